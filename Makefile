@@ -1,0 +1,121 @@
+# Everything runs in .venv, which is made on first use and updated whenever pyproject.toml has changed.
+# `make help` lists what there is.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+ARGS ?=
+# Two at a time, each with its output in one piece, and none hidden by the failure of another.
+TOGETHER := $(MAKE) -k -j2 $(if $(filter output-sync,$(.FEATURES)),--output-sync=target)
+
+MAKEFLAGS += --no-print-directory
+.DEFAULT_GOAL := help
+.SUFFIXES:
+.PHONY: help demo bench check test docs surface format clean static python java run-tests \
+	check-format check-lint check-imports check-types check-spelling check-dependencies check-units check-seeds
+
+help:
+	@echo "make demo      run the demo job on local Spark              (ARGS= for its options)"
+	@echo "make bench     measure the window benchmark on local Spark  (ARGS= for its options)"
+	@echo "make check     format, lint, imports, types, spelling, unit tests, 200 simulated seeds; no Java needed"
+	@echo "make test      the same, and the tests on a real Spark      (ARGS= for pytest)"
+	@echo "make docs      write docs/reference from the code"
+	@echo "make surface   record the public names and signatures after a change on purpose"
+	@echo "make format    format the code and fix what can be fixed"
+	@echo "make clean     remove caches and build results; .venv stays"
+
+# --- the environment -------------------------------------------------------------------------------------------------
+
+python:
+	@command -v $(PYTHON) >/dev/null || { echo "Python was not found: install Python 3.11 or later, or say make PYTHON=..."; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+	  echo "$(PYTHON) is $$($(PYTHON) --version 2>&1); 3.11 or later is needed: install one and say make PYTHON=python3.11"; exit 1; }
+	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { \
+	  echo "$(PYTHON) cannot make an environment: install the venv package that belongs to it (python3-venv on Debian)"; exit 1; }
+
+# Spark takes JAVA_HOME before the path, and so does this.
+java:
+	@java="$${JAVA_HOME:+$$JAVA_HOME/bin/}java"; \
+	command -v "$$java" >/dev/null || { \
+	  echo "Java was not found: Spark needs a JDK 17 or later; install one, or point JAVA_HOME at it"; exit 1; }; \
+	major=$$("$$java" -version 2>&1 | sed -n 's/.*version "\(1\.\)\{0,1\}\([0-9]*\).*/\2/p' | head -n 1); \
+	[ "$${major:-0}" -ge 17 ] || { \
+	  echo "$$java is version $${major:-unknown}; Spark needs 17 or later: point JAVA_HOME at such a JDK"; exit 1; }
+
+$(STAMP): pyproject.toml
+	@$(MAKE) python
+	@echo "making the environment in $(VENV); the first time this takes a few minutes"
+	@$(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	@touch $@
+
+# --- what people call ------------------------------------------------------------------------------------------------
+
+demo: $(STAMP) java
+	@$(BIN)/penstock demo $(ARGS)
+
+bench: $(STAMP) java
+	@$(BIN)/penstock bench window $(ARGS)
+
+# The unit tests take longest, so they come first.
+check: $(STAMP)
+	@$(TOGETHER) check-units check-types check-seeds static
+
+# The tests come last and run whatever came before, so that their closing line is the last one.
+test: $(STAMP) java
+	@$(TOGETHER) check-types check-seeds static; before=$$?; $(MAKE) run-tests && exit $$before
+
+run-tests:
+	@$(BIN)/pytest $(ARGS)
+
+docs: $(STAMP)
+	@$(BIN)/python docs/generate.py
+
+surface: $(STAMP)
+	@$(BIN)/python tests/arch/test_surface.py --write
+
+format: $(STAMP)
+	@$(BIN)/ruff format
+	@$(BIN)/ruff check --fix
+
+clean:
+	@rm -rf build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .coverage* \
+	  spark-warehouse metastore_db derby.log
+	@find src tests docs -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# --- the single checks: silent unless they fail ----------------------------------------------------------------------
+
+static: check-format check-lint check-imports check-spelling check-dependencies
+
+# $(call quietly,<name>,<command>): one line if it went well, its whole output if it did not.
+define quietly
+@log=$$(mktemp); start=$$(date +%s); \
+if $(2) >"$$log" 2>&1; then status=0; echo "ok      $(1) ($$(($$(date +%s) - start)) s)"; \
+else status=$$?; { echo "FAILED  $(1)"; cat "$$log"; } >&2; fi; \
+rm -f "$$log"; exit $$status
+endef
+
+check-format:
+	$(call quietly,format,$(BIN)/ruff format --check --diff)
+
+check-lint:
+	$(call quietly,lint,$(BIN)/ruff check)
+
+check-imports:
+	$(call quietly,imports,$(BIN)/lint-imports)
+
+check-types:
+	$(call quietly,types,$(BIN)/mypy)
+
+check-spelling:
+	$(call quietly,spelling,$(BIN)/codespell src tests docs Makefile pyproject.toml *.md)
+
+check-dependencies:
+	$(call quietly,dependencies,$(BIN)/deptry src)
+
+check-units:
+	$(call quietly,unit tests,$(BIN)/pytest -q -m 'not slow')
+
+check-seeds:
+	$(call quietly,200 simulated seeds,$(BIN)/penstock sim --seeds 200)

@@ -1,0 +1,196 @@
+"""Writes the reference pages from the code they describe, so that neither can say something else.
+
+    python docs/generate.py            write the pages below docs/reference
+    python docs/generate.py --check    exit with 1, naming the pages that are stale
+
+Settings come from the dataclasses of `penstock.settings` and the texts below their fields; errors and reasons from
+`penstock.core.errors` and `penstock.core.reasons`.
+"""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import inspect
+import sys
+import typing
+from collections.abc import Callable, Iterator
+from enum import Enum
+from pathlib import Path
+from typing import Any
+
+from penstock import settings
+from penstock.core import errors, reasons
+
+PAGES = Path(__file__).resolve().parent / "reference"
+WRITTEN_BY = "<!-- Written by `make docs` from {source}; change that, not this. -->"
+UNITS_MS = ((3_600_000, "h"), (60_000, "min"), (1_000, "s"))
+UNITS_BYTES = ((1024 * 1024, "MiB"), (1024, "KiB"))
+
+
+# --- settings --------------------------------------------------------------------------------------------------------
+
+
+def settings_page() -> str:
+    """The text of settings.md."""
+    own = [k for k in vars(settings).values() if isinstance(k, type) and k.__module__ == settings.__name__]
+    classes = [k for k in own if dataclasses.is_dataclass(k)]
+    # The root comes first: from there each group can be followed.
+    classes.sort(key=lambda kind: kind is not settings.JobSettings)
+    enums = [k for k in own if issubclass(k, Enum)]
+    lines = [
+        "# Settings",
+        "",
+        WRITTEN_BY.format(source="src/penstock/settings.py"),
+        "",
+        _prose(settings.__doc__),
+        "",
+    ]
+    for kind in classes:
+        lines += [f"## {kind.__name__}", "", _prose(kind.__doc__), ""]
+        fields = list(_field_rows(kind))
+        if fields:
+            lines += ["| setting | default | |", "|---|---|---|", *fields, ""]
+    lines += ["## Choices", ""]
+    for choice in enums:
+        values = ", ".join(f"`{member.value}`" for member in choice)
+        lines += [f"* **{choice.__name__}**: {_prose(choice.__doc__)} {values}"]
+    return "\n".join(lines) + "\n"
+
+
+def _field_rows(kind: type) -> Iterator[str]:
+    texts = texts_below_fields(kind)
+    for field in dataclasses.fields(kind):
+        default = field.default_factory() if field.default_factory is not dataclasses.MISSING else field.default
+        if dataclasses.is_dataclass(default):
+            group = type(default).__name__
+            text = texts.get(field.name) or _prose(type(default).__doc__)
+            yield f"| `{field.name}` | [{group}](#{group.lower()}) | {text}{_alternatives(kind, field.name, group)} |"
+        elif field.name in texts:
+            yield f"| `{field.name}` | {_default(field.name, default)} | {texts[field.name]} |"
+        else:
+            raise SystemExit(f"{kind.__name__}.{field.name} has no text below it; say what it does and what it costs")
+
+
+def texts_below_fields(kind: type) -> dict[str, str]:
+    """The string below each field of a class, as one line."""
+    (statement,) = ast.parse(inspect.getsource(kind)).body
+    assert isinstance(statement, ast.ClassDef)
+    texts: dict[str, str] = {}
+    for above, below in zip(statement.body, statement.body[1:], strict=False):
+        match above, below:
+            case (
+                ast.AnnAssign(target=ast.Name(id=name)),
+                ast.Expr(value=ast.Constant(value=str(text))),
+            ):
+                texts[name] = _prose(text)
+            case _:
+                pass
+    return texts
+
+
+def _alternatives(kind: type, field: str, default: str) -> str:
+    """If a field may be one of several groups: links to the others."""
+    options = typing.get_args(typing.get_type_hints(kind)[field])
+    others = [f"[{k.__name__}](#{k.__name__.lower()})" for k in options if k.__name__ != default]
+    return f" Instead: {' or '.join(others)}." if others else ""
+
+
+def _default(name: str, value: Any) -> str:
+    """A default for people: with the unit that its name carries."""
+    if isinstance(value, Enum):
+        return f"`{value.value}`"
+    if isinstance(value, bool) or not isinstance(value, int):
+        return f"`{value!r}`" if isinstance(value, str) else f"`{value}`"
+    units = UNITS_MS if name.endswith("_ms") else UNITS_BYTES if name.endswith("_bytes") else ()
+    for size, unit in units:
+        if value >= size and value % size == 0:
+            return f"`{value:_}` ({value // size} {unit})"
+    return f"`{value:_}`"
+
+
+# --- errors ----------------------------------------------------------------------------------------------------------
+
+
+def errors_page() -> str:
+    """The text of errors.md."""
+    heading, _, rest = inspect.cleandoc(errors.__doc__ or "").partition("\n")
+    tree, _, closing = rest.strip("\n").rpartition("\n\n")
+    lines = [
+        "# Errors",
+        "",
+        WRITTEN_BY.format(source="src/penstock/core/errors.py and reasons.py"),
+        "",
+        f"{heading} {_prose(closing)}",
+        "",
+        "```",
+        inspect.cleandoc(tree),
+        "```",
+        "",
+        "| error | meaning | carries |",
+        "|---|---|---|",
+        *_error_rows(),
+        "",
+        "## Why a checkpoint failed",
+        "",
+        _prose((reasons.__doc__ or "").partition("\n")[2]),
+        "",
+        "| reason | in words | counts | preflight |",
+        "|---|---|---|---|",
+        *_reason_rows(),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _error_rows() -> Iterator[str]:
+    for kind in vars(errors).values():
+        if inspect.isclass(kind) and issubclass(kind, errors.StreamError):
+            parameters = [p for p in inspect.signature(kind).parameters if p not in ("message", "problems")]
+            carried = ", ".join(f"`{p}`" for p in (["problems"] if kind is errors.SettingsError else parameters))
+            yield f"| `{kind.__name__}` | {_prose(kind.__doc__)} | {carried} |"
+
+
+def _reason_rows() -> Iterator[str]:
+    for reason in reasons.CheckpointFailure:
+        marks = ("yes" if reason.counts else "", "yes" if reason.preflight else "")
+        yield f"| `{reason.name}` | {reason.text} | {marks[0]} | {marks[1]} |"
+
+
+# --- both ------------------------------------------------------------------------------------------------------------
+
+
+def _prose(text: str | None) -> str:
+    """A docstring as one line that may stand in a table."""
+    return " ".join((text or "").split()).replace("|", "\\|")
+
+
+MAKERS: dict[str, Callable[[], str]] = {"settings.md": settings_page, "errors.md": errors_page}
+
+
+def stale_pages() -> list[str]:
+    """Pages that are missing or say something else than the code."""
+    return [name for name, make in MAKERS.items() if not _is_fresh(PAGES / name, make())]
+
+
+def _is_fresh(page: Path, text: str) -> bool:
+    return page.exists() and page.read_text(encoding="utf-8") == text
+
+
+def main(arguments: list[str]) -> int:
+    """Write the pages, or with `--check` only compare them."""
+    if arguments == ["--check"]:
+        stale = stale_pages()
+        for name in stale:
+            print(f"docs/reference/{name} is stale: run `make docs`")
+        return 1 if stale else 0
+    if arguments:
+        print("usage: python docs/generate.py [--check]")
+        return 2
+    PAGES.mkdir(exist_ok=True)
+    for name, make in MAKERS.items():
+        (PAGES / name).write_text(make(), encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,129 @@
+"""Continuous, stateful, exactly-once stream processing in Python, on the Spark you already run.
+
+    import penstock as ps
+
+Everything a program needs is here; `penstock.connectors` has the sources and sinks, `penstock.testing` helps to test.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from penstock.api.aggregates import count, max, mean, min, sum  # noqa: A004
+    from penstock.api.checkpointing import Checkpointing
+    from penstock.api.connector import End, Pause, Sink, SinkWriter, Source, SourceReader, WriterContext
+    from penstock.api.restarts import exponential_delay, fixed_delay, no_restart
+    from penstock.api.stream import KeyedStream, Stream, WindowedStream
+    from penstock.api.windows import tumbling
+    from penstock.connectors import nexmark
+    from penstock.connectors.parquet import parquet
+    from penstock.core.errors import (
+        CorruptFile,
+        ExternalError,
+        HostError,
+        InvariantError,
+        JobCancelled,
+        JobFailed,
+        PeerError,
+        SettingsError,
+        StorageError,
+        StreamError,
+        UsageError,
+        UserCodeError,
+    )
+    from penstock.core.job.events import JobState
+    from penstock.runtime.views import JobView
+    from penstock.settings import NetworkSettings, SlotSettings
+    from penstock.spark.environment import Environment
+    from penstock.spark.job import Job
+
+_HOMES = {
+    "penstock.api.aggregates": ("count", "max", "mean", "min", "sum"),
+    "penstock.api.checkpointing": ("Checkpointing",),
+    "penstock.api.connector": ("End", "Pause", "Sink", "SinkWriter", "Source", "SourceReader", "WriterContext"),
+    "penstock.api.restarts": ("exponential_delay", "fixed_delay", "no_restart"),
+    "penstock.api.stream": ("KeyedStream", "Stream", "WindowedStream"),
+    "penstock.api.windows": ("tumbling",),
+    "penstock.connectors": ("nexmark",),
+    "penstock.connectors.parquet": ("parquet",),
+    "penstock.core.errors": (
+        "CorruptFile",
+        "ExternalError",
+        "HostError",
+        "InvariantError",
+        "JobCancelled",
+        "JobFailed",
+        "PeerError",
+        "SettingsError",
+        "StorageError",
+        "StreamError",
+        "UsageError",
+        "UserCodeError",
+    ),
+    "penstock.core.job.events": ("JobState",),
+    "penstock.runtime.views": ("JobView",),
+    "penstock.settings": ("NetworkSettings", "SlotSettings"),
+    "penstock.spark.environment": ("Environment",),
+    "penstock.spark.job": ("Job",),
+}
+_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public name when it is first used: a Spark worker that comes up must not pay for all of them."""
+    home = _HOME_OF.get(name)
+    if home is None:
+        raise AttributeError(f"module 'penstock' has no attribute {name!r}")
+    value = getattr(importlib.import_module(home), name, None) or importlib.import_module(f"{home}.{name}")
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)
+
+
+__all__ = [
+    "Checkpointing",
+    "CorruptFile",
+    "End",
+    "Environment",
+    "ExternalError",
+    "HostError",
+    "InvariantError",
+    "Job",
+    "JobCancelled",
+    "JobFailed",
+    "JobState",
+    "JobView",
+    "KeyedStream",
+    "NetworkSettings",
+    "Pause",
+    "PeerError",
+    "SettingsError",
+    "Sink",
+    "SinkWriter",
+    "SlotSettings",
+    "Source",
+    "SourceReader",
+    "StorageError",
+    "Stream",
+    "StreamError",
+    "UsageError",
+    "UserCodeError",
+    "WindowedStream",
+    "WriterContext",
+    "count",
+    "exponential_delay",
+    "fixed_delay",
+    "max",
+    "mean",
+    "min",
+    "nexmark",
+    "no_restart",
+    "parquet",
+    "sum",
+    "tumbling",
+]

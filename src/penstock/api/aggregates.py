@@ -1,0 +1,52 @@
+"""The aggregates of a window. Nulls follow SQL: they are passed over, and an aggregate of nothing else is null."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from penstock.core.errors import UsageError
+
+
+@dataclass(frozen=True)
+class AggregateCall:
+    """An aggregate that has no result column yet: give it to `aggregate` under a name."""
+
+    kind: str
+    column: str | None
+
+    def __repr__(self) -> str:
+        return f"{self.kind}({'' if self.column is None else repr(self.column)})"
+
+
+def count(column: str | None = None) -> AggregateCall:
+    """The number of records; with a column, of those where it is not null. Never null itself."""
+    return AggregateCall("count", None if column is None else _checked("count", column))
+
+
+def sum(column: str) -> AggregateCall:  # noqa: A001  # users write ps.sum
+    """The sum: bigint for whole numbers (an overflow fails the job), double for others."""
+    return AggregateCall("sum", _checked("sum", column))
+
+
+def min(column: str) -> AggregateCall:  # noqa: A001  # users write ps.min
+    """The least value, of the column's type."""
+    return AggregateCall("min", _checked("min", column))
+
+
+def max(column: str) -> AggregateCall:  # noqa: A001  # users write ps.max
+    """The greatest value, of the column's type."""
+    return AggregateCall("max", _checked("max", column))
+
+
+def mean(column: str) -> AggregateCall:
+    """The arithmetic mean, as double."""
+    return AggregateCall("mean", _checked("mean", column))
+
+
+def _checked(kind: str, column: object) -> str:
+    if not isinstance(column, str) or not column:
+        raise UsageError(
+            f"{kind} takes the name of a column, not {column!r}",
+            hint="compute an expression with with_columns first",
+        )
+    return column

@@ -1,0 +1,125 @@
+"""The contracts of sources and sinks. A connector depends on these and on nothing else of ours."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+
+@dataclass(frozen=True, slots=True)
+class Pause:
+    """A reader has nothing now. Ask again after `wait_ms`, or sooner."""
+
+    wait_ms: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """A reader has nothing more, ever."""
+
+
+Polled = pa.RecordBatch | Pause | End
+
+
+class SourceReader(ABC):
+    """Reads some splits of a source, in one subtask, on the slot's loop: it must never block."""
+
+    @abstractmethod
+    def poll(self, max_rows: int, now_ms: int) -> Polled:
+        """The next records, at most `max_rows`, with exactly the source's schema."""
+
+    @abstractmethod
+    def snapshot(self) -> list[bytes]:
+        """Every split that is not read to its end, with its position, such that `Source.open` of them gives exactly
+        the records that `poll` has not returned yet."""
+
+    def checkpoint_completed(self, checkpoint: int) -> None:  # noqa: B027  # most readers have nothing to do
+        """A checkpoint that includes the positions of its `snapshot` is durable."""
+
+    def close(self) -> None:  # noqa: B027  # most readers have nothing to close
+        """Let go of files and connections. Called once, also after a failure."""
+
+
+class Source(ABC):
+    """Where records come from. Pickled into every slot."""
+
+    @property
+    @abstractmethod
+    def schema(self) -> pa.Schema:
+        """The fixed schema of every batch."""
+
+    @property
+    def name(self) -> str:
+        """What the step is called unless the user names it."""
+        return type(self).__name__.lower()
+
+    @abstractmethod
+    def splits(self, parallelism: int) -> list[bytes]:
+        """The parts that can be read independently, each at its beginning. Called once, on the driver, when the job
+        starts for the first time; dealt out to subtasks in turn."""
+
+    @abstractmethod
+    def open(self, splits: Sequence[bytes]) -> SourceReader:
+        """A reader over these splits (none at all is possible)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class WriterContext:
+    """Who writes."""
+
+    job: str
+    subtask: int
+    parallelism: int
+    epoch: int
+    """The attempt of the job; what an older attempt left uncommitted may be removed."""
+
+
+class SinkWriter(ABC):
+    """Writes the records of one subtask into transactions, one per checkpoint."""
+
+    @abstractmethod
+    def write(self, batch: pa.RecordBatch) -> None:
+        """Take one batch into the open transaction; nobody may see it yet."""
+
+    @abstractmethod
+    def prepare(self, checkpoint: int) -> Callable[[], list[bytes]]:
+        """Close the open transaction and start the next one. Must be quick. The returned work runs off the loop; it
+        makes the closed transaction durable and returns what a committer needs to commit it. It is tried again with
+        the next checkpoint if it raised."""
+
+    def close(self) -> None:  # noqa: B027  # most writers have nothing to close
+        """Let go of files and connections; the open transaction is abandoned."""
+
+
+class Sink(ABC):
+    """Where results go. Pickled into every slot."""
+
+    @property
+    def name(self) -> str:
+        """What the step is called unless the user names it."""
+        return type(self).__name__.lower()
+
+    def check(self, schema: pa.Schema) -> None:  # noqa: B027  # most sinks take any schema
+        """Raise `UsageError` if records of this schema cannot be written. Called when the program is built."""
+
+    def start(self, job: str) -> None:  # noqa: B027
+        """On the driver, before the first subtask runs: make sure that the target can be written."""
+
+    @abstractmethod
+    def writer(self, context: WriterContext) -> SinkWriter:
+        """A writer for one subtask. Called again in every attempt."""
+
+    @abstractmethod
+    def commit(self, committables: Sequence[bytes]) -> None:
+        """Make prepared transactions visible. Runs off the loop, after their checkpoint is durable. May be called
+        again with the same ones after a failure: the second time must do nothing."""
+
+    def clean(self, context: WriterContext, keep: Sequence[bytes]) -> None:  # noqa: B027
+        """Remove what earlier attempts of this subtask prepared and nobody will commit. Runs before the writer is
+        made; `keep` has just been committed."""
+
+    def end(self, job: str) -> None:  # noqa: B027
+        """On the driver, after the job has ended for good: remove what only a running job needs."""

@@ -1,0 +1,191 @@
+"""Expressions over the columns of a record: Spark SQL text or Polars expressions, checked when the step is made.
+
+**SQL text** is read as Spark SQL in ANSI mode with time zone UTC, and becomes a Polars expression that computes what
+Spark would. The parts that are known:
+
+* literals: numbers (also 5L, 2S, 1Y, 1.5D), 'texts', r'raw texts', TRUE, FALSE, NULL, DATE '…', TIMESTAMP '…'; columns,
+  `quoted` ones, fields of structs (a.b); AS for a name
+* + - * / % div and unary -, timestamp ± INTERVAL literal; `||`
+* = == <> != < <= > >= <=>, IS [NOT] DISTINCT FROM, IS [NOT] NULL / TRUE / FALSE, [NOT] IN, BETWEEN, LIKE [ESCAPE],
+  ILIKE, RLIKE; AND, OR, NOT with unknown as a third truth value
+* CASE, IF, COALESCE, NVL, IFNULL, NVL2, NULLIF, ISNULL, ISNOTNULL, ISNAN; CAST, TRY_CAST and `::` between boolean, the
+  whole numbers, float, double, string, date, timestamp, timestamp_ntz
+* abs, ceil, floor, greatest, least, mod, pmod, round, sqrt; concat, contains, endswith, length, lower, ltrim, rtrim,
+  startswith, substring, trim, upper
+* date, date_trunc, day, hour, minute, month, second, to_date, year; unix_micros, unix_millis, unix_seconds,
+  unix_timestamp, timestamp_micros, timestamp_millis, timestamp_seconds
+
+As in ANSI mode, an overflow, a division by zero or a text that is no number fails the job (guard by CASE, NULLIF or
+TRY_CAST); a guarded part is not computed for the rows that the guard keeps out. Other than in Spark: names of columns
+are case-sensitive; a number with a decimal point is a double; a text is never compared with a number; patterns of RLIKE
+have the syntax of Rust's regex; date and time texts are literals in ISO form. Whatever is not listed is refused.
+
+**Polars expressions** are taken as they are, if they compute each record by itself: one that looks at other records (a
+sum, a shift, a rank) would give results that depend on how records fall into batches, and is refused.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import polars as pl
+import pyarrow as pa
+from polars.exceptions import PolarsError
+
+from penstock.api.schemas import arrow_type, empty_frame, unknown_column
+from penstock.core.errors import UsageError
+
+ExpressionLike = str | pl.Expr
+"""What every expression argument takes."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ComputedColumn:
+    """One column that an expression gives."""
+
+    field: pa.Field[pa.DataType]
+    origin: str | None
+    """The input column that it is, unchanged; None if it is computed."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CompiledColumns:
+    """A checked expression and what it gives; several columns only for a Polars expression that selects several."""
+
+    expr: pl.Expr
+    columns: tuple[ComputedColumn, ...]
+
+
+def compile_expression(given: ExpressionLike, schema: pa.Schema, *, argument: str) -> pl.Expr:
+    """The Polars expression that `given` means over records of `schema`. Raises `UsageError` naming `argument`."""
+    expr, _ = _read(given, schema, argument)
+    _evaluated(given, expr, schema, argument)
+    return expr
+
+
+def compile_condition(given: ExpressionLike, schema: pa.Schema, *, argument: str) -> pl.Expr:
+    """The same for an expression that must be true, false or null."""
+    expr, _ = _read(given, schema, argument)
+    kinds = list(_evaluated(given, expr, schema, argument).values())
+    if kinds != [pl.Boolean()]:
+        found = ", ".join(str(arrow_type(kind)) for kind in kinds)
+        raise UsageError(
+            f"{argument} {_shown(given)} is of type {found}, a condition must be boolean",
+            hint="compare it with something, for example by = or IS NOT NULL",
+        )
+    return expr
+
+
+def compile_columns(
+    given: ExpressionLike, schema: pa.Schema, *, argument: str, name: str | None = None
+) -> CompiledColumns:
+    """The expression together with the columns that it gives; `name` is what its column is to be called."""
+    expr, has_name = _read(given, schema, argument)
+    if name is not None:
+        expr = expr.alias(name)
+    elif not has_name:
+        raise UsageError(
+            f"{argument}: {given!r} computes a column that has no name",
+            hint=f"write {f'{given} AS some_name'!r}, or give it as some_name={given!r}",
+        )
+    kinds = _evaluated(given, expr, schema, argument)
+    if name is not None and len(kinds) != 1:
+        raise UsageError(f"{argument} {_shown(given)} gives {len(kinds)} columns, so {name!r} cannot be its name")
+    columns = []
+    for column, kind in kinds.items():
+        origin = _origin(expr, column)
+        field = pa.field(column, arrow_type(kind)) if origin is None else schema.field(origin).with_name(column)
+        columns.append(ComputedColumn(field=field, origin=origin))
+    return CompiledColumns(expr=expr, columns=tuple(columns))
+
+
+def _read(given: ExpressionLike, schema: pa.Schema, argument: str) -> tuple[pl.Expr, bool]:
+    """The expression, and whether its column has a name."""
+    if isinstance(given, str):
+        # Slots import this module and never parse: they must not pay for the parser.
+        from penstock.api.sql import translate
+
+        translated = translate(given, dict(empty_frame(schema).schema), argument=argument)
+        if translated.name is None:
+            return translated.expr, False
+        return translated.expr.alias(translated.name), True
+    if not isinstance(given, pl.Expr):
+        raise UsageError(
+            f"{argument} is {given!r}, which is no expression", hint="give Spark SQL text or a Polars expression"
+        )
+    for root in given.meta.root_names():
+        if root not in schema.names:
+            raise unknown_column(root, schema.names, argument=f"{argument} {_shown(given)}")
+    _check_row_by_row(given, argument)
+    return given, True
+
+
+def _origin(expr: pl.Expr, column: str) -> str | None:
+    """The input column that a selected column is, if it is computed from nothing else."""
+    if not expr.meta.is_column_selection(allow_aliasing=True):
+        return None
+    roots = expr.meta.root_names()
+    # A selection of several columns cannot rename them.
+    return roots[0] if len(roots) == 1 else column
+
+
+def _evaluated(given: ExpressionLike, expr: pl.Expr, schema: pa.Schema, argument: str) -> dict[str, pl.DataType]:
+    """Name and type of what the expression gives for no records at all."""
+    try:
+        columns = dict(empty_frame(schema).select(expr).schema)
+    except Exception as error:  # the expression may hold a function of the user's
+        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        raise UsageError(f"{argument} {_shown(given)} does not fit the records: {reason}") from error
+    for kind in columns.values():
+        if kind == pl.Null():
+            raise UsageError(
+                f"{argument} {_shown(given)} is always null, so it has no type",
+                hint="write CAST(NULL AS …), or give pl.lit(None, dtype)",
+            )
+    return columns
+
+
+# --- Polars expressions that mix records -----------------------------------------------------------------------------
+
+
+def _check_row_by_row(expr: pl.Expr, argument: str) -> None:
+    if expr.meta.is_column_selection(allow_aliasing=True):
+        return
+    if expr.meta.has_multiple_outputs():
+        raise UsageError(
+            f"{argument} {_shown(expr)} computes several columns at once",
+            hint="write one expression per column; selecting several columns as they are is possible",
+        )
+    culprit = _mixing_part(expr)
+    if culprit is not None:
+        raise UsageError(
+            f"{argument} {_shown(expr)}: {_shown(culprit)} depends on other records than the one it is computed for, "
+            "and so on how records fall into batches",
+            hint="aggregate by key_by(...).window(...).aggregate(...), or use map_batches to work on whole batches",
+        )
+
+
+def _mixing_part(expr: pl.Expr) -> pl.Expr | None:
+    """The innermost part that looks at other records, or changes their number; None if there is none."""
+    for part in expr.meta.pop():
+        # What is computed from the elements of a list stays within one record.
+        if not _is_of_elements(part) and (culprit := _mixing_part(part)) is not None:
+            return culprit
+    return None if _is_row_by_row(expr) else expr
+
+
+def _is_of_elements(expr: pl.Expr) -> bool:
+    return str(expr) == "element()" or any(_is_of_elements(part) for part in expr.meta.pop())
+
+
+def _is_row_by_row(expr: pl.Expr) -> bool:
+    try:
+        keeps_rows = expr.meta.is_length_preserving() or expr.meta.is_scalar()
+        return expr.meta.is_row_separable() and keeps_rows
+    except PolarsError:
+        # Polars cannot tell for a Python function; what it was given has been looked at.
+        return True
+
+
+def _shown(given: ExpressionLike) -> str:
+    return repr(given) if isinstance(given, str) else f"`{' '.join(str(given).split())}`"

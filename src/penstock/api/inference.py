@@ -1,0 +1,80 @@
+"""The schema of what a user's batch function returns, found by calling it with a batch without rows."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Callable, Iterable
+from typing import Any, Literal, get_args
+
+import polars as pl
+import pyarrow as pa
+import pyarrow.types as pt
+
+from penstock.api.schemas import arrow_type, check_schema, empty_frame
+from penstock.core.errors import UsageError
+
+BatchKind = Literal["arrow", "polars", "pandas"]
+"""What a batch function takes and returns: `pa.RecordBatch`, `pl.DataFrame` or `pd.DataFrame`."""
+
+_GIVE_SCHEMA = "give schema=..., such as schema='auction bigint, price double'"
+
+
+def check_kind(kind: str) -> None:
+    """Raise `UsageError` unless batches can be handed over in that form."""
+    if kind not in get_args(BatchKind):
+        raise UsageError(f"kind is {kind!r}; choose one of {', '.join(map(repr, get_args(BatchKind)))}")
+    if kind == "pandas" and importlib.util.find_spec("pandas") is None:
+        raise UsageError("kind is 'pandas', and pandas is not installed", hint="install pandas, or use kind='polars'")
+
+
+def inferred_schema(function: Callable[[Any], Any], kind: BatchKind, schema: pa.Schema) -> pa.Schema:
+    """The columns of the function's results for batches of `schema`. Raises `UsageError` if they cannot be told."""
+    try:
+        result = _first(function(_empty_batch(kind, schema)))
+    except Exception as error:
+        raise UsageError(
+            f"the columns that map_batches returns are not known: called with a batch without rows, the function "
+            f"raised {type(error).__name__}: {error}",
+            hint=f"{_GIVE_SCHEMA}; or let the function handle a batch without rows",
+        ) from error
+    found = _schema_of(result)
+    if found is None:
+        raise UsageError(
+            f"the columns that map_batches returns are not known: called with a batch without rows, the function "
+            f"returned {'nothing' if result is None else type(result).__name__}",
+            hint=_GIVE_SCHEMA,
+        )
+    for field in found:
+        if pt.is_null(field.type):
+            raise UsageError(
+                f"the type of column {field.name!r} that map_batches returns cannot be told from a batch without rows",
+                hint=_GIVE_SCHEMA,
+            )
+    return check_schema(found, argument="the result of map_batches")
+
+
+def _empty_batch(kind: BatchKind, schema: pa.Schema) -> Any:
+    match kind:
+        case "arrow":
+            return pa.RecordBatch.from_pylist([], schema=schema)
+        case "polars":
+            return empty_frame(schema)
+        case "pandas":
+            return schema.empty_table().to_pandas()
+
+
+def _first(result: Any) -> Any:
+    """The result, or the first of several."""
+    if isinstance(result, Iterable) and _schema_of(result) is None:
+        return next(iter(result), None)
+    return result
+
+
+def _schema_of(result: Any) -> pa.Schema | None:
+    if isinstance(result, pa.RecordBatch | pa.Table):
+        return result.schema.remove_metadata()
+    if isinstance(result, pl.DataFrame):
+        return pa.schema([pa.field(name, arrow_type(dtype)) for name, dtype in result.schema.items()])
+    if type(result).__module__.partition(".")[0] == "pandas" and hasattr(result, "columns"):
+        return pa.Schema.from_pandas(result, preserve_index=False).remove_metadata()
+    return None

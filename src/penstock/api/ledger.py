@@ -1,0 +1,117 @@
+"""The steps of one program, in the order in which they were made: what streams write into and plans are made from."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterable
+from dataclasses import replace
+from pathlib import Path
+
+from penstock.api.naming import RecordedStep, operator_ids
+from penstock.api.steps import ReadStep, Step, WriteStep
+from penstock.core.errors import UsageError
+from penstock.plan.graph import Input, Node
+
+_LONGEST_NAME = 200
+
+
+class Ledger:
+    """Collects the steps of a program. Streams hold the number of their last step and look it up here."""
+
+    def __init__(self) -> None:
+        self._steps: list[RecordedStep] = []
+
+    def add(
+        self,
+        step: Step,
+        *,
+        kind: str,
+        inputs: tuple[Input, ...] = (),
+        name: str | None = None,
+        label: str | None = None,
+    ) -> int:
+        """Take a step in; the number it gets is higher than those of its inputs. Raises `UsageError` for a bad name."""
+        recorded = RecordedStep(
+            number=len(self._steps),
+            step=step,
+            kind=kind,
+            label=label or kind,
+            given_name=name,
+            inputs=inputs,
+            place=_place_in_user_code(),
+        )
+        if name is not None:
+            self._check_name(name, recorded)
+        self._steps.append(recorded)
+        return recorded.number
+
+    def name_step(self, number: int, name: str) -> None:
+        """Name a step that has no name yet. Raises `UsageError` if it has one, or another step has this one."""
+        step = self._steps[number]
+        if step.given_name is not None:
+            raise UsageError(f"the step {step} has a name already, {name!r} cannot be another")
+        self._check_name(name, step)
+        self._steps[number] = replace(step, given_name=name)
+
+    def step(self, number: int) -> RecordedStep:
+        """The step of that number."""
+        return self._steps[number]
+
+    @property
+    def steps(self) -> tuple[RecordedStep, ...]:
+        """All steps, in topological order."""
+        return tuple(self._steps)
+
+    def path_to(self, number: int) -> tuple[RecordedStep, ...]:
+        """A step with all steps that lead to it, in topological order."""
+        wanted = {number}
+        for step in reversed(self._steps[: number + 1]):
+            if step.number in wanted:
+                wanted.update(source.node for source in step.inputs)
+        return tuple(step for step in self._steps if step.number in wanted)
+
+    def nodes(self, steps: Iterable[RecordedStep]) -> tuple[Node, ...]:
+        """Some of the steps as nodes of a plan; the ids are those that they have in the whole program."""
+        ids = operator_ids(self._steps)
+        return tuple(
+            Node(
+                number=step.number,
+                operator=ids[step.number],
+                name=step.name,
+                step=step.step,
+                inputs=step.inputs,
+                is_source=isinstance(step.step, ReadStep),
+            )
+            for step in steps
+        )
+
+    def check_complete(self) -> None:
+        """Raise `UsageError` unless every step leads to a sink."""
+        if not self._steps:
+            raise UsageError("the program has no steps", hint="begin with read(source) and end with write(sink)")
+        consumed = {source.node for step in self._steps for source in step.inputs}
+        loose = [s for s in self._steps if s.number not in consumed and not isinstance(s.step, WriteStep)]
+        if loose:
+            raise UsageError(
+                f"nothing is done with the results of {', '.join(map(str, loose))}",
+                hint="end each stream with .write(sink), or take it out of the program",
+            )
+
+    def _check_name(self, name: str, step: RecordedStep) -> None:
+        if not isinstance(name, str) or not name.strip() or len(name) > _LONGEST_NAME or not name.isprintable():
+            raise UsageError(
+                f"{name!r} cannot be the name of a step", hint=f"give a text of one line, up to {_LONGEST_NAME} letters"
+            )
+        for other in self._steps:
+            if other.given_name == name:
+                raise UsageError(
+                    f"two steps are named {name!r}: {other}, and {step}",
+                    hint="state finds its step by the name, so each name is for one step only",
+                )
+
+
+def _place_in_user_code() -> str:
+    frame = inspect.currentframe()
+    while frame is not None and frame.f_globals.get("__name__", "").partition(".")[0] == "penstock":
+        frame = frame.f_back
+    return "an unknown place" if frame is None else f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno}"

@@ -1,0 +1,120 @@
+"""Names and ids of steps. State finds its operator again by the id, so an id must outlive changes of the program.
+
+The rule:
+
+* A step that the user named has an id made of that name alone. It keeps it wherever the step is moved.
+* Another step that holds state (a source, a window, a sink) has the id of the nearest step with state before it, a dot,
+  and what it is: `bids` for a source, `bids.window-auction` for a window over it by the key `auction`,
+  `bids.window-auction.parquet` for the sink behind. Steps without state do not count: adding or removing them, or
+  another branch, changes no id of a step with state.
+* Two steps with state that would get the same id are refused: numbering them would let their states change places when
+  the program changes. The user names one of them.
+* A step without state gets an id of the same form. If it is taken, a number is appended in the order in which the steps
+  were made; nothing is ever stored under such an id.
+
+Ids are made of lower-case letters, digits, `.`, `-` and `_`, so that they can name files. A name with other characters,
+or a very long one, is cut down to those and made unique by a digest of the whole name.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from penstock.api.steps import ReadStep, Step, WindowStep, WriteStep
+from penstock.core.errors import UsageError
+from penstock.core.ids import OperatorId
+from penstock.plan.graph import Input
+
+_LONGEST_PART = 48
+_LONGEST_ID = 160
+_DIGEST_CHARACTERS = 8
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecordedStep:
+    """A step of a program as its user made it."""
+
+    number: int
+    step: Step
+    kind: str
+    """What it is called unless the user names it."""
+    label: str
+    """What a derived id says about it."""
+    given_name: str | None
+    inputs: tuple[Input, ...]
+    place: str
+    """Where in the user's code it was made."""
+
+    @property
+    def name(self) -> str:
+        """What people call it."""
+        return self.given_name or self.kind
+
+    @property
+    def has_state(self) -> bool:
+        """Whether checkpoints contain something of it."""
+        return isinstance(self.step, ReadStep | WindowStep | WriteStep)
+
+    def __str__(self) -> str:
+        what = repr(self.kind) if self.given_name is None else f"{self.given_name!r} ({self.kind})"
+        return f"{what} made at {self.place}"
+
+
+def operator_ids(steps: Sequence[RecordedStep]) -> dict[int, OperatorId]:
+    """The id of every step, by its number. Raises `UsageError` if two steps would have to share one.
+
+    `steps` come in topological order and contain the inputs of all of them.
+    """
+    ids: dict[int, OperatorId] = {}
+    owners: dict[str, RecordedStep] = {}
+    roots: dict[int, str] = {}
+    for step in steps:
+        before = "-and-".join(dict.fromkeys(roots[source.node] for source in step.inputs))
+        roots[step.number] = before
+        if step.given_name is None and not step.has_state:
+            continue
+        own = id_part(step.given_name) if step.given_name is not None else _below(before, step.label)
+        if step.has_state:
+            roots[step.number] = own
+        taken = owners.setdefault(own, step)
+        if taken is not step:
+            raise UsageError(
+                f"the steps {taken} and {step} would both have the id {own!r}",
+                hint='give one of them a name of its own, by name="..." or .name("...")',
+            )
+        ids[step.number] = OperatorId(own)
+    for step in steps:
+        if step.number not in ids:
+            ids[step.number] = OperatorId(_free(_below(roots[step.number], step.label), owners))
+            owners[ids[step.number]] = step
+    return ids
+
+
+def _free(wanted: str, taken: Mapping[str, RecordedStep]) -> str:
+    found, count = wanted, 1
+    while found in taken:
+        count += 1
+        found = f"{wanted}-{count}"
+    return found
+
+
+def _below(root: str, label: str) -> str:
+    id_text = f"{root}.{id_part(label)}" if root else id_part(label)
+    if len(id_text) <= _LONGEST_ID:
+        return id_text
+    return f"{id_text[: _LONGEST_ID - _DIGEST_CHARACTERS - 1]}-{_digest(id_text)}"
+
+
+def id_part(name: str) -> str:
+    """A name as part of an id: itself if it is short and plain, else what can be kept of it and a digest."""
+    plain = re.sub(r"[^a-z0-9_-]+", "-", name.lower()).strip("-")
+    if plain == name and len(plain) <= _LONGEST_PART:
+        return plain
+    return f"{plain[:_LONGEST_PART]}-{_digest(name)}".lstrip("-")
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:_DIGEST_CHARACTERS]

@@ -1,0 +1,65 @@
+"""What to do when a task fails: the restart strategies a program can choose from."""
+
+from __future__ import annotations
+
+from penstock.api.durations import Duration, duration_ms_or_problem
+from penstock.core.errors import SettingsError
+from penstock.settings import ExponentialDelay, FixedDelay, NoRestart
+
+
+def no_restart() -> NoRestart:
+    """The first failure fails the job."""
+    return NoRestart()
+
+
+def fixed_delay(attempts: int, delay: Duration = "1s") -> FixedDelay:
+    """Restart up to `attempts` times in all, `delay` after each failure."""
+    problems: list[str] = []
+    _check_attempts(attempts, problems)
+    delay_ms = duration_ms_or_problem(delay, argument="delay", problems=problems)
+    if problems or delay_ms is None:
+        raise SettingsError(problems)
+    return FixedDelay(attempts=attempts, delay_ms=delay_ms)
+
+
+def exponential_delay(
+    *,
+    initial: Duration = "1s",
+    multiplier: float = 1.5,
+    maximum: Duration = "1 min",
+    jitter: float = 0.1,
+    reset_after: Duration = "1h",
+    attempts: int | None = None,
+) -> ExponentialDelay:
+    """Restart after a pause that starts at `initial` and grows by `multiplier` up to `maximum`.
+
+    `jitter` varies each pause by up to that share; after `reset_after` without a failure the pause is `initial` again;
+    `attempts` limits the number of restarts in a row (None: any number).
+    """
+    problems: list[str] = []
+    initial_ms = duration_ms_or_problem(initial, argument="initial", problems=problems)
+    max_ms = duration_ms_or_problem(maximum, argument="maximum", problems=problems)
+    reset_after_ms = duration_ms_or_problem(reset_after, argument="reset_after", problems=problems)
+    if initial_ms is not None and max_ms is not None and max_ms < initial_ms:
+        problems.append(f"maximum {maximum!r} is shorter than initial {initial!r}; raise it or lower initial")
+    if not multiplier >= 1:
+        problems.append(f"multiplier is {multiplier}; use 1 for pauses of one length, more for growing ones")
+    if not 0 <= jitter <= 1:
+        problems.append(f"jitter is {jitter}; it is a share of the pause, between 0 and 1")
+    if attempts is not None:
+        _check_attempts(attempts, problems)
+    if problems or initial_ms is None or max_ms is None or reset_after_ms is None:
+        raise SettingsError(problems)
+    return ExponentialDelay(
+        initial_ms=initial_ms,
+        multiplier=multiplier,
+        max_ms=max_ms,
+        jitter=jitter,
+        reset_after_ms=reset_after_ms,
+        attempts=attempts,
+    )
+
+
+def _check_attempts(attempts: int, problems: list[str]) -> None:
+    if not isinstance(attempts, int) or isinstance(attempts, bool) or attempts < 1:
+        problems.append(f"attempts is {attempts!r}; give a whole number from 1, or use no_restart()")

@@ -1,0 +1,115 @@
+"""Schemas: as users give them, and how Arrow's types and Polars' types stand for each other.
+
+A schema argument takes a `pa.Schema`, a mapping from name to type (a Python type, a `pa.DataType` or Spark's name of
+it), or a text such as "auction bigint, price double". Streams carry Arrow schemas; a column that an expression computes
+gets the plain Arrow type of its Polars type (`string`, not `large_string`).
+"""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Mapping, Sequence
+from difflib import get_close_matches
+
+import polars as pl
+import pyarrow as pa
+import pyarrow.types as pt
+
+from penstock.api.ddl import TIMESTAMP, parse_columns, parse_type
+from penstock.core.errors import UsageError
+
+SchemaLike = pa.Schema | Mapping[str, type | pa.DataType | str] | str
+"""What every schema argument takes."""
+
+_PYTHON_TYPES: dict[type, pa.DataType] = {
+    bool: pa.bool_(),
+    int: pa.int64(),
+    float: pa.float64(),
+    str: pa.string(),
+    bytes: pa.binary(),
+    datetime.datetime: TIMESTAMP,
+    datetime.date: pa.date32(),
+}
+
+
+def as_schema(given: SchemaLike, *, argument: str) -> pa.Schema:
+    """The Arrow schema that was meant. Raises `UsageError` naming `argument`."""
+    if isinstance(given, pa.Schema):
+        schema = given
+    elif isinstance(given, str):
+        schema = parse_columns(given, argument=argument)
+    elif isinstance(given, Mapping):
+        schema = pa.schema([_field(name, kind, argument) for name, kind in given.items()])
+    else:
+        raise UsageError(
+            f"{argument} is {given!r}, which is no schema",
+            hint="give a pa.Schema, a dict of name and type, or a text such as 'auction bigint, price double'",
+        )
+    return check_schema(schema, argument=argument)
+
+
+def check_schema(schema: pa.Schema, *, argument: str) -> pa.Schema:
+    """The schema itself, if a stream can have it. Raises `UsageError` if it is empty or names a column twice."""
+    if not schema.names:
+        raise UsageError(f"{argument} has no columns", hint="records need at least one column")
+    for name in schema.names:
+        if schema.names.count(name) > 1:
+            raise UsageError(f"{argument} has {schema.names.count(name)} columns named {name!r}", hint="rename one")
+    return schema
+
+
+def _field(name: object, kind: object, argument: str) -> pa.Field[pa.DataType]:
+    if not isinstance(name, str):
+        raise UsageError(f"{argument} has a column named {name!r}; names are texts")
+    if isinstance(kind, pa.DataType):
+        return pa.field(name, kind)
+    if isinstance(kind, str):
+        return pa.field(name, parse_type(kind, argument=f"the type of column {name!r} in {argument}"))
+    if isinstance(kind, type) and kind in _PYTHON_TYPES:
+        return pa.field(name, _PYTHON_TYPES[kind])
+    known = ", ".join(python.__name__ for python in _PYTHON_TYPES)
+    raise UsageError(
+        f"{argument} has {kind!r} as the type of column {name!r}",
+        hint=f"give one of {known}, a pa.DataType, or a text such as 'bigint' or 'decimal(10, 2)'",
+    )
+
+
+def empty_frame(schema: pa.Schema) -> pl.DataFrame:
+    """No rows, with the columns of `schema` as Polars sees them."""
+    frame = pl.from_arrow(schema.empty_table())
+    if not isinstance(frame, pl.DataFrame):
+        raise TypeError(f"a table became {type(frame).__name__}")
+    return frame
+
+
+def arrow_type(dtype: pl.DataType) -> pa.DataType:
+    """The plain Arrow type for columns of a Polars type."""
+    return _plain(pl.Series([], dtype=dtype).to_arrow().type)
+
+
+def polars_type(kind: pa.DataType) -> pl.DataType:
+    """How Polars sees columns of an Arrow type."""
+    return empty_frame(pa.schema([pa.field("column", kind)])).schema["column"]
+
+
+def _plain(kind: pa.DataType) -> pa.DataType:
+    if pt.is_large_string(kind) or pt.is_string_view(kind):
+        return pa.string()
+    if pt.is_large_binary(kind) or pt.is_binary_view(kind):
+        return pa.binary()
+    if isinstance(kind, pa.DictionaryType):
+        return _plain(kind.value_type)
+    if isinstance(kind, pa.ListType | pa.LargeListType):
+        return pa.list_(_plain(kind.value_type))
+    if isinstance(kind, pa.StructType):
+        return pa.struct([pa.field(field.name, _plain(field.type)) for field in kind])
+    return kind
+
+
+def unknown_column(name: str, columns: Sequence[str], *, argument: str) -> UsageError:
+    """The error for a column that is not there: lists those that are, and guesses which one was meant."""
+    near = get_close_matches(name, columns, n=1, cutoff=0.5) or [c for c in columns if c.lower() == name.lower()]
+    return UsageError(
+        f"{argument}: there is no column {name!r}; there are {', '.join(columns)}",
+        hint=f"did you mean {near[0]!r}?" if near else None,
+    )

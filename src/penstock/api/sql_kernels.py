@@ -1,0 +1,114 @@
+"""The arithmetic of SQL text that Polars does otherwise than Spark: never around the edge, never by zero.
+
+A kernel is put into a Polars expression and runs there, batch by batch, in every slot: slots import this module, so it
+must stay light. Where Spark in ANSI mode fails, a kernel raises `OverflowError` or `ZeroDivisionError` with the part of
+the text that did it. Nulls are never looked at: what is computed from one is null.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from decimal import ROUND_HALF_UP, Decimal
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+import pyarrow as pa
+import pyarrow.compute as pc
+
+Numbers = npt.NDArray[Any]
+
+
+@dataclass(frozen=True)
+class Checked:
+    """An Arrow function that fails on overflow and on division by zero, as a function of Polars columns."""
+
+    function: str
+    """`add`, `subtract`, `multiply`, `divide`, `negate` or `abs`, with the ending `_checked`."""
+    text: str
+    """What the user wrote, for the error."""
+
+    def __call__(self, columns: Sequence[pl.Series]) -> pl.Series:
+        """One result per row; columns of one row are repeated."""
+        every_one_is_single = all(len(column) == 1 for column in columns)
+        arguments: list[Any] = []
+        for column in columns:
+            array = column.to_arrow()
+            arguments.append(array[0] if len(array) == 1 and not every_one_is_single else array)
+        try:
+            result = pc.call_function(self.function, arguments)
+        except pa.ArrowInvalid as error:
+            raise _arithmetic_error(str(error), self.text) from None
+        return pl.Series(result)
+
+
+def _arithmetic_error(reason: str, text: str) -> ArithmeticError:
+    if "divide by zero" in reason:
+        return _division_by_zero(text)
+    return OverflowError(f"the result of {text!r} is out of range: cast to a wider type first")
+
+
+def _division_by_zero(text: str) -> ZeroDivisionError:
+    return ZeroDivisionError(f"division by zero in {text!r}: guard it, for example by nullif(divisor, 0)")
+
+
+@dataclass(frozen=True)
+class Remainder:
+    """What a division towards zero leaves: it has the sign of the dividend, or with `positive` of the divisor."""
+
+    positive: bool
+    text: str
+
+    def __call__(self, columns: Sequence[pl.Series]) -> pl.Series:
+        """One result per row; columns of one row are repeated."""
+        dividend, divisor = columns
+        nulls = dividend.is_null().to_numpy() | divisor.is_null().to_numpy()
+        left = dividend.fill_null(0).to_numpy()
+        right = divisor.fill_null(1).to_numpy()
+        if bool(((right == 0) & ~nulls).any()):
+            raise _division_by_zero(self.text)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            # A zero in a row that is null anyway must not be divided by.
+            right = np.where(right == 0, right.dtype.type(1), right)
+            rest = np.fmod(left, right)
+            if self.positive:
+                rest = np.where(rest < 0, np.fmod(rest + right, right), rest)
+        return _series(rest, nulls)
+
+
+@dataclass(frozen=True)
+class RoundHalfUp:
+    """Rounds floats to `digits` behind the point, halves away from zero, as they are written in decimal.
+
+    1.005 is rounded to 1.01 although the nearest float is a little less than it reads.
+    """
+
+    digits: int
+
+    def __call__(self, columns: Sequence[pl.Series]) -> pl.Series:
+        """One result per row."""
+        (column,) = columns
+        values = column.fill_null(0.0).cast(pl.Float64).to_numpy()
+        factor = 10.0**self.digits
+        with np.errstate(over="ignore", invalid="ignore"):
+            scaled = np.abs(values) * factor
+            whole = np.floor(scaled)
+            part = scaled - whole
+            rounded = np.copysign((whole + (part >= 0.5)) / factor, values) + 0.0
+            # So near to a half that binary arithmetic cannot tell on which side the written number lies.
+            error = scaled * 4 * np.finfo(np.float64).eps
+            doubtful = np.isfinite(values) & ~(np.abs(part - 0.5) > error)
+        quantum = Decimal(1).scaleb(-self.digits)
+        for row in np.flatnonzero(doubtful):
+            written = Decimal(str(values[row]))
+            # A number with no digit behind the last one that is kept is already rounded; quantising it could need more
+            # digits than a decimal has room for.
+            keeps = -int(written.as_tuple().exponent) <= self.digits
+            rounded[row] = values[row] if keeps else float(written.quantize(quantum, ROUND_HALF_UP))
+        return _series(rounded, column.is_null().to_numpy()).cast(column.dtype)
+
+
+def _series(values: Numbers, nulls: npt.NDArray[np.bool_]) -> pl.Series:
+    return pl.Series(pa.array(values, mask=np.broadcast_to(nulls, values.shape) if nulls.any() else None))

@@ -1,0 +1,19 @@
+"""The command line: one file per command, and beside them what the commands share."""
+
+from __future__ import annotations
+
+import click
+
+from penstock.cli.bench import bench
+from penstock.cli.demo import demo
+from penstock.cli.sim import sim
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="penstock", message="%(prog)s %(version)s")
+def main() -> None:
+    """Continuous, stateful, exactly-once stream processing on Spark."""
+
+
+for _command in (demo, bench, sim):
+    main.add_command(_command)

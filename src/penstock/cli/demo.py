@@ -1,0 +1,256 @@
+"""`penstock demo`: the whole promise in half a minute. A job runs, its workers are killed, and nothing shows.
+
+Bids are counted by auction and window, exactly once, into Parquet; in the middle of it worker processes get SIGKILL. At
+the end the output is compared, row for row, with the same query computed by Spark SQL over the same bids in one go.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import threading
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
+
+import click
+
+from penstock.cli.failures import EXIT_FAILED, reported_failures
+from penstock.core.errors import SettingsError, UsageError
+from penstock.settings import CheckpointSettings
+
+if TYPE_CHECKING:
+    from penstock.cli.comparison import Comparison
+    from penstock.cli.kills import Kills
+    from penstock.cli.terminal import Display
+    from penstock.cli.window_query import BidInput
+    from penstock.runtime.views import JobView
+    from penstock.spark.environment import Environment
+
+DEFAULT_EVENTS = 40_000_000
+LOOK_EVERY_S = 0.05
+SPARE_CORES = 2
+RESTART_DELAY = "100ms"
+SPARE_RESTARTS = 3
+
+
+@dataclass(frozen=True, kw_only=True)
+class DemoOptions:
+    """What the command line said."""
+
+    events: int
+    parallelism: int
+    kills: int
+    seed: int
+    interval: str
+    directory: Path | None
+    keep: bool
+    as_json: bool
+    quiet: bool
+    ui: bool
+    ui_port: int | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class DemoRun:
+    """How the job went."""
+
+    seconds: float
+    """From the first records read to the end of the job."""
+    checkpoints_completed: int
+    checkpoints_failed: int
+    workers_killed: int
+    recovery_seconds: float
+    """The longest; 0 if nobody was killed."""
+
+
+@click.command("demo")
+@click.option("--events", type=click.IntRange(min=1), default=DEFAULT_EVENTS, show_default=True, help="Bids to read.")
+@click.option("--parallelism", type=click.IntRange(min=1), default=2, show_default=True, help="Slots of the job.")
+@click.option(
+    "--kills",
+    type=click.IntRange(min=0),
+    default=1,
+    show_default=True,
+    help="Worker processes to kill. Few events are read slowly enough that there is time for it.",
+)
+@click.option("--seed", type=click.IntRange(min=0), default=1, show_default=True, help="Which bids.")
+@click.option("--interval", default="1s", show_default=True, help="How often a checkpoint is taken.")
+@click.option(
+    "--directory",
+    type=click.Path(path_type=Path),
+    help="Where output, checkpoints and log go, and stay. Default: a temporary one that is removed at the end.",
+)
+@click.option("--keep", is_flag=True, help="Keep the temporary directory, and say where it is.")
+@click.option("--json", "as_json", is_flag=True, help="Print one line of JSON to standard output, all else to error.")
+@click.option("--quiet", is_flag=True, help="Show the result only.")
+@click.option("--ui", is_flag=True, help="Serve Spark's own page meanwhile.")
+@click.option(
+    "--ui-port", type=click.IntRange(1, 65_535), help="Its port; implies --ui. Default: a free one from 4040."
+)
+def demo(**values: Any) -> None:
+    """Run an exactly-once job on local Spark, kill its workers, and check every row of its output.
+
+    Exits with 1 if a row is lost, duplicated or different.
+    """
+    values["ui"] = values["ui"] or values["ui_port"] is not None
+    with reported_failures():
+        sys.exit(run_demo(DemoOptions(**values)))
+
+
+def run_demo(options: DemoOptions) -> int:
+    """Do it all; the exit code."""
+    # Here and not above: the other commands need not wait for the data plane to be imported.
+    from penstock.cli.session import SessionOptions, spark_session, work_directory
+    from penstock.cli.terminal import make_display
+
+    screen = sys.stderr if options.as_json else sys.stdout
+    cores = options.parallelism + SPARE_CORES
+    bids = _bids(options)
+    with work_directory(options.directory, keep=options.keep, prefix="penstock-demo-") as work:
+        _refuse_leftovers(work)
+        session = SessionOptions(
+            application="penstock demo", cores=cores, work=work, ui=options.ui, ui_port=options.ui_port
+        )
+        _say(screen, f"starting Spark local[{cores}] …", options)
+        with spark_session(session) as spark:
+            if options.ui:
+                _say(screen, f"Spark's page is {spark.sparkContext.uiWebUrl}", options)
+            environment = _program(spark, options, bids, work)
+            with make_display(screen, title="penstock demo", quiet=options.quiet) as display:
+                run = run_job(environment, display, events=options.events, kills=options.kills)
+            _say(screen, "computing the same with Spark SQL and comparing row for row …", options)
+            comparison = compare_output(spark, bids, work / "out")
+    _report(screen, options, run, comparison)
+    if options.directory is not None or options.keep:
+        _say(screen, f"output, checkpoints and log are in {work}", options)
+    if options.as_json:
+        click.echo(json.dumps(_summary(options, run, comparison)))
+    return 0 if comparison.exactly_once else EXIT_FAILED
+
+
+def run_job(environment: Environment, display: Display, *, events: int, kills: int) -> DemoRun:
+    """Run the job to its end, with the kills."""
+    from penstock.cli.kills import Kills
+    from penstock.cli.progress import Watch
+    from penstock.cli.running import running_job
+    from penstock.spark.clock import WallClock
+
+    clock = WallClock()
+    start_ms = clock.now()
+    watch = Watch(events=events, start_ms=start_ms)
+    killing = Kills(count=kills, events=events, kill=_kill)
+    pause = threading.Event()
+    with running_job(environment, "demo") as job:
+        while not job.is_over:
+            view, now_ms = job.view(), clock.now()
+            progress, notes = watch.look(view, now_ms)
+            display.update(progress)
+            notes += killing.look(view, events_read=progress.events_read, now_ms=now_ms)
+            for note in notes:
+                display.note(note)
+            pause.wait(LOOK_EVERY_S)
+        view, end_ms = job.wait(), clock.now()
+    display.update(watch.look(view, end_ms)[0])
+    if killing.done < kills:
+        display.note(f"the run was over before {kills} workers could be killed: read more --events")
+    return _demo_run(view, killing, seconds=(end_ms - (watch.first_read_ms or start_ms)) / 1_000)
+
+
+def compare_output(spark: Any, bids: BidInput, output: Path) -> Comparison:
+    """The output against the same query by Spark SQL over the same bids."""
+    from penstock.cli.comparison import compare
+    from penstock.cli.window_query import KEYS, OUTPUT_SCHEMA, VALUES, batch_query
+
+    # An output without a single row has no folder, and without a schema Spark could not read an empty one.
+    output.mkdir(exist_ok=True)
+    found = spark.read.schema(OUTPUT_SCHEMA).parquet(output.as_uri())
+    return compare(batch_query(spark, bids), found, keys=KEYS, values=VALUES)
+
+
+def _bids(options: DemoOptions) -> BidInput:
+    from penstock.api.durations import duration_ms
+    from penstock.cli.window_query import BidInput
+
+    interval_ms = duration_ms(options.interval, argument="--interval")
+    problems = CheckpointSettings(interval_ms=interval_ms).problems()
+    if problems:
+        raise SettingsError(problems)
+    if not options.kills:
+        return BidInput(events=options.events, seed=options.seed)
+    # Each kill needs a completed checkpoint before it, and something left to read after it.
+    seconds = (options.kills + 1) * (interval_ms + 1_000) / 1_000
+    return BidInput(events=options.events, seed=options.seed, rate=int(options.events / seconds) + 1)
+
+
+def _program(spark: Any, options: DemoOptions, bids: BidInput, work: Path) -> Environment:
+    import penstock as ps
+    from penstock.cli.window_query import penstock_query
+
+    environment = ps.Environment(
+        spark,
+        parallelism=options.parallelism,
+        checkpointing=ps.Checkpointing(interval=options.interval, directory=work / "checkpoints"),
+        restart=ps.fixed_delay(options.kills + SPARE_RESTARTS, RESTART_DELAY),
+    )
+    penstock_query(environment, bids.source(), ps.parquet(str(work / "out")))
+    return environment
+
+
+def _refuse_leftovers(work: Path) -> None:
+    if (work / "out").exists() or (work / "checkpoints").exists():
+        raise UsageError(
+            f"directory {str(work)!r} has the output of an earlier run",
+            hint="remove its 'out' and 'checkpoints', or choose another one with --directory",
+        )
+
+
+def _kill(pid: int) -> None:
+    os.kill(pid, signal.SIGKILL)
+
+
+def _demo_run(view: JobView, kills: Kills, *, seconds: float) -> DemoRun:
+    return DemoRun(
+        seconds=seconds,
+        checkpoints_completed=view.checkpoints.counts.completed,
+        checkpoints_failed=view.checkpoints.counts.failed,
+        workers_killed=kills.done,
+        recovery_seconds=max(kills.recoveries_ms, default=0) / 1_000,
+    )
+
+
+def _summary(options: DemoOptions, run: DemoRun, comparison: Comparison) -> dict[str, Any]:
+    return {
+        "events": options.events,
+        "events_per_second": round(options.events / run.seconds),
+        "checkpoints_completed": run.checkpoints_completed,
+        "checkpoints_failed": run.checkpoints_failed,
+        "workers_killed": run.workers_killed,
+        "recovery_seconds": round(run.recovery_seconds, 3),
+        "lost": comparison.lost,
+        "duplicated": comparison.duplicated,
+        "different": comparison.different,
+        "exactly_once": comparison.exactly_once,
+    }
+
+
+def _report(screen: IO[str], options: DemoOptions, run: DemoRun, comparison: Comparison) -> None:
+    if options.as_json and options.quiet:
+        return
+    damage = f"lost {comparison.lost}, duplicated {comparison.duplicated}, different {comparison.different}"
+    lines = (
+        f"{options.events:,} events in {run.seconds:.1f} s: {options.events / run.seconds:,.0f} events/s",
+        f"checkpoints: {run.checkpoints_completed} completed, {run.checkpoints_failed} failed",
+        f"workers killed: {run.workers_killed}, longest recovery {run.recovery_seconds:.1f} s",
+        f"{comparison.rows:,} rows compared: {damage}",
+        f"exactly once: {'yes' if comparison.exactly_once else 'NO'}",
+    )
+    for line in lines:
+        click.echo(line, file=screen)
+
+
+def _say(screen: IO[str], text: str, options: DemoOptions) -> None:
+    if not options.quiet:
+        click.echo(text, file=screen)

@@ -1,0 +1,247 @@
+"""A Spark of the command's own: found, started quietly, stopped without a trace.
+
+All that Java and Spark print goes to one file in the work directory, so that the terminal is the command's alone. What
+can go wrong on somebody else's machine (no Java, an old one, a taken port, a JVM that ends at once) is told in one line
+as `HostError`; a wrong argument as `UsageError`.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from penstock.cli.failures import uninterrupted
+from penstock.core.errors import HostError, UsageError
+
+LEAST_JAVA = 17
+JAVA_TIMEOUT_S = 30
+STOP_TIMEOUT_S = 15
+LOG_NAME = "spark.log"
+
+_VERSION = re.compile(r'version "(\d+)(?:\.(\d+))?')
+_REASON = re.compile(r"(Exception|Error)\b[^\n]*|[Uu]nrecognized[^\n]*|Could not[^\n]*|not set[^\n]*")
+
+
+@dataclass(frozen=True, kw_only=True)
+class SessionOptions:
+    """How to start Spark."""
+
+    application: str
+    cores: int
+    work: Path
+    """Where Spark keeps its files and its log."""
+    ui: bool = False
+    ui_port: int | None = None
+    """None: 4040, or the next one that is free."""
+    settings: Mapping[str, str] | None = None
+    """More Spark settings, above the ones made here."""
+
+
+@contextmanager
+def spark_session(options: SessionOptions) -> Iterator[Any]:
+    """A SparkSession on `local[cores]`. When the block ends, its JVM and all its workers are gone."""
+    if options.ui and options.ui_port is not None:
+        check_port(options.ui_port)
+    check_java(os.environ)
+    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    # Spark's Python side looks here, its Java side at the setting; both must start this interpreter.
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    gateway, spark = _start(options)
+    try:
+        yield spark
+    finally:
+        with uninterrupted():
+            _stop(gateway, spark)
+
+
+@contextmanager
+def work_directory(given: Path | None, *, keep: bool, prefix: str) -> Iterator[Path]:
+    """A directory that can be written: `given`, which stays, or a fresh one that is removed unless `keep`.
+
+    It also stays if Spark did not start in it, for the log's sake.
+    """
+    if given is not None:
+        yield _writable(given)
+        return
+    try:
+        path = Path(tempfile.mkdtemp(prefix=prefix))
+    except OSError as error:
+        raise UsageError(
+            f"no temporary directory can be made: {error.strerror or error}", hint="name a place with --directory"
+        ) from error
+    stays = keep
+    try:
+        yield path
+    except HostError:
+        stays = (path / LOG_NAME).exists()
+        raise
+    finally:
+        if not stays:
+            with uninterrupted():
+                shutil.rmtree(path, ignore_errors=True)
+
+
+def check_java(environment: Mapping[str, str]) -> str:
+    """The path of a Java that Spark can run on, found the way Spark's own scripts do. Raises `HostError`."""
+    home = environment.get("JAVA_HOME")
+    if home:
+        java = str(Path(home) / "bin" / "java")
+        if not os.access(java, os.X_OK):
+            raise HostError(
+                f"JAVA_HOME is {home}, and there is no java in it",
+                hint=f"set it to the home of a JDK {LEAST_JAVA} or later, or unset it to use the java of the PATH",
+            )
+    else:
+        found = shutil.which("java", path=environment.get("PATH"))
+        if found is None:
+            raise HostError(
+                "java was not found", hint=f"install a JDK {LEAST_JAVA} or later, or set JAVA_HOME to the home of one"
+            )
+        java = found
+    try:
+        ran = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=JAVA_TIMEOUT_S, check=False)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        reason = f"no answer within {JAVA_TIMEOUT_S} s" if isinstance(error, subprocess.TimeoutExpired) else str(error)
+        raise HostError(f"{java} cannot be run: {reason}", hint="set JAVA_HOME to the home of another JDK") from error
+    said = ran.stderr + ran.stdout
+    major = java_major(said)
+    if ran.returncode != 0 or major is None:
+        first = next((line for line in said.splitlines() if line.strip()), f"exit code {ran.returncode}")
+        raise HostError(f"{java} cannot be run: {first.strip()}", hint="set JAVA_HOME to the home of another JDK")
+    if major < LEAST_JAVA:
+        raise HostError(
+            f"java {major} at {java} is too old for Spark",
+            hint=f"install a JDK {LEAST_JAVA} or later, or set JAVA_HOME to the home of one",
+        )
+    return java
+
+
+def java_major(text: str) -> int | None:
+    """The major version in what `java -version` prints; None if there is none. Up to 8 it is the second number."""
+    match = _VERSION.search(text)
+    if match is None:
+        return None
+    first, second = int(match[1]), match[2]
+    return int(second) if first == 1 and second is not None else first
+
+
+def check_port(port: int) -> None:
+    """Raise `UsageError` if somebody listens on `port` already."""
+    host = os.environ.get("SPARK_LOCAL_IP", "127.0.0.1")
+    with socket.socket() as probe:
+        # As Spark's server does: the rest of a connection that was closed just now does not count.
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))
+        except OSError as error:
+            raise UsageError(
+                f"port {port} cannot be used for Spark's page: {error.strerror or error}",
+                hint="choose another one with --ui-port",
+            ) from error
+
+
+def log_reason(log: Path) -> str:
+    """The line of a JVM's log that most likely says why it ended."""
+    try:
+        lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return "it left no log"
+    lines = [line.strip() for line in lines if line.strip() and not line.lstrip().startswith("at ")]
+    telling = [line for line in lines if _REASON.search(line)]
+    chosen = telling[0] if telling else (lines[-1] if lines else "it printed nothing")
+    return chosen[:300]
+
+
+def _writable(path: Path) -> Path:
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=path):
+            pass
+    except OSError as error:
+        raise UsageError(
+            f"directory {str(path)!r} cannot be written: {error.strerror or error}",
+            hint="choose another one with --directory",
+        ) from error
+    return path.resolve()
+
+
+def _start(options: SessionOptions) -> tuple[Any, Any]:
+    from pyspark import SparkConf, SparkContext
+    from pyspark.java_gateway import launch_gateway
+    from pyspark.sql import SparkSession
+
+    log = options.work / LOG_NAME
+    conf = SparkConf(loadDefaults=False).setAll(list(_settings(options).items()))
+    gateway = None
+    try:
+        with log.open("wb") as output:
+            streams = {"stdout": output, "stderr": subprocess.STDOUT}
+            gateway = launch_gateway(conf, popen_kwargs=streams)  # type: ignore[no-untyped-call]
+        spark = SparkSession(SparkContext(conf=conf, gateway=gateway))
+    except BaseException as error:
+        with uninterrupted():
+            _end_jvm(gateway)
+        if isinstance(error, Exception):
+            raise HostError(f"Spark did not start: {log_reason(log)}", hint=f"its log is {log}") from error
+        raise
+    # Spark's own handler cancels every Spark job, and so tears slots down that a cancelled job would let leave.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    return gateway, spark
+
+
+def _settings(options: SessionOptions) -> dict[str, str]:
+    place = options.work / "spark"
+    settings = {
+        "spark.app.name": options.application,
+        "spark.master": f"local[{options.cores}]",
+        "spark.driver.memory": "2g",
+        "spark.local.dir": str(place),
+        "spark.pyspark.python": sys.executable,
+        "spark.pyspark.driver.python": sys.executable,
+        "spark.sql.session.timeZone": "UTC",
+        "spark.sql.warehouse.dir": str(place / "warehouse"),
+        "spark.ui.enabled": str(options.ui).lower(),
+        "spark.ui.showConsoleProgress": "false",
+    }
+    if options.ui_port is not None:
+        # Exactly this port: one that is taken is an error, not a reason to take the next.
+        settings |= {"spark.ui.port": str(options.ui_port), "spark.port.maxRetries": "0"}
+    return settings | dict(options.settings or {})
+
+
+def _stop(gateway: Any, spark: Any) -> None:
+    from py4j.protocol import Py4JError
+
+    try:
+        spark.stop()
+    except (Py4JError, OSError):
+        # The JVM is gone or does not answer; it is ended below in any case.
+        pass
+    finally:
+        _end_jvm(gateway)
+
+
+def _end_jvm(gateway: Any) -> None:
+    """The JVM ends by itself when its standard input closes; its Python workers end with it."""
+    process: subprocess.Popen[bytes] | None = getattr(gateway, "proc", None)
+    if process is None:
+        return
+    gateway.shutdown()
+    if process.stdin is not None:
+        process.stdin.close()
+    try:
+        process.wait(STOP_TIMEOUT_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()

@@ -1,0 +1,195 @@
+"""A source over Parquet files: each run of row groups is a split, its position the next row.
+
+Splits name the file, so what is read again after a failure is what was read before; a file that has changed since the
+job started is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from penstock.api.connector import End, Polled, Source, SourceReader
+from penstock.connectors.parquet import local_path
+from penstock.core.errors import StorageError, UsageError
+
+SPLIT_ROWS = 1_000_000
+"""Row groups are joined into splits of at least so many rows, as far as a file has them."""
+
+
+def parquet_files(paths: str | Path | Sequence[str | Path], *, schema: pa.Schema | None = None) -> ParquetFiles:
+    """Parquet files, or the files of a folder, on a file system that every slot can reach.
+
+    All files must have the same columns. With `schema`, columns are taken by name and cast to it; else the first file's
+    schema is used.
+    """
+    given = [paths] if isinstance(paths, str | Path) else list(paths)
+    files = tuple(file for path in given for file in _files_of(Path(local_path(path))))
+    if not files:
+        raise UsageError(f"no Parquet files in {', '.join(map(str, given)) or 'an empty list'}")
+    return ParquetFiles(files=files, columns=schema or _schema_of(files[0]))
+
+
+class _Split(msgspec.Struct, frozen=True, array_like=True):
+    """Row groups `first_group` up to, not including, `stop_group` of a file, of whose rows `position` are read."""
+
+    file: str
+    size: int
+    """Of the file, in bytes: one that differs is another file."""
+    first_group: int
+    stop_group: int
+    rows: int
+    position: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class ParquetFiles(Source):
+    """The source that `parquet_files` makes."""
+
+    files: tuple[str, ...]
+    columns: pa.Schema
+
+    @property
+    def name(self) -> str:
+        """What the step is called."""
+        return "parquet-files"
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The columns that every file must have."""
+        return self.columns
+
+    def splits(self, parallelism: int) -> list[bytes]:
+        """Runs of row groups, small enough for every subtask to have some if there are enough row groups."""
+        sizes = [_group_rows(file) for file in self.files]
+        least = min(SPLIT_ROWS, max(1, sum(map(sum, sizes)) // (4 * parallelism)))
+        found = [split for file, rows in zip(self.files, sizes, strict=True) for split in _splits_of(file, rows, least)]
+        return [msgspec.msgpack.encode(split) for split in found]
+
+    def open(self, splits: Sequence[bytes]) -> SourceReader:
+        """A reader over these splits, one after another."""
+        return _SplitReader(self.columns, [msgspec.msgpack.decode(split, type=_Split) for split in splits])
+
+
+class _SplitReader(SourceReader):
+    """Reads splits in the order given; decodes no more of a row group than is asked for."""
+
+    def __init__(self, schema: pa.Schema, splits: list[_Split]) -> None:
+        self._schema = schema
+        self._splits = splits
+        self._file: pq.ParquetFile | None = None
+        self._batches: Iterator[pa.RecordBatch] = iter(())
+        self._left: pa.RecordBatch | None = None
+
+    def poll(self, max_rows: int, now_ms: int) -> Polled:  # noqa: ARG002  # files are there at once
+        """The next rows of one file."""
+        while self._splits:
+            split = self._splits[0]
+            if split.position >= split.rows:
+                self._splits.pop(0)
+                self.close()
+                continue
+            batch = self._next_rows(split, max_rows)
+            self._splits[0] = msgspec.structs.replace(split, position=split.position + batch.num_rows)
+            return batch
+        return End()
+
+    def snapshot(self) -> list[bytes]:
+        """Splits with rows left, at their positions."""
+        return [msgspec.msgpack.encode(split) for split in self._splits if split.position < split.rows]
+
+    def close(self) -> None:
+        """Close the file that is being read."""
+        if self._file is not None:
+            self._file.close()
+        self._file, self._batches, self._left = None, iter(()), None
+
+    def _next_rows(self, split: _Split, max_rows: int) -> pa.RecordBatch:
+        if self._file is None:
+            self._open(split, max_rows)
+        batch = self._left if self._left is not None else next(self._batches, None)
+        if batch is None:
+            raise _changed(split.file, f"it ends after {split.position} of {split.rows} rows")
+        self._left = batch.slice(max_rows) if batch.num_rows > max_rows else None
+        return _with_schema(batch.slice(0, max_rows), self._schema, split.file)
+
+    def _open(self, split: _Split, max_rows: int) -> None:
+        path = Path(split.file)
+        try:
+            size = path.stat().st_size
+            self._file = pq.ParquetFile(path, coerce_int96_timestamp_unit="us")
+        except (OSError, pa.ArrowInvalid) as error:
+            raise StorageError(f"{path} cannot be read: {error}") from error
+        if size != split.size:
+            raise _changed(split.file, f"it has {size} bytes, and had {split.size}")
+        groups = list(range(split.first_group, split.stop_group))
+        skip = split.position
+        # Whole row groups before the position are not even decoded.
+        while groups and skip >= (rows := self._file.metadata.row_group(groups[0]).num_rows):
+            skip -= rows
+            groups.pop(0)
+        self._batches = self._file.iter_batches(
+            batch_size=max_rows, row_groups=groups, columns=self._schema.names, use_threads=False
+        )
+        while skip > 0 and (batch := next(self._batches, None)) is not None:
+            self._left = batch.slice(skip) if batch.num_rows > skip else None
+            skip -= batch.num_rows
+
+
+def _files_of(path: Path) -> list[str]:
+    if not path.exists():
+        raise UsageError(f"path {str(path)!r} does not exist")
+    if path.is_file():
+        return [str(path)]
+    # Names that begin with these are hidden by convention: markers, checksums, files that are not committed.
+    return sorted(str(file) for file in path.glob("*.parquet") if file.name[0] not in "_.")
+
+
+def _schema_of(file: str) -> pa.Schema:
+    try:
+        with pq.ParquetFile(file, coerce_int96_timestamp_unit="us") as opened:
+            return opened.schema_arrow.remove_metadata()
+    except (OSError, pa.ArrowInvalid) as error:
+        raise UsageError(f"{file} is not a Parquet file that can be read: {error}") from error
+
+
+def _group_rows(file: str) -> list[int]:
+    metadata = pq.read_metadata(file)
+    return [metadata.row_group(i).num_rows for i in range(metadata.num_row_groups)]
+
+
+def _splits_of(file: str, group_rows: Sequence[int], least: int) -> list[_Split]:
+    size = Path(file).stat().st_size
+    found: list[_Split] = []
+    first, rows = 0, 0
+    for group, count in enumerate(group_rows):
+        rows += count
+        if rows >= least or group == len(group_rows) - 1:
+            if rows:
+                found.append(_Split(file, size, first, group + 1, rows))
+            first, rows = group + 1, 0
+    return found
+
+
+def _with_schema(batch: pa.RecordBatch, schema: pa.Schema, file: str) -> pa.RecordBatch:
+    missing = [name for name in schema.names if name not in batch.schema.names]
+    if missing:
+        raise StorageError(f"{file} has no column {', '.join(missing)}; it has {', '.join(batch.schema.names)}")
+    if batch.schema.equals(schema, check_metadata=True):
+        return batch
+    try:
+        columns = [batch.column(field.name).cast(field.type) for field in schema]
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+        raise StorageError(f"columns of {file} do not fit the source's schema: {error}") from error
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def _changed(file: str, how: str) -> StorageError:
+    return StorageError(
+        f"{file} has changed since the job started: {how}", hint="files of a source must stay as they are until it ends"
+    )

@@ -1,0 +1,241 @@
+"""Which files and records exist on behalf of checkpoints, and who owns each.
+
+A file belongs to exactly one of:
+
+* a pending checkpoint: deleted with it,
+* a retained checkpoint: deleted when it is subsumed or the job ends, as its discard rules say,
+* the registry of shared files: deleted when no retained checkpoint can use it any more,
+* the user: a savepoint that completed; never deleted,
+* nobody: the acknowledgement was late, or work answered for a checkpoint that had ended; deleted at once.
+
+Nothing is deleted while work of ours could still write beside it: the folder of a checkpoint that is aborted while its
+folder or its metadata is being made goes when that work has answered.
+
+A record that may or may not have been stored keeps its files: another driver could find it. Once a newer record is
+stored, which drops the doubtful one, they go.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from penstock.core.coordinator.cleaner import Cleaner
+from penstock.core.coordinator.effects import DeleteFiles, ForgetPointers, StorePointer
+from penstock.core.coordinator.events import JobEnd
+from penstock.core.coordinator.pending import PendingCheckpoint, Phase, own_files_of
+from penstock.core.coordinator.registry import SharedStateRegistry
+from penstock.core.coordinator.retention import RetainedCheckpoints
+from penstock.core.errors import InvariantError
+from penstock.core.ids import CheckpointId
+from penstock.core.messages import SubtaskState
+from penstock.core.recovery.metadata import CompletedCheckpoint, DiscardRules
+
+StorageEffect = StorePointer | ForgetPointers | DeleteFiles
+
+
+class _Leftover(NamedTuple):
+    paths: tuple[str, ...]
+    folder: str | None
+
+
+class Stored(NamedTuple):
+    """What storing a completed checkpoint led to."""
+
+    completed: CompletedCheckpoint
+    subsumed: tuple[CompletedCheckpoint, ...]
+    """Those that are not retained any more, oldest first."""
+    effects: list[StorageEffect]
+
+
+class Archive:
+    """Everything durable that the coordinator answers for."""
+
+    def __init__(self, num_retained: int, completed: tuple[CompletedCheckpoint, ...]) -> None:
+        self.registry = SharedStateRegistry()
+        self.cleaner = Cleaner()
+        self._retained = RetainedCheckpoints(num_retained, completed)
+        for checkpoint in self._retained.all:
+            self.registry.register_restored(checkpoint)
+        self._storing: CompletedCheckpoint | None = None
+        self._subsumed: list[CompletedCheckpoint] = []
+        """Not retained any more, but files in their folders are still used."""
+        self._doubtful: list[CompletedCheckpoint] = []
+        """Perhaps stored, perhaps not."""
+        self._savepoints: set[CheckpointId] = set()
+        """All savepoints of this driver's time: users take few."""
+        self._of_user: set[CheckpointId] = set()
+        """Those of them that completed."""
+        self._unanswered: dict[CheckpointId, _Leftover] = {}
+        """Aborted while work for them was under way."""
+        self._ended: JobEnd | None = None
+        self._is_swept = False
+        self._lowest_kept: CheckpointId | None = None
+
+    @property
+    def retained(self) -> tuple[CompletedCheckpoint, ...]:
+        """The completed checkpoints in the store, oldest first."""
+        return self._retained.all
+
+    @property
+    def latest(self) -> CompletedCheckpoint | None:
+        """What a failover restores."""
+        return self._retained.latest
+
+    @property
+    def is_storing(self) -> bool:
+        """Whether a record is being stored: until the answer nobody knows what a failover would restore."""
+        return self._storing is not None
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether no storage work is under way at all, of pending checkpoints aside."""
+        return not self.is_storing and not self._unanswered and self.cleaner.is_idle
+
+    # --- acknowledgements ---------------------------------------------------------------------------------------------
+
+    def register(self, state: SubtaskState, checkpoint: CheckpointId) -> tuple[list[DeleteFiles], str | None]:
+        """Take note of the shared files that an acknowledgement names, whatever becomes of it; a savepoint shares none.
+        The text says why it cannot be right; None if it can."""
+        if checkpoint in self._savepoints:
+            borrowed = any(f.placeholder for f in state.files)
+            return [], "a savepoint refers to a file of another checkpoint" if borrowed else None
+        registration = self.registry.register(state.files, checkpoint)
+        deletions = self.cleaner.clean_leftovers(registration.superfluous)
+        if self._is_swept:
+            deletions += self.cleaner.clean_leftovers(self.registry.drop_unused(self._lowest_kept))
+        return deletions, registration.problem
+
+    def discard(
+        self, state: SubtaskState, checkpoint: CheckpointId, pending: PendingCheckpoint | None
+    ) -> list[DeleteFiles]:
+        """Delete what an acknowledgement that does not count brought along. What the same checkpoint holds already
+        stays: the message may be a repeated one."""
+        if checkpoint in self._of_user:
+            return []
+        completed = self._find(checkpoint)
+        held: set[str] = set()
+        if pending is not None:
+            held.update(pending.own_files())
+        elif completed is not None:
+            held.update(completed.private_files)
+        own = own_files_of(state, shares=checkpoint not in self._savepoints)
+        return self.cleaner.clean_leftovers(path for path in own if path not in held)
+
+    def _find(self, checkpoint: CheckpointId) -> CompletedCheckpoint | None:
+        known = (*self._retained.all, *self._subsumed, *self._doubtful)
+        return next((c for c in known if c.checkpoint == checkpoint), None)
+
+    # --- aborted checkpoints ------------------------------------------------------------------------------------------
+
+    def abandon(self, pending: PendingCheckpoint) -> list[DeleteFiles]:
+        """Delete what belongs to a checkpoint that will never complete, now or when its work has answered."""
+        leftover = _Leftover(pending.own_files(), pending.location)
+        if pending.phase in (Phase.LOCATING, Phase.WRITING):
+            self._unanswered[pending.checkpoint] = leftover
+            return []
+        return self.cleaner.clean_checkpoint(leftover.paths, leftover.folder)
+
+    def answered(self, checkpoint: CheckpointId, folder: str | None = None) -> list[DeleteFiles]:
+        """Work for a checkpoint that is not pending has answered, having made `folder` or not."""
+        leftover = self._unanswered.pop(checkpoint, None)
+        if leftover is None:
+            return []
+        return self.cleaner.clean_checkpoint(leftover.paths, folder if leftover.folder is None else leftover.folder)
+
+    # --- completed checkpoints ----------------------------------------------------------------------------------------
+
+    def expect_savepoint(self, checkpoint: CheckpointId) -> None:
+        """A savepoint begins under that id."""
+        self._savepoints.add(checkpoint)
+
+    def give_to_user(self, checkpoint: CheckpointId) -> None:
+        """A savepoint completed."""
+        self._of_user.add(checkpoint)
+
+    def store(self, completed: CompletedCheckpoint) -> StorePointer:
+        """Have a completed checkpoint recorded; one at a time, so that they complete in order."""
+        if self._storing is not None:
+            raise InvariantError(f"checkpoints {self._storing.checkpoint} and {completed.checkpoint} stored at once")
+        self._storing = completed
+        lowest = self._retained.lowest_with(completed)
+        gone = [*self._subsumed, *self._retained.subsumed_by(completed)]
+        # One whose folder is still used stays on record, or a driver that crashes would leave it behind for good.
+        forget = [c for c in gone if not self.registry.holds(c, lowest)]
+        forget += [c for c in self._doubtful if c.checkpoint < completed.checkpoint]
+        return StorePointer(completed=completed, forget=tuple(c.checkpoint for c in forget))
+
+    def stored(self) -> Stored:
+        """The record is durable: older ones may go."""
+        completed = self._take_storing()
+        subsumed = self._retained.add(completed)
+        self._subsumed += [c for c in subsumed if c.discard.subsumed]
+        outdated = [c for c in self._doubtful if c.checkpoint < completed.checkpoint and c.discard.subsumed]
+        self._doubtful = [c for c in self._doubtful if c.checkpoint > completed.checkpoint]
+        effects: list[StorageEffect] = []
+        for checkpoint in outdated:
+            effects += self._delete(checkpoint)
+        effects += self._delete_unused(self._retained.all[0].checkpoint)
+        return Stored(completed, tuple(subsumed), effects + self._sweep())
+
+    def not_stored(self, *, inconsistent: bool) -> list[StorageEffect]:
+        """The record was not stored; if `inconsistent`, it may have been all the same."""
+        completed = self._take_storing()
+        if inconsistent:
+            self._doubtful.append(completed)
+        return self._sweep()
+
+    def _take_storing(self) -> CompletedCheckpoint:
+        completed, self._storing = self._storing, None
+        if completed is None:
+            raise InvariantError("the store of completed checkpoints answered without being asked")
+        return completed
+
+    def _delete(self, completed: CompletedCheckpoint) -> list[DeleteFiles]:
+        return self.cleaner.clean_checkpoint(completed.private_files, completed.location)
+
+    def _delete_unused(self, lowest: CheckpointId | None) -> list[StorageEffect]:
+        """Delete what only checkpoints below `lowest` could use."""
+        effects: list[StorageEffect] = [*self.cleaner.clean_leftovers(self.registry.drop_unused(lowest))]
+        held = [c for c in self._subsumed if self.registry.holds(c, lowest)]
+        for checkpoint in self._subsumed:
+            if checkpoint not in held:
+                effects += self._delete(checkpoint)
+        self._subsumed = held
+        return effects
+
+    # --- the end ------------------------------------------------------------------------------------------------------
+
+    def shut_down(self, status: JobEnd) -> list[StorageEffect]:
+        """The job is over, or given up by this driver. A record that is being stored is waited for first."""
+        self._ended = status
+        return self._sweep()
+
+    def _sweep(self) -> list[StorageEffect]:
+        """After a final end: drop all records, and delete what the discard rules say."""
+        if self._ended is None or not self._ended.is_final or self.is_storing or self._is_swept:
+            return []
+        self._is_swept = True
+        everything = [*self._retained.all, *self._doubtful]
+        records = sorted(c.checkpoint for c in (*everything, *self._subsumed))
+        kept = [c for c in everything if not _discards(c.discard, self._ended)]
+        self._lowest_kept = min((c.checkpoint for c in kept), default=None)
+        self._subsumed += [c for c in everything if _discards(c.discard, self._ended)]
+        self._retained.keep_only(kept)
+        self._doubtful = []
+        effects: list[StorageEffect] = [ForgetPointers(checkpoints=tuple(records))] if records else []
+        return effects + self._delete_unused(self._lowest_kept)
+
+    def validate(self) -> None:
+        """Raise `InvariantError` if the state contradicts itself."""
+        ids = [c.checkpoint for c in self._retained.all]
+        if ids != sorted(set(ids)):
+            raise InvariantError(f"the retained checkpoints {ids} are not in order")
+
+
+def _discards(rules: DiscardRules, status: JobEnd) -> bool:
+    return {
+        JobEnd.FINISHED: rules.finished,
+        JobEnd.FAILED: rules.failed,
+        JobEnd.CANCELLED: rules.cancelled,
+        JobEnd.SUSPENDED: False,
+    }[status]

@@ -1,0 +1,470 @@
+"""The checkpoint coordinator: everything about checkpoints that is decided on the driver.
+
+    request ─► decider ─► plan ─► CreateLocation ─► SnapshotOperatorCoordinator… ─► TriggerHook… ─► TriggerCheckpoint…
+            ─► all acknowledged ─► WriteMetadata ─► StorePointer ─► NotifyComplete…
+
+This file knows the job: which tasks run, when the schedule is on, who asked, who is answered. What happens to a
+checkpoint once its request was chosen is in `lifecycle`, which files belong to whom in `archive`, when a request may
+start in `decider`. The schedule is on while the job is running, all tasks run or have finished, and no stop is under
+way.
+
+Rules of this file:
+
+* Every request is answered exactly once.
+* When the job leaves the running state, or a task does, waiting and running checkpoints are aborted.
+* After every event the line of requests is looked at again.
+* A failover waits until `is_settled`: while a record is being stored nobody knows which checkpoint is the latest, and
+  tasks that restart from the one before it would repeat what the stored one has committed.
+
+Deliberately not handled here: what a task does with barriers, and how the job restarts.
+"""
+
+from __future__ import annotations
+
+from typing import assert_never
+
+from penstock.core.coordinator.archive import Archive
+from penstock.core.coordinator.decider import Dropped, Load, RequestDecider
+from penstock.core.coordinator.effects import AnswerRequest, CoordinatorEffect, RequestDropped, RequestFailure
+from penstock.core.coordinator.events import (
+    Acknowledged,
+    AttemptStarted,
+    BacklogChanged,
+    BarrierPassed,
+    CheckpointRequested,
+    CoordinatorEvent,
+    Declined,
+    FailedOver,
+    FilesDeleted,
+    HookFailed,
+    HookTriggered,
+    JobEnd,
+    LocationCreated,
+    LocationFailed,
+    MetadataFailed,
+    MetadataWritten,
+    OperatorCoordinatorFailed,
+    OperatorCoordinatorSnapshotted,
+    OperatorEventDelivered,
+    OperatorEventLost,
+    OperatorEventSubmitted,
+    PointerFailed,
+    PointerStored,
+    RequestKind,
+    ScheduleAllowed,
+    ScheduleForbidden,
+    ShutDown,
+    TaskDataEnded,
+    TaskEnded,
+    TaskFailing,
+    TaskRunning,
+)
+from penstock.core.coordinator.graph import CheckpointGraph
+from penstock.core.coordinator.lifecycle import Lifecycle
+from penstock.core.coordinator.options import CoordinatorOptions
+from penstock.core.coordinator.plan import NotReady, Planner
+from penstock.core.coordinator.requests import Request, failure_of, kind_of, refusal_of
+from penstock.core.coordinator.schedule import FinalTrigger, PeriodicSchedule
+from penstock.core.coordinator.stopping import StopWithSavepoint
+from penstock.core.coordinator.tasks import TaskBoard
+from penstock.core.effects import Ticked
+from penstock.core.errors import InvariantError
+from penstock.core.ids import CheckpointId, Instant, JobId, TaskId, VertexId
+from penstock.core.reasons import CheckpointFailure
+from penstock.core.recovery.metadata import CompletedCheckpoint, SnapshotKind
+from penstock.core.views import CheckpointsView, CheckpointView, SubtasksView
+from penstock.settings import CheckpointSettings
+
+MAX_MIN_PAUSE_MS = 365 * 24 * 3_600_000
+"""A longer minimum pause counts as a year."""
+
+DEFAULT_OPTIONS = CoordinatorOptions()
+
+TaskEvent = TaskRunning | TaskDataEnded | TaskEnded | TaskFailing
+JobEvent = AttemptStarted | FailedOver | ScheduleAllowed | ScheduleForbidden | BacklogChanged | ShutDown
+
+
+class CheckpointCoordinator:
+    """Feed it events, perform its effects in order."""
+
+    def __init__(
+        self,
+        job: JobId,
+        settings: CheckpointSettings,
+        graph: CheckpointGraph,
+        next_id: CheckpointId,
+        completed: tuple[CompletedCheckpoint, ...] = (),
+        options: CoordinatorOptions = DEFAULT_OPTIONS,
+    ) -> None:
+        """`next_id` is the lowest id that was never given away; `completed` are the checkpoints in the store, and the
+        snapshot that the job is started from, if any."""
+        highest = max((c.checkpoint for c in completed), default=CheckpointId(0))
+        min_pause_ms = min(settings.min_pause_ms, MAX_MIN_PAUSE_MS)
+        self._settings = settings
+        self._options = options
+        self._board = TaskBoard(graph)
+        self._planner = Planner(graph, after_tasks_finish=settings.after_tasks_finish)
+        self._has_blocking_edge = any(e.blocking for e in graph.edges)
+        self._decider = RequestDecider(
+            max_concurrent=settings.max_concurrent, min_pause_ms=min_pause_ms, queue_limit=options.queue_limit
+        )
+        self._schedule = PeriodicSchedule(
+            interval_ms=settings.interval_ms, min_pause_ms=min_pause_ms, during_backlog=options.during_backlog
+        )
+        self._final = FinalTrigger()
+        self._stopping = StopWithSavepoint()
+        self._lifecycle = Lifecycle(
+            job,
+            settings,
+            graph,
+            options,
+            Archive(settings.num_retained, completed),
+            self._board,
+            max(next_id, CheckpointId(highest + 1)),
+        )
+        self._effects = self._lifecycle.effects
+        self._next_request = 1
+        self._now: Instant | None = None
+        self._is_allowed = False
+        self._draw = 0.0
+        self._is_up = False
+        self._ended: JobEnd | None = None
+
+    # --- the machine --------------------------------------------------------------------------------------------------
+
+    def handle(self, event: CoordinatorEvent, now: Instant) -> list[CoordinatorEffect]:
+        """Take one event in; say what to do. `now` never goes back."""
+        if self._now is not None and now < self._now:
+            raise InvariantError(f"time went back from {self._now} to {now}")
+        self._now = now
+        self._dispatch(event, now)
+        self._settle_outcomes(now)
+        self._update_schedule(now)
+        self._look_at_requests(now)
+        taken = list(self._effects)
+        self._effects.clear()
+        return taken
+
+    def _dispatch(self, event: CoordinatorEvent, now: Instant) -> None:
+        match event:
+            case Acknowledged():
+                self._lifecycle.acknowledge(event.message, now)
+            case Declined():
+                self._lifecycle.decline(event.message, now)
+            case Ticked():
+                self._handle_tick(now)
+            case TaskRunning() | TaskDataEnded() | TaskEnded() | TaskFailing():
+                self._handle_task(event, now)
+            case CheckpointRequested():
+                self._handle_request(event, now)
+            case (
+                LocationCreated()
+                | LocationFailed()
+                | MetadataWritten()
+                | MetadataFailed()
+                | PointerStored()
+                | PointerFailed()
+                | FilesDeleted()
+            ):
+                self._lifecycle.handle_storage(event, now)
+            case (
+                OperatorCoordinatorSnapshotted()
+                | OperatorCoordinatorFailed()
+                | OperatorEventSubmitted()
+                | OperatorEventDelivered()
+                | OperatorEventLost()
+                | BarrierPassed()
+                | HookTriggered()
+                | HookFailed()
+            ):
+                self._lifecycle.handle_master(event, now)
+            case (
+                AttemptStarted()
+                | FailedOver()
+                | ScheduleAllowed()
+                | ScheduleForbidden()
+                | BacklogChanged()
+                | ShutDown()
+            ):
+                self._handle_job(event, now)
+            case _:
+                assert_never(event)
+
+    def next_deadline(self) -> Instant | None:
+        """The latest time at which `Ticked` must be fed in; None if only an event can help."""
+        final = self._final.at if self._may_take_final else None
+        times = (self._lifecycle.next_deadline(), self._schedule.next_trigger, final)
+        return min((t for t in times if t is not None), default=None)
+
+    def validate(self) -> None:
+        """Raise `InvariantError` if the state contradicts itself."""
+        self._board.validate()
+        self._lifecycle.validate()
+        if self._schedule.next_trigger is not None and not self._is_up:
+            raise InvariantError("the periodic schedule is on although not everything runs")
+        if self._lifecycle.outcomes or self._effects:
+            raise InvariantError("outcomes or effects were left lying")
+
+    # --- what can be seen ---------------------------------------------------------------------------------------------
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether no storage work is under way whose outcome decides what can be restored (before `ShutDown`), or whose
+        leftovers must be cleaned up (after it). A driver waits for this before it chooses what to restore."""
+        archive = self._lifecycle.archive
+        return not archive.is_storing if self._ended is None else archive.is_idle
+
+    @property
+    def latest(self) -> CompletedCheckpoint | None:
+        """What a failover restores."""
+        return self._lifecycle.archive.latest
+
+    @property
+    def retained(self) -> tuple[CompletedCheckpoint, ...]:
+        """The completed checkpoints in the store, oldest first."""
+        return self._lifecycle.archive.retained
+
+    @property
+    def next_id(self) -> CheckpointId:
+        """The id of the next checkpoint."""
+        return self._lifecycle.next_id
+
+    def story(self, checkpoint: CheckpointId) -> tuple[str, ...]:
+        """What happened to a checkpoint, in short; empty if it is forgotten."""
+        return self._lifecycle.stories.of(checkpoint)
+
+    def view(self) -> CheckpointsView:
+        """Statistics of all checkpoints."""
+        return self._lifecycle.stats.view(waiting=len(self._decider), next_trigger=self._schedule.next_trigger)
+
+    def checkpoint_view(self, checkpoint: CheckpointId) -> CheckpointView | None:
+        """One checkpoint; None if it is forgotten."""
+        return self._lifecycle.stats.checkpoint_view(checkpoint)
+
+    def subtasks_view(self, checkpoint: CheckpointId, vertex: VertexId) -> SubtasksView | None:
+        """The subtasks of one vertex in one checkpoint; None if it is forgotten."""
+        return self._lifecycle.stats.subtasks_view(checkpoint, vertex)
+
+    # --- tasks --------------------------------------------------------------------------------------------------------
+
+    def _handle_task(self, event: TaskEvent, now: Instant) -> None:
+        task = event.task
+        if not self._board.is_current(task, event.epoch):
+            return
+        match event:
+            case TaskRunning():
+                self._board.run(task)
+            case TaskDataEnded():
+                self._board.end_data(task)
+            case TaskEnded():
+                self._handle_task_ended(task, now)
+            case TaskFailing():
+                self._handle_task_failing(task, event.error, now)
+            case _:
+                assert_never(event)
+
+    def _handle_task_ended(self, task: TaskId, now: Instant) -> None:
+        self._board.finish(task)
+        # It can never acknowledge, so waiting until the time is over would only delay the next one.
+        text = f"task {task} ended before its barrier"
+        if self._lifecycle.abort_awaiting(task, CheckpointFailure.DECLINED_TASK_CLOSING, text, now):
+            self._final.retry(now, delay_ms=0)
+        if self._board.all_finished:
+            self._effects += self._stopping.all_finished()
+
+    def _handle_task_failing(self, task: TaskId, error: str, now: Instant) -> None:
+        if self._board.is_finished(task):
+            return
+        text = f"task {task}: {error}" if error else f"task {task}"
+        self._board.stop([task])
+        self._lifecycle.gateways.reset([task])
+        self._lifecycle.abort_awaiting(task, CheckpointFailure.TASK_FAILED, text, now)
+        self._effects += self._stopping.task_failed(text)
+
+    # --- the job ------------------------------------------------------------------------------------------------------
+
+    def _handle_job(self, event: JobEvent, now: Instant) -> None:
+        if self._ended is not None:
+            return
+        match event:
+            case AttemptStarted():
+                self._handle_attempt_started(event, now)
+            case FailedOver():
+                self._fail_over(event.tasks, now)
+            case ScheduleAllowed():
+                self._is_allowed = True
+                self._draw = event.draw
+            case ScheduleForbidden():
+                self._is_allowed = False
+            case BacklogChanged():
+                self._schedule.change_backlog(event.operator, now, backlog=event.backlog)
+            case ShutDown():
+                self._handle_shut_down(event.status, now)
+            case _:
+                assert_never(event)
+
+    def _fail_over(self, tasks: tuple[TaskId, ...] | None, now: Instant) -> None:
+        stopped = self._board.tasks if tasks is None else tasks
+        self._board.stop(stopped)
+        self._lifecycle.gateways.reset(stopped)
+        self._lifecycle.abort_all(CheckpointFailure.FAILOVER, "", now)
+        self._final.reset()
+        if tasks is None:
+            self._schedule.forget_backlog()
+            self._effects += self._stopping.attempt_ended("the job restarts")
+        else:
+            self._effects += self._stopping.task_failed("some tasks restart")
+
+    def _handle_attempt_started(self, event: AttemptStarted, now: Instant) -> None:
+        if self._lifecycle.archive.is_storing:
+            raise InvariantError("an attempt starts while the outcome of the latest checkpoint is not known")
+        self._fail_over(event.tasks, now)
+        tasks = self._board.tasks if event.tasks is None else event.tasks
+        self._board.deploy(event.epoch, tasks, event.finished_vertices)
+        if event.restored is not None:
+            self._lifecycle.stats.restored(event.restored, now)
+
+    def _handle_shut_down(self, status: JobEnd, now: Instant) -> None:
+        self._ended = status
+        if status is JobEnd.FINISHED:
+            for task in self._board.tasks:
+                self._board.finish(task)
+            self._effects += self._stopping.all_finished()
+        else:
+            self._effects += self._stopping.attempt_ended(f"the job is {status.value}")
+        self._drop_waiting(CheckpointFailure.COORDINATOR_SHUTDOWN, now)
+        self._lifecycle.shut_down(status, now)
+
+    def _update_schedule(self, now: Instant) -> None:
+        is_up = self._is_allowed and self._board.all_up and self._ended is None
+        if self._is_up and not is_up:
+            self._suspend("not everything runs", now)
+        self._is_up = is_up
+        is_wanted = is_up and not self._stopping.is_under_way
+        if is_wanted and not self._schedule.is_on:
+            self._schedule.start(now, self._draw)
+        elif not is_wanted:
+            self._schedule.stop()
+
+    def _suspend(self, text: str, now: Instant) -> None:
+        self._drop_waiting(CheckpointFailure.COORDINATOR_SUSPENDED, now)
+        self._lifecycle.abort_all(CheckpointFailure.COORDINATOR_SUSPENDED, text, now)
+        self._settle_outcomes(now)
+
+    # --- requests -----------------------------------------------------------------------------------------------------
+
+    def _handle_tick(self, now: Instant) -> None:
+        self._lifecycle.expire(now)
+        if self._schedule.is_due(now):
+            number = self._take_request_number()
+            self._submit(Request(number=number, kind=SnapshotKind.CHECKPOINT, submitted=now, periodic=True), now)
+
+    def _handle_request(self, event: CheckpointRequested, now: Instant) -> None:
+        refusal = self._refusal_of(event)
+        if refusal is not None:
+            self._effects.append(AnswerRequest(request=event.request, result=refusal))
+            return
+        kind = kind_of(event)
+        if kind.is_synchronous:
+            self._suspend("the job is being stopped", now)
+            self._stopping.begin(event.request)
+        target = event.target or self._options.savepoint_target
+        self._submit(
+            Request(
+                number=self._take_request_number(),
+                kind=kind,
+                submitted=now,
+                request=event.request,
+                # With unaligned checkpoints there must be one at a time, so a savepoint waits like the others.
+                forced=kind.is_savepoint and not self._settings.unaligned,
+                target=target if kind.is_savepoint else None,
+                canonical=event.canonical,
+            ),
+            now,
+        )
+
+    def _refusal_of(self, event: CheckpointRequested) -> RequestFailure | None:
+        if self._ended is not None:
+            return failure_of(CheckpointFailure.COORDINATOR_SHUTDOWN, f"the job is {self._ended.value}")
+        if event.kind is RequestKind.STOP:
+            if self._stopping.is_under_way:
+                return RequestFailure(reason=None, text="the job is already being stopped with a savepoint")
+            if self._has_blocking_edge:
+                return failure_of(CheckpointFailure.BLOCKING_OUTPUT_EXISTS, "")
+        return refusal_of(event, self._options.savepoint_target)
+
+    def _take_request_number(self) -> int:
+        number = self._next_request
+        self._next_request += 1
+        return number
+
+    def _submit(self, request: Request, now: Instant) -> None:
+        dropped = self._decider.submit(request)
+        if dropped is not None:
+            self._drop(dropped, now)
+
+    def _look_at_requests(self, now: Instant) -> None:
+        """Start what may start."""
+        if self._settings.after_tasks_finish and self._board.awaits_last_checkpoint:
+            self._final.arm(now)
+        if self._may_take_final and self._final.is_due(now):
+            number = self._take_request_number()
+            self._submit(Request(number=number, kind=SnapshotKind.CHECKPOINT, submitted=now, final=True), now)
+        while (choice := self._decider.choose(self._load(), now)) is not None:
+            if isinstance(choice, Dropped):
+                self._drop(choice, now)
+                continue
+            plan = self._planner.plan(self._board)
+            if isinstance(plan, NotReady):
+                self._fail(choice, CheckpointFailure.NOT_ALL_REQUIRED_TASKS_RUNNING, plan.text, now)
+            else:
+                self._lifecycle.begin(choice, plan, now)
+
+    @property
+    def _may_take_final(self) -> bool:
+        return self._is_up and not self._stopping.is_under_way
+
+    def _load(self) -> Load:
+        return Load(
+            is_triggering=self._lifecycle.is_triggering,
+            is_stopping=self._stopping.is_under_way,
+            num_pending=self._lifecycle.num_pending,
+            num_cleaning=self._lifecycle.archive.cleaner.num_checkpoints,
+            last_completion=self._lifecycle.last_completion,
+        )
+
+    def _drop_waiting(self, reason: CheckpointFailure, now: Instant) -> None:
+        for request in self._decider.clear():
+            self._fail(request, reason, "", now)
+
+    def _drop(self, dropped: Dropped, now: Instant) -> None:
+        if dropped.retry_after_ms is not None:
+            self._schedule.retry_after(dropped.retry_after_ms, now)
+        self._fail(dropped.request, dropped.reason, "", now)
+
+    def _fail(self, request: Request, reason: CheckpointFailure, text: str, now: Instant) -> None:
+        """A request that never became a checkpoint."""
+        self._effects.append(RequestDropped(periodic=request.periodic, reason=reason, text=text))
+        self._settle(request, failure_of(reason, text), now)
+
+    def _settle_outcomes(self, now: Instant) -> None:
+        outcomes = list(self._lifecycle.outcomes)
+        self._lifecycle.outcomes.clear()
+        for outcome in outcomes:
+            self._settle(outcome.request, outcome.result, now)
+
+    def _settle(self, request: Request, result: CompletedCheckpoint | RequestFailure, now: Instant) -> None:
+        """Answer whoever asked."""
+        failed = isinstance(result, RequestFailure)
+        if request.final and failed:
+            self._final.retry(now)
+        if request.request is None:
+            return
+        if request.kind.is_synchronous and isinstance(result, CompletedCheckpoint):
+            self._effects += self._stopping.saved(result)
+            if self._board.all_finished:
+                self._effects += self._stopping.all_finished()
+            return
+        if request.kind.is_synchronous:
+            self._stopping.failed()
+        self._effects.append(AnswerRequest(request=request.request, result=result))

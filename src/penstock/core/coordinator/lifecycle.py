@@ -1,0 +1,493 @@
+"""The checkpoints that are under way: from the chosen request to the end of each.
+
+Each step asks the shell for something, and its answer takes the next step (`pending.Phase`). An answer that finds its
+checkpoint gone, or already further, changes nothing but what it left behind is cleaned up. A checkpoint ends in exactly
+one of `_complete` and `_abort`, and each leaves an `Outcome` for its requester.
+
+Rules of this file:
+
+* Nobody is told that a checkpoint is complete before its record is stored. A savepoint that does not stop the job is
+  complete with its metadata, and no task is told.
+* Until its record is being stored a checkpoint can be aborted; from then on the store alone knows.
+* Records are stored one at a time; a checkpoint that a newer one overtook is subsumed.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import NamedTuple, assert_never
+
+import msgspec
+
+from penstock.core.coordinator.archive import Archive
+from penstock.core.coordinator.effects import (
+    AcknowledgeIgnored,
+    AckVerdict,
+    CheckpointAborted,
+    CheckpointCompleted,
+    CheckpointStarted,
+    CoordinatorEffect,
+    CreateLocation,
+    RequestFailure,
+    SendToTask,
+    TellCheckpointAborted,
+    TellCheckpointComplete,
+    WriteMetadata,
+)
+from penstock.core.coordinator.events import (
+    FilesDeleted,
+    JobEnd,
+    LocationCreated,
+    LocationFailed,
+    MetadataFailed,
+    MetadataWritten,
+    PointerFailed,
+    PointerStored,
+)
+from penstock.core.coordinator.finalize import CannotFinalize, Finalizer
+from penstock.core.coordinator.gateway import Gateways
+from penstock.core.coordinator.graph import CheckpointGraph
+from penstock.core.coordinator.options import CoordinatorOptions
+from penstock.core.coordinator.pending import PendingCheckpoint, Phase
+from penstock.core.coordinator.plan import CheckpointPlan
+from penstock.core.coordinator.requests import Request, failure_of
+from penstock.core.coordinator.stats import CheckpointStatistics
+from penstock.core.coordinator.story import Stories
+from penstock.core.coordinator.tasks import TaskBoard
+from penstock.core.coordinator.tolerance import FailureTolerance
+from penstock.core.coordinator.triggering import MasterEvent, Triggering
+from penstock.core.elements import CheckpointOptions
+from penstock.core.errors import InvariantError
+from penstock.core.ids import CheckpointId, Instant, JobId, TaskId
+from penstock.core.messages import Acknowledge, Decline, NotifyAborted, NotifyComplete
+from penstock.core.reasons import CheckpointFailure
+from penstock.core.recovery.metadata import CompletedCheckpoint, DiscardRules, SnapshotKind
+from penstock.settings import CheckpointSettings
+
+REMEMBERED_EXPIRED = 16
+"""For so many expired checkpoints it is known that a late acknowledgement was only late."""
+
+StorageEvent = (
+    LocationCreated | LocationFailed | MetadataWritten | MetadataFailed | PointerStored | PointerFailed | FilesDeleted
+)
+
+
+class Outcome(NamedTuple):
+    """How a request ended that had become a checkpoint."""
+
+    request: Request
+    result: CompletedCheckpoint | RequestFailure
+
+
+class Lifecycle:
+    """Every checkpoint from its beginning to its end. What it wants done is appended to `effects`, who is to be
+    answered to `outcomes`; both are taken away by the owner."""
+
+    def __init__(
+        self,
+        job: JobId,
+        settings: CheckpointSettings,
+        graph: CheckpointGraph,
+        options: CoordinatorOptions,
+        archive: Archive,
+        board: TaskBoard,
+        next_id: CheckpointId,
+    ) -> None:
+        self.effects: list[CoordinatorEffect] = []
+        self.outcomes: list[Outcome] = []
+        self.next_id = next_id
+        self.last_completion: Instant | None = None
+        self.stats = CheckpointStatistics(graph, options.history_size)
+        self.stories = Stories()
+        self.archive = archive
+        self._job = job
+        self._settings = settings
+        self._first_id = next_id
+        self._board = board
+        self._finalizer = Finalizer(job, graph, archive.registry, options.job_settings)
+        self._tolerance = FailureTolerance(settings.tolerable_failures)
+        self._pending: dict[CheckpointId, PendingCheckpoint] = {}
+        self._triggering = Triggering(graph, board, options.hooks, self.effects)
+        self._expired: deque[CheckpointId] = deque(maxlen=REMEMBERED_EXPIRED)
+        self._is_shut_down = False
+
+    @property
+    def num_pending(self) -> int:
+        """How many checkpoints are under way."""
+        return len(self._pending)
+
+    @property
+    def is_triggering(self) -> bool:
+        """Whether a checkpoint is on its way to the tasks."""
+        return self._triggering.current is not None
+
+    @property
+    def gateways(self) -> Gateways:
+        """The gateways of the operator coordinators."""
+        return self._triggering.gateways
+
+    def next_deadline(self) -> Instant | None:
+        """When the first checkpoint expires; one that is being stored does not."""
+        deadlines = (self._deadline(p) for p in self._pending.values() if p.phase is not Phase.STORING)
+        return min(deadlines, default=None)
+
+    def _deadline(self, pending: PendingCheckpoint) -> Instant:
+        return Instant(pending.created + self._settings.timeout_ms)
+
+    # --- triggering ---------------------------------------------------------------------------------------------------
+
+    def begin(self, request: Request, plan: CheckpointPlan, now: Instant) -> None:
+        """Give the request an id and start."""
+        checkpoint = self.next_id
+        self.next_id = CheckpointId(checkpoint + 1)
+        kind = self._kind_of(request)
+        pending = PendingCheckpoint(
+            checkpoint=checkpoint,
+            kind=kind,
+            request=request,
+            plan=plan,
+            options=self._options_of(kind, request),
+            epoch=self._board.newest_epoch,
+            created=now,
+        )
+        self._pending[checkpoint] = self._triggering.current = pending
+        if kind.is_savepoint:
+            self.archive.expect_savepoint(checkpoint)
+        self.stats.began(pending)
+        queued_ms = now - request.submitted
+        self.stories.tell(checkpoint, now, f"{kind.value} begins after {queued_ms} ms, {len(plan.wait)} tasks")
+        self.effects += [
+            CheckpointStarted(checkpoint=checkpoint, kind=kind, queued_ms=queued_ms),
+            CreateLocation(checkpoint=checkpoint, kind=kind, options=pending.options),
+        ]
+
+    def _kind_of(self, request: Request) -> SnapshotKind:
+        latest = self.archive.latest
+        if request.kind is SnapshotKind.CHECKPOINT and latest is not None and not latest.can_be_built_on:
+            # The files of the one we would build on belong to the user, who may delete them at any time.
+            return SnapshotKind.FULL_CHECKPOINT
+        return request.kind
+
+    def _options_of(self, kind: SnapshotKind, request: Request) -> CheckpointOptions:
+        unaligned = self._settings.unaligned and not kind.is_savepoint
+        timeout_ms = self._settings.aligned_timeout_ms or None
+        return CheckpointOptions(
+            unaligned=unaligned and timeout_ms is None,
+            aligned_timeout_ms=timeout_ms if unaligned else None,
+            savepoint=kind.is_savepoint,
+            synchronous=kind.is_synchronous,
+            drain=kind is SnapshotKind.TERMINATE,
+            full=kind is not SnapshotKind.CHECKPOINT,
+            target=request.target,
+            canonical=request.canonical,
+        )
+
+    def handle_master(self, event: MasterEvent, now: Instant) -> None:
+        """Something about an operator coordinator, its events, or a hook."""
+        pending = self._triggering.current
+        failure = self._triggering.handle(event)
+        if pending is None:
+            return
+        if failure is not None:
+            self._abort(pending, failure.reason, failure.text, now)
+        else:
+            self._after_step(pending, now)
+
+    def _after_step(self, pending: PendingCheckpoint, now: Instant) -> None:
+        if pending.phase is Phase.TASKS:
+            self.stories.tell(pending.checkpoint, now, f"{len(pending.plan.trigger)} tasks triggered")
+            # A source that is told from outside when to begin may have been faster than our trigger.
+            self._after_acknowledge(pending, now)
+
+    # --- tasks --------------------------------------------------------------------------------------------------------
+
+    def acknowledge(self, message: Acknowledge, now: Instant) -> None:
+        """A task says that its part is durable."""
+        checkpoint, task, state = message.checkpoint, message.task, message.state
+        if message.job != self._job:
+            self._ignore(message, AckVerdict.FOREIGN)
+            return
+        if checkpoint < self._first_id:
+            # From before this driver: whether its files are somebody's cannot be known here, so they stay.
+            self._ignore(message, AckVerdict.LATE)
+            return
+        problem = None
+        if state is not None:
+            deletions, problem = self.archive.register(state, checkpoint)
+            self.effects += deletions
+        pending = self._pending.get(checkpoint)
+        verdict = self._judge(message, pending)
+        if verdict in (AckVerdict.UNKNOWN, AckVerdict.LATE, AckVerdict.EXPIRED) and state is not None:
+            self.effects += self.archive.discard(state, checkpoint, pending)
+        if verdict in (AckVerdict.ACCEPTED, AckVerdict.LATE, AckVerdict.EXPIRED):
+            self.stats.acknowledged(checkpoint, task, now, state, message.metrics)
+        if verdict is not AckVerdict.ACCEPTED or pending is None:
+            self._ignore(message, verdict)
+            return
+        self.effects += self.gateways.open_for_task(task, checkpoint)
+        if problem is not None:
+            self._abort(pending, CheckpointFailure.DECLINED, f"task {task} {problem}", now, task=task)
+        else:
+            self._after_acknowledge(pending, now)
+
+    def _judge(self, message: Acknowledge, pending: PendingCheckpoint | None) -> AckVerdict:
+        if pending is None:
+            return AckVerdict.EXPIRED if message.checkpoint in self._expired else AckVerdict.LATE
+        if not self._board.is_current(message.task, message.epoch):
+            return AckVerdict.UNKNOWN
+        return pending.acknowledge_task(message.task, message.state)
+
+    def _ignore(self, message: Acknowledge, verdict: AckVerdict) -> None:
+        self.effects.append(AcknowledgeIgnored(checkpoint=message.checkpoint, task=message.task, verdict=verdict))
+
+    def decline(self, message: Decline, now: Instant) -> None:
+        """A task says that it will not take part. Once all have acknowledged it is too late for that."""
+        pending = self._pending.get(message.checkpoint)
+        if message.job != self._job or not self._board.is_current(message.task, message.epoch):
+            return
+        if pending is not None and pending.num_awaited > 0:
+            text = f"task {message.task}: {message.error}" if message.error else f"task {message.task}"
+            self._abort(pending, message.reason, text, now, task=message.task)
+
+    def _after_acknowledge(self, pending: PendingCheckpoint, now: Instant) -> None:
+        if not pending.is_acknowledged:
+            return
+        metadata = self._finalizer.finalize(pending)
+        if isinstance(metadata, CannotFinalize):
+            self._abort(pending, metadata.reason, metadata.text, now)
+            return
+        location = self._location_of(pending)
+        pending.phase = Phase.WRITING
+        pending.metadata = metadata
+        self.stories.tell(pending.checkpoint, now, "all tasks acknowledged")
+        self.effects.append(WriteMetadata(checkpoint=pending.checkpoint, location=location, metadata=metadata))
+
+    def _location_of(self, pending: PendingCheckpoint) -> str:
+        if pending.location is None:
+            raise self.stories.broken(pending.checkpoint, "has no folder")
+        return pending.location
+
+    # --- storage ------------------------------------------------------------------------------------------------------
+
+    def handle_storage(self, event: StorageEvent, now: Instant) -> None:
+        """Storage work has answered, in time or for a checkpoint that has ended meanwhile."""
+        match event:
+            case LocationCreated() | LocationFailed():
+                self._handle_location(event, now)
+            case MetadataWritten() | MetadataFailed():
+                self._handle_metadata(event, now)
+            case PointerStored() | PointerFailed():
+                pending = self._in_phase(event.checkpoint, Phase.STORING)
+                if pending is not None:
+                    self._handle_pointer(pending, event, now)
+            case FilesDeleted():
+                self.archive.cleaner.ended(event.cleaning)
+            case _:
+                assert_never(event)
+
+    def _in_phase(self, checkpoint: CheckpointId, phase: Phase) -> PendingCheckpoint | None:
+        pending = self._pending.get(checkpoint)
+        return pending if pending is not None and pending.phase is phase else None
+
+    def _handle_location(self, event: LocationCreated | LocationFailed, now: Instant) -> None:
+        pending = self._in_phase(event.checkpoint, Phase.LOCATING)
+        if isinstance(event, LocationFailed):
+            if pending is not None:
+                self._abort(pending, CheckpointFailure.IO, event.error, now)
+            self.effects += self.archive.answered(event.checkpoint)
+        elif pending is None:
+            self.effects += self.archive.answered(event.checkpoint, event.location)
+        else:
+            self.stories.tell(event.checkpoint, now, f"located at {event.location}")
+            self._triggering.locate(pending, event.location)
+            self._after_step(pending, now)
+
+    def _handle_metadata(self, event: MetadataWritten | MetadataFailed, now: Instant) -> None:
+        pending = self._in_phase(event.checkpoint, Phase.WRITING)
+        if pending is None:
+            self.effects += self.archive.answered(event.checkpoint)
+        elif isinstance(event, MetadataFailed):
+            self._abort(pending, CheckpointFailure.FINALIZE_FAILED, event.error, now)
+            self.effects += self.archive.answered(event.checkpoint)
+        else:
+            pending.phase = Phase.READY
+            pending.completed = self._completed_from(pending, event, now)
+            if pending.kind.is_savepoint and not pending.kind.is_synchronous:
+                self._complete(pending, pending.completed, now)
+            else:
+                self._store_next()
+
+    def _completed_from(self, pending: PendingCheckpoint, event: MetadataWritten, now: Instant) -> CompletedCheckpoint:
+        metadata = pending.metadata
+        if metadata is None:
+            raise self.stories.broken(pending.checkpoint, "metadata was written that nobody made")
+        savepoint = pending.kind.is_savepoint
+        return CompletedCheckpoint(
+            job=self._job,
+            checkpoint=pending.checkpoint,
+            timestamp=pending.created,
+            completed=now,
+            kind=pending.kind,
+            location=self._location_of(pending),
+            path=event.path,
+            size=metadata.size,
+            metadata_size=event.size,
+            discard=DiscardRules() if savepoint else DiscardRules.of(self._settings.retention),
+            private_files=pending.own_files(),
+            shared_files=() if savepoint else self.archive.registry.describe(metadata.files),
+        )
+
+    def _store_next(self) -> None:
+        """Have the record of the oldest checkpoint that is ready stored, if none is being stored."""
+        ready = [p for p in self._pending.values() if p.phase is Phase.READY]
+        if self.archive.is_storing or not ready:
+            return
+        pending = min(ready, key=lambda p: p.checkpoint)
+        if pending.completed is None:
+            raise self.stories.broken(pending.checkpoint, "is ready to be stored without a record")
+        pending.phase = Phase.STORING
+        self.effects.append(self.archive.store(pending.completed))
+
+    def _handle_pointer(self, pending: PendingCheckpoint, event: PointerStored | PointerFailed, now: Instant) -> None:
+        if isinstance(event, PointerStored):
+            stored = self.archive.stored()
+            for old in stored.subsumed:
+                if old.discard.subsumed:
+                    self.stats.discarded(old.checkpoint)
+            last = stored.subsumed[-1] if stored.subsumed else None
+            subsumed = last.checkpoint if last is not None and last.discard.subsumed else None
+            self._complete(pending, stored.completed, now, subsumed=subsumed)
+            self.effects += stored.effects
+        else:
+            pending.files_are_doubtful = event.inconsistent
+            leftovers = self.archive.not_stored(inconsistent=event.inconsistent)
+            self._abort(pending, CheckpointFailure.FINALIZE_FAILED, event.error, now)
+            self.effects += leftovers
+        self._store_next()
+
+    # --- the two ends -------------------------------------------------------------------------------------------------
+
+    def _complete(
+        self,
+        pending: PendingCheckpoint,
+        completed: CompletedCheckpoint,
+        now: Instant,
+        *,
+        subsumed: CheckpointId | None = None,
+    ) -> None:
+        checkpoint = pending.checkpoint
+        self._remove(pending)
+        self.last_completion = now
+        self.stories.tell(checkpoint, now, "completed")
+        self._tolerance.succeeded(checkpoint)
+        self.stats.completed(completed)
+        if pending.kind.is_savepoint:
+            self.archive.give_to_user(checkpoint)
+        self.effects.append(CheckpointCompleted(completed=completed, took_ms=now - pending.created))
+        self.outcomes.append(Outcome(pending.request, completed))
+        self.effects += self.gateways.open(checkpoint)
+        if pending.kind.is_savepoint and not pending.kind.is_synchronous:
+            return
+        for older in self._abortable():
+            if older.checkpoint < checkpoint and not older.kind.is_savepoint:
+                self._abort(older, CheckpointFailure.SUBSUMED, f"checkpoint {checkpoint} completed", now)
+        for task in self._told(pending):
+            message = NotifyComplete(
+                epoch=self._board.epoch_of(task), task=task, checkpoint=checkpoint, subsumed=subsumed
+            )
+            self.effects.append(SendToTask(task=task, message=message))
+        self.effects += [TellCheckpointComplete(operator=o, checkpoint=checkpoint) for o in self.gateways.operators]
+
+    def _abort(
+        self, pending: PendingCheckpoint, reason: CheckpointFailure, text: str, now: Instant, task: TaskId | None = None
+    ) -> None:
+        checkpoint = pending.checkpoint
+        if reason is CheckpointFailure.SUBSUMED and pending.kind.is_savepoint:
+            raise self.stories.broken(checkpoint, "a savepoint cannot be subsumed")
+        self._remove(pending)
+        if reason is CheckpointFailure.EXPIRED:
+            self._expired.append(checkpoint)
+        self.stories.tell(checkpoint, now, f"aborted: {reason.text}: {text}")
+        self.stats.failed(checkpoint, reason, text, now)
+        self.effects.append(CheckpointAborted(checkpoint=checkpoint, reason=reason, text=text))
+        self.outcomes.append(Outcome(pending.request, self._failure_of(pending, reason, text)))
+        if not pending.files_are_doubtful:
+            self.effects += self.archive.abandon(pending)
+        verdict = self._tolerance.failed(pending.kind, reason, text, checkpoint=checkpoint, task=task)
+        if verdict is not None:
+            self.effects.append(verdict)
+        self.effects += self.gateways.open(checkpoint)
+        latest = self.archive.latest
+        for told in self._told(pending):
+            message = NotifyAborted(
+                epoch=self._board.epoch_of(told),
+                task=told,
+                checkpoint=checkpoint,
+                latest_completed=None if latest is None else latest.checkpoint,
+            )
+            self.effects.append(SendToTask(task=told, message=message))
+        self.effects += [TellCheckpointAborted(operator=o, checkpoint=checkpoint) for o in self.gateways.operators]
+
+    def _failure_of(self, pending: PendingCheckpoint, reason: CheckpointFailure, text: str) -> RequestFailure:
+        failure = failure_of(reason, text)
+        if pending.files_are_doubtful and pending.completed is not None and pending.kind.is_savepoint:
+            self.archive.give_to_user(pending.checkpoint)
+            return msgspec.structs.replace(failure, savepoint=pending.completed.path)
+        return failure
+
+    def _remove(self, pending: PendingCheckpoint) -> None:
+        del self._pending[pending.checkpoint]
+        self._triggering.leave(pending)
+
+    def _told(self, pending: PendingCheckpoint) -> list[TaskId]:
+        """Those of its tasks that still run, in the attempt that it was taken in."""
+        if self._is_shut_down:
+            return []
+        board = self._board
+        return [t for t in pending.plan.wait if board.is_running(t) and board.epoch_of(t) <= pending.epoch]
+
+    def _abortable(self) -> list[PendingCheckpoint]:
+        return [p for p in self._pending.values() if p.phase is not Phase.STORING]
+
+    # --- from outside -------------------------------------------------------------------------------------------------
+
+    def expire(self, now: Instant) -> None:
+        """Abort every checkpoint whose time is over."""
+        for pending in self._abortable():
+            if self._deadline(pending) <= now:
+                text = f"{pending.num_awaited} of {len(pending.plan.wait)} tasks missing, {pending.phase.value}"
+                self._abort(pending, CheckpointFailure.EXPIRED, text, now)
+
+    def abort_all(self, reason: CheckpointFailure, text: str, now: Instant) -> None:
+        """Abort every checkpoint that can be."""
+        for pending in self._abortable():
+            self._abort(pending, reason, text, now)
+
+    def abort_awaiting(self, task: TaskId, reason: CheckpointFailure, text: str, now: Instant) -> bool:
+        """Abort every checkpoint that this task has not acknowledged, and never will. Says whether there was one."""
+        waiting = [p for p in self._abortable() if p.awaits_task(task)]
+        for pending in waiting:
+            self._abort(pending, reason, text, now)
+        return bool(waiting)
+
+    def shut_down(self, status: JobEnd, now: Instant) -> None:
+        """No more checkpoints; what is being stored is still waited for."""
+        self._is_shut_down = True
+        self.abort_all(CheckpointFailure.COORDINATOR_SHUTDOWN, f"the job is {status.value}", now)
+        self.effects += self.archive.shut_down(status)
+
+    def validate(self) -> None:
+        """Raise `InvariantError` if the state contradicts itself."""
+        self.archive.validate()
+        latest = self.archive.latest
+        for checkpoint, pending in self._pending.items():
+            if checkpoint >= self.next_id:
+                raise self.stories.broken(checkpoint, "has an id that was not given away yet")
+            if latest is not None and checkpoint <= latest.checkpoint and not pending.kind.is_savepoint:
+                raise self.stories.broken(checkpoint, f"is under way although {latest.checkpoint} is complete")
+            early = pending.phase in (Phase.LOCATING, Phase.COORDINATORS, Phase.HOOKS)
+            if early != (self._triggering.current is pending):
+                raise self.stories.broken(checkpoint, f"is {pending.phase.value}, but another one is being triggered")
+        storing = sum(p.phase is Phase.STORING for p in self._pending.values())
+        if storing != self.archive.is_storing:
+            raise InvariantError(f"{storing} checkpoints wait for the store of completed checkpoints")

@@ -1,0 +1,70 @@
+"""What somebody asks for, and what cannot be asked for."""
+
+from __future__ import annotations
+
+import msgspec
+
+from penstock.core.coordinator.effects import RequestFailure
+from penstock.core.coordinator.events import CheckpointForm, CheckpointRequested, RequestKind
+from penstock.core.ids import Instant, RequestId
+from penstock.core.reasons import CheckpointFailure
+from penstock.core.recovery.metadata import SnapshotKind
+
+
+class Request(msgspec.Struct, frozen=True, kw_only=True):
+    """Somebody wants a checkpoint."""
+
+    number: int
+    """Tells requests apart; grows."""
+    kind: SnapshotKind
+    submitted: Instant
+    request: RequestId | None = None
+    """Whom to answer; None: nobody waits."""
+    periodic: bool = False
+    forced: bool = False
+    """Need not wait until fewer checkpoints run."""
+    final: bool = False
+    """Made because all tasks have seen all their data."""
+    target: str | None = None
+    canonical: bool = False
+
+    @property
+    def rank(self) -> tuple[bool, bool, bool, Instant, int]:
+        """Its place in the line: the lowest goes first."""
+        return (not self.kind.is_savepoint, not self.forced, self.periodic, self.submitted, self.number)
+
+
+def kind_of(event: CheckpointRequested) -> SnapshotKind:
+    """What kind of snapshot fulfils the request."""
+    match event.kind:
+        case RequestKind.CHECKPOINT:
+            full = event.form is CheckpointForm.FULL
+            return SnapshotKind.FULL_CHECKPOINT if full else SnapshotKind.CHECKPOINT
+        case RequestKind.SAVEPOINT:
+            return SnapshotKind.SAVEPOINT
+        case RequestKind.STOP:
+            return SnapshotKind.TERMINATE if event.drain else SnapshotKind.SUSPEND
+
+
+def refusal_of(event: CheckpointRequested, default_target: str | None) -> RequestFailure | None:
+    """Why a request makes no sense; None if it does."""
+    if event.drain and event.kind is not RequestKind.STOP:
+        return _wrong(f"only a stop can drain: a {event.kind.value} must not move event time to its end")
+    if event.kind is RequestKind.CHECKPOINT:
+        if event.target is not None or event.canonical:
+            return _wrong("only a savepoint has a target and a format; a checkpoint goes to the checkpoint directory")
+        return None
+    if event.form is not CheckpointForm.CONFIGURED:
+        return _wrong(f"only a checkpoint can be {event.form.value}; a savepoint is always self-contained")
+    if event.target is None and default_target is None:
+        return _wrong("a savepoint needs a target: name one, or set a default savepoint directory")
+    return None
+
+
+def _wrong(text: str) -> RequestFailure:
+    return RequestFailure(reason=None, text=text)
+
+
+def failure_of(reason: CheckpointFailure, text: str) -> RequestFailure:
+    """The answer to a request that failed for this reason; `text` adds the facts."""
+    return RequestFailure(reason=reason, text=f"{reason.text}: {text}" if text else reason.text)

@@ -1,0 +1,62 @@
+"""Which completed checkpoints are kept.
+
+Oldest first, they go while more than the wanted number are there, except
+
+* the latest one of all, and
+* the newest that is not a savepoint, unless the latest is a synchronous savepoint: the job ends with that one.
+"""
+
+from __future__ import annotations
+
+from penstock.core.errors import InvariantError
+from penstock.core.ids import CheckpointId
+from penstock.core.recovery.metadata import CompletedCheckpoint
+
+
+class RetainedCheckpoints:
+    """The completed checkpoints in the store, in order."""
+
+    def __init__(self, num_retained: int, completed: tuple[CompletedCheckpoint, ...]) -> None:
+        self._num_retained = num_retained
+        self._list = sorted(completed, key=lambda c: c.checkpoint)
+
+    @property
+    def all(self) -> tuple[CompletedCheckpoint, ...]:
+        """Oldest first."""
+        return tuple(self._list)
+
+    @property
+    def latest(self) -> CompletedCheckpoint | None:
+        """The one a failover restores."""
+        return self._list[-1] if self._list else None
+
+    def subsumed_by(self, newcomer: CompletedCheckpoint) -> list[CompletedCheckpoint]:
+        """Which ones go if `newcomer` is added, oldest first."""
+        if self._list and self._list[-1].checkpoint >= newcomer.checkpoint:
+            raise InvariantError(
+                f"checkpoint {newcomer.checkpoint} completed after checkpoint {self._list[-1].checkpoint}"
+            )
+        together = [*self._list, newcomer]
+        surplus = len(together) - self._num_retained
+        if newcomer.kind.is_synchronous:
+            spared = None
+        else:
+            spared = next((c for c in reversed(together) if not c.kind.is_savepoint), None)
+        removable = [c for c in self._list if c is not spared]
+        return removable[: max(0, surplus)]
+
+    def lowest_with(self, newcomer: CompletedCheckpoint) -> CheckpointId:
+        """The lowest id that is left if `newcomer` is added."""
+        gone = {c.checkpoint for c in self.subsumed_by(newcomer)}
+        return min(c.checkpoint for c in (*self._list, newcomer) if c.checkpoint not in gone)
+
+    def add(self, newcomer: CompletedCheckpoint) -> list[CompletedCheckpoint]:
+        """Keep `newcomer`; returns those that go for it, oldest first."""
+        subsumed = self.subsumed_by(newcomer)
+        gone = {c.checkpoint for c in subsumed}
+        self._list = [c for c in self._list if c.checkpoint not in gone] + [newcomer]
+        return subsumed
+
+    def keep_only(self, completed: list[CompletedCheckpoint]) -> None:
+        """The job is over; only these are left."""
+        self._list = sorted(completed, key=lambda c: c.checkpoint)

@@ -1,0 +1,81 @@
+"""What travels inside a channel besides record batches, in order with them.
+
+A channel joins one upstream subtask to one downstream subtask. Elements other than batches need no credit. Only an
+unaligned barrier may overtake.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from penstock.core.ids import CheckpointId, Instant
+
+MAX_WATERMARK = 2**63 - 1
+"""The end of event time, in microseconds: nothing can come later."""
+
+
+class Element(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """Something in a channel that is not data."""
+
+
+class CheckpointOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """How a checkpoint is to be taken; travels in its barrier."""
+
+    unaligned: bool = False
+    """The barrier overtakes data."""
+    aligned_timeout_ms: int | None = None
+    """Start aligned, turn unaligned when the barrier is older than this; None: stay as `unaligned` says."""
+    forced_aligned: bool = False
+    """The edge it came over cannot carry an unaligned barrier."""
+    savepoint: bool = False
+    synchronous: bool = False
+    """Stop with savepoint: the task ends when this one completes."""
+    drain: bool = False
+    """Before a synchronous savepoint: event time goes to its end and operators finish."""
+    full: bool = False
+    """Do not build on files of an earlier checkpoint."""
+    target: str | None = None
+    """Where a savepoint goes; None for checkpoints."""
+    canonical: bool = False
+    """A savepoint in the format that every back end can restore."""
+
+    @property
+    def timeoutable(self) -> bool:
+        """Whether it starts aligned and may turn unaligned."""
+        return self.aligned_timeout_ms is not None and not self.unaligned and not self.forced_aligned
+
+
+class Barrier(Element, frozen=True, kw_only=True):
+    """Upstream task to downstream task: everything before me belongs to `checkpoint`."""
+
+    checkpoint: CheckpointId
+    timestamp: Instant
+    """When the checkpoint was triggered."""
+    options: CheckpointOptions = CheckpointOptions()
+
+
+class CancelMarker(Element, frozen=True, kw_only=True):
+    """Upstream task to downstream task: no barrier of `checkpoint` will come from me."""
+
+    checkpoint: CheckpointId
+
+
+class Watermark(Element, frozen=True, kw_only=True):
+    """Upstream task to downstream task: no record at or before `time_us` will follow; idle channels do not count."""
+
+    time_us: int
+    idle: bool = False
+
+
+class EndOfData(Element, frozen=True, kw_only=True):
+    """Upstream task to downstream task: no record follows; barriers still may."""
+
+    drain: bool = True
+    """False when stopped without drain: operators must not `finish`."""
+
+
+class EndOfPartition(Element, frozen=True, kw_only=True):
+    """Upstream task to downstream task: nothing at all follows."""
+
+
+AnyElement = Barrier | CancelMarker | Watermark | EndOfData | EndOfPartition

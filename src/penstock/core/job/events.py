@@ -1,0 +1,184 @@
+"""What happens to a job, and what the lifecycle wants done."""
+
+from __future__ import annotations
+
+from enum import Enum
+
+from penstock.core.effects import Effect, Event, Ticked
+from penstock.core.ids import Epoch, SlotId, TaskId
+
+
+class JobState(Enum):
+    """Where a job is in its life."""
+
+    CREATED = "created"
+    STARTING = "starting"
+    """Waiting for slots."""
+    DEPLOYING = "deploying"
+    """Slots restore their tasks."""
+    RUNNING = "running"
+    FAILING = "failing"
+    """An attempt failed: its tasks are being dropped, lost slots replaced."""
+    RESTARTING = "restarting"
+    """All slots are back; the restart strategy's pause runs."""
+    ENDING = "ending"
+    """Slots leave; the outcome is decided."""
+    FINISHED = "finished"
+    CANCELLED = "cancelled"
+    FAILED = "failed"
+
+    @property
+    def is_terminal(self) -> bool:
+        """Whether nothing more will happen."""
+        return self in (JobState.FINISHED, JobState.CANCELLED, JobState.FAILED)
+
+
+class FailureCause(Effect, frozen=True, kw_only=True):
+    """What made an attempt fail. Not an effect of its own: a part of several."""
+
+    text: str
+    traceback: str = ""
+    operator: str | None = None
+    subtask: int | None = None
+    user_code: bool = False
+
+
+# --- events ----------------------------------------------------------------------
+
+
+class JobStarted(Event, frozen=True, kw_only=True):
+    """The user started the job."""
+
+
+class SlotRegistered(Event, frozen=True, kw_only=True):
+    """A slot's process called in."""
+
+    slot: SlotId
+
+
+class SlotHeard(Event, frozen=True, kw_only=True):
+    """Any sign of life of a slot."""
+
+    slot: SlotId
+
+
+class SlotGone(Event, frozen=True, kw_only=True):
+    """The host, or a broken link, says that a slot is no more."""
+
+    slot: SlotId
+    error: str | None
+
+
+class SlotReady(Event, frozen=True, kw_only=True):
+    """A slot has restored its tasks."""
+
+    slot: SlotId
+    epoch: Epoch
+
+
+class SlotCancelled(Event, frozen=True, kw_only=True):
+    """A slot has dropped the tasks of all epochs up to `epoch`."""
+
+    slot: SlotId
+    epoch: Epoch
+
+
+class AttemptFailed(Event, frozen=True, kw_only=True):
+    """Something made the attempt `epoch` unusable: a task raised, too many checkpoints failed, a deployment could not
+    be prepared."""
+
+    epoch: Epoch
+    cause: FailureCause
+
+
+class TaskDone(Event, frozen=True, kw_only=True):
+    """A task has ended for good."""
+
+    epoch: Epoch
+    task: TaskId
+
+
+class CancelRequested(Event, frozen=True, kw_only=True):
+    """The user wants the job to end now."""
+
+
+JobEvent = (
+    JobStarted
+    | SlotRegistered
+    | SlotHeard
+    | SlotGone
+    | SlotReady
+    | SlotCancelled
+    | AttemptFailed
+    | TaskDone
+    | CancelRequested
+    | Ticked
+)
+
+
+# --- effects ----------------------------------------------------------------------
+
+
+class StartSlot(Effect, frozen=True, kw_only=True):
+    """Ask the host for this slot."""
+
+    slot: SlotId
+
+
+class StopSlot(Effect, frozen=True, kw_only=True):
+    """End a slot that cannot be reached or does not obey."""
+
+    slot: SlotId
+
+
+class TellLeave(Effect, frozen=True, kw_only=True):
+    """Tell a slot to leave by itself."""
+
+    slot: SlotId
+
+
+class TellCancel(Effect, frozen=True, kw_only=True):
+    """Tell a slot to drop its tasks of all epochs up to `epoch`."""
+
+    slot: SlotId
+    epoch: Epoch
+
+
+class DeployTasks(Effect, frozen=True, kw_only=True):
+    """Send every slot its tasks for `epoch`, restored from the newest completed checkpoint."""
+
+    epoch: Epoch
+    slots: tuple[SlotId, ...]
+
+
+class RunTasks(Effect, frozen=True, kw_only=True):
+    """All slots are ready: let the attempt begin."""
+
+    epoch: Epoch
+    slots: tuple[SlotId, ...]
+
+
+class AttemptEnded(Effect, frozen=True, kw_only=True):
+    """The attempt `epoch` is over, whatever comes next: no checkpoint of it can complete."""
+
+    epoch: Epoch
+    cause: FailureCause
+    restart_in_ms: int | None
+    """None: the job gives up."""
+
+
+class JobEnding(Effect, frozen=True, kw_only=True):
+    """The outcome is decided; slots are leaving."""
+
+    outcome: JobState
+    cause: FailureCause | None
+
+
+class JobEnded(Effect, frozen=True, kw_only=True):
+    """No slot is left; nothing more happens."""
+
+    outcome: JobState
+    cause: FailureCause | None
+
+
+JobEffect = StartSlot | StopSlot | TellLeave | TellCancel | DeployTasks | RunTasks | AttemptEnded | JobEnding | JobEnded

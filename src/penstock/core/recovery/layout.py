@@ -1,0 +1,99 @@
+"""The one place that knows where things lie in a checkpoint directory.
+
+    <job>/chk-<n>/…                 state that only checkpoint n refers to
+    <job>/chk-<n>/_metadata         what a restore of checkpoint n reads first
+    <job>/shared/…                  state that several checkpoints may refer to
+    <job>/taskowned/…               state that tasks themselves delete
+    <job>/completed/<19 digits>     one pointer per retained checkpoint
+    <job>/counter/<19 digits>       the lowest checkpoint id that was never given away
+    <job>/inputs/<operator>/…       data handed over by the driver before the job starts
+
+All paths are relative to the root of a store, with `/`. Numbers in file names have 19 digits, so that the order of the
+names is the order of the numbers.
+"""
+
+from __future__ import annotations
+
+from typing import NewType
+
+from penstock.core.errors import UsageError
+from penstock.core.ids import CheckpointId, JobId, OperatorId, TaskId
+
+JobFolder = NewType("JobFolder", str)
+"""The folder of one job, as made by `job_folder`."""
+
+_DIGITS = 19
+_PLAIN = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_-.")
+
+
+def component(text: str) -> str:
+    """`text` as the name of a file or folder. Different texts give different names; none is hidden, `.` or `..`."""
+    if not text:
+        raise UsageError("an empty name cannot be part of a path", hint="give the job or step a name")
+    encoded = "".join(
+        c if c in _PLAIN else "".join(f"%{byte:02X}" for byte in c.encode("utf-8", "surrogatepass")) for c in text
+    )
+    return "%2E" + encoded[1:] if encoded.startswith(".") else encoded
+
+
+def job_folder(job: JobId) -> JobFolder:
+    """Everything of one job."""
+    return JobFolder(component(job))
+
+
+def checkpoint_folder(job: JobFolder, checkpoint: CheckpointId) -> str:
+    """What belongs to one checkpoint alone and goes with it."""
+    return f"{job}/chk-{checkpoint}"
+
+
+def metadata_file(job: JobFolder, checkpoint: CheckpointId) -> str:
+    """The metadata of one checkpoint."""
+    return f"{checkpoint_folder(job, checkpoint)}/_metadata"
+
+
+def snapshot_prefix(task: TaskId) -> str:
+    """How the names of a task's state files begin, in whatever folder they are."""
+    return f"{component(task.vertex)}-{task.subtask}"
+
+
+def shared_folder(job: JobFolder) -> str:
+    """State that outlives the checkpoint that wrote it; the shared-state registry decides what may go."""
+    return f"{job}/shared"
+
+
+def task_owned_folder(job: JobFolder) -> str:
+    """State that the coordinator never deletes."""
+    return f"{job}/taskowned"
+
+
+def completed_folder(job: JobFolder) -> str:
+    """Pointers to the completed checkpoints, and nothing else."""
+    return f"{job}/completed"
+
+
+def completed_file(job: JobFolder, checkpoint: CheckpointId) -> str:
+    """The pointer to one completed checkpoint."""
+    return f"{completed_folder(job)}/{checkpoint:0{_DIGITS}d}"
+
+
+def counter_folder(job: JobFolder) -> str:
+    """The id counter, and nothing else."""
+    return f"{job}/counter"
+
+
+def counter_file(job: JobFolder, next_id: CheckpointId) -> str:
+    """Says by its name that every id below `next_id` may have been used."""
+    return f"{counter_folder(job)}/{next_id:0{_DIGITS}d}"
+
+
+def number_of(folder: str, path: str) -> CheckpointId | None:
+    """The number that names the file at `path` directly below `folder`; None for a file of any other kind."""
+    parent, _, name = path.rpartition("/")
+    if parent != folder or len(name) != _DIGITS or not (name.isascii() and name.isdigit()):
+        return None
+    return CheckpointId(int(name))
+
+
+def inputs_folder(job: JobFolder, operator: OperatorId) -> str:
+    """Data that the driver laid down for a source of the job."""
+    return f"{job}/inputs/{component(operator)}"

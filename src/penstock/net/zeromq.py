@@ -1,0 +1,330 @@
+"""The real transport: messages between the processes of a job, over ZeroMQ.
+
+Every process listens on one ROUTER socket, by a unix socket in a private folder (`ipc://`, for callers on this host)
+and/or by TCP, and calls each peer that it wants to talk to from a DEALER socket of its own. The routing id of all of
+them is the process's name, so a process that was called can answer the caller by name without calling back.
+
+    send(peer)      over the DEALER if `peer` is connected, else over the ROUTER if `peer` has called in, else to nobody
+    receive()       from the ROUTER (callers) and all DEALERs (answers)
+
+Rules of this file:
+* Nothing blocks but `wait`. ZeroMQ queues without limit here; the credits of the links above bound the traffic.
+* Sending copies the frames: they may be reused at once. Large received frames are views of ZeroMQ's own memory, which
+  lives as long as the view, also after `close`.
+* Contexts are made with the transport and end with it: nothing is left in a process that forks or is used again.
+* Not handled here: lost messages (a connection that breaks loses what was on its way, and is then made again), silent
+  peers, old epochs. The links above count and look at the clock.
+"""
+
+from __future__ import annotations
+
+import errno
+import ipaddress
+import os
+import socket
+import threading
+import weakref
+from collections.abc import Sequence
+from contextlib import ExitStack
+from types import TracebackType
+from typing import Self
+
+import zmq
+
+from penstock.core.errors import HostError, Retry, UsageError
+from penstock.net.access import Doorkeeper, has_input, introduce
+from penstock.net.folders import SocketFolder
+from penstock.net.keys import JobKeys
+from penstock.ports import Frame
+
+_LONGEST_NAME = 255
+_SHARED_BYTES = 65_536
+"""Received frames from this size on are not copied out of ZeroMQ's memory. A smaller frame may share its memory with
+others, which a view of it would keep alive, and may begin at an odd address."""
+_MOST_SOCKETS = 16_384
+_FIRST_RECONNECT_MS = 10
+_LONGEST_RECONNECT_MS = 1_000
+
+
+class ZmqTransport:
+    """Carries messages between this process, called `name`, and others of the same job. Implements `ports.Transport`.
+
+    With `ipc_dir` it listens on a unix socket in a private folder inside `ipc_dir`; with `host`, an address of this
+    machine, on TCP (`port` 0: any free one). With neither it can only call others. Over TCP both sides prove that they
+    have the job's `keys`; without `encrypt` (for trusted networks) they do so by a password and the rest is plain.
+
+    All calls belong to one thread, except `wake`. Raises `UsageError` or `HostError` if it cannot listen as told.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        keys: JobKeys,
+        ipc_dir: str | os.PathLike[str] | None = None,
+        host: str | None = None,
+        port: int = 0,
+        encrypt: bool = True,
+    ) -> None:
+        self.name = name
+        self._routing_id = _routing_id(name)
+        self._keys = keys
+        self._encrypt = encrypt
+        self._to_self: list[list[Frame]] = []
+        self._dealers: dict[str, zmq.Socket[bytes]] = {}
+        self._callers: set[str] = set()
+        self._folder: SocketFolder | None = None
+        self._tcp_address: str | None = None
+        self._closed = False
+        self._wake_lock = threading.Lock()
+        self._wake_receiver, self._wake_sender = socket.socketpair()
+        self._wake_receiver.settimeout(0)
+        self._wake_sender.settimeout(0)
+        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self._poller = zmq.Poller()
+        self._release_folder = ExitStack()
+        # Also for a transport that is forgotten: a context with open sockets would wait for them for ever.
+        self._release = weakref.finalize(self, _release, self._context, self._release_folder, os.getpid())
+        try:
+            self._context.set(zmq.MAX_SOCKETS, _MOST_SOCKETS)
+            self._doorkeeper = Doorkeeper(self._context, keys)
+            self._router = self._open(zmq.ROUTER)
+            self._router.setsockopt(zmq.ROUTER_HANDOVER, 1)
+            # Options hold for what is bound after them: the unix socket is guarded by its folder, TCP by the keys.
+            if ipc_dir is not None:
+                self._folder = SocketFolder(name, ipc_dir)
+                self._release_folder.callback(self._folder.remove)
+                self._bind(self._folder.address)
+            if host is not None:
+                self._doorkeeper.guard(self._router, encrypt=encrypt)
+                self._tcp_address = self._bind_tcp(host, port)
+        except BaseException:
+            self.close()
+            raise
+        self._poller.register(self._wake_receiver, zmq.POLLIN)
+        self._poller.register(self._doorkeeper.socket, zmq.POLLIN)
+        self._poller.register(self._router, zmq.POLLIN)
+
+    @property
+    def ipc_address(self) -> str | None:
+        """Where processes of the same user on this host can call; None without `ipc_dir`."""
+        return self._folder.address if self._folder else None
+
+    @property
+    def tcp_address(self) -> str | None:
+        """Where other hosts can call; None without `host`."""
+        return self._tcp_address
+
+    def connect(self, peer: str, address: str) -> None:
+        """Make `peer` reachable at `address` (`ipc://…` or `tcp://host:port`). Connecting the same peer again does
+        nothing, nor does connecting oneself. The peer need not listen yet: what is sent meanwhile waits for it."""
+        self._check_open()
+        if peer in self._dealers or peer == self.name:
+            return
+        if not address.startswith(("ipc://", "tcp://")):
+            raise UsageError(
+                f"address {address!r} of {peer} is of no known kind", hint="use ipc://… or tcp://host:port"
+            )
+        dealer = self._open(zmq.DEALER)
+        try:
+            dealer.routing_id = self._routing_id
+            dealer.reconnect_ivl = _FIRST_RECONNECT_MS
+            dealer.reconnect_ivl_max = _LONGEST_RECONNECT_MS
+            dealer.ipv6 = address.startswith("tcp://[")
+            if address.startswith("tcp://"):
+                introduce(dealer, self._keys, encrypt=self._encrypt)
+            dealer.connect(address)
+        except zmq.ZMQError as error:
+            dealer.close()
+            raise UsageError(
+                f"address {address!r} of {peer} cannot be called: {error.strerror}",
+                hint="use ipc://… or tcp://host:port",
+            ) from error
+        self._dealers[peer] = dealer
+        self._poller.register(dealer, zmq.POLLIN)
+
+    def disconnect(self, peer: str) -> None:
+        """Forget `peer`; what was not yet sent is dropped. It can be answered again when it has called in again."""
+        self._check_open()
+        self._callers.discard(peer)
+        dealer = self._dealers.pop(peer, None)
+        if dealer is not None:
+            self._poller.unregister(dealer)
+            dealer.close()
+
+    def send(self, peer: str, frames: Sequence[Frame]) -> None:
+        """Queue one message of one frame or more. A peer that is neither connected nor has called in gets nothing,
+        silently; so does one that refused our keys. A message to oneself arrives with the next `receive`."""
+        self._check_open()
+        if not frames:
+            raise UsageError(f"a message to {peer} has no frames")
+        if peer == self.name:
+            self._to_self.append([bytes(frame) for frame in frames])
+            return
+        dealer = self._dealers.get(peer)
+        try:
+            if dealer is not None:
+                dealer.send_multipart(frames, zmq.NOBLOCK)
+            elif peer in self._callers:
+                self._router.send_multipart([_routing_id(peer), *frames], zmq.NOBLOCK)
+        except zmq.Again:
+            # Queues have no limit, so this is a connection that was given up because the peer refused it.
+            return
+
+    def receive(self) -> list[tuple[str, list[Frame]]]:
+        """Every message that has arrived, as (peer, frames). Messages of one peer are in the order in which they were
+        sent; callers come before answers. Frames are bytes, or read-only views if large."""
+        self._check_open()
+        self._doorkeeper.answer()
+        arrived = [(self.name, frames) for frames in self._to_self]
+        self._to_self.clear()
+        for routing_id, *frames in _drain(self._router):
+            if frames:
+                peer = routing_id.decode("utf-8", "surrogateescape")
+                self._callers.add(peer)
+                arrived.append((peer, frames))
+        for peer, dealer in self._dealers.items():
+            arrived += [(peer, frames) for frames in _drain(dealer)]
+        return arrived
+
+    def wait(self, timeout_ms: int | None = None) -> None:
+        """Block until a message has arrived, `wake` was called since the last wait, or the time is over (None: never).
+        May return early, with nothing to receive."""
+        self._check_open()
+        if self._to_self:
+            return
+        for ready, _ in self._poller.poll(timeout_ms):
+            if ready is self._doorkeeper.socket:
+                self._doorkeeper.answer()
+            elif ready == self._wake_receiver.fileno():
+                _discard(self._wake_receiver)
+
+    def wake(self) -> None:
+        """End the current or the next `wait`. May be called from any thread, at any time, also after `close`."""
+        with self._wake_lock:
+            if self._closed:
+                return
+            try:
+                self._wake_sender.send(b"\0")
+            except BlockingIOError:
+                # So many calls wait to be noticed that one more makes no difference.
+                return
+
+    def close(self) -> None:
+        """Drop what was not yet sent, and let go of all sockets, threads and files. Closing again does nothing."""
+        with self._wake_lock:
+            if self._closed:
+                return
+            self._closed = True
+            self._wake_sender.close()
+            self._wake_receiver.close()
+        self._dealers.clear()
+        self._release()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise UsageError(f"the transport of {self.name} is closed")
+
+    def _open(self, kind: int) -> zmq.Socket[bytes]:
+        try:
+            opened = self._context.socket(kind)
+        except zmq.ZMQError as error:
+            raise HostError(
+                f"{self.name} could not open another socket: {error.strerror}",
+                hint="raise the limit on open files (ulimit -n)",
+                retry=Retry.LATER,
+            ) from error
+        opened.linger = 0
+        opened.sndhwm = 0
+        opened.rcvhwm = 0
+        return opened
+
+    def _bind(self, address: str) -> str:
+        try:
+            self._router.bind(address)
+        except zmq.ZMQError as error:
+            raise _cannot_listen(self.name, address, error) from error
+        return str(self._router.getsockopt_string(zmq.LAST_ENDPOINT))
+
+    def _bind_tcp(self, host: str, port: int) -> str:
+        found = _numeric(host)
+        if found.is_unspecified:
+            raise UsageError(
+                f"{self.name} cannot listen at {host}: peers could not tell where that is",
+                hint="give the address at which other hosts reach this one",
+            )
+        if not 0 <= port <= 65_535:
+            raise UsageError(f"port {port} does not exist", hint="use 0 for any free port")
+        self._router.ipv6 = found.version == 6
+        return self._bind(f"tcp://{f'[{found}]' if found.version == 6 else found}:{port or '*'}")
+
+
+def _release(context: zmq.Context[zmq.Socket[bytes]], folder: ExitStack, pid: int) -> None:
+    # A forked child owns neither the threads nor the files of its parent.
+    if os.getpid() == pid:
+        # Closes all sockets, then waits for the threads of the context, which have nothing left to wait for.
+        context.destroy(linger=0)
+        folder.close()
+
+
+def _routing_id(name: str) -> bytes:
+    encoded = name.encode("utf-8", "surrogateescape")
+    if not 1 <= len(encoded) <= _LONGEST_NAME or encoded[0] == 0:
+        raise UsageError(f"process name {name!r} is not usable", hint=f"use 1 to {_LONGEST_NAME} bytes of text")
+    return encoded
+
+
+def _numeric(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
+    try:
+        found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+    except OSError as error:
+        raise UsageError(
+            f"host {host!r} has no address: {error.strerror}", hint="give an address of this host"
+        ) from error
+    return ipaddress.ip_address(found[0][4][0])
+
+
+def _cannot_listen(name: str, address: str, error: zmq.ZMQError) -> UsageError | HostError:
+    text = f"{name} cannot listen at {address}: {error.strerror}"
+    if error.errno == errno.EADDRINUSE:
+        return HostError(text, hint="another process has that port; use another one, or 0 for any", retry=Retry.LATER)
+    if error.errno in (errno.EADDRNOTAVAIL, errno.ENODEV, errno.EINVAL):
+        return UsageError(text, hint="give an address of this host")
+    return HostError(text, hint="see whether this user may listen there")
+
+
+def _drain(source: zmq.Socket[bytes]) -> list[list[Frame]]:
+    messages: list[list[Frame]] = []
+    if not has_input(source):
+        return messages
+    try:
+        # Asking before each message would cost more than the one exception at the end.
+        while True:
+            frame = source.recv(zmq.NOBLOCK, copy=False)
+            frames: list[Frame] = [_content(frame)]
+            while frame.more:
+                frame = source.recv(zmq.NOBLOCK, copy=False)
+                frames.append(_content(frame))
+            messages.append(frames)
+    except zmq.Again:
+        return messages
+
+
+def _content(frame: zmq.Frame) -> Frame:
+    return frame.bytes if len(frame) < _SHARED_BYTES else frame.buffer.toreadonly()
+
+
+def _discard(receiver: socket.socket) -> None:
+    try:
+        while receiver.recv(4096):
+            pass
+    except BlockingIOError:
+        return

@@ -1,0 +1,1 @@
+"""From what the user wrote to what runs where. Pure, like the core."""

@@ -1,0 +1,192 @@
+"""What runs where: the plan of a job, as made from the user's steps.
+
+A *node* is one step of the program. Nodes joined by a forward edge are chained into a *vertex*, whose operators run in
+one task, calling each other directly. *Edges* join vertices; each is a set of channels between subtasks. Steps are
+opaque here: the runtime knows how to build an operator from one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any
+
+from penstock.core.ids import OperatorId, TaskId, VertexId
+from penstock.plan.key_groups import default_max_parallelism
+
+
+class Partitioning(Enum):
+    """How an upstream subtask chooses the downstream subtask of a record."""
+
+    FORWARD = "forward"
+    """Subtask i to subtask i; both sides have the same parallelism."""
+    HASH = "hash"
+    """By key group of the key columns."""
+    REBALANCE = "rebalance"
+    """Batch by batch, in turn."""
+    BROADCAST = "broadcast"
+    """To every subtask."""
+
+    @property
+    def all_to_all(self) -> bool:
+        """Whether every upstream subtask has a channel to every downstream subtask."""
+        return self is not Partitioning.FORWARD
+
+
+@dataclass(frozen=True, kw_only=True)
+class Input:
+    """Where a node's records come from."""
+
+    node: int
+    partitioning: Partitioning = Partitioning.FORWARD
+    keys: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Node:
+    """One step of the program."""
+
+    number: int
+    operator: OperatorId
+    name: str
+    step: Any
+    inputs: tuple[Input, ...] = ()
+    is_source: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class OperatorPlan:
+    """One operator of a chain."""
+
+    operator: OperatorId
+    name: str
+    step: Any
+
+
+@dataclass(frozen=True, kw_only=True)
+class Edge:
+    """All channels from the subtasks of one vertex to those of another."""
+
+    number: int
+    upstream: VertexId
+    downstream: VertexId
+    partitioning: Partitioning
+    keys: tuple[str, ...] = ()
+    input_number: int = 0
+    """Which input of the downstream operator it feeds."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Vertex:
+    """A chain of operators, run as `parallelism` subtasks."""
+
+    vertex: VertexId
+    name: str
+    operators: tuple[OperatorPlan, ...]
+    parallelism: int
+    is_source: bool
+
+    @property
+    def tasks(self) -> tuple[TaskId, ...]:
+        """Its subtasks, in order."""
+        return tuple(TaskId(self.vertex, i) for i in range(self.parallelism))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """The whole job: vertices in topological order and the edges between them."""
+
+    vertices: tuple[Vertex, ...]
+    edges: tuple[Edge, ...]
+    parallelism: int
+    max_parallelism: int
+    _by_id: dict[VertexId, Vertex] = field(default_factory=dict, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        self._by_id.update({v.vertex: v for v in self.vertices})
+
+    def vertex(self, vertex: VertexId) -> Vertex:
+        """The vertex of that id."""
+        return self._by_id[vertex]
+
+    @property
+    def tasks(self) -> tuple[TaskId, ...]:
+        """All subtasks, sources first."""
+        return tuple(t for v in self.vertices for t in v.tasks)
+
+    def tasks_of_slot(self, slot: int) -> tuple[TaskId, ...]:
+        """The subtasks that slot runs."""
+        return tuple(t for t in self.tasks if t.subtask == slot)
+
+    def inputs_of(self, vertex: VertexId) -> tuple[Edge, ...]:
+        """Edges into a vertex, in the order of its input channels."""
+        return tuple(e for e in self.edges if e.downstream == vertex)
+
+    def outputs_of(self, vertex: VertexId) -> tuple[Edge, ...]:
+        """Edges out of a vertex."""
+        return tuple(e for e in self.edges if e.upstream == vertex)
+
+    def channels_into(self, task: TaskId) -> tuple[tuple[Edge, int], ...]:
+        """(edge, upstream subtask) of every input channel of a task; the position is the channel's index."""
+        channels: list[tuple[Edge, int]] = []
+        for edge in self.inputs_of(task.vertex):
+            if edge.partitioning.all_to_all:
+                channels += [(edge, i) for i in range(self.vertex(edge.upstream).parallelism)]
+            else:
+                channels.append((edge, task.subtask))
+        return tuple(channels)
+
+    def targets_of(self, edge: Edge, subtask: int) -> tuple[int, ...]:
+        """Downstream subtasks that an upstream subtask has a channel to."""
+        if edge.partitioning.all_to_all:
+            return tuple(range(self.vertex(edge.downstream).parallelism))
+        return (subtask,)
+
+
+def build_plan(nodes: tuple[Node, ...], *, parallelism: int, max_parallelism: int | None) -> Plan:
+    """Chain the nodes (given in topological order) into vertices and number the edges between them."""
+    consumers: dict[int, int] = {}
+    for node in nodes:
+        for source in node.inputs:
+            consumers[source.node] = consumers.get(source.node, 0) + 1
+    chain_of: dict[int, int] = {}
+    chains: list[list[Node]] = []
+    for node in nodes:
+        head = node.inputs[0] if len(node.inputs) == 1 else None
+        if head is not None and head.partitioning is Partitioning.FORWARD and consumers[head.node] == 1:
+            chain_of[node.number] = chain_of[head.node]
+            chains[chain_of[node.number]].append(node)
+        else:
+            chain_of[node.number] = len(chains)
+            chains.append([node])
+    # A vertex is named by its first operator: steps appended behind it do not move its state.
+    ids = [VertexId(str(chain[0].operator)) for chain in chains]
+    vertices = tuple(
+        Vertex(
+            vertex=ids[i],
+            name=" → ".join(n.name for n in chain),
+            operators=tuple(OperatorPlan(operator=n.operator, name=n.name, step=n.step) for n in chain),
+            parallelism=parallelism,
+            is_source=chain[0].is_source,
+        )
+        for i, chain in enumerate(chains)
+    )
+    edges: list[Edge] = []
+    for i, chain in enumerate(chains):
+        for position, source in enumerate(chain[0].inputs):
+            edges.append(
+                Edge(
+                    number=len(edges),
+                    upstream=ids[chain_of[source.node]],
+                    downstream=ids[i],
+                    partitioning=source.partitioning,
+                    keys=source.keys,
+                    input_number=position,
+                )
+            )
+    return Plan(
+        vertices=vertices,
+        edges=tuple(edges),
+        parallelism=parallelism,
+        max_parallelism=max_parallelism or default_max_parallelism(parallelism),
+    )

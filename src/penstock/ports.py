@@ -1,0 +1,126 @@
+"""What a shell must supply to the shared driver. The Spark shell and the simulator each do.
+
+A driver makes *turns*: `turn(now)` takes what has arrived, does a bounded amount of work and says when it must be
+called again at the latest. Nothing in a turn blocks; blocking work goes to `Background`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeVar
+
+from penstock.core.ids import Instant, SlotId
+
+T = TypeVar("T")
+
+Frame = Any
+"""Anything with the buffer interface: bytes, memoryview, pyarrow.Buffer."""
+
+
+class Clock(Protocol):
+    """The only source of time of a process."""
+
+    def now(self) -> Instant:
+        """Milliseconds since 1970; never goes back."""
+        ...
+
+    def precise_ms(self) -> float:
+        """A finer clock, for durations within this process only."""
+        ...
+
+
+class Transport(Protocol):
+    """Carries messages of several frames between named processes.
+
+    Per direction order is kept. A message may be lost only together with the connection: the links above count
+    messages and notice. Nothing here blocks.
+    """
+
+    def connect(self, peer: str, address: str) -> None:
+        """Make `peer` reachable at `address`. Connecting the same peer again does nothing."""
+        ...
+
+    def disconnect(self, peer: str) -> None:
+        """Forget `peer`; what was not yet sent is dropped."""
+        ...
+
+    def send(self, peer: str, frames: Sequence[Frame]) -> None:
+        """Queue one message. A peer that is not connected and never called in gets nothing, silently."""
+        ...
+
+    def receive(self) -> list[tuple[str, list[Frame]]]:
+        """Every message that has arrived, as (peer, frames), oldest first."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How a piece of background work ended: a value or an error."""
+
+    value: Any = None
+    error: BaseException | None = None
+
+
+class Background(Protocol):
+    """Runs blocking work off the loop, one piece after another, in the order given."""
+
+    def submit(self, work: Callable[[], Any], done: Callable[[Outcome], None]) -> None:
+        """Run `work`; `done` is called with its outcome by a later `collect`, on the loop."""
+        ...
+
+    def collect(self) -> None:
+        """Call `done` for everything that has ended since."""
+        ...
+
+
+class Store(Protocol):
+    """Files below one root. Paths are relative, with `/`. Calls block: use them in `Background` work only.
+
+    All raise `StorageError`; reading or deleting what is not there raises for `read` and does nothing for deletes.
+    """
+
+    def write(self, path: str, data: Frame) -> None:
+        """Create or replace a file, all or nothing; durable when it returns."""
+        ...
+
+    def read(self, path: str) -> bytes:
+        """The whole file."""
+        ...
+
+    def list_files(self, prefix: str) -> list[str]:
+        """All files below a folder, sorted."""
+        ...
+
+    def delete(self, path: str) -> None:
+        """Remove one file."""
+        ...
+
+    def delete_tree(self, prefix: str) -> None:
+        """Remove a folder with all that is in it."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class SlotEnded:
+    """The host says that a slot's process is no more."""
+
+    slot: SlotId
+    error: str | None
+    """None if it left as told."""
+
+
+class Slots(Protocol):
+    """Where slots come from."""
+
+    def start(self, slot: SlotId) -> None:
+        """Ask the host for a slot; it registers over the transport when it is up."""
+        ...
+
+    def stop(self, slot: SlotId) -> None:
+        """End a slot that does not answer."""
+        ...
+
+    def ended(self) -> list[SlotEnded]:
+        """Slots that have ended since the last call."""
+        ...

@@ -1,0 +1,205 @@
+"""Does what the checkpoint coordinator says: files, pointers, messages to tasks."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import assert_never
+
+import msgspec
+
+from penstock.core.coordinator.effects import (
+    AcknowledgeIgnored,
+    AnswerRequest,
+    CheckpointAborted,
+    CheckpointCompleted,
+    CheckpointStarted,
+    CoordinatorEffect,
+    CreateLocation,
+    DeleteFiles,
+    FailJob,
+    FailTask,
+    ForgetPointers,
+    RequestDropped,
+    SendOperatorEvent,
+    SendToTask,
+    SnapshotOperatorCoordinator,
+    StorePointer,
+    TellCheckpointAborted,
+    TellCheckpointComplete,
+    TriggerHook,
+    WriteMetadata,
+)
+from penstock.core.coordinator.events import (
+    CoordinatorEvent,
+    FilesDeleted,
+    LocationCreated,
+    LocationFailed,
+    MetadataFailed,
+    MetadataWritten,
+    PointerFailed,
+    PointerStored,
+)
+from penstock.core.errors import InvariantError, StorageError
+from penstock.core.ids import CheckpointId, TaskId
+from penstock.core.messages import ToSlot
+from penstock.core.recovery import layout
+from penstock.core.recovery.layout import JobFolder
+from penstock.ports import Background, Outcome, Store
+from penstock.storage.completed import FileCompletedStore, IdCounter
+from penstock.storage.metadata import encode_metadata
+
+log = logging.getLogger(__name__)
+
+
+class CheckpointEffects:
+    """Performs the coordinator's effects in order; answers come back through `feed`."""
+
+    def __init__(
+        self,
+        *,
+        folder: JobFolder,
+        store: Store,
+        background: Background,
+        feed: Callable[[CoordinatorEvent], None],
+        send: Callable[[TaskId, ToSlot], None],
+        fail: Callable[[str, TaskId | None], None],
+    ) -> None:
+        self._folder = folder
+        self._store = store
+        self._background = background
+        self._feed = feed
+        self._send = send
+        self._fail = fail
+        self._completed = FileCompletedStore(store, folder)
+        self._counter = IdCounter(store, folder)
+
+    def perform(self, effects: list[CoordinatorEffect]) -> None:
+        """Do everything in the list, in order."""
+        for effect in effects:
+            match effect:
+                case CreateLocation():
+                    self._create_location(effect)
+                case WriteMetadata():
+                    self._write_metadata(effect)
+                case StorePointer():
+                    self._store_pointer(effect)
+                case DeleteFiles():
+                    self._delete_files(effect)
+                case ForgetPointers():
+                    self._forget(effect)
+                case SendToTask():
+                    self._send(effect.task, effect.message)
+                case FailJob():
+                    self._fail(effect.text, None)
+                case FailTask():
+                    self._fail(effect.text, effect.task)
+                case CheckpointStarted() | CheckpointCompleted() | CheckpointAborted():
+                    self._log(effect)
+                case RequestDropped() | AcknowledgeIgnored() | AnswerRequest():
+                    log.debug("coordinator", extra={"effect": repr(effect)})
+                case (
+                    SnapshotOperatorCoordinator()
+                    | SendOperatorEvent()
+                    | TellCheckpointComplete()
+                    | TellCheckpointAborted()
+                    | TriggerHook()
+                ):
+                    raise InvariantError(f"{type(effect).__name__} in a job without operator coordinators and hooks")
+                case _:
+                    assert_never(effect)
+
+    def _log(self, effect: CheckpointStarted | CheckpointCompleted | CheckpointAborted) -> None:
+        match effect:
+            case CheckpointStarted():
+                log.debug("checkpoint started", extra={"checkpoint": effect.checkpoint})
+            case CheckpointCompleted():
+                done = {"checkpoint": effect.completed.checkpoint, "took_ms": effect.took_ms}
+                log.info("checkpoint completed", extra=done)
+            case CheckpointAborted():
+                extra = {"checkpoint": effect.checkpoint, "reason": effect.reason.name, "text": effect.text}
+                log.info("checkpoint aborted", extra=extra)
+
+    def _create_location(self, effect: CreateLocation) -> None:
+        checkpoint = effect.checkpoint
+        location = layout.checkpoint_folder(self._folder, checkpoint)
+
+        def done(outcome: Outcome) -> None:
+            if outcome.error is not None:
+                self._feed(LocationFailed(checkpoint=checkpoint, error=str(outcome.error)))
+            else:
+                self._feed(LocationCreated(checkpoint=checkpoint, location=location))
+
+        self._background.submit(lambda: self._counter.advance(CheckpointId(checkpoint + 1)), done)
+
+    def _write_metadata(self, effect: WriteMetadata) -> None:
+        checkpoint = effect.checkpoint
+        path = layout.metadata_file(self._folder, checkpoint)
+
+        def write() -> int:
+            content = encode_metadata(effect.metadata)
+            self._store.write(path, content)
+            return len(content)
+
+        def done(outcome: Outcome) -> None:
+            if outcome.error is not None:
+                self._feed(MetadataFailed(checkpoint=checkpoint, error=str(outcome.error)))
+            else:
+                self._feed(MetadataWritten(checkpoint=checkpoint, path=path, size=outcome.value))
+
+        self._background.submit(write, done)
+
+    def _store_pointer(self, effect: StorePointer) -> None:
+        completed = effect.completed
+        checkpoint = completed.checkpoint
+        data = msgspec.msgpack.encode(completed)
+
+        def record() -> bool:
+            """Whether the pointer is there; raises if even a second look does not tell."""
+            try:
+                self._completed.record(checkpoint, data, forget=effect.forget)
+            except StorageError:
+                return any(entry.checkpoint == checkpoint for entry in self._completed.load())
+            return True
+
+        def done(outcome: Outcome) -> None:
+            if outcome.error is not None:
+                self._feed(PointerFailed(checkpoint=checkpoint, inconsistent=True, error=str(outcome.error)))
+            elif outcome.value:
+                self._feed(PointerStored(checkpoint=checkpoint))
+            else:
+                self._feed(PointerFailed(checkpoint=checkpoint, error="the pointer could not be written"))
+
+        self._background.submit(record, done)
+
+    def _delete_files(self, effect: DeleteFiles) -> None:
+        def delete() -> str | None:
+            error: str | None = None
+            for path in effect.paths:
+                error = self._attempt(self._store.delete, path) or error
+            if effect.folder is not None:
+                error = self._attempt(self._store.delete_tree, effect.folder) or error
+            return error
+
+        def done(outcome: Outcome) -> None:
+            error = str(outcome.error) if outcome.error is not None else outcome.value
+            if error is not None:
+                log.warning("files could not be deleted", extra={"error": error})
+            self._feed(FilesDeleted(cleaning=effect.cleaning, error=error))
+
+        self._background.submit(delete, done)
+
+    def _forget(self, effect: ForgetPointers) -> None:
+        def forget() -> None:
+            for checkpoint in effect.checkpoints:
+                self._attempt(self._completed.remove, checkpoint)
+
+        self._background.submit(forget, lambda _: None)
+
+    @staticmethod
+    def _attempt(call: Callable[..., None], argument: object) -> str | None:
+        try:
+            call(argument)
+        except StorageError as error:
+            return str(error)
+        return None

@@ -1,0 +1,126 @@
+"""From a plan and what is to be restored to the tasks of one slot, ready to be loaded."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from penstock.api.steps import ReadStep, WatermarkStep
+from penstock.core.barrier.select import make_handler
+from penstock.core.errors import InvariantError
+from penstock.core.ids import CheckpointId, Epoch, JobId, OperatorId, TaskId, VertexId
+from penstock.core.messages import TaskRestore
+from penstock.core.task.checkpoints import TaskCheckpoints
+from penstock.plan.graph import Plan, Vertex
+from penstock.plan.key_groups import range_of
+from penstock.runtime.chain import OperatorChain
+from penstock.runtime.channels import ChannelKey, InputChannel, InputGate, Item, Subpartition
+from penstock.runtime.operators.base import OperatorContext, StateReader
+from penstock.runtime.operators.build import build_operator
+from penstock.runtime.outputs import OutputEdge, TaskOutputs
+from penstock.runtime.task import Task, TaskHost
+from penstock.settings import JobSettings
+
+
+@dataclass(frozen=True, kw_only=True)
+class Deployment:
+    """Everything the tasks of one slot have in common in one epoch."""
+
+    job: JobId
+    epoch: Epoch
+    plan: Plan
+    settings: JobSettings
+    restored: CheckpointId | None
+    host: TaskHost
+    reader: StateReader
+    deliver: Callable[[ChannelKey, Item, int], None]
+    """Hands an item to the receiving end of a channel, wherever it is."""
+    grant: Callable[[ChannelKey, int], None]
+    """Hands credit to the sending end of a channel, wherever it is."""
+
+
+def build_task(task: TaskId, restore: TaskRestore, deployment: Deployment) -> Task:
+    """A task with its operators and both kinds of channel ends; nothing is read or opened yet."""
+    vertex = deployment.plan.vertex(task.vertex)
+    settings = deployment.settings
+    gate = _build_gate(task, deployment)
+    return Task(
+        task,
+        chain=_build_chain(task, vertex, restore, deployment),
+        gate=gate,
+        outputs=_build_outputs(task, deployment),
+        handler=make_handler(settings.checkpoint, channels=len(gate.channels)),
+        checkpoints=TaskCheckpoints(restored=deployment.restored, max_concurrent=settings.checkpoint.max_concurrent),
+        host=deployment.host,
+    )
+
+
+def _build_gate(task: TaskId, deployment: Deployment) -> InputGate:
+    window = deployment.settings.network.channel_bytes
+    return InputGate(
+        [
+            InputChannel(ChannelKey(edge.number, upstream, task.subtask), window_bytes=window, grant=deployment.grant)
+            for edge, upstream in deployment.plan.channels_into(task)
+        ]
+    )
+
+
+def _build_outputs(task: TaskId, deployment: Deployment) -> TaskOutputs:
+    network, plan = deployment.settings.network, deployment.plan
+    edges = []
+    for edge in plan.outputs_of(task.vertex):
+        subpartitions = [
+            Subpartition(
+                ChannelKey(edge.number, task.subtask, target),
+                deliver=deployment.deliver,
+                batch_bytes=network.batch_bytes,
+                window_bytes=network.channel_bytes,
+            )
+            for target in plan.targets_of(edge, task.subtask)
+        ]
+        edges.append(OutputEdge(edge, plan, subpartitions))
+    return TaskOutputs(edges, output_bytes=network.output_bytes)
+
+
+def _build_chain(task: TaskId, vertex: Vertex, restore: TaskRestore, deployment: Deployment) -> OperatorChain:
+    plan, host = deployment.plan, deployment.host
+
+    def context(operator: OperatorId, name: str) -> OperatorContext:
+        return OperatorContext(
+            job=deployment.job,
+            epoch=deployment.epoch,
+            task=task,
+            operator=operator,
+            name=name,
+            parallelism=vertex.parallelism,
+            max_parallelism=plan.max_parallelism,
+            key_groups=range_of(task.subtask, parallelism=vertex.parallelism, groups=plan.max_parallelism),
+            now=host.now,
+            background=host.background,
+            restored=restore.operators.get(operator, ()),
+            fresh=deployment.restored is None,
+            reader=deployment.reader,
+            fail=lambda error: host.failed(task, error),
+        )
+
+    planned = vertex.operators
+    return OperatorChain([build_operator(o.step) for o in planned], [context(o.operator, o.name) for o in planned])
+
+
+def edge_schemas(plan: Plan) -> dict[int, pa.Schema]:
+    """The schema of the records on every edge, by its number."""
+    leaving: dict[VertexId, pa.Schema] = {}
+    for vertex in plan.vertices:
+        inputs = plan.inputs_of(vertex.vertex)
+        schema = leaving[inputs[0].upstream] if inputs else None
+        for operator in vertex.operators:
+            if isinstance(operator.step, ReadStep):
+                schema = operator.step.source.schema
+            elif not isinstance(operator.step, WatermarkStep):
+                schema = operator.step.schema
+        if schema is None:
+            raise InvariantError(f"vertex {vertex.vertex} has neither an input nor a source")
+        leaving[vertex.vertex] = schema
+    return {edge.number: leaving[edge.upstream] for edge in plan.edges}

@@ -1,0 +1,127 @@
+"""Links: what turns a transport that may lose messages with a connection into one that says so.
+
+Each direction between two processes counts its packets, from zero in every epoch. A gap means that packets were lost; a
+keepalive, sent when a direction has been quiet, shows a loss at the very end. Nothing is sent again: the side that
+finds a gap reports a broken link, and the attempt of the job ends with it. Packets of an epoch that the direction has
+left behind are dropped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from penstock.core.errors import MalformedMessage
+from penstock.core.ids import Epoch, Instant
+from penstock.ports import Frame, Transport
+from penstock.wire.frames import Channel, Header, Kind, Packet, pack, unpack
+
+KEEPALIVE_MS = 1_000
+
+
+@dataclass(slots=True)
+class _Outgoing:
+    epoch: Epoch = Epoch(0)
+    sequence: int = 0
+    last_sent: int = 0
+
+
+@dataclass(slots=True)
+class _Incoming:
+    epoch: Epoch = Epoch(0)
+    expected: int = 0
+
+
+class Links:
+    """All links of one process."""
+
+    def __init__(
+        self,
+        transport: Transport,
+        *,
+        on_packet: Callable[[str, Packet], None],
+        on_broken: Callable[[str, str], None],
+    ) -> None:
+        self._transport = transport
+        self._on_packet = on_packet
+        self._on_broken = on_broken
+        self._outgoing: dict[str, _Outgoing] = {}
+        self._incoming: dict[str, _Incoming] = {}
+        self._now = Instant(0)
+
+    def connect(self, peer: str, address: str) -> None:
+        """Make `peer` reachable and keep the direction to it alive."""
+        self._transport.connect(peer, address)
+        self._outgoing.setdefault(peer, _Outgoing(last_sent=self._now))
+
+    def disconnect(self, peer: str) -> None:
+        """Forget `peer`, in both directions."""
+        self._transport.disconnect(peer)
+        self._outgoing.pop(peer, None)
+        self._incoming.pop(peer, None)
+
+    def answer(self, peer: str) -> None:
+        """Keep alive the direction to a peer that has called in."""
+        self._outgoing.setdefault(peer, _Outgoing(last_sent=self._now))
+
+    @property
+    def peers(self) -> tuple[str, ...]:
+        """Who can be sent to."""
+        return tuple(self._outgoing)
+
+    def send(
+        self, peer: str, kind: Kind, payload: Frame, *, epoch: Epoch, channel: Channel | None = None, cost: int = 0
+    ) -> None:
+        """Send one packet. A peer that is not connected here is answered over the connection it made."""
+        outgoing = self._outgoing.get(peer)
+        if outgoing is None:
+            outgoing = self._outgoing[peer] = _Outgoing()
+        if epoch != outgoing.epoch:
+            outgoing.epoch, outgoing.sequence = epoch, 0
+        header = Header(sequence=outgoing.sequence, epoch=epoch, kind=kind, channel=channel, cost=cost)
+        outgoing.sequence += 1
+        outgoing.last_sent = self._now
+        self._transport.send(peer, pack(header, payload))
+
+    def receive(self, now: Instant) -> bool:
+        """Hand on every packet that has arrived; whether there was any."""
+        self._now = now
+        messages = self._transport.receive()
+        for peer, frames in messages:
+            try:
+                packets = unpack(frames)
+            except MalformedMessage as error:
+                self._on_broken(peer, str(error))
+                continue
+            for packet in packets:
+                self._take(peer, packet)
+        return bool(messages)
+
+    def _take(self, peer: str, packet: Packet) -> None:
+        header = packet.header
+        incoming = self._incoming.get(peer)
+        if incoming is None:
+            incoming = self._incoming[peer] = _Incoming()
+        if header.epoch < incoming.epoch:
+            return
+        if header.epoch > incoming.epoch:
+            incoming.epoch, incoming.expected = header.epoch, 0
+        expected = incoming.expected
+        # A keepalive repeats the number of the next packet instead of taking one.
+        incoming.expected = header.sequence if header.kind is Kind.KEEPALIVE else header.sequence + 1
+        if header.sequence != expected:
+            lost = header.sequence - expected
+            self._on_broken(peer, f"{lost} packets from {peer} were lost" if lost > 0 else f"{peer} repeated packets")
+            return
+        self._on_packet(peer, packet)
+
+    def keep_alive(self, now: Instant) -> Instant | None:
+        """Send a keepalive in every direction that has been quiet; when to call again at the latest."""
+        self._now = now
+        for peer, outgoing in self._outgoing.items():
+            if now - outgoing.last_sent >= KEEPALIVE_MS:
+                outgoing.last_sent = now
+                header = Header(sequence=outgoing.sequence, epoch=outgoing.epoch, kind=Kind.KEEPALIVE)
+                self._transport.send(peer, pack(header))
+        quiet = [outgoing.last_sent for outgoing in self._outgoing.values()]
+        return Instant(min(quiet) + KEEPALIVE_MS) if quiet else None

@@ -1,0 +1,130 @@
+"""What an operator is: the contract between a task and the steps chained in it.
+
+An operator is driven by its task, on the slot's loop, one call at a time. It hands results to `self.output`, which is
+the next operator of the chain or the task's partitioner. It never blocks; the work that a snapshot returns runs off the
+loop and must touch only what the synchronous part froze for it.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+import pyarrow as pa
+
+from penstock.core.elements import CheckpointOptions
+from penstock.core.ids import CheckpointId, Epoch, Instant, JobId, TaskId
+from penstock.core.messages import OperatorState, StateFile
+from penstock.ports import Background
+
+
+class Output(Protocol):
+    """Where an operator's results go."""
+
+    def emit(self, batch: pa.RecordBatch) -> None:
+        """Hand on records."""
+        ...
+
+    def watermark(self, time_us: int, *, idle: bool = False) -> None:
+        """Hand on that no record at or before `time_us` follows."""
+        ...
+
+
+class StateWriter(Protocol):
+    """Where the asynchronous part of a snapshot puts bytes."""
+
+    def put(self, data: bytes) -> StateFile:
+        """Make `data` durable (small data stays inline) and return its handle."""
+        ...
+
+
+class StateReader(Protocol):
+    """Where a restore gets bytes from."""
+
+    def get(self, file: StateFile) -> bytes:
+        """The bytes of a handle, checked against their checksum. Raises `CorruptFile` or `StorageError`."""
+        ...
+
+
+SnapshotWork = Callable[[StateWriter], OperatorState]
+"""The asynchronous part of a snapshot: writes what the synchronous part froze."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class OperatorContext:
+    """Who an operator is, and what it may use."""
+
+    job: JobId
+    epoch: Epoch
+    task: TaskId
+    operator: str
+    """Its id, which names its state."""
+    name: str
+    """What people call it."""
+    parallelism: int
+    max_parallelism: int
+    key_groups: tuple[int, int]
+    """First and last key group of this subtask, inclusive."""
+    now: Callable[[], Instant]
+    background: Background
+    restored: tuple[OperatorState, ...]
+    """What to start from; empty on a fresh start."""
+    fresh: bool
+    """True on the very first start, when there is no checkpoint to restore from."""
+    reader: StateReader
+    fail: Callable[[BaseException], None]
+    """Fail the task because of something that happened in the background."""
+
+
+class Operator(ABC):
+    """One step of a chain."""
+
+    output: Output
+    context: OperatorContext
+
+    def open(self, context: OperatorContext, output: Output) -> None:
+        """Start, from `context.restored` if there is something."""
+        self.context = context
+        self.output = output
+
+    def load(self, context: OperatorContext) -> None:  # noqa: B027
+        """The blocking part of a start: read state, commit what a checkpoint promised. Runs off the loop, before
+        `open`."""
+
+    @abstractmethod
+    def process(self, batch: pa.RecordBatch) -> None:
+        """Take one batch in."""
+
+    def watermark(self, time_us: int, *, idle: bool = False) -> None:
+        """Event time has reached `time_us`; by default only handed on."""
+        self.output.watermark(time_us, idle=idle)
+
+    def tick(self, now: Instant) -> Instant | None:  # noqa: ARG002
+        """Processing time has reached `now`: fire what is due and say when to be called next."""
+        return None
+
+    def finish(self) -> None:  # noqa: B027
+        """All input has been seen: emit what is left."""
+
+    def prepare(self, checkpoint: CheckpointId) -> None:  # noqa: B027
+        """Just before the barrier goes out: emit what must come before it."""
+
+    def snapshot(self, checkpoint: CheckpointId, options: CheckpointOptions) -> SnapshotWork | None:  # noqa: ARG002
+        """Freeze the state in constant time; return the work that writes it. None if there is no state."""
+        return None
+
+    def completed(self, checkpoint: CheckpointId) -> None:  # noqa: B027
+        """`checkpoint` and all before it are durable."""
+
+    def aborted(self, checkpoint: CheckpointId) -> None:  # noqa: B027
+        """`checkpoint` will never complete."""
+
+    @property
+    def pending(self) -> bool:
+        """Whether something that `completed` started is still under way; the task ends only after it."""
+        return False
+
+    def close(self) -> None:  # noqa: B027
+        """Let go of everything. Called once, also after a failure."""

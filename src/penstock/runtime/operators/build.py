@@ -1,0 +1,50 @@
+"""From a step of the program to the operator that runs it."""
+
+from __future__ import annotations
+
+from typing import assert_never
+
+from penstock.api.steps import (
+    CombineStep,
+    MapBatchesStep,
+    MapStep,
+    ReadStep,
+    SelectStep,
+    Step,
+    WatermarkStep,
+    WhereStep,
+    WindowStep,
+    WriteStep,
+)
+from penstock.runtime.operators.base import Operator
+from penstock.runtime.operators.columns import SelectOperator, WhereOperator
+from penstock.runtime.operators.functions import MapBatchesOperator, MapOperator
+from penstock.runtime.operators.sink import SinkOperator
+from penstock.runtime.operators.source import SourceOperator
+from penstock.runtime.operators.watermark import WatermarkOperator
+from penstock.runtime.operators.windows import CombineOperator, WindowOperator
+
+
+def build_operator(step: Step) -> Operator:
+    """An operator for `step`, not yet opened."""
+    match step:
+        case ReadStep():
+            return SourceOperator(step)
+        case WatermarkStep():
+            return WatermarkOperator(step)
+        case WhereStep():
+            return WhereOperator(step)
+        case SelectStep():
+            return SelectOperator(step)
+        case MapBatchesStep():
+            return MapBatchesOperator(step)
+        case MapStep():
+            return MapOperator(step)
+        case CombineStep():
+            return CombineOperator(step)
+        case WindowStep():
+            return WindowOperator(step)
+        case WriteStep():
+            return SinkOperator(step)
+        case _:
+            assert_never(step)

@@ -1,0 +1,153 @@
+"""The operator at the end of a chain: writes records into transactions that become visible with their checkpoint.
+
+A transaction is closed by a checkpoint's barrier and *prepared* (made durable, not visible) in the asynchronous part of
+the snapshot. It is carried from then on: every later snapshot names it again, until a checkpoint that named it is
+complete and the commit has been done. So an aborted checkpoint loses nothing, a lost notification is made good by the
+next one, and a restore finds in the checkpoint exactly what that checkpoint promised to commit.
+
+    open --barrier--> closed --snapshot work--> prepared --completed--> committing --done--> forgotten
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+import msgspec
+import pyarrow as pa
+
+from penstock.api.connector import SinkWriter, WriterContext
+from penstock.api.steps import WriteStep
+from penstock.core.elements import CheckpointOptions
+from penstock.core.errors import InvariantError
+from penstock.core.ids import CheckpointId, OperatorId
+from penstock.core.messages import OperatorState
+from penstock.ports import Outcome
+from penstock.runtime.operators.base import Operator, OperatorContext, Output, SnapshotWork, StateWriter
+
+COMMITTABLES = "committables"
+"""The name of its state: (checkpoint, what a committer needs), one part per prepared transaction's piece."""
+
+
+class _Transaction:
+    """What was written between two barriers."""
+
+    def __init__(self, checkpoint: CheckpointId, work: Callable[[], list[bytes]]) -> None:
+        self.checkpoint = checkpoint
+        self.committing = False
+        self._work = work
+        self._prepared: list[bytes] | None = None
+        # Snapshots of two checkpoints may be written at the same time, and both name this transaction.
+        self._lock = threading.Lock()
+
+    def prepare(self) -> list[bytes]:
+        """Make it durable, once; off the loop. Tried again by the next snapshot if it raised."""
+        with self._lock:
+            if self._prepared is None:
+                self._prepared = list(self._work())
+            return self._prepared
+
+    @property
+    def prepared(self) -> list[bytes]:
+        """What to commit."""
+        if self._prepared is None:
+            raise InvariantError(f"checkpoint {self.checkpoint} is complete but its transaction was never prepared")
+        return self._prepared
+
+
+class SinkOperator(Operator):
+    """Writes into a sink in two phases."""
+
+    def __init__(self, step: WriteStep) -> None:
+        self._sink = step.sink
+        self._writer: SinkWriter | None = None
+        self._transactions: list[_Transaction] = []
+        self._commits_under_way = 0
+
+    def load(self, context: OperatorContext) -> None:
+        """Commit what the restored checkpoint promised, then remove what nobody will commit."""
+        parts = [part for state in context.restored for part in state.split_lists.get(COMMITTABLES, ())]
+        committables = [_decode(part)[1] for part in parts]
+        if committables:
+            self._sink.commit(committables)
+        self._sink.clean(_writer_context(context), committables)
+
+    def open(self, context: OperatorContext, output: Output) -> None:
+        """Open a writer with its first transaction."""
+        super().open(context, output)
+        self._writer = self._sink.writer(_writer_context(context))
+
+    def process(self, batch: pa.RecordBatch) -> None:
+        """Write records into the open transaction."""
+        if batch.num_rows:
+            self._opened().write(batch)
+
+    def snapshot(self, checkpoint: CheckpointId, options: CheckpointOptions) -> SnapshotWork:  # noqa: ARG002
+        """Close the open transaction; the work prepares it and names all that are not committed."""
+        self._transactions.append(_Transaction(checkpoint, self._opened().prepare(checkpoint)))
+        carried, operator = tuple(self._transactions), OperatorId(self.context.operator)
+
+        def prepare(writer: StateWriter) -> OperatorState:  # noqa: ARG001  # what is written lies with the sink
+            parts = tuple(
+                _encode(transaction.checkpoint, committable)
+                for transaction in carried
+                for committable in transaction.prepare()
+            )
+            return OperatorState(operator=operator, split_lists={COMMITTABLES: parts} if parts else {})
+
+        return prepare
+
+    def completed(self, checkpoint: CheckpointId) -> None:
+        """Commit everything that belongs to `checkpoint` or an earlier one."""
+        due = [t for t in self._transactions if t.checkpoint <= checkpoint and not t.committing]
+        committables = [committable for transaction in due for committable in transaction.prepared]
+        if not committables:
+            self._forget(due)
+            return
+        for transaction in due:
+            transaction.committing = True
+        self._commits_under_way += 1
+        self.context.background.submit(
+            lambda: self._sink.commit(committables), lambda outcome: self._committed(due, outcome)
+        )
+
+    @property
+    def pending(self) -> bool:
+        """Whether a commit is under way."""
+        return self._commits_under_way > 0
+
+    def close(self) -> None:
+        """Abandon the open transaction."""
+        if self._writer is not None:
+            self._writer.close()
+            self._writer = None
+
+    def _committed(self, done: list[_Transaction], outcome: Outcome) -> None:
+        self._commits_under_way -= 1
+        if outcome.error is not None:
+            # They stay carried: the restore that follows commits them again.
+            self.context.fail(outcome.error)
+            return
+        self._forget(done)
+
+    def _forget(self, done: list[_Transaction]) -> None:
+        self._transactions = [t for t in self._transactions if t not in done]
+
+    def _opened(self) -> SinkWriter:
+        if self._writer is None:
+            raise InvariantError("the sink's writer is used before open or after close")
+        return self._writer
+
+
+def _writer_context(context: OperatorContext) -> WriterContext:
+    return WriterContext(
+        job=context.job, subtask=context.task.subtask, parallelism=context.parallelism, epoch=context.epoch
+    )
+
+
+def _encode(checkpoint: CheckpointId, committable: bytes) -> bytes:
+    return msgspec.msgpack.encode((checkpoint, committable))
+
+
+def _decode(part: bytes) -> tuple[int, bytes]:
+    return msgspec.msgpack.decode(part, type=tuple[int, bytes])

@@ -1,0 +1,84 @@
+"""The operator at the head of a source task: reads its share of a source's splits."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+
+from penstock.api.connector import End, Polled, SourceReader
+from penstock.api.steps import ReadStep
+from penstock.core.elements import MAX_WATERMARK, CheckpointOptions
+from penstock.core.errors import UsageError
+from penstock.core.ids import CheckpointId, Instant, OperatorId
+from penstock.core.messages import OperatorState
+from penstock.runtime.operators.base import Operator, OperatorContext, Output, SnapshotWork, StateWriter
+
+SPLITS = "splits"
+"""The name of its state: unread splits with their positions, dealt out anew when the parallelism changes."""
+
+
+class SourceOperator(Operator):
+    """Polled by its task; what `poll` returns goes back in by `process`, which hands it down the chain."""
+
+    def __init__(self, step: ReadStep) -> None:
+        self._step = step
+        self._schema = step.source.schema
+        self._reader: SourceReader | None = None
+        self.ended = False
+
+    def open(self, context: OperatorContext, output: Output) -> None:
+        """Open a reader over the own splits: a fresh start deals them out in turn, a restore was dealt them."""
+        super().open(context, output)
+        if context.fresh:
+            own = list(self._step.splits[context.task.subtask :: context.parallelism])
+        else:
+            own = [part for state in context.restored for part in state.split_lists.get(SPLITS, ())]
+        self._reader = self._step.source.open(own)
+
+    def poll(self, max_rows: int, now: Instant) -> Polled:
+        """The next records, or why there are none. Never blocks; after `End` it is always `End`."""
+        if self.ended or self._reader is None:
+            return End()
+        polled = self._reader.poll(max_rows, now)
+        if isinstance(polled, End):
+            self.ended = True
+        elif isinstance(polled, pa.RecordBatch) and not polled.schema.equals(self._schema):
+            raise UsageError(
+                f"source {self._step.source.name!r} returned columns {_columns(polled.schema)}, "
+                f"its schema has {_columns(self._schema)}"
+            )
+        return polled
+
+    def process(self, batch: pa.RecordBatch) -> None:
+        """Hand polled records down the chain."""
+        self.output.emit(batch)
+
+    def finish(self) -> None:
+        """No record will follow: event time is at its end."""
+        self.output.watermark(MAX_WATERMARK)
+
+    def snapshot(self, checkpoint: CheckpointId, options: CheckpointOptions) -> SnapshotWork | None:  # noqa: ARG002
+        """Splits that are not read to their end, at their positions."""
+        if self._reader is None:
+            return None
+        parts = () if self.ended else tuple(self._reader.snapshot())
+        state = OperatorState(operator=OperatorId(self.context.operator), split_lists={SPLITS: parts})
+
+        def give(writer: StateWriter) -> OperatorState:  # noqa: ARG001  # positions are small and travel in the handle
+            return state
+
+        return give
+
+    def completed(self, checkpoint: CheckpointId) -> None:
+        """Tell the reader, which may let go of what came before."""
+        if self._reader is not None:
+            self._reader.checkpoint_completed(checkpoint)
+
+    def close(self) -> None:
+        """Close the reader."""
+        if self._reader is not None:
+            self._reader.close()
+            self._reader = None
+
+
+def _columns(schema: pa.Schema) -> str:
+    return ", ".join(f"{field.name}: {field.type}" for field in schema)

@@ -1,0 +1,200 @@
+"""The state of a window: partial aggregates in immutable tables.
+
+Batches are appended as they come. When the appended part has outgrown the newest merged part, or windows are due, it is
+grouped into a new *run*, and runs of like size are grouped together: runs shrink from oldest to newest, every row is
+grouped a few times over its life, and distinct keys bound the size. Runs are ordered by window, so that the windows
+that are due are the head of each run.
+
+A snapshot takes references to these tables. It is written off the loop as an Arrow stream: the merged partials ordered
+by key group, with the key group in a last column, and in the schema's metadata up to which time the windows of each
+range of key groups have fired. Any parallelism can restore it by taking the rows of its own key groups.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from penstock.api.steps import Aggregate, WindowStep
+from penstock.api.window_schema import WINDOW_START
+from penstock.core.errors import CorruptFile
+from penstock.runtime.keys import key_groups
+from penstock.runtime.operators.aggregation import group, of_partials
+from penstock.runtime.operators.dense import int64_values
+
+KEY_GROUP = "__key_group"
+FORMAT = 1
+
+_METADATA_KEY = b"penstock.window"
+_LEAST_RUN_ROWS = 16_384
+"""Appended rows are not grouped before there are so many."""
+_MOST_APPENDED = 64
+"""Appended batches are grouped when there are so many, however small they are."""
+
+
+class FiredRange(msgspec.Struct, frozen=True, kw_only=True):
+    """Windows of these key groups have fired up to a time."""
+
+    first_group: int
+    last_group: int
+    fired_us: int | None
+    """None: event time had not begun."""
+
+
+class Layout(msgspec.Struct, frozen=True, kw_only=True):
+    """What the rows mean: state of one layout cannot go on under another."""
+
+    keys: tuple[str, ...]
+    size_us: int
+    offset_us: int
+    aggregates: tuple[Aggregate, ...]
+    columns: tuple[str, ...]
+    """Result columns, as `name: type`."""
+
+    @classmethod
+    def of(cls, step: WindowStep) -> Layout:
+        """The layout of a step's state."""
+        return cls(
+            keys=step.keys,
+            size_us=step.window.size_us,
+            offset_us=step.window.offset_us,
+            aggregates=step.aggregates,
+            columns=tuple(f"{field.name}: {field.type}" for field in step.schema),
+        )
+
+    def __str__(self) -> str:
+        kinds = ", ".join(f"{a.name}={a.kind}({a.column or ''})" for a in self.aggregates)
+        return f"windows of {self.size_us} us (offset {self.offset_us} us), {kinds}, columns {', '.join(self.columns)}"
+
+
+class Header(msgspec.Struct, frozen=True, kw_only=True):
+    """What the metadata of a snapshot's schema says."""
+
+    layout: Layout
+    fired: tuple[FiredRange, ...]
+    """How far the windows of each key group have fired."""
+    format: int = FORMAT
+
+
+class WindowTable:
+    """Partial aggregates by key and window."""
+
+    def __init__(self, step: WindowStep) -> None:
+        self._keys = step.keys
+        self._window = step.window
+        self._calculations = of_partials(step.aggregates)
+        self._runs: list[pa.Table] = []
+        self._appended: list[pa.Table] = []
+        self._appended_rows = 0
+        self._earliest: int | None = None
+
+    @property
+    def rows(self) -> int:
+        """How many rows are held, merged or not."""
+        return sum(run.num_rows for run in self._runs) + self._appended_rows
+
+    def append(self, partials: pa.Table) -> None:
+        """Take partials in."""
+        if partials.num_rows == 0:
+            return
+        earliest = int(start_times(partials).min())
+        self._earliest = earliest if self._earliest is None else min(self._earliest, earliest)
+        self._appended.append(partials)
+        self._appended_rows += partials.num_rows
+        least = max(_LEAST_RUN_ROWS, self._runs[-1].num_rows if self._runs else 0)
+        if self._appended_rows >= least or len(self._appended) >= _MOST_APPENDED:
+            self._merge()
+
+    def take_due(self, last_start_us: int) -> pa.Table | None:
+        """Remove every window that starts at or before `last_start_us`; return their merged partials, None if there
+        are none."""
+        if self._earliest is None or last_start_us < self._earliest:
+            return None
+        self._merge()
+        due: list[pa.Table] = []
+        rest: list[pa.Table] = []
+        for run in self._runs:
+            count = int(np.searchsorted(start_times(run), last_start_us, side="right"))
+            if count:
+                due.append(run.slice(0, count))
+            if count < run.num_rows:
+                left = run.slice(count)
+                # A slice keeps the memory of the whole: copy it once most of that is gone.
+                rest.append(left.take(np.arange(left.num_rows)) if left.num_rows < count else left)
+        self._runs = rest
+        self._earliest = min((int(start_times(run.slice(0, 1))[0]) for run in rest), default=None)
+        return due[0] if len(due) == 1 else self._grouped(due)
+
+    def freeze(self) -> tuple[pa.Table, ...]:
+        """Everything held, by reference: later changes replace these tables, they do not change them."""
+        return (*self._runs, *self._appended)
+
+    def encode(self, frozen: Sequence[pa.Table], *, header: Header, groups: int) -> bytes:
+        """The bytes of a snapshot of what `freeze` returned. Reads nothing that changes: may run off the loop."""
+        merged = self._grouped(frozen) if frozen else pa.table({})
+        batches = merged.combine_chunks().to_batches() if frozen else []
+        numbers = np.concatenate([np.empty(0, np.int32), *(key_groups(b, self._keys, groups) for b in batches)])
+        order = np.argsort(numbers.astype(np.uint16), kind="stable")
+        table = merged.take(order).append_column(KEY_GROUP, pa.array(numbers[order], pa.int32()))
+        metadata = {_METADATA_KEY: msgspec.json.encode(header)}
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_stream(sink, table.schema.with_metadata(metadata)) as writer:
+            writer.write_table(table)
+        return sink.getvalue().to_pybytes()
+
+    def _merge(self) -> None:
+        if not self._appended:
+            return
+        run = self._grouped(self._appended)
+        while self._runs and self._runs[-1].num_rows <= 2 * run.num_rows:
+            run = self._grouped([self._runs.pop(), run])
+        self._runs.append(_ordered(run))
+        self._appended = []
+        self._appended_rows = 0
+
+    def _grouped(self, parts: Sequence[pa.Table]) -> pa.Table:
+        table = pa.concat_tables(parts)
+        return group(table, [*self._keys, WINDOW_START], self._calculations, window=self._window)
+
+
+def start_times(partials: pa.Table | pa.RecordBatch) -> npt.NDArray[np.int64]:
+    """The window starts of partials, in microseconds."""
+    return int64_values(partials.column(WINDOW_START))
+
+
+def decode(data: bytes, own: tuple[int, int]) -> tuple[pa.Table, Header]:
+    """Of a snapshot, what belongs to the key groups from `own[0]` to `own[1]`. Raises `CorruptFile`."""
+    try:
+        table = pa.ipc.open_stream(data).read_all()
+        header = msgspec.json.decode((table.schema.metadata or {})[_METADATA_KEY], type=Header)
+    except (pa.ArrowInvalid, OSError, KeyError, msgspec.DecodeError) as error:
+        raise CorruptFile(f"the snapshot of a window cannot be read: {error}") from error
+    if header.format != FORMAT:
+        raise CorruptFile(
+            f"the snapshot of a window has format {header.format}, this program knows {FORMAT}",
+            hint="restore it with the version that wrote it, or a newer one",
+        )
+    numbers = np.asarray(table.column(table.num_columns - 1).to_numpy())
+    first, last = np.searchsorted(numbers, [own[0], own[1] + 1])
+    rows = table.slice(int(first), int(last - first)).remove_column(table.num_columns - 1)
+    fired = tuple(
+        FiredRange(
+            first_group=max(entry.first_group, own[0]),
+            last_group=min(entry.last_group, own[1]),
+            fired_us=entry.fired_us,
+        )
+        for entry in header.fired
+        if entry.first_group <= own[1] and entry.last_group >= own[0]
+    )
+    return rows.replace_schema_metadata(None), msgspec.structs.replace(header, fired=fired)
+
+
+def _ordered(run: pa.Table) -> pa.Table:
+    starts = start_times(run)
+    if (starts[1:] >= starts[:-1]).all():
+        return run
+    return run.take(np.argsort(starts, kind="stable"))

@@ -1,0 +1,106 @@
+"""Where a task's results go: the partitioner of each edge and the subpartitions behind it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pyarrow as pa
+
+from penstock.core.elements import AnyElement, Watermark
+from penstock.plan.graph import Edge, Partitioning, Plan
+from penstock.runtime.channels import ChannelKey, Subpartition
+from penstock.runtime.keys import partition
+
+
+class OutputEdge:
+    """One edge out of a task: chooses the subpartition of each record."""
+
+    def __init__(self, edge: Edge, plan: Plan, subpartitions: list[Subpartition]) -> None:
+        self.edge = edge
+        self.subpartitions = subpartitions
+        self._groups = plan.max_parallelism
+        self._turn = 0
+        self._split: Callable[[pa.RecordBatch], None] = {
+            Partitioning.HASH: self._by_key if len(subpartitions) > 1 else self._to_only,
+            Partitioning.FORWARD: self._to_only,
+            Partitioning.REBALANCE: self._in_turn,
+            Partitioning.BROADCAST: self._to_all,
+        }[edge.partitioning]
+
+    def emit(self, batch: pa.RecordBatch) -> None:
+        """Queue a batch's records for their targets."""
+        self._split(batch)
+
+    def _by_key(self, batch: pa.RecordBatch) -> None:
+        parts = partition(batch, self.edge.keys, parallelism=len(self.subpartitions), groups=self._groups)
+        for subpartition, part in zip(self.subpartitions, parts, strict=True):
+            if part is not None:
+                subpartition.add_batch(part)
+
+    def _to_only(self, batch: pa.RecordBatch) -> None:
+        self.subpartitions[0].add_batch(batch)
+
+    def _in_turn(self, batch: pa.RecordBatch) -> None:
+        self.subpartitions[self._turn].add_batch(batch)
+        self._turn = (self._turn + 1) % len(self.subpartitions)
+
+    def _to_all(self, batch: pa.RecordBatch) -> None:
+        for subpartition in self.subpartitions:
+            subpartition.add_batch(batch)
+
+
+class TaskOutputs:
+    """The end of a task's operator chain: every edge out of the task (none for a chain that ends in a sink)."""
+
+    def __init__(self, edges: list[OutputEdge], *, output_bytes: int) -> None:
+        self._edges = edges
+        self._all = [s for edge in edges for s in edge.subpartitions]
+        self._by_key = {s.key: s for s in self._all}
+        self._output_bytes = output_bytes
+        self.rows_out = 0
+        self.watermark_us: int | None = None
+
+    def emit(self, batch: pa.RecordBatch) -> None:
+        """Queue records on every edge."""
+        if batch.num_rows == 0:
+            return
+        self.rows_out += batch.num_rows
+        for edge in self._edges:
+            edge.emit(batch)
+
+    def watermark(self, time_us: int, *, idle: bool = False) -> None:
+        """Tell every target how far event time has come."""
+        self.watermark_us = time_us
+        self.broadcast(Watermark(time_us=time_us, idle=idle))
+
+    def broadcast(self, element: AnyElement) -> None:
+        """Queue an element on every channel."""
+        for subpartition in self._all:
+            subpartition.add_element(element)
+
+    def grant(self, key: ChannelKey, bytes_granted: int) -> None:
+        """The receiving end of a channel has room for more."""
+        subpartition = self._by_key[key]
+        subpartition.grant(bytes_granted)
+        subpartition.flush()
+
+    @property
+    def has_room(self) -> bool:
+        """Whether the task may go on: no channel has too much waiting."""
+        limit = self._output_bytes
+        return all(s.queued_bytes < limit for s in self._all)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether everything has been sent."""
+        return all(s.is_empty for s in self._all)
+
+    @property
+    def queued_bytes(self) -> int:
+        """What waits to be sent, for people to look at."""
+        return sum(s.queued_bytes for s in self._all)
+
+    def flush(self) -> None:
+        """Send what may be sent."""
+        for subpartition in self._all:
+            subpartition.flush()

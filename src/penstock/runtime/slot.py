@@ -1,0 +1,522 @@
+"""The driver of a slot: one loop that feeds its tasks and talks to the master and to the other slots.
+
+Life of a slot: call in at the master; build tasks when it says `Deploy`, answer `Ready`; begin with `Run`; drop them
+with `CancelTasks` and wait for the next `Deploy`; end with `Leave`. A slot that loses its link to the master ends by
+itself: it can no longer know what is true.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import assert_never
+
+import cloudpickle
+import msgspec
+
+from penstock.core.elements import Barrier
+from penstock.core.errors import LinkBroken, StreamError
+from penstock.core.ids import CheckpointId, Epoch, Instant, JobId, SlotId, TaskId
+from penstock.core.messages import (
+    Acknowledge,
+    Cancelled,
+    CancelTasks,
+    Credit,
+    DataEnded,
+    Decline,
+    Deploy,
+    Heartbeat,
+    Leave,
+    Leaving,
+    NotifyAborted,
+    NotifyComplete,
+    PeerAddress,
+    Ready,
+    Register,
+    Run,
+    SnapshotMetrics,
+    SubtaskState,
+    TaskFailed,
+    TaskFinished,
+    TaskRestore,
+    ToMaster,
+    TriggerCheckpoint,
+)
+from penstock.core.recovery import layout
+from penstock.core.task.events import AbortNotified, AcknowledgeSnapshot, CompletionNotified, DeclineSnapshot
+from penstock.plan.graph import Plan
+from penstock.ports import Background, Clock, Outcome, Store, Transport
+from penstock.runtime.chain import describe_failure
+from penstock.runtime.channels import ChannelKey, Item
+from penstock.runtime.deployment import Deployment, build_task, edge_schemas
+from penstock.runtime.links import Links
+from penstock.runtime.operators.base import StateWriter
+from penstock.runtime.task import Task
+from penstock.settings import JobSettings
+from penstock.storage.snapshots import SnapshotReader, SnapshotWriter
+from penstock.wire.codec import (
+    BatchCodec,
+    decode_credit,
+    decode_element,
+    decode_to_slot,
+    encode_element,
+    encode_message,
+)
+from penstock.wire.frames import Channel, Kind, Packet
+
+MASTER = "master"
+"""The master's name on the transport."""
+
+NO_EPOCH = Epoch(0)
+"""Links to and from the master live as long as the slot; their messages carry their epochs inside."""
+
+STEPS_PER_TURN = 64
+"""A turn lets each task do at most this many things."""
+
+TURN_BUDGET_MS = 5.0
+"""A turn looks at its messages again after working this long."""
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SlotPorts:
+    """What the shell supplies to a slot."""
+
+    clock: Clock
+    transport: Transport
+    background: Background
+    store: Store
+
+
+@dataclass(frozen=True, kw_only=True)
+class SlotAddress:
+    """Where a slot is, and where others can call it."""
+
+    host: str
+    pid: int
+    ipc_address: str | None = None
+    tcp_address: str | None = None
+
+
+class SlotDriver:
+    """One slot, from its call to the master until it leaves."""
+
+    def __init__(
+        self,
+        slot: SlotId,
+        *,
+        job: JobId,
+        settings: JobSettings,
+        ports: SlotPorts,
+        address: SlotAddress,
+        master_address: str,
+    ) -> None:
+        self.slot = slot
+        self.left = False
+        self.error: str | None = None
+        self.background = ports.background
+        self._job = job
+        self._folder = layout.job_folder(job)
+        self._settings = settings
+        self._ports = ports
+        self._address = address
+        self._links = Links(ports.transport, on_packet=self._on_packet, on_broken=self._on_broken)
+        self._links.connect(MASTER, master_address)
+        self._epoch = Epoch(0)
+        self._plan: Plan | None = None
+        self._tasks: dict[TaskId, Task] = {}
+        self._peers: dict[int, PeerAddress] = {}
+        self._codecs: dict[int, BatchCodec] = {}
+        self._registered = False
+        self._next_heartbeat = Instant(0)
+        self._master_heard: Instant | None = None
+        self._now = Instant(0)
+
+    # --- the driver's contract -----------------------------------------------------------
+
+    def turn(self, now: Instant) -> Instant | None:
+        """Take what has arrived and work for a while; when to be called again at the latest."""
+        self._now = now
+        if not self._registered:
+            self._register()
+        self._links.receive(now)
+        self._ports.background.collect()
+        if self.left:
+            return None
+        self._watch_master()
+        busy = self._work()
+        for task in list(self._tasks.values()):
+            self._guard(task, task.tick, now)
+            task.outputs.flush()
+        deadlines = [self._heartbeat(now), self._links.keep_alive(now)]
+        if busy or any(task.wants_step for task in self._tasks.values()):
+            return now
+        deadlines += [task.next_deadline() for task in self._tasks.values()]
+        return min((d for d in deadlines if d is not None), default=None)
+
+    def close(self) -> None:
+        """Drop all tasks, as if cancelled. The shell closes the ports."""
+        self._drop_tasks()
+
+    def validate(self) -> None:
+        """Raise `InvariantError` if a machine's state contradicts itself."""
+        for task in self._tasks.values():
+            task.validate()
+
+    def _work(self) -> bool:
+        """Step the tasks in turn until none has anything to do or the turn has lasted long enough."""
+        clock, max_rows = self._ports.clock, self._settings.source_batch_rows
+        until = clock.precise_ms() + TURN_BUDGET_MS
+        did = False
+        for _ in range(STEPS_PER_TURN):
+            did = False
+            # Downstream first: what is on its way gets out before more comes in.
+            for task in reversed(list(self._tasks.values())):
+                if self._guard(task, task.step, self._now, max_rows):
+                    did = True
+                    task.outputs.flush()
+            if not did or clock.precise_ms() >= until:
+                break
+        return did
+
+    def _guard(self, task: Task, call: Callable[..., bool | None], *args: object) -> bool:
+        """Call into a task; whatever it raises fails the attempt."""
+        try:
+            return bool(call(*args))
+        except Exception as error:  # noqa: BLE001  # user code and connectors raise anything; the attempt ends with it
+            self.failed(task.task, error)
+            return False
+
+    # --- what tasks ask for --------------------------------------------------------------
+
+    def now(self) -> Instant:
+        """The time of this turn."""
+        return self._now
+
+    def precise_ms(self) -> float:
+        """A clock for durations."""
+        return self._ports.clock.precise_ms()
+
+    def snapshot_files(self, task: TaskId, checkpoint: CheckpointId) -> StateWriter:
+        """A place for the task's snapshot."""
+        folder = layout.checkpoint_folder(self._folder, checkpoint)
+        threshold = self._settings.checkpoint.inline_threshold_bytes
+        return SnapshotWriter(self._ports.store, folder, layout.snapshot_prefix(task), threshold)
+
+    def discard(self, state: SubtaskState | None) -> None:
+        """Delete the files of a snapshot that nobody will use."""
+        paths = [f.path for f in state.files if f.path is not None and f.shared_key is None] if state else []
+        if paths:
+            self._ports.background.submit(lambda: self._delete(paths), lambda _: None)
+
+    def _delete(self, paths: Sequence[str]) -> None:
+        for path in paths:
+            self._ports.store.delete(path)
+
+    def acknowledge(self, task: TaskId, effect: AcknowledgeSnapshot) -> None:
+        """Tell the master that the task's part is durable."""
+        metrics = SnapshotMetrics(
+            start_delay_ms=effect.metrics.start_delay_ms,
+            alignment_ms=effect.metrics.alignment_ms,
+            sync_ms=effect.sync_ms,
+            async_ms=effect.async_ms,
+            bytes_processed=effect.metrics.bytes_processed,
+            bytes_persisted=effect.bytes_persisted,
+            checkpointed_bytes=effect.checkpointed_bytes,
+            unaligned=effect.metrics.unaligned,
+        )
+        self._tell(
+            Acknowledge(
+                job=self._job,
+                epoch=self._epoch,
+                task=task,
+                checkpoint=effect.checkpoint,
+                state=effect.state,
+                metrics=metrics,
+            )
+        )
+
+    def decline(self, task: TaskId, effect: DeclineSnapshot) -> None:
+        """Tell the master that the task will not take part."""
+        self._tell(
+            Decline(
+                job=self._job,
+                epoch=self._epoch,
+                task=task,
+                checkpoint=effect.checkpoint,
+                reason=effect.reason,
+                error=effect.error,
+            )
+        )
+
+    def data_ended(self, task: TaskId) -> None:
+        """Tell the master that the task has seen all its data."""
+        self._tell(DataEnded(slot=self.slot, epoch=self._epoch, task=task))
+
+    def finished(self, task: TaskId) -> None:
+        """Tell the master that the task has ended for good."""
+        self._tell(TaskFinished(slot=self.slot, epoch=self._epoch, task=task))
+
+    def failed(self, task: TaskId, error: BaseException) -> None:
+        """End the attempt here: no task of this slot goes on, and the master is told why."""
+        if task not in self._tasks:
+            return
+        vertex = self._plan.vertex(task.vertex).name if self._plan is not None else str(task.vertex)
+        operator, line, text, user_code = describe_failure(error, vertex=vertex)
+        log.warning("task failed", extra={"task": str(task), "operator": operator, "error": line})
+        message = TaskFailed(
+            slot=self.slot,
+            epoch=self._epoch,
+            task=task,
+            operator=operator,
+            error=line,
+            traceback=text,
+            user_code=user_code,
+        )
+        self._tell(message)
+        self._drop_tasks()
+
+    # --- the master ----------------------------------------------------------------------
+
+    def _tell(self, message: ToMaster) -> None:
+        self._links.send(MASTER, Kind.CONTROL, encode_message(message), epoch=NO_EPOCH)
+
+    def _register(self) -> None:
+        self._registered = True
+        self._master_heard = self._now
+        address = self._address
+        self._tell(
+            Register(
+                slot=self.slot,
+                host=address.host,
+                pid=address.pid,
+                ipc_address=address.ipc_address,
+                tcp_address=address.tcp_address,
+            )
+        )
+
+    def _watch_master(self) -> None:
+        """End if the master has been silent for too long: this slot may have been given up."""
+        timeout_ms = self._settings.slot.heartbeat_timeout_ms
+        if self._master_heard is not None and self._now - self._master_heard >= timeout_ms:
+            self._leave(f"the master was not heard of for {timeout_ms} ms")
+
+    def _heartbeat(self, now: Instant) -> Instant:
+        if now >= self._next_heartbeat:
+            self._next_heartbeat = Instant(now + self._settings.slot.heartbeat_interval_ms)
+            metrics = {str(task.task): task.metrics() for task in self._tasks.values()}
+            self._tell(Heartbeat(slot=self.slot, epoch=self._epoch, metrics=metrics))
+        return self._next_heartbeat
+
+    def _on_packet(self, peer: str, packet: Packet) -> None:
+        if self.left:
+            return
+        header = packet.header
+        if peer == MASTER:
+            self._master_heard = self._now
+            if header.kind is Kind.CONTROL:
+                self._on_message(packet)
+            return
+        if header.epoch != self._epoch:
+            # Of another attempt: fenced.
+            return
+        if header.kind is Kind.CREDIT:
+            credit = decode_credit(packet.payload)
+            self._grant_here(ChannelKey(credit.edge, credit.upstream, credit.downstream), credit.bytes_granted)
+        elif header.channel is not None:
+            key = ChannelKey(*header.channel)
+            if header.kind is Kind.BATCH:
+                self._deliver_here(key, self._codecs[key.edge].decode(packet.payload), header.cost)
+            else:
+                self._deliver_here(key, decode_element(packet.payload), 0)
+
+    def _on_broken(self, peer: str, text: str) -> None:
+        if peer == MASTER:
+            self._leave(f"the link to the master broke: {text}")
+            return
+        task = next(iter(self._tasks), None)
+        if task is not None and any(str(p.slot) == peer for p in self._peers.values()):
+            self.failed(task, LinkBroken(f"the link to {peer} broke: {text}"))
+
+    def _on_message(self, packet: Packet) -> None:
+        message = decode_to_slot(packet.payload)
+        match message:
+            case Deploy():
+                self._deploy(message)
+            case Run():
+                self._run(message)
+            case CancelTasks():
+                if message.epoch >= self._epoch:
+                    self._drop_tasks()
+                self._tell(Cancelled(slot=self.slot, epoch=message.epoch))
+            case TriggerCheckpoint():
+                barrier = Barrier(checkpoint=message.checkpoint, timestamp=message.timestamp, options=message.options)
+                self._with_task(message.task, message.epoch, lambda t: t.trigger(barrier, self._now))
+            case NotifyComplete():
+                completed = CompletionNotified(checkpoint=message.checkpoint, subsumed=message.subsumed)
+                self._with_task(message.task, message.epoch, lambda t: t.notify(completed, self._now))
+            case NotifyAborted():
+                aborted = AbortNotified(checkpoint=message.checkpoint, latest_completed=message.latest_completed)
+                self._with_task(message.task, message.epoch, lambda t: t.notify(aborted, self._now))
+            case Leave():
+                self._tell(Leaving(slot=self.slot))
+                self._leave(None)
+            case _:
+                assert_never(message)
+
+    def _with_task(self, task: TaskId, epoch: Epoch, call: Callable[[Task], None]) -> None:
+        found = self._tasks.get(task)
+        if epoch == self._epoch and found is not None:
+            self._guard(found, call, found)
+            found.outputs.flush()
+
+    def _leave(self, error: str | None) -> None:
+        self._drop_tasks()
+        self.left = True
+        self.error = error
+
+    # --- attempts ------------------------------------------------------------------------
+
+    def _deploy(self, message: Deploy) -> None:
+        if message.epoch <= self._epoch:
+            return
+        self._drop_tasks()
+        self._epoch = message.epoch
+        self._connect(message.peers)
+        try:
+            self._build(message)
+        except Exception as error:  # noqa: BLE001  # a program that cannot be unpickled or built fails the attempt
+            self._deploy_failed(message, error)
+            return
+        tasks = list(self._tasks.values())
+        epoch = message.epoch
+
+        def load() -> None:
+            for task in tasks:
+                task.chain.load()
+
+        def loaded(outcome: Outcome) -> None:
+            if self._epoch != epoch or not self._tasks:
+                return
+            if outcome.error is not None:
+                self.failed(tasks[0].task, outcome.error)
+                return
+            for task in tasks:
+                self._guard(task, task.open)
+            if self._tasks:
+                self._tell(Ready(slot=self.slot, epoch=epoch))
+
+        self._ports.background.submit(load, loaded)
+
+    def _build(self, message: Deploy) -> None:
+        plan: Plan = cloudpickle.loads(message.plan)
+        self._plan = plan
+        self._codecs = {number: BatchCodec(schema) for number, schema in edge_schemas(plan).items()}
+        deployment = Deployment(
+            job=message.job,
+            epoch=message.epoch,
+            plan=plan,
+            settings=self._settings,
+            restored=message.restored_checkpoint,
+            host=self,
+            reader=SnapshotReader(self._ports.store),
+            deliver=self._deliver,
+            grant=self._grant,
+        )
+        for task in message.tasks:
+            encoded = message.restore.get(str(task))
+            restore = msgspec.msgpack.decode(encoded, type=TaskRestore) if encoded else TaskRestore()
+            self._tasks[task] = build_task(task, restore, deployment)
+
+    def _deploy_failed(self, message: Deploy, error: BaseException) -> None:
+        operator, line, text, user_code = describe_failure(error, vertex="deployment")
+        self._tasks.clear()
+        self._tell(
+            TaskFailed(
+                slot=self.slot,
+                epoch=message.epoch,
+                task=message.tasks[0],
+                operator=operator,
+                error=line,
+                traceback=text,
+                user_code=user_code,
+            )
+        )
+
+    def _connect(self, peers: Sequence[PeerAddress]) -> None:
+        """Reach the other slots by the shortest way; forget those that are no more."""
+        wanted = {str(p.slot): p for p in peers if p.slot != self.slot}
+        for name in self._links.peers:
+            if name != MASTER and name not in wanted:
+                self._links.disconnect(name)
+        for name, peer in wanted.items():
+            here = peer.host == self._address.host and peer.ipc_address is not None
+            address = peer.ipc_address if here else (peer.tcp_address or peer.ipc_address)
+            if address is None:
+                raise StreamError(f"{name} on {peer.host} has no address that {self.slot} can reach")
+            self._links.connect(name, address)
+        self._peers = {p.slot.number: p for p in peers}
+
+    def _run(self, message: Run) -> None:
+        if message.epoch != self._epoch:
+            return
+        for task in list(self._tasks.values()):
+            self._guard(task, task.run, self._now)
+
+    def _drop_tasks(self) -> None:
+        tasks = list(self._tasks.values())
+        self._tasks.clear()
+        for task in tasks:
+            task.stop(self._now)
+
+    # --- channels ------------------------------------------------------------------------
+
+    def _deliver(self, key: ChannelKey, item: Item, cost: int) -> None:
+        """Send an item to the receiving end of its channel: to ourselves by a queue, to others by their link."""
+        if key.downstream == self.slot.number:
+            self._deliver_here(key, item, cost)
+            return
+        channel = Channel(*key)
+        peer = str(self._peers[key.downstream].slot)
+        if isinstance(item, msgspec.Struct):
+            self._links.send(peer, Kind.ELEMENT, encode_element(item), epoch=self._epoch, channel=channel)
+        else:
+            payload = self._codecs[key.edge].encode(item)
+            self._links.send(peer, Kind.BATCH, payload, epoch=self._epoch, channel=channel, cost=cost)
+
+    def _deliver_here(self, key: ChannelKey, item: Item, cost: int) -> None:
+        task = self._receiver(key)
+        if task is not None:
+            task.gate.push(key, item, cost)
+
+    def _grant(self, key: ChannelKey, bytes_granted: int) -> None:
+        """Send credit to the sending end of a channel."""
+        if key.upstream == self.slot.number:
+            self._grant_here(key, bytes_granted)
+            return
+        credit = Credit(
+            epoch=self._epoch,
+            edge=key.edge,
+            upstream=key.upstream,
+            downstream=key.downstream,
+            bytes_granted=bytes_granted,
+        )
+        peer = str(self._peers[key.upstream].slot)
+        self._links.send(peer, Kind.CREDIT, encode_message(credit), epoch=self._epoch)
+
+    def _grant_here(self, key: ChannelKey, bytes_granted: int) -> None:
+        task = self._sender(key)
+        if task is not None:
+            task.outputs.grant(key, bytes_granted)
+
+    def _receiver(self, key: ChannelKey) -> Task | None:
+        if self._plan is None:
+            return None
+        return self._tasks.get(TaskId(self._plan.edges[key.edge].downstream, key.downstream))
+
+    def _sender(self, key: ChannelKey) -> Task | None:
+        if self._plan is None:
+            return None
+        return self._tasks.get(TaskId(self._plan.edges[key.edge].upstream, key.upstream))

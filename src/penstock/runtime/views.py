@@ -1,0 +1,61 @@
+"""Frozen pictures of a running job, for the terminal and for pages."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from penstock.core.ids import Epoch, Instant, JobId
+from penstock.core.job.events import JobState
+from penstock.core.views import CheckpointsView
+
+
+@dataclass(frozen=True, kw_only=True)
+class SlotView:
+    """One slot."""
+
+    number: int
+    incarnation: int
+    host: str | None
+    """None until it has called in."""
+    pid: int | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class FailureView:
+    """Why an attempt ended."""
+
+    epoch: Epoch
+    when: Instant
+    text: str
+    operator: str | None
+    subtask: int | None
+    traceback: str
+    user_code: bool
+    restart_in_ms: int | None
+    """None: the job gave up."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobView:
+    """A job at one moment."""
+
+    job: JobId
+    state: JobState
+    epoch: Epoch
+    restarts: int
+    slots: tuple[SlotView, ...]
+    rows_in: int
+    """Records that the sources of this attempt have read since it began."""
+    rows_read: int
+    """The same over all attempts: records read again after a failure count again."""
+    rows_out: int
+    """Records that arrived at the sinks in this attempt."""
+    watermark_us: int | None
+    """How far event time has come at the slowest task that knows it."""
+    restored_checkpoint: int | None
+    """What this attempt started from."""
+    checkpoints: CheckpointsView
+    failures: tuple[FailureView, ...]
+    """The last ones, oldest first."""
+    tasks: dict[str, dict[str, float]] = field(default_factory=dict)
+    """Task id -> running totals of this attempt."""

@@ -1,0 +1,86 @@
+"""Background work of a simulated process: runs later in virtual time, one piece after another.
+
+A piece of work touches the world at one moment and ends at a later one. A process that dies in between has done the
+work and never hears of it.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+from penstock.ports import Outcome
+from penstock.sim.world import Actor, Crash, World
+
+Done = Callable[[Outcome], None]
+
+
+class Pace:
+    """How long background work takes. Slow storage makes it longer for everyone."""
+
+    def __init__(self, world: World, *, work_us: tuple[int, int]) -> None:
+        self._world = world
+        self._work_us = work_us
+        self._slow_until_us = 0
+        self._slow_us = 0
+
+    def slow_down(self, *, for_us: int, by_us: int) -> None:
+        """Each piece takes up to `by_us` longer for a while."""
+        self._slow_until_us = self._world.now_us + for_us
+        self._slow_us = by_us
+
+    def draw_us(self) -> int:
+        """The time of half a piece of work."""
+        slow_us = self._slow_us if self._world.now_us < self._slow_until_us else 0
+        return self._world.between(*self._work_us) + (self._world.between(0, slow_us) if slow_us else 0)
+
+
+class SimBackground:
+    """`Background` of one actor."""
+
+    def __init__(self, actor: Actor, pace: Pace) -> None:
+        self._actor = actor
+        self._pace = pace
+        self._waiting: deque[tuple[Callable[[], Any], Done]] = deque()
+        self._ended: deque[tuple[Done, Outcome]] = deque()
+        self._busy = False
+
+    def submit(self, work: Callable[[], Any], done: Done) -> None:
+        """Run `work` later; `done` is called with its outcome by a later `collect`."""
+        self._actor.used("submit")
+        self._waiting.append((work, done))
+        if not self._busy:
+            self._begin()
+
+    def collect(self) -> None:
+        """Call `done` for everything that has ended since."""
+        while self._ended:
+            done, outcome = self._ended.popleft()
+            self._actor.used("collect")
+            done(outcome)
+
+    def _begin(self) -> None:
+        self._busy = True
+        self._actor.world.after(self._pace.draw_us(), lambda: self._actor.when_awake(self._work))
+
+    def _work(self) -> None:
+        work, done = self._waiting.popleft()
+        world = self._actor.world
+        world.trace("work", self._actor.name)
+        try:
+            with world.as_actor(self._actor):
+                outcome = Outcome(value=work())
+        except Crash:
+            self._actor.on_crash()
+            return
+        except Exception as error:  # noqa: BLE001  # whatever it was, the driver decides what it means
+            outcome = Outcome(error=error)
+        world.after(self._pace.draw_us(), lambda: self._actor.when_awake(lambda: self._end(done, outcome)))
+
+    def _end(self, done: Done, outcome: Outcome) -> None:
+        self._ended.append((done, outcome))
+        self._busy = False
+        if self._waiting:
+            self._begin()
+        self._actor.wake()

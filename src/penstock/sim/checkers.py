@@ -1,0 +1,197 @@
+"""What is checked in a world, while it runs and when it is over.
+
+Checkers look from outside: at the messages on the network, the files on the disk, the rows in the external system. They
+ask no driver what it thinks it did.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+
+from penstock.core.ids import CheckpointId, JobId
+from penstock.core.messages import Deploy, NotifyComplete, TriggerCheckpoint
+from penstock.core.recovery import layout
+from penstock.sim.disk import Disk
+from penstock.sim.external import ExternalSystem, Transaction
+from penstock.sim.jobs import Row, Shape, Workload, rows_of
+from penstock.sim.rules import Rule
+from penstock.sim.world import World
+from penstock.storage.metadata import decode_metadata
+from penstock.wire.codec import decode_to_slot
+from penstock.wire.frames import Kind, unpack
+
+
+class Ledger:
+    """Which checkpoints have become durable, by what lies on the disk."""
+
+    def __init__(self, world: World, disk: Disk, job: JobId) -> None:
+        self._world = world
+        self._disk = disk
+        self._job = layout.job_folder(job)
+        self.durable: dict[CheckpointId, bytes] = {}
+        """The metadata of each, as it was when its pointer was written."""
+        disk.taps.append(self._on_write)
+
+    def contains(self, token: bytes) -> bool:
+        """Whether a durable checkpoint has this committable in its state."""
+        return any(token in metadata for metadata in reversed(self.durable.values()))
+
+    def _on_write(self, path: str, _data: bytes) -> None:
+        checkpoint = layout.number_of(layout.completed_folder(self._job), path)
+        if checkpoint is None:
+            return
+        newest = max(self.durable, default=CheckpointId(0))
+        if checkpoint < newest:
+            self._world.violate(Rule.CHECKPOINT_IDS, f"checkpoint {checkpoint} completed after checkpoint {newest}")
+        metadata = self._disk.files.get(layout.metadata_file(self._job, checkpoint))
+        if metadata is None:
+            self._world.violate(Rule.RESTORABLE, f"checkpoint {checkpoint} was recorded without its metadata")
+            return
+        self._world.note("disk", f"checkpoint {checkpoint} is durable")
+        self.durable[checkpoint] = metadata
+        for missing in missing_files(self._disk.files, metadata):
+            self._world.violate(Rule.RESTORABLE, f"checkpoint {checkpoint} was recorded without its file {missing}")
+
+
+class MessageChecker:
+    """What the master tells slots about checkpoints."""
+
+    def __init__(self, world: World, ledger: Ledger, *, master: str) -> None:
+        self._world = world
+        self._ledger = ledger
+        self._master = master
+        self._newest = CheckpointId(0)
+        self._newest_epoch = 0
+        self.attempts = 0
+        """The highest epoch that was deployed."""
+
+    def __call__(self, sender: str, _receiver: str, frames: list[bytes]) -> None:
+        """Look at one message."""
+        if sender != self._master:
+            return
+        for header, payload in unpack(frames):
+            if header.kind is not Kind.CONTROL:
+                continue
+            match decode_to_slot(payload):
+                case TriggerCheckpoint(checkpoint=checkpoint, epoch=epoch):
+                    self._triggered(checkpoint, epoch)
+                case Deploy(epoch=epoch):
+                    self.attempts = max(self.attempts, epoch)
+                case NotifyComplete(checkpoint=checkpoint):
+                    if checkpoint not in self._ledger.durable:
+                        self._world.violate(
+                            Rule.EARLY_COMMIT, f"checkpoint {checkpoint} was announced before it was durable"
+                        )
+                case _:
+                    pass
+
+    def _triggered(self, checkpoint: CheckpointId, epoch: int) -> None:
+        # The same id goes to several tasks, but never to tasks of two attempts, and never again after a newer one.
+        if checkpoint < self._newest or (checkpoint == self._newest and epoch != self._newest_epoch):
+            self._world.violate(
+                Rule.CHECKPOINT_IDS,
+                f"checkpoint {checkpoint} of epoch {epoch} was triggered after {self._newest} of {self._newest_epoch}",
+            )
+        self._newest, self._newest_epoch = max(checkpoint, self._newest), epoch
+
+
+class CommitChecker:
+    """Whether what becomes visible was allowed to."""
+
+    def __init__(self, world: World, ledger: Ledger, external: ExternalSystem) -> None:
+        self._world = world
+        self._ledger = ledger
+        self._external = external
+        external.on_commit = self._committed
+        external.on_refused = self._refused
+
+    def _committed(self, transaction: Transaction) -> None:
+        if self._ledger.contains(transaction.token):
+            return
+        if transaction.epoch < self._external.newest_epoch:
+            self._world.violate(
+                Rule.FENCING,
+                f"{transaction.name} was committed, is in no durable checkpoint, and belongs to epoch "
+                f"{transaction.epoch} while epoch {self._external.newest_epoch} runs",
+            )
+        else:
+            self._world.violate(Rule.EARLY_COMMIT, f"{transaction.name} was committed and is in no durable checkpoint")
+
+    def _refused(self, transaction: Transaction) -> None:
+        self._world.violate(Rule.FENCING, f"{transaction.name} was to be committed, but a later attempt has dropped it")
+
+
+def check_output(world: World, committed: Iterable[Transaction], expected: Counter[Row], *, complete: bool) -> None:
+    """Compare the visible rows with what they must be; with `complete` none may be missing."""
+    actual: Counter[Row] = Counter()
+    for transaction in committed:
+        for batch in transaction.batches:
+            actual.update(rows_of(batch))
+    surplus, missing = actual - expected, expected - actual
+    if surplus:
+        known = sum(1 for row in surplus if row in expected)
+        world.violate(
+            Rule.EXACTLY_ONCE,
+            f"{surplus.total()} rows too many ({known} kinds are repeated, {len(surplus) - known} are wrong), "
+            f"such as {_first(surplus)}",
+        )
+    if missing and complete:
+        world.violate(Rule.EXACTLY_ONCE, f"{missing.total()} rows are missing, such as {_first(missing)}")
+
+
+def check_order(world: World, committed: Iterable[Transaction], workload: Workload) -> None:
+    """The rows of a key must be visible in the order of the input."""
+    if workload.shape is not Shape.KEYED:
+        return
+    last: dict[int, int] = {}
+    for transaction in committed:
+        for batch in transaction.batches:
+            for key, seq, *_ in rows_of(batch):
+                if seq < last.get(key, -1):
+                    world.violate(
+                        Rule.KEY_ORDER, f"record {seq} of key {key} came after record {last[key]} ({transaction.name})"
+                    )
+                    return
+                last[key] = seq
+
+
+def check_files(world: World, disk: Disk, job: JobId, *, kept: bool) -> None:
+    """Nothing may be left but what retained checkpoints refer to; nothing at all unless they are `kept`."""
+    folder = layout.job_folder(job)
+    allowed: dict[str, None] = {}
+    if kept:
+        for path in list(disk.files):
+            checkpoint = layout.number_of(layout.completed_folder(folder), path)
+            if checkpoint is not None:
+                allowed |= dict.fromkeys(_files_of(world, disk, folder, checkpoint))
+            elif layout.number_of(layout.counter_folder(folder), path) is not None:
+                allowed[path] = None
+    orphans = [path for path in disk.files if path not in allowed]
+    if orphans:
+        world.violate(Rule.NO_ORPHANS, f"{len(orphans)} files are left over: {', '.join(orphans[:5])}")
+
+
+def _files_of(world: World, disk: Disk, folder: layout.JobFolder, checkpoint: CheckpointId) -> list[str]:
+    path = layout.metadata_file(folder, checkpoint)
+    metadata = disk.files.get(path)
+    if metadata is None:
+        world.violate(Rule.RESTORABLE, f"the metadata of retained checkpoint {checkpoint} is gone")
+        return [layout.completed_file(folder, checkpoint)]
+    for missing in missing_files(disk.files, metadata):
+        world.violate(Rule.RESTORABLE, f"file {missing} of retained checkpoint {checkpoint} is gone")
+    return [layout.completed_file(folder, checkpoint), path, *referred_files(metadata)]
+
+
+def referred_files(metadata: bytes) -> list[str]:
+    """Paths that a metadata file refers to."""
+    return [file.path for file in decode_metadata("_metadata", metadata).files if file.path is not None]
+
+
+def missing_files(files: dict[str, bytes], metadata: bytes) -> list[str]:
+    """Those of them that do not exist."""
+    return [path for path in referred_files(metadata) if path not in files]
+
+
+def _first(rows: Counter[Row]) -> str:
+    return ", ".join(str(row) for row in sorted(rows)[:3])

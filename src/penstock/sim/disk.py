@@ -1,0 +1,111 @@
+"""The storage of a world: files in memory, which outlive every process.
+
+A write is durable when it returns. A faulty one raises before it has done anything, or after it has done everything;
+the caller cannot tell which.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from penstock.core.errors import Retry, StorageError
+from penstock.ports import Frame
+from penstock.sim.world import Actor, World
+
+WriteTap = Callable[[str, bytes], None]
+"""Called with path and content of whatever became durable."""
+
+
+class Disk:
+    """All files of a world, and the weather they live in."""
+
+    def __init__(self, world: World) -> None:
+        self.files: dict[str, bytes] = {}
+        self.taps: list[WriteTap] = []
+        self.written = 0
+        self.world = world
+        self._faulty_until_us = 0
+        self._fault_share = 0.0
+        self._fails_after = False
+
+    def fail(self, *, for_us: int, share: float, after: bool) -> None:
+        """For a while, a share of all calls raises; `after` has them do their work first."""
+        self._faulty_until_us = self.world.now_us + for_us
+        self._fault_share = share
+        self._fails_after = after
+
+    def store(self, actor: Actor) -> SimStore:
+        """The disk as one process sees it."""
+        return SimStore(self, actor)
+
+    def put(self, path: str, data: bytes) -> None:
+        """Make a file durable."""
+        self.files[path] = data
+        self.written += 1
+        self.world.trace("write", path, data)
+        for tap in self.taps:
+            tap(path, data)
+
+    def remove(self, path: str) -> None:
+        """Make a file be gone."""
+        if self.files.pop(path, None) is not None:
+            self.world.trace("delete", path)
+
+    def draw_fault(self) -> str | None:
+        """`before` or `after` if the call that is being made goes wrong."""
+        if self.world.now_us >= self._faulty_until_us or self.world.random.random() >= self._fault_share:
+            return None
+        return "after" if self._fails_after else "before"
+
+
+class SimStore:
+    """`Store` of one actor."""
+
+    def __init__(self, disk: Disk, actor: Actor) -> None:
+        self._disk = disk
+        self._actor = actor
+
+    def write(self, path: str, data: Frame) -> None:
+        """Create or replace a file, all or nothing; durable when it returns."""
+        content = bytes(memoryview(data))
+        self._perform("write", path, lambda: self._disk.put(path, content))
+
+    def read(self, path: str) -> bytes:
+        """The whole file."""
+        self._perform("read", path, lambda: None)
+        if path not in self._disk.files:
+            raise StorageError(f"{path} does not exist")
+        return self._disk.files[path]
+
+    def list_files(self, prefix: str) -> list[str]:
+        """All files below a folder, sorted."""
+        self._perform("list", prefix, lambda: None)
+        return sorted(path for path in self._disk.files if _is_below(path, prefix))
+
+    def delete(self, path: str) -> None:
+        """Remove one file."""
+        self._perform("delete", path, lambda: self._disk.remove(path))
+
+    def delete_tree(self, prefix: str) -> None:
+        """Remove a folder with all that is in it."""
+
+        def remove_all() -> None:
+            for path in [path for path in self._disk.files if _is_below(path, prefix)]:
+                self._disk.remove(path)
+
+        self._perform("delete", prefix, remove_all)
+
+    def _perform(self, call: str, path: str, action: Callable[[], None]) -> None:
+        self._actor.used(call)
+        fault = self._disk.draw_fault()
+        if fault != "before":
+            action()
+        if fault is not None:
+            raise StorageError(f"cannot {call} {path}: the storage is out of order", retry=Retry.LATER)
+        # A second chance to die: with the work done and nobody told.
+        self._actor.used(f"{call}-done")
+
+
+def _is_below(path: str, prefix: str) -> bool:
+    folder = prefix.rstrip("/")
+    return folder == "" or path.startswith(f"{folder}/")

@@ -1,0 +1,142 @@
+"""The system outside of a simulated job: its input, and the place where a two-phase sink puts its output.
+
+Transactions are prepared, then committed or dropped, as in a database or a Kafka cluster. The system remembers who did
+what and when, and refuses nothing that a real one would not refuse: whether a commit was legal is for the checkers to
+say, not for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from penstock.core.errors import ExternalError, Retry
+from penstock.sim.world import World
+
+
+@dataclass(frozen=True, kw_only=True)
+class Transaction:
+    """What one subtask wrote between two checkpoints."""
+
+    name: str
+    subtask: int
+    epoch: int
+    checkpoint: int
+    batches: tuple[pa.RecordBatch, ...]
+
+    @property
+    def token(self) -> bytes:
+        """What a committer needs; no other transaction's token contains it."""
+        return f"<{self.name}>".encode()
+
+
+class ExternalSystem:
+    """Input tables by split, transactions by name."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self.inputs: tuple[pa.RecordBatch, ...] = ()
+        self.prepared: dict[bytes, Transaction] = {}
+        self.dropped: dict[bytes, Transaction] = {}
+        self.committed: dict[bytes, Transaction] = {}
+        """In the order of the commits, which is the order in which a reader sees the rows."""
+        self.newest_epoch = 0
+        self.on_commit: Callable[[Transaction], None] = lambda _transaction: None
+        self.on_refused: Callable[[Transaction], None] = lambda _transaction: None
+        """A transaction was to be committed that had been dropped."""
+        self._names = 0
+        self._faulty_until_us = 0
+        self._fault_share = 0.0
+        self._fails_after = False
+
+    def fail(self, *, for_us: int, share: float, after: bool) -> None:
+        """For a while, a share of all calls raises; `after` has them do their work first."""
+        self._faulty_until_us = self._world.now_us + for_us
+        self._fault_share = share
+        self._fails_after = after
+
+    def begin(self, epoch: int) -> None:
+        """A writer of that attempt introduces itself."""
+        self.newest_epoch = max(self.newest_epoch, epoch)
+
+    def prepare(self, *, subtask: int, epoch: int, checkpoint: int, batches: tuple[pa.RecordBatch, ...]) -> Transaction:
+        """Make a closed transaction durable; nobody sees it yet."""
+        self._names += 1
+        name = f"{subtask}/{epoch}/{checkpoint}/{self._names}"
+        transaction = Transaction(name=name, subtask=subtask, epoch=epoch, checkpoint=checkpoint, batches=batches)
+
+        def act() -> None:
+            self.prepared[transaction.token] = transaction
+            self._world.trace("prepare", name)
+
+        self._perform("prepare", act)
+        return transaction
+
+    def commit(self, tokens: Sequence[bytes]) -> None:
+        """Make transactions visible; one that is visible stays as it is."""
+        for token in tokens:
+            self._perform("commit", lambda token=token: self._commit(token))  # type: ignore[misc]
+
+    def _commit(self, token: bytes) -> None:
+        if token in self.committed:
+            return
+        transaction = self.prepared.pop(token, None)
+        if transaction is None:
+            if token in self.dropped:
+                self.on_refused(self.dropped[token])
+            raise ExternalError(f"transaction {token.decode()} is not prepared")
+        self.committed[token] = transaction
+        rows = sum(batch.num_rows for batch in transaction.batches)
+        who = self._world.acting.name if self._world.acting is not None else "nobody"
+        self._world.note(who, f"committed {transaction.name} ({rows} rows)")
+        self.on_commit(transaction)
+
+    def drop(self, *, subtask: int, before_epoch: int) -> None:
+        """Forget what earlier attempts of a subtask prepared."""
+
+        def act() -> None:
+            for token, transaction in list(self.prepared.items()):
+                if transaction.subtask == subtask and transaction.epoch < before_epoch:
+                    self.dropped[token] = self.prepared.pop(token)
+                    self._world.trace("drop", transaction.name)
+
+        self._perform("drop", act)
+
+    def drop_all(self) -> None:
+        """Forget everything that was never committed."""
+        self.dropped.update(self.prepared)
+        self.prepared.clear()
+
+    def _perform(self, call: str, action: Callable[[], None]) -> None:
+        actor = self._world.acting
+        if actor is not None:
+            actor.used(call)
+        faulty = self._world.now_us < self._faulty_until_us and self._world.random.random() < self._fault_share
+        if not faulty or self._fails_after:
+            action()
+        if faulty:
+            raise ExternalError(f"cannot {call}: the external system is out of order", retry=Retry.LATER)
+        if actor is not None:
+            actor.used(f"{call}-done")
+
+
+_SYSTEMS: dict[int, ExternalSystem] = {}
+
+
+def enter(number: int, system: ExternalSystem) -> None:
+    """Let pickled connectors find the system of their world."""
+    if number in _SYSTEMS:
+        raise RuntimeError(f"world {number} is being simulated already")
+    _SYSTEMS[number] = system
+
+
+def leave(number: int) -> None:
+    """The world is over."""
+    _SYSTEMS.pop(number, None)
+
+
+def system_of(number: int) -> ExternalSystem:
+    """The system that belongs to a world."""
+    return _SYSTEMS[number]

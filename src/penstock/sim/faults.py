@@ -1,0 +1,202 @@
+"""Everything that can go wrong in a world. Drawn from the seed, printed in the header, struck at its time.
+
+A world first draws which kinds of fault it has at all: many faults of one kind find other bugs than a few of each. All
+faults strike, and end, within the safety phase; what comes after it is free of them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from random import Random
+from typing import assert_never
+
+from penstock.sim.background import Pace
+from penstock.sim.disk import Disk
+from penstock.sim.external import ExternalSystem
+from penstock.sim.network import Network
+from penstock.sim.slots import Notice, SlotHost
+from penstock.sim.world import Fuse, World
+
+MASTER = "master"
+
+CALLS = ("send", "send", "receive", "submit", "collect", "write", "write-done", "read", "connect", "commit", "prepare")
+"""Where a slot may die in the middle of a turn or of background work."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SlotCrash:
+    """A slot's process dies between two turns."""
+
+    at_ms: int
+    slot: int
+    notice: Notice
+
+
+@dataclass(frozen=True, kw_only=True)
+class CrashInCall:
+    """A slot's process dies at the n-th call of a port from here on: in the middle of a turn, or of background work."""
+
+    at_ms: int
+    slot: int
+    call: str
+    calls: int
+    notice: Notice
+
+
+@dataclass(frozen=True, kw_only=True)
+class StorageErrors:
+    """A share of all storage calls raises for a while, having done nothing, or having done all."""
+
+    at_ms: int
+    for_ms: int
+    share: float
+    after: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class SlowStorage:
+    """Background work takes up to `by_ms` longer for a while."""
+
+    at_ms: int
+    for_ms: int
+    by_ms: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class SinkErrors:
+    """A share of all calls of the external system raises for a while, having done nothing, or having done all."""
+
+    at_ms: int
+    for_ms: int
+    share: float
+    after: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConnectionLoss:
+    """A connection breaks; what is on its way is lost. What is sent before it works again is lost too, or held back."""
+
+    at_ms: int
+    for_ms: int
+    slot: int
+    peer: int | None
+    """None: the master."""
+    holds_back: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class SlotPause:
+    """A slot gets no processor for a while, and then goes on as if nothing had been."""
+
+    at_ms: int
+    for_ms: int
+    slot: int
+
+
+Fault = SlotCrash | CrashInCall | StorageErrors | SlowStorage | SinkErrors | ConnectionLoss | SlotPause
+
+
+def end_ms(fault: Fault) -> int:
+    """When a fault is over. A process that is to die in a call may wait for that call as long as it likes."""
+    return fault.at_ms + (0 if isinstance(fault, SlotCrash | CrashInCall) else fault.for_ms)
+
+
+def draw_faults(random: Random, *, parallelism: int, safety_ms: int) -> tuple[Fault, ...]:
+    """The faults of a world, by time."""
+    kinds = [kind for kind in range(7) if random.random() < 0.4]
+    if not kinds:
+        return ()
+    count = random.choice((1, 2, 3, 4, 6, 8))
+    faults = [_draw_fault(random, random.choice(kinds), parallelism, safety_ms) for _ in range(count)]
+    return tuple(sorted(faults, key=lambda fault: fault.at_ms))
+
+
+def _draw_fault(random: Random, kind: int, parallelism: int, safety_ms: int) -> Fault:
+    at_ms = random.randint(0, safety_ms)
+    slot = random.randrange(parallelism)
+    for_ms = random.choice((random.randint(1, 300), random.randint(100, 6_000)))
+    notice = random.choice((Notice.TOLD, Notice.TOLD, Notice.SILENT, Notice.AGAIN))
+    share = random.choice((0.05, 0.3, 1.0))
+    after = random.random() < 0.5
+    match kind:
+        case 0:
+            return SlotCrash(at_ms=at_ms, slot=slot, notice=notice)
+        case 1:
+            calls = random.choice((1, random.randint(1, 10), random.randint(1, 60)))
+            return CrashInCall(at_ms=at_ms, slot=slot, call=random.choice(CALLS), calls=calls, notice=notice)
+        case 2:
+            return StorageErrors(at_ms=at_ms, for_ms=for_ms, share=share, after=after)
+        case 3:
+            return SlowStorage(at_ms=at_ms, for_ms=for_ms, by_ms=random.choice((20, 300, 3_000)))
+        case 4:
+            return SinkErrors(at_ms=at_ms, for_ms=for_ms, share=share, after=after)
+        case 5:
+            peer = random.choice((None, *(other for other in range(parallelism) if other != slot)))
+            holds_back = random.random() < 0.5
+            return ConnectionLoss(at_ms=at_ms, for_ms=for_ms, slot=slot, peer=peer, holds_back=holds_back)
+        case _:
+            return SlotPause(at_ms=at_ms, for_ms=for_ms, slot=slot)
+
+
+class Injector:
+    """Makes the faults happen."""
+
+    def __init__(
+        self,
+        world: World,
+        *,
+        host: SlotHost,
+        network: Network,
+        disk: Disk,
+        external: ExternalSystem,
+        pace: Pace,
+    ) -> None:
+        self._world = world
+        self._host = host
+        self._network = network
+        self._disk = disk
+        self._external = external
+        self._pace = pace
+
+    def schedule(self, faults: tuple[Fault, ...]) -> None:
+        """Put all faults on the heap."""
+        for fault in faults:
+            self._world.at(fault.at_ms * 1_000, lambda fault=fault: self._strike(fault))  # type: ignore[misc]
+
+    def disarm(self) -> None:
+        """No slot dies from here on, not even one that was told to at its next call."""
+        for actor in self._host.living.values():
+            actor.fuse = None
+
+    def _strike(self, fault: Fault) -> None:
+        self._world.note("fault", repr(fault))
+        match fault:
+            case SlotCrash():
+                slot = self._host.current(fault.slot)
+                if slot is not None:
+                    self._host.crash(slot, fault.notice)
+            case CrashInCall():
+                slot = self._host.current(fault.slot)
+                if slot is not None:
+                    self._host.notice = fault.notice
+                    self._host.living[slot].fuse = Fuse(fault.call, fault.calls)
+            case StorageErrors():
+                self._disk.fail(for_us=fault.for_ms * 1_000, share=fault.share, after=fault.after)
+            case SlowStorage():
+                self._pace.slow_down(for_us=fault.for_ms * 1_000, by_us=fault.by_ms * 1_000)
+            case SinkErrors():
+                self._external.fail(for_us=fault.for_ms * 1_000, share=fault.share, after=fault.after)
+            case ConnectionLoss():
+                self._cut(fault)
+            case SlotPause():
+                slot = self._host.current(fault.slot)
+                if slot is not None:
+                    self._host.living[slot].pause(fault.for_ms * 1_000)
+            case _:
+                assert_never(fault)
+
+    def _cut(self, fault: ConnectionLoss) -> None:
+        slot = self._host.current(fault.slot)
+        peer = MASTER if fault.peer is None else self._host.current(fault.peer)
+        if slot is not None and peer is not None:
+            self._network.cut(str(slot), str(peer), for_us=fault.for_ms * 1_000, holds_back=fault.holds_back)

@@ -1,0 +1,64 @@
+"""What a reader of a failing world sees, and the drivers' own logs, in which an error is a violation."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from penstock.core.messages import Credit, Deploy, Heartbeat
+from penstock.sim.network import Tap
+from penstock.sim.rules import Rule
+from penstock.sim.world import World
+from penstock.wire.codec import decode_element, decode_to_master, decode_to_slot
+from penstock.wire.frames import Kind, unpack
+
+
+class _WorldHandler(logging.Handler):
+    """Puts the records of our loggers into a world's log."""
+
+    def __init__(self, world: World) -> None:
+        super().__init__(logging.INFO)
+        self._world = world
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """An error means lost, corrupt or unavailable data: no world may have one."""
+        who = self._world.acting.name if self._world.acting is not None else "world"
+        text = record.getMessage()
+        if record.levelno >= logging.ERROR:
+            self._world.violate(Rule.NO_BUG, f"{who} logged an error: {text}")
+        else:
+            self._world.note(who, f"{record.levelname.lower()}: {text}")
+
+
+@contextmanager
+def watch_logs(world: World) -> Iterator[None]:
+    """While this is open, what our code logs goes to the world, and nowhere else."""
+    logger = logging.getLogger("penstock")
+    handler = _WorldHandler(world)
+    level, propagate = logger.level, logger.propagate
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
+    logger.propagate = False
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
+        logger.setLevel(level)
+        logger.propagate = propagate
+
+
+def watch_messages(world: World, *, master: str) -> Tap:
+    """A tap that notes what the processes say to each other, heartbeats, credits and data aside."""
+
+    def tap(sender: str, receiver: str, frames: list[bytes]) -> None:
+        for header, payload in unpack(frames):
+            if header.kind is Kind.CONTROL:
+                message = decode_to_slot(payload) if sender == master else decode_to_master(payload)
+                text = f"Deploy(epoch={message.epoch})" if isinstance(message, Deploy) else str(message)
+                if not isinstance(message, Heartbeat | Credit):
+                    world.say(sender, f"-> {receiver}: {text[:300]}")
+            elif header.kind is Kind.ELEMENT:
+                world.say(sender, f"-> {receiver}: {header.channel} {decode_element(payload)}")
+
+    return tap

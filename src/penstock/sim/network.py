@@ -1,0 +1,163 @@
+"""The network of a world: keeps order between two processes, takes its time, and loses connections.
+
+What is sent from one process to another arrives in order. It may be lost, never with a sign of it: when a connection
+breaks, what is on its way vanishes, and what is sent before it works again vanishes too or is held back until then.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+
+from penstock.ports import Frame
+from penstock.sim.world import Actor, World
+
+ADDRESS_PREFIX = "sim:"
+
+
+class _Parcel:
+    """One message on its way."""
+
+    __slots__ = ("frames", "lost")
+
+    def __init__(self, frames: list[Frame]) -> None:
+        self.frames = frames
+        self.lost = False
+
+
+class _Wire:
+    """One direction between two processes."""
+
+    __slots__ = ("down_until_us", "holds_back", "last_us", "parcels")
+
+    def __init__(self) -> None:
+        self.parcels: deque[_Parcel] = deque()
+        self.last_us = 0
+        self.down_until_us = 0
+        self.holds_back = False
+
+    def lose(self, first: int) -> None:
+        """Everything on its way is lost, from the first-th parcel on."""
+        for parcel in list(self.parcels)[first:]:
+            parcel.lost = True
+
+
+Tap = Callable[[str, str, list[bytes]], None]
+"""Called with sender, receiver and frames of whatever is sent."""
+
+
+class Network:
+    """All connections of a world."""
+
+    def __init__(self, world: World, *, latency_us: tuple[int, int], spike_share: float = 0.0) -> None:
+        self._world = world
+        self._latency_us = latency_us
+        self._spike_share = spike_share
+        self._ends: dict[str, SimTransport] = {}
+        self._wires: dict[tuple[str, str], _Wire] = {}
+        self.taps: list[Tap] = []
+        self.messages = 0
+
+    def transport(self, actor: Actor) -> SimTransport:
+        """The end of the network at a process."""
+        end = SimTransport(self, actor)
+        self._ends[actor.name] = end
+        return end
+
+    def cut(self, one: str, other: str, *, for_us: int, holds_back: bool) -> None:
+        """Break the connection between two processes, both ways. With `holds_back` what is sent meanwhile arrives when
+        it works again; otherwise it is lost."""
+        for pair in ((one, other), (other, one)):
+            wire = self._wire(*pair)
+            wire.lose(0)
+            wire.down_until_us = max(wire.down_until_us, self._world.now_us + for_us)
+            wire.holds_back = holds_back
+
+    def died(self, name: str) -> None:
+        """A process is gone: what it sent last may not have left its host."""
+        for (sender, _), wire in self._wires.items():
+            if sender == name and wire.parcels:
+                wire.lose(self._world.random.randint(0, len(wire.parcels)))
+        self._ends.pop(name, None)
+
+    def forget(self, sender: str, receiver: str) -> None:
+        """The sender closed its side: what has not left yet is lost."""
+        wire = self._wire(sender, receiver)
+        wire.lose(self._world.random.randint(0, len(wire.parcels)))
+
+    def send(self, sender: str, receiver: str, frames: list[bytes]) -> None:
+        """Put one message on its way."""
+        world = self._world
+        self.messages += 1
+        world.trace("send", f"{sender}>{receiver}", b"|".join(frames))
+        for tap in self.taps:
+            tap(sender, receiver, frames)
+        wire = self._wire(sender, receiver)
+        leaves_us = world.now_us
+        if wire.down_until_us > leaves_us:
+            if not wire.holds_back:
+                return
+            leaves_us = wire.down_until_us
+        latency_us = world.between(*self._latency_us)
+        if world.random.random() < self._spike_share:
+            latency_us += world.between(10_000, 200_000)
+        wire.last_us = max(wire.last_us + 1, leaves_us + latency_us)
+        wire.parcels.append(_Parcel(list(frames)))
+        world.at(wire.last_us, lambda: self._arrive(sender, receiver, wire))
+
+    def _arrive(self, sender: str, receiver: str, wire: _Wire) -> None:
+        # Arrivals of one wire are on the heap in the order of its parcels, so the oldest parcel is the one.
+        parcel = wire.parcels.popleft()
+        end = self._ends.get(receiver)
+        if parcel.lost or end is None:
+            return
+        end.deliver(sender, parcel.frames)
+
+    def _wire(self, sender: str, receiver: str) -> _Wire:
+        return self._wires.setdefault((sender, receiver), _Wire())
+
+
+class SimTransport:
+    """`Transport` of one actor."""
+
+    def __init__(self, network: Network, actor: Actor) -> None:
+        self._network = network
+        self._actor = actor
+        self._connected: dict[str, None] = {}
+        self._callers: dict[str, None] = {}
+        self._inbox: list[tuple[str, list[Frame]]] = []
+        self.ipc_address: str | None = f"{ADDRESS_PREFIX}{actor.name}"
+
+    def connect(self, peer: str, address: str) -> None:
+        """Make `peer` reachable. Its address is its name."""
+        self._actor.used("connect")
+        if address != f"{ADDRESS_PREFIX}{peer}":
+            raise ValueError(f"{peer} cannot be reached at {address!r}")
+        self._connected[peer] = None
+
+    def disconnect(self, peer: str) -> None:
+        """Forget `peer`; what was not yet sent is dropped."""
+        self._actor.used("disconnect")
+        if peer in self._connected:
+            del self._connected[peer]
+            self._network.forget(self._actor.name, peer)
+        self._callers.pop(peer, None)
+
+    def send(self, peer: str, frames: Sequence[Frame]) -> None:
+        """Queue one message."""
+        self._actor.used("send")
+        if peer in self._connected or peer in self._callers:
+            self._network.send(self._actor.name, peer, [bytes(memoryview(frame)) for frame in frames])
+
+    def receive(self) -> list[tuple[str, list[Frame]]]:
+        """Every message that has arrived, oldest first."""
+        arrived, self._inbox = self._inbox, []
+        if arrived:
+            self._actor.used("receive")
+        return arrived
+
+    def deliver(self, sender: str, frames: list[Frame]) -> None:
+        """A message has come."""
+        self._callers[sender] = None
+        self._inbox.append((sender, frames))
+        self._actor.wake()

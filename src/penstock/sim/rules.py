@@ -1,0 +1,34 @@
+"""The rules that a simulated job is held to, and how a broken one is told."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+
+class Rule(Enum):
+    """What must hold in every world. The value is what people read."""
+
+    EXACTLY_ONCE = "every input record shows in the output exactly once"
+    KEY_ORDER = "records of one key keep their order"
+    CHECKPOINT_IDS = "checkpoint ids grow, and checkpoints complete in their order"
+    EARLY_COMMIT = "nothing is committed or announced before its checkpoint is durable"
+    FENCING = "an earlier attempt changes nothing that a later one has taken over"
+    RESTORABLE = "a recorded checkpoint has all its files"
+    NO_ORPHANS = "no file is left that no retained checkpoint refers to"
+    LIVENESS = "without faults the job comes to its end"
+    NO_LIVELOCK = "an actor that asks for another turn makes progress"
+    NO_BUG = "no driver raises, contradicts itself or logs an error"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Violation:
+    """A rule that did not hold."""
+
+    rule: Rule
+    at_ms: int
+    """Virtual milliseconds since the world began."""
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.rule.name}: {self.rule.value}, but at {self.at_ms} ms: {self.text}"

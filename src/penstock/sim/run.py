@@ -1,0 +1,228 @@
+"""One seed, one world: draw it, run it, check it.
+
+safety phase      faults strike; nothing wrong may happen
+liveness phase    no faults; the job must come to its end in bounded virtual time
+quiet             the job has ended; every process must leave, and no file may be left
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from penstock.api.connector import Sink
+from penstock.core.ids import JobId, SlotId
+from penstock.core.job.events import JobState
+from penstock.runtime.master import MasterDriver, MasterPorts
+from penstock.runtime.slot import SlotAddress, SlotDriver, SlotPorts
+from penstock.settings import Retention
+from penstock.sim.background import Pace, SimBackground
+from penstock.sim.checkers import CommitChecker, Ledger, MessageChecker, check_files, check_order, check_output
+from penstock.sim.clock import SimClock
+from penstock.sim.disk import Disk
+from penstock.sim.external import ExternalSystem, enter, leave
+from penstock.sim.faults import MASTER, Injector
+from penstock.sim.jobs import SimSink, expected_rows, make_inputs, make_plan
+from penstock.sim.logs import watch_logs, watch_messages
+from penstock.sim.network import ADDRESS_PREFIX, Network
+from penstock.sim.rules import Rule, Violation
+from penstock.sim.scenario import Scenario, draw_scenario
+from penstock.sim.slots import SlotHost
+from penstock.sim.world import Actor, World, seeded
+
+JOB = JobId("job")
+
+QUIET_US = 60_000_000
+"""How long processes may take to leave when the job has ended."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Result:
+    """How a world went."""
+
+    seed: int
+    violations: tuple[Violation, ...]
+    outcome: JobState | None
+    crashes: int
+    checkpoints: int
+    """How many became durable."""
+    attempts: int
+    virtual_ms: int
+    digest: str
+    """Of everything that happened, in order. The same seed gives the same digest."""
+    header: tuple[str, ...]
+    log: tuple[str, ...]
+
+    @property
+    def reproduce(self) -> str:
+        """The command that runs this world again."""
+        return f"penstock sim --seeds 1 --first-seed {self.seed}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Parts:
+    """What a world is made of. A test puts in a part that is wrong on purpose, to see a checker find it."""
+
+    disk: Callable[[World], Disk] = Disk
+    sink: Callable[[int], Sink] = SimSink
+
+
+SOUND = Parts()
+"""The parts of a world in which nothing is wrong but what its faults say."""
+
+
+def run_seed(seed: int, *, keep_log: bool = False) -> Result:
+    """Run the world of a seed to its end."""
+    return run_scenario(scenario_of(seed), keep_log=keep_log)
+
+
+def scenario_of(seed: int) -> Scenario:
+    """Everything that a seed decides before its world begins."""
+    return draw_scenario(seed, seeded(seed))
+
+
+def run_scenario(scenario: Scenario, *, parts: Parts = SOUND, keep_log: bool = False) -> Result:
+    """Run the world of a scenario to its end."""
+    simulation = Simulation(scenario, parts, keep_log=keep_log)
+    enter(scenario.seed, simulation.external)
+    try:
+        with watch_logs(simulation.world):
+            simulation.run()
+    finally:
+        leave(scenario.seed)
+    return simulation.result()
+
+
+class Simulation:
+    """One world with one job in it."""
+
+    def __init__(self, scenario: Scenario, parts: Parts, *, keep_log: bool) -> None:
+        self._scenario = scenario
+        self.world = World(scenario.world_seed, keep_log=keep_log)
+        self.external = ExternalSystem(self.world)
+        self.external.inputs = make_inputs(scenario.workload)
+        self.disk = parts.disk(self.world)
+        self.pace = Pace(self.world, work_us=scenario.work_us)
+        self.network = Network(self.world, latency_us=scenario.latency_us, spike_share=scenario.spike_share)
+        self.host = SlotHost(
+            self.world,
+            build=self._build_slot,
+            died=self.network.died,
+            start_us=scenario.start_us,
+            failing_starts=scenario.failing_starts,
+        )
+        self.ledger = Ledger(self.world, self.disk, JOB)
+        self.messages = MessageChecker(self.world, self.ledger, master=MASTER)
+        self.network.taps.append(self.messages)
+        if keep_log:
+            self.network.taps.append(watch_messages(self.world, master=MASTER))
+        CommitChecker(self.world, self.ledger, self.external)
+        self._sink = parts.sink(scenario.seed)
+        self.master = self._build_master()
+
+    def run(self) -> None:
+        """Through all phases."""
+        world, scenario = self.world, self._scenario
+        injector = Injector(
+            world, host=self.host, network=self.network, disk=self.disk, external=self.external, pace=self.pace
+        )
+        injector.schedule(scenario.faults)
+        world.at(scenario.calm_from_ms * 1_000, injector.disarm)
+        if scenario.cancel_at_ms is not None:
+            world.at(scenario.cancel_at_ms * 1_000, self._cancel)
+        self.master.start(world.now())
+        self._master_actor.wake()
+        ended = world.run(self._has_ended, until_us=scenario.deadline_ms * 1_000)
+        if world.stopped:
+            return
+        if not ended:
+            world.violate(Rule.LIVENESS, f"the job had not ended by {scenario.deadline_ms} ms: {self.master.view()}")
+            return
+        # The master's process goes away with the job.
+        self._master_actor.die()
+        world.note(MASTER, f"job ended: {self.master.outcome}")
+        if not world.run(lambda: self.host.is_empty, until_us=world.now_us + QUIET_US) and not world.stopped:
+            names = ", ".join(str(slot) for slot in self.host.living)
+            world.violate(Rule.LIVENESS, f"slots did not leave when the job had ended: {names}")
+        self._check_end()
+
+    def result(self) -> Result:
+        """How it went."""
+        return Result(
+            seed=self._scenario.seed,
+            violations=tuple(self.world.violations),
+            outcome=self.master.outcome,
+            crashes=self.host.crashes,
+            checkpoints=len(self.ledger.durable),
+            attempts=self.messages.attempts,
+            virtual_ms=self.world.now_ms,
+            digest=self.world.digest,
+            header=tuple(self._scenario.header()),
+            log=tuple(self.world.log),
+        )
+
+    # --- the parts -----------------------------------------------------------------------
+
+    def _build_master(self) -> MasterDriver:
+        scenario = self._scenario
+        actor = self._master_actor = Actor(self.world, MASTER)
+        self.host.wake_master = actor.wake
+        parallelism = scenario.settings.parallelism
+        driver = MasterDriver(
+            job=JOB,
+            plan=make_plan(scenario.workload, world=scenario.seed, parallelism=parallelism, sink=self._sink),
+            settings=scenario.settings,
+            ports=MasterPorts(
+                clock=SimClock(self.world),
+                transport=self.network.transport(actor),
+                background=SimBackground(actor, self.pace),
+                store=self.disk.store(actor),
+                slots=self.host,
+            ),
+            draws=tuple(self.world.random.random() for _ in range(64)),
+        )
+        actor.driver = driver
+        return driver
+
+    def _build_slot(self, slot: SlotId, actor: Actor) -> SlotDriver:
+        transport = self.network.transport(actor)
+        return SlotDriver(
+            slot,
+            job=JOB,
+            settings=self._scenario.settings,
+            ports=SlotPorts(
+                clock=SimClock(self.world),
+                transport=transport,
+                background=SimBackground(actor, self.pace),
+                store=self.disk.store(actor),
+            ),
+            address=SlotAddress(
+                host="sim", pid=self.world.random.randint(2, 99_999), ipc_address=transport.ipc_address
+            ),
+            master_address=f"{ADDRESS_PREFIX}{MASTER}",
+        )
+
+    # --- the end -----------------------------------------------------------------------
+
+    def _has_ended(self) -> bool:
+        return self.master.outcome is not None
+
+    def _cancel(self) -> None:
+        self.world.note("user", "cancels the job")
+        self.master.cancel()
+        self._master_actor.wake()
+
+    def _check_end(self) -> None:
+        world, workload, outcome = self.world, self._scenario.workload, self.master.outcome
+        may_cancel = self._scenario.cancel_at_ms is not None
+        if outcome is not JobState.FINISHED and not (outcome is JobState.CANCELLED and may_cancel):
+            world.violate(Rule.LIVENESS, f"the job ended as {outcome}: {self.master.view()}")
+        committed = list(self.external.committed.values())
+        expected = expected_rows(workload, self.external.inputs)
+        check_output(world, committed, expected, complete=outcome is JobState.FINISHED)
+        check_order(world, committed, workload)
+        retention = self._scenario.settings.checkpoint.retention
+        kept = (outcome is JobState.CANCELLED and retention is Retention.KEEP) or (
+            outcome is JobState.FAILED and retention is not Retention.DELETE
+        )
+        check_files(world, self.disk, JOB, kept=kept)

@@ -1,0 +1,152 @@
+"""What the seed decides before a world begins: the job, its settings, the network's and storage's pace, the faults."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from random import Random
+
+from penstock.settings import (
+    CheckpointSettings,
+    ExponentialDelay,
+    FixedDelay,
+    JobSettings,
+    NetworkSettings,
+    Restart,
+    Retention,
+    SlotSettings,
+)
+from penstock.sim.faults import Fault, draw_faults, end_ms
+from penstock.sim.jobs import TICK_US, Shape, Workload
+
+LIVENESS_MS = 120_000
+"""How long the job may take once all faults are over."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scenario:
+    """All drawn parameters of a world. Equal scenarios run equally."""
+
+    seed: int
+    world_seed: int
+    """Decides every delay and every order of events."""
+    workload: Workload
+    settings: JobSettings
+    latency_us: tuple[int, int]
+    spike_share: float
+    """The part of all messages that are late by up to 200 ms."""
+    work_us: tuple[int, int]
+    """Time of half a piece of background work."""
+    start_us: tuple[int, int]
+    """Time until a slot is up."""
+    failing_starts: int
+    """How many times a replaced slot does not come up."""
+    cancel_at_ms: int | None
+    """When the user cancels the job; None: never."""
+    safety_ms: int
+    """No fault begins after this."""
+    faults: tuple[Fault, ...]
+
+    @property
+    def calm_from_ms(self) -> int:
+        """From here on nothing goes wrong."""
+        return max([self.safety_ms, *(end_ms(fault) for fault in self.faults)])
+
+    @property
+    def deadline_ms(self) -> int:
+        """The job must have ended by then."""
+        return self.calm_from_ms + LIVENESS_MS
+
+    def header(self) -> list[str]:
+        """Every parameter, one line each."""
+        lines = [f"seed {self.seed}"]
+        lines += [
+            f"  {field.name}: {getattr(self, field.name)}"
+            for field in fields(self)
+            if field.name not in ("seed", "faults", "settings")
+        ]
+        lines += [f"  {field.name}: {getattr(self.settings, field.name)}" for field in fields(self.settings)]
+        lines += [f"  fault: {fault}" for fault in self.faults] or ["  no faults"]
+        return lines
+
+
+def draw_scenario(seed: int, random: Random) -> Scenario:
+    """The scenario of a seed."""
+    parallelism = random.choice((1, 2, 2, 3, 4))
+    duration_ms = random.choice((1_000, 2_000, 4_000))
+    workload = _draw_workload(random, parallelism, duration_ms)
+    return Scenario(
+        seed=seed,
+        world_seed=random.getrandbits(64),
+        workload=workload,
+        settings=_draw_settings(random, parallelism, workload.batch_rows),
+        latency_us=(20, random.choice((100, 1_000, 10_000))),
+        spike_share=random.choice((0.0, 0.0, 0.02)),
+        work_us=(50, random.choice((500, 5_000, 30_000))),
+        start_us=(1_000, random.choice((20_000, 400_000))),
+        failing_starts=random.choice((0, 0, 0, 1, 2)),
+        cancel_at_ms=random.randint(0, 2 * duration_ms) if random.random() < 0.1 else None,
+        safety_ms=duration_ms,
+        faults=draw_faults(random, parallelism=parallelism, safety_ms=duration_ms),
+    )
+
+
+def _draw_workload(random: Random, parallelism: int, duration_ms: int) -> Workload:
+    splits = random.randint(1, parallelism + 2)
+    batch_rows = random.choice((1, 4, 16, 64))
+    batches = random.choice((5, 20, 40))
+    burst = random.choice((1, 3, 10))
+    readers = min(parallelism, splits)
+    pauses = max(1, splits * batches // readers // burst)
+    return Workload(
+        shape=random.choice(tuple(Shape)),
+        splits=splits,
+        rows=batch_rows * batches - random.randint(0, batch_rows - 1),
+        keys=random.choice((1, 3, 20)),
+        salt=random.getrandbits(32),
+        batch_rows=batch_rows,
+        burst=burst,
+        pause_ms=max(1, duration_ms // pauses),
+        window_us=TICK_US * random.choice((7, 50, 400)),
+        disorder_us=TICK_US * random.choice((0, 5, 60)),
+    )
+
+
+def _draw_settings(random: Random, parallelism: int, batch_rows: int) -> JobSettings:
+    channel_bytes = random.choice((64, 600, 4_000, 1 << 20))
+    return JobSettings(
+        parallelism=parallelism,
+        source_batch_rows=random.choice((max(1, batch_rows // 2), batch_rows, 65_536)),
+        checkpoint=_draw_checkpoint(random),
+        restart=_draw_restart(random),
+        network=NetworkSettings(
+            channel_bytes=channel_bytes,
+            output_bytes=random.choice((1, channel_bytes, 4 * channel_bytes)),
+            batch_bytes=random.choice((max(1, channel_bytes // 4), channel_bytes)),
+        ),
+        slot=SlotSettings(
+            start_timeout_ms=30_000,
+            heartbeat_interval_ms=random.choice((100, 300)),
+            heartbeat_timeout_ms=random.choice((1_000, 3_000)),
+            cancel_timeout_ms=random.choice((1_000, 4_000)),
+            deploy_timeout_ms=random.choice((2_000, 10_000)),
+        ),
+    )
+
+
+def _draw_checkpoint(random: Random) -> CheckpointSettings:
+    return CheckpointSettings(
+        interval_ms=random.choice((None, 50, 200, 500, 2_000)),
+        timeout_ms=random.choice((300, 2_000, 10_000)),
+        min_pause_ms=random.choice((0, 0, 100)),
+        max_concurrent=random.choice((1, 1, 2, 4)),
+        tolerable_failures=random.choice((0, 2, None, None)),
+        num_retained=random.choice((1, 1, 3)),
+        retention=random.choice(tuple(Retention)),
+        inline_threshold_bytes=random.choice((0, 200, 20_480)),
+    )
+
+
+def _draw_restart(random: Random) -> Restart:
+    if random.random() < 0.3:
+        return FixedDelay(attempts=1_000_000, delay_ms=random.choice((0, 10, 500)))
+    return ExponentialDelay(initial_ms=random.choice((10, 200)), max_ms=2_000, reset_after_ms=20_000)

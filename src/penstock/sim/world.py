@@ -1,0 +1,268 @@
+"""The simulated world: virtual time, one source of chance, one heap of timed events, and actors that take turns.
+
+    heap ──► event ──► message delivered / work done / fault strikes ──► actor woken ──► its driver takes a turn
+      ▲                                                                                      │
+      └───────────────────────── what the ports were asked to do, at random delays ◄─────────┘
+
+Rules of this file:
+* Nothing here reads a clock or draws a number that the seed does not decide. Virtual time is kept in microseconds, so
+  that things which happen in one millisecond still have an order; drivers see milliseconds.
+* An actor is one process: the job master or one life of a slot. It takes a turn when something arrived for it, when the
+  time that its last turn asked for has come, never while it is paused, never again once it is dead.
+* Every event goes into a running digest. Two runs of one seed must end with the same digest.
+
+Not handled here: what a message, a file or a fault is. The ports and `faults` put their events on the heap.
+"""
+
+from __future__ import annotations
+
+import heapq
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from random import Random
+from typing import Protocol
+
+import xxhash
+
+from penstock.core.ids import Instant
+from penstock.sim.rules import Rule, Violation
+
+BEGINNING_MS = 1_700_000_000_000
+"""What the clocks show when a world begins."""
+
+IDLE_TURNS_ALLOWED = 1_000
+"""A driver that asks for so many turns at once, one after another, without using a port, is caught in a loop."""
+
+
+def seeded(seed: int) -> Random:
+    """Chance, as that seed decides it."""
+    return Random(seed)
+
+
+class Crash(BaseException):
+    """The process dies here. Not an `Exception`, so that no driver can mistake it for a failure it may handle."""
+
+
+class Driver(Protocol):
+    """What an actor runs."""
+
+    def turn(self, now: Instant) -> Instant | None:
+        """Do a bounded amount of work; say when to be called again at the latest."""
+        ...
+
+
+class World:
+    """Time, chance and the queue of what is going to happen."""
+
+    def __init__(self, seed: int, *, keep_log: bool = False) -> None:
+        self.random = Random(seed)
+        self.now_us = 0
+        self.violations: list[Violation] = []
+        self.log: list[str] = []
+        self.stopped = False
+        """Set by a violation after which going on makes no sense."""
+        self.acting: Actor | None = None
+        """Whose turn or background work runs at this moment."""
+        self._keep_log = keep_log
+        self._heap: list[tuple[int, int, Callable[[], None]]] = []
+        self._pushed = 0
+        self._digest = xxhash.xxh3_64()
+
+    # --- time -----------------------------------------------------------------------
+
+    @property
+    def now_ms(self) -> int:
+        """Virtual milliseconds since the world began."""
+        return self.now_us // 1_000
+
+    def now(self) -> Instant:
+        """What every clock in the world shows."""
+        return Instant(BEGINNING_MS + self.now_us // 1_000)
+
+    def at(self, time_us: int, action: Callable[[], None]) -> None:
+        """Have `action` happen at a point in time; what is pushed first happens first."""
+        self._pushed += 1
+        heapq.heappush(self._heap, (max(time_us, self.now_us), self._pushed, action))
+
+    def after(self, delay_us: int, action: Callable[[], None]) -> None:
+        """Have `action` happen `delay_us` from here."""
+        self.at(self.now_us + delay_us, action)
+
+    def between(self, least_us: int, most_us: int) -> int:
+        """A delay drawn evenly."""
+        return self.random.randint(least_us, most_us)
+
+    def run(self, done: Callable[[], bool], *, until_us: int) -> bool:
+        """Let things happen until `done` (true), or until the time or the events have run out, or the world stopped."""
+        heap = self._heap
+        while heap and not self.stopped:
+            if done():
+                return True
+            time_us, _, action = heapq.heappop(heap)
+            if time_us > until_us:
+                self.at(time_us, action)
+                self.now_us = until_us
+                return False
+            self.now_us = time_us
+            action()
+        return not self.stopped and done()
+
+    # --- what people and checkers see -----------------------------------------------------------------------
+
+    def trace(self, kind: str, who: str, detail: bytes = b"") -> None:
+        """Put an event into the digest."""
+        self._digest.update(f"{self.now_us} {kind} {who} ".encode())
+        self._digest.update(detail)
+
+    def note(self, who: str, text: str) -> None:
+        """An event that a reader of the log wants to see; also goes into the digest."""
+        self.trace("note", who, text.encode())
+        self.say(who, text)
+
+    def say(self, who: str, text: str) -> None:
+        """Something that only a reader of the log wants to know."""
+        if self._keep_log:
+            self.log.append(f"{self.now_us / 1_000:12.3f}  {who:<12}  {text}")
+
+    @property
+    def digest(self) -> str:
+        """Of everything that happened so far."""
+        return self._digest.hexdigest()
+
+    def violate(self, rule: Rule, text: str) -> None:
+        """A rule did not hold."""
+        self.violations.append(Violation(rule=rule, at_ms=self.now_ms, text=text))
+        self.note("world", f"VIOLATION {rule.name}: {text}")
+
+    def stop(self, rule: Rule, text: str) -> None:
+        """A rule did not hold, and nothing that would follow means anything."""
+        self.violate(rule, text)
+        self.stopped = True
+
+    @contextmanager
+    def as_actor(self, actor: Actor) -> Iterator[None]:
+        """While this is open, what happens is done by `actor`."""
+        before, self.acting = self.acting, actor
+        try:
+            yield
+        finally:
+            self.acting = before
+
+
+class Fuse:
+    """Kills an actor in the middle of something: at the n-th call of a port."""
+
+    def __init__(self, call: str, calls_left: int) -> None:
+        self._call = call
+        self._calls_left = calls_left
+
+    def burn(self, call: str) -> bool:
+        """Count a call; true if this is the one."""
+        if call != self._call:
+            return False
+        self._calls_left -= 1
+        return self._calls_left <= 0
+
+
+class Actor:
+    """One simulated process. Its ports hang on it: they die, pause and count with it."""
+
+    def __init__(self, world: World, name: str) -> None:
+        self.world = world
+        self.name = name
+        self.alive = True
+        self.driver: Driver | None = None
+        self.fuse: Fuse | None = None
+        self.on_crash: Callable[[], None] = self.die
+        """What the host does about a `Crash`."""
+        self.after_turn: Callable[[], None] = lambda: None
+        self.turns = 0
+        self._port_calls = 0
+        self._idle_turns = 0
+        self._paused_until_us = 0
+        self._next_turn_us: int | None = None
+
+    def die(self) -> None:
+        """Be no more. Whatever was scheduled for this actor finds it dead."""
+        self.alive = False
+        self.driver = None
+
+    def pause(self, for_us: int) -> None:
+        """Get no processor for a while, like a process that was sent SIGSTOP."""
+        self._paused_until_us = max(self._paused_until_us, self.world.now_us + for_us)
+
+    def when_awake(self, action: Callable[[], None]) -> None:
+        """Do `action` here and at once, or as soon as the pause is over, or never if the actor is dead by then."""
+        if not self.alive:
+            return
+        if self.world.now_us < self._paused_until_us:
+            self.world.at(self._paused_until_us, lambda: self.when_awake(action))
+            return
+        action()
+
+    def used(self, call: str) -> None:
+        """A port was called. Raises `Crash` if this is where the actor dies."""
+        self._port_calls += 1
+        if self.fuse is not None and self.fuse.burn(call):
+            self.fuse = None
+            raise Crash(call)
+
+    def wake(self) -> None:
+        """Something arrived: a turn is due very soon."""
+        self.turn_at(self.world.now_us + self.world.between(0, 200))
+
+    def turn_at(self, time_us: int) -> None:
+        """Take a turn at that time, unless one comes sooner."""
+        if self._next_turn_us is None or time_us < self._next_turn_us:
+            self._next_turn_us = time_us
+            self.world.at(time_us, lambda: self._turn_if_due(time_us))
+
+    def _turn_if_due(self, time_us: int) -> None:
+        if self._next_turn_us == time_us:
+            self.when_awake(self._take_turn)
+
+    def _take_turn(self) -> None:
+        driver, world = self.driver, self.world
+        if driver is None:
+            return
+        self._next_turn_us = None
+        self.turns += 1
+        now, calls_before = world.now(), self._port_calls
+        world.trace("turn", self.name)
+        try:
+            with world.as_actor(self):
+                deadline = driver.turn(now)
+                validate = getattr(driver, "validate", None)
+                if validate is not None:
+                    validate()
+        except Crash:
+            self.on_crash()
+            return
+        except Exception:  # noqa: BLE001  # any way out of a turn but a return is a bug of the driver
+            world.stop(Rule.NO_BUG, f"the driver of {self.name} raised\n{traceback.format_exc().rstrip()}")
+            return
+        self._count_idle(deadline, now, calls_before)
+        if deadline is not None:
+            self._plan_next(deadline, now)
+        self.after_turn()
+
+    def _count_idle(self, deadline: Instant | None, now: Instant, calls_before: int) -> None:
+        if deadline is None or deadline > now or self._port_calls > calls_before:
+            self._idle_turns = 0
+            return
+        self._idle_turns += 1
+        if self._idle_turns >= IDLE_TURNS_ALLOWED:
+            self.world.stop(
+                Rule.NO_LIVELOCK,
+                f"{self.name} asked for {self._idle_turns} turns at once, the last with deadline {deadline} at {now}",
+            )
+
+    def _plan_next(self, deadline: Instant, now: Instant) -> None:
+        world = self.world
+        if deadline <= now:
+            self.turn_at(world.now_us + world.between(20, 300))
+            return
+        # A loop is never woken early, and often a little late.
+        late_us = world.between(0, 1_000) if world.random.random() < 0.9 else world.between(0, 20_000)
+        self.turn_at((deadline - BEGINNING_MS) * 1_000 + late_us)

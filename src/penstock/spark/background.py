@@ -1,0 +1,52 @@
+"""Blocking work off the loop: one helper thread per process."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+from penstock.ports import Outcome
+
+
+class ThreadBackground:
+    """`Background` on one daemon thread; `wake` is called from it whenever something has ended."""
+
+    def __init__(self, wake: Callable[[], None], *, name: str) -> None:
+        self._wake = wake
+        self._work: queue.SimpleQueue[tuple[Callable[[], Any], Callable[[Outcome], None]] | None] = queue.SimpleQueue()
+        self._ended: deque[tuple[Callable[[Outcome], None], Outcome]] = deque()
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._thread.start()
+
+    def submit(self, work: Callable[[], Any], done: Callable[[Outcome], None]) -> None:
+        """Run `work`; `done` is called with its outcome by a later `collect`, on the loop."""
+        self._work.put((work, done))
+
+    def collect(self) -> None:
+        """Call `done` for everything that has ended since."""
+        while self._ended:
+            done, outcome = self._ended.popleft()
+            done(outcome)
+
+    def close(self) -> None:
+        """End the thread after the work that is under way; what still waits is dropped."""
+        try:
+            while True:
+                self._work.get_nowait()
+        except queue.Empty:
+            pass
+        self._work.put(None)
+        self._thread.join(timeout=30)
+
+    def _run(self) -> None:
+        while (piece := self._work.get()) is not None:
+            work, done = piece
+            try:
+                outcome = Outcome(value=work())
+            except Exception as error:  # noqa: BLE001  # whatever it was, the loop decides what it means
+                outcome = Outcome(error=error)
+            self._ended.append((done, outcome))
+            self._wake()

@@ -1,0 +1,70 @@
+"""A batch DataFrame as a source: Spark writes it once as Parquet, the slots read the files."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from penstock.api.connector import Source, SourceReader
+from penstock.connectors.splits import parquet_files
+from penstock.core.errors import HostError, InvariantError, UsageError
+from penstock.spark.slots import short_reason
+
+TIMESTAMP_CONF = "spark.sql.parquet.outputTimestampType"
+
+
+class DataFrameSource(Source):
+    """A DataFrame of the user's, before the job starts. `land` turns it into files."""
+
+    def __init__(self, frame: Any) -> None:
+        from pyspark.sql.pandas.types import to_arrow_schema
+
+        if getattr(frame, "isStreaming", False):
+            raise UsageError(
+                "from_dataframe takes a batch DataFrame, this one is streaming",
+                hint="read it with spark.read instead of spark.readStream",
+            )
+        self._frame = frame
+        self._schema: pa.Schema = to_arrow_schema(frame.schema, timezone="UTC")
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The DataFrame's columns, as Arrow types; times are UTC."""
+        return self._schema
+
+    @property
+    def name(self) -> str:
+        """What the step is called unless the user names it."""
+        return "dataframe"
+
+    def land(self, folder: Path) -> Source:
+        """Have Spark write the DataFrame into `folder`; the source over what it wrote."""
+        try:
+            with _microseconds(self._frame.sparkSession):
+                self._frame.write.mode("overwrite").parquet(folder.as_uri())
+        except Exception as error:
+            raise HostError(f"the DataFrame could not be written to {folder}: {short_reason(str(error))}") from error
+        return parquet_files(folder, schema=self._schema)
+
+    def splits(self, parallelism: int) -> list[bytes]:
+        """Never asked: the source that `land` returns is."""
+        raise InvariantError(f"a DataFrame was asked for {parallelism} splits before it was written down")
+
+    def open(self, splits: Sequence[bytes]) -> SourceReader:
+        """Never asked: the source that `land` returns is."""
+        raise InvariantError(f"a DataFrame was opened for {len(splits)} splits before it was written down")
+
+
+@contextmanager
+def _microseconds(session: Any) -> Iterator[None]:
+    """Have Spark write timestamps as what they are; by default it writes an older, wider type."""
+    before = session.conf.get(TIMESTAMP_CONF)
+    session.conf.set(TIMESTAMP_CONF, "TIMESTAMP_MICROS")
+    try:
+        yield
+    finally:
+        session.conf.set(TIMESTAMP_CONF, before)

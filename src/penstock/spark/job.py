@@ -1,0 +1,152 @@
+"""A running job as its starter sees it: a handle, and the thread behind it that is the job master."""
+
+from __future__ import annotations
+
+import shutil
+import threading
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from penstock.core.errors import InvariantError, JobCancelled, JobFailed, UserCodeError
+from penstock.core.ids import JobId
+from penstock.core.job.events import FailureCause, JobState
+from penstock.net.zeromq import ZmqTransport
+from penstock.runtime.master import MasterDriver
+from penstock.runtime.views import JobView
+from penstock.spark.background import ThreadBackground
+from penstock.spark.clock import WallClock
+from penstock.spark.slots import SparkSlots
+
+VIEW_EVERY_MS = 100
+"""How often the view is made anew while somebody may be looking."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class MasterParts:
+    """What the master's thread drives, and must close at the end."""
+
+    driver: MasterDriver
+    transport: ZmqTransport
+    background: ThreadBackground
+    slots: SparkSlots
+    clock: WallClock
+    socket_folder: Path
+    temporary_root: Path | None
+    """The storage of a job that asked for none; goes with it."""
+
+
+class Job:
+    """A job that was started. All methods may be called from any thread."""
+
+    def __init__(self, *, job: JobId, name: str, parts: MasterParts) -> None:
+        self.id = job
+        self.name = name
+        self._parts = parts
+        self._commands: deque[Callable[[MasterDriver], None]] = deque()
+        self._over = threading.Event()
+        self._crash: BaseException | None = None
+        self._view = parts.driver.view()
+        self._thread = threading.Thread(target=self._run, name=f"penstock-master-{job}", daemon=True)
+        self._thread.start()
+
+    def __repr__(self) -> str:
+        return f"<Job {self.name!r} {self._view.state.value}>"
+
+    def view(self) -> JobView:
+        """The job as it was at most a tenth of a second ago."""
+        return self._view
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the job has ended and everything is cleaned up."""
+        return self._over.is_set()
+
+    def wait(self, timeout: float | None = None) -> JobView:
+        """Wait for the job to end; its last view.
+
+        Raises:
+            JobFailed: it failed for good; the cause is in the text.
+            JobCancelled: it was cancelled.
+            TimeoutError: `timeout` seconds have passed and it still runs.
+
+        """
+        clock = self._parts.clock
+        deadline = None if timeout is None else clock.precise_ms() + 1_000 * timeout
+        # In slices, so that Ctrl-C gets through.
+        while not self._over.wait(0.2):
+            if deadline is not None and clock.precise_ms() >= deadline:
+                raise TimeoutError(f"job {self.name!r} is still {self._view.state.value} after {timeout} s")
+        if self._crash is not None:
+            raise InvariantError(f"the master of job {self.name!r} broke: {self._crash}") from self._crash
+        driver = self._parts.driver
+        if driver.outcome is JobState.CANCELLED:
+            raise JobCancelled(f"job {self.name!r} was cancelled")
+        if driver.outcome is JobState.FAILED:
+            raise _failed(self.name, driver.cause, self._view)
+        return self._view
+
+    def finish(self) -> None:
+        """Wait for the end, whatever it is."""
+        while not self._over.wait(0.2):
+            pass
+
+    def cancel(self) -> None:
+        """End the job without waiting for its data to be processed. Returns at once; `wait` says when it is over."""
+        self._command(lambda driver: driver.cancel())
+
+    def _command(self, call: Callable[[MasterDriver], None]) -> None:
+        self._commands.append(call)
+        self._parts.transport.wake()
+
+    def _run(self) -> None:
+        parts = self._parts
+        driver, clock, transport = parts.driver, parts.clock, parts.transport
+        try:
+            driver.start(clock.now())
+            viewed = 0
+            while driver.outcome is None:
+                while self._commands:
+                    self._commands.popleft()(driver)
+                now = clock.now()
+                deadline = driver.turn(now)
+                if now - viewed >= VIEW_EVERY_MS:
+                    viewed = now
+                    self._view = driver.view()
+                if driver.outcome is None:
+                    until = VIEW_EVERY_MS if deadline is None else min(VIEW_EVERY_MS, deadline - clock.now())
+                    transport.wait(max(0, until))
+        except BaseException as error:  # noqa: BLE001  # a bug of ours; the waiting thread raises it
+            self._crash = error
+        finally:
+            self._close()
+
+    def _close(self) -> None:
+        parts = self._parts
+        try:
+            self._view = parts.driver.view()
+            parts.slots.close(timeout_s=10.0)
+            parts.background.close()
+            parts.transport.close()
+            shutil.rmtree(parts.socket_folder, ignore_errors=True)
+            if parts.temporary_root is not None:
+                shutil.rmtree(parts.temporary_root, ignore_errors=True)
+        finally:
+            self._over.set()
+
+
+def _failed(name: str, cause: FailureCause | None, view: JobView) -> JobFailed:
+    if cause is None:
+        return JobFailed(f"job {name!r} failed")
+    where = f" in {cause.operator!r}, subtask {cause.subtask}" if cause.operator is not None else ""
+    tried = f" after {view.restarts} restarts" if view.restarts else ""
+    text = f"job {name!r} failed{tried}{where}: {cause.text}"
+    if cause.traceback:
+        text += f"\n{cause.traceback.rstrip()}"
+    failure = JobFailed(text, cause_text=cause.text)
+    if cause.user_code:
+        failure.__cause__ = UserCodeError(
+            operator=cause.operator or "?", subtask=cause.subtask or 0, traceback_text=cause.traceback
+        )
+    return failure

@@ -1,0 +1,102 @@
+"""Slots as Spark tasks: each slot is a Spark job with one task, submitted from a driver thread of its own.
+
+A job per slot, because Spark then kills, replaces and shows each slot by itself: a dead worker fails one job after
+about a fifth of a second while the other slots go on.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from penstock.core.ids import JobId, SlotId
+from penstock.ports import SlotEnded
+from penstock.spark.worker import SlotSpec, run_slot
+
+
+class SparkSlots:
+    """`Slots` on a SparkSession. `wake` is called whenever a slot has ended."""
+
+    def __init__(
+        self, session: Any, *, job: JobId, job_name: str, spec: Callable[[SlotId], SlotSpec], wake: Callable[[], None]
+    ) -> None:
+        self._session = session
+        self._job = job
+        self._job_name = job_name
+        self._spec = spec
+        self._wake = wake
+        self._ended: deque[SlotEnded] = deque()
+        self._threads: dict[SlotId, threading.Thread] = {}
+
+    def start(self, slot: SlotId) -> None:
+        """Submit the Spark job of a slot."""
+        thread = threading.Thread(target=self._host, args=(slot,), name=f"penstock-{slot}", daemon=True)
+        self._threads[slot] = thread
+        thread.start()
+
+    def stop(self, slot: SlotId) -> None:
+        """Have Spark kill the task; this takes Spark 2 to 4 seconds."""
+        self._session.sparkContext.cancelJobsWithTag(self._tag(slot))
+
+    def ended(self) -> list[SlotEnded]:
+        """Slots that have ended since the last call."""
+        news: list[SlotEnded] = []
+        while self._ended:
+            news.append(self._ended.popleft())
+        return news
+
+    def close(self, timeout_s: float) -> None:
+        """Wait for the Spark jobs of all slots to be over."""
+        for thread in self._threads.values():
+            thread.join(timeout_s)
+
+    def _tag(self, slot: SlotId) -> str:
+        return f"penstock-{self._job}-{slot}"
+
+    def _host(self, slot: SlotId) -> None:
+        error: str | None = None
+        try:
+            self._submit(slot)
+        except Exception as failure:  # noqa: BLE001  # py4j, Spark and network errors alike mean: this slot is gone
+            error = short_reason(str(failure))
+        self._ended.append(SlotEnded(slot, error))
+        self._wake()
+
+    def _submit(self, slot: SlotId) -> None:
+        context = self._session.sparkContext
+        # These are properties of the submitting thread.
+        context.setJobGroup(f"penstock-{self._job}", f"{self._job_name}: slot {slot.number}, start {slot.incarnation}")
+        context.addJobTag(self._tag(slot))
+        context.setLocalProperty("callSite.short", f"penstock: {self._job_name}, slot {slot.number}")
+        context.setLocalProperty("callSite.long", f"job {self._job}\n{slot}")
+        spec = self._spec(slot)
+
+        def task(batches: Iterator[Any]) -> Iterator[Any]:
+            for _ in batches:
+                pass
+            run_slot(spec)
+            # Nothing is ever yielded: a task that ends without output leaves its worker fit for reuse.
+            yield from ()
+
+        frame = self._session.range(0, 1, 1, 1).mapInArrow(task, "slot long")
+        frame.write.format("noop").mode("overwrite").save()
+
+
+def short_reason(text: str) -> str:
+    """The one line that matters of a Spark exception's text."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    for line in lines:
+        if "PythonException" in line or line.startswith("Traceback"):
+            break
+        if "Python worker exited unexpectedly" in line:
+            return "its Python worker exited unexpectedly (killed, or crashed)"
+        if "ExecutorLostFailure" in line:
+            return line[line.index("ExecutorLostFailure") :][:300]
+        if "cancelled" in line.lower() and "job" in line.lower():
+            return "its Spark job was cancelled"
+    errors = [line for line in lines if not line.startswith(("at ", "File ", "Traceback", "...", "Driver stacktrace"))]
+    python = [line for line in errors if "Error" in line.split(":")[0] or "Exception" in line.split(":")[0]]
+    chosen = python[-1] if python else (errors[0] if errors else "unknown error")
+    return chosen[:500]

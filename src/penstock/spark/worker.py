@@ -1,0 +1,133 @@
+"""The inside of a slot's Spark task: one Python process, one loop.
+
+Everything that starts threads or opens sockets is made here, after Spark's daemon has forked the worker, and closed
+before the task returns: the process is reused by whatever Spark runs next.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from penstock.core.errors import SlotLost
+from penstock.core.ids import JobId, SlotId
+from penstock.net.keys import JobKeys
+from penstock.settings import JobSettings
+
+
+@dataclass(frozen=True, kw_only=True)
+class SlotSpec:
+    """All that a slot's process must know to call in. Travels inside the Spark task."""
+
+    slot: SlotId
+    job: JobId
+    settings: JobSettings
+    storage_root: str
+    master_ipc: str | None
+    """Where processes on the driver's host call the master; None if it listens by TCP only."""
+    master_tcp: str | None
+    driver_host: str
+    """The name of the driver's host, to know whether the slot is on it."""
+    socket_folder: str | None
+    """The job's private folder for sockets on the driver's host."""
+    keys: JobKeys
+
+
+def run_slot(spec: SlotSpec) -> None:
+    """Be the slot until the master says leave. Raises `SlotLost` if the slot ended in any other way."""
+    # One thread per pool: a slot has one core. Read by Polars when it is first imported, so it comes before that.
+    os.environ.setdefault("POLARS_MAX_THREADS", "1")
+    import pyarrow as pa
+    from pyspark import TaskContext
+
+    pa.set_cpu_count(1)
+    context = TaskContext.get()
+    attempt = context.attemptNumber() if context is not None else 0
+    _Slot(spec, SlotId(spec.slot.number, spec.slot.incarnation, attempt)).run()
+
+
+class _Slot:
+    """The ports of one slot, from their opening to their closing."""
+
+    def __init__(self, spec: SlotSpec, slot: SlotId) -> None:
+        self._spec = spec
+        self._slot = slot
+
+    def run(self) -> None:
+        spec = self._spec
+        here = socket.gethostname() == spec.driver_host
+        transport_kind = spec.settings.network.transport
+        own_folder: tempfile.TemporaryDirectory[str] | None = None
+        if transport_kind == "tcp":
+            folder = None
+        elif here and spec.socket_folder is not None and Path(spec.socket_folder).is_dir():
+            folder = spec.socket_folder
+        else:
+            own_folder = tempfile.TemporaryDirectory(prefix="penstock-")
+            folder = own_folder.name
+        master = spec.master_ipc if here and spec.master_ipc and folder else spec.master_tcp or spec.master_ipc
+        if master is None:
+            raise SlotLost(f"the master of job {spec.job} listens nowhere that {self._slot} could call")
+        try:
+            self._loop(folder=folder, host=_own_address(master), master=master)
+        finally:
+            if own_folder is not None:
+                own_folder.cleanup()
+
+    def _loop(self, *, folder: str | None, host: str | None, master: str) -> None:
+        # Imported here so that a worker pays for them once, after the fork.
+        from penstock.net.zeromq import ZmqTransport
+        from penstock.runtime.slot import SlotAddress, SlotDriver, SlotPorts
+        from penstock.spark.background import ThreadBackground
+        from penstock.spark.clock import WallClock
+        from penstock.storage.files import FileStore
+
+        spec = self._spec
+        clock = WallClock()
+        transport = ZmqTransport(str(self._slot), keys=spec.keys, ipc_dir=folder, host=host)
+        background = ThreadBackground(transport.wake, name="penstock-slot-background")
+        try:
+            driver = SlotDriver(
+                self._slot,
+                job=spec.job,
+                settings=spec.settings,
+                ports=SlotPorts(
+                    clock=clock, transport=transport, background=background, store=FileStore(spec.storage_root)
+                ),
+                address=SlotAddress(
+                    host=socket.gethostname(),
+                    pid=os.getpid(),
+                    ipc_address=transport.ipc_address,
+                    tcp_address=transport.tcp_address,
+                ),
+                master_address=master,
+            )
+            try:
+                while not driver.left:
+                    now = clock.now()
+                    deadline = driver.turn(now)
+                    if deadline is None or deadline > now:
+                        transport.wait(None if deadline is None else max(0, deadline - clock.now()))
+                # What was said last (that we leave) is still on its way out.
+                transport.wait(20)
+            finally:
+                driver.close()
+        finally:
+            background.close()
+            transport.close()
+        if driver.error is not None:
+            raise SlotLost(driver.error)
+
+
+def _own_address(master: str) -> str | None:
+    """The address of this host on the way to the master, where other slots can call; None if all are on one host."""
+    if not master.startswith("tcp://"):
+        return None
+    host, _, port = master.removeprefix("tcp://").rpartition(":")
+    with socket.socket(socket.AF_INET6 if host.startswith("[") else socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        # Connecting a datagram socket sends nothing; it only asks the routing table.
+        probe.connect((host.strip("[]"), int(port)))
+        return str(probe.getsockname()[0])

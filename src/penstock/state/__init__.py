@@ -1,0 +1,1 @@
+"""Back ends of keyed and operator state, and the format of their snapshots."""

@@ -1,0 +1,1 @@
+"""The real store: files of snapshots, and the list of completed checkpoints."""

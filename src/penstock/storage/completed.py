@@ -1,0 +1,136 @@
+"""Which checkpoints of a job are complete, and which ids it has used, as small files of a store.
+
+A *pointer* says that a checkpoint is complete and carries what the coordinator has to know about it:
+
+    4 bytes   PCKP
+    2 bytes   version of this format
+    8 bytes   checkpoint id
+    8 bytes   number of data bytes
+    8 bytes   xxh3-64 of the id and the data
+    …         the data
+
+Numbers are unsigned, most significant byte first. The *counter* is a file whose name is the lowest id that was never
+given away. It is replaced by a file of a higher name before the lower one goes, and the highest counts: it cannot go
+back, whoever writes it.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable
+from typing import NamedTuple
+
+import xxhash
+
+from penstock.core.errors import CorruptFile, InvariantError
+from penstock.core.ids import CheckpointId
+from penstock.core.recovery import layout
+from penstock.core.recovery.layout import JobFolder
+from penstock.ports import Store
+
+_MAGIC = b"PCKP"
+_VERSION = 1
+_HEADER = struct.Struct(">4sHQQQ")
+_ID = struct.Struct(">Q")
+_FIRST_ID = CheckpointId(1)
+
+
+class CompletedEntry(NamedTuple):
+    """One completed checkpoint, as it was recorded."""
+
+    checkpoint: CheckpointId
+    data: bytes
+
+
+class FileCompletedStore:
+    """The completed checkpoints of one job. Calls block."""
+
+    def __init__(self, store: Store, job_dir: JobFolder) -> None:
+        self._store = store
+        self._job_dir = job_dir
+
+    def record(self, checkpoint: CheckpointId, data: bytes, *, forget: Iterable[CheckpointId] = ()) -> None:
+        """Make it durable that `checkpoint` is complete; only then remove the pointers to those in `forget`.
+
+        If it raises, the pointer may or may not be there; recording it again does no harm.
+        """
+        forgotten = sorted(forget)
+        if checkpoint in forgotten:
+            raise InvariantError(f"checkpoint {checkpoint} recorded and forgotten at once")
+        self._store.write(layout.completed_file(self._job_dir, checkpoint), _encode(checkpoint, data))
+        for old in forgotten:
+            self.remove(old)
+
+    def load(self) -> list[CompletedEntry]:
+        """All completed checkpoints, by id. An entry that cannot be read raises `CorruptFile`: leaving it out could
+        restore an older checkpoint than the job has already shown to the world."""
+        folder = layout.completed_folder(self._job_dir)
+        entries: list[CompletedEntry] = []
+        for path in self._store.list_files(folder):
+            checkpoint = _number(folder, path)
+            entries.append(CompletedEntry(checkpoint, _decode(path, checkpoint, self._store.read(path))))
+        return entries
+
+    def remove(self, checkpoint: CheckpointId) -> None:
+        """Forget one checkpoint; nothing happens if it is not known."""
+        self._store.delete(layout.completed_file(self._job_dir, checkpoint))
+
+
+class IdCounter:
+    """The checkpoint ids of one job that are still free. Calls block."""
+
+    def __init__(self, store: Store, job_dir: JobFolder) -> None:
+        self._store = store
+        self._job_dir = job_dir
+
+    def next_id(self) -> CheckpointId:
+        """The lowest id that was never given away, by this driver or any before it."""
+        return max((number for number, _ in self._numbers()), default=_FIRST_ID)
+
+    def advance(self, next_id: CheckpointId) -> None:
+        """Make it durable that every id below `next_id` is used. Going back, or not moving, does nothing."""
+        numbers = self._numbers()
+        if next_id <= max((number for number, _ in numbers), default=_FIRST_ID):
+            return
+        self._store.write(layout.counter_file(self._job_dir, next_id), f"{next_id}\n".encode())
+        for number, path in numbers:
+            if number < next_id:
+                self._store.delete(path)
+
+    def _numbers(self) -> list[tuple[CheckpointId, str]]:
+        folder = layout.counter_folder(self._job_dir)
+        return [(_number(folder, path), path) for path in self._store.list_files(folder)]
+
+
+def _number(folder: str, path: str) -> CheckpointId:
+    number = layout.number_of(folder, path)
+    if number is None:
+        raise CorruptFile(f"{path} does not belong into folder {folder}", hint="move it out of the job's directory")
+    return number
+
+
+def _encode(checkpoint: CheckpointId, data: bytes) -> bytes:
+    return _HEADER.pack(_MAGIC, _VERSION, checkpoint, len(data), _checksum(checkpoint, data)) + data
+
+
+def _decode(path: str, checkpoint: CheckpointId, content: bytes) -> bytes:
+    hint = f"restore it from a copy; or delete it to give up checkpoint {checkpoint}, if an older one will do"
+    if len(content) < _HEADER.size:
+        raise CorruptFile(f"{path} is cut: {len(content)} bytes are not even its header", hint=hint)
+    magic, version, number, size, checksum = _HEADER.unpack_from(content)
+    data = content[_HEADER.size :]
+    if magic != _MAGIC:
+        raise CorruptFile(f"{path} is not a pointer to a checkpoint", hint=hint)
+    if version > _VERSION:
+        raise CorruptFile(
+            f"{path} has format version {version}; this program reads up to {_VERSION}", hint="use a newer penstock"
+        )
+    if len(data) != size:
+        raise CorruptFile(f"{path} has {len(data)} bytes of data instead of {size}", hint=hint)
+    if number != checkpoint or checksum != _checksum(checkpoint, data):
+        raise CorruptFile(f"{path} was changed: its checksum does not fit", hint=hint)
+    return data
+
+
+def _checksum(checkpoint: CheckpointId, data: bytes) -> int:
+    return xxhash.xxh3_64_intdigest(_ID.pack(checkpoint) + data)

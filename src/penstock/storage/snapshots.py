@@ -1,0 +1,62 @@
+"""Pieces of state into a store and out of it, checked on the way out."""
+
+from __future__ import annotations
+
+import xxhash
+
+from penstock.core.errors import CorruptFile, UsageError
+from penstock.core.messages import StateFile
+from penstock.ports import Frame, Store
+
+
+class SnapshotWriter:
+    """Writes the pieces of one subtask's snapshot into `folder`, as files `<prefix>-<n>`. Calls block.
+
+    Whoever makes two writers for the same folder gives them different prefixes. Pieces of at most `inline_threshold`
+    bytes become no file; they travel in their handles.
+    """
+
+    def __init__(self, store: Store, folder: str, prefix: str, inline_threshold: int) -> None:
+        if inline_threshold < 0:
+            raise UsageError(f"inline_threshold is {inline_threshold}; it cannot be negative")
+        self._store = store
+        self._path_start = f"{folder}/{prefix}-"
+        self._inline_threshold = inline_threshold
+        self._files = 0
+
+    def put(self, data: Frame) -> StateFile:
+        """Make `data` durable (small data stays inline) and return its handle. Raises `StorageError`."""
+        view = memoryview(data)
+        checksum = xxhash.xxh3_64_intdigest(view)
+        if view.nbytes <= self._inline_threshold:
+            return StateFile(path=None, size=view.nbytes, checksum=checksum, inline=bytes(view))
+        path = f"{self._path_start}{self._files}"
+        self._files += 1
+        self._store.write(path, view)
+        return StateFile(path=path, size=view.nbytes, checksum=checksum)
+
+
+class SnapshotReader:
+    """Reads pieces of state. Calls block."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    def get(self, file: StateFile) -> bytes:
+        """The bytes of a handle, checked against its size and checksum. Raises `CorruptFile` or `StorageError`."""
+        if file.inline is not None:
+            return _checked(file, file.inline, "state inside the metadata")
+        if file.path is None:
+            raise CorruptFile(
+                "a state handle has neither a path nor content", hint="restore from another checkpoint or savepoint"
+            )
+        return _checked(file, self._store.read(file.path), f"state file {file.path}")
+
+
+def _checked(file: StateFile, data: bytes, what: str) -> bytes:
+    hint = "restore it from a copy, or restore from another checkpoint or savepoint"
+    if len(data) != file.size:
+        raise CorruptFile(f"{what} has {len(data)} bytes instead of {file.size}", hint=hint)
+    if xxhash.xxh3_64_intdigest(data) != file.checksum:
+        raise CorruptFile(f"{what} was changed: its checksum does not fit", hint=hint)
+    return data

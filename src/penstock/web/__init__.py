@@ -1,0 +1,1 @@
+"""REST and the page that shows a job, over frozen views."""

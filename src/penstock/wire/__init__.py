@@ -1,0 +1,1 @@
+"""Bytes to messages and record batches, and back. No sockets."""

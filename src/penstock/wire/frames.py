@@ -1,0 +1,95 @@
+"""The framing of a link: what two processes of a job say to each other, packet by packet.
+
+A message of the transport is one or more packets; a packet is two frames, a header and a payload:
+
+    header  | sequence, epoch, kind, channel, cost          msgpack, about 15 bytes
+    payload | by kind: a message, an element, a batch, a credit, nothing
+
+The sequence number counts the packets of one direction of one link, so that the receiver knows when some were lost.
+Neither sequence numbers nor epochs are judged here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import IntEnum
+from typing import Annotated, NamedTuple
+
+import msgspec
+
+from penstock.core.errors import MalformedMessage
+from penstock.core.ids import Epoch
+from penstock.ports import Frame
+from penstock.wire.codec import decode_with
+
+Natural = Annotated[int, msgspec.Meta(ge=0)]
+
+
+class Kind(IntEnum):
+    """What a packet carries. The numbers are part of the format."""
+
+    CONTROL = 0
+    """A message between the job master and a slot."""
+    ELEMENT = 1
+    """Something in a channel that is not data; needs no credit."""
+    BATCH = 2
+    """Records in a channel."""
+    CREDIT = 3
+    """Leave to send more."""
+    KEEPALIVE = 4
+    """Nothing; the sender lives, and its sequence number tells what was lost."""
+
+
+class Channel(NamedTuple):
+    """One upstream subtask to one downstream subtask, over an edge of the plan."""
+
+    edge: Natural
+    upstream: Natural
+    downstream: Natural
+
+
+class Header(msgspec.Struct, frozen=True, kw_only=True, array_like=True, gc=False):
+    """The first frame of a packet; positional on the wire, so new fields go to the end and have a default."""
+
+    sequence: Natural
+    epoch: Annotated[Epoch, msgspec.Meta(ge=0)]
+    kind: Kind
+    channel: Channel | None = None
+    """Set for elements and batches, and only for them."""
+    cost: Natural = 0
+    """The credit, in bytes, that a batch uses up."""
+
+
+class Packet(NamedTuple):
+    """One thing said over a link."""
+
+    header: Header
+    payload: Frame
+
+
+_encoder = msgspec.msgpack.Encoder()
+_decoder = msgspec.msgpack.Decoder(Header)
+_IN_CHANNEL = (Kind.ELEMENT, Kind.BATCH)
+
+
+def pack(header: Header, payload: Frame = b"") -> list[Frame]:
+    """The two frames of one packet. Frames of several packets to the same peer may be joined into one message."""
+    return [_encoder.encode(header), payload]
+
+
+def unpack(frames: Sequence[Frame]) -> list[Packet]:
+    """The packets of one message, in order; payloads are left as they are. Raises `MalformedMessage`."""
+    if not frames or len(frames) % 2:
+        raise MalformedMessage(f"message of {len(frames)} frames; a packet has two")
+    return [Packet(_read_header(frames[i], frames[i + 1]), frames[i + 1]) for i in range(0, len(frames), 2)]
+
+
+def _read_header(frame: Frame, payload: Frame) -> Header:
+    header = decode_with(_decoder, frame, "header")
+    if (header.channel is not None) != (header.kind in _IN_CHANNEL):
+        raise MalformedMessage(f"{header.kind.name.lower()} packet with channel {header.channel}")
+    if header.cost and header.kind is not Kind.BATCH:
+        raise MalformedMessage(f"{header.kind.name.lower()} packet that costs credit of {header.cost} bytes")
+    if header.kind is Kind.KEEPALIVE and len(payload):
+        raise MalformedMessage(f"keepalive packet with a payload of {len(payload)} bytes")
+    return header

@@ -1,0 +1,118 @@
+"""What all tests share: one local Spark, and a check that tests with threads and processes leave none behind."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import hypothesis
+import pytest
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+TESTS = Path(__file__).resolve().parent
+WATCHED = tuple(TESTS / folder for folder in ("runtime", "net", "spark"))
+GRACE_S = 3.0
+"""A thread that was told to end, or a process that was killed, may need a moment to be gone."""
+
+# A property says what holds, not how fast: machines that run several things at once must not fail it.
+hypothesis.settings.register_profile("penstock", deadline=None, print_blob=True)
+hypothesis.settings.load_profile("penstock")
+
+
+# --- leaks -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(autouse=True)
+def _no_leaks(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Fail a test of runtime, net or spark that leaves a thread or a child process behind.
+
+    What a fixture of wider scope has started, such as the session's Spark, is there before and may stay.
+    """
+    if not any(request.path.is_relative_to(folder) for folder in WATCHED):
+        yield
+        return
+    threads_before = set(threading.enumerate())
+    children_before = child_processes()
+    yield
+    deadline = time.monotonic() + GRACE_S
+    left = [*_threads_left(threads_before, deadline), *_children_left(children_before, deadline)]
+    if left:
+        pytest.fail("left behind: " + ", ".join(left), pytrace=False)
+
+
+def _threads_left(before: set[threading.Thread], deadline: float) -> list[str]:
+    found = [thread for thread in threading.enumerate() if thread not in before]
+    for thread in found:
+        thread.join(max(0.0, deadline - time.monotonic()))
+    return [f"thread {thread.name!r}" for thread in found if thread.is_alive()]
+
+
+def _children_left(before: dict[int, str], deadline: float) -> list[str]:
+    # There is no way to wait for a process of unknown origin without reaping it under its owner's hands.
+    pause = threading.Event()
+    while (left := {p: c for p, c in child_processes().items() if p not in before}) and time.monotonic() < deadline:
+        pause.wait(0.02)
+    return [f"process {pid} ({command})" for pid, command in left.items()]
+
+
+def child_processes() -> dict[int, str]:
+    """Direct children of this process, dead ones that nobody waited for included: pid -> command. Linux only."""
+    found: dict[int, str] = {}
+    for entry in Path("/proc").glob("[0-9]*/stat"):
+        # A process may end while it is being looked at.
+        with contextlib.suppress(OSError):
+            text = entry.read_text(encoding="utf-8", errors="replace")
+            head, _, rest = text.rpartition(")")
+            pid, _, command = head.partition(" (")
+            parent = int(rest.split()[1])
+            if parent == os.getpid():
+                found[int(pid)] = command
+    return found
+
+
+# --- Spark -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    """The one local Spark of the session, with four cores. A test that uses it is marked `slow`."""
+    java_home = os.environ.get("JAVA_HOME")
+    if shutil.which(f"{java_home}/bin/java" if java_home else "java") is None:
+        pytest.fail("Java was not found: Spark needs a JDK 17 or later; leave Spark out with -m 'not slow'")
+    # Spark starts its Python workers by this variable; the setting alone reaches them only through spark-submit.
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SPARK_LOCAL_IP", "127.0.0.1")
+        patch.setenv("PYSPARK_PYTHON", sys.executable)
+        from pyspark.sql import SparkSession  # only tests that need Spark pay for it
+
+        session = (
+            SparkSession.builder.master("local[4]")
+            .appName("penstock-tests")
+            .config("spark.pyspark.python", sys.executable)
+            .config("spark.ui.enabled", "false")
+            .config("spark.driver.bindAddress", "127.0.0.1")
+            .config("spark.sql.shuffle.partitions", "4")
+            .config("spark.sql.session.timeZone", "UTC")
+            .config("spark.sql.warehouse.dir", str(tmp_path_factory.mktemp("warehouse")))
+            .getOrCreate()
+        )
+        session.sparkContext.setLogLevel("ERROR")
+        yield session
+        session.stop()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Whatever uses the `spark` fixture is slow, said or not."""
+    for item in items:
+        if "spark" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.slow)

@@ -1,0 +1,101 @@
+"""The implementations that the contract suites run against. To add one: write its harness and name it in `params`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Protocol
+
+import pytest
+
+from penstock.net.keys import make_job_keys
+from penstock.net.zeromq import ZmqTransport
+from penstock.ports import Frame, Store, Transport
+from penstock.storage.files import FileStore
+
+WAIT_MS = 5_000
+MOST_WAITS = 20
+
+
+class Network(Protocol):
+    """A harness: named processes that can reach each other."""
+
+    def join(self, name: str) -> Transport:
+        """A process of that name comes up."""
+        ...
+
+    def leave(self, name: str) -> None:
+        """The process of that name goes away."""
+        ...
+
+    def address(self, name: str) -> str:
+        """Where it can be called."""
+        ...
+
+    def arrived(self, name: str, count: int) -> list[tuple[str, list[Frame]]]:
+        """The next messages that arrive at it, `count` or more; fails the test if they do not."""
+        ...
+
+
+class ZmqNetwork:
+    """Real sockets of this host."""
+
+    def __init__(self, kind: str, folder: Path) -> None:
+        self._kind = kind
+        self._folder = folder
+        self._keys = make_job_keys()
+        self._members: dict[str, ZmqTransport] = {}
+
+    def join(self, name: str) -> ZmqTransport:
+        assert name not in self._members
+        member = ZmqTransport(
+            name,
+            keys=self._keys,
+            ipc_dir=self._folder if self._kind == "ipc" else None,
+            host=None if self._kind == "ipc" else "127.0.0.1",
+            encrypt=self._kind != "plain-tcp",
+        )
+        self._members[name] = member
+        return member
+
+    def leave(self, name: str) -> None:
+        self._members.pop(name).close()
+
+    def address(self, name: str) -> str:
+        member = self._members[name]
+        address = member.ipc_address or member.tcp_address
+        assert address is not None
+        return address
+
+    def arrived(self, name: str, count: int) -> list[tuple[str, list[Frame]]]:
+        member = self._members[name]
+        messages = member.receive()
+        waits = 0
+        while len(messages) < count:
+            member.wait(WAIT_MS)
+            more = member.receive()
+            messages += more
+            waits = 0 if more else waits + 1
+            assert waits < MOST_WAITS, f"{len(messages)} of {count} messages arrived at {name}"
+        return messages
+
+    def close(self) -> None:
+        for name in list(self._members):
+            self.leave(name)
+
+
+@pytest.fixture(params=["ipc", "encrypted-tcp", "plain-tcp"])
+def network(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Network]:
+    """An empty network of each kind."""
+    made = ZmqNetwork(request.param, tmp_path / "sockets")
+    yield made
+    made.close()
+
+
+STORES: dict[str, Callable[[Path], Store]] = {"files": FileStore}
+
+
+@pytest.fixture(params=list(STORES))
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
+    """An empty store of each kind."""
+    return STORES[request.param](tmp_path / "root")

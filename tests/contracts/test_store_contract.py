@@ -1,0 +1,92 @@
+"""What every `ports.Store` promises."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pytest
+
+from penstock.core.errors import StorageError
+
+
+@pytest.mark.parametrize(
+    "data",
+    [b"bytes", b"", memoryview(b"a view"), bytearray(b"array"), pa.py_buffer(b"arrow")],
+    ids=lambda d: str(type(d)),
+)
+def test_what_was_written_can_be_read(store, data):
+    store.write("job/chk-1/file", data)
+    assert store.read("job/chk-1/file") == bytes(data)
+
+
+def test_a_large_file_comes_back_whole(store):
+    data = bytes(range(256)) * 4096 * 20
+    store.write("large", data)
+    assert store.read("large") == data
+
+
+def test_writing_again_replaces_the_file(store):
+    store.write("file", b"a long first version")
+    store.write("file", b"short")
+    assert store.read("file") == b"short"
+    assert store.list_files("") == ["file"]
+
+
+def test_what_is_changed_after_a_write_is_not_changed_in_the_file(store):
+    data = bytearray(b"before")
+    store.write("file", data)
+    data[:] = b"after!"
+    assert store.read("file") == b"before"
+
+
+def test_reading_what_is_not_there_is_an_error(store):
+    store.write("job/file", b"")
+    for path in ("nothing", "job/nothing", "nothing/at/all", "job"):
+        with pytest.raises(StorageError, match=path):
+            store.read(path)
+
+
+def test_files_are_listed_with_all_that_is_below_in_order(store):
+    for path in ("job/b/2", "job/a", "job/b/1/x", "job-2/a", "jo", "job/B"):
+        store.write(path, b"")
+    assert store.list_files("job") == ["job/B", "job/a", "job/b/1/x", "job/b/2"]
+    assert store.list_files("job/b") == ["job/b/1/x", "job/b/2"]
+    assert store.list_files("") == ["jo", "job-2/a", "job/B", "job/a", "job/b/1/x", "job/b/2"]
+
+
+def test_below_what_is_no_folder_there_is_nothing(store):
+    assert store.list_files("") == []
+    assert store.list_files("nothing/here") == []
+    store.write("file", b"")
+    assert store.list_files("file") == []
+
+
+def test_deleting_a_file_leaves_the_others(store):
+    store.write("job/a", b"a")
+    store.write("job/b", b"b")
+    store.delete("job/a")
+    assert store.list_files("") == ["job/b"]
+
+
+def test_deleting_a_folder_takes_all_below_and_nothing_beside(store):
+    for path in ("chk-1/a", "chk-1/deep/er/b", "chk-11/a", "shared/a"):
+        store.write(path, b"")
+    store.delete_tree("chk-1")
+    assert store.list_files("") == ["chk-11/a", "shared/a"]
+
+
+def test_deleting_what_is_not_there_does_nothing(store):
+    store.delete("nothing")
+    store.delete_tree("nothing")
+    store.write("file", b"kept")
+    store.delete("file/below")
+    store.delete_tree("file/below")
+    store.delete_tree("file")
+    assert store.read("file") == b"kept"
+
+
+def test_a_deleted_folder_can_be_written_to_again(store):
+    for content in (b"first", b"second"):
+        store.write("job/chk-1/a", content)
+        assert store.read("job/chk-1/a") == content
+        store.delete_tree("job/chk-1")
+    assert store.list_files("") == []

@@ -1,0 +1,75 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock.core.errors import UsageError
+from penstock.core.ids import CheckpointId, JobId, OperatorId, TaskId, VertexId
+from penstock.core.recovery import layout
+
+JOB = layout.job_folder(JobId("hot-auctions"))
+N = CheckpointId
+
+
+def test_every_kind_of_file_has_its_place() -> None:
+    assert JOB == "hot-auctions"
+    assert layout.checkpoint_folder(JOB, N(7)) == "hot-auctions/chk-7"
+    assert layout.metadata_file(JOB, N(7)) == "hot-auctions/chk-7/_metadata"
+    assert layout.shared_folder(JOB) == "hot-auctions/shared"
+    assert layout.task_owned_folder(JOB) == "hot-auctions/taskowned"
+    assert layout.completed_file(JOB, N(7)) == "hot-auctions/completed/0000000000000000007"
+    assert layout.counter_file(JOB, N(8)) == "hot-auctions/counter/0000000000000000008"
+    assert layout.inputs_folder(JOB, OperatorId("read bids")) == "hot-auctions/inputs/read%20bids"
+    assert layout.snapshot_prefix(TaskId(VertexId("win/dow"), 3)) == "win%2Fdow-3"
+
+
+@given(st.integers(1, 2**63 - 1), st.integers(1, 2**63 - 1))
+def test_names_of_pointers_sort_like_their_numbers(one: int, other: int) -> None:
+    names = layout.completed_file(JOB, N(one)), layout.completed_file(JOB, N(other))
+    assert (names[0] < names[1]) == (one < other)
+
+
+@given(st.integers(0, 2**63 - 1))
+def test_the_number_of_a_pointer_can_be_read_back(number: int) -> None:
+    assert layout.number_of(layout.completed_folder(JOB), layout.completed_file(JOB, N(number))) == number
+    assert layout.number_of(layout.counter_folder(JOB), layout.counter_file(JOB, N(number))) == number
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "hot-auctions/completed/7",
+        "hot-auctions/completed/000000000000000000x",
+        "hot-auctions/completed/-000000000000000007",
+        "hot-auctions/completed/" + "\u0667" * 19,
+        "hot-auctions/completed/deeper/0000000000000000007",
+        "hot-auctions/counter/0000000000000000007",
+        "0000000000000000007",
+    ],
+)
+def test_a_file_of_another_kind_has_no_number(path: str) -> None:
+    assert layout.number_of("hot-auctions/completed", path) is None
+
+
+@given(st.text(min_size=1))
+def test_any_name_gives_one_visible_path_component(text: str) -> None:
+    name = layout.component(text)
+    assert name.isascii()
+    assert not name.startswith(".")
+    assert not set(name) & set("/\\\0 :*?\n")
+
+
+@given(st.text(min_size=1), st.text(min_size=1))
+def test_different_names_give_different_components(one: str, other: str) -> None:
+    assert (layout.component(one) == layout.component(other)) == (one == other)
+
+
+@pytest.mark.parametrize(("text", "name"), [("..", "%2E."), (".hidden", "%2Ehidden"), ("a.b", "a.b"), ("%2E", "%252E")])
+def test_dots_and_percent_signs_cannot_be_misread(text: str, name: str) -> None:
+    assert layout.component(text) == name
+
+
+def test_an_empty_name_is_refused() -> None:
+    with pytest.raises(UsageError, match="empty name"):
+        layout.job_folder(JobId(""))

@@ -1,0 +1,159 @@
+"""A whole job in this process: real drivers, sockets and files; slots are threads that can be killed."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from pathlib import Path
+
+import pytest
+
+from penstock.core.ids import JobId, SlotId
+from penstock.core.job.events import JobState
+from penstock.net.keys import make_job_keys
+from penstock.net.zeromq import ZmqTransport
+from penstock.ports import SlotEnded
+from penstock.runtime.master import MasterDriver, MasterPorts
+from penstock.runtime.slot import MASTER, SlotAddress, SlotDriver, SlotPorts
+from penstock.settings import JobSettings
+from penstock.spark.background import ThreadBackground
+from penstock.spark.clock import WallClock, draws
+from penstock.storage.files import FileStore
+
+
+class ThreadSlots:
+    """`Slots` whose slots are threads. `kill` ends one without a word, as SIGKILL would."""
+
+    def __init__(self, job: ThreadedJob) -> None:
+        self._job = job
+        self._ended: deque[SlotEnded] = deque()
+        self._threads: list[threading.Thread] = []
+        self.killed: dict[int, threading.Event] = {}
+        self.started: list[SlotId] = []
+
+    def start(self, slot: SlotId) -> None:
+        self.started.append(slot)
+        self.killed[slot.number] = threading.Event()
+        thread = threading.Thread(target=self._run, args=(slot, self.killed[slot.number]), daemon=True)
+        self._threads.append(thread)
+        thread.start()
+
+    def stop(self, slot: SlotId) -> None:
+        self.killed[slot.number].set()
+
+    def ended(self) -> list[SlotEnded]:
+        news = []
+        while self._ended:
+            news.append(self._ended.popleft())
+        return news
+
+    def kill(self, number: int) -> None:
+        self.killed[number].set()
+
+    def join(self) -> None:
+        for thread in self._threads:
+            thread.join(20)
+            assert not thread.is_alive()
+
+    def _run(self, slot: SlotId, killed: threading.Event) -> None:
+        job = self._job
+        clock = WallClock()
+        folder = None if job.tcp else job.folder / "sockets"
+        transport = ZmqTransport(str(slot), keys=job.keys, ipc_dir=folder, host="127.0.0.1" if job.tcp else None)
+        background = ThreadBackground(transport.wake, name=f"background-{slot}")
+        ports = SlotPorts(
+            clock=clock, transport=transport, background=background, store=FileStore(job.folder / "checkpoints")
+        )
+        address = SlotAddress(
+            host="here", pid=1, ipc_address=transport.ipc_address, tcp_address=transport.tcp_address
+        )
+        driver = SlotDriver(
+            slot,
+            job=job.id,
+            settings=job.settings,
+            ports=ports,
+            address=address,
+            master_address=job.transport.tcp_address if job.tcp else job.transport.ipc_address,
+        )
+        error = None
+        try:
+            while not driver.left:
+                if killed.is_set():
+                    error = "killed"
+                    break
+                now = clock.now()
+                deadline = driver.turn(now)
+                if deadline is None or deadline > now:
+                    transport.wait(20 if deadline is None else min(20, max(0, deadline - clock.now())))
+            else:
+                error = driver.error
+                transport.wait(10)
+        finally:
+            background.close()
+            transport.close()
+        self._ended.append(SlotEnded(slot, error))
+        self._job.transport.wake()
+
+
+class ThreadedJob:
+    """The master of a job, turned by the test's own thread."""
+
+    def __init__(self, plan, settings: JobSettings, folder: Path, *, tcp: bool = False) -> None:
+        self.id = JobId("job-1")
+        self.settings = settings
+        self.folder = folder
+        self.tcp = tcp
+        self.keys = make_job_keys()
+        self.clock = WallClock()
+        (folder / "sockets").mkdir(mode=0o700, exist_ok=True)
+        self.transport = ZmqTransport(
+            MASTER,
+            keys=self.keys,
+            ipc_dir=None if tcp else folder / "sockets",
+            host="127.0.0.1" if tcp else None,
+        )
+        self.background = ThreadBackground(self.transport.wake, name="background-master")
+        self.slots = ThreadSlots(self)
+        self.store = FileStore(folder / "checkpoints")
+        ports = MasterPorts(
+            clock=self.clock,
+            transport=self.transport,
+            background=self.background,
+            store=self.store,
+            slots=self.slots,
+        )
+        self.driver = MasterDriver(job=self.id, plan=plan, settings=settings, ports=ports, draws=draws())
+
+    def run(self, each_turn=lambda job: None, *, within_s: float = 60.0) -> JobState:
+        until = self.clock.precise_ms() + within_s * 1_000
+        self.driver.start(self.clock.now())
+        while self.driver.outcome is None:
+            assert self.clock.precise_ms() < until, f"the job hangs: {self.driver.view()}"
+            now = self.clock.now()
+            deadline = self.driver.turn(now)
+            self.driver.validate()
+            each_turn(self)
+            if self.driver.outcome is None:
+                self.transport.wait(10 if deadline is None else min(10, max(0, deadline - self.clock.now())))
+        return self.driver.outcome
+
+    def close(self) -> None:
+        for killed in self.slots.killed.values():
+            killed.set()
+        self.slots.join()
+        self.background.close()
+        self.transport.close()
+
+
+@pytest.fixture
+def threaded_job(tmp_path):
+    jobs: list[ThreadedJob] = []
+
+    def make(plan, settings: JobSettings, *, tcp: bool = False) -> ThreadedJob:
+        job = ThreadedJob(plan, settings, tmp_path, tcp=tcp)
+        jobs.append(job)
+        return job
+
+    yield make
+    for job in jobs:
+        job.close()

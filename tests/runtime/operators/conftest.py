@@ -1,0 +1,133 @@
+"""A rig that drives one operator as a task does, and remembers what it did."""
+
+from __future__ import annotations
+
+import pytest
+import xxhash
+
+from penstock.core.elements import CheckpointOptions
+from penstock.core.ids import CheckpointId, Epoch, Instant, JobId, TaskId, VertexId
+from penstock.core.messages import StateFile
+from penstock.plan.key_groups import range_of
+from penstock.ports import Outcome
+from penstock.runtime.operators.base import OperatorContext
+from penstock.runtime.operators.build import build_operator
+
+GROUPS = 128
+
+
+class Recorder:
+    """An output that keeps what it is given, in order: batches and (time, idle)."""
+
+    def __init__(self):
+        self.items = []
+
+    def emit(self, batch):
+        self.items.append(batch)
+
+    def watermark(self, time_us, *, idle=False):
+        self.items.append((time_us, idle))
+
+    @property
+    def rows(self):
+        return [row for item in self.items if not isinstance(item, tuple) for row in item.to_pylist()]
+
+    @property
+    def watermarks(self):
+        return [item for item in self.items if isinstance(item, tuple)]
+
+    def clear(self):
+        self.items.clear()
+
+
+class MemoryFiles:
+    """A state writer and reader that checks what it gives back."""
+
+    def __init__(self):
+        self.files = {}
+
+    def put(self, data):
+        assert isinstance(data, bytes)
+        path = f"file-{len(self.files)}"
+        self.files[path] = data
+        return StateFile(path=path, size=len(data), checksum=xxhash.xxh3_64_intdigest(data))
+
+    def get(self, file):
+        data = self.files[file.path]
+        assert xxhash.xxh3_64_intdigest(data) == file.checksum
+        return data
+
+
+class QueuedBackground:
+    """Background work that runs when the test says so."""
+
+    def __init__(self):
+        self._queue = []
+        self._done = []
+
+    def submit(self, work, done):
+        self._queue.append((work, done))
+
+    def run(self):
+        """Run everything that waits; outcomes are handed over by `collect`."""
+        for work, done in self._queue:
+            try:
+                self._done.append((done, Outcome(value=work())))
+            except Exception as error:  # noqa: BLE001
+                self._done.append((done, Outcome(error=error)))
+        self._queue = []
+
+    def collect(self):
+        done, self._done = self._done, []
+        for call, outcome in done:
+            call(outcome)
+
+
+class Rig:
+    """One subtask's operator, open, with everything around it in memory."""
+
+    def __init__(self, step, *, subtask=0, parallelism=1, restored=None, files=None, epoch=1, now=1_000):
+        self.output = Recorder()
+        self.files = files if files is not None else MemoryFiles()
+        self.background = QueuedBackground()
+        self.failures = []
+        self.time = Instant(now)
+        self.context = OperatorContext(
+            job=JobId("job"),
+            epoch=Epoch(epoch),
+            task=TaskId(VertexId("vertex"), subtask),
+            operator="operator-id",
+            name="the step",
+            parallelism=parallelism,
+            max_parallelism=GROUPS,
+            key_groups=range_of(subtask, parallelism=parallelism, groups=GROUPS),
+            now=lambda: self.time,
+            background=self.background,
+            restored=tuple(restored or ()),
+            fresh=restored is None,
+            reader=self.files,
+            fail=self.failures.append,
+        )
+        self.operator = build_operator(step)
+        self.operator.load(self.context)
+        self.operator.open(self.context, self.output)
+
+    def freeze(self, checkpoint=1):
+        """The synchronous part of a snapshot; the returned call is the asynchronous one."""
+        work = self.operator.snapshot(CheckpointId(checkpoint), CheckpointOptions())
+        return lambda: work(self.files)
+
+    def snapshot(self, checkpoint=1):
+        return self.freeze(checkpoint)()
+
+
+@pytest.fixture(scope="session")
+def rig():
+    """Makes rigs: `rig(step, subtask=…, parallelism=…, restored=[OperatorState, …], files=…)`."""
+    return Rig
+
+
+@pytest.fixture(scope="session")
+def memory_files():
+    """Makes a place for state that several rigs can share."""
+    return MemoryFiles

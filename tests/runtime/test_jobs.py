@@ -1,0 +1,249 @@
+"""Whole jobs on real sockets and files, with slots as threads: exactly once, whatever dies."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import polars as pl
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from penstock.api.connector import Pause, Source, SourceReader
+from penstock.api.steps import (
+    Aggregate,
+    CombineStep,
+    MapBatchesStep,
+    ReadStep,
+    TumblingWindow,
+    WatermarkStep,
+    WhereStep,
+    WindowStep,
+    WriteStep,
+)
+from penstock.api.window_schema import partial_schema, result_schema
+from penstock.connectors.nexmark import bids
+from penstock.connectors.parquet import parquet
+from penstock.core.ids import OperatorId
+from penstock.core.job.events import JobState
+from penstock.plan.graph import Input, Node, Partitioning, build_plan
+from penstock.settings import CheckpointSettings, FixedDelay, JobSettings, NetworkSettings, NoRestart
+
+EVENTS = 200_000
+KEYS = ("auction",)
+WINDOW = TumblingWindow(size_us=10_000_000)
+AGGREGATES = (
+    Aggregate(name="n", kind="count", column=None),
+    Aggregate(name="top", kind="max", column="price"),
+)
+
+
+class GatedReader(SourceReader):
+    def __init__(self, reader: SourceReader, gate: Path) -> None:
+        self._reader = reader
+        self._gate = gate
+
+    def poll(self, max_rows: int, now_ms: int):
+        # Reads on slowly while the gate is shut, and never to the end.
+        if not self._gate.exists():
+            if now_ms % 3:
+                return Pause(1)
+            if len(self._reader.snapshot()) <= 1:
+                return Pause(5)
+        return self._reader.poll(max_rows, now_ms)
+
+    def snapshot(self) -> list[bytes]:
+        return self._reader.snapshot()
+
+
+class GatedSource(Source):
+    """Another source, which does not end before a file exists: the test decides when it may."""
+
+    def __init__(self, inner: Source, gate: Path) -> None:
+        self._inner = inner
+        self._gate = gate
+
+    @property
+    def schema(self) -> pa.Schema:
+        return self._inner.schema
+
+    def splits(self, parallelism: int) -> list[bytes]:
+        return self._inner.splits(parallelism)
+
+    def open(self, splits) -> SourceReader:
+        return GatedReader(self._inner.open(splits), self._gate)
+
+
+def settings(**changes) -> JobSettings:
+    chosen = {
+        "parallelism": 2,
+        "source_batch_rows": 2_000,
+        "checkpoint": CheckpointSettings(interval_ms=50),
+        "restart": FixedDelay(attempts=5, delay_ms=10),
+        "network": NetworkSettings(channel_bytes=200_000, output_bytes=200_000, batch_bytes=50_000),
+    }
+    return JobSettings(**{**chosen, **changes})
+
+
+def windowed_plan(out: Path, *, parallelism: int, extra=None, gate: Path | None = None):
+    source = bids(events=EVENTS, seed=7)
+    if gate is not None:
+        source = GatedSource(source, gate)
+    schema = source.schema
+    partial = partial_schema(schema, keys=KEYS, time_column="ts", aggregates=AGGREGATES)
+    result = result_schema(schema, keys=KEYS, time_column="ts", aggregates=AGGREGATES)
+    steps = [
+        ("bids", ReadStep(source=source, splits=tuple(source.splits(parallelism)))),
+        ("watermark", WatermarkStep(column="ts", delay_us=4_000_000, idle_after_ms=None)),
+        ("where", WhereStep(condition=pl.col("price") > 100, schema=schema)),
+    ]
+    if extra is not None:
+        steps.append(("extra", MapBatchesStep(function=extra, kind="arrow", schema=schema)))
+    steps += [
+        (
+            "combine",
+            CombineStep(keys=KEYS, time_column="ts", window=WINDOW, aggregates=AGGREGATES, schema=partial),
+        ),
+        ("window", WindowStep(keys=KEYS, window=WINDOW, aggregates=AGGREGATES, schema=result)),
+        ("sink", WriteStep(sink=parquet(str(out)), schema=result)),
+    ]
+    nodes = []
+    for number, (name, step) in enumerate(steps):
+        if number == 0:
+            inputs = ()
+        elif name == "window":
+            inputs = (Input(node=number - 1, partitioning=Partitioning.HASH, keys=KEYS),)
+        else:
+            inputs = (Input(node=number - 1),)
+        nodes.append(
+            Node(
+                number=number,
+                operator=OperatorId(name),
+                name=name,
+                step=step,
+                inputs=inputs,
+                is_source=number == 0,
+            )
+        )
+    return build_plan(tuple(nodes), parallelism=parallelism, max_parallelism=None)
+
+
+def expected() -> list[tuple]:
+    """The same query by Polars, over the same events."""
+    source = bids(events=EVENTS, seed=7)
+    reader = source.open(source.splits(1))
+    batches = []
+    while isinstance(polled := reader.poll(100_000, 0), pa.RecordBatch):
+        batches.append(polled)
+    frame = pl.from_arrow(pa.Table.from_batches(batches))
+    assert frame.height == EVENTS
+    grouped = (
+        frame.filter(pl.col("price") > 100)
+        .with_columns(window_start=pl.col("ts").dt.truncate("10s"))
+        .group_by("auction", "window_start")
+        .agg(n=pl.len().cast(pl.Int64), top=pl.col("price").max())
+    )
+    return sorted(grouped.select("auction", "window_start", "n", "top").iter_rows())
+
+
+def committed(out: Path) -> list[tuple]:
+    files = sorted(out.glob("part-*.parquet"))
+    table = pa.concat_tables([pq.read_table(f) for f in files])
+    return sorted(pl.from_arrow(table).select("auction", "window_start", "n", "top").iter_rows())
+
+
+@pytest.mark.parametrize("tcp", [False, True], ids=["ipc", "tcp with curve"])
+@pytest.mark.parametrize("parallelism", [1, 2, 3])
+def test_a_job_without_failures_gives_the_right_windows_and_leaves_nothing_behind(
+    threaded_job, tmp_path, tcp, parallelism
+):
+    out = tmp_path / "out"
+    job = threaded_job(
+        windowed_plan(out, parallelism=parallelism), settings(parallelism=parallelism), tcp=tcp
+    )
+    assert job.run() is JobState.FINISHED
+    assert committed(out) == expected()
+    assert job.driver.view().checkpoints.counts.completed >= 1
+    assert job.store.list_files("") == []
+    assert not (out / "_penstock").exists()
+
+
+def test_killed_slots_lose_and_repeat_nothing(threaded_job, tmp_path):
+    out = tmp_path / "out"
+    gate = tmp_path / "gate"
+    job = threaded_job(windowed_plan(out, parallelism=2, gate=gate), settings())
+    kills: list[int] = []
+
+    def kill_after_some_checkpoints(running):
+        counts = running.driver.view().checkpoints.counts
+        wanted = 2 * (len(kills) + 1)
+        if len(kills) < 3 and counts.completed >= wanted and running.driver.view().state is JobState.RUNNING:
+            kills.append(counts.completed)
+            running.slots.kill(len(kills) % 2)
+        if len(kills) == 3:
+            gate.touch()
+
+    outcome = job.run(kill_after_some_checkpoints)
+    assert outcome is JobState.FINISHED, [f.text for f in job.driver.view().failures]
+    assert len(kills) == 3
+    assert job.driver.view().restarts == 3, [f.text for f in job.driver.view().failures]
+    assert committed(out) == expected()
+    assert job.store.list_files("") == []
+
+
+def test_a_survivor_keeps_its_process_and_only_the_dead_slot_is_started_again(threaded_job, tmp_path):
+    gate = tmp_path / "gate"
+    job = threaded_job(windowed_plan(tmp_path / "out", parallelism=2, gate=gate), settings())
+
+    def kill_once(running):
+        if not gate.exists() and running.driver.view().checkpoints.counts.completed >= 1:
+            running.slots.kill(1)
+            gate.touch()
+
+    assert job.run(kill_once) is JobState.FINISHED
+    assert [(s.number, s.incarnation) for s in job.slots.started] == [(0, 1), (1, 1), (1, 2)]
+
+
+def test_a_user_function_that_raises_once_is_restarted_in_place(threaded_job, tmp_path):
+    out = tmp_path / "out"
+    marker = tmp_path / "raised"
+
+    def raise_once(batch):
+        if not marker.exists() and batch.num_rows and batch["ts"][0].value > 1_000_000:
+            marker.touch()
+            raise ValueError("bad luck")
+        return batch
+
+    job = threaded_job(windowed_plan(out, parallelism=2, extra=raise_once), settings())
+    assert job.run() is JobState.FINISHED
+    assert committed(out) == expected()
+    failure = job.driver.view().failures[0]
+    assert (failure.operator, failure.user_code) == ("extra", True)
+    assert "bad luck" in failure.traceback
+    assert "raise_once" in failure.traceback
+    assert all(s.incarnation == 1 for s in job.slots.started)
+
+
+def test_without_restarts_a_user_error_fails_the_job_with_its_cause(threaded_job, tmp_path):
+    def broken(batch):
+        raise KeyError("nope")
+
+    job = threaded_job(
+        windowed_plan(tmp_path / "out", parallelism=2, extra=broken), settings(restart=NoRestart())
+    )
+    assert job.run() is JobState.FAILED
+    assert job.driver.cause is not None
+    assert job.driver.cause.operator == "extra"
+    assert "nope" in job.driver.cause.text
+
+
+def test_cancel_ends_every_slot_and_commits_nothing_more(threaded_job, tmp_path):
+    gate = tmp_path / "gate"
+    job = threaded_job(windowed_plan(tmp_path / "out", parallelism=2, gate=gate), settings())
+
+    def cancel_when_running(running):
+        if running.driver.view().checkpoints.counts.completed >= 1:
+            running.driver.cancel()
+
+    assert job.run(cancel_when_running) is JobState.CANCELLED
+    assert job.store.list_files("") == []
