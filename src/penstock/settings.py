@@ -123,11 +123,11 @@ Restart = NoRestart | FixedDelay | ExponentialDelay
 class NetworkSettings:
     """How slots exchange batches."""
 
-    channel_bytes: int = 4 * 1024 * 1024
+    channel_bytes: int = 1024 * 1024
     """At most this much may be on its way in one channel, or waiting at its receiver."""
-    output_bytes: int = 4 * 1024 * 1024
+    output_bytes: int = 512 * 1024
     """A task takes no more input while one of its channels has more than this waiting to be sent."""
-    batch_bytes: int = 1024 * 1024
+    batch_bytes: int = 256 * 1024
     """Waiting batches are merged, and larger ones cut, to about this size."""
     transport: str = "auto"
     """`auto`: private sockets in the file system on one host, encrypted TCP between hosts. `ipc` or `tcp` force one."""

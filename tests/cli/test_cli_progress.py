@@ -63,12 +63,13 @@ def test_a_restored_attempt_begins_where_its_checkpoint_was_triggered(make_view)
     watch.look(make_view(rows_in=1_000), 1_000)
     watch.look(make_view(rows_in=2_000, completed=4, triggered_ms=1_500), 2_000)
     watch.look(make_view(rows_in=2_500, completed=4, triggered_ms=1_500), 2_500)
-    _, failed = watch.look(make_view(state=JobState.FAILING, completed=4, failures=(lost(),)), 2_600)
+    failing, failed = watch.look(make_view(state=JobState.FAILING, completed=4, failures=(lost(),)), 2_600)
     deploying, quiet = watch.look(make_view(state=JobState.DEPLOYING, epoch=2, completed=4, failures=(lost(),)), 3_000)
     progress, back = watch.look(make_view(epoch=2, rows_in=100, restored=4, completed=4, failures=(lost(),)), 3_500)
     assert failed == ["slot 1 was lost: its worker exited; restarting"]
     assert quiet == []
     assert deploying.restarts == 1
+    assert (failing.events_read, deploying.events_read) == (2_500, 2_500), "in between nothing is read, nothing is lost"
     assert back == ["restored from checkpoint 4"]
     assert progress.events_read == 1_600
 

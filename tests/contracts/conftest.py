@@ -13,7 +13,7 @@ from penstock.net.zeromq import ZmqTransport
 from penstock.ports import Frame, Store, Transport
 from penstock.storage.files import FileStore
 
-WAIT_MS = 5_000
+WAIT_MS = 1_000
 MOST_WAITS = 20
 
 

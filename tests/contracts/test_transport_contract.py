@@ -66,6 +66,18 @@ def test_who_was_called_can_answer_without_calling_back(network):
     assert text(network.arrived("a", 2)) == [("b", [b"answer", b"x" * 100_000]), ("b", [b"more"])]
 
 
+def test_nothing_is_lost_however_much_is_sent_before_it_is_taken(network):
+    a, b = network.join("a"), network.join("b")
+    a.connect("b", network.address("b"))
+    numbers = [[str(i).encode()] for i in range(5_000)]
+    for frames in numbers:
+        a.send("b", frames)
+    assert text(network.arrived("b", 5_000)) == [("a", frames) for frames in numbers]
+    for frames in numbers:
+        b.send("a", frames)
+    assert text(network.arrived("a", 5_000)) == [("b", frames) for frames in numbers]
+
+
 def test_two_processes_may_call_each_other(network):
     a, b = network.join("a"), network.join("b")
     a.connect("b", network.address("b"))

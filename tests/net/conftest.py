@@ -10,7 +10,7 @@ from penstock.net.keys import JobKeys, make_job_keys
 from penstock.net.zeromq import ZmqTransport
 from penstock.ports import Frame
 
-WAIT_MS = 5_000
+WAIT_MS = 1_000
 MOST_WAITS = 20
 
 Open = Callable[..., ZmqTransport]

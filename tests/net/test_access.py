@@ -10,8 +10,10 @@ from contextlib import contextmanager
 
 import pytest
 import zmq
+from zmq.utils import z85
 from zmq.utils.monitor import parse_monitor_message
 
+from penstock.net.access import Doorkeeper
 from penstock.net.keys import JobKeys, make_job_keys
 from penstock.net.zeromq import ZmqTransport
 
@@ -28,30 +30,30 @@ SHUT_OUT = (*REFUSED, zmq.EVENT_DISCONNECTED)
 @contextmanager
 def caller(configure: Callable[[zmq.Socket], None]) -> Iterator[zmq.Socket]:
     """A socket that calls itself `member`, with keys as configured."""
-    with zmq.Context() as context, context.socket(zmq.DEALER) as dealer:
-        dealer.linger = 0
+    context = zmq.Context()
+    try:
+        dealer = context.socket(zmq.DEALER)
         dealer.routing_id = b"member"
         configure(dealer)
         yield dealer
+    finally:
+        context.destroy(linger=0)
 
 
 def events_while_calling(dealer: zmq.Socket, server: ZmqTransport) -> set[int]:
     """What becomes of a call, seen from the caller, up to its end by one side or the other."""
     monitor = dealer.get_monitor_socket()
-    try:
-        dealer.connect(server.tcp_address)
-        dealer.send_multipart([b"let me in"])
-        seen: set[int] = set()
-        for _ in range(TURNS):
-            server.wait(TURN_MS)
-            assert server.receive() == []
-            while monitor.poll(0):
-                seen.add(parse_monitor_message(monitor.recv_multipart())["event"])
-            if seen & {*SHUT_OUT, zmq.EVENT_HANDSHAKE_SUCCEEDED}:
-                return seen
-        raise AssertionError(f"nothing came of the call: {seen}")
-    finally:
-        dealer.disable_monitor()
+    dealer.connect(server.tcp_address)
+    dealer.send_multipart([b"let me in"])
+    seen: set[int] = set()
+    for _ in range(TURNS):
+        server.wait(TURN_MS)
+        assert server.receive() == []
+        while monitor.poll(0):
+            seen.add(parse_monitor_message(monitor.recv_multipart())["event"])
+        if seen & {*SHUT_OUT, zmq.EVENT_HANDSHAKE_SUCCEEDED}:
+            return seen
+    raise AssertionError(f"nothing came of the call: {seen}")
 
 
 def curve(dealer: zmq.Socket, *, server: bytes, own: JobKeys) -> None:
@@ -78,7 +80,7 @@ ENCRYPTED_INTRUDERS = {
 }
 PLAIN_INTRUDERS = {
     "has another password": lambda s, k: plain(s, b"member", STRANGER.password),
-    "has no password": lambda s, k: plain(s, b"member", b""),
+    "guesses": lambda s, k: plain(s, b"member", b"x"),
     "has another user": lambda s, k: plain(s, b"root", k.password),
     "shows nothing": lambda s, k: None,
     "has the keys": lambda s, k: curve(s, server=k.public, own=k),
@@ -122,16 +124,53 @@ def test_a_member_by_any_other_program_gets_through(open_transport, arrived, key
         assert arrived(server, 1) == [("member", [b"let me in"])]
 
 
-def test_a_transport_of_another_job_is_shut_out_and_does_not_block(open_transport, arrived, keys):
-    server = open_transport("server", host="127.0.0.1")
-    foreign = open_transport("member", keys=JobKeys(public=keys.public, secret=STRANGER.secret))
+@pytest.mark.parametrize("encrypt", [True, False], ids=["encrypted", "plain"])
+def test_a_transport_of_another_job_is_shut_out_and_does_not_block(open_transport, arrived, keys, encrypt):
+    server = open_transport("server", host="127.0.0.1", encrypt=encrypt)
+    other_keys = JobKeys(public=keys.public, secret=STRANGER.secret)
+    foreign = open_transport("member", keys=other_keys, encrypt=encrypt)
     foreign.connect("server", server.tcp_address)
-    member = open_transport("member")
+    member = open_transport("member", encrypt=encrypt)
     member.connect("server", server.tcp_address)
-    for i in range(20):
+    for i in range(50):
         foreign.send("server", [b"intruder"])
         member.send("server", [b"member", str(i).encode()])
         assert arrived(server, 1) == [("member", [b"member", str(i).encode()])]
+        server.send("member", [b"answer"])
+        assert arrived(member, 1) == [("server", [b"answer"])]
+    assert foreign.receive() == []
+
+
+PUBLIC = z85.decode(make_job_keys().public)
+
+
+@pytest.mark.parametrize(
+    ("request_frames", "status"),
+    [
+        (lambda k: [b"1.0", b"9", b"d", b"addr", b"id", b"CURVE", z85.decode(k.public)], b"200"),
+        (lambda k: [b"1.0", b"9", b"d", b"addr", b"id", b"PLAIN", b"member", k.password], b"200"),
+        (lambda k: [b"1.0", b"9", b"d", b"addr", b"id", b"CURVE", PUBLIC], b"400"),
+        (lambda k: [b"1.0", b"9", b"d", b"addr", b"id", b"CURVE"], b"400"),
+        (lambda k: [b"1.0", b"9", b"d", b"addr", b"id", b"CURVE", z85.decode(k.public), b"more"], b"400"),
+        (lambda k: [b"1.0", b"9", b"d", b"addr", b"id", b"PLAIN", b"member"], b"400"),
+        (lambda k: [b"1.0", b"9", b"d", b"addr", b"id", b"NULL"], b"400"),
+        (lambda k: [b"1.0", b"9", b"d", b"addr", b"id", b"GSSAPI", b"principal"], b"400"),
+        (lambda k: [b"2.0", b"9", b"d", b"addr", b"id", b"CURVE", z85.decode(k.public)], b"400"),
+        (lambda k: [b"1.0", b"9"], b"400"),
+    ],
+    ids=["key", "password", "other key", "no key", "two keys", "no password", "null", "gssapi", "version", "cut"],
+)
+def test_the_doorkeeper_answers_every_question_and_lets_members_in(keys, request_frames, status):
+    context = zmq.Context()
+    try:
+        doorkeeper = Doorkeeper(context, keys)
+        asking = context.socket(zmq.REQ)
+        asking.connect("inproc://zeromq.zap.01")
+        asking.send_multipart(request_frames(keys))
+        doorkeeper.answer()
+        assert asking.recv_multipart(zmq.NOBLOCK)[:3] == [b"1.0", b"9", status]
+    finally:
+        context.destroy(linger=0)
 
 
 def test_an_encrypted_connection_does_not_show_its_content(open_transport, arrived):

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import socket
 import subprocess
 import sys
 import threading
+from pathlib import Path
 
 import pytest
 
@@ -82,15 +82,12 @@ def test_a_wait_ends_when_its_time_is_over(open_transport):
     assert a.receive() == []
 
 
-def test_a_wake_ends_the_next_wait_and_only_that(open_transport):
+def test_any_number_of_wakes_ends_the_next_wait_and_only_that(open_transport):
     a = open_transport("a")
-    for _ in range(100_000):
+    for _ in range(10_000):
         a.wake()
     a.wait(None)
-    woken_again = threading.Timer(0.0, a.wake)
-    woken_again.start()
-    a.wait(None)
-    woken_again.join()
+    assert a._poller.poll(0) == []
 
 
 def test_any_thread_may_wake_a_waiting_one(open_transport):
@@ -232,11 +229,11 @@ def test_what_cannot_be_listened_at_is_refused(open_transport, options, why):
 
 
 def test_a_transport_that_could_not_be_made_leaves_nothing(open_transport, tmp_path):
-    before = len(os.listdir("/proc/self/fd"))
+    before = len(list(Path("/proc/self/fd").iterdir()))
     with pytest.raises(UsageError):
         open_transport("a", ipc_dir=tmp_path / "s", host="0.0.0.0")
     assert list(tmp_path.iterdir()) == []
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert len(list(Path("/proc/self/fd").iterdir())) == before
 
 
 @pytest.mark.parametrize("name", ["", "x" * 256, "\0hidden"], ids=["empty", "long", "zero"])

@@ -27,7 +27,6 @@ from penstock.core.messages import (
     DataEnded,
     Decline,
     Deploy,
-    FinishTasks,
     Heartbeat,
     Leave,
     Leaving,
@@ -114,7 +113,6 @@ TO_SLOT = [
     ),
     NotifyComplete(epoch=EPOCH, task=TASK, checkpoint=CHECKPOINT, subsumed=CheckpointId(6)),
     NotifyAborted(epoch=EPOCH, task=TASK, checkpoint=CHECKPOINT),
-    FinishTasks(epoch=EPOCH, checkpoint=CHECKPOINT),
     Leave(reason="done"),
 ]
 ELEMENTS = [
@@ -190,6 +188,7 @@ BATCH = pa.record_batch(
         "at": pa.array([0, 1, None], pa.timestamp("us", tz="UTC")),
         "flag": pa.array([True, False, None]),
         "raw": pa.array([b"\0", b"", None], pa.binary()),
+        "id": pa.array([bytes(16), None, bytes(range(16))], pa.uuid()),
     }
 )
 CODEC = BatchCodec(BATCH.schema)

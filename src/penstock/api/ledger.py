@@ -10,7 +10,7 @@ from pathlib import Path
 from penstock.api.naming import RecordedStep, operator_ids
 from penstock.api.steps import ReadStep, Step, WriteStep
 from penstock.core.errors import UsageError
-from penstock.plan.graph import Input, Node
+from penstock.plan.graph import Input, Node, Plan, build_plan
 
 _LONGEST_NAME = 200
 
@@ -18,7 +18,9 @@ _LONGEST_NAME = 200
 class Ledger:
     """Collects the steps of a program. Streams hold the number of their last step and look it up here."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, parallelism: int, max_parallelism: int | None) -> None:
+        self._parallelism = parallelism
+        self._max_parallelism = max_parallelism
         self._steps: list[RecordedStep] = []
 
     def add(
@@ -70,10 +72,10 @@ class Ledger:
                 wanted.update(source.node for source in step.inputs)
         return tuple(step for step in self._steps if step.number in wanted)
 
-    def nodes(self, steps: Iterable[RecordedStep]) -> tuple[Node, ...]:
-        """Some of the steps as nodes of a plan; the ids are those that they have in the whole program."""
+    def plan_of(self, steps: Iterable[RecordedStep]) -> Plan:
+        """The plan of some of the steps; their ids are those that they have in the whole program."""
         ids = operator_ids(self._steps)
-        return tuple(
+        nodes = tuple(
             Node(
                 number=step.number,
                 operator=ids[step.number],
@@ -84,6 +86,7 @@ class Ledger:
             )
             for step in steps
         )
+        return build_plan(nodes, parallelism=self._parallelism, max_parallelism=self._max_parallelism)
 
     def check_complete(self) -> None:
         """Raise `UsageError` unless every step leads to a sink."""

@@ -1,7 +1,7 @@
 """Streams: what a program is written with.
 
-A stream is a handle on the last step made so far; every method makes a step and returns a new handle, so a stream can be
-used for several branches. What a method is given is checked at once, against the columns that the records have there.
+A stream is a handle on the last step made so far; every method makes a step and returns a new handle, so a stream can
+be used for several branches. What a method is given is checked at once, against the columns that the records have.
 
     bids.where("price > 100").key_by("auction").window(tumbling("10s")).aggregate(n=count())
 
@@ -41,7 +41,7 @@ from penstock.api.steps import (
 from penstock.api.window_schema import check_key_types, partial_schema, result_schema
 from penstock.core.errors import UsageError
 from penstock.plan.explain import explain_plan
-from penstock.plan.graph import Input, Partitioning, build_plan
+from penstock.plan.graph import Input, Partitioning
 
 Row = dict[str, Any]
 
@@ -76,7 +76,8 @@ class Stream:
     def where(self, condition: ExpressionLike, *, name: str | None = None) -> Stream:
         """Only the records for which `condition` is true (not false, not null)."""
         compiled = compile_condition(condition, self.schema, argument="condition")
-        return self._then(WhereStep(condition=compiled, schema=self.schema), kind="where", name=name)
+        step = WhereStep(condition=compiled, schema=self.schema)
+        return self._then(step, self.schema, kind="where", name=name, time_column=self._state.time_column)
 
     def select(self, *columns: ExpressionLike, **named: ExpressionLike) -> Stream:
         """Only these columns, in this order. A computed one is named by AS or by keyword: `select("a", b="a + 1")`.
@@ -92,7 +93,8 @@ class Stream:
             columns=self._one_per_record([each.expr for each in compiled]), keep=False, schema=pa.schema(fields)
         )
         kept = {column.origin: column.field.name for each in reversed(compiled) for column in reversed(each.columns)}
-        return self._then(step, kind="select", time_column=kept.get(self._state.time_column))
+        time_column = self._state.time_column
+        return self._then(step, step.schema, kind="select", time_column=kept.get(time_column) if time_column else None)
 
     def with_columns(self, *columns: ExpressionLike, **named: ExpressionLike) -> Stream:
         """All columns, and these besides; one that exists is replaced. Each sees the columns as they were before.
@@ -112,7 +114,7 @@ class Stream:
         time_column = self._state.time_column
         if any(column.field.name == time_column != column.origin for column in made):
             time_column = None
-        return self._then(step, kind="with_columns", time_column=time_column)
+        return self._then(step, step.schema, kind="with_columns", time_column=time_column)
 
     def drop(self, *columns: str, name: str | None = None) -> Stream:
         """All columns but these."""
@@ -125,8 +127,8 @@ class Stream:
             keep=False,
             schema=pa.schema([self.schema.field(column) for column in kept]),
         )
-        time_column = self._state.time_column
-        return self._then(step, kind="drop", name=name, time_column=time_column if time_column in kept else None)
+        time_column = self._state.time_column if self._state.time_column in kept else None
+        return self._then(step, step.schema, kind="drop", name=name, time_column=time_column)
 
     def rename(self, names: Mapping[str, str], *, name: str | None = None) -> Stream:
         """The same columns under other names: `rename({"old": "new"})`."""
@@ -140,7 +142,7 @@ class Stream:
         )
         time_column = self._state.time_column
         kept = None if time_column is None else names.get(time_column, time_column)
-        return self._then(step, kind="rename", name=name, time_column=kept)
+        return self._then(step, step.schema, kind="rename", name=name, time_column=kept)
 
     # --- functions ---------------------------------------------------------------------------------------------------
 
@@ -162,15 +164,13 @@ class Stream:
         check_kind(kind)
         given = inferred_schema(function, kind, self.schema) if schema is None else as_schema(schema, argument="schema")
         step = MapBatchesStep(function=function, kind=kind, schema=given)
-        return self._then_function(step, given, kind="map_batches", name=name)
+        return self._then_function(step, kind="map_batches", name=name)
 
     def map(self, function: Callable[[Row], Row], *, schema: SchemaLike, name: str | None = None) -> Stream:
         """What `function` makes of each record, both as a dict. Row by row is slow: prefer expressions or batches."""
         _check_callable(function, "map")
         given = as_schema(schema, argument="schema")
-        return self._then_function(
-            MapStep(function=function, flat=False, schema=given), given, kind="map", name=name
-        )
+        return self._then_function(MapStep(function=function, flat=False, schema=given), kind="map", name=name)
 
     def flat_map(
         self, function: Callable[[Row], Iterable[Row]], *, schema: SchemaLike, name: str | None = None
@@ -178,9 +178,7 @@ class Stream:
         """The records, any number of them, that `function` makes of each record, all as dicts."""
         _check_callable(function, "flat_map")
         given = as_schema(schema, argument="schema")
-        return self._then_function(
-            MapStep(function=function, flat=True, schema=given), given, kind="flat_map", name=name
-        )
+        return self._then_function(MapStep(function=function, flat=True, schema=given), kind="flat_map", name=name)
 
     # --- time and distribution ---------------------------------------------------------------------------------------
 
@@ -206,7 +204,7 @@ class Stream:
         )
         if step.idle_after_ms == 0:
             raise UsageError(f"idle_after is {idle_after!r}; give a duration above 0, or None to wait for ever")
-        return self._then(step, kind="watermark", name=name, time_column=column)
+        return self._then(step, self.schema, kind="watermark", name=name, time_column=column)
 
     def key_by(self, *columns: str) -> KeyedStream:
         """The same records, where those with equal values in these columns belong together."""
@@ -236,7 +234,7 @@ class Stream:
         )
 
     def name(self, text: str) -> Stream:
-        """This stream, with the step that makes it named `text`."""
+        """The same stream; the step that makes it is named `text`."""
         self._state.ledger.name_step(self._state.last_step, text)
         return self
 
@@ -248,13 +246,152 @@ class Stream:
     def explain(self) -> str:
         """The part of the plan that leads to this stream, as text."""
         ledger = self._state.ledger
-        nodes = ledger.nodes(ledger.path_to(self._state.last_step))
-        return explain_plan(build_plan(nodes, parallelism=1, max_parallelism=None))
+        return explain_plan(ledger.plan_of(ledger.path_to(self._state.last_step)))
 
     def __repr__(self) -> str:
         return f"<Stream {_described(self._state)}>"
 
     # --- how steps are made ------------------------------------------------------------------------------------------
 
-    def _then(self, step: Step, *, kind: str, name: str | None = None, **changes: Any) -> Stream:
-        raise NotImplementedError
+    def _then(
+        self, step: Step, schema: pa.Schema, *, kind: str, name: str | None = None, time_column: str | None
+    ) -> Stream:
+        state = self._state
+        number = state.ledger.add(step, kind=kind, name=name, inputs=state.input())
+        time_lost = state.time_lost
+        if time_column is None and state.time_column is not None:
+            time_lost = f"the event time in {state.time_column!r} was lost in {state.ledger.step(number)}"
+        return Stream(
+            StreamState(
+                ledger=state.ledger,
+                last_step=number,
+                schema=schema,
+                time_column=time_column,
+                time_lost=None if time_column else time_lost,
+            )
+        )
+
+    def _then_function(self, step: MapStep | MapBatchesStep, *, kind: str, name: str | None) -> Stream:
+        # A function may compute anything; a column of the same name and type is taken to be the same time.
+        time_column = self._state.time_column
+        kept = time_column in step.schema.names and self.schema.field(time_column) == step.schema.field(time_column)
+        return self._then(step, step.schema, kind=kind, name=name, time_column=time_column if kept else None)
+
+    def _compiled(
+        self, columns: Iterable[ExpressionLike], named: Mapping[str, ExpressionLike]
+    ) -> list[CompiledColumns]:
+        unnamed = [compile_columns(each, self.schema, argument="column") for each in columns]
+        return unnamed + [
+            compile_columns(each, self.schema, argument=f"column {name!r}", name=name) for name, each in named.items()
+        ]
+
+    def _one_per_record(self, exprs: list[pl.Expr]) -> tuple[pl.Expr, ...]:
+        """The expressions such that at least one has a value per record: constants alone would make a single row."""
+        if empty_frame(self.schema).select(exprs).height == 0:
+            return tuple(exprs)
+        first = exprs[0]
+        repeated = pl.when(pl.col(self.schema.names[0]).is_null()).then(first).otherwise(first)
+        return (repeated.alias(first.meta.output_name()), *exprs[1:])
+
+    def _check_columns(self, columns: Iterable[str], argument: str) -> None:
+        for column in columns:
+            if not isinstance(column, str):
+                raise UsageError(f"{argument} takes names of columns, not {column!r}")
+            if column not in self.schema.names:
+                raise unknown_column(column, self.schema.names, argument=argument)
+
+
+class KeyedStream:
+    """Records that belong together by key. Made by `Stream.key_by`."""
+
+    def __init__(self, state: StreamState, keys: tuple[str, ...]) -> None:
+        self._state = state
+        self._keys = keys
+
+    def window(self, window: TumblingWindow) -> WindowedStream:
+        """The records of each key, cut into windows of event time. Needs a watermark before."""
+        if not isinstance(window, TumblingWindow):
+            raise UsageError(f"window takes a window, not {window!r}", hint='for example tumbling("10s")')
+        if self._state.time_column is None:
+            raise self._no_event_time()
+        return WindowedStream(self._state, self._keys, window)
+
+    def _no_event_time(self) -> UsageError:
+        times = [field.name for field in self._state.schema if pa.types.is_timestamp(field.type)]
+        example = f'.watermark("{times[0] if times else "ts"}", delay="5s")'
+        return UsageError(
+            "window needs event time, and this stream has none"
+            + (f": {self._state.time_lost}" if self._state.time_lost else ""),
+            hint=f"add {example} before key_by" + ("" if times else "; there is no column of type timestamp yet"),
+        )
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The columns of the records."""
+        return self._state.schema
+
+    def __repr__(self) -> str:
+        return f"<KeyedStream by {', '.join(self._keys)} of {_described(self._state)}>"
+
+
+class WindowedStream:
+    """Records of each key in windows of event time. Made by `KeyedStream.window`."""
+
+    def __init__(self, state: StreamState, keys: tuple[str, ...], window: TumblingWindow) -> None:
+        self._state = state
+        self._keys = keys
+        self._window = window
+
+    def aggregate(self, **aggregates: AggregateCall) -> Stream:
+        """One record per key and window, when the watermark has passed its end: the keys, `window_start`, `window_end`
+        and one column per aggregate, such as `n=count(), top=max("price")`.
+
+        To name the step, call `.name(...)` on the result; its state is kept under the name.
+        """
+        calls = [_named_aggregate(name, call) for name, call in aggregates.items()]
+        state, keys = self._state, self._keys
+        assert state.time_column is not None
+        partial = partial_schema(state.schema, keys=keys, time_column=state.time_column, aggregates=calls)
+        result = result_schema(state.schema, keys=keys, time_column=state.time_column, aggregates=calls)
+        combine = CombineStep(
+            keys=keys, time_column=state.time_column, window=self._window, aggregates=tuple(calls), schema=partial
+        )
+        combined = state.ledger.add(combine, kind="combine", inputs=state.input())
+        windowed = state.ledger.add(
+            WindowStep(keys=keys, window=self._window, aggregates=tuple(calls), schema=result),
+            kind="window",
+            label="-".join(("window", *keys)),
+            inputs=(Input(node=combined, partitioning=Partitioning.HASH, keys=keys),),
+        )
+        lost = f"the event time in {state.time_column!r} ended with {state.ledger.step(windowed)}"
+        return Stream(StreamState(ledger=state.ledger, last_step=windowed, schema=result, time_lost=lost))
+
+    def __repr__(self) -> str:
+        seconds = self._window.size_us / 1_000_000
+        return f"<WindowedStream of {seconds:g} s by {', '.join(self._keys)} of {_described(self._state)}>"
+
+
+def _named_aggregate(name: str, call: AggregateCall) -> Aggregate:
+    if not isinstance(call, AggregateCall):
+        raise UsageError(
+            f"aggregate: {name} is {call!r}, which is no aggregate",
+            hint='use count(), sum("column"), min("column"), max("column") or mean("column")',
+        )
+    return Aggregate(name=name, kind=call.kind, column=call.column)
+
+
+def _check_callable(function: object, argument: str) -> None:
+    if not callable(function):
+        raise UsageError(f"{argument} takes a function, not {function!r}")
+
+
+def _check_distinct(names: list[str], argument: str) -> None:
+    for name in names:
+        if names.count(name) > 1:
+            raise UsageError(f"{argument} would make {names.count(name)} columns named {name!r}", hint="rename one")
+
+
+def _described(state: StreamState) -> str:
+    columns = ", ".join(f"{field.name} {field.type}" for field in state.schema)
+    time = f"; event time in {state.time_column}" if state.time_column else ""
+    return f"{state.ledger.step(state.last_step).name!r}: {columns}{time}"

@@ -71,8 +71,8 @@ def result_schema(
     fields = [pa.field(key, input_schema.field(key).type) for key in keys]
     fields += [pa.field(WINDOW_START, time_type), pa.field(WINDOW_END, time_type)]
     for aggregate in aggregates:
-        mean = aggregate.kind == "mean"
-        fields.append(pa.field(aggregate.name, pa.float64() if mean else _partial_type(input_schema, aggregate)))
+        partial = _partial_type(input_schema, aggregate)
+        fields.append(pa.field(aggregate.name, pa.float64() if aggregate.kind == "mean" else partial))
     return _distinct(fields)
 
 

@@ -1,7 +1,8 @@
 """`penstock bench window`: the demo's query, as fast as it goes, against Structured Streaming in the same Spark.
 
 Each round runs Penstock with a checkpoint every second, Penstock with none but the final one, and Structured Streaming,
-one after the other, so that whatever else the machine does hits all of them alike. The medians of the rounds count. The
+one after the other, so that whatever else the machine does hits all of them alike. A failure ends the benchmark: one
+that had to recover would have measured something else. The medians of the rounds count. The
 first part of every run is warm-up and left out.
 
 Latency is measured by a run of its own: records that are due at a steady rate go through a keyed exchange to a sink
@@ -24,10 +25,11 @@ import click
 
 from penstock.cli.failures import reported_failures
 from penstock.core.errors import UsageError
+from penstock.settings import NoRestart
 
 if TYPE_CHECKING:
+    from penstock.api.checkpointing import Checkpointing
     from penstock.cli.latency import Latency
-    from penstock.spark.environment import Environment
 
 DEFAULT_EVENTS = 40_000_000
 SPARE_CORES = 2
@@ -174,14 +176,18 @@ class _Runs:
 
     def latency(self) -> Latency:
         """The latency run."""
-        from penstock.cli.latency import LatencySink, PacedSource, read_latency
-        from penstock.cli.running import running_job
+        from penstock.cli.latency import LatencySink, PacedSource, latency_plan, read_latency
+        from penstock.cli.running import PlannedEnvironment, running_job
 
         seconds = self._options.latency_seconds
         with _removed(self._work / "latency") as place:
-            environment = self._environment(place, interval=INTERVAL)
-            stream = environment.read(PacedSource(rate=LATENCY_RATE, seconds=seconds))
-            stream.key_by("key").map_batches(_same).write(LatencySink(str(place / "times")))
+            plan = latency_plan(
+                PacedSource(rate=LATENCY_RATE, seconds=seconds),
+                LatencySink(str(place / "times")),
+                parallelism=self._options.parallelism,
+            )
+            checkpointing, restart = _checkpointing(place, INTERVAL), NoRestart()
+            environment = PlannedEnvironment(self._spark, plan=plan, checkpointing=checkpointing, restart=restart)
             with running_job(environment, "latency") as job:
                 job.wait()
             found = read_latency(place / "times", warmup_s=seconds * LATENCY_WARMUP_SHARE)
@@ -197,7 +203,12 @@ class _Runs:
         from penstock.cli.window_query import penstock_query
 
         with _removed(self._work / "penstock") as place:
-            environment = self._environment(place, interval=interval)
+            environment = ps.Environment(
+                self._spark,
+                parallelism=self._options.parallelism,
+                checkpointing=_checkpointing(place, interval),
+                restart=NoRestart(),
+            )
             source = MeteredSource(self._bids.source(), str(place / "meters"))
             penstock_query(environment, source, ps.parquet(str(place / "out")))
             with running_job(environment, "bench") as job:
@@ -222,17 +233,6 @@ class _Runs:
         self._say(name, number, _rate_text(found.rows_per_second))
         return found.rows_per_second
 
-    def _environment(self, place: Path, *, interval: str | None) -> Environment:
-        import penstock as ps
-
-        return ps.Environment(
-            self._spark,
-            parallelism=self._options.parallelism,
-            checkpointing=ps.Checkpointing(interval=interval, directory=place / "checkpoints"),
-            # A benchmark that had to recover has measured something else.
-            restart=ps.no_restart(),
-        )
-
     def _say(self, name: str, number: int, text: str) -> None:
         where = f"round {number} of {self._options.rounds}" if number else "last"
         click.echo(f"{where}: {name}: {text}", file=self._screen)
@@ -248,8 +248,10 @@ def _removed(place: Path) -> Iterator[Path]:
         shutil.rmtree(place, ignore_errors=True)
 
 
-def _same(batch: Any) -> Any:
-    return batch
+def _checkpointing(place: Path, interval: str | None) -> Checkpointing:
+    from penstock.api.checkpointing import Checkpointing
+
+    return Checkpointing(interval=interval, directory=place / "checkpoints")
 
 
 def _rate_text(rate: float) -> str:

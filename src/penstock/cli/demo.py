@@ -22,6 +22,7 @@ from penstock.core.errors import SettingsError, UsageError
 from penstock.settings import CheckpointSettings
 
 if TYPE_CHECKING:
+    from penstock.api.connector import Source
     from penstock.cli.comparison import Comparison
     from penstock.cli.kills import Kills
     from penstock.cli.terminal import Display
@@ -105,10 +106,12 @@ def run_demo(options: DemoOptions) -> int:
     # Here and not above: the other commands need not wait for the data plane to be imported.
     from penstock.cli.session import SessionOptions, spark_session, work_directory
     from penstock.cli.terminal import make_display
+    from penstock.cli.window_query import BidInput
 
     screen = sys.stderr if options.as_json else sys.stdout
     cores = options.parallelism + SPARE_CORES
-    bids = _bids(options)
+    interval_ms = _checked_interval_ms(options)
+    bids = BidInput(events=options.events, seed=options.seed)
     with work_directory(options.directory, keep=options.keep, prefix="penstock-demo-") as work:
         _refuse_leftovers(work)
         session = SessionOptions(
@@ -118,7 +121,7 @@ def run_demo(options: DemoOptions) -> int:
         with spark_session(session) as spark:
             if options.ui:
                 _say(screen, f"Spark's page is {spark.sparkContext.uiWebUrl}", options)
-            environment = _program(spark, options, bids, work)
+            environment = _program(spark, options, _source(options, bids, interval_ms), work)
             with make_display(screen, title="penstock demo", quiet=options.quiet) as display:
                 run = run_job(environment, display, events=options.events, kills=options.kills)
             _say(screen, "computing the same with Spark SQL and comparing row for row …", options)
@@ -170,22 +173,28 @@ def compare_output(spark: Any, bids: BidInput, output: Path) -> Comparison:
     return compare(batch_query(spark, bids), found, keys=KEYS, values=VALUES)
 
 
-def _bids(options: DemoOptions) -> BidInput:
+def _checked_interval_ms(options: DemoOptions) -> int:
     from penstock.api.durations import duration_ms
-    from penstock.cli.window_query import BidInput
 
     interval_ms = duration_ms(options.interval, argument="--interval")
     problems = CheckpointSettings(interval_ms=interval_ms).problems()
     if problems:
         raise SettingsError(problems)
+    return interval_ms
+
+
+def _source(options: DemoOptions, bids: BidInput, interval_ms: int) -> Source:
+    """The bids; if there are so few that the job would be over before it can be hurt, they are read more slowly."""
+    from penstock.cli.pacing import PacedReads
+
     if not options.kills:
-        return BidInput(events=options.events, seed=options.seed)
+        return bids.source()
     # Each kill needs a completed checkpoint before it, and something left to read after it.
     seconds = (options.kills + 1) * (interval_ms + 1_000) / 1_000
-    return BidInput(events=options.events, seed=options.seed, rate=int(options.events / seconds) + 1)
+    return PacedReads(bids.source(), rate=int(options.events / seconds / options.parallelism) + 1)
 
 
-def _program(spark: Any, options: DemoOptions, bids: BidInput, work: Path) -> Environment:
+def _program(spark: Any, options: DemoOptions, source: Source, work: Path) -> Environment:
     import penstock as ps
     from penstock.cli.window_query import penstock_query
 
@@ -195,7 +204,7 @@ def _program(spark: Any, options: DemoOptions, bids: BidInput, work: Path) -> En
         checkpointing=ps.Checkpointing(interval=options.interval, directory=work / "checkpoints"),
         restart=ps.fixed_delay(options.kills + SPARE_RESTARTS, RESTART_DELAY),
     )
-    penstock_query(environment, bids.source(), ps.parquet(str(work / "out")))
+    penstock_query(environment, source, ps.parquet(str(work / "out")))
     return environment
 
 

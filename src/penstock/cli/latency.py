@@ -18,6 +18,9 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.api.connector import End, Pause, Polled, Sink, SinkWriter, Source, SourceReader, WriterContext
+from penstock.api.steps import MapBatchesStep, ReadStep, WriteStep
+from penstock.core.ids import OperatorId
+from penstock.plan.graph import Input, Node, Partitioning, Plan, build_plan
 
 SCHEMA = pa.schema([("key", pa.int64()), ("created_us", pa.int64())])
 KEYS = 10_000
@@ -148,6 +151,32 @@ class _LatencyWriter(SinkWriter):
             return [name.encode()]
 
         return work
+
+
+def latency_plan(source: PacedSource, sink: LatencySink, *, parallelism: int) -> Plan:
+    """From the source through an exchange by key and a function that changes nothing to the sink."""
+    read = Node(
+        number=0, operator=OperatorId("paced"), name="paced", step=ReadStep(source=source), inputs=(), is_source=True
+    )
+    same = Node(
+        number=1,
+        operator=OperatorId("same"),
+        name="same",
+        step=MapBatchesStep(function=_same, kind="arrow", schema=SCHEMA),
+        inputs=(Input(node=0, partitioning=Partitioning.HASH, keys=("key",)),),
+    )
+    write = Node(
+        number=2,
+        operator=OperatorId("latency"),
+        name="latency",
+        step=WriteStep(sink=sink, schema=SCHEMA),
+        inputs=(Input(node=1),),
+    )
+    return build_plan((read, same, write), parallelism=parallelism, max_parallelism=None)
+
+
+def _same(batch: pa.RecordBatch) -> pa.RecordBatch:
+    return batch
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -48,9 +48,7 @@ class Watch:
             self._remember(view.checkpoints.latest_completed)
         if view.epoch != self._epoch:
             notes += self._new_attempt(view)
-        position = min(self._base + view.rows_in, self._events)
-        if view.state is JobState.FINISHED:
-            position = self._events
+        position = self._position(view)
         self._looks.append((now_ms, position))
         if self.first_read_ms is None and view.rows_in:
             self.first_read_ms = now_ms
@@ -73,6 +71,14 @@ class Watch:
             restarts=view.restarts,
         )
         return progress, notes
+
+    def _position(self, view: JobView) -> int:
+        if view.state is JobState.FINISHED:
+            return self._events
+        if view.epoch != self._epoch or not view.rows_in:
+            # Between two attempts nothing is read, and nothing is lost.
+            return self._looks[-1][1] if self._looks else self._base
+        return min(self._base + view.rows_in, self._events)
 
     def _new_failures(self, failures: tuple[FailureView, ...]) -> list[str]:
         notes: list[str] = []

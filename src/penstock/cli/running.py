@@ -1,16 +1,32 @@
-"""A job that ends with its block, whatever happens in it."""
+"""Jobs as commands run them: over when their block is, whatever happens in it."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from typing import Any
 
+from penstock.api.checkpointing import Checkpointing
 from penstock.cli.failures import uninterrupted
 from penstock.core.errors import StreamError
+from penstock.plan.graph import Plan
+from penstock.settings import Restart
 from penstock.spark.environment import Environment
 from penstock.spark.job import Job
 
 CANCEL_TIMEOUT_S = 30.0
+
+
+class PlannedEnvironment(Environment):
+    """Runs a plan that was made elsewhere, for what cannot be said with streams."""
+
+    def __init__(self, spark: Any, *, plan: Plan, checkpointing: Checkpointing, restart: Restart) -> None:
+        super().__init__(spark, parallelism=plan.parallelism, checkpointing=checkpointing, restart=restart)
+        self._given = plan
+
+    def plan(self) -> Plan:
+        """The plan that was given."""
+        return self._given
 
 
 @contextmanager

@@ -1,12 +1,13 @@
 """A Spark of the command's own: found, started quietly, stopped without a trace.
 
-All that Java and Spark print goes to one file in the work directory, so that the terminal is the command's alone. What
-can go wrong on somebody else's machine (no Java, an old one, a taken port, a JVM that ends at once) is told in one line
-as `HostError`; a wrong argument as `UsageError`.
+All that Java and Spark print goes to one file in the work directory, and all that Penstock logs to another, so that the
+terminal is the command's alone. What can go wrong on somebody else's machine (no Java, an old one, a JVM that ends at
+once) is told in one line as `HostError`; a taken port or a directory that cannot be written as `UsageError`.
 """
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import shutil
@@ -28,6 +29,7 @@ LEAST_JAVA = 17
 JAVA_TIMEOUT_S = 30
 STOP_TIMEOUT_S = 15
 LOG_NAME = "spark.log"
+OWN_LOG_NAME = "penstock.log"
 
 _VERSION = re.compile(r'version "(\d+)(?:\.(\d+))?')
 _REASON = re.compile(r"(Exception|Error)\b[^\n]*|[Uu]nrecognized[^\n]*|Could not[^\n]*|not set[^\n]*")
@@ -57,12 +59,13 @@ def spark_session(options: SessionOptions) -> Iterator[Any]:
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     # Spark's Python side looks here, its Java side at the setting; both must start this interpreter.
     os.environ["PYSPARK_PYTHON"] = sys.executable
-    gateway, spark = _start(options)
-    try:
-        yield spark
-    finally:
-        with uninterrupted():
-            _stop(gateway, spark)
+    with _logged_to(options.work / OWN_LOG_NAME):
+        gateway, spark = _start(options)
+        try:
+            yield spark
+        finally:
+            with uninterrupted():
+                _stop(gateway, spark)
 
 
 @contextmanager
@@ -174,6 +177,25 @@ def _writable(path: Path) -> Path:
             hint="choose another one with --directory",
         ) from error
     return path.resolve()
+
+
+@contextmanager
+def _logged_to(path: Path) -> Iterator[None]:
+    """Our own log goes to a file: without a handler its warnings would go to the terminal."""
+    logger = logging.getLogger("penstock")
+    handler = logging.FileHandler(path, encoding="utf-8")
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    propagate, logger.propagate = logger.propagate, False
+    level = logger.level
+    logger.setLevel(logging.INFO)
+    logger.addHandler(handler)
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
+        handler.close()
+        logger.setLevel(level)
+        logger.propagate = propagate
 
 
 def _start(options: SessionOptions) -> tuple[Any, Any]:

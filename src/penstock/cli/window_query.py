@@ -29,13 +29,10 @@ class BidInput:
 
     events: int
     seed: int = 1
-    splits: int = 8
-    rate: int | None = None
-    """At most so many a second; None for as fast as they can be processed."""
 
     def source(self) -> Source:
         """The bids as a source of Penstock."""
-        return nexmark.bids(events=self.events, seed=self.seed, splits=self.splits, rate=self.rate)
+        return nexmark.bids(events=self.events, seed=self.seed)
 
 
 def penstock_query(program: Program, source: Source, sink: Sink) -> None:

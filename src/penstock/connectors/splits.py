@@ -153,7 +153,7 @@ def _files_of(path: Path) -> list[str]:
 def _schema_of(file: str) -> pa.Schema:
     try:
         with pq.ParquetFile(file, coerce_int96_timestamp_unit="us") as opened:
-            return opened.schema_arrow.remove_metadata()
+            return pa.schema([pa.field(field.name, field.type) for field in opened.schema_arrow])
     except (OSError, pa.ArrowInvalid) as error:
         raise UsageError(f"{file} is not a Parquet file that can be read: {error}") from error
 

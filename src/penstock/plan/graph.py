@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
+from penstock.core.errors import InvariantError
 from penstock.core.ids import OperatorId, TaskId, VertexId
 from penstock.plan.key_groups import default_max_parallelism
 
@@ -111,7 +112,7 @@ class Plan:
 
     @property
     def tasks(self) -> tuple[TaskId, ...]:
-        """All subtasks, sources first."""
+        """All subtasks, those of a vertex together, vertices in topological order."""
         return tuple(t for v in self.vertices for t in v.tasks)
 
     def tasks_of_slot(self, slot: int) -> tuple[TaskId, ...]:
@@ -144,7 +145,12 @@ class Plan:
 
 
 def build_plan(nodes: tuple[Node, ...], *, parallelism: int, max_parallelism: int | None) -> Plan:
-    """Chain the nodes (given in topological order) into vertices and number the edges between them."""
+    """Chain the nodes (given in topological order) into vertices and number the edges between them.
+
+    A node is chained to the one before it if that is its only input, forward, and has no other consumer. So whatever
+    leaves a vertex leaves its last operator, and whatever enters one enters its first.
+    """
+    _check(nodes)
     consumers: dict[int, int] = {}
     for node in nodes:
         for source in node.inputs:
@@ -190,3 +196,20 @@ def build_plan(nodes: tuple[Node, ...], *, parallelism: int, max_parallelism: in
         parallelism=parallelism,
         max_parallelism=max_parallelism or default_max_parallelism(parallelism),
     )
+
+
+def _check(nodes: tuple[Node, ...]) -> None:
+    numbers: set[int] = set()
+    operators: set[OperatorId] = set()
+    for node in nodes:
+        for source in node.inputs:
+            if source.node not in numbers:
+                raise InvariantError(f"node {node.number} reads from {source.node}, which does not come before it")
+            if (source.partitioning is Partitioning.HASH) != bool(source.keys):
+                raise InvariantError(f"node {node.number} has keys {source.keys} for {source.partitioning.value}")
+        if node.number in numbers:
+            raise InvariantError(f"two nodes have the number {node.number}")
+        if node.operator in operators:
+            raise InvariantError(f"two nodes have the operator id {node.operator}")
+        numbers.add(node.number)
+        operators.add(node.operator)

@@ -33,7 +33,15 @@ from penstock.core.barrier.events import (
 )
 from penstock.core.barrier.select import BarrierHandler
 from penstock.core.effects import Ticked
-from penstock.core.elements import AnyElement, Barrier, CancelMarker, EndOfData, EndOfPartition, Watermark
+from penstock.core.elements import (
+    MAX_WATERMARK,
+    AnyElement,
+    Barrier,
+    CancelMarker,
+    EndOfData,
+    EndOfPartition,
+    Watermark,
+)
 from penstock.core.errors import InvariantError, MalformedMessage
 from penstock.core.ids import ChannelIndex, CheckpointId, Instant, TaskId
 from penstock.core.messages import SubtaskState
@@ -265,7 +273,8 @@ class Task:
 
     def _advance(self, watermark: Watermark | None) -> None:
         if watermark is not None:
-            self._watermark_us = watermark.time_us
+            if watermark.time_us < MAX_WATERMARK:
+                self._watermark_us = watermark.time_us
             self.chain.head.watermark(watermark.time_us, idle=watermark.idle)
 
     def _finish_data(self, now: Instant, *, drain: bool = True) -> None:

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterable
 
 from penstock.core.ids import CheckpointId, JobId
-from penstock.core.messages import Deploy, NotifyComplete, TriggerCheckpoint
+from penstock.core.messages import Deploy, NotifyComplete, Run, TriggerCheckpoint
 from penstock.core.recovery import layout
 from penstock.sim.disk import Disk
 from penstock.sim.external import ExternalSystem, Transaction
@@ -65,6 +65,7 @@ class MessageChecker:
         self._newest_epoch = 0
         self.attempts = 0
         """The highest epoch that was deployed."""
+        self.ever_ran = False
 
     def __call__(self, sender: str, _receiver: str, frames: list[bytes]) -> None:
         """Look at one message."""
@@ -78,6 +79,8 @@ class MessageChecker:
                     self._triggered(checkpoint, epoch)
                 case Deploy(epoch=epoch):
                     self.attempts = max(self.attempts, epoch)
+                case Run():
+                    self.ever_ran = True
                 case NotifyComplete(checkpoint=checkpoint):
                     if checkpoint not in self._ledger.durable:
                         self._world.violate(
@@ -156,17 +159,16 @@ def check_order(world: World, committed: Iterable[Transaction], workload: Worklo
                 last[key] = seq
 
 
-def check_files(world: World, disk: Disk, job: JobId, *, kept: bool) -> None:
-    """Nothing may be left but what retained checkpoints refer to; nothing at all unless they are `kept`."""
+def check_files(world: World, disk: Disk, job: JobId, *, kept: Iterable[CheckpointId]) -> None:
+    """Nothing may be left but the checkpoints that are `kept`, and these must be whole."""
     folder = layout.job_folder(job)
     allowed: dict[str, None] = {}
-    if kept:
-        for path in list(disk.files):
-            checkpoint = layout.number_of(layout.completed_folder(folder), path)
-            if checkpoint is not None:
-                allowed |= dict.fromkeys(_files_of(world, disk, folder, checkpoint))
-            elif layout.number_of(layout.counter_folder(folder), path) is not None:
-                allowed[path] = None
+    for checkpoint in kept:
+        allowed |= dict.fromkeys(_files_of(world, disk, folder, checkpoint))
+    if allowed:
+        # Whoever takes the job up again must not give away the ids of what it kept.
+        counters = layout.counter_folder(folder)
+        allowed |= {path: None for path in disk.files if layout.number_of(counters, path) is not None}
     orphans = [path for path in disk.files if path not in allowed]
     if orphans:
         world.violate(Rule.NO_ORPHANS, f"{len(orphans)} files are left over: {', '.join(orphans[:5])}")
@@ -177,7 +179,7 @@ def _files_of(world: World, disk: Disk, folder: layout.JobFolder, checkpoint: Ch
     metadata = disk.files.get(path)
     if metadata is None:
         world.violate(Rule.RESTORABLE, f"the metadata of retained checkpoint {checkpoint} is gone")
-        return [layout.completed_file(folder, checkpoint)]
+        return []
     for missing in missing_files(disk.files, metadata):
         world.violate(Rule.RESTORABLE, f"file {missing} of retained checkpoint {checkpoint} is gone")
     return [layout.completed_file(folder, checkpoint), path, *referred_files(metadata)]

@@ -11,8 +11,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from penstock.api.connector import Sink
-from penstock.core.ids import JobId, SlotId
+from penstock.core.ids import CheckpointId, JobId, SlotId
 from penstock.core.job.events import JobState
+from penstock.core.job.lifecycle import START_FAILURES_BEFORE_FIRST_RUN
 from penstock.runtime.master import MasterDriver, MasterPorts
 from penstock.runtime.slot import SlotAddress, SlotDriver, SlotPorts
 from penstock.settings import Retention
@@ -136,7 +137,7 @@ class Simulation:
         if world.stopped:
             return
         if not ended:
-            world.violate(Rule.LIVENESS, f"the job had not ended by {scenario.deadline_ms} ms: {self.master.view()}")
+            world.violate(Rule.LIVENESS, f"the job had not ended by {scenario.deadline_ms} ms: {self._state()}")
             return
         # The master's process goes away with the job.
         self._master_actor.die()
@@ -212,17 +213,37 @@ class Simulation:
         self.master.cancel()
         self._master_actor.wake()
 
+    def _state(self) -> str:
+        view = self.master.view()
+        failures = "; ".join(f"epoch {failure.epoch}: {failure.text}" for failure in view.failures[-3:])
+        return f"{view.state.value} in epoch {view.epoch}, {len(self.ledger.durable)} checkpoints, {failures}"
+
     def _check_end(self) -> None:
         world, workload, outcome = self.world, self._scenario.workload, self.master.outcome
-        may_cancel = self._scenario.cancel_at_ms is not None
-        if outcome is not JobState.FINISHED and not (outcome is JobState.CANCELLED and may_cancel):
-            world.violate(Rule.LIVENESS, f"the job ended as {outcome}: {self.master.view()}")
+        if not self._is_legal(outcome):
+            world.violate(Rule.LIVENESS, f"the job ended as {outcome}: {self._state()}")
         committed = list(self.external.committed.values())
         expected = expected_rows(workload, self.external.inputs)
         check_output(world, committed, expected, complete=outcome is JobState.FINISHED)
         check_order(world, committed, workload)
-        retention = self._scenario.settings.checkpoint.retention
-        kept = (outcome is JobState.CANCELLED and retention is Retention.KEEP) or (
-            outcome is JobState.FAILED and retention is not Retention.DELETE
-        )
-        check_files(world, self.disk, JOB, kept=kept)
+        check_files(world, self.disk, JOB, kept=self._kept())
+
+    def _is_legal(self, outcome: JobState | None) -> bool:
+        if outcome is JobState.CANCELLED:
+            return self._scenario.cancel_at_ms is not None
+        if outcome is JobState.FAILED:
+            # A job whose slots keep dying before it ever ran gives up: it is its environment that is wrong.
+            return not self.messages.ever_ran and self.host.losses >= START_FAILURES_BEFORE_FIRST_RUN
+        return outcome is JobState.FINISHED
+
+    def _kept(self) -> list[CheckpointId]:
+        """The checkpoints that must outlive the job."""
+        checkpoint, outcome = self._scenario.settings.checkpoint, self.master.outcome
+        keeps = {
+            Retention.DELETE: (),
+            Retention.KEEP_ON_FAILURE: (JobState.FAILED,),
+            Retention.KEEP: (JobState.FAILED, JobState.CANCELLED),
+        }
+        if outcome not in keeps[checkpoint.retention]:
+            return []
+        return sorted(self.ledger.durable)[-checkpoint.num_retained :]

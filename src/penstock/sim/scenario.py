@@ -18,6 +18,9 @@ from penstock.settings import (
 from penstock.sim.faults import Fault, draw_faults, end_ms
 from penstock.sim.jobs import TICK_US, Shape, Workload
 
+ROW_BYTES = 32
+"""Of a record in a channel."""
+
 LIVENESS_MS = 120_000
 """How long the job may take once all faults are over."""
 
@@ -92,8 +95,8 @@ def draw_scenario(seed: int, random: Random) -> Scenario:
 
 def _draw_workload(random: Random, parallelism: int, duration_ms: int) -> Workload:
     splits = random.randint(1, parallelism + 2)
-    batch_rows = random.choice((1, 4, 16, 64))
-    batches = random.choice((5, 20, 40))
+    batch_rows = random.choice((1, 4, 16))
+    batches = max(2, random.choice((6, 20, 60)) // splits)
     burst = random.choice((1, 3, 10))
     readers = min(parallelism, splits)
     pauses = max(1, splits * batches // readers // burst)
@@ -112,7 +115,8 @@ def _draw_workload(random: Random, parallelism: int, duration_ms: int) -> Worklo
 
 
 def _draw_settings(random: Random, parallelism: int, batch_rows: int) -> JobSettings:
-    channel_bytes = random.choice((64, 600, 4_000, 1 << 20))
+    # Less than a batch, a few batches, or more than there will ever be: credit binds often, sometimes, never.
+    channel_bytes = random.choice((batch_rows * ROW_BYTES // 2, batch_rows * ROW_BYTES * 3, 1 << 20))
     return JobSettings(
         parallelism=parallelism,
         source_batch_rows=random.choice((max(1, batch_rows // 2), batch_rows, 65_536)),
@@ -125,8 +129,8 @@ def _draw_settings(random: Random, parallelism: int, batch_rows: int) -> JobSett
         ),
         slot=SlotSettings(
             start_timeout_ms=30_000,
-            heartbeat_interval_ms=random.choice((100, 300)),
-            heartbeat_timeout_ms=random.choice((1_000, 3_000)),
+            heartbeat_interval_ms=random.choice((300, 800)),
+            heartbeat_timeout_ms=random.choice((2_500, 5_000)),
             cancel_timeout_ms=random.choice((1_000, 4_000)),
             deploy_timeout_ms=random.choice((2_000, 10_000)),
         ),

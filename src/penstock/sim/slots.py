@@ -64,6 +64,8 @@ class SlotHost:
         self._starting = 0
         self.living: dict[SlotId, Actor] = {}
         self.crashes = 0
+        self.losses = 0
+        """Slots that died, did not come up or were stopped."""
         self.notice = Notice.TOLD
         """How the next crash is made known."""
         self.wake_master: Callable[[], None] = lambda: None
@@ -102,6 +104,7 @@ class SlotHost:
         actor.die()
         self._died(actor.name)
         self.crashes += 1
+        self.losses += 1
         self._world.note(actor.name, f"crashed ({notice.value})")
         if notice is Notice.TOLD:
             self._tell_later(slot, "its process was killed")
@@ -117,6 +120,7 @@ class SlotHost:
             return
         if self._failing_starts > 0 and slot.incarnation > 1:
             self._failing_starts -= 1
+            self.losses += 1
             self._world.note(str(slot), "did not come up")
             self._tell_later(slot, "its process could not be started")
             return
@@ -145,6 +149,7 @@ class SlotHost:
             actor = self.living.pop(living)
             actor.die()
             self._died(actor.name)
+            self.losses += 1
             self._world.note(actor.name, "was stopped")
             self._tell_later(living, "it was stopped")
 

@@ -93,9 +93,8 @@ class IdCounter:
         if next_id <= max((number for number, _ in numbers), default=_FIRST_ID):
             return
         self._store.write(layout.counter_file(self._job_dir, next_id), f"{next_id}\n".encode())
-        for number, path in numbers:
-            if number < next_id:
-                self._store.delete(path)
+        for _, path in numbers:
+            self._store.delete(path)
 
     def _numbers(self) -> list[tuple[CheckpointId, str]]:
         folder = layout.counter_folder(self._job_dir)

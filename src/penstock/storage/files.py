@@ -20,7 +20,7 @@ from penstock.core.errors import Retry, StorageError, UsageError
 from penstock.ports import Frame
 
 _TEMPORARY_PREFIX = ".writing-"
-_REMEMBERED_FOLDERS = 256
+_REMEMBERED_FOLDERS = 64
 _WRITE_BYTES = 16 * 1024 * 1024
 _NO_FOLDER_SYNC = (errno.EINVAL, errno.ENOTSUP)
 

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import re
 from collections import deque
-from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import pytest
@@ -86,7 +85,7 @@ def line_of(effect: HandlerEffect) -> str:
 class Bench:
     """Feeds a handler, keeps its books, and checks after every event what must always hold."""
 
-    def __init__(self, handler: BarrierHandler, timeout_ms: int) -> None:
+    def __init__(self, handler: BarrierHandler, *, timeout_ms: int = 10) -> None:
         self.handler = handler
         self.timeout_ms = timeout_ms
         self.now = START
@@ -165,12 +164,9 @@ class Bench:
                 pass
 
 
-@pytest.fixture
-def bench() -> Callable[..., Bench]:
-    def make(handler: BarrierHandler, *, timeout_ms: int = 10) -> Bench:
-        return Bench(handler, timeout_ms)
-
-    return make
+@pytest.fixture(scope="session")
+def bench() -> type[Bench]:
+    return Bench
 
 
 # --- a task with queues ----------------------------------------------------------------------------------------------
@@ -211,7 +207,8 @@ class Snapshot:
     complete: bool
     """Its input is complete."""
     aborted: bool = False
-    """It was aborted, or could not be saved."""
+    refused: bool = False
+    """A channel could not save its part: a newer barrier had arrived there."""
 
 
 class ModelTask:
@@ -342,7 +339,7 @@ class ModelTask:
         )
         for channel, saved in zip(self.channels, snapshot.saved, strict=True):
             if not channel.persister.start(CheckpointId(checkpoint)):
-                snapshot.aborted = True
+                snapshot.refused = True
             saved += [
                 item for number, item in channel.queue if isinstance(item, int) and channel.persister.saves(number)
             ]
@@ -362,6 +359,6 @@ class ModelTask:
         )
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def model_task() -> type[ModelTask]:
     return ModelTask

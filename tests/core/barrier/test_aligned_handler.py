@@ -11,6 +11,7 @@ from penstock.core.effects import Ticked
 from penstock.core.elements import Barrier
 from penstock.core.errors import InvariantError
 from penstock.core.ids import CheckpointId, Instant
+from penstock.core.task.events import TaskStarted
 
 
 @pytest.fixture
@@ -185,7 +186,7 @@ def test_a_barrier_and_the_end_of_the_same_channel_count_once(aligned):
     task = aligned(3)
     assert task.feed("B1@0 E@0") == ["block 0"]
     assert task.feed("B1@1") == ["block 1"]
-    assert task.feed("B1@2") == ["block 2", "trigger 1", "resume 1", "resume 2"]
+    assert task.feed("B1@2") == ["block 2", "trigger 1", "resume 0", "resume 1", "resume 2"]
 
 
 def test_an_end_without_a_pending_checkpoint_does_nothing(aligned):
@@ -326,6 +327,11 @@ def test_a_channel_that_the_task_does_not_have_is_a_bug(aligned, channel):
 def test_a_negative_number_of_channels_is_a_bug():
     with pytest.raises(InvariantError, match="cannot have -1"):
         AlignedHandler(channels=-1, after_tasks_finish=True)
+
+
+def test_an_event_of_another_machine_is_a_bug(aligned):
+    with pytest.raises(AssertionError):
+        aligned(1).handle(TaskStarted())
 
 
 @pytest.mark.parametrize("state", [WaitingForFirstBarrier(), CollectingBarriers()])

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from penstock.core.coordinator.decider import Dropped, Load, RequestDecider
-from penstock.core.coordinator.effects import RequestDropped
-from penstock.core.coordinator.events import RequestKind
+from penstock.core.coordinator.effects import CheckpointStarted, DeleteFiles, RequestDropped
+from penstock.core.coordinator.events import FilesDeleted, RequestKind
+from penstock.core.coordinator.options import CoordinatorOptions
 from penstock.core.coordinator.requests import Request
 from penstock.core.effects import Ticked
 from penstock.core.ids import Instant
@@ -161,7 +162,7 @@ def test_with_unaligned_checkpoints_a_waiting_savepoint_goes_before_waiting_peri
     r.request(RequestKind.SAVEPOINT)
     assert (r.in_progress, r.waiting) == ([1], 10)
     effects = r.decline("t1", 1)
-    assert [e.kind for e in effects if hasattr(e, "queued_ms")] == [SnapshotKind.SAVEPOINT]
+    assert [e.kind for e in pick.of(effects, CheckpointStarted)] == [SnapshotKind.SAVEPOINT]
     assert r.in_progress == [2]
 
 
@@ -204,9 +205,6 @@ def test_a_failed_checkpoint_does_not_start_the_pause(rig, pick):
 
 
 def test_slow_deletions_hold_back_the_next_checkpoint_until_one_has_ended(rig, pick):
-    from penstock.core.coordinator.effects import DeleteFiles
-    from penstock.core.coordinator.events import FilesDeleted
-
     r = rig(tolerable_failures=None).start()
     r.hold.add(DeleteFiles)
     for checkpoint in (1, 2):
@@ -219,8 +217,6 @@ def test_slow_deletions_hold_back_the_next_checkpoint_until_one_has_ended(rig, p
 
 
 def test_a_line_that_overflows_answers_the_user_who_is_turned_away(rig, pick):
-    from penstock.core.coordinator.options import CoordinatorOptions
-
     r = rig(options=CoordinatorOptions(queue_limit=1)).start()
     r.request()
     r.request()
@@ -230,8 +226,6 @@ def test_a_line_that_overflows_answers_the_user_who_is_turned_away(rig, pick):
 
 
 def test_how_long_a_request_waited_is_told(rig, pick):
-    from penstock.core.coordinator.effects import CheckpointStarted
-
     r = rig().start()
     r.request()
     r.request()

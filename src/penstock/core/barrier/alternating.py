@@ -24,7 +24,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from penstock.core.barrier.single import Arrival, Inputs, SingleCheckpointHandler, State, as_unaligned
+from penstock.core.barrier.single import Arrival, Inputs, SingleCheckpointHandler, State
 from penstock.core.elements import Barrier
 from penstock.core.ids import ChannelIndex
 
@@ -40,14 +40,11 @@ class _Aligned(State):
     def barrier(self, inputs: Inputs, arrival: Arrival) -> State:
         """Block its channel, unless it is late or has turned unaligned upstream."""
         barrier = arrival.barrier
-        if barrier.options.unaligned:
+        if barrier.options.unaligned or (inputs.is_late(barrier) and not inputs.all_in):
             return self.timed_out(inputs, barrier).barrier(inputs, arrival)
         inputs.hold(arrival)
         if inputs.all_in:
             return _finish(inputs, barrier)
-        if inputs.is_late(barrier):
-            late = Arrival(arrival.channel, as_unaligned(barrier), from_channel=arrival.from_channel)
-            return self.timed_out(inputs, barrier).barrier(inputs, late)
         return Collecting()
 
 

@@ -65,13 +65,9 @@ class ChannelPersister:
 
     def saves(self, sequence: int) -> bool:
         """Whether the batch with this number is in flight: it waits in the queue when saving starts, or it arrives."""
-        match self.status:
-            case PersistStatus.COMPLETED:
-                return False
-            case PersistStatus.BARRIER_PENDING:
-                return True
-            case PersistStatus.BARRIER_RECEIVED:
-                return sequence < self._barrier_at
+        if self.status is PersistStatus.BARRIER_RECEIVED:
+            return sequence < self._barrier_at
+        return self.status is PersistStatus.BARRIER_PENDING
 
     def stop(self, checkpoint: CheckpointId) -> None:
         """`StopPersisting`, for every channel."""

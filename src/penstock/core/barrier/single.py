@@ -306,7 +306,6 @@ class SingleCheckpointHandler:
             return
         inputs, barrier = self._inputs, self._barrier
         inputs.open.close(channel)
-        inputs.held.pop(channel, None)
         if barrier is None:
             return
         if not self._after_tasks_finish:

@@ -268,6 +268,7 @@ class CheckpointCoordinator:
         # It can never acknowledge, so waiting until the time is over would only delay the next one.
         text = f"task {task} ended before its barrier"
         if self._lifecycle.abort_awaiting(task, CheckpointFailure.DECLINED_TASK_CLOSING, text, now):
+            self._settle_outcomes(now)
             self._final.retry(now, delay_ms=0)
         if self._board.all_finished:
             self._effects += self._stopping.all_finished()

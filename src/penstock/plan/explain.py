@@ -1,0 +1,65 @@
+"""A plan as text, for people.
+
+    parallelism 2, at most 128
+
+    [1] bids → watermark → where → combine  (source, 2 subtasks)
+     │   bids       bids
+     │   watermark  bids.watermark
+     │   where      bids.where
+     │   combine    bids.combine
+     └─ hash by auction ─► [2] window → parquet  (2 subtasks)
+         window   bids.window-auction
+         parquet  bids.window-auction.parquet
+
+Below each vertex stand its operators with their ids, then the vertices that it sends to. A vertex with several inputs
+is shown in full below the first of them, and by its number below the others.
+"""
+
+from __future__ import annotations
+
+from penstock.core.ids import VertexId
+from penstock.plan.graph import Edge, Partitioning, Plan, Vertex
+
+
+def explain_plan(plan: Plan) -> str:
+    """The plan as lines of text, without a line break at the end."""
+    view = _View(plan)
+    lines = [f"parallelism {plan.parallelism}, at most {plan.max_parallelism}"]
+    for vertex in plan.vertices:
+        if not plan.inputs_of(vertex.vertex):
+            lines += ["", *view.tree(vertex)]
+    return "\n".join(lines)
+
+
+class _View:
+    """Remembers which vertices are on the page."""
+
+    def __init__(self, plan: Plan) -> None:
+        self._plan = plan
+        self._numbers = {vertex.vertex: number for number, vertex in enumerate(plan.vertices, start=1)}
+        self._shown: set[VertexId] = set()
+
+    def tree(self, vertex: Vertex) -> list[str]:
+        """A vertex with everything that is reached from it."""
+        number = f"[{self._numbers[vertex.vertex]}]"
+        if vertex.vertex in self._shown:
+            return [f"{number} {vertex.name}  (see above)"]
+        self._shown.add(vertex.vertex)
+        count = f"{vertex.parallelism} subtask{'' if vertex.parallelism == 1 else 's'}"
+        outputs = self._plan.outputs_of(vertex.vertex)
+        lines = [f"{number} {vertex.name}  ({'source, ' if vertex.is_source else ''}{count})"]
+        widest = max(len(operator.name) for operator in vertex.operators)
+        margin = " │   " if outputs else "     "
+        lines += [f"{margin}{operator.name.ljust(widest)}  {operator.operator}" for operator in vertex.operators]
+        for edge in outputs:
+            is_last = edge is outputs[-1]
+            first, *rest = self.tree(self._plan.vertex(edge.downstream))
+            lines.append(f" {'└─' if is_last else '├─'} {_arrow(edge)} ─► {first}")
+            lines += [f"{'    ' if is_last else ' │  '}{line}" for line in rest]
+        return lines
+
+
+def _arrow(edge: Edge) -> str:
+    if edge.partitioning is Partitioning.HASH:
+        return f"hash by {', '.join(edge.keys)}"
+    return str(edge.partitioning.value)

@@ -1,0 +1,318 @@
+"""When a checkpoint is asked for without anybody asking."""
+
+from __future__ import annotations
+
+import pytest
+
+from penstock.core.coordinator.coordinator import MAX_MIN_PAUSE_MS
+from penstock.core.coordinator.effects import CheckpointStarted, RequestDropped
+from penstock.core.coordinator.events import (
+    AttemptStarted,
+    BacklogChanged,
+    FailedOver,
+    JobEnd,
+    RequestKind,
+    ScheduleAllowed,
+    ScheduleForbidden,
+    ShutDown,
+    TaskDataEnded,
+    TaskEnded,
+    TaskFailing,
+    TaskRunning,
+)
+from penstock.core.coordinator.options import CoordinatorOptions
+from penstock.core.coordinator.schedule import FINAL_RETRY_MS, BacklogInterval, PeriodicSchedule
+from penstock.core.errors import InvariantError, UsageError
+from penstock.core.ids import Epoch, Instant, OperatorId
+from penstock.core.reasons import CheckpointFailure
+
+ONE = Epoch(1)
+SLOW = CoordinatorOptions(during_backlog=BacklogInterval(interval_ms=500))
+OFF = CoordinatorOptions(during_backlog=BacklogInterval(interval_ms=None))
+
+
+def behind(operator: str = "op-t1") -> BacklogChanged:
+    return BacklogChanged(operator=OperatorId(operator), backlog=True)
+
+
+def caught_up(operator: str = "op-t1") -> BacklogChanged:
+    return BacklogChanged(operator=OperatorId(operator), backlog=False)
+
+
+# --- periodic --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("draw", "expected"), [(0.0, 1_020), (0.5, 1_060), (0.999, 1_100)])
+def test_the_first_trigger_is_drawn_between_the_minimum_pause_and_the_interval(rig, draw, expected):
+    r = rig(interval_ms=100, min_pause_ms=20).start(draw=draw)
+    assert r.coordinator.next_deadline() == expected
+
+
+def test_later_starts_wait_only_for_the_minimum_pause(rig):
+    r = rig(interval_ms=100, min_pause_ms=20).start(draw=0.9)
+    r.feed(ScheduleForbidden(), ScheduleAllowed(draw=0.9))
+    assert r.coordinator.next_deadline() == 1_020
+
+
+def test_the_rate_is_fixed_however_late_the_tick(rig, pick):
+    r = rig(interval_ms=100, max_concurrent=9).start()
+    assert pick.begun(r.tick()) == [1]
+    assert pick.begun(r.tick(130)) == [2]
+    assert r.coordinator.view().next_trigger == 1_200
+
+
+def test_times_that_passed_while_nobody_looked_give_one_request(rig, pick):
+    r = rig(interval_ms=100, max_concurrent=9).start()
+    r.tick()
+    assert pick.begun(r.tick(1_050)) == [2]
+    assert r.coordinator.view().next_trigger == 2_100
+
+
+def test_an_interval_shorter_than_the_minimum_pause_is_raised_to_it(rig):
+    r = rig(interval_ms=100, min_pause_ms=300, max_concurrent=9).start()
+    r.until(1_300)
+    assert r.coordinator.view().next_trigger == 1_600
+
+
+def test_the_minimum_pause_is_at_most_a_year(rig):
+    r = rig(interval_ms=100, min_pause_ms=MAX_MIN_PAUSE_MS * 3).start()
+    assert r.coordinator.next_deadline() == 1_000 + MAX_MIN_PAUSE_MS
+
+
+def test_without_an_interval_nothing_is_scheduled(rig):
+    r = rig().start()
+    assert r.coordinator.next_deadline() is None
+    r.feed(behind())
+    assert r.coordinator.next_deadline() is None
+
+
+# --- on only while everything runs -----------------------------------------------------------------------------------
+
+
+def test_the_schedule_is_on_only_when_the_job_and_all_tasks_run(rig, make):
+    r = rig(interval_ms=100)
+    r.epoch = 1
+    r.feed(AttemptStarted(epoch=ONE), ScheduleAllowed(draw=0.5))
+    r.feed(TaskRunning(task=make.task("t1"), epoch=ONE))
+    assert r.coordinator.next_deadline() is None
+    r.feed(TaskRunning(task=make.task("t2"), epoch=ONE))
+    assert r.coordinator.next_deadline() == 1_050
+
+
+def test_finished_tasks_do_not_switch_it_off(rig, make):
+    r = rig(interval_ms=100).start()
+    r.feed(TaskEnded(task=make.task("t1"), epoch=ONE))
+    assert r.coordinator.next_deadline() is not None
+
+
+@pytest.mark.parametrize("event", [ScheduleForbidden(), FailedOver(), ShutDown(status=JobEnd.SUSPENDED)])
+def test_it_goes_off_when_the_job_leaves_the_running_state(rig, event):
+    r = rig(interval_ms=100).start()
+    r.feed(event)
+    assert r.coordinator.next_deadline() is None
+
+
+def test_going_off_aborts_running_and_waiting_checkpoints_and_answers_their_requesters(rig, pick):
+    r = rig().start()
+    r.request()
+    r.request()
+    effects = r.feed(ScheduleForbidden())
+    suspended = CheckpointFailure.COORDINATOR_SUSPENDED
+    assert pick.aborted(effects) == [(1, suspended)]
+    assert [a.reason for a in pick.answers(effects).values()] == [suspended, suspended]
+    assert (r.in_progress, r.waiting) == ([], 0)
+
+
+def test_what_is_said_of_another_attempt_of_a_task_is_ignored(rig, make):
+    r = rig(interval_ms=100).start()
+    r.feed(TaskFailing(task=make.task("t1"), epoch=Epoch(7)), TaskRunning(task=make.task("nobody"), epoch=ONE))
+    assert r.coordinator.next_deadline() is not None
+
+
+def test_a_second_running_does_not_bring_a_finished_task_back(rig, make):
+    r = rig().start()
+    r.feed(TaskEnded(task=make.task("t1"), epoch=ONE), TaskRunning(task=make.task("t1"), epoch=ONE))
+    r.request()
+    assert r.coordinator.checkpoint_view(1).totals.num_subtasks == 1
+
+
+def test_time_never_goes_back(rig):
+    r = rig()
+    r.tick()
+    r.now -= 1
+    with pytest.raises(InvariantError, match="time went back from 1000 to 999"):
+        r.tick()
+
+
+# --- backlog ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_source_that_is_behind_lengthens_the_period_from_the_next_trigger_on(rig):
+    r = rig(interval_ms=100, max_concurrent=9, options=SLOW).start(draw=0.999)
+    r.feed(behind())
+    assert r.coordinator.view().next_trigger == 1_100
+    r.until(1_100)
+    assert r.coordinator.view().next_trigger == 1_600
+
+
+def test_catching_up_pulls_the_next_trigger_closer(rig):
+    r = rig(interval_ms=100, max_concurrent=9, options=SLOW).start(draw=0.999)
+    r.feed(behind())
+    r.until(1_150)
+    r.feed(caught_up(), caught_up("never-behind"))
+    assert r.coordinator.view().next_trigger == 1_250
+
+
+def test_the_period_stays_long_while_another_source_is_behind(rig):
+    r = rig(interval_ms=100, max_concurrent=9, options=SLOW).start(draw=0.999)
+    r.feed(behind(), behind("op-t2"))
+    r.until(1_150)
+    r.feed(caught_up())
+    assert r.coordinator.view().next_trigger == 1_600
+
+
+def test_with_no_period_during_backlog_the_trigger_that_is_set_is_the_last(rig, pick):
+    r = rig(interval_ms=100, max_concurrent=9, options=OFF).start(draw=0.999)
+    r.feed(behind())
+    assert pick.begun(r.until(1_100)) == [1]
+    assert r.coordinator.view().next_trigger is None
+    r.now = 5_000
+    r.feed(caught_up())
+    assert r.coordinator.view().next_trigger == 5_100
+
+
+def test_a_schedule_that_starts_during_a_backlog_without_period_sets_no_trigger(rig):
+    r = rig(interval_ms=100, options=OFF)
+    r.feed(behind())
+    r.start()
+    assert r.coordinator.view().next_trigger == 1_000
+    r.feed(behind(), ScheduleForbidden(), ScheduleAllowed(draw=0.0))
+    assert r.coordinator.view().next_trigger is None
+
+
+def test_a_backlog_that_changes_while_the_schedule_is_off_sets_no_trigger(rig):
+    r = rig(interval_ms=100, options=SLOW)
+    r.feed(behind(), caught_up())
+    assert r.coordinator.next_deadline() is None
+
+
+def test_a_period_during_backlog_that_is_shorter_is_refused():
+    with pytest.raises(UsageError, match="shorter than the interval of 100 ms"):
+        PeriodicSchedule(interval_ms=100, min_pause_ms=0, during_backlog=BacklogInterval(interval_ms=99))
+
+
+def test_a_schedule_that_is_off_is_not_told_to_try_again():
+    schedule = PeriodicSchedule(interval_ms=100, min_pause_ms=0, during_backlog=None)
+    schedule.retry_after(10, Instant(0))
+    assert schedule.next_trigger is None
+
+
+# --- the last checkpoint ---------------------------------------------------------------------------------------------
+
+
+def end_data(rig_, make, *names: str):
+    return rig_.feed(*(TaskDataEnded(task=make.task(n), epoch=Epoch(rig_.epoch)) for n in names))
+
+
+def test_when_all_tasks_have_seen_their_data_one_checkpoint_is_taken_at_once(rig, make, pick):
+    r = rig().start()
+    assert pick.begun(end_data(r, make, "t1")) == []
+    assert pick.begun(end_data(r, make, "t2")) == [1]
+    assert pick.begun(end_data(r, make, "t2") + r.tick(10_000)) == []
+
+
+def test_finished_tasks_count_as_having_seen_their_data(rig, make, pick):
+    r = rig().start()
+    r.feed(TaskEnded(task=make.task("t1"), epoch=ONE))
+    assert pick.begun(end_data(r, make, "t2")) == [1]
+
+
+def test_when_all_tasks_have_finished_no_last_checkpoint_is_taken(rig, make, pick):
+    r = rig().start()
+    assert pick.begun(r.feed(*(TaskEnded(task=t, epoch=ONE) for t in r.graph.tasks))) == []
+
+
+def test_tasks_deployed_as_finished_have_seen_their_data(rig, make, pick):
+    r = rig()
+    r.start(finished_vertices=("t1",))
+    assert pick.begun(end_data(r, make, "t2")) == [1]
+
+
+def test_with_checkpoints_after_the_end_switched_off_there_is_no_last_one(rig, make, pick):
+    r = rig(after_tasks_finish=False).start()
+    assert pick.begun(end_data(r, make, "t1", "t2")) == []
+
+
+def test_a_last_checkpoint_that_failed_is_tried_again(rig, make, pick):
+    r = rig(tolerable_failures=None).start()
+    end_data(r, make, "t1", "t2")
+    r.decline("t1", 1)
+    assert r.coordinator.next_deadline() == r.now + FINAL_RETRY_MS
+    assert pick.begun(r.tick(FINAL_RETRY_MS)) == [2]
+    r.ack_all(2)
+    assert r.coordinator.next_deadline() is None
+
+
+def test_a_task_that_ends_before_its_barrier_of_the_last_checkpoint_makes_it_start_again_at_once(rig, make, pick):
+    """1. Checkpoint 1 begins before t2 is at its end. 2. t2 ends: the last one waits. 3. Checkpoint 1 completes, which
+    is enough for t1; the last one, 2, begins. 4. t1 ends without having taken 2."""
+    r = rig().start()
+    end_data(r, make, "t1")
+    r.request()
+    end_data(r, make, "t2")
+    assert pick.begun(r.ack_all(1)) == [2]
+    effects = r.feed(TaskEnded(task=make.task("t1"), epoch=ONE))
+    assert pick.aborted(effects) == [(2, CheckpointFailure.DECLINED_TASK_CLOSING)]
+    assert pick.begun(effects) == [3]
+    assert pick.completed(r.ack("t2", 3)) == [3]
+
+
+def test_a_task_that_ends_before_its_barrier_ends_the_checkpoint_and_not_the_job(rig, make, pick):
+    r = rig(tolerable_failures=0).start()
+    r.request()
+    effects = r.feed(TaskEnded(task=make.task("t1"), epoch=ONE))
+    assert pick.aborted(effects) == [(1, CheckpointFailure.DECLINED_TASK_CLOSING)]
+    assert pick.begun(effects) == []
+
+
+def test_the_last_checkpoint_waits_for_the_job_to_run(rig, make, pick):
+    r = rig()
+    r.epoch = 1
+    r.feed(AttemptStarted(epoch=ONE), *(TaskRunning(task=t, epoch=ONE) for t in r.graph.tasks))
+    assert pick.begun(end_data(r, make, "t1", "t2")) == []
+    assert r.coordinator.next_deadline() is None
+    assert pick.begun(r.feed(ScheduleAllowed(draw=0.0))) == [1]
+
+
+def test_a_new_attempt_has_to_see_its_data_again(rig, make, pick):
+    r = rig().start()
+    end_data(r, make, "t1", "t2")
+    r.ack_all(1)
+    r.feed(FailedOver())
+    r.start()
+    assert pick.begun(end_data(r, make, "t1")) == []
+    assert pick.begun(end_data(r, make, "t2")) == [2]
+
+
+def test_while_the_job_is_being_stopped_its_savepoint_is_the_last_checkpoint(rig, make, pick):
+    r = rig().start()
+    r.request(RequestKind.STOP, drain=True)
+    assert pick.begun(end_data(r, make, "t1", "t2")) == []
+
+
+def test_if_the_stop_fails_the_last_checkpoint_is_taken_after_all(rig, make, pick):
+    r = rig().start()
+    r.request(RequestKind.STOP)
+    end_data(r, make, "t1", "t2")
+    effects = r.tick(r.settings.timeout_ms)
+    assert pick.aborted(effects) == [(1, CheckpointFailure.EXPIRED)]
+    assert pick.begun(effects) == [2]
+    assert pick.of(effects, CheckpointStarted)[0].queued_ms == 0
+
+
+def test_a_periodic_request_is_dropped_silently_when_the_schedule_goes_off(rig, pick):
+    r = rig(interval_ms=10).start()
+    r.until(1_030)
+    effects = r.feed(ScheduleForbidden())
+    assert [e.periodic for e in pick.of(effects, RequestDropped)] == [True, True, True]
+    assert pick.answers(effects) == {}
