@@ -218,6 +218,7 @@ def test_a_port_that_is_taken_is_an_error_of_the_host(open_transport):
         ({"host": "0.0.0.0"}, "peers could not tell where that is"),
         ({"host": "::"}, "peers could not tell where that is"),
         ({"host": "no such host"}, "has no address"),
+        ({"host": "a..b"}, "has no address"),
         ({"host": LOCAL, "port": 65_536}, "port 65536 does not exist"),
         ({"host": LOCAL, "port": -1}, "port -1 does not exist"),
     ],

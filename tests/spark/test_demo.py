@@ -19,8 +19,9 @@ TIMEOUT_S = 240
 # The demo, with an output that something damages between the end of the job and the comparison.
 DAMAGED = """
 import sys
-from penstock.cli import demo, main
+from penstock.cli import main
 
+demo = sys.modules["penstock.cli.demo"]
 compare_output = demo.compare_output
 
 def damaged(spark, bids, output):
@@ -80,8 +81,8 @@ def test_the_demo_kills_a_worker_and_loses_nothing(tmp_path):
 
 def test_a_damaged_output_is_noticed(tmp_path):
     result = penstock("--events", "50000", "--kills", "0", "--json", program=("-c", DAMAGED), work=tmp_path)
+    assert result.returncode == 1, result.stderr
     found = json.loads(result.stdout.splitlines()[-1])
-    assert result.returncode == 1
     assert found["exactly_once"] is False
     assert found["lost"] > 0
     assert (found["duplicated"], found["different"]) == (0, 0)

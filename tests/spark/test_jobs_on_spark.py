@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -91,6 +92,7 @@ def wait_for(job: ps.Job, condition) -> ps.JobView:
         if job.is_over:
             job.wait()
             raise AssertionError(f"the job ended before the test saw what it waited for: {view}")
+        time.sleep(0.02)
     return view
 
 

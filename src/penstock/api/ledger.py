@@ -97,7 +97,7 @@ class Ledger:
         if loose:
             raise UsageError(
                 f"nothing is done with the results of {', '.join(map(str, loose))}",
-                hint="end each stream with .write(sink), or take it out of the program",
+                hint="end each stream with .write(sink) or take it out; in a notebook, make the environment anew",
             )
 
     def _check_name(self, name: str, step: RecordedStep) -> None:

@@ -218,11 +218,10 @@ def _substring(translator: Translator, node: exp.Expression, reached: Reached) -
     # Positions count from 1, those below 0 from the end; 0 means 1.
     size = text.str.len_chars().cast(BIGINT)
     first = pl.when(start > 0).then(start - 1).when(start < 0).then(size + start).when(start == 0).then(0)
-    offset = pl.max_horizontal(first, pl.lit(0, BIGINT))
-    if node.args.get("length") is None:
-        return Value(pl.when(first.is_not_null()).then(text.str.slice(offset)), STRING)
-    length = translator.whole(node.args["length"], reached).expr
+    length_node = node.args.get("length")
+    length = pl.lit(2**31 - 1, BIGINT) if length_node is None else translator.whole(length_node, reached).expr
     # A start before the text uses up part of the length.
+    offset = pl.max_horizontal(first, pl.lit(0, BIGINT))
     left = pl.max_horizontal(first + length - offset, pl.lit(0, BIGINT))
     return Value(pl.when((first + length).is_not_null()).then(text.str.slice(offset, left)), STRING)
 

@@ -1,8 +1,8 @@
 """The arithmetic of SQL text that Polars does otherwise than Spark: never around the edge, never by zero.
 
 A kernel is put into a Polars expression and runs there, batch by batch, in every slot: slots import this module, so it
-must stay light. Where Spark in ANSI mode fails, a kernel raises `OverflowError` or `ZeroDivisionError` with the part of
-the text that did it. Nulls are never looked at: what is computed from one is null.
+must stay light. Where Spark in ANSI mode fails, a kernel raises the error that Polars raises for records it cannot
+compute, with the part of the text that did it. Nulls are never looked at: what is computed from one is null.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import numpy.typing as npt
 import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
+from polars.exceptions import ComputeError
 
 Numbers = npt.NDArray[Any]
 
@@ -44,14 +45,14 @@ class Checked:
         return pl.Series(result)
 
 
-def _arithmetic_error(reason: str, text: str) -> ArithmeticError:
+def _arithmetic_error(reason: str, text: str) -> ComputeError:
     if "divide by zero" in reason:
         return _division_by_zero(text)
-    return OverflowError(f"the result of {text!r} is out of range: cast to a wider type first")
+    return ComputeError(f"the result of {text!r} is out of range: cast to a wider type first")
 
 
-def _division_by_zero(text: str) -> ZeroDivisionError:
-    return ZeroDivisionError(f"division by zero in {text!r}: guard it, for example by nullif(divisor, 0)")
+def _division_by_zero(text: str) -> ComputeError:
+    return ComputeError(f"division by zero in {text!r}: guard it, for example by nullif(divisor, 0)")
 
 
 @dataclass(frozen=True)

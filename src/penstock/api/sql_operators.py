@@ -239,10 +239,13 @@ def _is(translator: Translator, node: exp.Expression, reached: Reached) -> Value
 
 @OPERATORS.rule(exp.Between, arguments=("this", "low", "high"))
 def _between(translator: Translator, node: exp.Expression, reached: Reached) -> Value:
-    parts = translator.values([node.this, node.args["low"], node.args["high"]], reached)
-    value, low, high = parts
-    from_low = compared(translator, exp.GTE(this=node.this, expression=node.args["low"]), [value, low])
-    to_high = compared(translator, exp.LTE(this=node.this, expression=node.args["high"]), [value, high])
+    value = translator.value(node.this, reached)
+    low, high = node.args["low"], node.args["high"]
+    from_low = compared(translator, exp.GTE(this=node.this, expression=low), [value, translator.value(low, reached)])
+    still_open = both(reached, from_low.expr.fill_null(value=True))
+    to_high = compared(
+        translator, exp.LTE(this=node.this, expression=high), [value, translator.value(high, still_open)]
+    )
     return Value(from_low.expr & to_high.expr, BOOLEAN)
 
 

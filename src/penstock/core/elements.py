@@ -40,6 +40,11 @@ class CheckpointOptions(msgspec.Struct, frozen=True, kw_only=True):
     """A savepoint in the format that every back end can restore."""
 
     @property
+    def overtakes(self) -> bool:
+        """Whether the barrier goes before everything that waits."""
+        return self.unaligned and not self.forced_aligned
+
+    @property
     def timeoutable(self) -> bool:
         """Whether it starts aligned and may turn unaligned."""
         return self.aligned_timeout_ms is not None and not self.unaligned and not self.forced_aligned

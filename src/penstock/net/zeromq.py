@@ -12,8 +12,8 @@ Rules of this file:
 * Sending copies the frames: they may be reused at once. Large received frames are views of ZeroMQ's own memory, which
   lives as long as the view, also after `close`.
 * Contexts are made with the transport and end with it: nothing is left in a process that forks or is used again.
-* Not handled here: lost messages (a connection that breaks loses what was on its way, and is then made again), silent
-  peers, old epochs. The links above count and look at the clock.
+* Not handled here: lost messages (a connection that breaks loses what was on its way, and is then made again; one that
+  was refused for its keys is not), silent peers, old epochs. The links above count and look at the clock.
 """
 
 from __future__ import annotations
@@ -117,7 +117,11 @@ class ZmqTransport:
 
     def connect(self, peer: str, address: str) -> None:
         """Make `peer` reachable at `address` (`ipc://…` or `tcp://host:port`). Connecting the same peer again does
-        nothing, nor does connecting oneself. The peer need not listen yet: what is sent meanwhile waits for it."""
+        nothing, nor does connecting oneself. The peer need not listen yet: what is sent meanwhile waits for it.
+
+        To be done before the first message to a peer that has called in: what was answered over its connection and what
+        is sent over the new one have no common order.
+        """
         self._check_open()
         if peer in self._dealers or peer == self.name:
             return
@@ -285,10 +289,8 @@ def _routing_id(name: str) -> bytes:
 def _numeric(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
     try:
         found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
-    except OSError as error:
-        raise UsageError(
-            f"host {host!r} has no address: {error.strerror}", hint="give an address of this host"
-        ) from error
+    except (OSError, UnicodeError) as error:
+        raise UsageError(f"host {host!r} has no address: {error}", hint="give an address of this host") from error
     return ipaddress.ip_address(found[0][4][0])
 
 

@@ -1,6 +1,6 @@
 """A plan as text, for people.
 
-    parallelism 2, at most 128
+    parallelism 2 of at most 128
 
     [1] bids → watermark → where → combine  (source, 2 subtasks)
      │   bids       bids
@@ -24,7 +24,7 @@ from penstock.plan.graph import Edge, Partitioning, Plan, Vertex
 def explain_plan(plan: Plan) -> str:
     """The plan as lines of text, without a line break at the end."""
     view = _View(plan)
-    lines = [f"parallelism {plan.parallelism}, at most {plan.max_parallelism}"]
+    lines = [f"parallelism {plan.parallelism} of at most {plan.max_parallelism}"]
     for vertex in plan.vertices:
         if not plan.inputs_of(vertex.vertex):
             lines += ["", *view.tree(vertex)]

@@ -105,6 +105,13 @@ def describe_failure(error: BaseException, *, vertex: str) -> tuple[str, str, st
     if isinstance(error, UserCodeError):
         line = error.traceback_text.strip().splitlines()[-1] if error.traceback_text.strip() else str(error)
         return error.operator, line, error.traceback_text, True
-    text = "".join(traceback.format_exception(error))
-    line = f"{type(error).__name__}: {error}".splitlines()[0]
-    return vertex, line, text, False
+    return vertex, one_line(error), "".join(traceback.format_exception(error)), False
+
+
+def one_line(error: BaseException) -> str:
+    """What went wrong, without the traceback. Works for errors of any author: their text may itself raise."""
+    try:
+        text = str(error)
+    except Exception:  # noqa: BLE001  # connectors bring errors of their own, and no report may be lost for one
+        text = "(its text could not be made)"
+    return f"{type(error).__name__}: {text}".splitlines()[0]

@@ -2,7 +2,10 @@
 
 A channel joins one upstream subtask to one downstream subtask; batches and elements keep their order in it. Batches
 need credit, which the receiving end grants in bytes; elements do not, but nothing at all is sent before the first grant
-has come, which says that the other end is there.
+has come, which says that the other end is there. Of watermarks that follow each other only the last is kept: they need
+no credit, so a reader that stands still would otherwise gather them without end.
+
+What the other end does wrong is a `MalformedMessage`.
 """
 
 from __future__ import annotations
@@ -13,8 +16,8 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
-from penstock.core.elements import AnyElement
-from penstock.core.errors import InvariantError
+from penstock.core.elements import AnyElement, Watermark
+from penstock.core.errors import MalformedMessage
 from penstock.core.flow import CreditReceiver, CreditSender
 from penstock.core.ids import ChannelIndex
 
@@ -51,28 +54,40 @@ class Subpartition:
     def add_batch(self, batch: pa.RecordBatch) -> None:
         """Queue records behind all that waits; large batches are cut to what a channel can carry."""
         size = batch.nbytes
-        if size <= self._batch_bytes:
-            self._append(batch, max(size, 1))
+        if size <= self._batch_bytes or batch.num_rows <= 1:
+            self._append(batch, size)
             return
-        pieces = -(-size // self._batch_bytes)
+        # Columns of views share their text: cutting rows off does not make that part smaller.
+        fixed = batch.slice(0, 0).nbytes
+        pieces = -(-(size - fixed) // self._batch_bytes)
+        if pieces <= 1:
+            self._append(batch, size)
+            return
         rows = max(1, batch.num_rows // pieces)
         for start in range(0, batch.num_rows, rows):
-            piece = batch.slice(start, rows)
-            # A single row may be larger than a batch should be; it then costs the whole window at most.
-            self._append(piece, max(1, min(piece.nbytes, self._credit.window_bytes)))
+            # Rows differ in size, so a piece may have to be cut again.
+            self.add_batch(batch.slice(start, rows))
 
-    def _append(self, batch: pa.RecordBatch, cost: int) -> None:
+    def _append(self, batch: pa.RecordBatch, size: int) -> None:
+        # What cannot be cut may be larger than a batch should be; it then costs the whole window at most.
+        cost = max(1, min(size, self._credit.window_bytes))
         self._queue.append((batch, cost))
         self.queued_bytes += cost
 
     def add_element(self, element: AnyElement) -> None:
         """Queue an element behind all that waits."""
-        self._queue.append((element, 0))
+        _put(self._queue, element, 0)
 
     def grant(self, bytes_granted: int) -> None:
         """The receiving end has room for more."""
+        credit = self._credit
+        if not 0 < bytes_granted <= credit.window_bytes - credit.available:
+            raise MalformedMessage(
+                f"credit of {bytes_granted} bytes on top of {credit.available} for channel {self.key}, "
+                f"whose window is {credit.window_bytes}"
+            )
         self._open = True
-        self._credit.granted(bytes_granted)
+        credit.granted(bytes_granted)
 
     @property
     def is_empty(self) -> bool:
@@ -148,9 +163,10 @@ class InputGate:
         index = self._index[key]
         channel = self.channels[index]
         if channel.ended:
-            raise InvariantError(f"data on channel {key} after its end")
-        channel.queue.append((item, cost))
-        if not channel.blocked and len(channel.queue) == 1:
+            raise MalformedMessage(f"channel {key} went on after its end")
+        was_empty = not channel.queue
+        _put(channel.queue, item, cost)
+        if was_empty and not channel.blocked:
             self._ready.append(index)
 
     def next(self) -> tuple[ChannelIndex, Item, int] | None:
@@ -183,6 +199,16 @@ class InputGate:
     def has_work(self) -> bool:
         """Whether `next` may return something."""
         return bool(self._ready)
+
+
+def _put(queue: deque[tuple[Item, int]], item: Item, cost: int) -> None:
+    """Append to a queue; a watermark takes the place of one that it follows."""
+    if isinstance(item, Watermark) and queue:
+        last, _ = queue[-1]
+        if isinstance(last, Watermark):
+            queue[-1] = (Watermark(time_us=max(last.time_us, item.time_us), idle=item.idle), 0)
+            return
+    queue.append((item, cost))
 
 
 def _concatenated(parts: list[pa.RecordBatch]) -> pa.RecordBatch:

@@ -159,7 +159,10 @@ class CheckpointEffects:
             try:
                 self._completed.record(checkpoint, data, forget=effect.forget)
             except StorageError:
-                return any(entry.checkpoint == checkpoint for entry in self._completed.load())
+                if all(entry.checkpoint != checkpoint for entry in self._completed.load()):
+                    return False
+                for old in effect.forget:
+                    self._attempt(self._completed.remove, old)
             return True
 
         def done(outcome: Outcome) -> None:

@@ -13,7 +13,7 @@ from penstock.core.errors import InvariantError
 from penstock.core.ids import CheckpointId, Epoch, JobId, OperatorId, TaskId, VertexId
 from penstock.core.messages import TaskRestore
 from penstock.core.task.checkpoints import TaskCheckpoints
-from penstock.plan.graph import Plan, Vertex
+from penstock.plan.graph import Plan
 from penstock.plan.key_groups import range_of
 from penstock.runtime.chain import OperatorChain
 from penstock.runtime.channels import ChannelKey, InputChannel, InputGate, Item, Subpartition
@@ -43,18 +43,23 @@ class Deployment:
 
 def build_task(task: TaskId, restore: TaskRestore, deployment: Deployment) -> Task:
     """A task with its operators and both kinds of channel ends; nothing is read or opened yet."""
-    vertex = deployment.plan.vertex(task.vertex)
     settings = deployment.settings
     gate = _build_gate(task, deployment)
-    return Task(
+
+    def fail(error: BaseException) -> None:
+        # By the task and not by its id: the next attempt has a task of the same id.
+        built.fail(error)
+
+    built = Task(
         task,
-        chain=_build_chain(task, vertex, restore, deployment),
+        chain=_build_chain(task, restore, deployment, fail=fail),
         gate=gate,
         outputs=_build_outputs(task, deployment),
         handler=make_handler(settings.checkpoint, channels=len(gate.channels)),
         checkpoints=TaskCheckpoints(restored=deployment.restored, max_concurrent=settings.checkpoint.max_concurrent),
         host=deployment.host,
     )
+    return built
 
 
 def _build_gate(task: TaskId, deployment: Deployment) -> InputGate:
@@ -84,8 +89,11 @@ def _build_outputs(task: TaskId, deployment: Deployment) -> TaskOutputs:
     return TaskOutputs(edges, output_bytes=network.output_bytes)
 
 
-def _build_chain(task: TaskId, vertex: Vertex, restore: TaskRestore, deployment: Deployment) -> OperatorChain:
+def _build_chain(
+    task: TaskId, restore: TaskRestore, deployment: Deployment, *, fail: Callable[[BaseException], None]
+) -> OperatorChain:
     plan, host = deployment.plan, deployment.host
+    vertex = plan.vertex(task.vertex)
 
     def context(operator: OperatorId, name: str) -> OperatorContext:
         return OperatorContext(
@@ -102,7 +110,7 @@ def _build_chain(task: TaskId, vertex: Vertex, restore: TaskRestore, deployment:
             restored=restore.operators.get(operator, ()),
             fresh=deployment.restored is None,
             reader=deployment.reader,
-            fail=lambda error: host.failed(task, error),
+            fail=fail,
         )
 
     planned = vertex.operators

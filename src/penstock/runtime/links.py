@@ -3,7 +3,7 @@
 Each direction between two processes counts its packets, from zero in every epoch. A gap means that packets were lost; a
 keepalive, sent when a direction has been quiet, shows a loss at the very end. Nothing is sent again: the side that
 finds a gap reports a broken link, and the attempt of the job ends with it. Packets of an epoch that the direction has
-left behind are dropped.
+left behind are dropped. What cannot be read breaks the link too; nothing that a peer sent is ever raised.
 """
 
 from __future__ import annotations
@@ -48,11 +48,13 @@ class Links:
         self._outgoing: dict[str, _Outgoing] = {}
         self._incoming: dict[str, _Incoming] = {}
         self._now = Instant(0)
+        self._look_again_at: Instant | None = None
+        """No direction has been quiet for too long before this; None if that must be looked up."""
 
     def connect(self, peer: str, address: str) -> None:
         """Make `peer` reachable and keep the direction to it alive."""
         self._transport.connect(peer, address)
-        self._outgoing.setdefault(peer, _Outgoing(last_sent=self._now))
+        self._open(peer)
 
     def disconnect(self, peer: str) -> None:
         """Forget `peer`, in both directions."""
@@ -62,7 +64,24 @@ class Links:
 
     def answer(self, peer: str) -> None:
         """Keep alive the direction to a peer that has called in."""
-        self._outgoing.setdefault(peer, _Outgoing(last_sent=self._now))
+        self._open(peer)
+
+    def begin(self, peer: str, epoch: Epoch) -> None:
+        """Count from zero in both directions, in an epoch of which nothing has been sent to `peer`. What was lost in an
+        earlier epoch matters no more."""
+        outgoing, incoming = self._open(peer), self._incoming.setdefault(peer, _Incoming())
+        if epoch > outgoing.epoch:
+            outgoing.epoch, outgoing.sequence = epoch, 0
+        # The peer may have entered the epoch first.
+        if epoch > incoming.epoch:
+            incoming.epoch, incoming.expected = epoch, 0
+
+    def _open(self, peer: str) -> _Outgoing:
+        outgoing = self._outgoing.get(peer)
+        if outgoing is None:
+            outgoing = self._outgoing[peer] = _Outgoing(last_sent=self._now)
+            self._look_again_at = None
+        return outgoing
 
     @property
     def peers(self) -> tuple[str, ...]:
@@ -73,9 +92,7 @@ class Links:
         self, peer: str, kind: Kind, payload: Frame, *, epoch: Epoch, channel: Channel | None = None, cost: int = 0
     ) -> None:
         """Send one packet. A peer that is not connected here is answered over the connection it made."""
-        outgoing = self._outgoing.get(peer)
-        if outgoing is None:
-            outgoing = self._outgoing[peer] = _Outgoing()
+        outgoing = self._open(peer)
         if epoch != outgoing.epoch:
             outgoing.epoch, outgoing.sequence = epoch, 0
         header = Header(sequence=outgoing.sequence, epoch=epoch, kind=kind, channel=channel, cost=cost)
@@ -84,7 +101,8 @@ class Links:
         self._transport.send(peer, pack(header, payload))
 
     def receive(self, now: Instant) -> bool:
-        """Hand on every packet that has arrived; whether there was any."""
+        """Hand on every packet that has arrived; whether there was any. A packet that `on_packet` refuses with
+        `MalformedMessage` breaks its link."""
         self._now = now
         messages = self._transport.receive()
         for peer, frames in messages:
@@ -113,15 +131,22 @@ class Links:
             lost = header.sequence - expected
             self._on_broken(peer, f"{lost} packets from {peer} were lost" if lost > 0 else f"{peer} repeated packets")
             return
-        self._on_packet(peer, packet)
+        try:
+            self._on_packet(peer, packet)
+        except MalformedMessage as error:
+            self._on_broken(peer, str(error))
 
     def keep_alive(self, now: Instant) -> Instant | None:
         """Send a keepalive in every direction that has been quiet; when to call again at the latest."""
         self._now = now
+        # Sending only makes a direction quiet later, so most turns need not look at all of them.
+        if self._look_again_at is not None and now < self._look_again_at:
+            return self._look_again_at
         for peer, outgoing in self._outgoing.items():
             if now - outgoing.last_sent >= KEEPALIVE_MS:
                 outgoing.last_sent = now
                 header = Header(sequence=outgoing.sequence, epoch=outgoing.epoch, kind=Kind.KEEPALIVE)
                 self._transport.send(peer, pack(header))
         quiet = [outgoing.last_sent for outgoing in self._outgoing.values()]
-        return Instant(min(quiet) + KEEPALIVE_MS) if quiet else None
+        self._look_again_at = Instant(min(quiet) + KEEPALIVE_MS) if quiet else None
+        return self._look_again_at

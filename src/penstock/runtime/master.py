@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from collections import deque
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, assert_never
 
 import cloudpickle
@@ -383,6 +384,8 @@ class MasterDriver:
         if effect is None or not self._coordinator.is_settled:
             return
         self._waiting_deploy = None
+        if not self._is_deploying(effect.epoch):
+            return
         self._restored = latest = self._coordinator.latest
         self._feed_coordinator(AttemptStarted(epoch=effect.epoch, restored=latest))
         if latest is None:
@@ -394,7 +397,7 @@ class MasterDriver:
             return assign(decode_metadata(latest.path, store.read(latest.path)), graph)
 
         def done(outcome: Outcome) -> None:
-            if self._lifecycle.epoch != effect.epoch or self._lifecycle.state is not JobState.DEPLOYING:
+            if not self._is_deploying(effect.epoch):
                 return
             if outcome.error is not None:
                 self._fail_attempt(f"checkpoint {latest.checkpoint} could not be restored: {outcome.error}", None)
@@ -402,6 +405,10 @@ class MasterDriver:
             self._deploy(effect, outcome.value)
 
         self._ports.background.submit(read, done)
+
+    def _is_deploying(self, epoch: Epoch) -> bool:
+        """Whether that attempt still waits to be deployed: it may have failed, or the job been cancelled, meanwhile."""
+        return self._lifecycle.epoch == epoch and self._lifecycle.state is JobState.DEPLOYING
 
     def _deploy(self, effect: DeployTasks, restores: dict[TaskId, TaskRestore]) -> None:
         peers = tuple(
@@ -442,14 +449,17 @@ class MasterDriver:
             # Whoever starts from a retained checkpoint needs what it refers to.
             self._finish(ended)
             return
-        self._ports.background.submit(self._clean_up, lambda _: self._finish(ended))
+        # Each by itself: a sink that cannot be reached must not keep the others, and the files, from being cleaned up.
+        steps = [operator.step for vertex in self._plan.vertices for operator in vertex.operators]
+        ends = [partial(step.sink.end, self._job) for step in steps if isinstance(step, WriteStep)]
+        for end in [*ends, partial(self._ports.store.delete_tree, self._folder)]:
+            self._ports.background.submit(end, self._cleaned)
+        # Background work is done in the order given.
+        self._ports.background.submit(lambda: None, lambda _: self._finish(ended))
 
-    def _clean_up(self) -> None:
-        for vertex in self._plan.vertices:
-            for operator in vertex.operators:
-                if isinstance(operator.step, WriteStep):
-                    operator.step.sink.end(self._job)
-        self._ports.store.delete_tree(self._folder)
+    def _cleaned(self, outcome: Outcome) -> None:
+        if outcome.error is not None:
+            log.warning("cleaning up failed", extra={"job": self._job, "error": str(outcome.error)})
 
     def _finish(self, ended: JobEnded) -> None:
         self.outcome, self.cause = ended.outcome, ended.cause

@@ -58,7 +58,6 @@ class TaskOutputs:
         self._by_key = {s.key: s for s in self._all}
         self._output_bytes = output_bytes
         self.rows_out = 0
-        self.watermark_us: int | None = None
 
     def emit(self, batch: pa.RecordBatch) -> None:
         """Queue records on every edge."""
@@ -70,7 +69,6 @@ class TaskOutputs:
 
     def watermark(self, time_us: int, *, idle: bool = False) -> None:
         """Tell every target how far event time has come."""
-        self.watermark_us = time_us
         self.broadcast(Watermark(time_us=time_us, idle=idle))
 
     def broadcast(self, element: AnyElement) -> None:
@@ -78,11 +76,18 @@ class TaskOutputs:
         for subpartition in self._all:
             subpartition.add_element(element)
 
+    @property
+    def channels(self) -> tuple[ChannelKey, ...]:
+        """Every channel out of the task."""
+        return tuple(self._by_key)
+
     def grant(self, key: ChannelKey, bytes_granted: int) -> None:
         """The receiving end of a channel has room for more."""
-        subpartition = self._by_key[key]
-        subpartition.grant(bytes_granted)
-        subpartition.flush()
+        self._by_key[key].grant(bytes_granted)
+
+    def flush_channel(self, key: ChannelKey) -> None:
+        """Send what may be sent on one channel."""
+        self._by_key[key].flush()
 
     @property
     def has_room(self) -> bool:

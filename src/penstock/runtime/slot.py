@@ -16,7 +16,7 @@ import cloudpickle
 import msgspec
 
 from penstock.core.elements import Barrier
-from penstock.core.errors import LinkBroken, StreamError
+from penstock.core.errors import LinkBroken, MalformedMessage, StreamError
 from penstock.core.ids import CheckpointId, Epoch, Instant, JobId, SlotId, TaskId
 from penstock.core.messages import (
     Acknowledge,
@@ -127,6 +127,10 @@ class SlotDriver:
         self._epoch = Epoch(0)
         self._plan: Plan | None = None
         self._tasks: dict[TaskId, Task] = {}
+        self._readers: dict[ChannelKey, Task] = {}
+        """Who has the receiving end of a channel."""
+        self._writers: dict[ChannelKey, Task] = {}
+        """Who has the sending end of a channel."""
         self._peers: dict[int, PeerAddress] = {}
         self._codecs: dict[int, BatchCodec] = {}
         self._registered = False
@@ -149,7 +153,6 @@ class SlotDriver:
         busy = self._work()
         for task in list(self._tasks.values()):
             self._guard(task, task.tick, now)
-            task.outputs.flush()
         deadlines = [self._heartbeat(now), self._links.keep_alive(now)]
         if busy or any(task.wants_step for task in self._tasks.values()):
             return now
@@ -176,7 +179,6 @@ class SlotDriver:
             for task in reversed(list(self._tasks.values())):
                 if self._guard(task, task.step, self._now, max_rows):
                     did = True
-                    task.outputs.flush()
             if not did or clock.precise_ms() >= until:
                 break
         return did
@@ -322,15 +324,22 @@ class SlotDriver:
         if header.epoch != self._epoch:
             # Of another attempt: fenced.
             return
+        if not self._tasks:
+            # Of an attempt that has ended here and not yet everywhere.
+            return
         if header.kind is Kind.CREDIT:
             credit = decode_credit(packet.payload)
-            self._grant_here(ChannelKey(credit.edge, credit.upstream, credit.downstream), credit.bytes_granted)
+            key = ChannelKey(credit.edge, credit.upstream, credit.downstream)
+            if key not in self._writers:
+                raise MalformedMessage(f"credit for channel {key}, which no task of {self.slot} writes")
+            self._grant_here(key, credit.bytes_granted)
         elif header.channel is not None:
             key = ChannelKey(*header.channel)
-            if header.kind is Kind.BATCH:
-                self._deliver_here(key, self._codecs[key.edge].decode(packet.payload), header.cost)
-            else:
-                self._deliver_here(key, decode_element(packet.payload), 0)
+            if key not in self._readers:
+                raise MalformedMessage(f"item in channel {key}, which no task of {self.slot} reads")
+            is_batch = header.kind is Kind.BATCH
+            item = self._codecs[key.edge].decode(packet.payload) if is_batch else decode_element(packet.payload)
+            self._deliver_here(key, item, header.cost)
 
     def _on_broken(self, peer: str, text: str) -> None:
         if peer == MASTER:
@@ -370,7 +379,6 @@ class SlotDriver:
         found = self._tasks.get(task)
         if epoch == self._epoch and found is not None:
             self._guard(found, call, found)
-            found.outputs.flush()
 
     def _leave(self, error: str | None) -> None:
         self._drop_tasks()
@@ -384,10 +392,10 @@ class SlotDriver:
             return
         self._drop_tasks()
         self._epoch = message.epoch
-        self._connect(message.peers)
         try:
+            self._connect(message.peers)
             self._build(message)
-        except Exception as error:  # noqa: BLE001  # a program that cannot be unpickled or built fails the attempt
+        except Exception as error:  # noqa: BLE001  # a peer out of reach, a program that cannot be unpickled or built
             self._deploy_failed(message, error)
             return
         tasks = list(self._tasks.values())
@@ -428,11 +436,14 @@ class SlotDriver:
         for task in message.tasks:
             encoded = message.restore.get(str(task))
             restore = msgspec.msgpack.decode(encoded, type=TaskRestore) if encoded else TaskRestore()
-            self._tasks[task] = build_task(task, restore, deployment)
+            built = build_task(task, restore, deployment)
+            self._tasks[task] = built
+            self._readers.update(dict.fromkeys((channel.key for channel in built.gate.channels), built))
+            self._writers.update(dict.fromkeys(built.outputs.channels, built))
 
     def _deploy_failed(self, message: Deploy, error: BaseException) -> None:
         operator, line, text, user_code = describe_failure(error, vertex="deployment")
-        self._tasks.clear()
+        self._drop_tasks()
         self._tell(
             TaskFailed(
                 slot=self.slot,
@@ -457,6 +468,7 @@ class SlotDriver:
             if address is None:
                 raise StreamError(f"{name} on {peer.host} has no address that {self.slot} can reach")
             self._links.connect(name, address)
+            self._links.begin(name, self._epoch)
         self._peers = {p.slot.number: p for p in peers}
 
     def _run(self, message: Run) -> None:
@@ -468,6 +480,8 @@ class SlotDriver:
     def _drop_tasks(self) -> None:
         tasks = list(self._tasks.values())
         self._tasks.clear()
+        self._readers.clear()
+        self._writers.clear()
         for task in tasks:
             task.stop(self._now)
 
@@ -487,9 +501,9 @@ class SlotDriver:
             self._links.send(peer, Kind.BATCH, payload, epoch=self._epoch, channel=channel, cost=cost)
 
     def _deliver_here(self, key: ChannelKey, item: Item, cost: int) -> None:
-        task = self._receiver(key)
-        if task is not None:
-            task.gate.push(key, item, cost)
+        reader = self._readers.get(key)
+        if reader is not None:
+            reader.gate.push(key, item, cost)
 
     def _grant(self, key: ChannelKey, bytes_granted: int) -> None:
         """Send credit to the sending end of a channel."""
@@ -507,16 +521,7 @@ class SlotDriver:
         self._links.send(peer, Kind.CREDIT, encode_message(credit), epoch=self._epoch)
 
     def _grant_here(self, key: ChannelKey, bytes_granted: int) -> None:
-        task = self._sender(key)
-        if task is not None:
-            task.outputs.grant(key, bytes_granted)
-
-    def _receiver(self, key: ChannelKey) -> Task | None:
-        if self._plan is None:
-            return None
-        return self._tasks.get(TaskId(self._plan.edges[key.edge].downstream, key.downstream))
-
-    def _sender(self, key: ChannelKey) -> Task | None:
-        if self._plan is None:
-            return None
-        return self._tasks.get(TaskId(self._plan.edges[key.edge].upstream, key.upstream))
+        writer = self._writers.get(key)
+        if writer is not None:
+            writer.outputs.grant(key, bytes_granted)
+            self._guard(writer, writer.outputs.flush_channel, key)

@@ -77,7 +77,7 @@ from penstock.core.task.events import (
     TellSubsumed,
 )
 from penstock.ports import Background, Outcome
-from penstock.runtime.chain import OperatorChain, write_snapshot
+from penstock.runtime.chain import OperatorChain, one_line, write_snapshot
 from penstock.runtime.channels import InputGate
 from penstock.runtime.operators.base import StateWriter
 from penstock.runtime.outputs import TaskOutputs
@@ -172,10 +172,13 @@ class Task:
 
     def open(self) -> None:
         """Start the operators; everything that blocks has been done."""
-        self.chain.open(self.outputs)
+        if not self._stopped:
+            self.chain.open(self.outputs)
 
     def run(self, now: Instant) -> None:
         """Begin: let upstream send."""
+        if self._stopped:
+            return
         self._running = True
         self._perform_task(self._checkpoints.handle(TaskStarted(), now), now)
         for channel in self.gate.channels:
@@ -188,6 +191,12 @@ class Task:
             self._running = False
             self._perform_task(self._checkpoints.handle(TaskStopped(), now), now)
             self.chain.close()
+
+    def fail(self, error: BaseException) -> None:
+        """Something that was under way off the loop went wrong. A task that has stopped has nothing to fail: the
+        attempt that it belonged to is over."""
+        if not self._stopped:
+            self._host.failed(self.task, error)
 
     def validate(self) -> None:
         """Raise `InvariantError` if a machine's state contradicts itself."""
@@ -209,9 +218,13 @@ class Task:
     # --- steps ---------------------------------------------------------------------------
 
     def step(self, now: Instant, max_rows: int) -> bool:
-        """Do one thing if there is one to do; whether there was."""
-        if not self._running:
+        """Do one thing if there is one to do, and send what came of it; whether there was."""
+        if not self._running or not self._step(now, max_rows):
             return False
+        self._send()
+        return True
+
+    def _step(self, now: Instant, max_rows: int) -> bool:
         if self._ending:
             return self._try_to_end(now)
         if not self.outputs.has_room:
@@ -300,20 +313,23 @@ class Task:
         """Time has passed: operators' processing time, and the deadlines of the barrier handler."""
         if not self._running:
             return
-        if not self._data_ended and (self._tick_at is None or now >= self._tick_at):
+        if not self._data_ended and not self._ending and (self._tick_at is None or now >= self._tick_at):
             self._tick_at = self.chain.tick(now) or Instant(now + 1_000)
         deadline = self._handler.next_deadline()
         if deadline is not None and now >= deadline:
             self._feed(Ticked(), now)
+        self._send()
 
     def next_deadline(self) -> Instant | None:
         """When `tick` or `step` must be called at the latest; None if only a message can help."""
         if not self._running:
             return None
-        polls = self._source is not None and not self._data_ended
+        reads = not self._data_ended and not self._ending
+        # Without room the source is not asked, however late it is: the credit that makes room wakes the slot.
+        polls = reads and self._source is not None and self.outputs.has_room
         times = [
             self._poll_at if polls else None,
-            self._tick_at if not self._data_ended else None,
+            self._tick_at if reads else None,
             self._handler.next_deadline(),
         ]
         return min((t for t in times if t is not None), default=None)
@@ -336,11 +352,17 @@ class Task:
         if self.gate.channels:
             self._feed(TriggeredByMaster(barrier=barrier), now)
         else:
-            self._perform_task(self._checkpoints.handle(SnapshotDue(barrier=barrier), now), now)
+            self._decide(SnapshotDue(barrier=barrier), now)
+        self._send()
 
     def notify(self, event: CompletionNotified | AbortNotified, now: Instant) -> None:
         """The master says what became of a checkpoint."""
-        self._perform_task(self._checkpoints.handle(event, now), now)
+        self._decide(event, now)
+        self._send()
+
+    def _send(self) -> None:
+        if self._running:
+            self.outputs.flush()
 
     def _feed(self, event: HandlerEvent, now: Instant) -> None:
         self._perform_handler(self._handler.handle(event, now), now)
@@ -424,8 +446,7 @@ class Task:
         def done(outcome: Outcome) -> None:
             event: SnapshotWritten | SnapshotWriteFailed
             if outcome.error is not None:
-                text = f"{type(outcome.error).__name__}: {outcome.error}"
-                event = SnapshotWriteFailed(checkpoint=checkpoint, error=text)
+                event = SnapshotWriteFailed(checkpoint=checkpoint, error=one_line(outcome.error))
             else:
                 state: SubtaskState | None = outcome.value
                 event = SnapshotWritten(
@@ -437,6 +458,6 @@ class Task:
             try:
                 self._decide(event, self._host.now())
             except Exception as error:  # noqa: BLE001  # an operator's or connector's; the attempt ends with it
-                self._host.failed(self.task, error)
+                self.fail(error)
 
         return done

@@ -69,7 +69,9 @@ class Packet(NamedTuple):
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(Header)
-_IN_CHANNEL = (Kind.ELEMENT, Kind.BATCH)
+# Looking a member up in its class costs more than all the rest of a check.
+_BATCH, _KEEPALIVE = Kind.BATCH, Kind.KEEPALIVE
+_IN_CHANNEL = (Kind.BATCH, Kind.ELEMENT)
 
 
 def pack(header: Header, payload: Frame = b"") -> list[Frame]:
@@ -81,15 +83,17 @@ def unpack(frames: Sequence[Frame]) -> list[Packet]:
     """The packets of one message, in order; payloads are left as they are. Raises `MalformedMessage`."""
     if not frames or len(frames) % 2:
         raise MalformedMessage(f"message of {len(frames)} frames; a packet has two")
-    return [Packet(_read_header(frames[i], frames[i + 1]), frames[i + 1]) for i in range(0, len(frames), 2)]
+    pairs = iter(frames)
+    return [Packet(_read_header(header, payload), payload) for header, payload in zip(pairs, pairs, strict=True)]
 
 
 def _read_header(frame: Frame, payload: Frame) -> Header:
     header = decode_with(_decoder, frame, "header")
-    if (header.channel is not None) != (header.kind in _IN_CHANNEL):
-        raise MalformedMessage(f"{header.kind.name.lower()} packet with channel {header.channel}")
-    if header.cost and header.kind is not Kind.BATCH:
-        raise MalformedMessage(f"{header.kind.name.lower()} packet that costs credit of {header.cost} bytes")
-    if header.kind is Kind.KEEPALIVE and len(payload):
+    kind, channel = header.kind, header.channel
+    if (channel is None) is (kind in _IN_CHANNEL):
+        raise MalformedMessage(f"{kind.name.lower()} packet with channel {channel}")
+    if header.cost and kind is not _BATCH:
+        raise MalformedMessage(f"{kind.name.lower()} packet that costs credit of {header.cost} bytes")
+    if kind is _KEEPALIVE and len(payload):
         raise MalformedMessage(f"keepalive packet with a payload of {len(payload)} bytes")
     return header

@@ -241,10 +241,11 @@ def test_the_master_stands_in_for_every_open_channel_and_blocks_none(aligned):
     assert task.handler.pending is None
 
 
-def test_the_master_stands_in_for_the_channels_that_are_missing(aligned):
+@pytest.mark.parametrize("channel", [0, 1, 2])
+def test_the_master_stands_in_for_the_channels_that_are_missing(aligned, channel):
     task = aligned(3)
-    task.feed("B1@1")
-    assert task.feed("M1") == ["trigger 1", "resume 1"]
+    task.feed(f"B1@{channel}")
+    assert task.feed("M1") == ["trigger 1", f"resume {channel}"]
 
 
 def test_the_master_triggers_a_task_whose_channels_have_all_ended(aligned):

@@ -371,9 +371,11 @@ def test_the_deadline_after_the_first_barrier_triggers_and_frees_its_channel(alt
     assert task.feed("T1@1 T1@2") == ["resume 1", "resume 2", "stop persisting 1", "all in 1"]
 
 
-def test_a_snapshot_that_turned_unaligned_says_so_for_good(alternating):
+@pytest.mark.parametrize("story", ["T1@0 +10 tick", "A1@0#0 +10 tick T1@0", "A1@0#0 +10 tick F1@1"])
+def test_a_snapshot_that_turned_unaligned_says_so_for_good(alternating, story):
+    """Whatever the barrier said that it was triggered by."""
     task = alternating(2)
-    task.feed("T1@0 +10 tick")
+    task.feed(story)
     assert task.barriers == [task.barrier("U", 1)]
 
 

@@ -154,7 +154,7 @@ def ahead_of_barrier(channel, checkpoint):
 
 
 @given(drawn=DRAWN)
-@hypothesis_settings(max_examples=150)
+@hypothesis_settings(max_examples=100)
 def test_aligned_checkpoints_are_consistent_cuts_and_never_deadlock(model_task, drawn):
     history = history_of(Choices(drawn), aligned_kinds)
     settings = CheckpointSettings(max_concurrent=3, after_tasks_finish=history.after_tasks_finish)
@@ -168,7 +168,7 @@ def test_aligned_checkpoints_are_consistent_cuts_and_never_deadlock(model_task, 
 
 
 @given(drawn=DRAWN)
-@hypothesis_settings(max_examples=300)
+@hypothesis_settings(max_examples=200)
 def test_unaligned_checkpoints_save_exactly_what_is_in_flight_and_never_deadlock(model_task, drawn):
     history = history_of(Choices(drawn), alternating_kinds)
     settings = CheckpointSettings(unaligned=True, after_tasks_finish=history.after_tasks_finish)
@@ -188,7 +188,7 @@ def test_unaligned_checkpoints_save_exactly_what_is_in_flight_and_never_deadlock
 
 
 @given(drawn=DRAWN)
-@hypothesis_settings(max_examples=150)
+@hypothesis_settings(max_examples=100)
 def test_tracked_checkpoints_lose_nothing_and_block_nothing(model_task, drawn):
     history = history_of(Choices(drawn), aligned_kinds)
     settings = CheckpointSettings(
@@ -233,7 +233,7 @@ def noise_of(choices: Choices, channels: int) -> str:
 
 @pytest.mark.parametrize("settings", [ALIGNED, ALTERNATING, AT_LEAST_ONCE], ids=["aligned", "alternating", "tracker"])
 @given(drawn=DRAWN)
-@hypothesis_settings(max_examples=100)
+@hypothesis_settings(max_examples=60)
 def test_no_input_whatever_makes_a_handler_raise_or_lose_its_books(bench, settings, drawn):
     choices = Choices(drawn)
     channels = 1 + choices.below(5)

@@ -20,6 +20,10 @@ def tracker(bench):
     return make
 
 
+def remembered(task):
+    return list(task.handler._tracked)
+
+
 # --- triggering -------------------------------------------------------------------------------------------------------
 
 
@@ -110,11 +114,20 @@ def test_s3_a_cancel_marker_aborts_older_checkpoints_too_each_once(tracker):
 
 def test_s3_an_aborted_checkpoint_is_counted_until_it_can_be_forgotten(tracker):
     task = tracker(3)
-    assert task.feed("X4@0 B4@1 B5@1 E@2") == ["abort 4 cancelled"]
+    assert task.feed("X4@0 B4@1 B5@1") == ["abort 4 cancelled"]
+    assert remembered(task) == [4, 5]
+    assert task.feed("E@2") == []
     assert task.triggered == []
     assert task.handler.pending == 5
-    assert list(task.handler._tracked) == [5]
+    assert remembered(task) == [5]
     assert len(task.handler._open) == 2
+
+
+def test_checkpoints_older_than_a_cancelled_one_are_forgotten_at_once(tracker):
+    task = tracker(2)
+    task.feed("B1@0 X2@0 B3@0 X4@1")
+    assert task.aborted == [1, 2, 3, 4]
+    assert remembered(task) == [4]
 
 
 def test_a_cancel_marker_aborts_a_checkpoint_that_others_have_barriers_of(tracker):
@@ -165,7 +178,7 @@ def test_an_end_aborts_all_when_checkpoints_stop_with_the_first_task(tracker):
     task = tracker(3, after_tasks_finish=False)
     task.feed("X1@0 B2@0 B3@0")
     assert task.feed("E@2") == ["abort 2 ended", "abort 3 ended"]
-    assert task.handler.pending is None
+    assert remembered(task) == []
     assert task.feed("B4@0 B4@1") == ["trigger 4"]
 
 

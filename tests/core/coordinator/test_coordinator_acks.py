@@ -49,9 +49,7 @@ def test_nobody_is_told_before_the_record_is_durable(rig, make, pick):
     r.hold = {CreateLocation, WriteMetadata, StorePointer}
     effects = r.request()
     assert [type(e) for e in effects] == [CheckpointStarted, CreateLocation]
-    assert effects[1] == CreateLocation(
-        checkpoint=1, kind=SnapshotKind.CHECKPOINT, options=CheckpointOptions()
-    )
+    assert effects[1] == CreateLocation(checkpoint=1, kind=SnapshotKind.CHECKPOINT, options=CheckpointOptions())
     effects = r.feed(*r.answers_to(effects[1]))
     assert pick.triggered(effects) == [make.task("t1"), make.task("t2")]
     assert r.ack("t1", 1) == []
@@ -299,6 +297,8 @@ def test_an_acknowledgement_repeated_after_a_savepoint_completed_does_not_delete
     r.ack("t2", 1)
     r.ack("t1", 1, state)
     assert r.deleted == []
+    r.ack("nobody", 1, make.state("t1", make.file("stray")))
+    assert r.deleted == ["stray"]
 
 
 def test_files_that_an_accepted_task_shares_with_a_stray_one_stay(rig, make):

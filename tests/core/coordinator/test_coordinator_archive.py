@@ -199,6 +199,32 @@ def test_shared_files_of_an_acknowledgement_that_does_not_count_are_known_all_th
     assert "shared/late" in r.deleted
 
 
+def test_a_file_that_was_let_go_is_not_known_again_because_a_message_is_repeated(store, make, pick):
+    """1. Checkpoint 1 writes S and is aborted. 2. Checkpoint 2 completes without it: S is deleted. 3. The first message
+    comes again. 4. Checkpoint 3 writes the same content: its own file must be the one that counts."""
+    r = store()
+    r.request()
+    first = make.state("t1", make.file("shared/S-1", "S"))
+    r.ack("t1", 1, first)
+    r.decline("t2", 1)
+    take(r, 2)
+    r.ack("t1", 1, first)
+    effects = take(r, 3, make.file("shared/S-3", "S"))
+    metadata = pick.of(effects, WriteMetadata)[0].metadata
+    assert metadata.operators["op-t1"].subtasks[0].keyed[0].path == "shared/S-3"
+    assert "shared/S-3" not in r.deleted
+
+
+def test_a_repeated_message_of_a_subsumed_checkpoint_does_not_harm_files_that_are_still_used(store, make):
+    r = store()
+    first = (make.file("shared/S", "S"), make.file("1/x"), make.file("", "S", placeholder=True))
+    take(r, 1, *first)
+    take(r, 2, make.file("", "S", placeholder=True))
+    r.deleted.clear()
+    r.ack("t1", 1, make.state("t1", *first))
+    assert r.deleted == ["1/x"]
+
+
 def test_a_reference_to_a_file_that_nobody_wrote_counts_as_a_decline(store, make, pick):
     r = store()
     r.request()

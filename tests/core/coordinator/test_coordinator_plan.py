@@ -163,7 +163,9 @@ def test_metadata_holds_what_every_subtask_reported(rig, make, pick):
 
 def test_a_finished_vertex_is_written_down_as_finished_and_ended_subtasks_by_number(rig, make, pick):
     graph = make.graph(
-        make.vertex("s", 1, is_source=True), make.vertex("m", 2), make.vertex("t", 2),
+        make.vertex("s", 1, is_source=True),
+        make.vertex("m", 2),
+        make.vertex("t", 2),
         edges=(("s", "m", True), ("m", "t", False)),
     )
     r = rig(graph).start()

@@ -10,7 +10,7 @@ from penstock.core.coordinator.stats import SUMMARY_WINDOW, RunningSpread, quant
 from penstock.core.coordinator.story import MAX_CHECKPOINTS, MAX_LINES, Stories
 from penstock.core.errors import InvariantError
 from penstock.core.ids import CheckpointId, Epoch, Instant
-from penstock.core.messages import ChannelState, SnapshotMetrics, SubtaskState
+from penstock.core.messages import ChannelState, SnapshotMetrics, StateFile, SubtaskState
 from penstock.core.reasons import CheckpointFailure
 from penstock.core.recovery.metadata import SnapshotKind
 from penstock.core.views import CheckpointCounts, CheckpointStatus, RestoredView, Spread, SubtaskView
@@ -121,7 +121,9 @@ def test_in_flight_data_counts_as_state(rig, make):
     r = rig(make.sources(1)).start()
     r.request()
     channel = ChannelState(edge=0, upstream=0, downstream=0, file=make.file("c"), ranges=((0, 6), (6, 7)))
-    r.ack("t1", 1, SubtaskState(output_channels=(channel,)))
+    small = StateFile(path=None, size=0, checksum=1, inline=b"")
+    inline = ChannelState(edge=0, upstream=0, downstream=0, file=small, ranges=())
+    r.ack("t1", 1, SubtaskState(input_channels=(inline,), output_channels=(channel,)))
     assert r.coordinator.latest.size == 13
     assert r.coordinator.latest.private_files == ("c",)
 

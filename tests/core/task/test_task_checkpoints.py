@@ -304,7 +304,7 @@ def test_a_stopped_task_says_nothing_more():
     machine = task(max_concurrent=3)
     feed(machine, due(1), due(2), abort(2))
     assert feed(machine, TaskStopped()) == [CancelSnapshot(checkpoint=c(1))]
-    quiet = [
+    quiet: list[TaskEvent] = [
         due(3),
         SnapshotImpossible(checkpoint=c(4), reason=CheckpointFailure.DECLINED),
         SnapshotWriteFailed(checkpoint=c(1), error="x"),

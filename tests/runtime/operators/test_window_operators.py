@@ -176,7 +176,9 @@ VALUES = {
     # Halves add up exactly, in any order.
     "floats with nulls": (pa.float64(), st.none() | st.integers(-100, 100).map(lambda n: n / 2)),
 }
-TIMES = st.none() | st.integers(-40, 160)
+# Few windows, and watermarks around their ends, so that histories meet the boundaries.
+TIMES = st.sampled_from([None, -8, -7, 2, 3, 12, 13, 17, 22, 23, 32])
+WATERMARKS = st.sampled_from([-50, 1, 2, 3, 11, 12, 13, 21, 22, 23, 32, 40])
 
 
 @st.composite
@@ -188,8 +190,8 @@ def histories(draw):
     happening = st.one_of(
         st.tuples(st.just("records"), rows),
         st.tuples(st.just("records"), rows),
-        st.tuples(st.just("watermark"), st.integers(-50, 170)),
-        st.tuples(st.just("watermark of one"), st.integers(0, 7), st.integers(-50, 170)),
+        st.tuples(st.just("watermark"), WATERMARKS),
+        st.tuples(st.just("watermark of one"), st.integers(0, 7), WATERMARKS),
         st.tuples(st.just("freeze")),
         st.tuples(st.just("restore"), st.integers(1, 5)),
     )
@@ -261,6 +263,43 @@ def test_a_window_fires_when_the_watermark_reaches_its_last_microsecond(rig):
     assert [(r["window_start"], r["total"]) for r in back.output.rows] == [(datetime.fromtimestamp(0, UTC), 11)]
     # The results come before the watermark that says they are complete.
     assert back.output.items[-1] == (9, False)
+
+
+def test_a_partial_is_late_once_the_last_microsecond_of_its_window_is_reached(rig):
+    combine, window = steps(records([]).schema, offset=0)
+    for watermark, late in ((8, 0), (9, 1), (10, 1)):
+        front, back = rig(combine), rig(window)
+        back.operator.watermark(watermark)
+        front.operator.process(records([(1, 1, 0), (1, 1, 10)]))
+        back.operator.process(front.output.items[0])
+        assert back.operator.late_dropped == late
+
+
+def test_key_groups_that_had_come_to_different_times_stay_apart_after_a_restore(rig, memory_files):
+    """1. Of two subtasks one has come to 29, the other to 9 only. 2. One subtask takes over from both. 3. A record for
+    the window from 10 to 20 is late for the keys of the first, and only for them. 4. So it is after yet another
+    restore. 5. When event time has come to 19 for all, all are late."""
+    schema = records([]).schema
+    combine, window = steps(schema, offset=0)
+    files = memory_files()
+    before = [rig(window, subtask=i, parallelism=2, files=files) for i in range(2)]
+    before[0].operator.watermark(29)
+    before[1].operator.watermark(9)
+    merged = rig(window, files=files, restored=[subtask.snapshot() for subtask in before])
+    again = rig(window, files=files, restored=[merged.snapshot()])
+    front = rig(combine)
+    front.operator.process(records([(k, 1, 15) for k in range(50)]))
+    (partials,) = front.output.items
+    groups = key_groups(partials, ["k"], GROUPS)
+    first = sum(owner_of(int(g), parallelism=2, groups=GROUPS) == 0 for g in groups)
+    assert 0 < first < 50
+    for subtask in (merged, again):
+        subtask.operator.process(partials)
+        assert subtask.operator.late_dropped == first
+        subtask.operator.watermark(19)
+        assert len(subtask.output.rows) == 50 - first
+        subtask.operator.process(partials)
+        assert subtask.operator.late_dropped == first + 50
 
 
 def test_an_idle_watermark_is_handed_on_as_idle(rig):

@@ -131,7 +131,6 @@ class Inputs:
         """Let every announced barrier overtake."""
         for channel, sequence in self.announced.items():
             self.prioritize(channel, sequence)
-        self.announced.clear()
 
     def trigger(self, barrier: Barrier) -> None:
         """Take the snapshot: all that came before the barrier has been read, and nothing that came after."""

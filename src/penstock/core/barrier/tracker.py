@@ -128,6 +128,7 @@ class BarrierTracker:
         if checkpoint > self._newest:
             self._newest = checkpoint
             if len(self._open) == 1:
+                # There is no other channel to wait for, and so nothing to remember.
                 return self._trigger(barrier, Alignment(barrier, self._now))
             self._track(checkpoint)
         tracked = self._tracked.get(checkpoint)

@@ -63,13 +63,12 @@ class Archive:
         """Perhaps stored, perhaps not."""
         self._savepoints: set[CheckpointId] = set()
         """All savepoints of this driver's time: users take few."""
-        self._of_user: set[CheckpointId] = set()
-        """Those of them that completed."""
+        self._of_user: dict[CheckpointId, frozenset[str]] = {}
+        """Those of them that completed -> their files."""
         self._unanswered: dict[CheckpointId, _Leftover] = {}
         """Aborted while work for them was under way."""
         self._ended: JobEnd | None = None
         self._is_swept = False
-        self._lowest_kept: CheckpointId | None = None
 
     @property
     def retained(self) -> tuple[CompletedCheckpoint, ...]:
@@ -99,10 +98,14 @@ class Archive:
         if checkpoint in self._savepoints:
             borrowed = any(f.placeholder for f in state.files)
             return [], "a savepoint refers to a file of another checkpoint" if borrowed else None
+        retained = self._retained.all
+        if retained and checkpoint < retained[0].checkpoint:
+            # Whatever it wrote was let go, or would be: registered again, it would be taken for a file that exists.
+            return self.cleaner.clean_leftovers(self.registry.strays_in(state.files)), None
         registration = self.registry.register(state.files, checkpoint)
         deletions = self.cleaner.clean_leftovers(registration.superfluous)
         if self._is_swept:
-            deletions += self.cleaner.clean_leftovers(self.registry.drop_unused(self._lowest_kept))
+            deletions += self.cleaner.clean_leftovers(self.registry.drop_all_but(self._retained.all))
         return deletions, registration.problem
 
     def discard(
@@ -110,20 +113,15 @@ class Archive:
     ) -> list[DeleteFiles]:
         """Delete what an acknowledgement that does not count brought along. What the same checkpoint holds already
         stays: the message may be a repeated one."""
-        if checkpoint in self._of_user:
-            return []
-        completed = self._find(checkpoint)
-        held: set[str] = set()
+        held = set(self._of_user.get(checkpoint, ()))
+        held.update(*(c.private_files for c in self._known() if c.checkpoint == checkpoint))
         if pending is not None:
             held.update(pending.own_files())
-        elif completed is not None:
-            held.update(completed.private_files)
         own = own_files_of(state, shares=checkpoint not in self._savepoints)
         return self.cleaner.clean_leftovers(path for path in own if path not in held)
 
-    def _find(self, checkpoint: CheckpointId) -> CompletedCheckpoint | None:
-        known = (*self._retained.all, *self._subsumed, *self._doubtful)
-        return next((c for c in known if c.checkpoint == checkpoint), None)
+    def _known(self) -> tuple[CompletedCheckpoint, ...]:
+        return (*self._retained.all, *self._subsumed, *self._doubtful)
 
     # --- aborted checkpoints ------------------------------------------------------------------------------------------
 
@@ -148,9 +146,9 @@ class Archive:
         """A savepoint begins under that id."""
         self._savepoints.add(checkpoint)
 
-    def give_to_user(self, checkpoint: CheckpointId) -> None:
-        """A savepoint completed."""
-        self._of_user.add(checkpoint)
+    def give_to_user(self, pending: PendingCheckpoint) -> None:
+        """A savepoint is there, and nobody but the user deletes it."""
+        self._of_user[pending.checkpoint] = frozenset(pending.own_files())
 
     def store(self, completed: CompletedCheckpoint) -> StorePointer:
         """Have a completed checkpoint recorded; one at a time, so that they complete in order."""
@@ -174,7 +172,9 @@ class Archive:
         effects: list[StorageEffect] = []
         for checkpoint in outdated:
             effects += self._delete(checkpoint)
-        effects += self._delete_unused(self._retained.all[0].checkpoint)
+        lowest = self._retained.all[0].checkpoint
+        effects += self.cleaner.clean_leftovers(self.registry.drop_unused(lowest))
+        effects += self._delete_subsumed(lowest)
         return Stored(completed, tuple(subsumed), effects + self._sweep())
 
     def not_stored(self, *, inconsistent: bool) -> list[StorageEffect]:
@@ -193,15 +193,12 @@ class Archive:
     def _delete(self, completed: CompletedCheckpoint) -> list[DeleteFiles]:
         return self.cleaner.clean_checkpoint(completed.private_files, completed.location)
 
-    def _delete_unused(self, lowest: CheckpointId | None) -> list[StorageEffect]:
-        """Delete what only checkpoints below `lowest` could use."""
-        effects: list[StorageEffect] = [*self.cleaner.clean_leftovers(self.registry.drop_unused(lowest))]
+    def _delete_subsumed(self, lowest: CheckpointId) -> list[DeleteFiles]:
+        """Delete those whose folders no checkpoint from `lowest` on uses."""
         held = [c for c in self._subsumed if self.registry.holds(c, lowest)]
-        for checkpoint in self._subsumed:
-            if checkpoint not in held:
-                effects += self._delete(checkpoint)
+        free = [c for c in self._subsumed if not self.registry.holds(c, lowest)]
         self._subsumed = held
-        return effects
+        return [deletion for checkpoint in free for deletion in self._delete(checkpoint)]
 
     # --- the end ------------------------------------------------------------------------------------------------------
 
@@ -218,12 +215,12 @@ class Archive:
         everything = [*self._retained.all, *self._doubtful]
         records = sorted(c.checkpoint for c in (*everything, *self._subsumed))
         kept = [c for c in everything if not _discards(c.discard, self._ended)]
-        self._lowest_kept = min((c.checkpoint for c in kept), default=None)
         self._subsumed += [c for c in everything if _discards(c.discard, self._ended)]
         self._retained.keep_only(kept)
         self._doubtful = []
         effects: list[StorageEffect] = [ForgetPointers(checkpoints=tuple(records))] if records else []
-        return effects + self._delete_unused(self._lowest_kept)
+        effects += self.cleaner.clean_leftovers(self.registry.drop_all_but(kept))
+        return effects + self._delete_subsumed(CheckpointId(0))
 
     def validate(self) -> None:
         """Raise `InvariantError` if the state contradicts itself."""

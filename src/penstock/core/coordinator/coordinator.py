@@ -140,6 +140,10 @@ class CheckpointCoordinator:
         self._dispatch(event, now)
         self._settle_outcomes(now)
         self._update_schedule(now)
+        # Only here, because expiry may have switched the schedule on, and what is due now must not be left for later.
+        if isinstance(event, Ticked) and self._schedule.is_due(now):
+            number = self._take_request_number()
+            self._submit(Request(number=number, kind=SnapshotKind.CHECKPOINT, submitted=now, periodic=True), now)
         self._look_at_requests(now)
         taken = list(self._effects)
         self._effects.clear()
@@ -152,7 +156,7 @@ class CheckpointCoordinator:
             case Declined():
                 self._lifecycle.decline(event.message, now)
             case Ticked():
-                self._handle_tick(now)
+                self._lifecycle.expire(now)
             case TaskRunning() | TaskDataEnded() | TaskEnded() | TaskFailing():
                 self._handle_task(event, now)
             case CheckpointRequested():
@@ -353,12 +357,6 @@ class CheckpointCoordinator:
         self._settle_outcomes(now)
 
     # --- requests -----------------------------------------------------------------------------------------------------
-
-    def _handle_tick(self, now: Instant) -> None:
-        self._lifecycle.expire(now)
-        if self._schedule.is_due(now):
-            number = self._take_request_number()
-            self._submit(Request(number=number, kind=SnapshotKind.CHECKPOINT, submitted=now, periodic=True), now)
 
     def _handle_request(self, event: CheckpointRequested, now: Instant) -> None:
         refusal = self._refusal_of(event)

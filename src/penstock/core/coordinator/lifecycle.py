@@ -382,7 +382,7 @@ class Lifecycle:
         self._tolerance.succeeded(checkpoint)
         self.stats.completed(completed)
         if pending.kind.is_savepoint:
-            self.archive.give_to_user(checkpoint)
+            self.archive.give_to_user(pending)
         self.effects.append(CheckpointCompleted(completed=completed, took_ms=now - pending.created))
         self.outcomes.append(Outcome(pending.request, completed))
         self.effects += self.gateways.open(checkpoint)
@@ -431,7 +431,7 @@ class Lifecycle:
     def _failure_of(self, pending: PendingCheckpoint, reason: CheckpointFailure, text: str) -> RequestFailure:
         failure = failure_of(reason, text)
         if pending.files_are_doubtful and pending.completed is not None and pending.kind.is_savepoint:
-            self.archive.give_to_user(pending.checkpoint)
+            self.archive.give_to_user(pending)
             return msgspec.structs.replace(failure, savepoint=pending.completed.path)
         return failure
 

@@ -67,6 +67,17 @@ class SharedStateRegistry:
                 result.problem = f"wrote the shared file {key!r} with other content than there is under that name"
         return result
 
+    def strays_in(self, files: Iterable[StateFile]) -> list[str]:
+        """Paths of those shared files that nobody can use any more, because they are not registered."""
+        strays: list[str] = []
+        for file in files:
+            if file.shared_key is None or file.path is None:
+                continue
+            entry = self._entries.get(file.shared_key)
+            if entry is None or entry.file.path != file.path:
+                strays.append(file.path)
+        return strays
+
     def register_restored(self, completed: CompletedCheckpoint) -> None:
         """A completed checkpoint that was there before this driver. One that the job does not claim is left out: no
         later checkpoint may use its files."""
@@ -93,16 +104,23 @@ class SharedStateRegistry:
         entries = (self._entries[key] for key in keys)
         return tuple(SharedFile(file=e.file, created_by=e.created_by, owned=e.owned) for e in entries)
 
-    def drop_unused(self, lowest: CheckpointId | None) -> list[str]:
-        """Only checkpoints from `lowest` on are left (None: none at all). Returns the paths that may be deleted."""
-        unused = [key for key, e in self._entries.items() if lowest is None or e.last_used < lowest]
-        dropped = [self._entries.pop(key) for key in unused]
+    def drop_unused(self, lowest: CheckpointId) -> list[str]:
+        """Only checkpoints from `lowest` on are left, and more will come. Returns the paths that may be deleted."""
+        return self._drop([key for key, entry in self._entries.items() if entry.last_used < lowest])
+
+    def drop_all_but(self, kept: Iterable[CompletedCheckpoint]) -> list[str]:
+        """Only these are left, and no more will come. Returns the paths that may be deleted."""
+        used = {shared.file.shared_key for completed in kept for shared in completed.shared_files}
+        return self._drop([key for key in self._entries if key not in used])
+
+    def _drop(self, keys: list[str]) -> list[str]:
+        dropped = [self._entries.pop(key) for key in keys]
         return [e.file.path for e in dropped if e.owned and e.file.path is not None]
 
-    def holds(self, completed: CompletedCheckpoint, lowest: CheckpointId | None) -> bool:
+    def holds(self, completed: CompletedCheckpoint, lowest: CheckpointId) -> bool:
         """Whether the folder of this checkpoint must stay although it is gone itself, because checkpoints from `lowest`
         on use files in it."""
-        if completed.checkpoint not in self._claimed_folders or lowest is None:
+        if completed.checkpoint not in self._claimed_folders:
             return False
         entries = self._entries.values()
         return any(e.created_by == completed.checkpoint and e.last_used >= lowest for e in entries)

@@ -36,14 +36,11 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
 
 def kind_of(event: CheckpointRequested) -> SnapshotKind:
     """What kind of snapshot fulfils the request."""
-    match event.kind:
-        case RequestKind.CHECKPOINT:
-            full = event.form is CheckpointForm.FULL
-            return SnapshotKind.FULL_CHECKPOINT if full else SnapshotKind.CHECKPOINT
-        case RequestKind.SAVEPOINT:
-            return SnapshotKind.SAVEPOINT
-        case RequestKind.STOP:
-            return SnapshotKind.TERMINATE if event.drain else SnapshotKind.SUSPEND
+    if event.kind is RequestKind.STOP:
+        return SnapshotKind.TERMINATE if event.drain else SnapshotKind.SUSPEND
+    if event.kind is RequestKind.SAVEPOINT:
+        return SnapshotKind.SAVEPOINT
+    return SnapshotKind.FULL_CHECKPOINT if event.form is CheckpointForm.FULL else SnapshotKind.CHECKPOINT
 
 
 def refusal_of(event: CheckpointRequested, default_target: str | None) -> RequestFailure | None:
