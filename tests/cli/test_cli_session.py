@@ -87,25 +87,31 @@ def test_a_port_that_is_free_is_accepted():
     check_port(port)
 
 
-def test_the_reason_is_the_first_telling_line_of_a_log(tmp_path):
-    log = tmp_path / "spark.log"
-    log.write_text(
-        "Setting default log level\n"
-        "java.net.BindException: Address already in use: Service 'SparkUI' failed\n"
-        "\tat java.base/sun.nio.ch.Net.bind0(Native Method)\n"
-        "Caused by: java.io.IOException: other\n"
-    )
-    assert log_reason(log).startswith("java.net.BindException: Address already in use")
-
-
 @pytest.mark.parametrize(
-    ("text", "reason"), [("", "it printed nothing"), ("one\ntwo\n", "two"), (None, "it left no log")]
+    ("printed", "reason"),
+    [
+        pytest.param(
+            "Setting default log level\n"
+            "26/11/16 05:21:21 ERROR SparkContext: Error initializing SparkContext.\n"
+            "java.net.BindException: Address already in use: Service 'SparkUI' failed\n"
+            "\tat java.base/sun.nio.ch.Net.bind0(Native Method)\n"
+            "Caused by: java.io.IOException: other\n",
+            "java.net.BindException: Address already in use: Service 'SparkUI' failed",
+            id="the first exception with a text",
+        ),
+        pytest.param(
+            "NOTE: Picked up JDK_JAVA_OPTIONS: -Xnonsense\n"
+            "Unrecognized option: -Xnonsense\n"
+            "Error: Could not create the Java Virtual Machine.\n",
+            "Unrecognized option: -Xnonsense",
+            id="what java says of its options",
+        ),
+        pytest.param("one\ntwo\n\n", "two", id="the last line if none tells"),
+        pytest.param("", "it printed nothing", id="nothing"),
+    ],
 )
-def test_a_log_that_tells_nothing_is_said_to(tmp_path, text, reason):
-    log = tmp_path / "spark.log"
-    if text is not None:
-        log.write_text(text)
-    assert log_reason(log) == reason
+def test_the_reason_is_the_most_telling_line(printed, reason):
+    assert log_reason(printed) == reason
 
 
 def test_a_directory_that_cannot_be_written_is_said(tmp_path):

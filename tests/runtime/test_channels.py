@@ -373,7 +373,7 @@ class Pair:
 
     @property
     def held_bytes(self):
-        return sum(item.nbytes for item, _ in self.gate.channels[0].queue if isinstance(item, pa.RecordBatch))
+        return sum(item.nbytes for item, _, _ in self.gate.channels[0].queue if isinstance(item, pa.RecordBatch))
 
     def read(self):
         taken = self.gate.next()

@@ -168,10 +168,19 @@ def test_a_job_without_failures_gives_the_right_windows_and_leaves_nothing_behin
     assert not (out / "_penstock").exists()
 
 
-def test_killed_slots_lose_and_repeat_nothing(threaded_job, tmp_path):
+@pytest.mark.parametrize(
+    "checkpoint",
+    [
+        CheckpointSettings(interval_ms=50),
+        CheckpointSettings(interval_ms=50, unaligned=True),
+        CheckpointSettings(interval_ms=50, unaligned=True, aligned_timeout_ms=2),
+    ],
+    ids=["aligned", "unaligned", "aligned with time-out"],
+)
+def test_killed_slots_lose_and_repeat_nothing(threaded_job, tmp_path, checkpoint):
     out = tmp_path / "out"
     gate = tmp_path / "gate"
-    job = threaded_job(windowed_plan(out, parallelism=2, gate=gate), settings())
+    job = threaded_job(windowed_plan(out, parallelism=2, gate=gate), settings(checkpoint=checkpoint))
     kills: list[int] = []
 
     def kill_after_some_checkpoints(running):

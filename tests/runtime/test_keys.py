@@ -81,6 +81,11 @@ def test_strings_have_their_golden_groups():
     assert key_groups(batch, ["k"], 128).tolist() == [81, 22, 35, 98, 7]
 
 
+def test_the_least_hash_has_no_positive_counterpart_and_counts_as_zero():
+    key = 2205091669
+    assert key_groups(pa.record_batch({"k": pa.array([key])}), ["k"], 1000).tolist() == [0] == [group_of([key], 1000)]
+
+
 def test_the_type_of_an_integer_does_not_change_its_group():
     numbers = [0, 1, 7, 100]
     expected = key_groups(pa.record_batch({"k": pa.array(numbers)}), ["k"], 1000).tolist()

@@ -91,10 +91,14 @@ def test_receive_says_whether_there_was_anything(b):
 def test_a_packet_carries_its_channel_and_what_it_costs(a):
     a.links.send("b", Kind.BATCH, b"rows", epoch=Epoch(4), channel=Channel(1, 2, 3), cost=77)
     (frames,) = a.packets_to("b")
-    assert frames == pack(Header(sequence=0, epoch=Epoch(4), kind=Kind.BATCH, channel=Channel(1, 2, 3), cost=77), b"rows")
+    assert frames == pack(
+        Header(sequence=0, epoch=Epoch(4), kind=Kind.BATCH, channel=Channel(1, 2, 3), cost=77), b"rows"
+    )
 
 
-@pytest.mark.parametrize(("lost", "text"), [([1], "1 packets from a were lost"), ([0, 1], "2 packets from a were lost")])
+@pytest.mark.parametrize(
+    ("lost", "text"), [([1], "1 packets from a were lost"), ([0, 1], "2 packets from a were lost")]
+)
 def test_a_gap_breaks_the_link_and_the_packet_behind_it_is_not_handed_on(a, b, lost, text):
     a.say("b", b"1", b"2", b"3")
     b.hear(*[frames for i, frames in enumerate(a.packets_to("b")) if i not in lost])

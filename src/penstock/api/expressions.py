@@ -81,16 +81,17 @@ def compile_columns(
 ) -> CompiledColumns:
     """The expression together with the columns that it gives; `name` is what its column is to be called."""
     expr, has_name = _read(given, schema, argument)
-    if name is not None:
-        expr = expr.alias(name)
-    elif not has_name:
+    if not has_name and name is None:
         raise UsageError(
             f"{argument}: {given!r} computes a column that has no name",
             hint=f"write {f'{given} AS some_name'!r}, or give it as some_name={given!r}",
         )
     kinds = _evaluated(given, expr, schema, argument)
-    if name is not None and len(kinds) != 1:
-        raise UsageError(f"{argument} {_shown(given)} gives {len(kinds)} columns, so {name!r} cannot be its name")
+    if name is not None:
+        if len(kinds) != 1:
+            raise UsageError(f"{argument} {_shown(given)} gives {len(kinds)} columns, so {name!r} cannot be its name")
+        expr = expr.alias(name)
+        kinds = dict(zip([name], kinds.values(), strict=True))
     columns = []
     for column, kind in kinds.items():
         origin = _origin(expr, column)

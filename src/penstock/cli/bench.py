@@ -133,7 +133,7 @@ def run_bench(options: BenchOptions) -> None:
     screen = sys.stderr if options.as_json else sys.stdout
     cores = options.parallelism + SPARE_CORES
     with work_directory(options.directory, keep=False, prefix="penstock-bench-") as work:
-        click.echo(f"starting Spark local[{cores}] …", file=screen)
+        click.echo(f"starting Spark local[{cores}] ...", file=screen)
         with spark_session(SessionOptions(application="penstock bench", cores=cores, work=work)) as spark:
             runs = _Runs(spark, options, work, screen)
             rounds = tuple(runs.round(number) for number in range(1, options.rounds + 1))

@@ -117,14 +117,14 @@ def run_demo(options: DemoOptions) -> int:
         session = SessionOptions(
             application="penstock demo", cores=cores, work=work, ui=options.ui, ui_port=options.ui_port
         )
-        _say(screen, f"starting Spark local[{cores}] …", options)
+        _say(screen, f"starting Spark local[{cores}] ...", options)
         with spark_session(session) as spark:
             if options.ui:
                 _say(screen, f"Spark's page is {spark.sparkContext.uiWebUrl}", options)
             environment = _program(spark, options, _source(options, bids, interval_ms), work)
             with make_display(screen, title="penstock demo", quiet=options.quiet) as display:
                 run = run_job(environment, display, events=options.events, kills=options.kills)
-            _say(screen, "computing the same with Spark SQL and comparing row for row …", options)
+            _say(screen, "computing the same with Spark SQL and comparing row for row ...", options)
             comparison = compare_output(spark, bids, work / "out")
     _report(screen, options, run, comparison)
     if options.directory is not None or options.keep:

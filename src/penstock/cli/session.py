@@ -32,7 +32,12 @@ LOG_NAME = "spark.log"
 OWN_LOG_NAME = "penstock.log"
 
 _VERSION = re.compile(r'version "(\d+)(?:\.(\d+))?')
-_REASON = re.compile(r"(Exception|Error)\b[^\n]*|[Uu]nrecognized[^\n]*|Could not[^\n]*|not set[^\n]*")
+# From the most telling kind of line to the least: a named exception with a text, then whatever speaks of trouble.
+_TELLING = (
+    re.compile(r"\b[\w.$]+(Exception|Error): \S"),
+    re.compile(r"[Uu]nrecognized|[Cc]ould not|[Uu]nable|[Cc]annot|\bnot set\b"),
+    re.compile(r"Exception|Error"),
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,8 +125,7 @@ def check_java(environment: Mapping[str, str]) -> str:
     said = ran.stderr + ran.stdout
     major = java_major(said)
     if ran.returncode != 0 or major is None:
-        first = next((line for line in said.splitlines() if line.strip()), f"exit code {ran.returncode}")
-        raise HostError(f"{java} cannot be run: {first.strip()}", hint="set JAVA_HOME to the home of another JDK")
+        raise HostError(f"{java} cannot be run: {log_reason(said)}", hint="set JAVA_HOME to the home of another JDK")
     if major < LEAST_JAVA:
         raise HostError(
             f"java {major} at {java} is too old for Spark",
@@ -154,16 +158,14 @@ def check_port(port: int) -> None:
             ) from error
 
 
-def log_reason(log: Path) -> str:
-    """The line of a JVM's log that most likely says why it ended."""
-    try:
-        lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
-    except OSError:
-        return "it left no log"
-    lines = [line.strip() for line in lines if line.strip() and not line.lstrip().startswith("at ")]
-    telling = [line for line in lines if _REASON.search(line)]
-    chosen = telling[0] if telling else (lines[-1] if lines else "it printed nothing")
-    return chosen[:300]
+def log_reason(text: str) -> str:
+    """The line of what a JVM printed that most likely says why it ended."""
+    lines = [line.strip() for line in text.splitlines() if line.strip() and not line.lstrip().startswith("at ")]
+    for pattern in _TELLING:
+        telling = next((line for line in lines if pattern.search(line)), None)
+        if telling is not None:
+            return telling[:300]
+    return lines[-1][:300] if lines else "it printed nothing"
 
 
 def _writable(path: Path) -> Path:
@@ -215,7 +217,8 @@ def _start(options: SessionOptions) -> tuple[Any, Any]:
         with uninterrupted():
             _end_jvm(gateway)
         if isinstance(error, Exception):
-            raise HostError(f"Spark did not start: {log_reason(log)}", hint=f"its log is {log}") from error
+            printed = log.read_text(encoding="utf-8", errors="replace")
+            raise HostError(f"Spark did not start: {log_reason(printed)}", hint=f"its log is {log}") from error
         raise
     # Spark's own handler cancels every Spark job, and so tears slots down that a cancelled job would let leave.
     signal.signal(signal.SIGINT, signal.default_int_handler)

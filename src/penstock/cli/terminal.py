@@ -151,7 +151,7 @@ class LiveDisplay:
         self._live.__exit__(kind, error, trace)
 
     def _render(self) -> Group:
-        body = _facts(self._progress) if self._progress else Text("starting …")
+        body = _facts(self._progress) if self._progress else Text("starting ...")
         return Group(Panel(body, title=self._title, title_align="left"), *(Text(note) for note in self._notes))
 
 

@@ -33,6 +33,11 @@ class Partitioning(Enum):
         """Whether every upstream subtask has a channel to every downstream subtask."""
         return self is not Partitioning.FORWARD
 
+    @property
+    def spreads_records(self) -> bool:
+        """Whether each record goes to one of several subtasks: only such channels can replay what was in flight."""
+        return self in (Partitioning.HASH, Partitioning.REBALANCE)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Input:
@@ -136,6 +141,10 @@ class Plan:
             else:
                 channels.append((edge, task.subtask))
         return tuple(channels)
+
+    def carries_unaligned_barriers(self, edge: Edge) -> bool:
+        """Whether a barrier may overtake on this edge: if it may on every edge into the same vertex."""
+        return all(e.partitioning.spreads_records for e in self.inputs_of(edge.downstream))
 
     def targets_of(self, edge: Edge, subtask: int) -> tuple[int, ...]:
         """Downstream subtasks that an upstream subtask has a channel to."""

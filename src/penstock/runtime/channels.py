@@ -16,10 +16,12 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
-from penstock.core.elements import AnyElement, Watermark
+from penstock.core.barrier.persister import ChannelPersister
+from penstock.core.elements import AnyElement, Barrier, Watermark
 from penstock.core.errors import MalformedMessage
 from penstock.core.flow import CreditReceiver, CreditSender
-from penstock.core.ids import ChannelIndex
+from penstock.core.ids import ChannelIndex, CheckpointId
+from penstock.core.task.output import OutputQueue
 
 Item = pa.RecordBatch | AnyElement
 
@@ -44,12 +46,16 @@ class Subpartition:
         window_bytes: int,
     ) -> None:
         self.key = key
-        self.queued_bytes = 0
         self._deliver = deliver
         self._batch_bytes = min(batch_bytes, window_bytes)
         self._credit = CreditSender(window_bytes)
         self._open = False
-        self._queue: deque[tuple[Item, int]] = deque()
+        self._queue: OutputQueue[pa.RecordBatch] = OutputQueue()
+
+    @property
+    def queued_bytes(self) -> int:
+        """What waits to be sent."""
+        return self._queue.queued_bytes
 
     def add_batch(self, batch: pa.RecordBatch) -> None:
         """Queue records behind all that waits; large batches are cut to what a channel can carry."""
@@ -70,13 +76,28 @@ class Subpartition:
 
     def _append(self, batch: pa.RecordBatch, size: int) -> None:
         # What cannot be cut may be larger than a batch should be; it then costs the whole window at most.
-        cost = max(1, min(size, self._credit.window_bytes))
-        self._queue.append((batch, cost))
-        self.queued_bytes += cost
+        self._queue.add_data(batch, max(1, min(size, self._credit.window_bytes)))
 
     def add_element(self, element: AnyElement) -> None:
         """Queue an element behind all that waits."""
-        _put(self._queue, element, 0)
+        self._queue.add_element(element)
+
+    def add_barrier(self, barrier: Barrier) -> list[pa.RecordBatch]:
+        """Queue a barrier where its options want it; the batches that it overtook, oldest first."""
+        return self._queue.add_barrier(barrier)
+
+    def time_out(self, checkpoint: CheckpointId) -> list[pa.RecordBatch]:
+        """The barrier of `checkpoint`, if it still waits, overtakes; the batches that it overtook, oldest first."""
+        return self._queue.time_out(checkpoint) or []
+
+    def abort_barrier(self, checkpoint: CheckpointId) -> None:
+        """The barrier of `checkpoint` overtakes nothing any more."""
+        self._queue.abort(checkpoint)
+
+    @property
+    def waiting(self) -> CheckpointId | None:
+        """The checkpoint of which it is not known yet what its barrier will have overtaken here."""
+        return self._queue.waiting
 
     def grant(self, bytes_granted: int) -> None:
         """The receiving end has room for more."""
@@ -92,37 +113,36 @@ class Subpartition:
     @property
     def is_empty(self) -> bool:
         """Whether nothing waits."""
-        return not self._queue
+        return len(self._queue) == 0
 
     def flush(self) -> None:
         """Send what may be sent."""
         queue = self._queue
         if not self._open:
             return
-        while queue:
-            item, cost = queue[0]
+        while (head := queue.peek()) is not None:
+            item, cost = head
             if not isinstance(item, pa.RecordBatch):
-                queue.popleft()
+                queue.pop()
                 self._deliver(self.key, item, 0)
                 continue
             if not self._credit.may_send(cost):
                 return
-            queue.popleft()
+            queue.pop()
             merged, total = self._merge(item, cost)
             self._credit.spend(total)
-            self.queued_bytes -= total
             self._deliver(self.key, merged, total)
 
     def _merge(self, first: pa.RecordBatch, cost: int) -> tuple[pa.RecordBatch, int]:
         """Put together the batches at the head, as far as they fit a batch and the credit."""
         queue, parts, total = self._queue, [first], cost
-        while queue:
-            item, more = queue[0]
+        while (head := queue.peek()) is not None:
+            item, more = head
             if not isinstance(item, pa.RecordBatch) or total + more > self._batch_bytes:
                 break
             if not self._credit.may_send(total + more):
                 break
-            queue.popleft()
+            queue.pop()
             parts.append(item)
             total += more
         return (_concatenated(parts) if len(parts) > 1 else first), total
@@ -133,9 +153,14 @@ class InputChannel:
 
     def __init__(self, key: ChannelKey, *, window_bytes: int, grant: Callable[[ChannelKey, int], None]) -> None:
         self.key = key
-        self.queue: deque[tuple[Item, int]] = deque()
+        self.queue: deque[tuple[Item, int, int]] = deque()
+        """What waits, with its cost and its number; numbers follow the order of arrival."""
         self.blocked = False
         self.ended = False
+        self.persister = ChannelPersister()
+        self.arrived = 0
+        self.last_read = 0
+        """The number of what was read last."""
         self._grant = grant
         self._credit = CreditReceiver(window_bytes)
 
@@ -151,12 +176,15 @@ class InputChannel:
 
 
 class InputGate:
-    """All input channels of a task, read in turn."""
+    """All input channels of a task, read in turn; barriers that overtake are read first."""
 
     def __init__(self, channels: list[InputChannel]) -> None:
         self.channels = channels
+        self.on_announced: Callable[[ChannelIndex, Barrier, int], None] | None = None
+        """Told of barriers that may time out, with their number, when they have to wait behind something."""
         self._index = {channel.key: ChannelIndex(i) for i, channel in enumerate(channels)}
         self._ready: deque[ChannelIndex] = deque()
+        self._save: Callable[[ChannelKey, pa.RecordBatch], None] | None = None
 
     def push(self, key: ChannelKey, item: Item, cost: int) -> None:
         """Something arrived."""
@@ -164,10 +192,52 @@ class InputGate:
         channel = self.channels[index]
         if channel.ended:
             raise MalformedMessage(f"channel {key} went on after its end")
+        channel.arrived += 1
+        number = channel.arrived
+        if isinstance(item, Barrier):
+            self._push_barrier(index, item, number)
+            return
+        if self._save is not None and isinstance(item, pa.RecordBatch) and channel.persister.saves(number):
+            self._save(key, item)
         was_empty = not channel.queue
-        _put(channel.queue, item, cost)
+        if isinstance(item, Watermark) and not was_empty and isinstance(last := channel.queue[-1][0], Watermark):
+            merged = Watermark(time_us=max(last.time_us, item.time_us), idle=item.idle)
+            channel.queue[-1] = (merged, 0, number)
+            return
+        channel.queue.append((item, cost, number))
         if was_empty and not channel.blocked:
             self._ready.append(index)
+
+    def _push_barrier(self, index: ChannelIndex, barrier: Barrier, number: int) -> None:
+        channel = self.channels[index]
+        channel.persister.barrier_arrived(barrier.checkpoint, number)
+        if barrier.options.overtakes:
+            channel.queue.appendleft((barrier, 0, number))
+            self._hurry(index)
+            return
+        channel.queue.append((barrier, 0, number))
+        if len(channel.queue) == 1 and not channel.blocked:
+            self._ready.append(index)
+        if barrier.options.timeoutable and self.on_announced is not None:
+            self.on_announced(index, barrier, number)
+
+    def prioritize(self, index: ChannelIndex, number: int) -> None:
+        """Take the barrier with this number to the head of its channel's queue; nothing if it has been read."""
+        queue = self.channels[index].queue
+        for place, (item, _, found) in enumerate(queue):
+            if found == number and isinstance(item, Barrier):
+                del queue[place]
+                queue.appendleft((item, 0, number))
+                self._hurry(index)
+                return
+
+    def _hurry(self, index: ChannelIndex) -> None:
+        """Read from this channel next."""
+        if self.channels[index].blocked:
+            return
+        if index in self._ready:
+            self._ready.remove(index)
+        self._ready.appendleft(index)
 
     def next(self) -> tuple[ChannelIndex, Item, int] | None:
         """The next thing to process, channels taking turns; None if all are empty or blocked."""
@@ -177,11 +247,40 @@ class InputGate:
             channel = self.channels[index]
             if channel.blocked or not channel.queue:
                 continue
-            item, cost = channel.queue.popleft()
+            item, cost, channel.last_read = channel.queue.popleft()
             if channel.queue:
                 ready.append(index)
             return index, item, cost
         return None
+
+    def give_back(self, index: ChannelIndex, rest: pa.RecordBatch, cost: int) -> None:
+        """Only the beginning of what was read last is processed now; the rest is the next to be read."""
+        channel = self.channels[index]
+        was_empty = not channel.queue
+        channel.queue.appendleft((rest, cost, channel.last_read))
+        if was_empty and not channel.blocked:
+            self._ready.append(index)
+
+    # --- in-flight data -------------------------------------------------------------------
+
+    def start_saving(self, checkpoint: CheckpointId, save: Callable[[ChannelKey, pa.RecordBatch], None]) -> bool:
+        """Hand every batch that is ahead of the checkpoint's barrier and not read to `save`: those that wait now, and
+        those that arrive until `stop_saving`. False if a newer checkpoint's barrier is in the way."""
+        if not all(channel.persister.start(checkpoint) for channel in self.channels):
+            self.stop_saving(checkpoint)
+            return False
+        for channel in self.channels:
+            for item, _, number in channel.queue:
+                if isinstance(item, pa.RecordBatch) and channel.persister.saves(number):
+                    save(channel.key, item)
+        self._save = save
+        return True
+
+    def stop_saving(self, checkpoint: CheckpointId) -> None:
+        """All barriers of the checkpoint are in, or it is over."""
+        self._save = None
+        for channel in self.channels:
+            channel.persister.stop(checkpoint)
 
     def block(self, index: ChannelIndex) -> None:
         """Read nothing more from a channel for now."""
@@ -199,16 +298,6 @@ class InputGate:
     def has_work(self) -> bool:
         """Whether `next` may return something."""
         return bool(self._ready)
-
-
-def _put(queue: deque[tuple[Item, int]], item: Item, cost: int) -> None:
-    """Append to a queue; a watermark takes the place of one that it follows."""
-    if isinstance(item, Watermark) and queue:
-        last, _ = queue[-1]
-        if isinstance(last, Watermark):
-            queue[-1] = (Watermark(time_us=max(last.time_us, item.time_us), idle=item.idle), 0)
-            return
-    queue.append((item, cost))
 
 
 def _concatenated(parts: list[pa.RecordBatch]) -> pa.RecordBatch:

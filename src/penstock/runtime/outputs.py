@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import msgspec
 import pyarrow as pa
 
-from penstock.core.elements import AnyElement, Watermark
+from penstock.core.elements import AnyElement, Barrier, Watermark
+from penstock.core.ids import CheckpointId
 from penstock.plan.graph import Edge, Partitioning, Plan
 from penstock.runtime.channels import ChannelKey, Subpartition
 from penstock.runtime.keys import partition
@@ -17,6 +19,7 @@ class OutputEdge:
 
     def __init__(self, edge: Edge, plan: Plan, subpartitions: list[Subpartition]) -> None:
         self.edge = edge
+        self._can_overtake = plan.carries_unaligned_barriers(edge)
         self.subpartitions = subpartitions
         self._groups = plan.max_parallelism
         self._turn = 0
@@ -30,6 +33,14 @@ class OutputEdge:
     def emit(self, batch: pa.RecordBatch) -> None:
         """Queue a batch's records for their targets."""
         self._split(batch)
+
+    def send_barrier(self, barrier: Barrier) -> dict[ChannelKey, list[pa.RecordBatch]]:
+        """Queue a barrier on every channel; what it overtook there. Where the edge cannot carry one that overtakes, it
+        is told to align."""
+        if not self._can_overtake and (barrier.options.unaligned or barrier.options.timeoutable):
+            forced = msgspec.structs.replace(barrier.options, forced_aligned=True)
+            barrier = msgspec.structs.replace(barrier, options=forced)
+        return {s.key: s.add_barrier(barrier) for s in self.subpartitions}
 
     def _by_key(self, batch: pa.RecordBatch) -> None:
         parts = partition(batch, self.edge.keys, parallelism=len(self.subpartitions), groups=self._groups)
@@ -75,6 +86,31 @@ class TaskOutputs:
         """Queue an element on every channel."""
         for subpartition in self._all:
             subpartition.add_element(element)
+
+    def send_barrier(self, barrier: Barrier) -> dict[ChannelKey, list[pa.RecordBatch]]:
+        """Queue the task's barrier on every channel; the batches that it overtook, by channel."""
+        overtaken: dict[ChannelKey, list[pa.RecordBatch]] = {}
+        for edge in self._edges:
+            overtaken.update(edge.send_barrier(barrier))
+        return overtaken
+
+    def time_out(self, checkpoint: CheckpointId) -> dict[ChannelKey, list[pa.RecordBatch]]:
+        """Where the barrier of `checkpoint` still waits it overtakes; the batches that it overtook, by channel."""
+        return {s.key: s.time_out(checkpoint) for s in self._all}
+
+    def abort_barrier(self, checkpoint: CheckpointId) -> None:
+        """The barrier of `checkpoint` overtakes nothing any more."""
+        for subpartition in self._all:
+            subpartition.abort_barrier(checkpoint)
+
+    def is_waiting(self, checkpoint: CheckpointId) -> bool:
+        """Whether it is not known yet what the barrier of `checkpoint` will have overtaken."""
+        return any(s.waiting == checkpoint for s in self._all)
+
+    def restore(self, key: ChannelKey, batches: list[pa.RecordBatch]) -> None:
+        """Queue what was in flight on a channel when the checkpoint was taken, before anything new."""
+        for batch in batches:
+            self._by_key[key].add_batch(batch)
 
     @property
     def channels(self) -> tuple[ChannelKey, ...]:

@@ -50,6 +50,7 @@ from penstock.ports import Background, Clock, Outcome, Store, Transport
 from penstock.runtime.chain import describe_failure
 from penstock.runtime.channels import ChannelKey, Item
 from penstock.runtime.deployment import Deployment, build_task, edge_schemas
+from penstock.runtime.inflight import ChannelFiles, InFlight, read_channels
 from penstock.runtime.links import Links
 from penstock.runtime.operators.base import StateWriter
 from penstock.runtime.task import Task
@@ -133,6 +134,7 @@ class SlotDriver:
         """Who has the sending end of a channel."""
         self._peers: dict[int, PeerAddress] = {}
         self._codecs: dict[int, BatchCodec] = {}
+        self._channel_files = self._new_channel_files()
         self._registered = False
         self._next_heartbeat = Instant(0)
         self._master_heard: Instant | None = None
@@ -216,6 +218,17 @@ class SlotDriver:
     def _delete(self, paths: Sequence[str]) -> None:
         for path in paths:
             self._ports.store.delete(path)
+
+    def save_channels(self, task: TaskId, collected: InFlight, saved: Callable[[Outcome], None]) -> None:
+        """Write a task's in-flight data, together with that of the slot's other tasks."""
+        self._channel_files.submit(task, collected, saved, self._members())
+
+    def save_no_channels(self, task: TaskId, checkpoint: CheckpointId) -> None:
+        """The task gives the checkpoint up: others need not wait for its in-flight data."""
+        self._channel_files.give_up(task, checkpoint, self._members())
+
+    def _members(self) -> tuple[TaskId, ...]:
+        return tuple(task for task, found in self._tasks.items() if found.is_active)
 
     def acknowledge(self, task: TaskId, effect: AcknowledgeSnapshot) -> None:
         """Tell the master that the task's part is durable."""
@@ -394,16 +407,19 @@ class SlotDriver:
         self._epoch = message.epoch
         try:
             self._connect(message.peers)
-            self._build(message)
+            restores = {task: _restore_of(message, task) for task in message.tasks}
+            self._build(message, restores)
         except Exception as error:  # noqa: BLE001  # a peer out of reach, a program that cannot be unpickled or built
             self._deploy_failed(message, error)
             return
         tasks = list(self._tasks.values())
         epoch = message.epoch
 
+        reader, codecs = SnapshotReader(self._ports.store), self._codecs
+
         def load() -> None:
             for task in tasks:
-                task.chain.load()
+                task.load(restores[task.task], lambda states: read_channels(states, reader, codecs))
 
         def loaded(outcome: Outcome) -> None:
             if self._epoch != epoch or not self._tasks:
@@ -418,10 +434,20 @@ class SlotDriver:
 
         self._ports.background.submit(load, loaded)
 
-    def _build(self, message: Deploy) -> None:
+    def _new_channel_files(self) -> ChannelFiles:
+        return ChannelFiles(
+            store=self._ports.store,
+            background=self._ports.background,
+            codecs=self._codecs,
+            path_of=lambda checkpoint: layout.channel_state_file(self._folder, checkpoint, self.slot.number),
+            inline_threshold=self._settings.checkpoint.inline_threshold_bytes,
+        )
+
+    def _build(self, message: Deploy, restores: dict[TaskId, TaskRestore]) -> None:
         plan: Plan = cloudpickle.loads(message.plan)
         self._plan = plan
         self._codecs = {number: BatchCodec(schema) for number, schema in edge_schemas(plan).items()}
+        self._channel_files = self._new_channel_files()
         deployment = Deployment(
             job=message.job,
             epoch=message.epoch,
@@ -433,9 +459,7 @@ class SlotDriver:
             deliver=self._deliver,
             grant=self._grant,
         )
-        for task in message.tasks:
-            encoded = message.restore.get(str(task))
-            restore = msgspec.msgpack.decode(encoded, type=TaskRestore) if encoded else TaskRestore()
+        for task, restore in restores.items():
             built = build_task(task, restore, deployment)
             self._tasks[task] = built
             self._readers.update(dict.fromkeys((channel.key for channel in built.gate.channels), built))
@@ -525,3 +549,8 @@ class SlotDriver:
         if writer is not None:
             writer.outputs.grant(key, bytes_granted)
             self._guard(writer, writer.outputs.flush_channel, key)
+
+
+def _restore_of(message: Deploy, task: TaskId) -> TaskRestore:
+    encoded = message.restore.get(str(task))
+    return msgspec.msgpack.decode(encoded, type=TaskRestore) if encoded else TaskRestore()

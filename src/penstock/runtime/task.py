@@ -16,6 +16,7 @@ from penstock.api.connector import End, Pause
 from penstock.core.barrier.events import (
     AbortSnapshot,
     AllBarriersIn,
+    BarrierAnnounced,
     BarrierReceived,
     BlockChannel,
     CancelReceived,
@@ -44,7 +45,8 @@ from penstock.core.elements import (
 )
 from penstock.core.errors import InvariantError, MalformedMessage
 from penstock.core.ids import ChannelIndex, CheckpointId, Instant, TaskId
-from penstock.core.messages import SubtaskState
+from penstock.core.messages import ChannelState, TaskRestore
+from penstock.core.reasons import CheckpointFailure
 from penstock.core.task.checkpoints import TaskCheckpoints
 from penstock.core.task.events import (
     AbortNotified,
@@ -76,33 +78,20 @@ from penstock.core.task.events import (
     TellCompleted,
     TellSubsumed,
 )
-from penstock.ports import Background, Outcome
-from penstock.runtime.chain import OperatorChain, one_line, write_snapshot
+from penstock.runtime.chain import OperatorChain
 from penstock.runtime.channels import InputGate
-from penstock.runtime.operators.base import StateWriter
+from penstock.runtime.inflight import Batches
 from penstock.runtime.outputs import TaskOutputs
+from penstock.runtime.slices import Slices
+from penstock.runtime.snapshots import SnapshotHost, TaskSnapshots
 from penstock.runtime.watermarks import WatermarkValve
 
 
-class TaskHost(Protocol):
+class TaskHost(SnapshotHost, Protocol):
     """What a task asks of its slot."""
-
-    background: Background
 
     def now(self) -> Instant:
         """The time of this turn."""
-        ...
-
-    def precise_ms(self) -> float:
-        """A clock for durations."""
-        ...
-
-    def snapshot_files(self, task: TaskId, checkpoint: CheckpointId) -> StateWriter:
-        """A place for the task's snapshot."""
-        ...
-
-    def discard(self, state: SubtaskState | None) -> None:
-        """Delete the files of a snapshot that nobody will use."""
         ...
 
     def acknowledge(self, task: TaskId, effect: AcknowledgeSnapshot) -> None:
@@ -156,10 +145,15 @@ class Task:
         self._handler = handler
         self._checkpoints = checkpoints
         self._host = host
+        self._snapshots = TaskSnapshots(task, gate=gate, outputs=outputs, host=host, written=self._written)
+        self._slices = Slices() if chain.is_row_wise else None
+        gate.on_announced = self._announced
         self._source = chain.source
         self._valve = WatermarkValve(len(gate.channels))
         self._data_open = len(gate.channels)
         """Channels whose data has not ended."""
+        self._restored_inputs: Batches = {}
+        self._restored_outputs: Batches = {}
         self._poll_at: Instant | None = None
         self._tick_at: Instant | None = None
         self._watermark_us: int | None = None
@@ -170,10 +164,24 @@ class Task:
 
     # --- life ----------------------------------------------------------------------------
 
+    def load(self, restore: TaskRestore, read: Callable[[tuple[ChannelState, ...]], Batches]) -> None:
+        """Do everything about the start that blocks; `read` gives what was in flight. Runs off the loop."""
+        self.chain.load()
+        self._restored_inputs = read(restore.input_channels)
+        self._restored_outputs = read(restore.output_channels)
+
     def open(self) -> None:
-        """Start the operators; everything that blocks has been done."""
-        if not self._stopped:
-            self.chain.open(self.outputs)
+        """Start the operators, and put back what was in flight, before anything new; all that blocks has been done."""
+        if self._stopped:
+            return
+        self.chain.open(self.outputs)
+        for key, batches in self._restored_outputs.items():
+            self.outputs.restore(key, batches)
+        for key, batches in self._restored_inputs.items():
+            for batch in batches:
+                # It takes no credit: nobody sent it.
+                self.gate.push(key, batch, 0)
+        self._restored_inputs, self._restored_outputs = {}, {}
 
     def run(self, now: Instant) -> None:
         """Begin: let upstream send."""
@@ -190,6 +198,7 @@ class Task:
             self._stopped = True
             self._running = False
             self._perform_task(self._checkpoints.handle(TaskStopped(), now), now)
+            self._snapshots.stop()
             self.chain.close()
 
     def fail(self, error: BaseException) -> None:
@@ -214,6 +223,11 @@ class Task:
         if self._watermark_us is not None:
             found["watermark_us"] = self._watermark_us
         return found
+
+    @property
+    def is_active(self) -> bool:
+        """Whether it takes part in checkpoints."""
+        return self._running and not self._ending
 
     # --- steps ---------------------------------------------------------------------------
 
@@ -244,7 +258,7 @@ class Task:
     def _poll(self, now: Instant, max_rows: int) -> bool:
         if self._source is None or (self._poll_at is not None and now < self._poll_at):
             return False
-        polled = self._source.poll(max_rows, now)
+        polled = self._source.poll(max_rows if self._slices is None else min(max_rows, self._slices.rows), now)
         if isinstance(polled, Pause):
             self._poll_at = Instant(now + max(polled.wait_ms, 1))
             return False
@@ -252,15 +266,25 @@ class Task:
         if isinstance(polled, End):
             self._finish_data(now)
             return True
-        self.counters.batches_in += 1
-        self.counters.rows_in += polled.num_rows
-        self.chain.head.process(polled)
+        self._run_chain(polled)
         return True
 
-    def _process(self, index: ChannelIndex, batch: pa.RecordBatch, cost: int, now: Instant) -> None:
+    def _run_chain(self, batch: pa.RecordBatch) -> None:
         self.counters.batches_in += 1
         self.counters.rows_in += batch.num_rows
+        if self._slices is None:
+            self.chain.head.process(batch)
+            return
+        begun = self._host.precise_ms()
         self.chain.head.process(batch)
+        self._slices.took(batch.num_rows, self._host.precise_ms() - begun)
+
+    def _process(self, index: ChannelIndex, batch: pa.RecordBatch, cost: int, now: Instant) -> None:
+        if self._slices is not None and batch.num_rows > self._slices.rows:
+            batch, rest, left = self._slices.cut(batch, cost)
+            self.gate.give_back(index, rest, left)
+            cost -= left
+        self._run_chain(batch)
         self.gate.channels[index].consumed(cost)
         if self._handler.pending is not None:
             self._feed(InputConsumed(bytes_processed=cost), now)
@@ -318,6 +342,7 @@ class Task:
         deadline = self._handler.next_deadline()
         if deadline is not None and now >= deadline:
             self._feed(Ticked(), now)
+        self._snapshots.tick(now)
         self._send()
 
     def next_deadline(self) -> Instant | None:
@@ -331,6 +356,7 @@ class Task:
             self._poll_at if polls else None,
             self._tick_at if reads else None,
             self._handler.next_deadline(),
+            self._snapshots.next_deadline(),
         ]
         return min((t for t in times if t is not None), default=None)
 
@@ -363,6 +389,13 @@ class Task:
     def _send(self) -> None:
         if self._running:
             self.outputs.flush()
+            self._snapshots.output_sent()
+
+    def _announced(self, index: ChannelIndex, barrier: Barrier, number: int) -> None:
+        """A barrier that may time out waits in an input queue."""
+        if self._running:
+            now = self._host.now()
+            self._feed(BarrierAnnounced(channel=index, barrier=barrier, sequence=number), now)
 
     def _feed(self, event: HandlerEvent, now: Instant) -> None:
         self._perform_handler(self._handler.handle(event, now), now)
@@ -382,8 +415,12 @@ class Task:
                     self._decide(InputStateComplete(checkpoint=effect.checkpoint, metrics=effect.metrics), now)
                 case CorruptInput():
                     raise MalformedMessage(f"input of {self.task} is corrupt: {effect.text}")
-                case PrioritizeBarrier() | StartPersisting() | StopPersisting():
-                    raise InvariantError(f"{type(effect).__name__} in a job whose checkpoints are aligned")
+                case PrioritizeBarrier():
+                    self.gate.prioritize(effect.channel, effect.sequence)
+                case StartPersisting():
+                    self._start_persisting(effect.checkpoint, now)
+                case StopPersisting():
+                    self._snapshots.input_ended(effect.checkpoint, aborted=effect.aborted)
                 case _:
                     assert_never(effect)
 
@@ -396,7 +433,7 @@ class Task:
                 case PrepareOperators():
                     self.chain.prepare(effect.checkpoint)
                 case BroadcastBarrier():
-                    self.outputs.broadcast(effect.barrier)
+                    self._snapshots.barrier_sent(effect.barrier, self.outputs.send_barrier(effect.barrier))
                 case BroadcastCancelMarker():
                     self.outputs.broadcast(CancelMarker(checkpoint=effect.checkpoint))
                 case TakeSnapshot():
@@ -411,18 +448,26 @@ class Task:
                     self.chain.completed(effect.checkpoint)
                 case TellAborted():
                     self.chain.aborted(effect.checkpoint)
-                case TellSubsumed() | CancelSnapshot():
-                    # Work that is under way is let run to its end; what it wrote is then discarded.
+                case CancelSnapshot():
+                    self._snapshots.cancel(effect.checkpoint)
+                case TellSubsumed():
                     pass
                 case EndTask():
                     self._ending = True
                     self.outputs.broadcast(EndOfPartition())
                 case FailTask():
                     raise InvariantError(effect.text)
-                case ArmOutputTimeout() | SaveOutput():
-                    raise InvariantError(f"{type(effect).__name__} in a job whose checkpoints are aligned")
+                case ArmOutputTimeout():
+                    self._snapshots.arm(effect.barrier)
+                case SaveOutput():
+                    self._snapshots.save_output(effect.checkpoint)
                 case _:
                     assert_never(effect)
+
+    def _start_persisting(self, checkpoint: CheckpointId, now: Instant) -> None:
+        if not self._snapshots.start_input(checkpoint):
+            reason = CheckpointFailure.DECLINED_SUBSUMED
+            self._decide(SnapshotImpossible(checkpoint=checkpoint, reason=reason), now)
 
     def _snapshot(self, effect: TakeSnapshot, now: Instant) -> None:
         """The synchronous part, and the start of the asynchronous one."""
@@ -431,33 +476,10 @@ class Task:
         work = self.chain.snapshot(checkpoint, effect.barrier.options)
         frozen = self._host.precise_ms()
         self._decide(SnapshotTaken(checkpoint=checkpoint, sync_ms=frozen - begun), now)
-        files = self._host.snapshot_files(self.task, checkpoint)
-        after_data = effect.after_data
+        self._snapshots.write(checkpoint, work, after_data=effect.after_data, frozen=frozen)
 
-        def write() -> SubtaskState | None:
-            operators = write_snapshot(work, files)
-            if not operators and not after_data:
-                return None
-            return SubtaskState(operators=operators, finished=after_data)
-
-        self._host.background.submit(write, self._written(checkpoint, frozen))
-
-    def _written(self, checkpoint: CheckpointId, frozen: float) -> Callable[[Outcome], None]:
-        def done(outcome: Outcome) -> None:
-            event: SnapshotWritten | SnapshotWriteFailed
-            if outcome.error is not None:
-                event = SnapshotWriteFailed(checkpoint=checkpoint, error=one_line(outcome.error))
-            else:
-                state: SubtaskState | None = outcome.value
-                event = SnapshotWritten(
-                    checkpoint=checkpoint,
-                    state=state,
-                    async_ms=self._host.precise_ms() - frozen,
-                    checkpointed_bytes=state.size if state is not None else 0,
-                )
-            try:
-                self._decide(event, self._host.now())
-            except Exception as error:  # noqa: BLE001  # an operator's or connector's; the attempt ends with it
-                self.fail(error)
-
-        return done
+    def _written(self, event: SnapshotWritten | SnapshotWriteFailed) -> None:
+        try:
+            self._decide(event, self._host.now())
+        except Exception as error:  # noqa: BLE001  # an operator's or connector's; the attempt ends with it
+            self.fail(error)

@@ -22,7 +22,8 @@ class Disk:
     def __init__(self, world: World) -> None:
         self.files: dict[str, bytes] = {}
         self.taps: list[WriteTap] = []
-        self.written = 0
+        self.refused: list[str] = []
+        """What was to be deleted, file or folder, while the storage was out of order."""
         self.world = world
         self._faulty_until_us = 0
         self._fault_share = 0.0
@@ -41,7 +42,6 @@ class Disk:
     def put(self, path: str, data: bytes) -> None:
         """Make a file durable."""
         self.files[path] = data
-        self.written += 1
         self.world.trace("write", path, data)
         for tap in self.taps:
             tap(path, data)
@@ -80,7 +80,7 @@ class SimStore:
     def list_files(self, prefix: str) -> list[str]:
         """All files below a folder, sorted."""
         self._perform("list", prefix, lambda: None)
-        return sorted(path for path in self._disk.files if _is_below(path, prefix))
+        return sorted(path for path in self._disk.files if is_below(path, prefix))
 
     def delete(self, path: str) -> None:
         """Remove one file."""
@@ -90,7 +90,7 @@ class SimStore:
         """Remove a folder with all that is in it."""
 
         def remove_all() -> None:
-            for path in [path for path in self._disk.files if _is_below(path, prefix)]:
+            for path in [path for path in self._disk.files if is_below(path, prefix)]:
                 self._disk.remove(path)
 
         self._perform("delete", prefix, remove_all)
@@ -100,12 +100,15 @@ class SimStore:
         fault = self._disk.draw_fault()
         if fault != "before":
             action()
+        elif call == "delete":
+            self._disk.refused.append(path)
         if fault is not None:
             raise StorageError(f"cannot {call} {path}: the storage is out of order", retry=Retry.LATER)
         # A second chance to die: with the work done and nobody told.
         self._actor.used(f"{call}-done")
 
 
-def _is_below(path: str, prefix: str) -> bool:
+def is_below(path: str, prefix: str) -> bool:
+    """Whether a file lies in a folder, however deep."""
     folder = prefix.rstrip("/")
     return folder == "" or path.startswith(f"{folder}/")

@@ -85,8 +85,6 @@ class Environment(Program):
         problems = settings.problems()
         if problems:
             raise SettingsError(problems)
-        if settings.checkpoint.unaligned:
-            raise UsageError("unaligned checkpoints are not available yet", hint="drop unaligned=True")
         super().__init__(settings)
         self._spark = spark
         self._checkpointing = checkpointing

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from penstock.core.barrier.alternating import AlternatingHandler
-from penstock.core.barrier.events import AlignmentMetrics, InputConsumed
+from penstock.core.barrier.events import AlignmentMetrics, BarrierReceived, BlockChannel, InputConsumed
 from penstock.core.elements import Barrier, CheckpointOptions
-from penstock.core.ids import CheckpointId, Instant
+from penstock.core.ids import ChannelIndex, CheckpointId, Instant
 
 
 @pytest.fixture
@@ -543,3 +543,17 @@ def test_metrics_of_an_aligned_checkpoint_say_so(alternating):
     task = alternating(2)
     task.feed("+2 T1@0 +3 T1@1")
     assert task.metrics == [AlignmentMetrics(start_delay_ms=2, alignment_ms=3)]
+
+
+def test_an_unaligned_barrier_over_an_edge_that_cannot_carry_one_is_aligned():
+    handler = AlternatingHandler(channels=2, after_tasks_finish=True)
+    forced = barrier(1, 0, unaligned=True, forced_aligned=True)
+    first = handler.handle(BarrierReceived(channel=ChannelIndex(0), barrier=forced), Instant(0))
+    assert first == [BlockChannel(channel=ChannelIndex(0))]
+    second = handler.handle(BarrierReceived(channel=ChannelIndex(1), barrier=forced), Instant(0))
+    assert [type(effect).__name__ for effect in second] == [
+        "BlockChannel",
+        "TriggerSnapshot",
+        "ResumeChannel",
+        "ResumeChannel",
+    ]

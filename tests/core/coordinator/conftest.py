@@ -51,8 +51,8 @@ from penstock.core.messages import (
     TriggerCheckpoint,
 )
 from penstock.core.reasons import CheckpointFailure
-from penstock.core.recovery.metadata import CompletedCheckpoint
-from penstock.settings import CheckpointSettings
+from penstock.core.recovery.metadata import CompletedCheckpoint, DiscardRules, SnapshotKind
+from penstock.settings import CheckpointSettings, Retention
 
 JOB = JobId("job")
 EffectT = TypeVar("EffectT")
@@ -91,9 +91,24 @@ def state_file(path: str, key: str | None = None, *, placeholder: bool = False, 
 
 def state_of(name: str, *files: StateFile, finished: bool = False, union: bool = False) -> SubtaskState:
     """The state of one subtask of the vertex `name`."""
-    lists = {"all": (b"part",)} if union else {}
+    lists: dict[str, tuple[bytes, ...]] = {"all": (b"part",)} if union else {}
     operator = OperatorState(operator=OperatorId(f"op-{name}"), keyed=files, union_lists=lists)
     return SubtaskState(operators=(operator,), finished=finished)
+
+
+def record_of(checkpoint: int, kind: SnapshotKind = SnapshotKind.CHECKPOINT, **more: Any) -> CompletedCheckpoint:
+    """The record of a completed checkpoint that was there before."""
+    return CompletedCheckpoint(
+        job=JOB,
+        checkpoint=CheckpointId(checkpoint),
+        timestamp=Instant(0),
+        completed=Instant(1),
+        kind=kind,
+        location=f"old/chk-{checkpoint}",
+        path=f"old/chk-{checkpoint}/_metadata",
+        size=1,
+        **{"discard": DiscardRules.of(Retention.DELETE)} | more,
+    )
 
 
 class Rig:
@@ -218,6 +233,15 @@ class Rig:
     def ack_all(self, checkpoint: int) -> list[CoordinatorEffect]:
         return [e for t in self.graph.tasks for e in self.ack(t.vertex, checkpoint, subtask=t.subtask)]
 
+    def take(self, checkpoint: int, *files: StateFile, **asked: Any) -> list[CoordinatorEffect]:
+        """Have a checkpoint taken whose first task wrote these files."""
+        effects = self.request(**asked)
+        first, *others = self.graph.tasks
+        effects += self.ack(first.vertex, checkpoint, state_of(first.vertex, *files))
+        for other in others:
+            effects += self.ack(other.vertex, checkpoint, subtask=other.subtask)
+        return effects
+
     def decline(
         self,
         name: str,
@@ -302,6 +326,16 @@ def rig() -> Callable[..., Rig]:
 
 
 @pytest.fixture
+def store() -> Callable[..., Rig]:
+    """A job that runs and tolerates any number of failed checkpoints, so that what is on storage can be looked at."""
+
+    def build(**more: Any) -> Rig:
+        return Rig(**{"tolerable_failures": None} | more).start()
+
+    return build
+
+
+@pytest.fixture
 def pick() -> type[Pick]:
     return Pick
 
@@ -315,6 +349,7 @@ class Builders:
     task = staticmethod(task)
     file = staticmethod(state_file)
     state = staticmethod(state_of)
+    record = staticmethod(record_of)
 
 
 @pytest.fixture

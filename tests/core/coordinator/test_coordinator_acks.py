@@ -31,10 +31,12 @@ from penstock.core.coordinator.events import (
 from penstock.core.coordinator.options import CoordinatorOptions
 from penstock.core.elements import CheckpointOptions
 from penstock.core.errors import InvariantError
-from penstock.core.ids import CheckpointId, Epoch
+from penstock.core.ids import CheckpointId, Epoch, Instant
 from penstock.core.messages import NotifyAborted, NotifyComplete, TriggerCheckpoint
 from penstock.core.reasons import CheckpointFailure
 from penstock.core.recovery.metadata import CheckpointMetadata, SnapshotKind
+
+ONE = CheckpointId(1)
 
 
 def verdicts(pick, effects):
@@ -49,7 +51,7 @@ def test_nobody_is_told_before_the_record_is_durable(rig, make, pick):
     r.hold = {CreateLocation, WriteMetadata, StorePointer}
     effects = r.request()
     assert [type(e) for e in effects] == [CheckpointStarted, CreateLocation]
-    assert effects[1] == CreateLocation(checkpoint=1, kind=SnapshotKind.CHECKPOINT, options=CheckpointOptions())
+    assert effects[1] == CreateLocation(checkpoint=ONE, kind=SnapshotKind.CHECKPOINT, options=CheckpointOptions())
     effects = r.feed(*r.answers_to(effects[1]))
     assert pick.triggered(effects) == [make.task("t1"), make.task("t2")]
     assert r.ack("t1", 1) == []
@@ -69,7 +71,7 @@ def test_the_trigger_carries_attempt_id_time_and_options(rig, make, pick):
     r.now = 1_234
     sent = pick.of(r.request(), SendToTask)[0]
     assert sent.message == TriggerCheckpoint(
-        epoch=Epoch(1), task=make.task("t1"), checkpoint=1, timestamp=1_234, options=CheckpointOptions()
+        epoch=Epoch(1), task=make.task("t1"), checkpoint=ONE, timestamp=Instant(1_234), options=CheckpointOptions()
     )
 
 
@@ -196,7 +198,7 @@ def test_the_oldest_that_is_ready_is_stored_next(rig, pick):
         r.request()
     effects = r.ack_all(1) + r.ack_all(3) + r.ack_all(2)
     assert [e.completed.checkpoint for e in pick.of(effects, StorePointer)] == [1]
-    effects = r.feed(PointerStored(checkpoint=CheckpointId(1)))
+    effects = r.feed(PointerStored(checkpoint=ONE))
     assert [e.completed.checkpoint for e in pick.of(effects, StorePointer)] == [2]
 
 
@@ -210,7 +212,7 @@ def test_a_checkpoint_that_is_being_stored_cannot_be_aborted_by_a_failover(rig, 
     assert pick.aborted(r.feed(FailedOver())) == []
     with pytest.raises(InvariantError, match="outcome of the latest checkpoint is not known"):
         r.coordinator.handle(AttemptStarted(epoch=Epoch(2)), r.now)
-    effects = r.feed(PointerStored(checkpoint=CheckpointId(1)))
+    effects = r.feed(PointerStored(checkpoint=ONE))
     assert pick.told_complete(effects) == []
     assert pick.answers(effects)[1].checkpoint == 1
     assert r.retained == [1]
@@ -222,7 +224,7 @@ def test_a_survivor_of_a_partial_failover_is_told_and_a_restarted_task_is_not(ri
     r.request()
     r.ack_all(1)
     r.feed(FailedOver(tasks=(make.task("t2"),)))
-    assert pick.told_complete(r.feed(PointerStored(checkpoint=CheckpointId(1)))) == [(make.task("t1"), 1)]
+    assert pick.told_complete(r.feed(PointerStored(checkpoint=ONE))) == [(make.task("t1"), 1)]
 
 
 def test_a_notification_goes_to_the_attempt_that_took_part(rig, make, pick):
@@ -235,8 +237,8 @@ def test_a_notification_goes_to_the_attempt_that_took_part(rig, make, pick):
     effects = r.ack("t2", 1, epoch=2)
     sent = [e.message for e in pick.of(effects, SendToTask)]
     assert sent == [
-        NotifyComplete(epoch=Epoch(1), task=make.task("t1"), checkpoint=1),
-        NotifyComplete(epoch=Epoch(2), task=make.task("t2"), checkpoint=1),
+        NotifyComplete(epoch=Epoch(1), task=make.task("t1"), checkpoint=ONE),
+        NotifyComplete(epoch=Epoch(2), task=make.task("t2"), checkpoint=ONE),
     ]
 
 
@@ -265,7 +267,7 @@ def test_the_state_of_another_job_is_not_touched(rig, make, pick):
     r = rig().start()
     r.request()
     effects = r.ack("t1", 1, make.state("t1", make.file("theirs", "key")), job="other")
-    assert effects == [AcknowledgeIgnored(checkpoint=1, task=make.task("t1"), verdict=AckVerdict.FOREIGN)]
+    assert effects == [AcknowledgeIgnored(checkpoint=ONE, task=make.task("t1"), verdict=AckVerdict.FOREIGN)]
     assert r.deleted == []
 
 
@@ -360,7 +362,7 @@ def test_a_decline_after_all_have_acknowledged_is_too_late(rig, pick):
     r.request()
     r.ack_all(1)
     assert r.decline("t1", 1) == []
-    assert pick.completed(r.feed(MetadataWritten(checkpoint=CheckpointId(1), path="p", size=1))) == [1]
+    assert pick.completed(r.feed(MetadataWritten(checkpoint=ONE, path="p", size=1))) == [1]
 
 
 # --- time-outs and failing tasks -------------------------------------------------------------------------------------
@@ -453,7 +455,7 @@ def test_an_abort_names_the_latest_completed_checkpoint(rig, make, pick):
     r = rig(tolerable_failures=None).start()
     r.request()
     first = [e.message for e in pick.of(r.decline("t1", 1), SendToTask)]
-    assert first[0] == NotifyAborted(epoch=Epoch(1), task=make.task("t1"), checkpoint=1, latest_completed=None)
+    assert first[0] == NotifyAborted(epoch=Epoch(1), task=make.task("t1"), checkpoint=ONE, latest_completed=None)
     r.request()
     r.ack_all(2)
     r.request()
@@ -490,6 +492,6 @@ def test_answers_for_checkpoints_that_are_further_or_gone_change_nothing(rig, pi
     before = r.coordinator.view()
     for answer in r.answers_to(pick.of(r.log, CreateLocation)[0]):
         assert r.feed(answer) == []
-    assert r.feed(MetadataWritten(checkpoint=CheckpointId(1), path="p", size=1)) == []
-    assert r.feed(PointerStored(checkpoint=CheckpointId(1))) == []
+    assert r.feed(MetadataWritten(checkpoint=ONE, path="p", size=1)) == []
+    assert r.feed(PointerStored(checkpoint=ONE)) == []
     assert r.coordinator.view() == before

@@ -10,8 +10,10 @@ from penstock.core.coordinator.graph import CheckpointEdge, CheckpointGraph
 from penstock.core.coordinator.plan import CheckpointPlan, NotReady, Planner
 from penstock.core.coordinator.tasks import TaskBoard
 from penstock.core.errors import InvariantError
-from penstock.core.ids import Epoch
+from penstock.core.ids import Epoch, VertexId
 from penstock.core.reasons import CheckpointFailure
+
+S, T = VertexId("s"), VertexId("t")
 
 
 def plan(graph, *, finished=(), down=(), deployed_as_finished=(), after_tasks_finish=True):
@@ -117,8 +119,8 @@ def test_a_request_that_cannot_be_planned_is_answered(rig, pick):
 @pytest.mark.parametrize(
     ("edge", "text"),
     [
-        (CheckpointEdge(upstream="s", downstream="x"), "does not exist"),
-        (CheckpointEdge(upstream="s", downstream="t", all_to_all=False), "different parallelisms pairwise"),
+        (CheckpointEdge(upstream=S, downstream=VertexId("x")), "does not exist"),
+        (CheckpointEdge(upstream=S, downstream=T, all_to_all=False), "different parallelisms pairwise"),
     ],
 )
 def test_a_graph_that_contradicts_itself_is_refused(make, edge, text):

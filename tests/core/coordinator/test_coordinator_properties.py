@@ -295,12 +295,19 @@ class World:
                     # It is tried again until it succeeds: this world wants to see what is left in the end.
                     self.work.append(effect)
             case SnapshotOperatorCoordinator():
-                known = {"operator": effect.operator, "checkpoint": effect.checkpoint}
-                failed = OperatorCoordinatorFailed(**known)
-                self.feed(failed if fails else OperatorCoordinatorSnapshotted(**known, state=b"state"))
+                operator, checkpoint = effect.operator, effect.checkpoint
+                self.feed(
+                    OperatorCoordinatorFailed(operator=operator, checkpoint=checkpoint)
+                    if fails
+                    else OperatorCoordinatorSnapshotted(operator=operator, checkpoint=checkpoint, state=b"state")
+                )
             case TriggerHook():
-                known = {"hook": effect.hook, "checkpoint": effect.checkpoint}
-                self.feed(HookFailed(**known) if fails else HookTriggered(**known, state=b"hook"))
+                hook, checkpoint = effect.hook, effect.checkpoint
+                self.feed(
+                    HookFailed(hook=hook, checkpoint=checkpoint)
+                    if fails
+                    else HookTriggered(hook=hook, checkpoint=checkpoint, state=b"hook")
+                )
             case _:
                 raise AssertionError(effect)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 
 from penstock.core.coordinator.events import AttemptStarted, CheckpointForm, FailedOver, RequestKind, TaskEnded
@@ -267,7 +269,7 @@ def tampered(rig, change):
         (lambda c: setattr(c._lifecycle._triggering, "current", c._lifecycle._pending[1]), "another one is being"),
         (lambda c: setattr(c._lifecycle.archive, "_storing", "x"), "0 checkpoints wait for the store"),
         (lambda c: c._lifecycle.outcomes.append("x"), "left lying"),
-        (lambda c: setattr(c._schedule, "next_trigger", 1) or setattr(c, "_is_up", False), "schedule is on"),
+        (lambda c: c.__dict__.update(_is_up=False, _schedule=SimpleNamespace(next_trigger=1)), "schedule is on"),
     ],
 )
 def test_validate_notices_what_cannot_be(rig, change, text):

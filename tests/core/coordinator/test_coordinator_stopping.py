@@ -18,7 +18,7 @@ from penstock.core.coordinator.events import (
 )
 from penstock.core.coordinator.graph import CheckpointEdge, CheckpointGraph
 from penstock.core.coordinator.options import CoordinatorOptions
-from penstock.core.ids import CheckpointId, Epoch
+from penstock.core.ids import CheckpointId, Epoch, VertexId
 from penstock.core.reasons import CheckpointFailure
 from penstock.core.recovery.metadata import SnapshotKind
 
@@ -83,7 +83,7 @@ def test_a_target_of_its_own_goes_before_the_default(rig, pick):
 def test_a_job_with_a_blocking_edge_cannot_be_stopped_with_a_savepoint(rig, make, pick):
     graph = CheckpointGraph(
         vertices=(make.vertex("s", is_source=True), make.vertex("t")),
-        edges=(CheckpointEdge(upstream="s", downstream="t", blocking=True),),
+        edges=(CheckpointEdge(upstream=VertexId("s"), downstream=VertexId("t"), blocking=True),),
     )
     r = rig(graph).start()
     assert pick.answers(r.request(RequestKind.STOP))[1].reason is CheckpointFailure.BLOCKING_OUTPUT_EXISTS

@@ -32,7 +32,7 @@ from penstock.core.coordinator.events import (
 from penstock.core.coordinator.gateway import HeldEvent, SubtaskGateway
 from penstock.core.coordinator.options import CoordinatorOptions
 from penstock.core.errors import InvariantError
-from penstock.core.ids import CheckpointId, Epoch, OperatorId
+from penstock.core.ids import CheckpointId, Epoch, Instant, OperatorId
 from penstock.core.reasons import CheckpointFailure
 
 OPERATOR = OperatorId("op-s")
@@ -352,7 +352,7 @@ def test_hooks_run_after_the_operator_coordinators_and_before_the_tasks(rig, mak
     assert pick.of(r.request(), TriggerHook) == []
     effects = r.feed(snapshotted(1))
     assert pick.of(effects, TriggerHook) == [
-        TriggerHook(hook=hook, checkpoint=ONE, timestamp=1_000) for hook in ("outside", "other")
+        TriggerHook(hook=hook, checkpoint=ONE, timestamp=Instant(1_000)) for hook in ("outside", "other")
     ]
     assert r.feed(HookTriggered(hook="outside", checkpoint=ONE, state=b"offset")) == []
     assert pick.triggered(r.feed(HookTriggered(hook="other", checkpoint=ONE))) == [make.task("s")]

@@ -17,6 +17,7 @@ class Shelf:
     """Where a test sink puts things, shared by all its writers."""
 
     committed: list[bytes] = field(default_factory=list)
+    commits: int = 0
     prepared: list[bytes] = field(default_factory=list)
     cleaned: list[tuple] = field(default_factory=list)
     failing: list[str] = field(default_factory=list)
@@ -58,6 +59,7 @@ class ShelfSink(Sink):
         return ShelfWriter(self.shelf)
 
     def commit(self, committables):
+        self.shelf.commits += 1
         self.shelf.fail("commit")
         self.shelf.committed += [c for c in committables if c not in self.shelf.committed]
 
@@ -160,6 +162,7 @@ def test_a_commit_under_way_is_not_started_twice(rig, shelf, step):
     made.operator.completed(2)
     settle(made)
     assert shelf.committed == [b"1:1", b"2:2"]
+    assert shelf.commits == 2
     assert not made.operator.pending
     assert made.snapshot(3).is_empty
 

@@ -40,7 +40,7 @@ class _Aligned(State):
     def barrier(self, inputs: Inputs, arrival: Arrival) -> State:
         """Block its channel, unless it is late or has turned unaligned upstream."""
         barrier = arrival.barrier
-        if barrier.options.unaligned or (inputs.is_late(barrier) and not inputs.all_in):
+        if barrier.options.overtakes or (inputs.is_late(barrier) and not inputs.all_in):
             return self.timed_out(inputs, barrier).barrier(inputs, arrival)
         inputs.hold(arrival)
         if inputs.all_in:
@@ -55,7 +55,7 @@ class Waiting(_Aligned):
         """The snapshot is triggered by a barrier, unless no channel is left to bring one."""
         if not inputs.all_in:
             return self
-        if barrier.options.unaligned:
+        if barrier.options.overtakes:
             return self.timed_out(inputs, barrier).ended(inputs, barrier)
         return _finish(inputs, barrier)
 

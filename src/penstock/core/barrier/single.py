@@ -120,7 +120,7 @@ class Inputs:
 
     def let_pass(self, arrival: Arrival) -> None:
         """Hold nothing behind a barrier of a checkpoint that needs no alignment (any more)."""
-        if arrival.from_channel and not arrival.barrier.options.unaligned and arrival.channel not in self.held:
+        if arrival.from_channel and not arrival.barrier.options.overtakes and arrival.channel not in self.held:
             self.effects.append(ResumeChannel(channel=arrival.channel))
 
     def prioritize(self, channel: ChannelIndex, sequence: int) -> None:

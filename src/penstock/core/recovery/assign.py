@@ -28,11 +28,22 @@ def assign(metadata: CheckpointMetadata, graph: CheckpointGraph) -> dict[TaskId,
             f"checkpoint {metadata.checkpoint} has state of steps that the program does not have: {', '.join(lost)}",
             hint="give the steps the names they had when the checkpoint was taken",
         )
+    parallelism = {vertex.vertex: vertex.parallelism for vertex in graph.vertices}
     restores: dict[TaskId, TaskRestore] = {}
     for vertex in graph.vertices:
         dealt = {o: _deal(metadata, o, vertex, graph.max_parallelism) for o in vertex.operators}
         for task in vertex.tasks:
             restores[task] = TaskRestore(operators={o: states[task.subtask] for o, states in dealt.items()})
+    for saved in metadata.channels:
+        snapshot = next((o for o in metadata.operators.values() if o.vertex == saved.task.vertex), None)
+        if saved.task not in restores or (snapshot and snapshot.parallelism != parallelism.get(saved.task.vertex)):
+            raise UsageError(
+                f"checkpoint {metadata.checkpoint} has in-flight data and was taken with another parallelism",
+                hint="restore it with the parallelism it was taken with",
+            )
+        restores[saved.task] = msgspec.structs.replace(
+            restores[saved.task], input_channels=saved.inputs, output_channels=saved.outputs
+        )
     return restores
 
 

@@ -56,6 +56,11 @@ def snapshot_prefix(task: TaskId) -> str:
     return f"{component(task.vertex)}-{task.subtask}"
 
 
+def channel_state_file(job: JobFolder, checkpoint: CheckpointId, slot: int) -> str:
+    """The in-flight data that the tasks of one slot saved."""
+    return f"{checkpoint_folder(job, checkpoint)}/channels-{slot}"
+
+
 def shared_folder(job: JobFolder) -> str:
     """State that outlives the checkpoint that wrote it; the shared-state registry decides what may go."""
     return f"{job}/shared"

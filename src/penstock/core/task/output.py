@@ -19,7 +19,7 @@ from typing import Generic, TypeVar
 
 import msgspec
 
-from penstock.core.elements import AnyElement, Barrier
+from penstock.core.elements import AnyElement, Barrier, Watermark
 from penstock.core.errors import InvariantError
 from penstock.core.ids import CheckpointId
 
@@ -52,7 +52,14 @@ class OutputQueue(Generic[T]):
         self.queued_bytes += cost
 
     def add_element(self, element: AnyElement) -> None:
-        """Queue an element behind everything."""
+        """Queue an element behind everything; a watermark takes the place of one that it follows. (Elements need no
+        credit: without this a reader that stands still would have watermarks gather without end.)"""
+        if isinstance(element, Watermark) and self._queue:
+            last, _ = self._queue[-1]
+            if isinstance(last, Watermark):
+                merged = Watermark(time_us=max(last.time_us, element.time_us), idle=element.idle)
+                self._queue[-1] = (merged, 0)
+                return
         self._queue.append((element, 0))
 
     def add_barrier(self, barrier: Barrier) -> list[T]:

@@ -1,0 +1,202 @@
+"""In-flight data of unaligned checkpoints: collecting it, writing it down, and reading it back.
+
+A task collects what barriers overtook: batches in its output queues, and batches of its input channels that were sent
+before a barrier and not read when the snapshot was taken. When a task's collection is complete it is handed to the
+slot, which writes one file for all its tasks, for most collections are small and files are not free. A collection that
+is small enough becomes no file at all: it travels in the acknowledgement.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+import xxhash
+
+from penstock.core.errors import StorageError
+from penstock.core.ids import CheckpointId, TaskId
+from penstock.core.messages import ChannelState, StateFile
+from penstock.ports import Background, Outcome, Store
+from penstock.runtime.channels import ChannelKey
+from penstock.runtime.operators.base import StateReader
+from penstock.wire.codec import BatchCodec
+
+Batches = dict[ChannelKey, list[pa.RecordBatch]]
+
+
+@dataclass
+class InFlight:
+    """What one task collects for one checkpoint."""
+
+    checkpoint: CheckpointId
+    inputs: Batches = field(default_factory=dict)
+    outputs: Batches = field(default_factory=dict)
+    input_complete: bool = False
+    output_complete: bool = False
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether nothing more can be added."""
+        return self.input_complete and self.output_complete
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing was overtaken."""
+        return not self.inputs and not self.outputs
+
+    def add_input(self, key: ChannelKey, batch: pa.RecordBatch) -> None:
+        """A batch of an input channel belongs to the checkpoint."""
+        self.inputs.setdefault(key, []).append(batch)
+
+    def add_outputs(self, overtaken: Mapping[ChannelKey, list[pa.RecordBatch]]) -> None:
+        """Batches of output channels belong to the checkpoint."""
+        for key, batches in overtaken.items():
+            if batches:
+                self.outputs.setdefault(key, []).extend(batches)
+
+
+@dataclass(frozen=True, slots=True)
+class SavedChannels:
+    """Where a task's collection has been written."""
+
+    inputs: tuple[ChannelState, ...] = ()
+    outputs: tuple[ChannelState, ...] = ()
+
+    @property
+    def size(self) -> int:
+        """Bytes of in-flight data."""
+        return sum(length for c in (*self.inputs, *self.outputs) for _, length in c.ranges)
+
+
+Saved = Callable[[Outcome], None]
+"""Told of the `SavedChannels` of one task, or of the error that kept them from being written."""
+
+
+class ChannelFiles:
+    """Writes the collections of a slot's tasks, those of one checkpoint together."""
+
+    def __init__(
+        self,
+        *,
+        store: Store,
+        background: Background,
+        codecs: Mapping[int, BatchCodec],
+        path_of: Callable[[CheckpointId], str],
+        inline_threshold: int,
+    ) -> None:
+        self._store = store
+        self._background = background
+        self._codecs = codecs
+        self._path_of = path_of
+        self._inline_threshold = inline_threshold
+        self._waiting: dict[CheckpointId, dict[TaskId, tuple[InFlight, Saved]]] = {}
+        self._answered: dict[CheckpointId, dict[TaskId, None]] = {}
+
+    def submit(self, task: TaskId, collected: InFlight, saved: Saved, members: tuple[TaskId, ...]) -> None:
+        """A task's collection is complete. It is written when every one of `members`, the slot's tasks that take part
+        in checkpoints, has submitted or given up."""
+        checkpoint = collected.checkpoint
+        self._answered.setdefault(checkpoint, {})[task] = None
+        if collected.is_empty:
+            saved(Outcome(value=SavedChannels()))
+        else:
+            self._waiting.setdefault(checkpoint, {})[task] = (collected, saved)
+        self._write_if_all(checkpoint, members)
+
+    def give_up(self, task: TaskId, checkpoint: CheckpointId, members: tuple[TaskId, ...]) -> None:
+        """A task will not submit anything for a checkpoint, or not any more."""
+        self._waiting.get(checkpoint, {}).pop(task, None)
+        self._answered.setdefault(checkpoint, {})[task] = None
+        self._write_if_all(checkpoint, members)
+
+    def forget_before(self, checkpoint: CheckpointId) -> None:
+        """Older checkpoints are over."""
+        for old in [c for c in self._answered if c < checkpoint]:
+            self._answered.pop(old)
+            self._waiting.pop(old, None)
+
+    def _write_if_all(self, checkpoint: CheckpointId, members: tuple[TaskId, ...]) -> None:
+        if not all(member in self._answered[checkpoint] for member in members):
+            return
+        waiting = self._waiting.pop(checkpoint, {})
+        if not waiting:
+            return
+        tasks = list(waiting.items())
+
+        def write() -> list[SavedChannels]:
+            return self._write(checkpoint, [collected for _, (collected, _) in tasks])
+
+        def done(outcome: Outcome) -> None:
+            for number, (_, (_, saved)) in enumerate(tasks):
+                saved(outcome if outcome.error is not None else Outcome(value=outcome.value[number]))
+
+        self._background.submit(write, done)
+
+    def _write(self, checkpoint: CheckpointId, collections: list[InFlight]) -> list[SavedChannels]:
+        """One file for all collections, or none if they are small. Runs off the loop."""
+        encoded = [self._encode(c.inputs) + self._encode(c.outputs) for c in collections]
+        total = sum(len(piece) for collection in encoded for _, pieces in collection for piece in pieces)
+        if total <= self._inline_threshold:
+            files = [[(key, _inline(pieces), pieces, 0) for key, pieces in collection] for collection in encoded]
+        else:
+            content = b"".join(piece for collection in encoded for _, pieces in collection for piece in pieces)
+            path = self._path_of(checkpoint)
+            self._store.write(path, content)
+            shared = StateFile(path=path, size=len(content), checksum=xxhash.xxh3_64_intdigest(content))
+            files, start = [], 0
+            for collection in encoded:
+                placed = []
+                for key, pieces in collection:
+                    placed.append((key, shared, pieces, start))
+                    start += sum(map(len, pieces))
+                files.append(placed)
+        return [
+            SavedChannels(
+                inputs=tuple(_state(*entry) for entry in placed[: len(collected.inputs)]),
+                outputs=tuple(_state(*entry) for entry in placed[len(collected.inputs) :]),
+            )
+            for collected, placed in zip(collections, files, strict=True)
+        ]
+
+    def _encode(self, batches: Batches) -> list[tuple[ChannelKey, list[bytes]]]:
+        return [
+            (key, [self._codecs[key.edge].encode(batch).to_pybytes() for batch in found])
+            for key, found in batches.items()
+        ]
+
+
+def _inline(pieces: list[bytes]) -> StateFile:
+    content = b"".join(pieces)
+    return StateFile(path=None, size=len(content), checksum=xxhash.xxh3_64_intdigest(content), inline=content)
+
+
+def _state(key: ChannelKey, file: StateFile, pieces: list[bytes], start: int) -> ChannelState:
+    ranges = []
+    for piece in pieces:
+        ranges.append((start, len(piece)))
+        start += len(piece)
+    return ChannelState(
+        edge=key.edge, upstream=key.upstream, downstream=key.downstream, file=file, ranges=tuple(ranges)
+    )
+
+
+def read_channels(states: tuple[ChannelState, ...], reader: StateReader, codecs: Mapping[int, BatchCodec]) -> Batches:
+    """The batches of saved channels, in order. Blocks. Raises `CorruptFile` or `StorageError`."""
+    contents: dict[str, bytes] = {}
+    found: Batches = {}
+    for state in states:
+        if state.file.path is None:
+            content = reader.get(state.file)
+        else:
+            content = contents.get(state.file.path) or contents.setdefault(state.file.path, reader.get(state.file))
+        key = ChannelKey(state.edge, state.upstream, state.downstream)
+        codec = codecs.get(state.edge)
+        if codec is None:
+            raise StorageError(
+                f"in-flight data of edge {state.edge} was saved, and the program has no such edge",
+                hint="restore with the program that took the checkpoint",
+            )
+        pieces = [memoryview(content)[start : start + length] for start, length in state.ranges]
+        found.setdefault(key, []).extend(codec.decode(bytes(piece)) for piece in pieces)
+    return found

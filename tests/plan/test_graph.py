@@ -1,0 +1,187 @@
+"""Plans: what is chained, what is joined by edges, and which channels that makes."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock.core.errors import InvariantError
+from penstock.core.ids import OperatorId, TaskId, VertexId
+from penstock.plan.graph import Input, Node, Partitioning, Plan, build_plan
+
+FORWARD, HASH, REBALANCE = Partitioning.FORWARD, Partitioning.HASH, Partitioning.REBALANCE
+
+
+def node(number: int, name: str, *inputs: int | Input) -> Node:
+    """A step; an input given as a number is a forward one."""
+    sources = tuple(source if isinstance(source, Input) else Input(node=source) for source in inputs)
+    return Node(number=number, operator=OperatorId(name), name=name, step=None, inputs=sources, is_source=not sources)
+
+
+def hashed(number: int, *keys: str) -> Input:
+    return Input(node=number, partitioning=HASH, keys=keys)
+
+
+def rebalanced(number: int) -> Input:
+    return Input(node=number, partitioning=REBALANCE)
+
+
+def plan_of(*nodes: Node, parallelism: int = 2) -> Plan:
+    return build_plan(nodes, parallelism=parallelism, max_parallelism=None)
+
+
+def chains(plan: Plan) -> list[list[str]]:
+    return [[operator.name for operator in vertex.operators] for vertex in plan.vertices]
+
+
+def edges(plan: Plan) -> list[tuple[str, str, Partitioning, int]]:
+    return [(e.upstream, e.downstream, e.partitioning, e.input_number) for e in plan.edges]
+
+
+def test_forward_steps_are_chained() -> None:
+    plan = plan_of(node(0, "source"), node(1, "where", 0), node(2, "sink", 1))
+    assert chains(plan) == [["source", "where", "sink"]]
+    assert plan.edges == ()
+    (vertex,) = plan.vertices
+    assert (vertex.vertex, vertex.name, vertex.is_source) == ("source", "source → where → sink", True)
+
+
+def test_an_exchange_ends_a_chain() -> None:
+    plan = plan_of(node(0, "source"), node(1, "combine", 0), node(2, "window", hashed(1, "k")), node(3, "sink", 2))
+    assert chains(plan) == [["source", "combine"], ["window", "sink"]]
+    assert edges(plan) == [("source", "window", HASH, 0)]
+    assert plan.edges[0].keys == ("k",)
+    assert not plan.vertices[1].is_source
+
+
+def test_a_rebalance_ends_a_chain_also_with_one_subtask() -> None:
+    plan = plan_of(node(0, "source"), node(1, "sink", rebalanced(0)), parallelism=1)
+    assert chains(plan) == [["source"], ["sink"]]
+    assert edges(plan) == [("source", "sink", REBALANCE, 0)]
+
+
+def test_a_fork_ends_a_chain_and_each_branch_has_its_own_edge() -> None:
+    plan = plan_of(
+        node(0, "source"), node(1, "where", 0), node(2, "left", 1), node(3, "sink left", 2), node(4, "right", 1)
+    )
+    assert chains(plan) == [["source", "where"], ["left", "sink left"], ["right"]]
+    assert edges(plan) == [("source", "left", FORWARD, 0), ("source", "right", FORWARD, 0)]
+
+
+def test_a_fork_into_a_forward_and_a_hashed_branch() -> None:
+    plan = plan_of(node(0, "source"), node(1, "sink", 0), node(2, "window", hashed(0, "k")))
+    assert chains(plan) == [["source"], ["sink"], ["window"]]
+    assert edges(plan) == [("source", "sink", FORWARD, 0), ("source", "window", HASH, 0)]
+
+
+def test_a_union_begins_a_chain_and_numbers_its_inputs() -> None:
+    plan = plan_of(node(0, "a"), node(1, "b"), node(2, "union", 0, 1), node(3, "sink", 2))
+    assert chains(plan) == [["a"], ["b"], ["union", "sink"]]
+    assert edges(plan) == [("a", "union", FORWARD, 0), ("b", "union", FORWARD, 1)]
+
+
+def test_a_diamond_keeps_both_ways() -> None:
+    plan = plan_of(
+        node(0, "source"), node(1, "left", 0), node(2, "right", 0), node(3, "union", 1, 2), node(4, "sink", 3)
+    )
+    assert chains(plan) == [["source"], ["left"], ["right"], ["union", "sink"]]
+    assert edges(plan) == [
+        ("source", "left", FORWARD, 0),
+        ("source", "right", FORWARD, 0),
+        ("left", "union", FORWARD, 0),
+        ("right", "union", FORWARD, 1),
+    ]
+
+
+def test_a_stream_joined_with_itself_has_two_edges() -> None:
+    plan = plan_of(node(0, "source"), node(1, "join", hashed(0, "a"), hashed(0, "b")))
+    assert edges(plan) == [("source", "join", HASH, 0), ("source", "join", HASH, 1)]
+    assert [edge.keys for edge in plan.edges] == [("a",), ("b",)]
+    assert [(e.number, i) for e, i in plan.channels_into(TaskId(VertexId("join"), 1))] == [
+        (0, 0),
+        (0, 1),
+        (1, 0),
+        (1, 1),
+    ]
+
+
+def test_channels_of_forward_and_of_exchanging_edges() -> None:
+    plan = plan_of(node(0, "a"), node(1, "b"), node(2, "union", 0, rebalanced(1)), parallelism=3)
+    task = TaskId(VertexId("union"), 2)
+    assert [(edge.number, upstream) for edge, upstream in plan.channels_into(task)] == [(0, 2), (1, 0), (1, 1), (1, 2)]
+    assert plan.targets_of(plan.edges[0], 2) == (2,)
+    assert plan.targets_of(plan.edges[1], 2) == (0, 1, 2)
+    assert plan.inputs_of(VertexId("union")) == plan.edges
+    assert plan.outputs_of(VertexId("b")) == plan.edges[1:]
+
+
+def test_a_slot_runs_one_subtask_of_every_vertex() -> None:
+    plan = plan_of(node(0, "source"), node(1, "sink", rebalanced(0)))
+    assert plan.tasks_of_slot(1) == (TaskId(VertexId("source"), 1), TaskId(VertexId("sink"), 1))
+    assert len(plan.tasks) == 4
+    assert plan.vertex(VertexId("sink")).tasks == plan.tasks[2:]
+
+
+def test_the_number_of_key_groups_is_derived_unless_given() -> None:
+    nodes = (node(0, "source"),)
+    assert build_plan(nodes, parallelism=2, max_parallelism=None).max_parallelism == 128
+    assert build_plan(nodes, parallelism=2, max_parallelism=7).max_parallelism == 7
+
+
+@pytest.mark.parametrize(
+    ("nodes", "fact"),
+    [
+        ((node(0, "a", 1), node(1, "b")), "node 0 reads from 1, which does not come before it"),
+        ((node(0, "a"), node(0, "b")), "two nodes have the number 0"),
+        ((node(0, "a"), node(1, "a", 0)), "two nodes have the operator id a"),
+        ((node(0, "a"), node(1, "b", hashed(0))), "node 1 has keys () for hash"),
+        ((node(0, "a"), node(1, "b", Input(node=0, keys=("k",)))), "node 1 has keys ('k',) for forward"),
+    ],
+)
+def test_nodes_that_make_no_plan_are_a_bug(nodes: tuple[Node, ...], fact: str) -> None:
+    with pytest.raises(InvariantError) as caught:
+        plan_of(*nodes)
+    assert caught.value.message == fact
+
+
+@st.composite
+def programs(draw: st.DrawFn) -> tuple[Node, ...]:
+    made: list[Node] = []
+    for number in range(draw(st.integers(1, 12))):
+        sources = draw(st.lists(st.integers(0, number - 1), max_size=3)) if number else []
+        kinds = [draw(st.sampled_from(Partitioning)) for _ in sources]
+        inputs = [
+            Input(node=source, partitioning=kind, keys=("k",) if kind is HASH else ())
+            for source, kind in zip(sources, kinds, strict=True)
+        ]
+        made.append(node(number, f"n{number}", *inputs))
+    return tuple(made)
+
+
+@given(programs())
+def test_any_program_becomes_chains_in_order_and_one_edge_per_input_between_them(nodes: tuple[Node, ...]) -> None:
+    plan = plan_of(*nodes)
+    placed = [operator.operator for vertex in plan.vertices for operator in vertex.operators]
+    assert sorted(placed) == sorted(n.operator for n in nodes)
+    position = {vertex.vertex: i for i, vertex in enumerate(plan.vertices)}
+    assert all(position[edge.upstream] < position[edge.downstream] for edge in plan.edges)
+    assert [edge.number for edge in plan.edges] == list(range(len(plan.edges)))
+
+    by_operator = {n.operator: n for n in nodes}
+    last_of = {vertex.vertex: by_operator[vertex.operators[-1].operator].number for vertex in plan.vertices}
+    inside = 0
+    for vertex in plan.vertices:
+        chain = [by_operator[operator.operator] for operator in vertex.operators]
+        # Whatever enters a vertex enters its first operator, in the order of its inputs, from the last one upstream.
+        found = [(last_of[edge.upstream], edge.partitioning, edge.keys) for edge in plan.inputs_of(vertex.vertex)]
+        assert found == [(source.node, source.partitioning, source.keys) for source in chain[0].inputs]
+        for before, behind in zip(chain, chain[1:], strict=False):
+            assert behind.inputs == (Input(node=before.number),)
+            inside += 1
+    assert len(plan.edges) + inside == sum(len(n.inputs) for n in nodes)
+    # Nothing is left apart that could run together.
+    consumers = [source.node for n in nodes for source in n.inputs]
+    for edge in plan.edges:
+        alone = consumers.count(last_of[edge.upstream]) == 1 and len(plan.inputs_of(edge.downstream)) == 1
+        assert not (alone and edge.partitioning is FORWARD)

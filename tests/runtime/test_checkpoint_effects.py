@@ -1,0 +1,317 @@
+"""What the coordinator wants done is done off the loop, in order, and each answer says what is true of the store."""
+
+from __future__ import annotations
+
+from collections import deque
+
+import msgspec
+import pytest
+
+from penstock.core.coordinator.effects import (
+    CreateLocation,
+    DeleteFiles,
+    FailJob,
+    FailTask,
+    ForgetPointers,
+    SendToTask,
+    StorePointer,
+    TriggerHook,
+    WriteMetadata,
+)
+from penstock.core.coordinator.events import (
+    FilesDeleted,
+    LocationCreated,
+    LocationFailed,
+    MetadataFailed,
+    MetadataWritten,
+    PointerFailed,
+    PointerStored,
+)
+from penstock.core.elements import CheckpointOptions
+from penstock.core.errors import InvariantError, StorageError
+from penstock.core.ids import CheckpointId, Epoch, Instant, JobId, TaskId, VertexId
+from penstock.core.messages import NotifyComplete
+from penstock.core.reasons import CheckpointFailure
+from penstock.core.recovery.layout import job_folder
+from penstock.core.recovery.metadata import CheckpointMetadata, CompletedCheckpoint, SnapshotKind
+from penstock.ports import Outcome
+from penstock.runtime.checkpointing import CheckpointEffects
+from penstock.storage.completed import FileCompletedStore, IdCounter
+from penstock.storage.metadata import decode_metadata
+
+JOB = JobId("job")
+FOLDER = job_folder(JOB)
+TASK = TaskId(VertexId("v"), 1)
+
+
+class MemoryStore:
+    """Files in memory. A call on a path with one of the words of `failing[call]` raises, before or after it acts."""
+
+    def __init__(self):
+        self.files = {}
+        self.calls = []
+        self.failing = {}
+        self.acts_first = False
+
+    def _perform(self, call, path, act):
+        self.calls.append((call, path))
+        fails = any(word in path for word in self.failing.get(call, ()))
+        if not fails or self.acts_first:
+            act()
+        if fails:
+            raise StorageError(f"cannot {call} {path}")
+
+    def write(self, path, data):
+        self._perform("write", path, lambda: self.files.update({path: bytes(data)}))
+
+    def read(self, path):
+        self._perform("read", path, lambda: None)
+        return self.files[path]
+
+    def list_files(self, prefix):
+        self._perform("list", prefix, lambda: None)
+        return sorted(path for path in self.files if path.startswith(f"{prefix}/"))
+
+    def delete(self, path):
+        self._perform("delete", path, lambda: self.files.pop(path, None))
+
+    def delete_tree(self, prefix):
+        def act():
+            self.files = {path: data for path, data in self.files.items() if not path.startswith(f"{prefix}/")}
+
+        self._perform("delete_tree", prefix, act)
+
+
+class StepByStep:
+    """Background work that is done when the test says so."""
+
+    def __init__(self):
+        self._waiting = deque()
+
+    def submit(self, work, done):
+        self._waiting.append((work, done))
+
+    def collect(self):
+        while self._waiting:
+            work, done = self._waiting.popleft()
+            try:
+                outcome = Outcome(value=work())
+            except Exception as error:  # noqa: BLE001  # as a real one would
+                outcome = Outcome(error=error)
+            done(outcome)
+
+
+class Rig:
+    """The effects with everything around them in memory, and what came of them."""
+
+    def __init__(self):
+        self.store = MemoryStore()
+        self.background = StepByStep()
+        self.events = []
+        self.sent = []
+        self.failures = []
+        self.effects = CheckpointEffects(
+            folder=FOLDER,
+            store=self.store,
+            background=self.background,
+            feed=self.events.append,
+            send=lambda task, message: self.sent.append((task, message)),
+            fail=lambda text, task: self.failures.append((text, task)),
+        )
+
+    def perform(self, *effects):
+        """What the coordinator is told in the end."""
+        self.effects.perform(list(effects))
+        self.background.collect()
+        events, self.events[:] = list(self.events), []
+        return events
+
+    @property
+    def pointers(self):
+        return {entry.checkpoint: entry.data for entry in FileCompletedStore(self.store, FOLDER).load()}
+
+
+@pytest.fixture
+def rig():
+    return Rig()
+
+
+def completed(number):
+    return CompletedCheckpoint(
+        job=JOB,
+        checkpoint=CheckpointId(number),
+        timestamp=Instant(1),
+        completed=Instant(2),
+        kind=SnapshotKind.CHECKPOINT,
+        location=f"job/chk-{number}",
+        path=f"job/chk-{number}/_metadata",
+        size=0,
+    )
+
+
+def metadata(number, **changes):
+    return CheckpointMetadata(
+        job=JOB, checkpoint=CheckpointId(number), timestamp=Instant(1), kind=SnapshotKind.CHECKPOINT, **changes
+    )
+
+
+def create(number):
+    return CreateLocation(checkpoint=CheckpointId(number), kind=SnapshotKind.CHECKPOINT, options=CheckpointOptions())
+
+
+def store_pointer(number, *forget):
+    return StorePointer(completed=completed(number), forget=tuple(CheckpointId(old) for old in forget))
+
+
+# --- locations -------------------------------------------------------------------------------------------------------
+
+
+def test_a_location_is_answered_when_the_id_is_durably_taken(rig):
+    assert rig.perform(create(7)) == [LocationCreated(checkpoint=CheckpointId(7), location="job/chk-7")]
+    assert IdCounter(rig.store, FOLDER).next_id() == 8
+
+
+def test_an_id_that_cannot_be_taken_fails_the_location(rig):
+    rig.store.failing = {"write": ["counter"]}
+    (event,) = rig.perform(create(7))
+    assert isinstance(event, LocationFailed)
+    assert "cannot write" in event.error
+
+
+def test_nothing_is_answered_before_the_work_is_done(rig):
+    rig.effects.perform([create(1)])
+    assert rig.events == []
+    assert rig.store.calls == []
+
+
+# --- metadata --------------------------------------------------------------------------------------------------------
+
+
+def test_metadata_is_answered_with_where_it_lies_and_how_large_it_is(rig):
+    effect = WriteMetadata(checkpoint=CheckpointId(3), location="job/chk-3", metadata=metadata(3))
+    (event,) = rig.perform(effect)
+    content = rig.store.files["job/chk-3/_metadata"]
+    assert event == MetadataWritten(checkpoint=CheckpointId(3), path="job/chk-3/_metadata", size=len(content))
+    assert decode_metadata("x", content) == metadata(3)
+
+
+def test_metadata_that_could_not_be_written_is_said_to_have_failed(rig):
+    rig.store.failing = {"write": ["_metadata"]}
+    effect = WriteMetadata(checkpoint=CheckpointId(3), location="job/chk-3", metadata=metadata(3))
+    (event,) = rig.perform(effect)
+    assert event == MetadataFailed(checkpoint=CheckpointId(3), error="cannot write job/chk-3/_metadata")
+
+
+def test_metadata_that_cannot_be_encoded_is_said_to_have_failed(rig):
+    unencodable = metadata(3, settings={"restart": object()})
+    effect = WriteMetadata(checkpoint=CheckpointId(3), location="job/chk-3", metadata=unencodable)
+    assert [type(event) for event in rig.perform(effect)] == [MetadataFailed]
+
+
+# --- pointers --------------------------------------------------------------------------------------------------------
+
+
+def test_a_stored_pointer_carries_the_record_and_only_then_the_old_ones_go(rig):
+    rig.perform(store_pointer(1), store_pointer(2))
+    rig.store.calls.clear()
+    assert rig.perform(store_pointer(3, 1, 2)) == [PointerStored(checkpoint=CheckpointId(3))]
+    assert rig.pointers == {3: msgspec.msgpack.encode(completed(3))}
+    assert [call for call, _ in rig.store.calls if call != "list"][:3] == ["write", "delete", "delete"]
+
+
+def test_a_pointer_that_was_not_written_failed_and_the_old_ones_stay(rig):
+    rig.perform(store_pointer(1))
+    rig.store.failing = {"write": ["completed"]}
+    (event,) = rig.perform(store_pointer(2, 1))
+    assert event == PointerFailed(checkpoint=CheckpointId(2), error="the pointer could not be written")
+    assert not event.inconsistent
+    assert rig.pointers.keys() == {1}
+
+
+def test_a_pointer_that_was_written_although_the_write_raised_is_stored_and_the_old_ones_go(rig):
+    rig.perform(store_pointer(1))
+    rig.store.failing, rig.store.acts_first = {"write": ["completed"]}, True
+    assert rig.perform(store_pointer(2, 1)) == [PointerStored(checkpoint=CheckpointId(2))]
+    assert rig.pointers.keys() == {2}
+
+
+def test_an_old_pointer_that_cannot_be_removed_does_not_undo_the_new_one(rig):
+    rig.perform(store_pointer(1))
+    rig.store.failing = {"delete": ["completed"]}
+    assert rig.perform(store_pointer(2, 1)) == [PointerStored(checkpoint=CheckpointId(2))]
+
+
+@pytest.mark.parametrize("second_look", ["list", "read"])
+def test_when_even_a_second_look_fails_nobody_knows(rig, second_look):
+    rig.store.failing = {"write": ["completed"], second_look: ["completed"]}
+    rig.store.acts_first = True
+    (event,) = rig.perform(store_pointer(2))
+    assert isinstance(event, PointerFailed)
+    assert event.inconsistent
+    assert "cannot" in event.error
+
+
+def test_forgotten_pointers_go_and_one_that_stays_does_not_keep_the_others(rig):
+    rig.perform(store_pointer(1), store_pointer(2), store_pointer(3))
+    rig.store.failing = {"delete": ["0000000001"]}
+    assert rig.perform(ForgetPointers(checkpoints=(CheckpointId(1), CheckpointId(2)))) == []
+    assert rig.pointers.keys() == {1, 3}
+
+
+# --- deletes ---------------------------------------------------------------------------------------------------------
+
+
+def fill(rig, *paths):
+    rig.store.files.update(dict.fromkeys(paths, b""))
+
+
+def test_files_and_folder_are_deleted(rig):
+    fill(rig, "job/shared/a", "job/shared/b", "job/chk-1/x", "job/chk-1/_metadata", "job/chk-10/x")
+    effect = DeleteFiles(cleaning=4, paths=("job/shared/a",), folder="job/chk-1")
+    assert rig.perform(effect) == [FilesDeleted(cleaning=4)]
+    assert rig.store.files.keys() == {"job/shared/b", "job/chk-10/x"}
+
+
+def test_deleting_goes_on_after_an_error_and_tells_of_it(rig):
+    fill(rig, "job/shared/a", "job/shared/b", "job/chk-1/x")
+    rig.store.failing = {"delete": ["shared/a"]}
+    effect = DeleteFiles(cleaning=4, paths=("job/shared/a", "job/shared/b"), folder="job/chk-1")
+    assert rig.perform(effect) == [FilesDeleted(cleaning=4, error="cannot delete job/shared/a")]
+    assert rig.store.files.keys() == {"job/shared/a"}
+
+
+def test_a_folder_that_cannot_be_deleted_is_told_of(rig):
+    rig.store.failing = {"delete_tree": ["chk-1"]}
+    effect = DeleteFiles(cleaning=4, folder="job/chk-1")
+    assert rig.perform(effect) == [FilesDeleted(cleaning=4, error="cannot delete_tree job/chk-1")]
+
+
+# --- the rest --------------------------------------------------------------------------------------------------------
+
+
+def test_storage_is_asked_in_the_order_of_the_effects(rig):
+    rig.perform(
+        create(1),
+        WriteMetadata(checkpoint=CheckpointId(1), location="job/chk-1", metadata=metadata(1)),
+        store_pointer(1),
+        DeleteFiles(cleaning=1, folder="job/chk-0"),
+    )
+    order = [path.split("/")[1] for call, path in rig.store.calls if call != "list"]
+    assert order == ["counter", "chk-1", "completed", "chk-0"]
+
+
+def test_messages_go_to_their_tasks_in_order(rig):
+    told = [NotifyComplete(epoch=Epoch(1), task=TASK, checkpoint=CheckpointId(n)) for n in (1, 2)]
+    rig.perform(*[SendToTask(task=TASK, message=message) for message in told])
+    assert rig.sent == [(TASK, told[0]), (TASK, told[1])]
+
+
+def test_failures_reach_the_job_with_the_task_that_is_to_blame(rig):
+    reason = CheckpointFailure.EXPIRED
+    rig.perform(FailJob(reason=reason, text="too many"), FailTask(task=TASK, reason=reason, text="this one"))
+    assert rig.failures == [("too many", None), ("this one", TASK)]
+
+
+def test_an_effect_that_no_part_of_the_job_can_have_asked_for_is_a_bug(rig):
+    with pytest.raises(InvariantError, match="TriggerHook"):
+        rig.perform(TriggerHook(hook="h", checkpoint=CheckpointId(1), timestamp=Instant(0)))

@@ -1,0 +1,611 @@
+"""One subtask with a scripted host: what it reads when, its part in checkpoints, and how it comes to its end."""
+
+from __future__ import annotations
+
+from collections import deque
+
+import pyarrow as pa
+import pytest
+
+from penstock.api.connector import End, Pause, Source, SourceReader
+from penstock.api.steps import ReadStep
+from penstock.core.barrier.select import make_handler
+from penstock.core.elements import MAX_WATERMARK, Barrier, CancelMarker, EndOfData, EndOfPartition, Watermark
+from penstock.core.errors import MalformedMessage, StorageError
+from penstock.core.ids import CheckpointId, Epoch, Instant, JobId, OperatorId, TaskId, VertexId
+from penstock.core.messages import OperatorState
+from penstock.core.reasons import CheckpointFailure
+from penstock.core.task.checkpoints import TaskCheckpoints
+from penstock.core.task.events import AbortNotified, CompletionNotified
+from penstock.plan.graph import Edge, Partitioning, build_plan
+from penstock.ports import Outcome
+from penstock.runtime.chain import OperatorChain
+from penstock.runtime.channels import ChannelKey, InputChannel, InputGate, Subpartition
+from penstock.runtime.operators.base import Operator, OperatorContext
+from penstock.runtime.operators.source import SourceOperator
+from penstock.runtime.outputs import OutputEdge, TaskOutputs
+from penstock.runtime.task import Task
+from penstock.settings import CheckpointSettings, Mode
+
+TASK = TaskId(VertexId("v"), 0)
+SCHEMA = pa.schema([pa.field("n", pa.int64())])
+WINDOW = 1_000
+
+
+def rows(*values):
+    return pa.record_batch([pa.array(values, pa.int64())], schema=SCHEMA)
+
+
+def barrier(number):
+    return Barrier(checkpoint=CheckpointId(number), timestamp=Instant(0))
+
+
+class Summing(Operator):
+    """Adds up what it has seen; its state is the sum. Hands everything on and writes down what it hears."""
+
+    def __init__(self, story):
+        self.story = story
+        self.sum = 0
+        self.busy = False
+        self.tick_at = None
+        self.write_error = None
+
+    def process(self, batch):
+        self.sum += sum(batch.column(0).to_pylist())
+        self.story.append(("process", *batch.column(0).to_pylist()))
+        self.output.emit(batch)
+
+    def watermark(self, time_us, *, idle=False):
+        self.story.append(("watermark", time_us))
+        super().watermark(time_us, idle=idle)
+
+    def tick(self, now):
+        self.story.append(("tick", now))
+        return self.tick_at
+
+    def finish(self):
+        self.story.append(("finish",))
+        self.output.emit(rows(self.sum))
+
+    def snapshot(self, checkpoint, options):
+        self.story.append(("snapshot", checkpoint, self.sum))
+        frozen = str(self.sum).encode()
+
+        def write(writer):
+            if self.write_error is not None:
+                raise self.write_error
+            self.story.append(("write", checkpoint))
+            return OperatorState(operator=OperatorId("sum"), broadcast={"sum": frozen})
+
+        return write
+
+    def completed(self, checkpoint):
+        self.story.append(("completed", checkpoint))
+
+    def aborted(self, checkpoint):
+        self.story.append(("aborted", checkpoint))
+
+    @property
+    def pending(self):
+        return self.busy
+
+    def close(self):
+        self.story.append(("close",))
+
+
+class Later:
+    """Background work that is done when the test says so."""
+
+    def __init__(self):
+        self.waiting = deque()
+
+    def submit(self, work, done):
+        self.waiting.append((work, done))
+
+    def run(self):
+        while self.waiting:
+            work, done = self.waiting.popleft()
+            try:
+                outcome = Outcome(value=work())
+            except Exception as error:  # noqa: BLE001  # as a real one would
+                outcome = Outcome(error=error)
+            done(outcome)
+
+
+class Host:
+    """The task's slot: writes down what it is told."""
+
+    def __init__(self, story):
+        self.story = story
+        self.background = Later()
+        self.time = Instant(0)
+        self.states = {}
+
+    def now(self):
+        return self.time
+
+    def precise_ms(self):
+        return float(self.time)
+
+    def snapshot_files(self, task, checkpoint):
+        return None
+
+    def save_no_channels(self, task, checkpoint):
+        pass
+
+    def discard(self, state):
+        self.story.append(("discard", state.operators[0].broadcast["sum"] if state else None))
+
+    def acknowledge(self, task, effect):
+        self.states[effect.checkpoint] = effect.state
+        self.story.append(("ack", effect.checkpoint))
+
+    def decline(self, task, effect):
+        self.story.append(("decline", effect.checkpoint, effect.reason))
+
+    def data_ended(self, task):
+        self.story.append(("data ended",))
+
+    def finished(self, task):
+        self.story.append(("finished",))
+
+    def failed(self, task, error):
+        self.story.append(("failed", str(error)))
+
+
+class ScriptReader(SourceReader):
+    def __init__(self, script):
+        self._script = script
+
+    def poll(self, max_rows, now_ms):
+        return self._script.popleft() if self._script else End()
+
+    def snapshot(self):
+        return [b"position"]
+
+
+class ScriptSource(Source):
+    def __init__(self, script):
+        self.script = script
+
+    @property
+    def schema(self):
+        return SCHEMA
+
+    def splits(self, parallelism):
+        return []
+
+    def open(self, splits):
+        return ScriptReader(self.script)
+
+
+class Rig:
+    """A task with `channels` inputs, or with a scripted source, and one output channel."""
+
+    def __init__(self, *, channels=2, script=None, granted=WINDOW, output_bytes=10_000, **checkpointing):
+        self.story = []
+        self.out = []
+        self.grants = []
+        self.host = Host(self.story)
+        self.sum = Summing(self.story)
+        operators = [self.sum]
+        self.script = deque(script or ())
+        if script is not None:
+            operators.insert(0, SourceOperator(ReadStep(source=ScriptSource(self.script))))
+            channels = 0
+        plan = build_plan((), parallelism=1, max_parallelism=128)
+        edge = Edge(number=9, upstream=TASK.vertex, downstream=VertexId("w"), partitioning=Partitioning.FORWARD)
+        out = Subpartition(
+            ChannelKey(9, 0, 0),
+            deliver=lambda key, item, cost: self.out.append(item),
+            batch_bytes=WINDOW,
+            window_bytes=WINDOW,
+        )
+        self.task = Task(
+            TASK,
+            chain=OperatorChain(operators, [self._context(f"operator {i}") for i in range(len(operators))]),
+            gate=InputGate(
+                [
+                    InputChannel(
+                        ChannelKey(0, i, 0),
+                        window_bytes=WINDOW,
+                        grant=lambda key, n: self.grants.append((key.upstream, n)),
+                    )
+                    for i in range(channels)
+                ]
+            ),
+            outputs=TaskOutputs([OutputEdge(edge, plan, [out])], output_bytes=output_bytes),
+            handler=make_handler(CheckpointSettings(**checkpointing), channels=channels),
+            checkpoints=TaskCheckpoints(restored=None, max_concurrent=1),
+            host=self.host,
+        )
+        self.task.open()
+        self.story.clear()
+        if granted:
+            self.grant(granted)
+
+    def _context(self, name):
+        return OperatorContext(
+            job=JobId("job"),
+            epoch=Epoch(1),
+            task=TASK,
+            operator=name,
+            name=name,
+            parallelism=1,
+            max_parallelism=128,
+            key_groups=(0, 127),
+            now=self.host.now,
+            background=self.host.background,
+            restored=(),
+            fresh=True,
+            reader=None,
+            fail=self.host.failed,
+        )
+
+    def grant(self, granted=WINDOW):
+        key = ChannelKey(9, 0, 0)
+        self.task.outputs.grant(key, granted)
+        self.task.outputs.flush_channel(key)
+
+    def run(self):
+        self.task.run(self.host.time)
+        return self
+
+    def push(self, channel, *items):
+        for item in items:
+            cost = item.nbytes if isinstance(item, pa.RecordBatch) else 0
+            self.task.gate.push(ChannelKey(0, channel, 0), item, cost)
+
+    def steps(self, limit=100):
+        """Let the task do all it can; the story since the last time."""
+        did = 0
+        while self.task.step(self.host.time, 10):
+            did += 1
+            self.task.validate()
+            assert did < limit, "the task never comes to rest"
+        return self.told()
+
+    def told(self):
+        story, self.story[:] = list(self.story), []
+        return story
+
+    @property
+    def sent(self):
+        sent, self.out[:] = list(self.out), []
+        return [item.column(0).to_pylist() if isinstance(item, pa.RecordBatch) else item for item in sent]
+
+
+# --- alignment -------------------------------------------------------------------------------------------------------
+
+
+def test_running_lets_upstream_send():
+    rig = Rig(channels=2)
+    assert rig.grants == []
+    rig.run()
+    assert rig.grants == [(0, WINDOW), (1, WINDOW)]
+
+
+def test_a_channel_whose_barrier_is_in_is_not_read_while_the_other_is():
+    rig = Rig().run()
+    rig.push(0, barrier(1), rows(100))
+    rig.push(1, rows(1), rows(2))
+    assert rig.steps() == [("process", 1), ("process", 2)]
+    rig.push(1, barrier(1))
+    assert rig.steps() == [("snapshot", 1, 3), ("process", 100)]
+
+
+def test_the_snapshot_holds_all_that_came_before_the_barriers_and_nothing_that_came_after():
+    rig = Rig().run()
+    rig.push(0, rows(1), barrier(1), rows(10))
+    rig.push(1, rows(2), rows(4), barrier(1), rows(20))
+    story = rig.steps()
+    taken = story.index(("snapshot", 1, 1 + 2 + 4))
+    assert sorted(story[:taken]) == [("process", 1), ("process", 2), ("process", 4)]
+    assert sorted(story[taken + 1 :]) == [("process", 10), ("process", 20)]
+
+
+def test_the_own_barrier_goes_out_between_what_was_made_before_and_after_it():
+    rig = Rig(channels=1).run()
+    rig.push(0, rows(1), barrier(1), rows(2))
+    rig.steps()
+    assert rig.sent == [[1], barrier(1), [2]]
+
+
+def test_what_is_consumed_is_granted_again_and_a_blocked_channel_gets_no_credit():
+    rig = Rig().run()
+    rig.grants.clear()
+    rig.push(0, barrier(1), rows(1))
+    rig.push(1, rows(2))
+    rig.steps()
+    assert rig.grants == [(1, 8)]
+
+
+def test_a_cancel_marker_lets_the_blocked_channel_go_on_and_is_passed_on():
+    rig = Rig().run()
+    rig.push(0, barrier(1), rows(1))
+    rig.push(1, CancelMarker(checkpoint=CheckpointId(1)))
+    assert rig.steps() == [("decline", 1, CheckpointFailure.DECLINED_ON_CANCELLATION), ("process", 1)]
+    assert rig.sent == [CancelMarker(checkpoint=CheckpointId(1)), [1]]
+
+
+def test_the_end_of_a_channel_stands_for_its_barrier():
+    rig = Rig().run()
+    rig.push(0, barrier(1))
+    rig.push(1, EndOfData(), EndOfPartition())
+    assert ("snapshot", 1, 0) in rig.steps()
+
+
+def test_at_least_once_nothing_is_blocked():
+    rig = Rig(mode=Mode.AT_LEAST_ONCE).run()
+    rig.push(0, barrier(1), rows(100))
+    rig.push(1, rows(1), barrier(1))
+    assert rig.steps() == [("process", 1), ("process", 100), ("snapshot", 1, 101)]
+
+
+def test_a_channel_that_sends_its_barrier_twice_fails_the_task():
+    rig = Rig().run()
+    rig.push(0, barrier(1))
+    rig.steps()
+    rig.task.gate.resume(0)
+    rig.push(0, barrier(1))
+    with pytest.raises(MalformedMessage, match="twice"):
+        rig.steps()
+
+
+# --- the snapshot ----------------------------------------------------------------------------------------------------
+
+
+def test_the_acknowledgement_comes_after_the_write_and_carries_what_was_frozen():
+    rig = Rig(channels=1).run()
+    rig.push(0, rows(5), barrier(1), rows(7))
+    assert ("ack", 1) not in rig.steps()
+    rig.host.background.run()
+    assert rig.told() == [("write", 1), ("ack", 1)]
+    assert rig.host.states[1].operators[0].broadcast == {"sum": b"5"}
+    assert not rig.host.states[1].finished
+
+
+def test_a_write_that_fails_declines_and_the_task_goes_on():
+    rig = Rig(channels=1).run()
+    rig.sum.write_error = StorageError("disk full")
+    rig.push(0, barrier(1), rows(1))
+    assert rig.steps() == [("snapshot", 1, 0), ("process", 1)]
+    rig.host.background.run()
+    assert rig.told() == [("decline", 1, CheckpointFailure.ASYNC_PART_FAILED)]
+    rig.sum.write_error = None
+    rig.push(0, barrier(2))
+    rig.steps()
+    rig.host.background.run()
+    assert rig.told() == [("write", 2), ("ack", 2)]
+
+
+def test_what_was_written_for_an_aborted_checkpoint_is_discarded():
+    rig = Rig(channels=1).run()
+    rig.push(0, rows(3), barrier(1))
+    rig.steps()
+    rig.task.notify(AbortNotified(checkpoint=CheckpointId(1)), Instant(0))
+    rig.host.background.run()
+    assert rig.told() == [("aborted", 1), ("write", 1), ("discard", b"3")]
+
+
+def test_a_checkpoint_that_was_aborted_before_its_barrier_came_is_passed_on_as_cancelled():
+    rig = Rig(channels=1).run()
+    rig.task.notify(AbortNotified(checkpoint=CheckpointId(1)), Instant(0))
+    rig.push(0, barrier(1), rows(1))
+    assert rig.steps() == [("aborted", 1), ("process", 1)]
+    assert rig.sent == [CancelMarker(checkpoint=CheckpointId(1)), [1]]
+
+
+def test_operators_hear_of_a_completed_checkpoint_once():
+    rig = Rig(channels=1).run()
+    for _ in range(2):
+        rig.task.notify(CompletionNotified(checkpoint=CheckpointId(1)), Instant(0))
+    assert rig.told() == [("completed", 1)]
+
+
+def test_a_task_that_does_not_run_yet_declines():
+    rig = Rig(script=[])
+    rig.task.trigger(barrier(1), Instant(0))
+    assert rig.told() == [("decline", 1, CheckpointFailure.DECLINED_TASK_NOT_READY)]
+
+
+def test_a_source_takes_its_snapshot_when_the_master_says_so():
+    rig = Rig(script=[rows(1), rows(2)]).run()
+    rig.task.step(Instant(0), 10)
+    rig.task.trigger(barrier(1), Instant(0))
+    assert rig.told() == [("process", 1), ("snapshot", 1, 1)]
+    assert rig.sent == [[1], barrier(1)]
+    rig.host.background.run()
+    source, _ = rig.host.states[1].operators
+    assert source.split_lists == {"splits": (b"position",)}
+
+
+# --- reading ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_task_takes_no_input_while_its_output_has_no_room():
+    rig = Rig(channels=1, granted=None, output_bytes=8).run()
+    rig.push(0, rows(1), rows(2))
+    assert rig.steps() == [("process", 1)]
+    assert not rig.task.wants_step
+    rig.grant()
+    assert rig.task.wants_step
+    assert rig.steps() == [("process", 2)]
+    assert rig.sent == [[1], [2]]
+
+
+def test_a_source_that_pauses_is_asked_again_when_it_said_and_not_before():
+    rig = Rig(script=[Pause(5), rows(1)]).run()
+    assert rig.steps() == []
+    assert rig.task.next_deadline() == 5
+    assert not rig.task.wants_step
+    rig.host.time = Instant(4)
+    assert rig.steps() == []
+    rig.host.time = Instant(5)
+    assert rig.steps()[0] == ("process", 1)
+
+
+def test_a_source_without_room_has_no_deadline_that_lies_in_the_past():
+    """1. The source pauses. 2. A tick fills the output. 3. The pause is over, and nothing can be done about it."""
+    rig = Rig(script=[Pause(5), rows(1)], granted=None, output_bytes=8).run()
+    rig.steps()
+    rig.task.outputs.emit(rows(9))
+    rig.task.tick(Instant(0))
+    rig.host.time = Instant(50)
+    assert rig.steps() == [("tick", 0)]
+    assert rig.task.next_deadline() > 50
+    rig.grant()
+    assert rig.steps()[0] == ("process", 1)
+
+
+def test_operators_are_ticked_when_they_asked_for_it():
+    rig = Rig(channels=1).run()
+    rig.sum.tick_at = Instant(40)
+    for time in (0, 10, 39, 40):
+        rig.task.tick(Instant(time))
+    assert rig.told() == [("tick", 0), ("tick", 40)]
+
+
+def test_event_time_is_the_least_of_the_channels():
+    rig = Rig().run()
+    rig.push(0, Watermark(time_us=10))
+    rig.push(1, Watermark(time_us=5))
+    assert rig.steps() == [("watermark", 5)]
+    assert rig.task.metrics()["watermark_us"] == 5
+    assert rig.sent == [Watermark(time_us=5)]
+
+
+def test_the_end_of_event_time_is_no_time_to_show():
+    rig = Rig(channels=1).run()
+    rig.push(0, Watermark(time_us=10), rows(1), Watermark(time_us=MAX_WATERMARK))
+    rig.steps()
+    assert rig.task.metrics()["watermark_us"] == 10
+
+
+# --- the end ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_source_at_its_end_finishes_its_operators_and_says_so_downstream_and_to_the_master():
+    rig = Rig(script=[rows(4)]).run()
+    assert rig.steps() == [("process", 4), ("watermark", MAX_WATERMARK), ("finish",), ("data ended",)]
+    assert rig.sent == [[4], Watermark(time_us=MAX_WATERMARK), [4], EndOfData()]
+    assert rig.task.next_deadline() is None
+
+
+def test_operators_finish_when_the_data_of_every_channel_has_ended():
+    rig = Rig().run()
+    rig.push(0, rows(1), EndOfData())
+    assert rig.steps() == [("process", 1)]
+    rig.push(1, rows(2), EndOfData())
+    assert rig.steps() == [("process", 2), ("finish",), ("data ended",)]
+    assert rig.sent == [[1], [2], [3], EndOfData()]
+
+
+def test_stopped_without_drain_operators_do_not_finish():
+    rig = Rig(channels=1).run()
+    rig.push(0, EndOfData(drain=False))
+    assert rig.steps() == [("data ended",)]
+    assert rig.sent == [EndOfData(drain=False)]
+
+
+def at_the_end(**changes):
+    """A source at the end of its data, whose final snapshot is written and acknowledged."""
+    rig = Rig(script=[], **changes).run()
+    rig.steps()
+    rig.task.trigger(barrier(1), Instant(0))
+    rig.host.background.run()
+    return rig
+
+
+def test_a_task_at_the_end_of_its_data_ends_only_when_a_checkpoint_taken_there_is_complete():
+    rig = at_the_end()
+    assert rig.told() == [("snapshot", 1, 0), ("write", 1), ("ack", 1)]
+    assert rig.host.states[1].finished
+    assert rig.steps() == []
+    rig.task.notify(CompletionNotified(checkpoint=CheckpointId(1)), Instant(0))
+    assert rig.steps() == [("completed", 1), ("close",), ("finished",)]
+    assert rig.sent[-2:] == [barrier(1), EndOfPartition()]
+
+
+def test_a_checkpoint_taken_before_the_end_of_data_does_not_end_the_task():
+    rig = Rig(script=[rows(1)]).run()
+    rig.task.trigger(barrier(1), Instant(0))
+    rig.steps()
+    rig.task.notify(CompletionNotified(checkpoint=CheckpointId(1)), Instant(0))
+    assert ("finished",) not in rig.steps()
+
+
+def test_a_task_ends_after_what_its_operators_have_under_way():
+    rig = at_the_end()
+    rig.sum.busy = True
+    rig.task.notify(CompletionNotified(checkpoint=CheckpointId(1)), Instant(0))
+    assert ("finished",) not in rig.steps()
+    assert not rig.task.wants_step
+    rig.sum.busy = False
+    assert rig.task.wants_step
+    assert rig.steps() == [("close",), ("finished",)]
+
+
+def test_a_task_ends_after_all_it_made_has_left():
+    rig = Rig(script=[rows(1)], granted=None).run()
+    rig.steps()
+    rig.task.trigger(barrier(1), Instant(0))
+    rig.host.background.run()
+    rig.task.notify(CompletionNotified(checkpoint=CheckpointId(1)), Instant(0))
+    assert ("finished",) not in rig.steps()
+    rig.grant()
+    assert rig.steps()[-1] == ("finished",)
+    assert rig.sent[-1] == EndOfPartition()
+
+
+def test_an_ended_task_does_nothing_more():
+    rig = at_the_end()
+    rig.task.notify(CompletionNotified(checkpoint=CheckpointId(1)), Instant(0))
+    rig.steps()
+    rig.task.trigger(barrier(2), Instant(0))
+    rig.task.tick(Instant(5_000))
+    assert rig.steps() == []
+    assert rig.task.next_deadline() is None
+    assert not rig.task.wants_step
+
+
+# --- stopping --------------------------------------------------------------------------------------------------------
+
+
+def test_a_stopped_task_reads_sends_and_acknowledges_nothing_and_discards_what_it_wrote():
+    rig = Rig(channels=1).run()
+    rig.push(0, rows(8), barrier(1), rows(9))
+    for _ in range(2):
+        rig.task.step(Instant(0), 10)
+    assert rig.sent == [[8], barrier(1)]
+    rig.told()
+    rig.task.stop(Instant(0))
+    rig.host.background.run()
+    assert rig.steps() == [("close",), ("write", 1), ("discard", b"8")]
+    assert rig.sent == []
+
+
+def test_stopping_twice_closes_once():
+    rig = Rig(channels=1).run()
+    rig.task.stop(Instant(0))
+    rig.task.stop(Instant(0))
+    assert rig.told() == [("close",)]
+
+
+def test_a_task_that_was_stopped_is_not_brought_to_life_again():
+    """1. Another task of the slot cannot be opened, and all are dropped. 2. The call that opens them goes on."""
+    rig = Rig(channels=1)
+    rig.task.stop(Instant(0))
+    rig.task.open()
+    rig.run()
+    assert rig.grants == []
+    assert rig.told() == [("close",)]
+    assert rig.task.next_deadline() is None
+
+
+def test_a_failure_that_comes_to_light_after_the_task_was_stopped_fails_nobody():
+    rig = Rig(channels=1).run()
+    rig.task.fail(ValueError("in time"))
+    rig.task.stop(Instant(0))
+    rig.task.fail(ValueError("too late"))
+    assert rig.told() == [("failed", "in time"), ("close",)]
