@@ -80,6 +80,10 @@ class Store(Protocol):
     All raise `StorageError`; reading or deleting what is not there raises for `read` and does nothing for deletes.
     """
 
+    def at(self, root: str) -> Store:
+        """The files below another root: an absolute path or URI, for what lies outside of this one."""
+        ...
+
     def write(self, path: str, data: Frame) -> None:
         """Create or replace a file, all or nothing; durable when it returns."""
         ...

@@ -64,7 +64,7 @@ STATELESS = {
 
 
 @given(before=st.lists(st.sampled_from(sorted(STATELESS))), behind=st.lists(st.sampled_from(sorted(STATELESS))))
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=50)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=25)
 def test_no_combination_of_steps_without_state_changes_an_id(make_source, make_sink, before, behind):
     program = Program()
     stream = program.read(make_source()).watermark("ts")

@@ -8,9 +8,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from penstock.api.connector import End, Pause, Source, SourceReader
+from penstock.api.connector import End, Pause, Sink, SinkWriter, Source, SourceReader, WriterContext
 from penstock.cli import metering
-from penstock.cli.metering import MeteredSource, read_throughput
+from penstock.cli.metering import MeteredSink, MeteredSource, read_throughput
 from penstock.cli.structured_streaming import MicroBatch, steady_throughput
 
 SECOND = 1_000_000_000
@@ -72,9 +72,82 @@ def test_a_metered_source_is_its_inner_source_but_for_the_notes(tmp_path):
     assert notes["at_ns"][0] <= notes["at_ns"][1]
 
 
+class Kept(Sink):
+    """Remembers the calls."""
+
+    def __init__(self):
+        self.calls = []
+
+    def check(self, schema):
+        self.calls.append(("check", schema))
+
+    def start(self, job):
+        self.calls.append(("start", job))
+
+    def writer(self, context):
+        return KeptWriter(self.calls)
+
+    def commit(self, committables):
+        self.calls.append(("commit", committables))
+
+    def clean(self, context, keep):
+        self.calls.append(("clean", keep))
+
+    def end(self, job):
+        self.calls.append(("end", job))
+
+
+class KeptWriter(SinkWriter):
+    def __init__(self, calls):
+        self.calls = calls
+
+    def write(self, batch):
+        self.calls.append(("write", batch.num_rows))
+
+    def prepare(self, checkpoint):
+        return lambda: [b"prepared"]
+
+    def close(self):
+        self.calls.append(("close",))
+
+
+def test_a_metered_sink_is_its_inner_sink_but_for_the_notes(tmp_path):
+    inner = Kept()
+    sink = MeteredSink(inner, str(tmp_path / "meters"))
+    context = WriterContext(job="j", subtask=0, parallelism=1, epoch=1)
+    assert sink.name == "kept"
+    sink.check(Three.schema)
+    sink.start("j")
+    sink.clean(context, [b"k"])
+    writer = sink.writer(context)
+    writer.write(pa.record_batch({"x": [1, 2]}))
+    sink.commit(writer.prepare(1)())
+    writer.close()
+    sink.end("j")
+    assert inner.calls == [
+        ("check", Three.schema),
+        ("start", "j"),
+        ("clean", [b"k"]),
+        ("write", 2),
+        ("commit", [b"prepared"]),
+        ("close",),
+        ("end", "j"),
+    ]
+    (file,) = (tmp_path / "meters").iterdir()
+    assert np.frombuffer(file.read_bytes(), dtype=metering._NOTE)["rows"].tolist() == [2]
+
+
+def test_a_run_is_over_when_its_last_result_is_written(tmp_path):
+    note(tmp_path, "read-a", (0, 10), (1, 10), (2, 10))
+    note(tmp_path, "written-a", (1, 1), (6, 1))
+    found = read_throughput(tmp_path, warmup_share=0.0)
+    assert (found.rows, found.seconds) == (30, 6.0)
+    assert found.rows_per_second == pytest.approx(20 / 6)
+
+
 def test_readers_count_together_and_the_warm_up_does_not(tmp_path):
-    note(tmp_path, "a", (0, 10), (1, 10), (2, 10), (3, 10))
-    note(tmp_path, "b", (0.5, 10), (1.5, 10), (2.5, 10), (5, 10))
+    note(tmp_path, "read-a", (0, 10), (1, 10), (2, 10), (3, 10))
+    note(tmp_path, "read-b", (0.5, 10), (1.5, 10), (2.5, 10), (5, 10))
     found = read_throughput(tmp_path, warmup_share=0.25)
     assert found.rows == 80
     assert found.seconds == 4.5
@@ -83,7 +156,7 @@ def test_readers_count_together_and_the_warm_up_does_not(tmp_path):
 
 @pytest.mark.parametrize("pairs", [[], [(1, 10)]])
 def test_too_little_to_measure_is_no_measurement(tmp_path, pairs):
-    note(tmp_path, "a", *pairs)
+    note(tmp_path, "read-a", *pairs)
     assert read_throughput(tmp_path, warmup_share=0.0) is None
 
 

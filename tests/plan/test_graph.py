@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -176,7 +178,7 @@ def test_any_program_becomes_chains_in_order_and_one_edge_per_input_between_them
         # Whatever enters a vertex enters its first operator, in the order of its inputs, from the last one upstream.
         found = [(last_of[edge.upstream], edge.partitioning, edge.keys) for edge in plan.inputs_of(vertex.vertex)]
         assert found == [(source.node, source.partitioning, source.keys) for source in chain[0].inputs]
-        for before, behind in zip(chain, chain[1:], strict=False):
+        for before, behind in pairwise(chain):
             assert behind.inputs == (Input(node=before.number),)
             inside += 1
     assert len(plan.edges) + inside == sum(len(n.inputs) for n in nodes)

@@ -24,10 +24,15 @@ from penstock.api.steps import (
 from penstock.api.window_schema import partial_schema, result_schema
 from penstock.connectors.nexmark import bids
 from penstock.connectors.parquet import parquet
+from penstock.core.coordinator.effects import RequestFailure
+from penstock.core.coordinator.events import RequestKind
 from penstock.core.ids import OperatorId
 from penstock.core.job.events import JobState
+from penstock.core.recovery.metadata import CompletedCheckpoint, SnapshotKind
 from penstock.plan.graph import Input, Node, Partitioning, build_plan
+from penstock.runtime.master import SnapshotRequest
 from penstock.settings import CheckpointSettings, FixedDelay, JobSettings, NetworkSettings, NoRestart
+from penstock.storage.metadata import decode_metadata
 
 EVENTS = 200_000
 KEYS = ("auction",)
@@ -256,3 +261,117 @@ def test_cancel_ends_every_slot_and_commits_nothing_more(threaded_job, tmp_path)
 
     assert job.run(cancel_when_running) is JobState.CANCELLED
     assert job.store.list_files("") == []
+
+
+# --- checkpoints, savepoints and stops on request --------------------------------------------------------------------
+
+
+def ask_once(request: SnapshotRequest, answers: list, *, after: int = 1):
+    """Ask a running job for something after so many checkpoints; the answer goes into the list."""
+    asked: list[bool] = []
+
+    def each_turn(running):
+        if not asked and running.driver.view().checkpoints.counts.completed >= after:
+            asked.append(True)
+            running.driver.request(request, answers.append)
+
+    return each_turn
+
+
+@pytest.mark.parametrize("unaligned", [False, True])
+def test_a_checkpoint_on_request_is_answered_with_its_id(threaded_job, tmp_path, unaligned):
+    gate = tmp_path / "gate"
+    checkpoint = CheckpointSettings(interval_ms=None, unaligned=unaligned)
+    job = threaded_job(windowed_plan(tmp_path / "out", parallelism=2, gate=gate), settings(checkpoint=checkpoint))
+    answers: list = []
+    ask = ask_once(SnapshotRequest(kind=RequestKind.CHECKPOINT), answers, after=0)
+
+    def each_turn(running):
+        if running.driver.view().state is JobState.RUNNING:
+            ask(running)
+        if answers:
+            gate.touch()
+
+    assert job.run(each_turn) is JobState.FINISHED
+    assert isinstance(answers[0], CompletedCheckpoint), answers
+    assert committed(tmp_path / "out") == expected()
+
+
+@pytest.mark.parametrize("unaligned", [False, True])
+def test_a_savepoint_lies_where_it_was_asked_for_and_the_job_goes_on(threaded_job, tmp_path, unaligned):
+    gate = tmp_path / "gate"
+    checkpoint = CheckpointSettings(interval_ms=50, unaligned=unaligned)
+    job = threaded_job(windowed_plan(tmp_path / "out", parallelism=2, gate=gate), settings(checkpoint=checkpoint))
+    answers: list = []
+    request = SnapshotRequest(kind=RequestKind.SAVEPOINT, target=str(tmp_path / "saved"))
+    ask = ask_once(request, answers)
+
+    def each_turn(running):
+        ask(running)
+        if answers:
+            gate.touch()
+
+    assert job.run(each_turn) is JobState.FINISHED
+    (saved,) = answers
+    assert isinstance(saved, CompletedCheckpoint), saved
+    metadata = decode_metadata(saved.path, Path(saved.path).read_bytes())
+    assert metadata.kind is SnapshotKind.SAVEPOINT
+    missing = [f.path for f in metadata.files if not (Path(saved.location) / f.path).exists()]
+    assert missing == [], sorted(str(p) for p in Path(saved.location).rglob("*"))
+    assert not metadata.channels
+    assert job.store.list_files("") == []
+    assert committed(tmp_path / "out") == expected()
+
+
+def test_a_stop_with_drain_closes_every_window_that_has_data(threaded_job, tmp_path):
+    gate = tmp_path / "gate"
+    job = threaded_job(windowed_plan(tmp_path / "out", parallelism=2, gate=gate), settings())
+    answers: list = []
+    request = SnapshotRequest(kind=RequestKind.STOP, target=str(tmp_path / "saved"), drain=True)
+    assert job.run(ask_once(request, answers)) is JobState.FINISHED
+    (saved,) = answers
+    assert isinstance(saved, CompletedCheckpoint), saved
+    assert saved.kind is SnapshotKind.TERMINATE
+    got, full = committed(tmp_path / "out"), expected()
+    # Whole windows as far as the sources had come; the last ones as full as they were.
+    assert 0 < len(got) <= len(full)
+    assert {row[:2] for row in got} <= {row[:2] for row in full}
+    assert decode_metadata(saved.path, Path(saved.path).read_bytes()).kind is SnapshotKind.TERMINATE
+
+
+def test_a_stop_without_drain_keeps_open_windows_in_the_savepoint(threaded_job, tmp_path):
+    gate = tmp_path / "gate"
+    job = threaded_job(windowed_plan(tmp_path / "out", parallelism=2, gate=gate), settings())
+    answers: list = []
+    request = SnapshotRequest(kind=RequestKind.STOP, target=str(tmp_path / "saved"))
+    assert job.run(ask_once(request, answers)) is JobState.FINISHED
+    (saved,) = answers
+    assert isinstance(saved, CompletedCheckpoint), saved
+    metadata = decode_metadata(saved.path, Path(saved.path).read_bytes())
+    window = metadata.operators[OperatorId("window")]
+    assert any(state.keyed for state in window.subtasks.values())
+    assert not window.finished
+    source = metadata.operators[OperatorId("bids")]
+    assert any(state.split_lists.get("splits") for state in source.subtasks.values())
+    out = tmp_path / "out"
+    assert set(committed(out) if any(out.glob("part-*")) else []) <= set(expected())
+
+
+def test_a_stop_that_cannot_be_saved_leaves_the_job_running(threaded_job, tmp_path):
+    gate = tmp_path / "gate"
+    (tmp_path / "file").write_text("in the way")
+    job = threaded_job(
+        windowed_plan(tmp_path / "out", parallelism=2, gate=gate),
+        settings(checkpoint=CheckpointSettings(interval_ms=50, tolerable_failures=None)),
+    )
+    answers: list = []
+    ask = ask_once(SnapshotRequest(kind=RequestKind.SAVEPOINT, target=str(tmp_path / "file")), answers)
+
+    def each_turn(running):
+        ask(running)
+        if answers:
+            gate.touch()
+
+    assert job.run(each_turn) is JobState.FINISHED
+    assert isinstance(answers[0], RequestFailure)
+    assert committed(tmp_path / "out") == expected()

@@ -198,7 +198,7 @@ class _Runs:
 
     def _penstock(self, name: str, number: int, *, interval: str | None) -> float:
         import penstock as ps
-        from penstock.cli.metering import MeteredSource, read_throughput
+        from penstock.cli.metering import MeteredSink, MeteredSource, read_throughput
         from penstock.cli.running import running_job
         from penstock.cli.window_query import penstock_query
 
@@ -209,8 +209,9 @@ class _Runs:
                 checkpointing=_checkpointing(place, interval),
                 restart=NoRestart(),
             )
-            source = MeteredSource(self._bids.source(), str(place / "meters"))
-            penstock_query(environment, source, ps.parquet(str(place / "out")))
+            meters = str(place / "meters")
+            source = MeteredSource(self._bids.source(), meters)
+            penstock_query(environment, source, MeteredSink(ps.parquet(str(place / "out")), meters))
             with running_job(environment, "bench") as job:
                 job.wait()
             found = read_throughput(place / "meters", warmup_share=WARMUP_SHARE)

@@ -12,6 +12,7 @@
     │   ├── StorageError
     │   │   └── CorruptFile
     │   └── HostError
+    ├── SnapshotFailed      a checkpoint or savepoint that was asked for was not taken; the job goes on
     ├── JobFailed           the job gave up; `cause_text` says why
     ├── JobCancelled
     └── InvariantError      us: a bug; never caught, never retried
@@ -114,6 +115,15 @@ class CorruptFile(StorageError):
 
 class HostError(ExternalError):
     """Java or Spark is missing, too old, or did not start."""
+
+
+class SnapshotFailed(StreamError):
+    """A checkpoint or savepoint that was asked for was not taken."""
+
+    def __init__(self, message: str, *, savepoint: str | None = None, hint: str | None = None) -> None:
+        super().__init__(message, hint=hint)
+        self.savepoint = savepoint
+        """Where the savepoint lies, if it was taken and the job then did not stop as it should."""
 
 
 class JobFailed(StreamError):

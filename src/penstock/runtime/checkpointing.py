@@ -41,10 +41,9 @@ from penstock.core.coordinator.events import (
     PointerStored,
 )
 from penstock.core.errors import InvariantError, StorageError
-from penstock.core.ids import CheckpointId, TaskId
+from penstock.core.ids import CheckpointId, JobId, TaskId
 from penstock.core.messages import ToSlot
 from penstock.core.recovery import layout
-from penstock.core.recovery.layout import JobFolder
 from penstock.ports import Background, Outcome, Store
 from penstock.storage.completed import FileCompletedStore, IdCounter
 from penstock.storage.metadata import encode_metadata
@@ -58,19 +57,22 @@ class CheckpointEffects:
     def __init__(
         self,
         *,
-        folder: JobFolder,
+        job: JobId,
         store: Store,
         background: Background,
         feed: Callable[[CoordinatorEvent], None],
         send: Callable[[TaskId, ToSlot], None],
         fail: Callable[[str, TaskId | None], None],
+        answer: Callable[[AnswerRequest], None],
     ) -> None:
-        self._folder = folder
+        self._job = job
+        self._folder = folder = layout.job_folder(job)
         self._store = store
         self._background = background
         self._feed = feed
         self._send = send
         self._fail = fail
+        self._answer = answer
         self._completed = FileCompletedStore(store, folder)
         self._counter = IdCounter(store, folder)
 
@@ -96,7 +98,9 @@ class CheckpointEffects:
                     self._fail(effect.text, effect.task)
                 case CheckpointStarted() | CheckpointCompleted() | CheckpointAborted():
                     self._log(effect)
-                case RequestDropped() | AcknowledgeIgnored() | AnswerRequest():
+                case AnswerRequest():
+                    self._answer(effect)
+                case RequestDropped() | AcknowledgeIgnored():
                     log.debug("coordinator", extra={"effect": repr(effect)})
                 case (
                     SnapshotOperatorCoordinator()
@@ -122,7 +126,11 @@ class CheckpointEffects:
 
     def _create_location(self, effect: CreateLocation) -> None:
         checkpoint = effect.checkpoint
-        location = layout.checkpoint_folder(self._folder, checkpoint)
+        target = effect.options.target
+        if target is None:
+            location = layout.checkpoint_folder(self._folder, checkpoint)
+        else:
+            location = layout.savepoint_root(target, self._job, checkpoint)
 
         def done(outcome: Outcome) -> None:
             if outcome.error is not None:
@@ -134,11 +142,14 @@ class CheckpointEffects:
 
     def _write_metadata(self, effect: WriteMetadata) -> None:
         checkpoint = effect.checkpoint
-        path = layout.metadata_file(self._folder, checkpoint)
+        path = f"{effect.location}/{layout.METADATA_NAME}"
 
         def write() -> int:
             content = encode_metadata(effect.metadata)
-            self._store.write(path, content)
+            if effect.metadata.kind.is_savepoint:
+                self._store.at(effect.location).write(layout.METADATA_NAME, content)
+            else:
+                self._store.write(path, content)
             return len(content)
 
         def done(outcome: Outcome) -> None:
@@ -181,7 +192,7 @@ class CheckpointEffects:
             for path in effect.paths:
                 error = self._attempt(self._store.delete, path) or error
             if effect.folder is not None:
-                error = self._attempt(self._store.delete_tree, effect.folder) or error
+                error = self._attempt(self._delete_folder, effect.folder) or error
             return error
 
         def done(outcome: Outcome) -> None:
@@ -191,6 +202,13 @@ class CheckpointEffects:
             self._feed(FilesDeleted(cleaning=effect.cleaning, error=error))
 
         self._background.submit(delete, done)
+
+    def _delete_folder(self, folder: str) -> None:
+        if folder.startswith(f"{self._folder}/"):
+            self._store.delete_tree(folder)
+        else:
+            parent, _, name = folder.rpartition("/")
+            self._store.at(parent).delete_tree(name)
 
     def _forget(self, effect: ForgetPointers) -> None:
         def forget() -> None:

@@ -108,7 +108,7 @@ def _build_chain(
             now=host.now,
             background=host.background,
             restored=restore.operators.get(operator, ()),
-            fresh=deployment.restored is None,
+            fresh=deployment.restored is None or operator not in restore.operators,
             reader=deployment.reader,
             fail=fail,
         )

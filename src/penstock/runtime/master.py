@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, assert_never
@@ -16,13 +17,16 @@ import cloudpickle
 
 from penstock.api.steps import WriteStep
 from penstock.core.coordinator.coordinator import CheckpointCoordinator
+from penstock.core.coordinator.effects import AnswerRequest, RequestFailure
 from penstock.core.coordinator.events import (
     Acknowledged,
     AttemptStarted,
+    CheckpointRequested,
     CoordinatorEvent,
     Declined,
     FailedOver,
     JobEnd,
+    RequestKind,
     ScheduleAllowed,
     ScheduleForbidden,
     ShutDown,
@@ -34,7 +38,7 @@ from penstock.core.coordinator.events import (
 from penstock.core.coordinator.graph import CheckpointEdge, CheckpointGraph, CheckpointVertex
 from penstock.core.effects import Ticked
 from penstock.core.errors import MalformedMessage
-from penstock.core.ids import CheckpointId, Epoch, Instant, JobId, SlotId, TaskId
+from penstock.core.ids import CheckpointId, Epoch, Instant, JobId, RequestId, SlotId, TaskId
 from penstock.core.job.events import (
     AttemptEnded,
     AttemptFailed,
@@ -80,6 +84,7 @@ from penstock.core.messages import (
     ToMaster,
     ToSlot,
 )
+from penstock.core.reasons import CheckpointFailure
 from penstock.core.recovery import layout
 from penstock.core.recovery.assign import assign, encode_restore
 from penstock.core.recovery.metadata import CompletedCheckpoint
@@ -110,6 +115,20 @@ class MasterPorts:
     slots: Slots
 
 
+@dataclass(frozen=True, kw_only=True)
+class SnapshotRequest:
+    """What a user asks of a running job."""
+
+    kind: RequestKind
+    target: str | None = None
+    """Where a savepoint goes; None for checkpoints."""
+    drain: bool = False
+    """With a stop: event time goes to its end first."""
+
+
+Answer = Callable[[CompletedCheckpoint | RequestFailure], None]
+
+
 class MasterDriver:
     """One job, from its start until nothing of it is left."""
 
@@ -131,12 +150,13 @@ class MasterDriver:
         )
         self._coordinator = CheckpointCoordinator(job, settings.checkpoint, self._graph, CheckpointId(1))
         self._checkpointing = CheckpointEffects(
-            folder=self._folder,
+            job=job,
             store=ports.store,
             background=ports.background,
             feed=self._feed_coordinator,
             send=self._send_to_task,
             fail=self._fail_attempt,
+            answer=self._answer,
         )
         self._links = Links(ports.transport, on_packet=self._on_packet, on_broken=self._on_broken)
         self._slots: dict[SlotId, Register] = {}
@@ -149,6 +169,7 @@ class MasterDriver:
         self._restarts = 0
         self._job_ended: JobEnded | None = None
         self._cleaning = False
+        self._answers: dict[RequestId, Answer] = {}
         self._queue: deque[tuple[str, Any]] = deque()
         self._draining = False
         self._now = Instant(0)
@@ -163,6 +184,26 @@ class MasterDriver:
     def cancel(self) -> None:
         """End the job as soon as possible. Belongs to the loop's thread."""
         self._feed_job(CancelRequested())
+
+    def request(self, request: SnapshotRequest, answer: Answer) -> None:
+        """Take a checkpoint or savepoint, or stop with a savepoint; `answer` is called once, from a turn. Belongs to
+        the loop's thread."""
+        if self.outcome is not None or self._job_ended is not None:
+            answer(RequestFailure(reason=CheckpointFailure.COORDINATOR_SHUTDOWN, text="the job has ended"))
+            return
+        number = RequestId(len(self._answers) + 1)
+        self._answers[number] = answer
+        self._feed_coordinator(
+            CheckpointRequested(
+                request=number,
+                kind=request.kind,
+                target=request.target,
+                drain=request.drain,
+            )
+        )
+
+    def _answer(self, effect: AnswerRequest) -> None:
+        self._answers[effect.request](effect.result)
 
     def turn(self, now: Instant) -> Instant | None:
         """Take what has arrived and do what follows; when to be called again at the latest."""

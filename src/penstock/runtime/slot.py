@@ -203,11 +203,14 @@ class SlotDriver:
         """A clock for durations."""
         return self._ports.clock.precise_ms()
 
-    def snapshot_files(self, task: TaskId, checkpoint: CheckpointId) -> StateWriter:
+    def snapshot_files(self, task: TaskId, barrier: Barrier) -> StateWriter:
         """A place for the task's snapshot."""
-        folder = layout.checkpoint_folder(self._folder, checkpoint)
         threshold = self._settings.checkpoint.inline_threshold_bytes
-        return SnapshotWriter(self._ports.store, folder, layout.snapshot_prefix(task), threshold)
+        store, prefix, target = self._ports.store, layout.snapshot_prefix(task), barrier.options.target
+        if target is not None:
+            # The savepoint's own folder: paths inside it are relative, so that it can be moved.
+            return SnapshotWriter(store.at(target), "", prefix, threshold)
+        return SnapshotWriter(store, layout.checkpoint_folder(self._folder, barrier.checkpoint), prefix, threshold)
 
     def discard(self, state: SubtaskState | None) -> None:
         """Delete the files of a snapshot that nobody will use."""

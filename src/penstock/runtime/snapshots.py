@@ -34,7 +34,7 @@ class SnapshotHost(Protocol):
         """A clock for durations."""
         ...
 
-    def snapshot_files(self, task: TaskId, checkpoint: CheckpointId) -> StateWriter:
+    def snapshot_files(self, task: TaskId, barrier: Barrier) -> StateWriter:
         """A place for the task's snapshot."""
         ...
 
@@ -158,12 +158,13 @@ class TaskSnapshots:
 
     # --- writing -------------------------------------------------------------------------
 
-    def write(self, checkpoint: CheckpointId, work: list[SnapshotWork], *, after_data: bool, frozen: float) -> None:
+    def write(self, barrier: Barrier, work: list[SnapshotWork], *, after_data: bool, frozen: float) -> None:
         """Start the asynchronous part."""
+        checkpoint = barrier.checkpoint
         found = self._open.setdefault(checkpoint, _Open())
         found.after_data = after_data
         found.frozen = frozen
-        files = self._host.snapshot_files(self._task, checkpoint)
+        files = self._host.snapshot_files(self._task, barrier)
 
         def done(outcome: Outcome) -> None:
             if outcome.error is not None:

@@ -321,7 +321,8 @@ class Task:
             self.chain.finish()
         self.outputs.broadcast(EndOfData(drain=drain))
         self._perform_task(self._checkpoints.handle(DataFinished(drained=drain), now), now)
-        self._host.data_ended(self.task)
+        if drain:
+            self._host.data_ended(self.task)
 
     def _try_to_end(self, now: Instant) -> bool:
         self.outputs.flush()
@@ -378,6 +379,9 @@ class Task:
         if self.gate.channels:
             self._feed(TriggeredByMaster(barrier=barrier), now)
         else:
+            if barrier.options.synchronous and self._running and not self._data_ended:
+                # The savepoint ends the task: nothing is read after it.
+                self._finish_data(now, drain=barrier.options.drain)
             self._decide(SnapshotDue(barrier=barrier), now)
         self._send()
 
@@ -476,7 +480,7 @@ class Task:
         work = self.chain.snapshot(checkpoint, effect.barrier.options)
         frozen = self._host.precise_ms()
         self._decide(SnapshotTaken(checkpoint=checkpoint, sync_ms=frozen - begun), now)
-        self._snapshots.write(checkpoint, work, after_data=effect.after_data, frozen=frozen)
+        self._snapshots.write(effect.barrier, work, after_data=effect.after_data, frozen=frozen)
 
     def _written(self, event: SnapshotWritten | SnapshotWriteFailed) -> None:
         try:

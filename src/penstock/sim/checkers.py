@@ -37,6 +37,13 @@ class Ledger:
         """Whether a durable checkpoint has this committable in its state."""
         return any(token in metadata for metadata in reversed(self.durable.values()))
 
+    def retained(self, count: int) -> list[CheckpointId]:
+        """Those that a job which keeps `count` of them must have kept."""
+        if not self._disk.errors:
+            return sorted(self.durable)[-count:]
+        # The master may not have known for certain what it had recorded, and kept more, or an older one.
+        return [c for c in sorted(self.durable) if layout.metadata_file(self._job, c) in self._disk.files]
+
     def _on_write(self, path: str, _data: bytes) -> None:
         checkpoint = layout.number_of(layout.completed_folder(self._job), path)
         if checkpoint is None:

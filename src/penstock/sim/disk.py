@@ -24,6 +24,8 @@ class Disk:
         self.taps: list[WriteTap] = []
         self.refused: list[str] = []
         """What was to be deleted, file or folder, while the storage was out of order."""
+        self.errors = 0
+        """How many calls went wrong."""
         self.world = world
         self._faulty_until_us = 0
         self._fault_share = 0.0
@@ -61,17 +63,24 @@ class Disk:
 class SimStore:
     """`Store` of one actor."""
 
-    def __init__(self, disk: Disk, actor: Actor) -> None:
+    def __init__(self, disk: Disk, actor: Actor, root: str = "") -> None:
         self._disk = disk
         self._actor = actor
+        self._root = root
+
+    def at(self, root: str) -> SimStore:
+        """The files below another root, on the same disk."""
+        return SimStore(self._disk, self._actor, f"{root.strip('/')}/")
 
     def write(self, path: str, data: Frame) -> None:
         """Create or replace a file, all or nothing; durable when it returns."""
+        path = self._root + path
         content = bytes(memoryview(data))
         self._perform("write", path, lambda: self._disk.put(path, content))
 
     def read(self, path: str) -> bytes:
         """The whole file."""
+        path = self._root + path
         self._perform("read", path, lambda: None)
         if path not in self._disk.files:
             raise StorageError(f"{path} does not exist")
@@ -79,15 +88,18 @@ class SimStore:
 
     def list_files(self, prefix: str) -> list[str]:
         """All files below a folder, sorted."""
-        self._perform("list", prefix, lambda: None)
-        return sorted(path for path in self._disk.files if is_below(path, prefix))
+        below = self._root + prefix
+        self._perform("list", below, lambda: None)
+        return sorted(path.removeprefix(self._root) for path in self._disk.files if is_below(path, below))
 
     def delete(self, path: str) -> None:
         """Remove one file."""
+        path = self._root + path
         self._perform("delete", path, lambda: self._disk.remove(path))
 
     def delete_tree(self, prefix: str) -> None:
         """Remove a folder with all that is in it."""
+        prefix = self._root + prefix
 
         def remove_all() -> None:
             for path in [path for path in self._disk.files if is_below(path, prefix)]:
@@ -103,6 +115,7 @@ class SimStore:
         elif call == "delete":
             self._disk.refused.append(path)
         if fault is not None:
+            self._disk.errors += 1
             raise StorageError(f"cannot {call} {path}: the storage is out of order", retry=Retry.LATER)
         # A second chance to die: with the work done and nobody told.
         self._actor.used(f"{call}-done")

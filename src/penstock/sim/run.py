@@ -246,4 +246,4 @@ class Simulation:
         }
         if outcome not in keeps[checkpoint.retention]:
             return []
-        return sorted(self.ledger.durable)[-checkpoint.num_retained :]
+        return self.ledger.retained(checkpoint.num_retained)

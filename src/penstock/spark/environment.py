@@ -195,6 +195,7 @@ class Environment(Program):
             slots=slots,
             clock=clock,
             socket_folder=socket_folder,
+            storage_root=root,
             temporary_root=Path(root) if self._checkpointing is None else None,
         )
         return Job(job=job, name=name, parts=parts)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import queue
 import shutil
 import threading
 from collections import deque
@@ -9,15 +11,19 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from penstock.core.errors import InvariantError, JobCancelled, JobFailed, UserCodeError
+from penstock.core.coordinator.effects import RequestFailure
+from penstock.core.coordinator.events import RequestKind
+from penstock.core.errors import InvariantError, JobCancelled, JobFailed, SnapshotFailed, UserCodeError
 from penstock.core.ids import JobId
 from penstock.core.job.events import FailureCause, JobState
+from penstock.core.recovery.metadata import CompletedCheckpoint
 from penstock.net.zeromq import ZmqTransport
-from penstock.runtime.master import MasterDriver
+from penstock.runtime.master import MasterDriver, SnapshotRequest
 from penstock.runtime.views import JobView
 from penstock.spark.background import ThreadBackground
 from penstock.spark.clock import WallClock
 from penstock.spark.slots import SparkSlots
+from penstock.storage.files import FileStore
 
 VIEW_EVERY_MS = 100
 """How often the view is made anew while somebody may be looking."""
@@ -33,6 +39,7 @@ class MasterParts:
     slots: SparkSlots
     clock: WallClock
     socket_folder: Path
+    storage_root: str
     temporary_root: Path | None
     """The storage of a job that asked for none; goes with it."""
 
@@ -95,6 +102,74 @@ class Job:
     def cancel(self) -> None:
         """End the job without waiting for its data to be processed. Returns at once; `wait` says when it is over."""
         self._command(lambda driver: driver.cancel())
+
+    def checkpoint(self, *, timeout: float | None = None) -> int:
+        """Take a checkpoint now and wait for it; its id.
+
+        Raises:
+            SnapshotFailed: it was not taken; the job goes on.
+
+        """
+        return self._request(SnapshotRequest(kind=RequestKind.CHECKPOINT), timeout).checkpoint
+
+    def savepoint(self, directory: str | os.PathLike[str] | None = None, *, timeout: float | None = None) -> str:
+        """Take a savepoint and wait for it; the folder it lies in, below `directory`. The job goes on.
+
+        Raises:
+            SnapshotFailed: it was not taken; the job goes on.
+
+        """
+        request = SnapshotRequest(kind=RequestKind.SAVEPOINT, target=self._target(directory))
+        return self._request(request, timeout).location
+
+    def stop(
+        self,
+        *,
+        savepoint: str | os.PathLike[str] | None = None,
+        drain: bool = False,
+        timeout: float | None = None,
+    ) -> str:
+        """End the job with a savepoint, and wait for both; the folder of the savepoint, below `savepoint`.
+
+        With `drain` event time goes to its end first: windows close and operators finish, as if all data had been
+        seen. Without it the job can go on from the savepoint as if nothing had happened.
+
+        Raises:
+            SnapshotFailed: the savepoint was not taken, and the job goes on; or it was (see `savepoint`), and the job
+                did not stop as it should.
+
+        """
+        request = SnapshotRequest(kind=RequestKind.STOP, target=self._target(savepoint), drain=drain)
+        location = self._request(request, timeout).location
+        self.finish()
+        return location
+
+    def _target(self, directory: str | os.PathLike[str] | None) -> str:
+        if directory is None:
+            return f"{self._parts.storage_root}/savepoints"
+        return str(FileStore(directory).root)
+
+    def _request(self, request: SnapshotRequest, timeout: float | None) -> CompletedCheckpoint:
+        answered: queue.SimpleQueue[CompletedCheckpoint | RequestFailure] = queue.SimpleQueue()
+        if self._over.is_set():
+            raise SnapshotFailed(f"job {self.name!r} has ended")
+        self._command(lambda driver: driver.request(request, answered.put))
+        deadline = None if timeout is None else self._parts.clock.precise_ms() + 1_000 * timeout
+        while True:
+            try:
+                answer = answered.get(timeout=0.2)
+                break
+            except queue.Empty:
+                if self._over.is_set():
+                    raise SnapshotFailed(f"job {self.name!r} ended before the {request.kind.value} was done") from None
+                if deadline is not None and self._parts.clock.precise_ms() >= deadline:
+                    raise TimeoutError(f"the {request.kind.value} was not done after {timeout} s") from None
+        if isinstance(answer, RequestFailure):
+            raise SnapshotFailed(
+                f"the {request.kind.value} of job {self.name!r} failed: {answer.text or 'no reason given'}",
+                savepoint=answer.savepoint,
+            )
+        return answer
 
     def _command(self, call: Callable[[MasterDriver], None]) -> None:
         self._commands.append(call)

@@ -68,6 +68,10 @@ class FileStore:
         """The absolute path of the root."""
         return self._root
 
+    def at(self, root: str) -> FileStore:
+        """The files below another root."""
+        return FileStore(root)
+
     def write(self, path: str, data: Frame) -> None:
         """Create or replace a file, all or nothing; durable when it returns."""
         target = self._locate(path)

@@ -10,7 +10,8 @@ from penstock.ports import Frame, Store
 
 
 class SnapshotWriter:
-    """Writes the pieces of one subtask's snapshot into `folder`, as files `<prefix>-<n>`. Calls block.
+    """Writes the pieces of one subtask's snapshot into `folder` (empty: the store's root), as files `<prefix>-<n>`.
+    Calls block.
 
     Whoever makes two writers for the same folder gives them different prefixes. Pieces of at most `inline_threshold`
     bytes become no file; they travel in their handles.
@@ -20,7 +21,7 @@ class SnapshotWriter:
         if inline_threshold < 0:
             raise UsageError(f"inline_threshold is {inline_threshold}; it cannot be negative")
         self._store = store
-        self._path_start = f"{folder}/{prefix}-"
+        self._path_start = f"{folder}/{prefix}-" if folder else f"{prefix}-"
         self._inline_threshold = inline_threshold
         self._files = 0
 

@@ -57,6 +57,11 @@ def test_the_pause_is_nothing_to_manual_checkpoints_and_savepoints(request_):
     assert decider(request_).choose(JUST_COMPLETED, NOW) == request_
 
 
+def test_a_forced_request_does_not_mind_the_pause_even_if_it_is_periodic():
+    forced = Request(number=7, kind=SnapshotKind.SAVEPOINT, submitted=NOW, forced=True, periodic=True)
+    assert decider(forced).choose(JUST_COMPLETED, NOW) == forced
+
+
 def test_before_the_first_completion_there_is_no_pause():
     assert decider(PERIODIC).choose(FREE, NOW) == PERIODIC
 

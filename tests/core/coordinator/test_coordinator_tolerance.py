@@ -56,6 +56,20 @@ def test_a_success_sets_the_count_to_zero():
     assert fail(tolerance, 4) is not None
 
 
+def test_every_newer_success_does():
+    tolerance = FailureTolerance(1)
+    for checkpoint in (2, 4):
+        fail(tolerance, checkpoint - 1)
+        tolerance.succeeded(CheckpointId(checkpoint))
+    assert fail(tolerance, 5) is None
+
+
+def test_after_the_count_started_again_nothing_is_remembered_of_what_was_counted():
+    tolerance = FailureTolerance(0)
+    assert fail(tolerance, 1) is not None
+    assert fail(tolerance, 1) is not None
+
+
 def test_an_older_success_after_a_newer_one_changes_nothing():
     tolerance = FailureTolerance(1)
     tolerance.succeeded(CheckpointId(5))

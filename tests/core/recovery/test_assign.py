@@ -92,10 +92,10 @@ def test_broadcast_copies_are_dealt_round():
     assert got == [b"\x00", b"\x01", b"\x00", b"\x01", b"\x00"]
 
 
-def test_an_operator_that_the_checkpoint_does_not_know_starts_empty():
+def test_an_operator_that_the_checkpoint_does_not_know_is_left_out():
     new = OperatorId("new")
     metadata = snapshot({}, parallelism=2)
-    assert assign(metadata, graph(2, operator=new))[TaskId(V, 0)].operators == {new: ()}
+    assert assign(metadata, graph(2, operator=new))[TaskId(V, 0)].operators == {}
 
 
 def test_state_of_a_step_that_is_gone_is_an_error_that_names_it():

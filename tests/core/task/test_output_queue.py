@@ -122,6 +122,11 @@ def test_length_and_bytes_follow_the_queue():
     assert made.peek() is None
 
 
+def test_of_watermarks_that_follow_each_other_only_the_last_waits():
+    made = queue(1, Watermark(time_us=5), Watermark(time_us=4, idle=True), 2, Watermark(time_us=9))
+    assert drain(made) == [1, Watermark(time_us=5, idle=True), 2, Watermark(time_us=9)]
+
+
 def test_data_must_cost_something():
     with pytest.raises(InvariantError, match="cannot be told"):
         queue().add_data(1, 0)

@@ -287,6 +287,14 @@ def test_a_synchronous_savepoint_is_the_only_one_that_ends_the_task():
     assert EndTask() in feed(machine, complete(1))
 
 
+def test_stopped_without_drain_the_snapshot_does_not_say_that_the_task_had_finished():
+    machine = task()
+    feed(machine, DataFinished(drained=False))
+    effects = feed(machine, due(1, synchronous=True, savepoint=True))
+    assert isinstance(effects[-1], TakeSnapshot)
+    assert not effects[-1].after_data
+
+
 def test_a_second_synchronous_savepoint_is_an_error():
     machine = task()
     feed(machine, due(1, synchronous=True, savepoint=True))

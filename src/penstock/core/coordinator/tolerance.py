@@ -45,17 +45,17 @@ class FailureTolerance:
         task: TaskId | None,
     ) -> FailJob | FailTask | None:
         """A checkpoint failed; `task` is who reported the failure, None if it was the master's own."""
-        of_task = task is not None and not reason.preflight
-        if of_task and kind.is_synchronous:
+        blamed = None if reason.preflight else task
+        if blamed is not None and kind.is_synchronous:
             return FailJob(reason=reason, text=f"a task gave up the savepoint that was to stop the job: {text}")
-        if kind.is_savepoint and not of_task:
+        if kind.is_savepoint and blamed is None:
             return None
         if not self._exceeds(reason, checkpoint):
             return None
         self._start_again()
         story = f"more than {self._tolerable} checkpoints failed in a row, the last because {reason.text}: {text}"
-        if of_task and task is not None:
-            return FailTask(task=task, reason=reason, text=story)
+        if blamed is not None:
+            return FailTask(task=blamed, reason=reason, text=story)
         return FailJob(reason=reason, text=story)
 
     def _exceeds(self, reason: CheckpointFailure, checkpoint: CheckpointId) -> bool:

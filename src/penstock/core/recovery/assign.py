@@ -14,7 +14,7 @@ import msgspec
 
 from penstock.core.coordinator.graph import CheckpointGraph, CheckpointVertex
 from penstock.core.errors import UsageError
-from penstock.core.ids import OperatorId, TaskId
+from penstock.core.ids import TaskId
 from penstock.core.messages import OperatorState, TaskRestore
 from penstock.core.recovery.metadata import CheckpointMetadata, OperatorSnapshot
 
@@ -31,7 +31,12 @@ def assign(metadata: CheckpointMetadata, graph: CheckpointGraph) -> dict[TaskId,
     parallelism = {vertex.vertex: vertex.parallelism for vertex in graph.vertices}
     restores: dict[TaskId, TaskRestore] = {}
     for vertex in graph.vertices:
-        dealt = {o: _deal(metadata, o, vertex, graph.max_parallelism) for o in vertex.operators}
+        # An operator that the checkpoint does not know is left out: it starts afresh.
+        dealt = {
+            o: _deal(metadata, metadata.operators[o], vertex, graph.max_parallelism)
+            for o in vertex.operators
+            if o in metadata.operators
+        }
         for task in vertex.tasks:
             restores[task] = TaskRestore(operators={o: states[task.subtask] for o, states in dealt.items()})
     for saved in metadata.channels:
@@ -52,12 +57,9 @@ def _has_state(snapshot: OperatorSnapshot) -> bool:
 
 
 def _deal(
-    metadata: CheckpointMetadata, operator: OperatorId, vertex: CheckpointVertex, max_parallelism: int
+    metadata: CheckpointMetadata, snapshot: OperatorSnapshot, vertex: CheckpointVertex, max_parallelism: int
 ) -> list[tuple[OperatorState, ...]]:
     """The states of one operator for each of its subtasks."""
-    snapshot = metadata.operators.get(operator)
-    if snapshot is None:
-        return [()] * vertex.parallelism
     if snapshot.max_parallelism != max_parallelism:
         raise UsageError(
             f"checkpoint {metadata.checkpoint} was taken with max_parallelism {snapshot.max_parallelism}, "

@@ -48,7 +48,7 @@ def checkpoint_folder(job: JobFolder, checkpoint: CheckpointId) -> str:
 
 def metadata_file(job: JobFolder, checkpoint: CheckpointId) -> str:
     """The metadata of one checkpoint."""
-    return f"{checkpoint_folder(job, checkpoint)}/_metadata"
+    return f"{checkpoint_folder(job, checkpoint)}/{METADATA_NAME}"
 
 
 def snapshot_prefix(task: TaskId) -> str:
@@ -59,6 +59,15 @@ def snapshot_prefix(task: TaskId) -> str:
 def channel_state_file(job: JobFolder, checkpoint: CheckpointId, slot: int) -> str:
     """The in-flight data that the tasks of one slot saved."""
     return f"{checkpoint_folder(job, checkpoint)}/channels-{slot}"
+
+
+def savepoint_root(target: str, job: JobId, checkpoint: CheckpointId) -> str:
+    """The folder of one savepoint below the folder that the user named. Paths inside a savepoint are relative to it, so
+    that it can be moved."""
+    return f"{target.rstrip('/')}/savepoint-{component(job)}-{checkpoint}"
+
+
+METADATA_NAME = "_metadata"
 
 
 def shared_folder(job: JobFolder) -> str:

@@ -121,7 +121,8 @@ class TaskCheckpoints:
             case AbortNotified():
                 return self._handle_abort(event)
             case DataFinished():
-                self._data_finished = True
+                # Stopped without drain the operators have not finished: after a restore they go on.
+                self._data_finished = self._data_finished or event.drained
                 return []
             case TaskStopped():
                 self._stopped = True

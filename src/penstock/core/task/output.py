@@ -52,8 +52,8 @@ class OutputQueue(Generic[T]):
         self.queued_bytes += cost
 
     def add_element(self, element: AnyElement) -> None:
-        """Queue an element behind everything; a watermark takes the place of one that it follows. (Elements need no
-        credit: without this a reader that stands still would have watermarks gather without end.)"""
+        """Queue an element behind everything; a watermark takes the place of one that it follows. Elements need no
+        credit: without this a reader that stands still would have watermarks gather without end."""
         if isinstance(element, Watermark) and self._queue:
             last, _ = self._queue[-1]
             if isinstance(last, Watermark):

@@ -72,7 +72,7 @@ class OperatorContext:
     restored: tuple[OperatorState, ...]
     """What to start from; empty on a fresh start."""
     fresh: bool
-    """True on the very first start, when there is no checkpoint to restore from."""
+    """True when there is no checkpoint to restore from, or when the checkpoint does not know this operator."""
     reader: StateReader
     fail: Callable[[BaseException], None]
     """Fail the task because of something that happened in the background."""

@@ -1,0 +1,420 @@
+"""The master with scripted slots: what they say wrong costs them their place, and an end is an end."""
+
+from __future__ import annotations
+
+from collections import deque
+
+import pyarrow as pa
+import pytest
+
+from penstock.api.connector import End, Sink, SinkWriter, Source, SourceReader
+from penstock.api.program import Program
+from penstock.core.errors import StorageError
+from penstock.core.ids import CheckpointId, Epoch, Instant, JobId, SlotId, SlotIndex
+from penstock.core.job.events import JobState
+from penstock.core.messages import (
+    Acknowledge,
+    Cancelled,
+    CancelTasks,
+    Deploy,
+    Leave,
+    Leaving,
+    Ready,
+    Register,
+    Run,
+    TaskFailed,
+    TriggerCheckpoint,
+)
+from penstock.ports import Outcome, SlotEnded
+from penstock.runtime.links import Links
+from penstock.runtime.master import NO_EPOCH, MasterDriver, MasterPorts
+from penstock.settings import CheckpointSettings, FixedDelay, JobSettings
+from penstock.wire.codec import decode_to_slot, encode_message
+from penstock.wire.frames import Header, Kind, pack
+
+SCHEMA = pa.schema([pa.field("n", pa.int64())])
+SETTINGS = JobSettings(
+    parallelism=2,
+    checkpoint=CheckpointSettings(interval_ms=100),
+    restart=FixedDelay(attempts=10, delay_ms=0),
+)
+
+
+class NoReader(SourceReader):
+    def poll(self, max_rows, now_ms):
+        return End()
+
+    def snapshot(self):
+        return []
+
+
+class NoSource(Source):
+    @property
+    def schema(self):
+        return SCHEMA
+
+    def splits(self, parallelism):
+        return []
+
+    def open(self, splits):
+        return NoReader()
+
+
+class NotingSink(Sink):
+    def __init__(self, name, ended):
+        self._name = name
+        self._ended = ended
+
+    @property
+    def name(self):
+        return self._name
+
+    def writer(self, context) -> SinkWriter:
+        raise NotImplementedError
+
+    def commit(self, committables):
+        raise NotImplementedError
+
+    def end(self, job):
+        self._ended.append((self._name, job))
+        if self._name == "broken":
+            raise OSError("the target is gone")
+
+
+class Wires:
+    """A transport that leads to the slots that the test plays."""
+
+    def __init__(self):
+        self.to_master = []
+        self.to_slots = {}
+
+    def connect(self, peer, address):
+        raise AssertionError("slots call the master, not the other way round")
+
+    def disconnect(self, peer):
+        pass
+
+    def send(self, peer, frames):
+        self.to_slots.setdefault(peer, []).append([bytes(frame) for frame in frames])
+
+    def receive(self):
+        arrived, self.to_master = self.to_master, []
+        return arrived
+
+
+class SlotWire:
+    """The same network from the side of one slot."""
+
+    def __init__(self, wires, name):
+        self._wires = wires
+        self._name = name
+
+    def connect(self, peer, address):
+        pass
+
+    def send(self, peer, frames):
+        self._wires.to_master.append((self._name, list(frames)))
+
+    def receive(self):
+        return [("master", frames) for frames in self._wires.to_slots.pop(self._name, [])]
+
+
+class Held:
+    """Background work of which each look gets at most `pieces` done, in the end all."""
+
+    def __init__(self):
+        self.pieces = 1_000
+        self._waiting = deque()
+
+    def submit(self, work, done):
+        self._waiting.append((work, done))
+
+    def collect(self):
+        for _ in range(min(self.pieces, len(self._waiting))):
+            work, done = self._waiting.popleft()
+            try:
+                outcome = Outcome(value=work())
+            except Exception as error:  # noqa: BLE001  # as a real one would
+                outcome = Outcome(error=error)
+            done(outcome)
+
+
+class Files(dict):
+    """A store in memory."""
+
+    failing = False
+
+    def write(self, path, data):
+        self[path] = bytes(data)
+
+    def read(self, path):
+        return self[path]
+
+    def list_files(self, prefix):
+        return sorted(path for path in self if path.startswith(f"{prefix}/"))
+
+    def delete(self, path):
+        self.pop(path, None)
+
+    def delete_tree(self, prefix):
+        if self.failing:
+            raise StorageError("the disk is gone")
+        for path in self.list_files(prefix):
+            del self[path]
+
+
+class Cluster:
+    """Where slots come from: the test plays them."""
+
+    def __init__(self):
+        self.started = []
+        self.stopped = []
+        self.news = []
+
+    def start(self, slot):
+        self.started.append(slot)
+
+    def stop(self, slot):
+        self.stopped.append(slot)
+
+    def ended(self):
+        news, self.news = self.news, []
+        return news
+
+
+class Clock:
+    def now(self):
+        return Instant(0)
+
+    def precise_ms(self):
+        return 0.0
+
+
+class Slot:
+    """A slot played by the test."""
+
+    def __init__(self, wires, slot):
+        self.slot = slot
+        self.heard = []
+        self.links = Links(SlotWire(wires, str(slot)), on_packet=self._on_packet, on_broken=lambda peer, text: None)
+
+    def _on_packet(self, peer, packet):
+        if packet.header.kind is Kind.CONTROL:
+            self.heard.append(decode_to_slot(packet.payload))
+
+    def say(self, message):
+        self.links.send("master", Kind.CONTROL, encode_message(message), epoch=NO_EPOCH)
+
+    def register(self):
+        self.say(Register(slot=self.slot, host="h", pid=1, ipc_address="ipc", tcp_address=None))
+        return self
+
+    def hears(self):
+        self.links.receive(Instant(0))
+        heard, self.heard = self.heard, []
+        return heard
+
+
+class Stage:
+    """A master of a job with two slots."""
+
+    def __init__(self, settings=SETTINGS):
+        self.time = 1_000
+        self.wires, self.background, self.store, self.cluster = Wires(), Held(), Files(), Cluster()
+        self.ended = []
+        program = Program(settings)
+        stream = program.read(NoSource())
+        stream.write(NotingSink("broken", self.ended))
+        stream.write(NotingSink("sound", self.ended))
+        self.driver = MasterDriver(
+            job=JobId("job"),
+            plan=program.plan(),
+            settings=settings,
+            ports=MasterPorts(
+                clock=Clock(),
+                transport=self.wires,
+                background=self.background,
+                store=self.store,
+                slots=self.cluster,
+            ),
+            draws=(0.9,),
+        )
+        self.driver.start(Instant(self.time))
+
+    def turn(self, times=3):
+        for _ in range(times):
+            self.driver.turn(Instant(self.time))
+            self.driver.validate()
+
+    def slot(self, number, incarnation=1):
+        return Slot(self.wires, SlotId(SlotIndex(number), incarnation))
+
+    def running(self):
+        """Both slots, after they have been told to run."""
+        slots = [self.slot(0).register(), self.slot(1).register()]
+        self.turn()
+        for slot in slots:
+            assert [type(message) for message in slot.hears()] == [Deploy]
+            slot.say(Ready(slot=slot.slot, epoch=Epoch(1)))
+        self.turn()
+        for slot in slots:
+            assert slot.hears() == [Run(epoch=Epoch(1))]
+        return slots
+
+    @property
+    def state(self):
+        return self.driver.view().state
+
+
+@pytest.fixture
+def stage():
+    return Stage()
+
+
+# --- slots that cannot be trusted ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("payload", [b"", b"\xc1", encode_message(Run(epoch=Epoch(1))), b"\x91" * 10_000])
+def test_a_slot_that_cannot_be_understood_is_stopped_and_replaced(stage, payload):
+    first, second = stage.running()
+    first.links.send("master", Kind.CONTROL, payload, epoch=NO_EPOCH)
+    stage.turn()
+    assert stage.cluster.stopped == [first.slot]
+    assert stage.cluster.started[-1] == SlotId(SlotIndex(0), 2)
+    assert second.hears() == [CancelTasks(epoch=Epoch(1))]
+    assert "could not be read" in stage.driver.view().failures[0].text
+
+
+def test_a_slot_whose_words_were_lost_is_stopped_and_replaced(stage):
+    first, _ = stage.running()
+    header = Header(sequence=9, epoch=NO_EPOCH, kind=Kind.CONTROL)
+    stage.wires.to_master.append((str(first.slot), pack(header, b"never looked at")))
+    stage.turn()
+    assert stage.cluster.stopped == [first.slot]
+    assert "packets" in stage.driver.view().failures[0].text
+
+
+@pytest.mark.parametrize("frames", [[], [b"one"], [b"\xc1", b"\xc1"]])
+def test_a_stranger_who_talks_nonsense_changes_nothing(stage, frames):
+    stage.running()
+    stage.wires.to_master.append(("slot-9.9.9", frames))
+    stage.turn()
+    assert stage.state is JobState.RUNNING
+    assert stage.cluster.stopped == []
+
+
+def test_a_process_of_an_incarnation_that_was_given_up_is_sent_away(stage):
+    first, _ = stage.running()
+    stage.cluster.news.append(SlotEnded(first.slot, "killed"))
+    stage.turn()
+    late = stage.slot(0).register()
+    stage.turn()
+    assert late.hears() == [Leave()]
+
+
+def test_a_failure_of_an_attempt_that_is_over_fails_nothing(stage):
+    first, second = stage.running()
+    failure = TaskFailed(
+        slot=first.slot, epoch=Epoch(1), task=stage.driver._plan.tasks[0], operator="o", error="bad luck"
+    )
+    first.say(failure)
+    stage.turn()
+    for slot in (first, second):
+        slot.say(Cancelled(slot=slot.slot, epoch=Epoch(1)))
+    second.say(failure)
+    stage.turn()
+    assert [f.text for f in stage.driver.view().failures] == ["bad luck"]
+    assert [type(message) for message in first.hears()] == [CancelTasks, Deploy]
+
+
+# --- deployment ------------------------------------------------------------------------------------------------------
+
+
+def waiting_for_storage(stage):
+    """The slots of a failed attempt, clean again, while storage has not said whether a checkpoint is complete."""
+    slots = stage.running()
+    stage.time += 200
+    stage.turn()
+    stage.background.pieces = 1
+    tasks = stage.driver._plan.tasks
+    for task in tasks:
+        ack = Acknowledge(job=JobId("job"), epoch=Epoch(1), task=task, checkpoint=CheckpointId(1), state=None)
+        slots[task.subtask].say(ack)
+    stage.turn(1)
+    stage.background.pieces = 0
+    assert "job/chk-1/_metadata" in stage.store
+    slots[0].say(TaskFailed(slot=slots[0].slot, epoch=Epoch(1), task=tasks[0], operator="o", error="bad luck"))
+    stage.turn()
+    for slot in slots:
+        assert slot.hears()[-1] == CancelTasks(epoch=Epoch(1))
+        slot.say(Cancelled(slot=slot.slot, epoch=Epoch(1)))
+    stage.turn()
+    assert stage.state is JobState.DEPLOYING
+    return slots
+
+
+def test_nothing_is_deployed_before_it_is_certain_which_checkpoint_is_the_newest(stage):
+    slots = waiting_for_storage(stage)
+    assert [slot.hears() for slot in slots] == [[], []]
+    stage.background.pieces = 1
+    stage.turn()
+    for slot in slots:
+        (deploy,) = slot.hears()
+        assert (deploy.epoch, deploy.restored_checkpoint) == (2, 1)
+
+
+def test_nothing_is_deployed_when_the_job_was_cancelled_meanwhile(stage):
+    slots = waiting_for_storage(stage)
+    stage.driver.cancel()
+    stage.background.pieces = 1
+    stage.turn(5)
+    assert [slot.hears() for slot in slots] == [[Leave()], [Leave()]]
+
+
+def test_a_checkpoint_is_triggered_when_its_time_has_come_and_the_id_is_durable(stage):
+    slots = stage.running()
+    stage.background.pieces = 0
+    stage.time += 200
+    stage.turn()
+    assert slots[0].hears() == []
+    stage.background.pieces = 1
+    stage.turn()
+    (trigger,) = slots[0].hears()
+    assert isinstance(trigger, TriggerCheckpoint)
+    assert stage.store.list_files("job/counter") != []
+
+
+# --- the end ---------------------------------------------------------------------------------------------------------
+
+
+def cancelled(stage):
+    slots = stage.running()
+    stage.driver.cancel()
+    stage.turn()
+    for slot in slots:
+        assert slot.hears() == [Leave()]
+        slot.say(Leaving(slot=slot.slot))
+        stage.cluster.news.append(SlotEnded(slot.slot, None))
+    stage.turn()
+
+
+def test_a_job_has_ended_when_its_slots_are_gone_and_everything_is_cleaned_up(stage):
+    stage.store.write("job/inputs/x", b"")
+    stage.store.write("job-2/inputs/x", b"")
+    cancelled(stage)
+    assert stage.driver.outcome is JobState.CANCELLED
+    assert list(stage.store) == ["job-2/inputs/x"]
+    assert stage.driver.turn(Instant(stage.time)) is None
+
+
+def test_a_sink_that_cannot_end_does_not_keep_the_others_and_the_files_from_being_cleaned_up(stage):
+    cancelled(stage)
+    assert stage.ended == [("broken", "job"), ("sound", "job")]
+    assert stage.driver.outcome is JobState.CANCELLED
+    assert list(stage.store) == []
+
+
+def test_files_that_cannot_be_deleted_do_not_keep_the_job_from_ending(stage):
+    stage.store.failing = True
+    cancelled(stage)
+    assert stage.driver.outcome is JobState.CANCELLED

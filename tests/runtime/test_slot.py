@@ -1,0 +1,532 @@
+"""A slot between a scripted master and a scripted peer: nothing that they say, and no task, ends its loop."""
+
+from __future__ import annotations
+
+from collections import deque
+
+import cloudpickle
+import polars as pl
+import pyarrow as pa
+import pytest
+
+from penstock.api.connector import End, Pause, Sink, SinkWriter, Source, SourceReader
+from penstock.api.program import Program
+from penstock.api.steps import WhereStep
+from penstock.core.elements import Barrier, EndOfPartition, Watermark
+from penstock.core.ids import CheckpointId, Epoch, Instant, JobId, SlotId, SlotIndex
+from penstock.core.messages import (
+    Acknowledge,
+    Cancelled,
+    CancelTasks,
+    Credit,
+    Deploy,
+    Heartbeat,
+    Leave,
+    Leaving,
+    PeerAddress,
+    Ready,
+    Register,
+    Run,
+    TaskFailed,
+    TriggerCheckpoint,
+)
+from penstock.ports import Outcome
+from penstock.runtime.links import Links
+from penstock.runtime.slot import MASTER, NO_EPOCH, SlotAddress, SlotDriver, SlotPorts
+from penstock.settings import JobSettings, NetworkSettings, SlotSettings
+from penstock.wire.codec import BatchCodec, decode_element, decode_to_master, encode_element, encode_message
+from penstock.wire.frames import Channel, Header, Kind, pack
+
+SCHEMA = pa.schema([pa.field("n", pa.int64())])
+SLOT = SlotId(SlotIndex(0), 1)
+PEER = SlotId(SlotIndex(1), 1)
+WINDOW = 640
+SETTINGS = JobSettings(
+    parallelism=2,
+    network=NetworkSettings(channel_bytes=WINDOW, output_bytes=WINDOW, batch_bytes=WINDOW),
+    slot=SlotSettings(heartbeat_interval_ms=100, heartbeat_timeout_ms=2_500),
+)
+
+
+def rows(*values):
+    return pa.record_batch([pa.array(values, pa.int64())], schema=SCHEMA)
+
+
+SCRIPT = deque()
+"""What the source of the slot under test gives; a plan is pickled on its way, so it cannot carry the script itself."""
+WRITTEN = []
+OPENED = []
+
+
+class ScriptReader(SourceReader):
+    def poll(self, max_rows, now_ms):
+        return SCRIPT.popleft() if SCRIPT else Pause(50)
+
+    def snapshot(self):
+        return []
+
+
+class ScriptSource(Source):
+    @property
+    def schema(self):
+        return SCHEMA
+
+    def splits(self, parallelism):
+        return []
+
+    def open(self, splits):
+        if OPENED == ["refuse"]:
+            raise OSError("the source cannot be reached")
+        OPENED.append("source")
+        return ScriptReader()
+
+
+class ListWriter(SinkWriter):
+    def write(self, batch):
+        WRITTEN.extend(batch.column(0).to_pylist())
+
+    def prepare(self, checkpoint):
+        return list
+
+
+class ListSink(Sink):
+    def writer(self, context):
+        OPENED.append("writer")
+        return ListWriter()
+
+    def commit(self, committables):
+        pass
+
+
+def plan(step=None):
+    """source ═in turn═► step → sink; with `step` instead of a harmless one."""
+    program = Program(SETTINGS)
+    stream = program.read(ScriptSource()).rebalance().where("n > 0")
+    stream.write(ListSink())
+    made = program.plan()
+    if step is not None:
+        object.__setattr__(made.vertices[1].operators[0], "step", step)
+    return made
+
+
+class Hub:
+    """A network in which every message arrives at once."""
+
+    def __init__(self):
+        self.inboxes = {}
+
+    def join(self, name):
+        self.inboxes[name] = []
+        return Wire(self, name)
+
+
+class Wire:
+    def __init__(self, hub, name):
+        self._hub = hub
+        self._name = name
+
+    def connect(self, peer, address):
+        if address == "nowhere":
+            raise OSError("no such address")
+
+    def disconnect(self, peer):
+        pass
+
+    def send(self, peer, frames):
+        if peer in self._hub.inboxes:
+            self._hub.inboxes[peer].append((self._name, [bytes(memoryview(frame)) for frame in frames]))
+
+    def receive(self):
+        arrived, self._hub.inboxes[self._name] = self._hub.inboxes[self._name], []
+        return arrived
+
+
+class Instantly:
+    """Background work that is done as soon as somebody looks."""
+
+    def __init__(self):
+        self._waiting = deque()
+
+    def submit(self, work, done):
+        self._waiting.append((work, done))
+
+    def collect(self):
+        while self._waiting:
+            work, done = self._waiting.popleft()
+            try:
+                outcome = Outcome(value=work())
+            except Exception as error:  # noqa: BLE001  # as a real one would
+                outcome = Outcome(error=error)
+            done(outcome)
+
+
+class Clock:
+    time = 1_000
+
+    def now(self):
+        return Instant(self.time)
+
+    def precise_ms(self):
+        return float(self.time)
+
+
+class Other:
+    """A process that the test plays: the master or a peer."""
+
+    def __init__(self, hub, name):
+        self.wire = hub.join(name)
+        self.packets = []
+        self.links = Links(
+            self.wire, on_packet=lambda peer, packet: self.packets.append(packet), on_broken=lambda peer, text: None
+        )
+
+    def hear(self):
+        self.links.receive(Instant(0))
+        packets, self.packets = self.packets, []
+        return packets
+
+
+class Stage:
+    """The slot under test, its master and its peer."""
+
+    def __init__(self):
+        self.hub = Hub()
+        self.clock = Clock()
+        self.master = Other(self.hub, MASTER)
+        self.peer = Other(self.hub, str(PEER))
+        self.driver = SlotDriver(
+            SLOT,
+            job=JobId("job"),
+            settings=SETTINGS,
+            ports=SlotPorts(clock=self.clock, transport=self.hub.join(str(SLOT)), background=Instantly(), store=None),
+            address=SlotAddress(host="here", pid=1, ipc_address="ipc"),
+            master_address="ipc",
+        )
+
+    def turn(self, times=3):
+        for _ in range(times):
+            deadline = self.driver.turn(self.clock.now())
+            self.driver.validate()
+        return deadline
+
+    def order(self, *messages):
+        """What the slot answers to what the master says, heartbeats aside."""
+        for message in messages:
+            self.master.links.send(str(SLOT), Kind.CONTROL, encode_message(message), epoch=NO_EPOCH)
+        self.turn()
+        return self.answers()
+
+    def answers(self):
+        heard = [decode_to_master(p.payload) for p in self.master.hear() if p.header.kind is Kind.CONTROL]
+        return [message for message in heard if not isinstance(message, Heartbeat)]
+
+    def deploy(self, epoch=1, **changes):
+        values = {
+            "epoch": Epoch(epoch),
+            "job": JobId("job"),
+            "plan": cloudpickle.dumps(plan()),
+            "tasks": plan().tasks_of_slot(0),
+            "peers": tuple(
+                PeerAddress(slot=slot, host="here", ipc_address="ipc", tcp_address=None) for slot in (SLOT, PEER)
+            ),
+            "restored_checkpoint": None,
+            "restore": {},
+            "first_checkpoint": CheckpointId(1),
+        }
+        return Deploy(**{**values, **changes})
+
+    def run(self, epoch=1):
+        self.order(self.deploy(epoch), Run(epoch=Epoch(epoch)))
+        self.peer.hear()
+        return self
+
+    def from_peer(self, kind, payload, *, epoch=1, channel=None, cost=0):
+        """What the slot tells the master after the peer has said this."""
+        self.peer.links.send(str(SLOT), kind, payload, epoch=Epoch(epoch), channel=channel, cost=cost)
+        self.turn()
+        return self.answers()
+
+    def credit(self, granted, *, edge=0, upstream=0, downstream=1):
+        key = {"edge": edge, "upstream": upstream, "downstream": downstream}
+        return self.from_peer(Kind.CREDIT, encode_message(Credit(epoch=Epoch(1), bytes_granted=granted, **key)))
+
+    def batch(self, *values, channel=(0, 1, 0), **changes):
+        payload = BatchCodec(SCHEMA).encode(rows(*values))
+        return self.from_peer(Kind.BATCH, payload, channel=Channel(*channel), cost=8 * len(values), **changes)
+
+
+@pytest.fixture
+def stage():
+    for shared in (SCRIPT, WRITTEN, OPENED):
+        shared.clear()
+    return Stage()
+
+
+# --- the master ------------------------------------------------------------------------------------------------------
+
+
+def test_a_slot_calls_in_first_of_all(stage):
+    stage.turn(1)
+    (registered,) = stage.answers()
+    assert registered == Register(slot=SLOT, host="here", pid=1, ipc_address="ipc", tcp_address=None)
+
+
+def test_a_slot_is_ready_when_its_tasks_are_open_and_reads_nothing_before_it_is_told_to_run(stage):
+    SCRIPT.append(rows(1))
+    stage.turn()
+    stage.answers()
+    assert stage.order(stage.deploy()) == [Ready(slot=SLOT, epoch=Epoch(1))]
+    assert sorted(OPENED) == ["source", "writer"]
+    assert len(SCRIPT) == 1
+    stage.order(Run(epoch=Epoch(1)))
+    assert len(SCRIPT) == 0
+    assert WRITTEN == [1]
+
+
+def test_an_older_deployment_is_ignored(stage):
+    stage.run(epoch=2)
+    assert stage.order(stage.deploy(1)) == []
+    assert len(OPENED) == 2
+
+
+def test_a_cancelled_slot_has_no_tasks_and_says_so(stage):
+    stage.run()
+    assert stage.order(CancelTasks(epoch=Epoch(1))) == [Cancelled(slot=SLOT, epoch=Epoch(1))]
+    SCRIPT.append(rows(1))
+    stage.turn()
+    assert WRITTEN == []
+
+
+def test_a_slot_leaves_as_told(stage):
+    stage.run()
+    assert stage.order(Leave()) == [Leaving(slot=SLOT)]
+    assert (stage.driver.left, stage.driver.error) == (True, None)
+
+
+def test_a_slot_that_does_not_hear_of_its_master_leaves(stage):
+    stage.run()
+    stage.clock.time += 2_499
+    stage.turn()
+    assert not stage.driver.left
+    stage.clock.time += 1
+    stage.turn()
+    assert stage.driver.left
+    assert "not heard of" in stage.driver.error
+
+
+@pytest.mark.parametrize("payload", [b"", b"\xc1\xc1", encode_message(Leaving(slot=SLOT)), b"\x91" * 10_000])
+def test_a_slot_whose_master_cannot_be_understood_leaves(stage, payload):
+    stage.run()
+    stage.master.links.send(str(SLOT), Kind.CONTROL, payload, epoch=NO_EPOCH)
+    stage.turn()
+    assert stage.driver.left
+    assert "the link to the master broke" in stage.driver.error
+
+
+def test_orders_for_tasks_of_another_attempt_are_ignored(stage):
+    stage.run(epoch=2)
+    task = plan().tasks_of_slot(0)[0]
+    old = TriggerCheckpoint(epoch=Epoch(1), task=task, checkpoint=CheckpointId(1), timestamp=Instant(0))
+    assert stage.order(old) == []
+    new = TriggerCheckpoint(epoch=Epoch(2), task=task, checkpoint=CheckpointId(1), timestamp=Instant(0))
+    assert [type(answer) for answer in stage.order(new)] == [Acknowledge]
+
+
+# --- deployments that fail -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"plan": b"not a plan"},
+        {"restore": {str(plan().tasks_of_slot(0)[0]): b"\xc1"}},
+        {"peers": (PeerAddress(slot=PEER, host="there", ipc_address=None, tcp_address=None),)},
+        {"peers": (PeerAddress(slot=PEER, host="here", ipc_address="nowhere", tcp_address=None),)},
+    ],
+    ids=["plan", "state", "peer without an address", "peer out of reach"],
+)
+def test_a_deployment_that_cannot_be_done_fails_the_attempt_and_the_next_one_is_done(stage, changes):
+    stage.turn()
+    stage.answers()
+    (failed,) = stage.order(stage.deploy(1, **changes))
+    assert isinstance(failed, TaskFailed)
+    assert failed.epoch == 1
+    assert stage.order(stage.deploy(2)) == [Ready(slot=SLOT, epoch=Epoch(2))]
+
+
+def test_when_one_task_cannot_be_opened_none_is(stage):
+    """Tasks are opened in the order of the plan: the source first. What came after it would never be closed."""
+    OPENED.append("refuse")
+    stage.turn()
+    stage.answers()
+    (failed,) = stage.order(stage.deploy())
+    assert "cannot be reached" in failed.error
+    assert OPENED == ["refuse"]
+
+
+# --- the peer --------------------------------------------------------------------------------------------------------
+
+
+def test_records_of_a_peer_are_processed_and_their_credit_is_given_back(stage):
+    stage.run()
+    assert stage.batch(1, -2, 3) == []
+    assert WRITTEN == [1, 3]
+    assert [p.header.kind for p in stage.peer.hear()] == [Kind.CREDIT]
+
+
+def test_records_go_to_a_peer_when_it_has_granted_credit(stage):
+    SCRIPT.extend([rows(1), rows(2)])
+    stage.run()
+    assert WRITTEN == [1]
+    stage.credit(WINDOW)
+    (packet,) = stage.peer.hear()
+    assert BatchCodec(SCHEMA).decode(packet.payload).column(0).to_pylist() == [2]
+    assert packet.header.cost == 8
+
+
+@pytest.mark.parametrize("epoch", [0, 2])
+def test_packets_of_another_attempt_are_dropped(stage, epoch):
+    stage.run()
+    assert stage.batch(1, epoch=epoch) == []
+    assert WRITTEN == []
+
+
+def broken_by(answers):
+    """The text of the only answer, which must be that a link broke."""
+    (failed,) = answers
+    assert isinstance(failed, TaskFailed)
+    assert failed.error.startswith(f"LinkBroken: the link to {PEER} broke: ")
+    return failed.error
+
+
+@pytest.mark.parametrize(
+    ("kind", "payload", "channel"),
+    [
+        (Kind.CREDIT, b"\xc1", None),
+        (Kind.CREDIT, b"", None),
+        (Kind.BATCH, b"no batch", Channel(0, 1, 0)),
+        (Kind.BATCH, b"", Channel(0, 1, 0)),
+        (Kind.ELEMENT, b"\xc1", Channel(0, 1, 0)),
+        (Kind.ELEMENT, encode_message(Leaving(slot=PEER)), Channel(0, 1, 0)),
+    ],
+)
+def test_what_cannot_be_read_breaks_the_link_and_the_loop_goes_on(stage, kind, payload, channel):
+    stage.run()
+    assert "could not be read" in broken_by(stage.from_peer(kind, payload, channel=channel))
+    assert not stage.driver.left
+    assert stage.order(stage.deploy(2)) == [Ready(slot=SLOT, epoch=Epoch(2))]
+
+
+@pytest.mark.parametrize("channel", [(0, 1, 1), (0, 7, 0), (99, 1, 0)])
+def test_an_item_in_a_channel_that_nobody_reads_breaks_the_link(stage, channel):
+    stage.run()
+    assert "which no task of" in broken_by(stage.batch(1, channel=channel))
+
+
+@pytest.mark.parametrize("key", [{"edge": 99}, {"edge": -1}, {"upstream": 1}, {"downstream": 7}])
+def test_credit_for_a_channel_that_nobody_writes_breaks_the_link(stage, key):
+    stage.run()
+    assert "which no task of" in broken_by(stage.credit(8, **key))
+
+
+@pytest.mark.parametrize("granted", [0, -8, WINDOW + 1])
+def test_credit_that_cannot_be_breaks_the_link(stage, granted):
+    stage.run()
+    assert f"credit of {granted} bytes" in broken_by(stage.credit(granted))
+
+
+def test_an_item_behind_the_end_of_its_channel_breaks_the_link(stage):
+    stage.run()
+    stage.from_peer(Kind.ELEMENT, encode_element(EndOfPartition()), channel=Channel(0, 1, 0))
+    assert "after its end" in broken_by(stage.batch(1))
+
+
+def test_lost_packets_break_the_link(stage):
+    stage.run()
+    stage.hub.inboxes[str(SLOT)].append(
+        (str(PEER), pack(Header(sequence=3, epoch=Epoch(1), kind=Kind.CREDIT), b"never looked at"))
+    )
+    stage.turn()
+    assert "3 packets" in broken_by(stage.answers())
+
+
+def test_a_stranger_cannot_break_anything(stage):
+    stage.run()
+    stage.hub.inboxes[str(SLOT)].append(("slot-9.9.9", [b"nonsense"]))
+    stage.turn()
+    assert stage.answers() == []
+
+
+def test_what_a_peer_still_sends_when_the_attempt_has_ended_here_is_ignored(stage):
+    stage.run()
+    stage.order(CancelTasks(epoch=Epoch(1)))
+    assert stage.batch(1) == []
+    assert stage.credit(8) == []
+    assert stage.from_peer(Kind.CREDIT, b"\xc1") == []
+
+
+# --- the tasks -------------------------------------------------------------------------------------------------------
+
+
+def test_a_task_that_raises_fails_the_attempt_and_nothing_goes_on(stage):
+    SCRIPT.extend([rows(1), "no batch", rows(3)])
+    stage.turn()
+    stage.answers()
+    ready, failed = stage.order(stage.deploy(), Run(epoch=Epoch(1)))
+    assert (type(ready), type(failed)) == (Ready, TaskFailed)
+    assert failed.task == plan().tasks_of_slot(0)[0]
+    stage.turn()
+    assert list(SCRIPT) == [rows(3)]
+
+
+def test_records_that_cannot_be_sent_fail_the_attempt_and_not_the_loop(stage):
+    """What does not fit the stream's schema is found when credit comes, outside of any step."""
+    wrong = pa.schema([pa.field("other", pa.string())])
+    made = plan(WhereStep(condition=pl.lit(value=True), schema=SCHEMA))
+    object.__setattr__(made.vertices[0].operators[0].step, "source", WrongSource(wrong))
+    SCRIPT.extend([rows(1), rows(2)])
+    stage.turn()
+    stage.answers()
+    stage.order(stage.deploy(plan=cloudpickle.dumps(made)), Run(epoch=Epoch(1)))
+    (failed,) = stage.credit(WINDOW)
+    assert "InvariantError" in failed.error
+    assert failed.task.vertex == made.vertices[0].vertex
+    assert not stage.driver.left
+
+
+class WrongSource(ScriptSource):
+    """Says one schema to those who plan, and another to those who read."""
+
+    def __init__(self, schema):
+        self._answers = [schema]
+
+    @property
+    def schema(self):
+        return self._answers.pop() if self._answers else SCHEMA
+
+
+def test_a_barrier_goes_to_local_and_remote_readers_alike(stage):
+    stage.run()
+    stage.credit(WINDOW)
+    task = plan().tasks_of_slot(0)[0]
+    order = TriggerCheckpoint(epoch=Epoch(1), task=task, checkpoint=CheckpointId(1), timestamp=Instant(0))
+    stage.order(order)
+    expected = Barrier(checkpoint=CheckpointId(1), timestamp=Instant(0))
+    assert [decode_element(p.payload) for p in stage.peer.hear() if p.header.kind is Kind.ELEMENT] == [expected]
+    (acknowledged,) = stage.from_peer(Kind.ELEMENT, encode_element(expected), channel=Channel(0, 1, 0))
+    assert acknowledged.task == plan().tasks_of_slot(0)[1]
+
+
+def test_a_slot_with_nothing_to_do_asks_for_its_next_turn_in_the_future(stage):
+    SCRIPT.append(rows(1))
+    stage.run()
+    stage.from_peer(Kind.ELEMENT, encode_element(Watermark(time_us=1)), channel=Channel(0, 1, 0))
+    assert stage.turn() > stage.clock.now()
+
+
+def test_a_source_at_its_end_is_reported(stage):
+    SCRIPT.append(End())
+    stage.turn()
+    stage.answers()
+    answers = stage.order(stage.deploy(), Run(epoch=Epoch(1)))
+    assert [type(answer).__name__ for answer in answers] == ["Ready", "DataEnded"]
