@@ -50,6 +50,9 @@ def test_names_are_case_sensitive():
         ("price > 1; drop table x", "'price > 1; DROP TABLE x' in 'price > 1; drop table x'"),
         ("name like ok", "'ok' in 'name like ok'"),
         ("floor(price, 1) = 1", "'FLOOR(price, 1)' in 'floor(price, 1) = 1'"),
+        ("round(price, -1) = 1", "'-1' in 'round(price, -1) = 1'"),
+        ("price is ok", "'price IS ok' in 'price is ok'"),
+        ("name like 'a' escape 'xy'", "\"name LIKE 'a' ESCAPE 'xy'\" in \"name like 'a' escape 'xy'\""),
         ("ts + interval 1 month > ts", "\"INTERVAL '1' MONTH\" in 'ts + interval 1 month > ts'"),
     ],
 )
@@ -86,7 +89,15 @@ def test_what_is_no_expression_is_refused(text):
         ("big > 1", "uint64 and int do not go together"),
         ("price in (1, 'x')", "bigint and string do not go together"),
         ("coalesce(price, name) = 1", "bigint and string do not go together"),
-        ("tags = tags", "which is not supported"),
+        ("tags = tags", "compares list(int32), which is not supported"),
+        ("tags in (tags)", "compares list(int32), which is not supported"),
+        ("greatest(tags, tags) = tags", "compares list(int32), which is not supported"),
+        ("cast(tags as int) = 1", "list(int32) cannot be cast to int"),
+        ("cast(name as binary) = name", "string cannot be cast to binary"),
+        ("cast(ts as boolean)", "timestamp cannot be cast to boolean"),
+        ("cast(price as interval day) = 1", "is not supported: interval day is no type known here"),
+        ("*", "'*' is not an expression"),
+        ("select price", "is a query where an expression is needed"),
         ("name + 1 = 2", "'name' in 'name + 1 = 2' is string where a number is needed"),
         ("cost + 1 = 2", "'cost' in 'cost + 1 = 2' is decimal(10, 2) where a number is needed"),
         ("upper(price) = 'X'", "'price' in \"upper(price) = 'X'\" is bigint where string is needed"),
@@ -149,6 +160,13 @@ def test_unsigned_columns_are_read_as_the_next_wider_type():
     assert compiled.columns[0].field.type == pa.int64()
     frame = pl.DataFrame({"small": [255], "wide": [2**32 - 1]}, schema={"small": pl.UInt8, "wide": pl.UInt32})
     assert frame.select(compiled.expr).item() == 2**32 + 254
+
+
+def test_a_dictionary_column_is_read_as_its_texts():
+    schema = pa.schema([("kind", pa.dictionary(pa.int32(), pa.string()))])
+    expr = compile_expression("upper(kind) = 'BID'", schema, argument="condition")
+    batch = pa.record_batch([pa.array(["bid", "ask"]).dictionary_encode()], schema=schema)
+    assert pl.from_arrow(batch).select(expr).to_series().to_list() == [True, False]
 
 
 # --- names of columns ------------------------------------------------------------------------------------------------

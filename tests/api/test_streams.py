@@ -233,9 +233,28 @@ def test_a_watermark_is_exact(bids, last_step):
     assert last_step(made) == WatermarkStep(column="ts", delay_us=1_500_000, idle_after_ms=120_000)
 
 
-def test_event_time_must_be_a_timestamp_of_microseconds(program, make_source, bids):
-    with pytest.raises(UsageError, match="column 'price' is of type int64, event time must be timestamp"):
-        bids.watermark("price")
+@pytest.mark.parametrize(
+    ("column", "conversion"),
+    [
+        ("n", 'n="timestamp_millis(n)"'),
+        ("d", 'd="CAST(d AS TIMESTAMP)"'),
+        ("s", 's=pl.col("s").str.to_datetime("%Y-%m-%dT%H:%M:%S", time_zone="UTC")'),
+    ],
+)
+def test_event_time_must_be_a_timestamp_and_the_hint_converts(program, make_source, column, conversion):
+    stream = program.read(make_source("odd", "n bigint, d date, s string"))
+    with pytest.raises(UsageError) as caught:
+        stream.watermark(column)
+    assert f"column {column!r} is of type" in caught.value.message
+    assert caught.value.hint == f"convert it first: .with_columns({conversion})"
+    name, _, written = conversion.partition("=")
+    expression = (
+        pl.col("s").str.to_datetime("%Y-%m-%dT%H:%M:%S", time_zone="UTC") if name == "s" else written.strip('"')
+    )
+    stream.with_columns(**{name: expression}).watermark(name)
+
+
+def test_event_time_must_be_in_microseconds(program, make_source):
     source = make_source("nanos")
     source._schema = pa.schema([("ts", pa.timestamp("ns"))])
     nanos = program.read(source)

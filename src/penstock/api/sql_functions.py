@@ -9,7 +9,7 @@ from polars.exceptions import PolarsError
 from sqlglot import exp
 
 from penstock.api.sql_kernels import Checked, RoundHalfUp
-from penstock.api.sql_operators import both, cast_to, checked, chosen, compared, remainder
+from penstock.api.sql_operators import both, cast_to, checked, chosen, compared, operands, remainder
 from penstock.api.sql_translation import Reached, RuleBook, Translator
 from penstock.api.sql_values import (
     BIGINT,
@@ -92,12 +92,8 @@ def _is_null(translator: Translator, node: exp.Expression, reached: Reached) -> 
 
 @FUNCTIONS.function("pmod")
 def _pmod(translator: Translator, node: exp.Expression, reached: Reached) -> Value:
-    arguments = _arguments(translator, node, 2)
-    values, dtype = translator.unified([translator.numeric(argument, reached) for argument in arguments], node)
-    if dtype == NULL:
-        return Value(pl.lit(None, INT), INT)
-    dividend, divisor = values
-    return remainder(translator, node, [Value(guarded(dividend.expr, reached), dtype), divisor], positive=True)
+    sides = operands(translator, node, _arguments(translator, node, 2), reached)
+    return remainder(translator, node, sides, positive=True)
 
 
 @FUNCTIONS.rule(exp.Abs)

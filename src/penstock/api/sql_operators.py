@@ -106,20 +106,26 @@ def checked(translator: Translator, node: exp.Expression, function: str, operand
     return Value(pl.map_batches(exprs, kernel, return_dtype=dtype, is_elementwise=True), dtype)
 
 
-def _operands(translator: Translator, node: exp.Expression, reached: Reached) -> list[Value]:
-    """Both sides of an arithmetic operator in their common type; the left one null where nothing is to be computed."""
-    sides = [translator.numeric(node.this, reached), translator.numeric(node.expression, reached)]
-    (left, right), dtype = translator.unified(sides, node)
+def operands(
+    translator: Translator, node: exp.Expression, sides: list[exp.Expression], reached: Reached
+) -> list[Value]:
+    """Two numbers in their common type, double if both are null; the first is null where nothing is to be computed."""
+    values = [translator.numeric(side, reached) for side in sides]
+    (left, right), dtype = translator.unified(values, node)
     if dtype == NULL:
-        left, right = (translator.cast(side, INT, node, reached=None, lenient=False) for side in (left, right))
+        left, right = (translator.cast(side, DOUBLE, node, reached=None, lenient=False) for side in (left, right))
     return [Value(guarded(left.expr, reached), left.dtype), right]
+
+
+def _sides(translator: Translator, node: exp.Expression, reached: Reached) -> list[Value]:
+    return operands(translator, node, [node.this, node.expression], reached)
 
 
 @OPERATORS.rule(exp.Add, exp.Sub, exp.Mul, arguments=_BOTH)
 def _arithmetic(translator: Translator, node: exp.Expression, reached: Reached) -> Value:
     if isinstance(node, exp.Add | exp.Sub) and (moved := _moved_time(translator, node, reached)) is not None:
         return moved
-    left, right = _operands(translator, node, reached)
+    left, right = _sides(translator, node, reached)
     match node:
         case exp.Add():
             function, floating = "add", left.expr + right.expr
@@ -147,14 +153,14 @@ def _moved_time(translator: Translator, node: exp.Expression, reached: Reached) 
 
 @OPERATORS.rule(exp.Div, arguments=(*_BOTH, "typed", "safe"))
 def _divide(translator: Translator, node: exp.Expression, reached: Reached) -> Value:
-    sides = _operands(translator, node, reached)
+    sides = _sides(translator, node, reached)
     doubles = [Value(side.expr.cast(DOUBLE), DOUBLE) for side in sides]
     return checked(translator, node, "divide", doubles)
 
 
 @OPERATORS.rule(exp.IntDiv, arguments=_BOTH)
 def _divide_whole(translator: Translator, node: exp.Expression, reached: Reached) -> Value:
-    sides = _operands(translator, node, reached)
+    sides = _sides(translator, node, reached)
     if not all(side.is_integer for side in sides):
         raise translator.error(node, "needs whole numbers on both sides", hint="use / for doubles")
     longs = [Value(side.expr.cast(BIGINT), BIGINT) for side in sides]
@@ -163,7 +169,7 @@ def _divide_whole(translator: Translator, node: exp.Expression, reached: Reached
 
 @OPERATORS.rule(exp.Mod, arguments=_BOTH)
 def _modulo(translator: Translator, node: exp.Expression, reached: Reached) -> Value:
-    return remainder(translator, node, _operands(translator, node, reached), positive=False)
+    return remainder(translator, node, _sides(translator, node, reached), positive=False)
 
 
 def remainder(translator: Translator, node: exp.Expression, operands: list[Value], *, positive: bool) -> Value:

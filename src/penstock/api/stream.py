@@ -195,7 +195,7 @@ class Stream:
         if not isinstance(kind, pa.TimestampType) or kind.unit != "us":
             raise UsageError(
                 f"watermark: column {column!r} is of type {kind}, event time must be timestamp[us]",
-                hint=f'convert it first: .with_columns({column}="CAST({column} AS TIMESTAMP)")',
+                hint=f"convert it first: .with_columns({_as_timestamp(column, kind)})",
             )
         step = WatermarkStep(
             column=column,
@@ -378,6 +378,15 @@ def _named_aggregate(name: str, call: AggregateCall) -> Aggregate:
             hint='use count(), sum("column"), min("column"), max("column") or mean("column")',
         )
     return Aggregate(name=name, kind=call.kind, column=call.column)
+
+
+def _as_timestamp(column: str, kind: pa.DataType) -> str:
+    """How a column that is no timestamp of microseconds can become one, as it would be written."""
+    if pa.types.is_integer(kind):
+        return f'{column}="timestamp_millis({column})"'
+    if pa.types.is_timestamp(kind) or pa.types.is_date(kind):
+        return f'{column}="CAST({column} AS TIMESTAMP)"'
+    return f'{column}=pl.col("{column}").str.to_datetime("%Y-%m-%dT%H:%M:%S", time_zone="UTC")'
 
 
 def _check_callable(function: object, argument: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from penstock.cli.backpressure import backpressure
 from penstock.cli.bench import bench
 from penstock.cli.demo import demo
 from penstock.cli.sim import sim
@@ -17,3 +18,4 @@ def main() -> None:
 
 for _command in (demo, bench, sim):
     main.add_command(_command)
+bench.add_command(backpressure)

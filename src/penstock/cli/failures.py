@@ -42,6 +42,8 @@ def reported_failures() -> Iterator[None]:
     except StreamError as error:
         click.echo(f"penstock: {one_line(error)}", err=True)
         sys.exit(EXIT_FAILED if isinstance(error, JobFailed | JobCancelled) else EXIT_NOT_STARTED)
+    except _Terminated:
+        sys.exit(EXIT_TERMINATED)
     except KeyboardInterrupt:
         click.echo("penstock: interrupted", err=True)
         sys.exit(EXIT_INTERRUPTED)
@@ -60,5 +62,10 @@ def uninterrupted() -> Iterator[None]:
             signal.signal(number, handler)
 
 
+class _Terminated(KeyboardInterrupt):
+    """Told to end by SIGTERM. A kind of keyboard interrupt because that is what Spark's client knows how to let go of a
+    call for; after any other exception its next call waits for the answer to the one that was left."""
+
+
 def _leave(_number: int, _frame: FrameType | None) -> NoReturn:
-    sys.exit(EXIT_TERMINATED)
+    raise _Terminated

@@ -16,6 +16,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -183,21 +184,19 @@ def _writable(path: Path) -> Path:
 
 @contextmanager
 def _logged_to(path: Path) -> Iterator[None]:
-    """Our own log goes to a file: without a handler its warnings would go to the terminal."""
-    logger = logging.getLogger("penstock")
+    """What is logged goes to a file: without a handler, warnings of ours and of Spark's client go to the terminal."""
     handler = logging.FileHandler(path, encoding="utf-8")
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
-    propagate, logger.propagate = logger.propagate, False
-    level = logger.level
-    logger.setLevel(logging.INFO)
-    logger.addHandler(handler)
+    root, ours = logging.getLogger(), logging.getLogger("penstock")
+    level = ours.level
+    root.addHandler(handler)
+    ours.setLevel(logging.INFO)
     try:
         yield
     finally:
-        logger.removeHandler(handler)
+        ours.setLevel(level)
+        root.removeHandler(handler)
         handler.close()
-        logger.setLevel(level)
-        logger.propagate = propagate
 
 
 def _start(options: SessionOptions) -> tuple[Any, Any]:
@@ -249,9 +248,11 @@ def _stop(gateway: Any, spark: Any) -> None:
     from py4j.protocol import Py4JError
 
     try:
-        spark.stop()
+        with warnings.catch_warnings():
+            # Spark warns of a JVM that is gone or does not answer; it is ended below in any case.
+            warnings.simplefilter("ignore", RuntimeWarning)
+            spark.stop()
     except (Py4JError, OSError):
-        # The JVM is gone or does not answer; it is ended below in any case.
         pass
     finally:
         _end_jvm(gateway)

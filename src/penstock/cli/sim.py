@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from typing import TYPE_CHECKING
 
 import click
@@ -25,7 +26,9 @@ def sim(context: click.Context, *, seeds: int, first_seed: int, as_json: bool, v
     For every world in which a rule was broken, prints the command that runs that world again and what was broken. Exits
     with 1 if there was any.
     """
-    # Here and not above: the other commands need not wait for the data plane to be imported.
+    # A world is one thread: a pool that waits for it would only cost. Read when the data plane is imported, which is
+    # here and not above, so that the other commands need not wait for it.
+    os.environ.setdefault("POLARS_MAX_THREADS", "1")
     from penstock.sim.run import run_seed
 
     totals = {"seeds": seeds, "violations": 0, "crashes": 0, "checkpoints": 0, "virtual_seconds": 0.0}

@@ -1,8 +1,8 @@
 """How the C library handles the memory of messages.
 
-ZeroMQ takes memory for every message it sends or receives. By default the C library gives freed blocks of that size back
-to the system, and each message then pays for getting fresh pages again: about a third of the whole cost of sending a
-batch of 1 MB.
+ZeroMQ takes memory for every message it sends or receives. By default the C library gives freed blocks of that size
+back to the system, and each message then pays for getting fresh pages again: about a third of the whole cost of sending
+a batch of 1 MB.
 """
 
 from __future__ import annotations

@@ -253,6 +253,28 @@ class InputGate:
             return index, item, cost
         return None
 
+    def next_barrier(self) -> tuple[ChannelIndex, Barrier] | None:
+        """The next barrier to process, if one is the next thing in its channel: what a task without room may read."""
+        for index in self._ready:
+            channel = self.channels[index]
+            if channel.blocked or not channel.queue:
+                continue
+            item, _, number = channel.queue[0]
+            if isinstance(item, Barrier):
+                channel.queue.popleft()
+                channel.last_read = number
+                self._ready.remove(index)
+                if channel.queue:
+                    self._ready.append(index)
+                return index, item
+        return None
+
+    @property
+    def has_barrier(self) -> bool:
+        """Whether `next_barrier` would return one."""
+        heads = (self.channels[index] for index in self._ready)
+        return any(c.queue and not c.blocked and isinstance(c.queue[0][0], Barrier) for c in heads)
+
     def give_back(self, index: ChannelIndex, rest: pa.RecordBatch, cost: int) -> None:
         """Only the beginning of what was read last is processed now; the rest is the next to be read."""
         channel = self.channels[index]

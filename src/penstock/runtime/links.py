@@ -49,7 +49,7 @@ class Links:
         self._incoming: dict[str, _Incoming] = {}
         self._now = Instant(0)
         self._look_again_at: Instant | None = None
-        """No direction has been quiet for too long before this; None if that must be looked up."""
+        """No direction will have been quiet for too long before this; None if that must be looked up."""
 
     def connect(self, peer: str, address: str) -> None:
         """Make `peer` reachable and keep the direction to it alive."""
@@ -80,7 +80,6 @@ class Links:
         outgoing = self._outgoing.get(peer)
         if outgoing is None:
             outgoing = self._outgoing[peer] = _Outgoing(last_sent=self._now)
-            self._look_again_at = None
         return outgoing
 
     @property

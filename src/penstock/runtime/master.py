@@ -246,6 +246,7 @@ class MasterDriver:
             rows_read=self._rows_before + rows_in,
             rows_out=sum(int(tasks[t]["rows_in"]) for t in ends if t in tasks),
             watermark_us=min(watermarks, default=None),
+            late_dropped=sum(int(v.get("late_dropped", 0)) for v in tasks.values()),
             restored_checkpoint=self._restored.checkpoint if self._restored is not None else None,
             checkpoints=self._coordinator.view(),
             failures=tuple(self._failures),

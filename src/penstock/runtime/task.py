@@ -222,6 +222,8 @@ class Task:
         }
         if self._watermark_us is not None:
             found["watermark_us"] = self._watermark_us
+        for operator in self.chain.operators:
+            found.update(operator.metrics())
         return found
 
     @property
@@ -242,7 +244,7 @@ class Task:
         if self._ending:
             return self._try_to_end(now)
         if not self.outputs.has_room:
-            return False
+            return self._take_barrier(now)
         if self._source is not None and not self._data_ended:
             return self._poll(now, max_rows)
         taken = self.gate.next()
@@ -253,6 +255,14 @@ class Task:
             self._process(index, item, cost, now)
         else:
             self._take(index, item, now)
+        return True
+
+    def _take_barrier(self, now: Instant) -> bool:
+        """Barriers need no room, and one that overtakes must not wait for the data that keeps the room taken."""
+        taken = self.gate.next_barrier()
+        if taken is None:
+            return False
+        self._take(*taken, now)
         return True
 
     def _poll(self, now: Instant, max_rows: int) -> bool:
@@ -299,7 +309,9 @@ class Task:
                 self._advance(self._valve.advance(index, element))
             case EndOfData():
                 self._data_open -= 1
-                self._advance(self._valve.end(index))
+                # Stopped without drain, the channel's data goes on after a restore, and must not be late then.
+                if element.drain:
+                    self._advance(self._valve.end(index))
                 if self._data_open == 0:
                     self._finish_data(now, drain=element.drain)
             case EndOfPartition():
@@ -367,7 +379,7 @@ class Task:
         if not self._running or self._ending:
             return self._running and self.outputs.is_empty and not self.chain.pending
         if not self.outputs.has_room:
-            return False
+            return self.gate.has_barrier
         if self._source is not None and not self._data_ended:
             return self._poll_at is None
         return self.gate.has_work

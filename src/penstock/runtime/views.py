@@ -52,6 +52,8 @@ class JobView:
     """Records that arrived at the sinks in this attempt."""
     watermark_us: int | None
     """How far event time has come at the slowest task that knows it."""
+    late_dropped: int = 0
+    """Results of this attempt that came after their window had closed, and were dropped."""
     restored_checkpoint: int | None
     """What this attempt started from."""
     checkpoints: CheckpointsView

@@ -74,10 +74,10 @@ class Scenario:
 
 def draw_scenario(seed: int, random: Random) -> Scenario:
     """The scenario of a seed."""
-    parallelism = random.choice((1, 2, 2, 3, 4))
-    duration_ms = random.choice((1_000, 2_000, 4_000))
+    parallelism = random.choice((1, 2, 2, 2, 3, 4))
+    duration_ms = random.choice((500, 1_500, 3_000))
     workload = _draw_workload(random, parallelism, duration_ms)
-    settings = _draw_settings(random, parallelism, workload.batch_rows)
+    settings = _draw_settings(random, parallelism, workload.batch_rows, duration_ms)
     return Scenario(
         seed=seed,
         world_seed=random.getrandbits(64),
@@ -103,7 +103,7 @@ def _draw_cancel(random: Random, settings: JobSettings, duration_ms: int) -> int
 def _draw_workload(random: Random, parallelism: int, duration_ms: int) -> Workload:
     splits = random.randint(1, parallelism + 2)
     batch_rows = random.choice((1, 4, 16))
-    batches = max(2, random.choice((6, 20, 60)) // splits)
+    batches = max(2, random.choice((6, 16, 36)) // splits)
     burst = random.choice((1, 3, 10))
     readers = min(parallelism, splits)
     pauses = max(1, splits * batches // readers // burst)
@@ -121,13 +121,13 @@ def _draw_workload(random: Random, parallelism: int, duration_ms: int) -> Worklo
     )
 
 
-def _draw_settings(random: Random, parallelism: int, batch_rows: int) -> JobSettings:
+def _draw_settings(random: Random, parallelism: int, batch_rows: int, duration_ms: int) -> JobSettings:
     # Less than a batch, a few batches, or more than there will ever be: credit binds often, sometimes, never.
     channel_bytes = random.choice((batch_rows * ROW_BYTES // 2, batch_rows * ROW_BYTES * 3, 1 << 20))
     return JobSettings(
         parallelism=parallelism,
         source_batch_rows=random.choice((max(1, batch_rows // 2), batch_rows, 65_536)),
-        checkpoint=_draw_checkpoint(random),
+        checkpoint=_draw_checkpoint(random, duration_ms),
         restart=_draw_restart(random),
         network=NetworkSettings(
             channel_bytes=channel_bytes,
@@ -136,7 +136,7 @@ def _draw_settings(random: Random, parallelism: int, batch_rows: int) -> JobSett
         ),
         slot=SlotSettings(
             start_timeout_ms=30_000,
-            heartbeat_interval_ms=random.choice((300, 800)),
+            heartbeat_interval_ms=random.choice((300, 900)),
             heartbeat_timeout_ms=random.choice((2_500, 5_000)),
             cancel_timeout_ms=random.choice((1_000, 4_000)),
             deploy_timeout_ms=random.choice((2_000, 10_000)),
@@ -144,13 +144,16 @@ def _draw_settings(random: Random, parallelism: int, batch_rows: int) -> JobSett
     )
 
 
-def _draw_checkpoint(random: Random) -> CheckpointSettings:
+def _draw_checkpoint(random: Random, duration_ms: int) -> CheckpointSettings:
+    unaligned = random.random() < 0.4
     return CheckpointSettings(
-        interval_ms=random.choice((None, 50, 200, 500, 2_000)),
+        interval_ms=random.choice((None, max(50, duration_ms // 15), duration_ms // 5, duration_ms)),
         timeout_ms=random.choice((300, 2_000, 10_000)),
         min_pause_ms=random.choice((0, 0, 100)),
-        max_concurrent=random.choice((1, 1, 2, 4)),
+        max_concurrent=1 if unaligned else random.choice((1, 1, 2, 4)),
         tolerable_failures=random.choice((0, 2, None, None)),
+        unaligned=unaligned,
+        aligned_timeout_ms=random.choice((None, 1, 30)) if unaligned else None,
         num_retained=random.choice((1, 1, 3)),
         retention=random.choice(tuple(Retention)),
         inline_threshold_bytes=random.choice((0, 200, 20_480)),
@@ -159,5 +162,5 @@ def _draw_checkpoint(random: Random) -> CheckpointSettings:
 
 def _draw_restart(random: Random) -> Restart:
     if random.random() < 0.3:
-        return FixedDelay(attempts=1_000_000, delay_ms=random.choice((0, 10, 500)))
-    return ExponentialDelay(initial_ms=random.choice((10, 200)), max_ms=2_000, reset_after_ms=20_000)
+        return FixedDelay(attempts=1_000_000, delay_ms=random.choice((50, 500)))
+    return ExponentialDelay(initial_ms=random.choice((50, 200)), max_ms=2_000, reset_after_ms=20_000)

@@ -34,6 +34,9 @@ BEGINNING_MS = 1_700_000_000_000
 IDLE_TURNS_ALLOWED = 1_000
 """A driver that asks for so many turns at once, one after another, without using a port, is caught in a loop."""
 
+WAKES_WITHIN_US = 1_000
+"""A process that something arrived for gets the processor within this time."""
+
 
 def seeded(seed: int) -> Random:
     """Chance, as that seed decides it."""
@@ -91,7 +94,8 @@ class World:
 
     def between(self, least_us: int, most_us: int) -> int:
         """A delay drawn evenly."""
-        return self.random.randint(least_us, most_us)
+        # As `randint` does, at a fifth of its cost.
+        return least_us + int(self.random.random() * (most_us - least_us + 1))
 
     def run(self, done: Callable[[], bool], *, until_us: int) -> bool:
         """Let things happen until `done` (true), or until the time or the events have run out, or the world stopped."""
@@ -210,7 +214,8 @@ class Actor:
 
     def wake(self) -> None:
         """Something arrived: a turn is due very soon."""
-        self.turn_at(self.world.now_us + self.world.between(0, 200))
+        if self._next_turn_us is None or self._next_turn_us > self.world.now_us + WAKES_WITHIN_US:
+            self.turn_at(self.world.now_us + self.world.between(0, WAKES_WITHIN_US))
 
     def turn_at(self, time_us: int) -> None:
         """Take a turn at that time, unless one comes sooner."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import queue
 import shutil
@@ -24,6 +25,8 @@ from penstock.spark.background import ThreadBackground
 from penstock.spark.clock import WallClock
 from penstock.spark.slots import SparkSlots
 from penstock.storage.files import FileStore
+
+log = logging.getLogger(__name__)
 
 VIEW_EVERY_MS = 100
 """How often the view is made anew while somebody may be looking."""
@@ -92,6 +95,12 @@ class Job:
             raise JobCancelled(f"job {self.name!r} was cancelled")
         if driver.outcome is JobState.FAILED:
             raise _failed(self.name, driver.cause, self._view)
+        if self._view.late_dropped:
+            log.warning(
+                "%d results of job %r came after their window had closed and were dropped; give watermark() more delay",
+                self._view.late_dropped,
+                self.name,
+            )
         return self._view
 
     def finish(self) -> None:

@@ -84,9 +84,10 @@ def task(name: str, subtask: int = 0) -> TaskId:
 
 
 def state_file(path: str, key: str | None = None, *, placeholder: bool = False, checksum: int = 7) -> StateFile:
-    return StateFile(
-        path=None if placeholder else path, size=10, checksum=checksum, shared_key=key, placeholder=placeholder
-    )
+    """A placeholder says nothing about the content it stands for."""
+    if placeholder:
+        return StateFile(path=path or None, size=0, checksum=0, shared_key=key, placeholder=True)
+    return StateFile(path=path, size=10, checksum=checksum, shared_key=key)
 
 
 def state_of(name: str, *files: StateFile, finished: bool = False, union: bool = False) -> SubtaskState:

@@ -20,6 +20,7 @@ from penstock.core.coordinator.events import (
     AttemptStarted,
     FailedOver,
     JobEnd,
+    LocationCreated,
     MetadataWritten,
     PointerStored,
     RequestKind,
@@ -483,6 +484,26 @@ def test_completions_are_told_before_the_next_checkpoint_is_triggered(rig, pick)
 
 
 # --- whatever comes twice or too late --------------------------------------------------------------------------------
+
+
+def test_answers_that_belong_to_another_step_change_nothing(rig):
+    r = rig().start()
+    stray = (
+        LocationCreated(checkpoint=ONE, location="elsewhere"),
+        MetadataWritten(checkpoint=ONE, path="elsewhere", size=1),
+        PointerStored(checkpoint=ONE),
+    )
+    r.hold = {CreateLocation, WriteMetadata, StorePointer}
+    r.request()
+    assert r.feed(*stray[1:]) == []
+    r.feed(LocationCreated(checkpoint=ONE, location="ckpt/chk-1"))
+    assert r.feed(*stray) == []
+    r.ack_all(1)
+    assert r.feed(stray[0], stray[2]) == []
+    r.feed(MetadataWritten(checkpoint=ONE, path="ckpt/chk-1/_metadata", size=1))
+    assert r.feed(*stray[:2]) == []
+    r.feed(PointerStored(checkpoint=ONE))
+    assert (r.coordinator.latest.location, r.coordinator.latest.path) == ("ckpt/chk-1", "ckpt/chk-1/_metadata")
 
 
 def test_answers_for_checkpoints_that_are_further_or_gone_change_nothing(rig, pick):

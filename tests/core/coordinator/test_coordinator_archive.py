@@ -86,10 +86,11 @@ def test_what_a_new_one_subsumes(make, num_retained, kinds, gone):
     assert subsumed(make, num_retained, *kinds) == gone
 
 
-def test_checkpoints_complete_in_order(make):
+@pytest.mark.parametrize("late", [4, 5])
+def test_checkpoints_complete_in_order(make, late):
     kept = RetainedCheckpoints(3, (make.record(5),))
-    with pytest.raises(InvariantError, match="checkpoint 4 completed after checkpoint 5"):
-        kept.add(make.record(4))
+    with pytest.raises(InvariantError, match=f"checkpoint {late} completed after checkpoint 5"):
+        kept.add(make.record(late))
 
 
 def test_retained_checkpoints_are_found_in_order_whatever_the_store_gave(make):
@@ -149,6 +150,7 @@ def test_a_record_that_may_have_been_stored_keeps_its_files_until_a_newer_one_is
     r.take(1, make.file("1/x"))
     effects = r.feed(PointerFailed(checkpoint=ONE, inconsistent=True))
     assert pick.aborted(effects) == [(1, CheckpointFailure.FINALIZE_FAILED)]
+    assert pick.answers(effects)[1].savepoint is None
     assert r.deleted == []
     r.ack("t1", 1, make.state("t1", make.file("1/x")))
     assert r.deleted == []
@@ -156,6 +158,8 @@ def test_a_record_that_may_have_been_stored_keeps_its_files_until_a_newer_one_is
     effects = r.take(2)
     assert pick.of(effects, StorePointer)[0].forget == (1,)
     assert r.deleted == ["1/x", "ckpt/chk-1"]
+    assert pick.of(r.take(3), StorePointer)[0].forget == (2,)
+    assert r.deleted == ["1/x", "ckpt/chk-1", "ckpt/chk-2"]
 
 
 def test_a_doubtful_record_outlives_an_older_one_that_is_stored_after_it(store, pick):
@@ -185,9 +189,18 @@ def test_a_stop_whose_record_is_in_doubt_names_the_savepoint_and_never_deletes_i
     assert answer.reason is CheckpointFailure.FINALIZE_FAILED
     assert answer.savepoint == "savepoints/chk-1/_metadata"
     r.hold = set()
-    r.ack("t1", 1, make.state("t1", make.file("s/x")))
     r.take(2)
+    r.ack("t1", 1, make.state("t1", make.file("s/x")))
     assert r.deleted == []
+
+
+def test_a_stop_whose_record_was_not_stored_leaves_no_savepoint(store, make, pick):
+    r = store()
+    r.hold = {StorePointer}
+    r.take(1, make.file("s/x"), kind=RequestKind.STOP)
+    answer = pick.answers(r.feed(PointerFailed(checkpoint=ONE)))[1]
+    assert answer.savepoint is None
+    assert r.deleted == ["s/x", "savepoints/chk-1"]
 
 
 # --- the end ---------------------------------------------------------------------------------------------------------
@@ -284,6 +297,15 @@ def test_after_the_end_storage_is_settled_only_when_all_work_has_answered(store,
     assert not r.coordinator.is_settled
     r.feed(FilesDeleted(cleaning=deletion.cleaning))
     assert r.coordinator.is_settled
+
+
+def test_after_the_end_single_files_are_waited_for_too(store, make):
+    r = store()
+    r.request()
+    r.feed(ShutDown(status=JobEnd.SUSPENDED))
+    r.hold = {DeleteFiles}
+    r.ack("t1", 1, make.state("t1", make.file("late")))
+    assert not r.coordinator.is_settled
 
 
 def test_an_acknowledgement_after_the_end_leaves_no_file(store, make, pick):

@@ -61,6 +61,12 @@ def test_the_rate_is_fixed_however_late_the_tick(rig, pick):
     assert r.coordinator.view().next_trigger == 1_200
 
 
+def test_a_tick_before_the_time_does_nothing(rig):
+    r = rig(interval_ms=100).start(draw=0.999)
+    assert r.tick(99) == []
+    assert r.coordinator.view().next_trigger == 1_100
+
+
 def test_times_that_passed_while_nobody_looked_give_one_request(rig, pick):
     r = rig(interval_ms=100, max_concurrent=9).start()
     r.tick()
@@ -103,6 +109,12 @@ def test_finished_tasks_do_not_switch_it_off(rig, make):
     r = rig(interval_ms=100).start()
     r.feed(TaskEnded(task=make.task("t1"), epoch=ONE))
     assert r.coordinator.next_deadline() is not None
+
+
+def test_when_all_tasks_have_finished_there_is_nothing_left_to_schedule(rig):
+    r = rig(interval_ms=100).start()
+    r.feed(*(TaskEnded(task=t, epoch=ONE) for t in r.graph.tasks))
+    assert r.coordinator.next_deadline() is None
 
 
 @pytest.mark.parametrize("event", [ScheduleForbidden(), FailedOver(), ShutDown(status=JobEnd.SUSPENDED)])
@@ -201,9 +213,28 @@ def test_a_period_during_backlog_that_is_shorter_is_refused():
         PeriodicSchedule(interval_ms=100, min_pause_ms=0, during_backlog=BacklogInterval(interval_ms=99))
 
 
-def test_a_schedule_that_is_off_is_not_told_to_try_again():
+@pytest.mark.parametrize("interval_ms", [None, 500])
+def test_a_period_during_backlog_without_a_period_otherwise_is_refused(interval_ms):
+    with pytest.raises(UsageError, match="shorter than the interval"):
+        PeriodicSchedule(interval_ms=interval_ms, min_pause_ms=0, during_backlog=BacklogInterval(interval_ms=100))
+
+
+def test_the_same_period_during_backlog_is_fine():
+    PeriodicSchedule(interval_ms=100, min_pause_ms=0, during_backlog=BacklogInterval(interval_ms=100))
+    PeriodicSchedule(interval_ms=None, min_pause_ms=0, during_backlog=BacklogInterval(interval_ms=None))
+
+
+def test_a_backlog_changes_nothing_if_no_period_is_set_for_it(rig):
+    r = rig(interval_ms=100, max_concurrent=9).start(draw=0.999)
+    r.feed(behind())
+    r.until(1_100)
+    assert r.coordinator.view().next_trigger == 1_200
+
+
+def test_a_schedule_that_is_off_sets_no_time():
     schedule = PeriodicSchedule(interval_ms=100, min_pause_ms=0, during_backlog=None)
     schedule.retry_after(10, Instant(0))
+    schedule.change_backlog(OperatorId("o"), Instant(0), backlog=True)
     assert schedule.next_trigger is None
 
 
@@ -294,6 +325,16 @@ def test_a_new_attempt_has_to_see_its_data_again(rig, make, pick):
     assert pick.begun(end_data(r, make, "t2")) == [2]
 
 
+def test_a_new_attempt_does_not_take_the_last_checkpoint_that_the_old_one_meant_to_try_again(rig, make, pick):
+    r = rig(tolerable_failures=None).start()
+    end_data(r, make, "t1", "t2")
+    r.decline("t1", 1)
+    r.feed(FailedOver())
+    r.start()
+    assert r.coordinator.next_deadline() is None
+    assert pick.begun(r.tick(FINAL_RETRY_MS)) == []
+
+
 def test_while_the_job_is_being_stopped_its_savepoint_is_the_last_checkpoint(rig, make, pick):
     r = rig().start()
     r.request(RequestKind.STOP, drain=True)
@@ -316,3 +357,41 @@ def test_a_periodic_request_is_dropped_silently_when_the_schedule_goes_off(rig, 
     effects = r.feed(ScheduleForbidden())
     assert [e.periodic for e in pick.of(effects, RequestDropped)] == [True, True, True]
     assert pick.answers(effects) == {}
+
+
+# --- tasks that are about to end -------------------------------------------------------------------------------------
+
+
+def finished(make, name: str):
+    return make.state(name, finished=True)
+
+
+def test_no_checkpoint_begins_while_a_task_is_about_to_end(rig, make, pick):
+    r = rig(interval_ms=100).start()
+    end_data(r, make, "t1")
+    assert pick.begun(r.until(1_100)) == [1]
+    r.ack("t1", 1, finished(make, "t1"))
+    assert pick.completed(r.ack("t2", 1)) == [1]
+    assert pick.begun(r.until(1_250)) == []
+    assert pick.begun(r.feed(TaskEnded(task=make.task("t1"), epoch=ONE))) == [2]
+
+
+def test_when_all_tasks_are_about_to_end_no_further_checkpoint_is_asked_for(rig, make, pick):
+    r = rig(interval_ms=100).start()
+    end_data(r, make, "t1")
+    assert pick.begun(end_data(r, make, "t2")) == [1]
+    r.ack("t1", 1, finished(make, "t1"))
+    assert pick.completed(r.ack("t2", 1, finished(make, "t2"))) == [1]
+    ended = r.until(2_000) + r.feed(*(TaskEnded(task=make.task(t), epoch=ONE) for t in ("t1", "t2")))
+    assert (pick.begun(ended), pick.aborted(ended)) == ([], [])
+
+
+def test_a_task_that_was_about_to_end_and_is_restarted_takes_part_again(rig, make, pick):
+    r = rig(interval_ms=100).start()
+    end_data(r, make, "t1")
+    assert pick.begun(r.until(1_100)) == [1]
+    r.ack("t1", 1, finished(make, "t1"))
+    r.ack("t2", 1)
+    r.feed(FailedOver())
+    r.start()
+    assert pick.begun(r.until(3_000)) != []

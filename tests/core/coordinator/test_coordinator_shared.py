@@ -112,6 +112,42 @@ def test_a_repeated_message_of_a_subsumed_checkpoint_does_not_harm_files_that_ar
     assert r.deleted == ["1/x"]
 
 
+def test_shared_files_that_come_when_newer_checkpoints_have_done_without_them_are_deleted(store, make):
+    r = store()
+    r.request()
+    r.decline("t2", 1)
+    r.take(2)
+    r.deleted.clear()
+    r.ack("t1", 1, make.state("t1", make.file("shared/S", "S"), make.file("", "P", placeholder=True)))
+    assert r.deleted == ["shared/S"]
+
+
+def test_a_superfluous_copy_of_a_checkpoint_long_gone_is_deleted_and_the_one_in_use_is_not(store, make):
+    r = store()
+    r.request()
+    r.decline("t2", 1)
+    r.take(2, make.file("shared/S-2", "S"))
+    r.deleted.clear()
+    r.ack("t1", 1, make.state("t1", make.file("shared/S-1", "S")))
+    assert r.deleted == ["shared/S-1"]
+
+
+def test_a_placeholder_never_deletes_the_file_it_names(store, make):
+    r = store()
+    r.take(1, make.file("shared/S", "S"))
+    r.take(2, make.file("shared/elsewhere", "S", placeholder=True))
+    assert r.deleted == ["ckpt/chk-1"]
+
+
+def test_content_that_comes_inline_the_second_time_leaves_nothing_to_delete(store, make, pick):
+    r = store()
+    r.take(1, make.file("shared/S", "S"))
+    inline = StateFile(path=None, size=10, checksum=7, inline=b"x" * 10, shared_key="S")
+    effects = r.take(2, inline)
+    assert pick.completed(effects) == [2]
+    assert r.deleted == ["ckpt/chk-1"]
+
+
 def test_a_reference_to_a_file_that_nobody_wrote_counts_as_a_decline(store, make, pick):
     r = store()
     r.request()
@@ -237,9 +273,25 @@ def test_a_claimed_savepoint_stays_while_its_files_are_used_and_goes_then(rig, m
     assert sorted(r.deleted) == ["ckpt/chk-10", "save", "save/S", "save/private"]
 
 
+def test_a_claimed_savepoint_goes_at_once_if_only_other_files_are_used(rig, make, pick):
+    r = rig(completed=(snapshot(make, 9, Claim.CLAIM),)).start()
+    effects = r.take(10, make.file("shared/T", "T"))
+    assert pick.of(effects, StorePointer)[0].forget == (9,)
+    assert sorted(r.deleted) == ["save", "save/S", "save/private"]
+
+
+def test_a_claimed_checkpoint_goes_with_its_folder_though_its_shared_files_are_used(rig, make, pick):
+    """They do not lie in its folder."""
+    claimed = snapshot(make, 9, Claim.CLAIM, SnapshotKind.CHECKPOINT)
+    r = rig(completed=(claimed,)).start()
+    r.take(10, make.file("", "S", placeholder=True))
+    assert r.deleted == ["save/private", "save"]
+
+
 def test_a_legacy_snapshot_may_be_used_but_is_never_deleted(rig, make, pick):
     r = rig(completed=(snapshot(make, 9, Claim.LEGACY),)).start()
-    r.take(10, make.file("", "S", placeholder=True))
+    effects = r.take(10, make.file("", "S", placeholder=True))
+    assert pick.of(effects, StorePointer)[0].forget == (9,)
     assert not r.coordinator.latest.shared_files[0].owned
     r.take(11)
     r.feed(ShutDown(status=JobEnd.FINISHED))

@@ -232,6 +232,13 @@ def test_the_story_of_a_checkpoint_tells_how_it_went(rig):
     assert r.coordinator.story(CheckpointId(2)) == ()
 
 
+def test_the_story_of_a_completed_checkpoint_ends_well(rig):
+    r = rig().start()
+    r.request()
+    r.ack_all(1)
+    assert r.coordinator.story(CheckpointId(1))[-2:] == ("1000: all tasks acknowledged", "1000: completed")
+
+
 def test_stories_are_bounded():
     stories = Stories()
     for checkpoint in range(MAX_CHECKPOINTS + 1):
@@ -258,6 +265,8 @@ def test_a_broken_rule_prints_the_story():
 def tampered(rig, change):
     r = rig(max_concurrent=9).start()
     r.request()
+    r.ack_all(1)
+    r.request()
     change(r.coordinator)
     return r.coordinator
 
@@ -265,10 +274,13 @@ def tampered(rig, change):
 @pytest.mark.parametrize(
     ("change", "text"),
     [
-        (lambda c: setattr(c._lifecycle, "next_id", CheckpointId(1)), "not given away yet"),
-        (lambda c: setattr(c._lifecycle._triggering, "current", c._lifecycle._pending[1]), "another one is being"),
+        (lambda c: setattr(c._lifecycle, "next_id", CheckpointId(2)), "not given away yet"),
+        (lambda c: setattr(c._lifecycle._triggering, "current", c._lifecycle._pending[2]), "another one is being"),
         (lambda c: setattr(c._lifecycle.archive, "_storing", "x"), "0 checkpoints wait for the store"),
+        (lambda c: setattr(c._lifecycle.archive._retained, "_list", [c.latest, c.latest]), "not in order"),
         (lambda c: c._lifecycle.outcomes.append("x"), "left lying"),
+        (lambda c: c._effects.append("x"), "left lying"),
+        (lambda c: setattr(c._board, "_num_running", 7), "counts"),
         (lambda c: c.__dict__.update(_is_up=False, _schedule=SimpleNamespace(next_trigger=1)), "schedule is on"),
     ],
 )

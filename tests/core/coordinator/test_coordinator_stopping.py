@@ -6,15 +6,18 @@ import pytest
 
 from penstock.core.coordinator.effects import CreateLocation, FailJob, SendToTask, StorePointer
 from penstock.core.coordinator.events import (
+    AttemptStarted,
     CheckpointForm,
     FailedOver,
     JobEnd,
     LocationFailed,
     PointerStored,
     RequestKind,
+    ScheduleAllowed,
     ShutDown,
     TaskEnded,
     TaskFailing,
+    TaskRunning,
 )
 from penstock.core.coordinator.graph import CheckpointEdge, CheckpointGraph
 from penstock.core.coordinator.options import CoordinatorOptions
@@ -146,6 +149,16 @@ def test_a_failed_savepoint_switches_the_schedule_on_again_and_fails_nothing(rig
     assert pick.answers(effects)[1].reason is CheckpointFailure.IO
     assert r.coordinator.view().next_trigger == r.now
     assert pick.of(effects + fail(r, make, "t1"), FailJob) == []
+
+
+def test_a_stop_that_cannot_be_planned_is_answered_and_leaves_the_job_as_it_is(rig, make, pick):
+    r = rig(interval_ms=100)
+    r.epoch = 1
+    r.feed(AttemptStarted(epoch=Epoch(1)), ScheduleAllowed(draw=0.5))
+    answer = pick.answers(r.request(RequestKind.STOP))[1]
+    assert answer.reason is CheckpointFailure.NOT_ALL_REQUIRED_TASKS_RUNNING
+    r.feed(*(TaskRunning(task=t, epoch=Epoch(1)) for t in r.graph.tasks))
+    assert r.coordinator.view().next_trigger == 1_050
 
 
 def test_a_stop_aborts_running_and_waiting_checkpoints(rig, pick):

@@ -20,6 +20,7 @@ from penstock.core.coordinator.events import (
     FailedOver,
     HookFailed,
     HookTriggered,
+    JobEnd,
     LocationCreated,
     LocationFailed,
     OperatorCoordinatorFailed,
@@ -27,6 +28,8 @@ from penstock.core.coordinator.events import (
     OperatorEventDelivered,
     OperatorEventLost,
     OperatorEventSubmitted,
+    ShutDown,
+    TaskEnded,
     TaskFailing,
 )
 from penstock.core.coordinator.gateway import HeldEvent, SubtaskGateway
@@ -76,7 +79,9 @@ def test_a_folder_that_cannot_be_made_counts_as_failed_storage(rig, pick):
     assert pick.aborted(effects) == [(1, CheckpointFailure.IO)]
     assert pick.answers(effects)[1].text == "the checkpoint storage failed: disk full"
     assert [e.reason for e in pick.of(effects, FailJob)] == [CheckpointFailure.IO]
+    r.feed(ShutDown(status=JobEnd.FAILED))
     assert r.deleted == []
+    assert r.coordinator.is_settled
 
 
 def test_after_a_failed_folder_the_next_request_starts(rig, pick):
@@ -177,6 +182,16 @@ def test_an_acknowledgement_releases_the_events_of_that_subtask_only(enumerated,
     r.feed(submit(0, b"x"), submit(1, b"y"), submit(1, b"z"))
     assert delivered(pick, r.ack("s", 1, subtask=1)) == [(1, b"y"), (1, b"z")]
     assert delivered(pick, r.ack("s", 1, subtask=0)) == [(0, b"x")]
+
+
+def test_completion_releases_the_events_of_subtasks_that_had_no_part_in_it(enumerated, make, pick):
+    r = enumerated()
+    r.feed(TaskEnded(task=make.task("s", 0), epoch=Epoch(1)))
+    r.request()
+    r.feed(snapshotted(1), submit(0, b"x"))
+    effects = r.ack("s", 1, subtask=1)
+    assert pick.completed(effects) == [1]
+    assert delivered(pick, effects) == [(0, b"x")]
 
 
 def test_a_barrier_that_is_in_releases_events_before_the_acknowledgement(enumerated, make, pick):

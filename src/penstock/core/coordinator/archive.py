@@ -209,7 +209,7 @@ class Archive:
 
     def _sweep(self) -> list[StorageEffect]:
         """After a final end: drop all records, and delete what the discard rules say."""
-        if self._ended is None or not self._ended.is_final or self.is_storing or self._is_swept:
+        if self._ended is None or not self._ended.is_final or self.is_storing:
             return []
         self._is_swept = True
         everything = [*self._retained.all, *self._doubtful]

@@ -5,8 +5,8 @@
 
 This file knows the job: which tasks run, when the schedule is on, who asked, who is answered. What happens to a
 checkpoint once its request was chosen is in `lifecycle`, which files belong to whom in `archive`, when a request may
-start in `decider`. The schedule is on while the job is running, all tasks run or have finished, and no stop is under
-way.
+start in `decider`. The schedule is on while the job is running, all tasks run or have finished, not all have, and no
+stop is under way.
 
 Rules of this file:
 
@@ -345,7 +345,7 @@ class CheckpointCoordinator:
         if self._is_up and not is_up:
             self._suspend("not everything runs", now)
         self._is_up = is_up
-        is_wanted = is_up and not self._stopping.is_under_way
+        is_wanted = is_up and not self._stopping.is_under_way and not self._board.all_finished
         if is_wanted and not self._schedule.is_on:
             self._schedule.start(now, self._draw)
         elif not is_wanted:
@@ -427,6 +427,7 @@ class CheckpointCoordinator:
         return Load(
             is_triggering=self._lifecycle.is_triggering,
             is_stopping=self._stopping.is_under_way,
+            is_task_leaving=self._board.is_any_leaving,
             num_pending=self._lifecycle.num_pending,
             num_cleaning=self._lifecycle.archive.cleaner.num_checkpoints,
             last_completion=self._lifecycle.last_completion,

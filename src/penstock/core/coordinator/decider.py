@@ -6,6 +6,7 @@ through at a time, and none
 * while another checkpoint is being triggered,
 * while more checkpoints than may run at once are being deleted (a slow storage must not be fed faster than it cleans),
 * while as many checkpoints as may run at once do run, unless the first in line is forced,
+* while a task is about to end: it could not take part,
 * while the job is being stopped with a savepoint, except that savepoint.
 
 A periodic request that comes before the minimum pause is over is dropped, not kept: the schedule makes a new one when
@@ -37,6 +38,7 @@ class Load(msgspec.Struct, frozen=True, kw_only=True):
 
     is_triggering: bool = False
     is_stopping: bool = False
+    is_task_leaving: bool = False
     num_pending: int = 0
     num_cleaning: int = 0
     last_completion: Instant | None = None
@@ -65,7 +67,9 @@ class RequestDecider:
 
     def choose(self, load: Load, now: Instant) -> Request | Dropped | None:
         """Take the request that may start now out of the line, or the one that must leave it; None: all wait."""
-        if load.is_triggering or not self._line or load.num_cleaning > self._max_concurrent:
+        if load.is_triggering or load.is_task_leaving or not self._line:
+            return None
+        if load.num_cleaning > self._max_concurrent:
             return None
         first = self._line[0]
         if load.is_stopping and not first.kind.is_synchronous:

@@ -396,6 +396,8 @@ class Lifecycle:
                 epoch=self._board.epoch_of(task), task=task, checkpoint=checkpoint, subsumed=subsumed
             )
             self.effects.append(SendToTask(task=task, message=message))
+        ends_all = pending.kind.is_synchronous
+        self._board.let_go(t for t, s in pending.states.items() if ends_all or (s is not None and s.finished))
         self.effects += [TellCheckpointComplete(operator=o, checkpoint=checkpoint) for o in self.gateways.operators]
 
     def _abort(

@@ -31,6 +31,7 @@ class TaskBoard:
         self._epochs = dict.fromkeys(self.tasks, Epoch(0))
         self._newest_epoch = Epoch(0)
         self._data_ended: set[TaskId] = set()
+        self._leaving: set[TaskId] = set()
         self._num_running = 0
         self._num_finished = 0
         self._running_in: dict[VertexId, int] = {v.vertex: 0 for v in graph.vertices}
@@ -68,6 +69,10 @@ class TaskBoard:
         """The task has seen all its data."""
         self._data_ended.add(task)
 
+    def let_go(self, tasks: Iterable[TaskId]) -> None:
+        """A checkpoint that these tasks took after their data is complete: they are about to end."""
+        self._leaving.update(task for task in tasks if self.is_running(task))
+
     def _move(self, task: TaskId, state: TaskState) -> None:
         before = self._states[task]
         running = (state is TaskState.RUNNING) - (before is TaskState.RUNNING)
@@ -75,6 +80,8 @@ class TaskBoard:
         self._running_in[task.vertex] += running
         self._num_finished += (state is TaskState.FINISHED) - (before is TaskState.FINISHED)
         self._states[task] = state
+        if state is not TaskState.RUNNING:
+            self._leaving.discard(task)
         if state is TaskState.DOWN:
             self._data_ended.discard(task)
 
@@ -126,9 +133,15 @@ class TaskBoard:
         return self._num_finished == len(self.tasks)
 
     @property
+    def is_any_leaving(self) -> bool:
+        """Whether a task is about to end, and could not take part in a checkpoint that begins now."""
+        return bool(self._leaving)
+
+    @property
     def awaits_last_checkpoint(self) -> bool:
         """Whether every task has seen all its data, and some still run because they wait for a checkpoint."""
-        return self._num_running > 0 and self.all_up and len(self._data_ended) == len(self.tasks)
+        waiting = self._num_running - len(self._leaving)
+        return waiting > 0 and self.all_up and len(self._data_ended) == len(self.tasks)
 
     def validate(self) -> None:
         """Raise `InvariantError` if a count is not what is counted."""

@@ -126,5 +126,9 @@ class Operator(ABC):
         """Whether something that `completed` started is still under way; the task ends only after it."""
         return False
 
+    def metrics(self) -> dict[str, float]:
+        """Running totals for people to look at, by name."""
+        return {}
+
     def close(self) -> None:  # noqa: B027
         """Let go of everything. Called once, also after a failure."""

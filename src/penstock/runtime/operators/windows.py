@@ -77,6 +77,10 @@ class CombineOperator(Operator):
         for part in partials.combine_chunks().to_batches():
             self.output.emit(part)
 
+    def metrics(self) -> dict[str, float]:
+        """Records that had no time and so belong to no window."""
+        return {"timeless_dropped": self.timeless_dropped}
+
 
 class WindowOperator(Operator):
     """Aggregates per key and window, from partials; emitted when the watermark passes."""
@@ -129,6 +133,10 @@ class WindowOperator(Operator):
             for batch in fired.to_batches(max_chunksize=_RESULT_ROWS):
                 self.output.emit(batch)
         self.output.watermark(time_us, idle=idle)
+
+    def metrics(self) -> dict[str, float]:
+        """Partial results whose window had closed when they came."""
+        return {"late_dropped": self.late_dropped}
 
     def snapshot(self, checkpoint: CheckpointId, options: CheckpointOptions) -> SnapshotWork:  # noqa: ARG002
         """Freeze by reference; the work merges, orders by key group and writes."""

@@ -1,0 +1,41 @@
+"""Test a program without Spark: in milliseconds, with crashes, the same way every time.
+
+`run` takes the function that builds a program and runs it in a simulated cluster: real operators, checkpoints and
+commits, simulated processes, network, storage and clock. Everything that chance decides is decided by `seed`.
+
+    import penstock as ps
+    from penstock.testing import collect, crash, pause, run, scripted
+
+    def word_counts(env, lines, results):                     # `env` is an Environment on Spark, a Program here
+        words = env.read(lines).watermark("at", delay="1s")
+        words.key_by("word").window(ps.tumbling("10s")).aggregate(n=ps.count()).write(results)
+
+    def test_every_word_is_counted_once_whatever_dies():
+        lines = scripted(
+            [
+                {"word": "to", "at": 1_000_000},
+                {"word": "be", "at": 2_000_000},
+                crash(),                                      # the process that reads this line dies here, once
+                {"word": "to", "at": 3_000_000},
+                pause(100),                                   # nothing comes for 100 ms
+                {"word": "be", "at": 12_000_000},
+            ],
+            schema="word string, at timestamp",
+        )
+        for seed in range(10):
+            rows = run(lambda env: word_counts(env, lines, collect()), seed=seed, crashes=2)
+            assert sorted((row["word"], row["window_start"].second, row["n"]) for row in rows) == [
+                ("be", 0, 1), ("be", 10, 1), ("to", 0, 2),
+            ]
+
+The seed also decides how records are cut into batches and which of two processes is faster. So the order of the results
+differs from seed to seed, while the results of a program that has no late records do not. `scripted` sources and
+`collect` sinks are for this module only; other sources and sinks can be used in a run too, and are called for real.
+"""
+
+from __future__ import annotations
+
+from penstock.testing.runs import Collected, collect, run
+from penstock.testing.scripts import Mark, Scripted, crash, pause, scripted
+
+__all__ = ["Collected", "Mark", "Scripted", "collect", "crash", "pause", "run", "scripted"]

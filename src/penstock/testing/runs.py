@@ -1,0 +1,495 @@
+"""Runs of a program in a simulated cluster, and the sink that keeps what they committed.
+
+A run is a world of the simulator with a job of the user's in it. Its sources are read in small steps, between which
+time passes, so that checkpoints and crashes fall between them. A process that is to die is killed near a batch that was
+read, where the seed says; what is left of the crashes that were asked for strikes when the last reader is at its end.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import pyarrow as pa
+
+from penstock.api.connector import End, Pause, Polled, Sink, SinkWriter, Source, SourceReader, WriterContext
+from penstock.api.durations import Duration, duration_ms
+from penstock.api.program import Program
+from penstock.api.steps import ReadStep, WriteStep
+from penstock.core.errors import InvariantError, JobFailed, UsageError, UserCodeError
+from penstock.core.ids import JobId, SlotId
+from penstock.core.job.events import JobState
+from penstock.plan.graph import OperatorPlan, Plan
+from penstock.runtime.master import MasterDriver, MasterPorts
+from penstock.runtime.slot import MASTER, SlotAddress, SlotDriver, SlotPorts
+from penstock.runtime.views import FailureView
+from penstock.settings import CheckpointSettings, FixedDelay, JobSettings, NetworkSettings, SlotSettings
+from penstock.sim.background import Pace, SimBackground
+from penstock.sim.clock import SimClock
+from penstock.sim.disk import Disk
+from penstock.sim.external import ExternalSystem, enter, leave
+from penstock.sim.jobs import SimSink
+from penstock.sim.logs import watch_logs
+from penstock.sim.network import ADDRESS_PREFIX, Network
+from penstock.sim.slots import Notice, SlotHost
+from penstock.sim.world import Actor, Crash, World
+from penstock.testing.scripts import Mark, Scripted, ScriptReader
+
+JOB = JobId("penstock-testing-run")
+
+LIMIT_MS = 120_000
+"""A job that has not ended so long after its pauses and crashes never will."""
+
+CRASH_MS = 5_000
+"""More than a crash can cost."""
+
+QUIET_US = 60_000_000
+"""How long processes may take to leave when the job has ended."""
+
+STRIKE_SHARE = 0.3
+"""How likely a process dies near a batch, while crashes are left."""
+
+LOOK_EVERY_MS = 50
+"""How often a run looks for failures that no crash can have caused."""
+
+Row = dict[str, Any]
+
+_numbers = itertools.count(1)
+"""Tells sinks and runs apart, also after they were pickled into a simulated process."""
+
+
+# --- results ---------------------------------------------------------------------------------------------------------
+
+
+def collect() -> Collected:
+    """A sink that keeps what was committed to it; read it from `rows` after the run."""
+    return Collected()
+
+
+class Collected(Sink):
+    """What `collect` returns."""
+
+    def __init__(self) -> None:
+        # Worlds of the simulator have the numbers from 0 on.
+        self.number = -next(_numbers)
+        self._inside = SimSink(self.number)
+
+    @property
+    def name(self) -> str:
+        """What the step is called unless the user names it."""
+        return "collect"
+
+    @property
+    def rows(self) -> list[Row]:
+        """The committed records of the last run, in the order of the commits."""
+        if self not in _collected:
+            raise UsageError("nothing has been run with this sink yet", hint="read its rows when run(...) has returned")
+        return _collected[self]
+
+    def start(self, job: str) -> None:
+        """Refuse to be used where nobody could read what is committed."""
+        if job != JOB:
+            raise UsageError("a collect() sink can be used in penstock.testing.run only", hint="write to files instead")
+
+    def writer(self, context: WriterContext) -> SinkWriter:
+        """A writer into the memory of the run."""
+        return self._inside.writer(context)
+
+    def commit(self, committables: Sequence[bytes]) -> None:
+        """Make transactions visible, each once."""
+        self._inside.commit(committables)
+
+    def clean(self, context: WriterContext, keep: Sequence[bytes]) -> None:
+        """Drop what earlier attempts left."""
+        self._inside.clean(context, keep)
+
+
+_collected: WeakKeyDictionary[Collected, list[Row]] = WeakKeyDictionary()
+
+
+# --- runs ------------------------------------------------------------------------------------------------------------
+
+
+def run(
+    build: Callable[[Program], Any],
+    *,
+    parallelism: int = 2,
+    seed: int = 0,
+    crashes: int = 0,
+    checkpoint_interval: Duration | None = "50ms",
+    linger: Duration = "2s",
+) -> list[Row]:
+    """Run the program that `build` makes in the environment it is given; the records that its collecting sinks got.
+
+    `crashes` processes die, at moments that the seed decides, besides those that scripts name. A job with a source that
+    does not end is ended when nothing has come for `linger` of simulated time. With several collecting sinks their
+    records follow each other in the order of the program; each sink also has its own.
+
+    Raises:
+        JobFailed: a function of the program, a source or a sink raised; or the job did not come to its end.
+
+    """
+    if crashes < 0:
+        raise UsageError(f"crashes is {crashes}; it cannot be negative")
+    world = World(seed)
+    interval_ms = (
+        None if checkpoint_interval is None else duration_ms(checkpoint_interval, argument="checkpoint_interval")
+    )
+    linger_ms = duration_ms(linger, argument="linger") + 2 * (interval_ms or 0)
+    settings = _settings(world, parallelism, interval_ms)
+    program = Program(settings)
+    build(program)
+    plan = program.plan()
+    watch = RunWatch(world, crashes=crashes, linger_ms=linger_ms)
+    sinks = [sink for sink in _sinks(plan) if isinstance(sink, Collected)]
+    systems = {sink.number: ExternalSystem(world) for sink in sinks}
+    number = next(_numbers)
+    _watches[number] = watch
+    for key, system in systems.items():
+        enter(key, system)
+    try:
+        with watch_logs(world):
+            _Cluster(world, watch, settings, _prepared(plan, watch, number)).run()
+    finally:
+        del _watches[number]
+        for key in systems:
+            leave(key)
+    for sink in sinks:
+        _collected[sink] = _committed(systems[sink.number])
+    return [row for sink in sinks for row in sink.rows]
+
+
+def _committed(system: ExternalSystem) -> list[Row]:
+    batches = [batch for transaction in system.committed.values() for batch in transaction.batches]
+    return [row for batch in batches for row in batch.to_pylist()]
+
+
+def _settings(world: World, parallelism: int, interval_ms: int | None) -> JobSettings:
+    channel_bytes = world.random.choice((500, 5_000, 1 << 20))
+    return JobSettings(
+        parallelism=parallelism,
+        checkpoint=CheckpointSettings(interval_ms=interval_ms),
+        restart=FixedDelay(attempts=1_000_000, delay_ms=10),
+        network=NetworkSettings(channel_bytes=channel_bytes, output_bytes=channel_bytes, batch_bytes=channel_bytes),
+        slot=SlotSettings(heartbeat_interval_ms=100, heartbeat_timeout_ms=5_000),
+    )
+
+
+def _sinks(plan: Plan) -> list[Any]:
+    steps = [operator.step for vertex in plan.vertices for operator in vertex.operators]
+    return [step.sink for step in steps if isinstance(step, WriteStep)]
+
+
+def _prepared(plan: Plan, watch: RunWatch, number: int) -> Plan:
+    """The plan with its splits, its sinks started, and its sources watched."""
+
+    def prepared(operator: OperatorPlan) -> OperatorPlan:
+        step = operator.step
+        if isinstance(step, WriteStep):
+            step.sink.start(JOB)
+        if not isinstance(step, ReadStep):
+            return operator
+        if isinstance(step.source, Scripted):
+            watch.expect(step.source)
+        splits = tuple(step.source.splits(plan.parallelism))
+        return replace(operator, step=replace(step, source=_Watched(step.source, number), splits=splits))
+
+    vertices = tuple(replace(v, operators=tuple(prepared(o) for o in v.operators)) for v in plan.vertices)
+    return replace(plan, vertices=vertices)
+
+
+class RunWatch:
+    """What all processes of a run have in common: how far it has come, and who dies next."""
+
+    def __init__(self, world: World, *, crashes: int, linger_ms: int) -> None:
+        self.strike: Callable[[], bool] = lambda: False
+        """Kills a process; False if there is none."""
+        self.longest_ms = LIMIT_MS + linger_ms + CRASH_MS * crashes
+        self._world = world
+        self._crashes_left = crashes
+        self._linger_ms = linger_ms
+        self._rows = 0
+        self._unending: dict[tuple[int, int], None] = {}
+        self._silent: dict[tuple[int, int], None] = {}
+        self._crashed: dict[tuple[int, int, int], None] = {}
+        self._last_ms = 0
+        """When something was read or somebody died for the last time."""
+        self._begun = False
+        """Whether a batch was ever read."""
+        self._reading: dict[int, None] = {}
+        """The readers of this attempt that are not at their end."""
+        self._readers = 0
+        self._strike_is_due = False
+
+    def expect(self, source: Scripted) -> None:
+        """A source of the program."""
+        for script, items in enumerate(source.scripts):
+            marks = [item for item in items if isinstance(item, Mark)]
+            self._rows += sum(item.num_rows for item in items if isinstance(item, pa.RecordBatch))
+            self.longest_ms += sum(CRASH_MS if mark.pause_ms is None else mark.pause_ms for mark in marks)
+            if not source.ends:
+                self._unending[source.number, script] = None
+
+    def draw_batch_rows(self) -> int:
+        """How many records a reader gives at a time: few enough for something to happen between them."""
+        return max(1, self._rows // self._world.random.choice((4, 15, 60))) if self._rows else 1_000
+
+    # --- what readers tell -----------------------------------------------------------------------
+
+    def opened(self) -> int:
+        """A reader has begun, perhaps before what was read already; its number."""
+        self._readers += 1
+        self._reading[self._readers] = None
+        self._something_happened()
+        return self._readers
+
+    def batch_read(self) -> int:
+        """A reader has read a batch; how many milliseconds it waits before the next one."""
+        world = self._world
+        self._begun = True
+        self._something_happened()
+        if self._crashes_left and not self._strike_is_due and world.random.random() < STRIKE_SHARE:
+            self._strike_is_due = True
+            world.after(world.between(0, 3_000), self._strike_if_due)
+        return world.between(0, 5)
+
+    def ended(self, reader: int) -> None:
+        """A reader is at its end. Raises `Crash` if its process dies there; it does for certain if that is the last
+        moment for a crash that was asked for."""
+        self._reading.pop(reader, None)
+        is_last = not self._reading
+        if self._crashes_left and self._begun and (is_last or self._world.random.random() < STRIKE_SHARE):
+            self._spend_crash()
+            raise Crash("at the end of its data")
+
+    def crash_once(self, place: tuple[int, int, int]) -> None:
+        """A reader has come to a crash mark. Raises `Crash` the first time."""
+        if place not in self._crashed:
+            self._crashed[place] = None
+            self._died()
+            raise Crash("at a mark of its script")
+
+    def silent(self, script: tuple[int, int]) -> None:
+        """A script that does not end has been read to where it falls silent."""
+        self._silent[script] = None
+
+    # --- what becomes of it -----------------------------------------------------------------------
+
+    def is_quiet(self) -> bool:
+        """Whether nothing will come any more, and has not for long enough."""
+        if not self._unending or len(self._silent) < len(self._unending):
+            return False
+        if self._world.now_ms < self._last_ms + self._linger_ms:
+            return False
+        if self._crashes_left and self.strike():
+            self._spend_crash()
+            return False
+        return True
+
+    def _something_happened(self) -> None:
+        self._last_ms = self._world.now_ms
+        self._silent.clear()
+
+    def _strike_if_due(self) -> None:
+        if self._strike_is_due and self.strike():
+            self._spend_crash()
+
+    def _spend_crash(self) -> None:
+        self._crashes_left -= 1
+        self._strike_is_due = False
+        self._died()
+
+    def _died(self) -> None:
+        # The attempt is over: its other readers are closed, whatever they still read until then.
+        self._reading.clear()
+        self._something_happened()
+
+
+_watches: dict[int, RunWatch] = {}
+"""The runs that are on, for readers that were pickled into their processes."""
+
+
+class _Watched(Source):
+    """Another source, read in small steps and under the eyes of its run."""
+
+    def __init__(self, source: Source, number: int) -> None:
+        self._source = source
+        self._number = number
+
+    @property
+    def schema(self) -> pa.Schema:
+        return self._source.schema
+
+    @property
+    def name(self) -> str:
+        return self._source.name
+
+    def splits(self, parallelism: int) -> list[bytes]:
+        return self._source.splits(parallelism)
+
+    def open(self, splits: Sequence[bytes]) -> SourceReader:
+        watch, reader = _watches[self._number], self._source.open(splits)
+        if isinstance(reader, ScriptReader):
+            reader.watch = watch
+        return _WatchedReader(reader, watch)
+
+
+class _WatchedReader(SourceReader):
+    """Another reader; after each of its batches time passes, so that something can happen."""
+
+    def __init__(self, reader: SourceReader, watch: RunWatch) -> None:
+        self._reader = reader
+        self._watch = watch
+        self._number = watch.opened()
+        self._batch_rows = watch.draw_batch_rows()
+        self._resumes_ms = 0
+
+    def poll(self, max_rows: int, now_ms: int) -> Polled:
+        if now_ms < self._resumes_ms:
+            return Pause(self._resumes_ms - now_ms)
+        polled = self._reader.poll(min(max_rows, self._batch_rows), now_ms)
+        if isinstance(polled, End):
+            self._watch.ended(self._number)
+        elif not isinstance(polled, Pause):
+            self._resumes_ms = now_ms + self._watch.batch_read()
+        return polled
+
+    def snapshot(self) -> list[bytes]:
+        return self._reader.snapshot()
+
+    def checkpoint_completed(self, checkpoint: int) -> None:
+        self._reader.checkpoint_completed(checkpoint)
+
+    def close(self) -> None:
+        self._reader.close()
+
+
+class _Cluster:
+    """The simulated processes of a run."""
+
+    def __init__(self, world: World, watch: RunWatch, settings: JobSettings, plan: Plan) -> None:
+        self._world = world
+        self._watch = watch
+        self._settings = settings
+        self._disk = Disk(world)
+        self._pace = Pace(world, work_us=(50, 2_000))
+        self._network = Network(world, latency_us=(20, 1_000))
+        self._host = SlotHost(
+            world, build=self._build_slot, died=self._network.died, start_us=(1_000, 20_000), failing_starts=0
+        )
+        self._master_actor = Actor(world, MASTER)
+        self._master = self._build_master(plan)
+        self._failure: FailureView | None = None
+        self._look_again_ms = 0
+
+    def run(self) -> None:
+        """Until the job has ended and all processes have left. Raises `JobFailed` if it did not finish."""
+        world, master = self._world, self._master
+        self._watch.strike = self._strike
+        master.start(world.now())
+        self._master_actor.wake()
+        until_us = self._watch.longest_ms * 1_000
+        world.run(lambda: self._is_over() or self._watch.is_quiet(), until_us=until_us)
+        was_quiet = not self._is_over() and self._watch.is_quiet()
+        if was_quiet:
+            master.cancel()
+            self._master_actor.wake()
+            world.run(self._is_over, until_us=world.now_us + QUIET_US)
+        self._check(expected=JobState.CANCELLED if was_quiet else JobState.FINISHED)
+        self._master_actor.die()
+        world.run(lambda: self._host.is_empty, until_us=world.now_us + QUIET_US)
+        self._check_world()
+
+    def _is_over(self) -> bool:
+        return self._master.outcome is not None or self._failure is not None
+
+    def _check(self, *, expected: JobState) -> None:
+        self._check_world()
+        self._look_for_failure()
+        if self._failure is not None:
+            raise _job_failed(self._failure)
+        if self._master.outcome is not expected:
+            view = self._master.view()
+            raise JobFailed(
+                f"the job is {view.state.value} after {self._world.now_ms / 1_000:.0f} s of simulated time, "
+                f"{view.restarts} restarts and {view.rows_read} records",
+                hint="every source must end, or be scripted(..., end=False)",
+            )
+
+    def _check_world(self) -> None:
+        if self._world.violations:
+            raise InvariantError("; ".join(str(violation) for violation in self._world.violations))
+
+    def _strike(self) -> bool:
+        living = sorted(self._host.living)
+        if not living:
+            return False
+        notice = self._world.random.choice((Notice.TOLD, Notice.TOLD, Notice.AGAIN))
+        self._host.crash(self._world.random.choice(living), notice)
+        return True
+
+    def _look_now_and_then(self) -> None:
+        if self._world.now_ms >= self._look_again_ms:
+            self._look_again_ms = self._world.now_ms + LOOK_EVERY_MS
+            self._look_for_failure()
+
+    def _look_for_failure(self) -> None:
+        """A crash ends one attempt at most; whatever else ends one is the fault of the program."""
+        view = self._master.view()
+        failed = [failure for failure in view.failures if failure.user_code]
+        if view.restarts > self._host.crashes:
+            failed.append(view.failures[-1])
+        if failed:
+            self._failure = failed[0]
+
+    # --- the processes -----------------------------------------------------------------------
+
+    def _build_master(self, plan: Plan) -> MasterDriver:
+        actor = self._master_actor
+        self._host.wake_master = actor.wake
+        actor.after_turn = self._look_now_and_then
+        driver = MasterDriver(
+            job=JOB,
+            plan=plan,
+            settings=self._settings,
+            ports=MasterPorts(
+                clock=SimClock(self._world),
+                transport=self._network.transport(actor),
+                background=SimBackground(actor, self._pace),
+                store=self._disk.store(actor),
+                slots=self._host,
+            ),
+            draws=tuple(self._world.random.random() for _ in range(64)),
+        )
+        actor.driver = driver
+        return driver
+
+    def _build_slot(self, slot: SlotId, actor: Actor) -> SlotDriver:
+        transport = self._network.transport(actor)
+        return SlotDriver(
+            slot,
+            job=JOB,
+            settings=self._settings,
+            ports=SlotPorts(
+                clock=SimClock(self._world),
+                transport=transport,
+                background=SimBackground(actor, self._pace),
+                store=self._disk.store(actor),
+            ),
+            address=SlotAddress(host="sim", pid=1, ipc_address=transport.ipc_address),
+            master_address=f"{ADDRESS_PREFIX}{MASTER}",
+        )
+
+
+def _job_failed(cause: FailureView) -> JobFailed:
+    where = f" in {cause.operator!r}, subtask {cause.subtask}" if cause.operator is not None else ""
+    text = f"the job failed{where}: {cause.text}"
+    failure = JobFailed(f"{text}\n{cause.traceback.rstrip()}" if cause.traceback else text, cause_text=cause.text)
+    if cause.user_code:
+        failure.__cause__ = UserCodeError(
+            operator=cause.operator or "?", subtask=cause.subtask or 0, traceback_text=cause.traceback
+        )
+    return failure

@@ -1,0 +1,233 @@
+"""Sources that give what a script says: records, and marks for pauses and crashes between them."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import msgspec
+import pyarrow as pa
+
+from penstock.api.connector import End, Pause, Polled, Source, SourceReader
+from penstock.api.schemas import SchemaLike, as_schema, check_schema, unknown_column
+from penstock.core.errors import UsageError
+
+SILENCE_MS = 1_000
+"""A reader that has nothing for ever is asked again after this."""
+
+_numbers = itertools.count(1)
+"""Tells sources apart, also after they were pickled into a simulated process."""
+
+
+@dataclass(frozen=True)
+class Mark:
+    """Something in a script that is no record. Made by `pause` and `crash`."""
+
+    pause_ms: int | None
+    """None: a crash."""
+
+
+def pause(ms: int) -> Mark:
+    """A mark for a script: nothing comes for so many milliseconds."""
+    if not isinstance(ms, int) or isinstance(ms, bool) or ms < 1:
+        raise UsageError(f"pause takes whole milliseconds from 1, not {ms!r}")
+    return Mark(ms)
+
+
+def crash() -> Mark:
+    """A mark for a script: the process of the subtask that reads it dies there, the first time that it is reached."""
+    return Mark(None)
+
+
+ScriptItem = Mapping[str, Any] | pa.RecordBatch | Mark
+
+
+def scripted(*scripts: Iterable[ScriptItem], schema: SchemaLike | None = None, end: bool = True) -> Scripted:
+    """A source that gives what its scripts say: records as dicts or Arrow batches, and marks between them.
+
+    Each script is a split of its own: it is read in its order, by one subtask; records of different scripts come in any
+    order. Without `schema` the columns are those of the first batch, or what Arrow makes of the dicts. A column that a
+    dict leaves out is null. With `end=False` the source stays silent after its scripts instead of ending, and `run`
+    ends the job.
+    """
+    if not scripts:
+        raise UsageError("scripted needs at least one script", hint='for example scripted([{"word": "to"}, crash()])')
+    lists = [_as_list(script) for script in scripts]
+    known = _schema_of(lists) if schema is None else as_schema(schema, argument="schema")
+    return Scripted(tuple(_chunks(items, known) for items in lists), known, end=end)
+
+
+def _as_list(script: Iterable[ScriptItem]) -> list[ScriptItem]:
+    if isinstance(script, str | Mapping | pa.RecordBatch) or not isinstance(script, Iterable):
+        raise UsageError(
+            f"a script is a list of records and marks, not {script!r:.80}",
+            hint='for example scripted([{"word": "to"}, crash()])',
+        )
+    items = list(script)
+    for item in items:
+        if not isinstance(item, Mapping | pa.RecordBatch | Mark):
+            raise UsageError(
+                f"a script cannot have {item!r:.80} in it", hint="give dicts, Arrow batches, pause(ms) or crash()"
+            )
+    return items
+
+
+def _schema_of(scripts: list[list[ScriptItem]]) -> pa.Schema:
+    rows: list[Mapping[str, Any]] = []
+    for item in itertools.chain(*scripts):
+        if isinstance(item, pa.RecordBatch):
+            return check_schema(item.schema, argument="the schema of the script's first batch")
+        if isinstance(item, Mapping):
+            rows.append(item)
+    names = dict.fromkeys(name for row in rows for name in row)
+    try:
+        columns = {str(name): pa.array([row.get(name) for row in rows]) for name in names}
+    except pa.ArrowException as error:
+        raise UsageError(f"the columns of the script cannot be told: {error}", hint="give scripted a schema") from error
+    if not columns:
+        raise UsageError("a script without records needs a schema", hint='for example schema="word string, n bigint"')
+    return pa.schema([pa.field(name, column.type) for name, column in columns.items()])
+
+
+def _chunks(items: list[ScriptItem], schema: pa.Schema) -> tuple[pa.RecordBatch | Mark, ...]:
+    """The same script, where dicts that follow each other are one batch."""
+    chunks: list[pa.RecordBatch | Mark] = []
+    rows: list[Mapping[str, Any]] = []
+    for item in items:
+        if isinstance(item, Mapping):
+            rows.append(item)
+            continue
+        if rows:
+            chunks.append(_batch_of(rows, schema))
+            rows = []
+        if isinstance(item, pa.RecordBatch) and not item.schema.equals(schema):
+            raise UsageError(f"a batch of the script has columns {item.schema.names}, the source has {schema.names}")
+        chunks.append(item)
+    return (*chunks, _batch_of(rows, schema)) if rows else tuple(chunks)
+
+
+def _batch_of(rows: list[Mapping[str, Any]], schema: pa.Schema) -> pa.RecordBatch:
+    for row in rows:
+        for name in row:
+            if name not in schema.names:
+                raise unknown_column(str(name), schema.names, argument="a record of the script")
+    try:
+        return pa.RecordBatch.from_pylist([dict(row) for row in rows], schema=schema)
+    except (pa.ArrowException, OverflowError, TypeError, ValueError) as error:
+        raise UsageError(f"a record of the script does not fit its schema: {error}") from error
+
+
+# --- reading ---------------------------------------------------------------------------------------------------------
+
+
+class Watch(Protocol):
+    """Who a reader tells of what stands in its scripts besides records."""
+
+    def crash_once(self, place: tuple[int, int, int]) -> None:
+        """A crash mark was reached, in an item of a script of a source. Does not return if the process dies of it."""
+        ...
+
+    def silent(self, script: tuple[int, int]) -> None:
+        """A script of a source that does not end has been read to where it falls silent."""
+        ...
+
+
+class _Position(msgspec.Struct):
+    """Where a reader stands in a script: before that row of that item."""
+
+    script: int
+    item: int = 0
+    row: int = 0
+
+
+class Scripted(Source):
+    """What `scripted` returns."""
+
+    def __init__(self, scripts: tuple[tuple[pa.RecordBatch | Mark, ...], ...], schema: pa.Schema, *, end: bool) -> None:
+        self.scripts = scripts
+        self.ends = end
+        self.number = next(_numbers)
+        self._schema = schema
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The columns of the records."""
+        return self._schema
+
+    def splits(self, parallelism: int) -> list[bytes]:  # noqa: ARG002
+        """One for each script."""
+        return [msgspec.msgpack.encode(_Position(script)) for script in range(len(self.scripts))]
+
+    def open(self, splits: Sequence[bytes]) -> ScriptReader:
+        """A reader from these positions on."""
+        return ScriptReader(self, [msgspec.msgpack.decode(split, type=_Position) for split in splits])
+
+
+class ScriptReader(SourceReader):
+    """Reads its scripts in turn, a part of an item at a time."""
+
+    def __init__(self, source: Scripted, positions: list[_Position]) -> None:
+        self.watch: Watch | None = None
+        """None outside of a run."""
+        self._source = source
+        self._positions = positions
+        self._resumes_ms: dict[int, int] = {}
+        """When the pause is over that a script stands at."""
+
+    def poll(self, max_rows: int, now_ms: int) -> Polled:
+        """The next records of the script that has waited longest."""
+        waits_ms: list[int] = []
+        for _ in range(len(self._positions)):
+            position = self._positions.pop(0)
+            polled = self._read(position, max_rows, now_ms)
+            if polled is None:
+                continue
+            self._positions.append(position)
+            if not isinstance(polled, Pause):
+                return polled
+            waits_ms.append(polled.wait_ms)
+        return Pause(min(waits_ms)) if waits_ms else End()
+
+    def snapshot(self) -> list[bytes]:
+        """The scripts that are not read to their end; one that then stays silent has none."""
+        return [msgspec.msgpack.encode(p) for p in self._positions if not self._source.ends or not self._is_read(p)]
+
+    def _is_read(self, position: _Position) -> bool:
+        return position.item == len(self._source.scripts[position.script])
+
+    def _read(self, position: _Position, max_rows: int, now_ms: int) -> pa.RecordBatch | Pause | None:
+        """The next records of one script; None if it has ended."""
+        source = self._source
+        while not self._is_read(position):
+            item = source.scripts[position.script][position.item]
+            if isinstance(item, Mark):
+                wait_ms = self._obey(position, item, now_ms)
+                if wait_ms > 0:
+                    return Pause(wait_ms)
+                position.item += 1
+                continue
+            part = item.slice(position.row, max_rows)
+            position.row += part.num_rows
+            if position.row == item.num_rows:
+                position.item, position.row = position.item + 1, 0
+            if part.num_rows:
+                return part
+        if source.ends:
+            return None
+        if self.watch is not None:
+            self.watch.silent((source.number, position.script))
+        return Pause(SILENCE_MS)
+
+    def _obey(self, position: _Position, mark: Mark, now_ms: int) -> int:
+        """For how many milliseconds a mark still makes the script wait; 0 if it may go on."""
+        if mark.pause_ms is None:
+            if self.watch is None:
+                raise UsageError("a script with crash() in it can be read in penstock.testing.run only")
+            self.watch.crash_once((self._source.number, position.script, position.item))
+            return 0
+        wait_ms = self._resumes_ms.setdefault(position.script, now_ms + mark.pause_ms) - now_ms
+        if wait_ms <= 0:
+            del self._resumes_ms[position.script]
+        return wait_ms
