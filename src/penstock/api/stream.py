@@ -223,7 +223,7 @@ class Stream:
         if not isinstance(sink, Sink):
             raise UsageError(f"write takes a sink, not {sink!r}", hint="for example parquet('out')")
         for step in self._state.ledger.steps:
-            if isinstance(step.step, WriteStep) and step.step.sink is sink:
+            if isinstance(step.step, WriteStep) and step.step.sink == sink:
                 raise UsageError(
                     f"one sink cannot be written by two steps; the other is {step}",
                     hint="make a second sink, with a target of its own",

@@ -33,7 +33,7 @@ SLOWDOWN = 20
 """The end takes one of so many records that the sources could give."""
 SPARE_CORES = 2
 CALIBRATION_MS = 3_000
-MODE_MS = 35_000
+MODE_MS = 25_000
 """No checkpoint is begun when a mode has been measured for this long."""
 CHECKPOINT_TIMEOUT_S = 60.0
 START_TIMEOUT_MS = 60_000
@@ -93,7 +93,7 @@ class BackpressureResult:
 
 @click.command("backpressure")
 @click.option(
-    "--checkpoints", type=click.IntRange(min=1), default=5, show_default=True, help="How many to take in each mode."
+    "--checkpoints", type=click.IntRange(min=1), default=7, show_default=True, help="How many to take in each mode."
 )
 @click.option("--parallelism", type=click.IntRange(min=1), default=2, show_default=True, help="Slots of the job.")
 @click.option(

@@ -10,7 +10,7 @@ from penstock.api.checkpointing import Checkpointing
 from penstock.cli.failures import uninterrupted
 from penstock.core.errors import StreamError
 from penstock.plan.graph import Plan
-from penstock.settings import Restart
+from penstock.settings import NetworkSettings, Restart
 from penstock.spark.environment import Environment
 from penstock.spark.job import Job
 
@@ -20,8 +20,18 @@ CANCEL_TIMEOUT_S = 30.0
 class PlannedEnvironment(Environment):
     """Runs a plan that was made elsewhere, for what cannot be said with streams."""
 
-    def __init__(self, spark: Any, *, plan: Plan, checkpointing: Checkpointing, restart: Restart) -> None:
-        super().__init__(spark, parallelism=plan.parallelism, checkpointing=checkpointing, restart=restart)
+    def __init__(
+        self,
+        spark: Any,
+        *,
+        plan: Plan,
+        checkpointing: Checkpointing,
+        restart: Restart,
+        network: NetworkSettings | None = None,
+    ) -> None:
+        super().__init__(
+            spark, parallelism=plan.parallelism, checkpointing=checkpointing, restart=restart, network=network
+        )
         self._given = plan
 
     def plan(self) -> Plan:

@@ -21,7 +21,8 @@ class Message(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
 
 class StateFile(msgspec.Struct, frozen=True, kw_only=True):
-    """A durable piece of state. Small ones travel `inline`, others lie at `path` below the job's directory."""
+    """A durable piece of state. Small ones travel `inline`, others lie at `path` below the root of the store (in a
+    savepoint: below its own folder)."""
 
     path: str | None
     size: int

@@ -35,9 +35,9 @@ from penstock.core.coordinator.events import (
     TaskFailing,
     TaskRunning,
 )
-from penstock.core.coordinator.graph import CheckpointEdge, CheckpointGraph, CheckpointVertex
 from penstock.core.effects import Ticked
 from penstock.core.errors import MalformedMessage
+from penstock.core.graph import CheckpointEdge, CheckpointGraph, CheckpointVertex
 from penstock.core.ids import CheckpointId, Epoch, Instant, JobId, RequestId, SlotId, TaskId
 from penstock.core.job.events import (
     AttemptEnded,

@@ -42,7 +42,6 @@ class ExternalSystem:
         self.dropped: dict[bytes, Transaction] = {}
         self.committed: dict[bytes, Transaction] = {}
         """In the order of the commits, which is the order in which a reader sees the rows."""
-        self.newest_epoch = 0
         self.on_commit: Callable[[Transaction], None] = lambda _transaction: None
         self.on_refused: Callable[[Transaction], None] = lambda _transaction: None
         """A transaction was to be committed that had been dropped."""
@@ -56,10 +55,6 @@ class ExternalSystem:
         self._faulty_until_us = self._world.now_us + for_us
         self._fault_share = share
         self._fails_after = after
-
-    def begin(self, epoch: int) -> None:
-        """A writer of that attempt introduces itself."""
-        self.newest_epoch = max(self.newest_epoch, epoch)
 
     def prepare(self, *, subtask: int, epoch: int, checkpoint: int, batches: tuple[pa.RecordBatch, ...]) -> Transaction:
         """Make a closed transaction durable; nobody sees it yet."""

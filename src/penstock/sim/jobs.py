@@ -209,7 +209,6 @@ class SimWriter(SinkWriter):
         self.system = system
         self.context = context
         self.open_batches: list[pa.RecordBatch] = []
-        system.begin(context.epoch)
 
     def write(self, batch: pa.RecordBatch) -> None:
         """Take one batch."""

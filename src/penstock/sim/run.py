@@ -117,7 +117,7 @@ class Simulation:
         self.network.taps.append(self.messages)
         if keep_log:
             self.network.taps.append(watch_messages(self.world, master=MASTER))
-        CommitChecker(self.world, self.ledger, self.external)
+        CommitChecker(self.world, self.ledger, self.messages, self.external)
         self._sink = parts.sink(scenario.seed)
         self.master = self._build_master()
 

@@ -79,13 +79,14 @@ class _Slot:
 
     def _loop(self, *, folder: str | None, host: str | None, master: str) -> None:
         # Imported here so that a worker pays for them once, after the fork.
-        from penstock.net.zeromq import ZmqTransport
+        from penstock.net.zeromq import ZmqTransport, keep_message_memory
         from penstock.runtime.slot import SlotAddress, SlotDriver, SlotPorts
         from penstock.spark.background import ThreadBackground
         from penstock.spark.clock import WallClock
         from penstock.storage.files import FileStore
 
         spec = self._spec
+        keep_message_memory()
         clock = WallClock()
         transport = ZmqTransport(str(self._slot), keys=spec.keys, ipc_dir=folder, host=host)
         background = ThreadBackground(transport.wake, name="penstock-slot-background")

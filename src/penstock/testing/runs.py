@@ -38,7 +38,7 @@ from penstock.sim.slots import Notice, SlotHost
 from penstock.sim.world import Actor, Crash, World
 from penstock.testing.scripts import Mark, Scripted, ScriptReader
 
-JOB = JobId("penstock-testing-run")
+JOB_PREFIX = "penstock-testing-run-"
 
 LIMIT_MS = 120_000
 """A job that has not ended so long after its pauses and crashes never will."""
@@ -91,7 +91,7 @@ class Collected(Sink):
 
     def start(self, job: str) -> None:
         """Refuse to be used where nobody could read what is committed."""
-        if job != JOB:
+        if not job.startswith(JOB_PREFIX):
             raise UsageError("a collect() sink can be used in penstock.testing.run only", hint="write to files instead")
 
     def writer(self, context: WriterContext) -> SinkWriter:
@@ -129,7 +129,8 @@ def run(
     records follow each other in the order of the program; each sink also has its own.
 
     Raises:
-        JobFailed: a function of the program, a source or a sink raised; or the job did not come to its end.
+        JobFailed: a function of the program, a source or a sink raised, which is not tried again here; or the job did
+            not come to its end.
 
     """
     if crashes < 0:
@@ -148,11 +149,13 @@ def run(
     systems = {sink.number: ExternalSystem(world) for sink in sinks}
     number = next(_numbers)
     _watches[number] = watch
-    for key, system in systems.items():
-        enter(key, system)
+    for sink in sinks:
+        _collected.pop(sink, None)
+        enter(sink.number, systems[sink.number])
     try:
         with watch_logs(world):
-            _Cluster(world, watch, settings, _prepared(plan, watch, number)).run()
+            job = JobId(f"{JOB_PREFIX}{number}")
+            _Cluster(world, watch, settings, job=job, plan=_prepared(plan, watch, job, number)).run()
     finally:
         del _watches[number]
         for key in systems:
@@ -183,13 +186,13 @@ def _sinks(plan: Plan) -> list[Any]:
     return [step.sink for step in steps if isinstance(step, WriteStep)]
 
 
-def _prepared(plan: Plan, watch: RunWatch, number: int) -> Plan:
+def _prepared(plan: Plan, watch: RunWatch, job: JobId, number: int) -> Plan:
     """The plan with its splits, its sinks started, and its sources watched."""
 
     def prepared(operator: OperatorPlan) -> OperatorPlan:
         step = operator.step
         if isinstance(step, WriteStep):
-            step.sink.start(JOB)
+            step.sink.start(job)
         if not isinstance(step, ReadStep):
             return operator
         if isinstance(step.source, Scripted):
@@ -370,7 +373,8 @@ class _WatchedReader(SourceReader):
 class _Cluster:
     """The simulated processes of a run."""
 
-    def __init__(self, world: World, watch: RunWatch, settings: JobSettings, plan: Plan) -> None:
+    def __init__(self, world: World, watch: RunWatch, settings: JobSettings, *, job: JobId, plan: Plan) -> None:
+        self._job = job
         self._world = world
         self._watch = watch
         self._settings = settings
@@ -452,7 +456,7 @@ class _Cluster:
         self._host.wake_master = actor.wake
         actor.after_turn = self._look_now_and_then
         driver = MasterDriver(
-            job=JOB,
+            job=self._job,
             plan=plan,
             settings=self._settings,
             ports=MasterPorts(
@@ -471,7 +475,7 @@ class _Cluster:
         transport = self._network.transport(actor)
         return SlotDriver(
             slot,
-            job=JOB,
+            job=self._job,
             settings=self._settings,
             ports=SlotPorts(
                 clock=SimClock(self._world),

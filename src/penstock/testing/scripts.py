@@ -47,10 +47,11 @@ ScriptItem = Mapping[str, Any] | pa.RecordBatch | Mark
 def scripted(*scripts: Iterable[ScriptItem], schema: SchemaLike | None = None, end: bool = True) -> Scripted:
     """A source that gives what its scripts say: records as dicts or Arrow batches, and marks between them.
 
-    Each script is a split of its own: it is read in its order, by one subtask; records of different scripts come in any
-    order. Without `schema` the columns are those of the first batch, or what Arrow makes of the dicts. A column that a
-    dict leaves out is null. With `end=False` the source stays silent after its scripts instead of ending, and `run`
-    ends the job.
+    Each script is a split of its own: it is read in its order, by one subtask. Records of different scripts come in any
+    order, so those of one may be late for the event time of another, if the watermark's delay does not allow for it.
+    Without `schema` the columns are those of the first batch, or what Arrow makes of the dicts. A column that a dict
+    leaves out is null. With `end=False` the source stays silent after its scripts instead of ending, and `run` ends the
+    job.
     """
     if not scripts:
         raise UsageError("scripted needs at least one script", hint='for example scripted([{"word": "to"}, crash()])')

@@ -35,9 +35,9 @@ from penstock.core.coordinator.events import (
     ScheduleAllowed,
     TaskRunning,
 )
-from penstock.core.coordinator.graph import CheckpointEdge, CheckpointGraph, CheckpointVertex
 from penstock.core.coordinator.options import CoordinatorOptions
 from penstock.core.effects import Ticked
+from penstock.core.graph import CheckpointEdge, CheckpointGraph, CheckpointVertex
 from penstock.core.ids import CheckpointId, Epoch, Instant, JobId, OperatorId, RequestId, TaskId, VertexId
 from penstock.core.messages import (
     Acknowledge,

@@ -21,7 +21,7 @@ from penstock.core.coordinator.events import (
     RequestKind,
     TaskRunning,
 )
-from penstock.core.coordinator.graph import CheckpointGraph, CheckpointVertex
+from penstock.core.graph import CheckpointGraph, CheckpointVertex
 from penstock.core.ids import CheckpointId, Epoch, Instant, JobId, OperatorId, RequestId, VertexId
 from penstock.core.messages import Acknowledge, OperatorState, StateFile, SubtaskState
 from penstock.settings import CheckpointSettings

@@ -6,10 +6,10 @@ import pytest
 
 from penstock.core.coordinator.effects import WriteMetadata
 from penstock.core.coordinator.events import AttemptStarted, ScheduleAllowed, TaskEnded, TaskRunning
-from penstock.core.coordinator.graph import CheckpointEdge, CheckpointGraph
 from penstock.core.coordinator.plan import CheckpointPlan, NotReady, Planner
 from penstock.core.coordinator.tasks import TaskBoard
 from penstock.core.errors import InvariantError
+from penstock.core.graph import CheckpointEdge, CheckpointGraph
 from penstock.core.ids import Epoch, VertexId
 from penstock.core.reasons import CheckpointFailure
 

@@ -61,10 +61,10 @@ from penstock.core.coordinator.events import (
     TaskFailing,
     TaskRunning,
 )
-from penstock.core.coordinator.graph import CheckpointEdge, CheckpointGraph, CheckpointVertex
 from penstock.core.coordinator.options import CoordinatorOptions
 from penstock.core.effects import Ticked
 from penstock.core.errors import InvariantError
+from penstock.core.graph import CheckpointEdge, CheckpointGraph, CheckpointVertex
 from penstock.core.ids import CheckpointId, Epoch, Instant, JobId, OperatorId, RequestId, TaskId, VertexId
 from penstock.core.messages import Acknowledge, Decline, NotifyComplete, OperatorState, StateFile, SubtaskState
 from penstock.core.reasons import CheckpointFailure

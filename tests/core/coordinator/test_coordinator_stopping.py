@@ -19,8 +19,8 @@ from penstock.core.coordinator.events import (
     TaskFailing,
     TaskRunning,
 )
-from penstock.core.coordinator.graph import CheckpointEdge, CheckpointGraph
 from penstock.core.coordinator.options import CoordinatorOptions
+from penstock.core.graph import CheckpointEdge, CheckpointGraph
 from penstock.core.ids import CheckpointId, Epoch, VertexId
 from penstock.core.reasons import CheckpointFailure
 from penstock.core.recovery.metadata import SnapshotKind

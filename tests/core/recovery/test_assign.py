@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.core.coordinator.graph import CheckpointGraph, CheckpointVertex
 from penstock.core.errors import UsageError
+from penstock.core.graph import CheckpointGraph, CheckpointVertex
 from penstock.core.ids import CheckpointId, Instant, JobId, OperatorId, TaskId, VertexId
 from penstock.core.messages import OperatorState, StateFile, TaskRestore
 from penstock.core.recovery.assign import assign

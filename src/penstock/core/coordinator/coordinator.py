@@ -59,7 +59,6 @@ from penstock.core.coordinator.events import (
     TaskFailing,
     TaskRunning,
 )
-from penstock.core.coordinator.graph import CheckpointGraph
 from penstock.core.coordinator.lifecycle import Lifecycle
 from penstock.core.coordinator.options import CoordinatorOptions
 from penstock.core.coordinator.plan import NotReady, Planner
@@ -69,6 +68,7 @@ from penstock.core.coordinator.stopping import StopWithSavepoint
 from penstock.core.coordinator.tasks import TaskBoard
 from penstock.core.effects import Ticked
 from penstock.core.errors import InvariantError
+from penstock.core.graph import CheckpointGraph
 from penstock.core.ids import CheckpointId, Instant, JobId, TaskId, VertexId
 from penstock.core.reasons import CheckpointFailure
 from penstock.core.recovery.metadata import CompletedCheckpoint, SnapshotKind

@@ -12,9 +12,9 @@ from typing import Any
 
 import msgspec
 
-from penstock.core.coordinator.graph import CheckpointGraph, CheckpointVertex
 from penstock.core.coordinator.pending import PendingCheckpoint
 from penstock.core.coordinator.registry import SharedStateRegistry
+from penstock.core.graph import CheckpointGraph, CheckpointVertex
 from penstock.core.ids import JobId, OperatorId, TaskId
 from penstock.core.messages import OperatorState, SubtaskState
 from penstock.core.reasons import CheckpointFailure

@@ -18,9 +18,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from penstock.core.coordinator.effects import SendOperatorEvent
-from penstock.core.coordinator.graph import CheckpointGraph
 from penstock.core.coordinator.tasks import TaskBoard
 from penstock.core.errors import InvariantError
+from penstock.core.graph import CheckpointGraph
 from penstock.core.ids import CheckpointId, OperatorId, TaskId
 
 

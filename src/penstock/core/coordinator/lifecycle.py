@@ -46,7 +46,6 @@ from penstock.core.coordinator.events import (
 )
 from penstock.core.coordinator.finalize import CannotFinalize, Finalizer
 from penstock.core.coordinator.gateway import Gateways
-from penstock.core.coordinator.graph import CheckpointGraph
 from penstock.core.coordinator.options import CoordinatorOptions
 from penstock.core.coordinator.pending import PendingCheckpoint, Phase
 from penstock.core.coordinator.plan import CheckpointPlan
@@ -58,6 +57,7 @@ from penstock.core.coordinator.tolerance import FailureTolerance
 from penstock.core.coordinator.triggering import MasterEvent, Triggering
 from penstock.core.elements import CheckpointOptions
 from penstock.core.errors import InvariantError
+from penstock.core.graph import CheckpointGraph
 from penstock.core.ids import CheckpointId, Instant, JobId, TaskId
 from penstock.core.messages import Acknowledge, Decline, NotifyAborted, NotifyComplete
 from penstock.core.reasons import CheckpointFailure
@@ -360,6 +360,8 @@ class Lifecycle:
             self.effects += stored.effects
         else:
             pending.files_are_doubtful = event.inconsistent
+            if event.inconsistent and pending.kind.is_savepoint:
+                self.archive.give_to_user(pending)
             leftovers = self.archive.not_stored(inconsistent=event.inconsistent)
             self._abort(pending, CheckpointFailure.FINALIZE_FAILED, event.error, now)
             self.effects += leftovers
@@ -430,10 +432,10 @@ class Lifecycle:
             self.effects.append(SendToTask(task=told, message=message))
         self.effects += [TellCheckpointAborted(operator=o, checkpoint=checkpoint) for o in self.gateways.operators]
 
-    def _failure_of(self, pending: PendingCheckpoint, reason: CheckpointFailure, text: str) -> RequestFailure:
+    @staticmethod
+    def _failure_of(pending: PendingCheckpoint, reason: CheckpointFailure, text: str) -> RequestFailure:
         failure = failure_of(reason, text)
         if pending.files_are_doubtful and pending.completed is not None and pending.kind.is_savepoint:
-            self.archive.give_to_user(pending)
             return msgspec.structs.replace(failure, savepoint=pending.completed.path)
         return failure
 

@@ -12,8 +12,8 @@ from __future__ import annotations
 
 import msgspec
 
-from penstock.core.coordinator.graph import CheckpointEdge, CheckpointGraph, CheckpointVertex
 from penstock.core.coordinator.tasks import TaskBoard
+from penstock.core.graph import CheckpointEdge, CheckpointGraph, CheckpointVertex
 from penstock.core.ids import TaskId, VertexId
 
 

@@ -11,8 +11,8 @@ from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from penstock.core.coordinator.graph import CheckpointGraph
 from penstock.core.coordinator.pending import PendingCheckpoint
+from penstock.core.graph import CheckpointGraph
 from penstock.core.ids import CheckpointId, Instant, TaskId, VertexId
 from penstock.core.messages import SnapshotMetrics, SubtaskState
 from penstock.core.reasons import CheckpointFailure

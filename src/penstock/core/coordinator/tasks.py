@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from enum import Enum
 
-from penstock.core.coordinator.graph import CheckpointGraph
 from penstock.core.errors import InvariantError
+from penstock.core.graph import CheckpointGraph
 from penstock.core.ids import Epoch, TaskId, VertexId
 
 

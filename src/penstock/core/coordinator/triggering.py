@@ -31,9 +31,9 @@ from penstock.core.coordinator.events import (
     OperatorEventSubmitted,
 )
 from penstock.core.coordinator.gateway import Gateways, HeldEvent
-from penstock.core.coordinator.graph import CheckpointGraph
 from penstock.core.coordinator.pending import PendingCheckpoint, Phase
 from penstock.core.coordinator.tasks import TaskBoard
+from penstock.core.graph import CheckpointGraph
 from penstock.core.ids import CheckpointId
 from penstock.core.messages import TriggerCheckpoint
 from penstock.core.reasons import CheckpointFailure

@@ -12,8 +12,8 @@ from __future__ import annotations
 
 import msgspec
 
-from penstock.core.coordinator.graph import CheckpointGraph, CheckpointVertex
 from penstock.core.errors import UsageError
+from penstock.core.graph import CheckpointGraph, CheckpointVertex
 from penstock.core.ids import TaskId
 from penstock.core.messages import OperatorState, TaskRestore
 from penstock.core.recovery.metadata import CheckpointMetadata, OperatorSnapshot

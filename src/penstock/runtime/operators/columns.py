@@ -6,7 +6,6 @@ copied or changes its type on the way. Polars runs in its own pool, whose size t
 
 from __future__ import annotations
 
-import traceback
 from collections.abc import Sequence
 from typing import Any
 
@@ -67,7 +66,7 @@ class SelectOperator(Operator):
                 else batch.column(field.name)
                 for field in schema
             ]
-        except (pl.exceptions.PolarsError, pa.ArrowInvalid) as error:
+        except Exception as error:
             raise _user_error(self, error) from error
         self.output.emit(pa.RecordBatch.from_arrays(columns, schema=schema))
 
@@ -91,5 +90,6 @@ def _as_type(column: Any, wanted: pa.DataType) -> Any:
 
 
 def _user_error(operator: Operator, error: Exception) -> UserCodeError:
-    text = "".join(traceback.format_exception_only(error))
+    # Polars appends what it was doing, in a form that says nothing to who wrote the expression.
+    text = f"{type(error).__name__}: {error}".splitlines()[0]
     return UserCodeError(operator=operator.context.name, subtask=operator.context.task.subtask, traceback_text=text)

@@ -9,7 +9,7 @@ import pytest
 # Takes and frees blocks of a message's size, some of them alive at a time, and counts the pages fetched for them.
 CHURN = """
 import ctypes, resource
-from penstock.net.memory import keep_message_memory
+from penstock.net.zeromq import keep_message_memory
 if {keep}:
     assert keep_message_memory()
 library = ctypes.CDLL(None)

@@ -1,0 +1,197 @@
+"""`penstock torture`: workers are killed, again and again, and not one record may be lost, repeated or out of order.
+
+The job runs in rounds, each with a few kills and one way of taking checkpoints. At the end of a round its source is told
+to end, the job finishes, and everything that it has committed is judged.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import random
+import shutil
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from penstock.cli.failures import EXIT_FAILED, reported_failures
+from penstock.core.errors import JobFailed
+
+if TYPE_CHECKING:
+    from penstock.cli.sequences import Damage
+    from penstock.cli.torture_job import Places
+    from penstock.runtime.views import JobView
+    from penstock.spark.job import Job
+
+MODES = ("aligned", "unaligned", "timeout")
+ALL_MODES = "all"
+DEFAULT_KILLS = 10
+PARALLELISM = 3
+SPARE_CORES = 2
+KILLS_PER_ROUND = 5
+RESTART_DELAY = "100ms"
+RESTARTS = 1_000_000
+LOOK_EVERY_S = 0.02
+STALL_MS = 120_000
+"""A job that completes no checkpoint for this long, or does not end when it is told to, is stuck."""
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class TortureOptions:
+    """What the command line said."""
+
+    kills: int | None
+    minutes: float | None
+    mode: str
+    seed: int
+    directory: Path | None
+    as_json: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class Round:
+    """One job to be tortured."""
+
+    mode: str
+    kills: int
+    seed: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class RoundResult:
+    """How it went."""
+
+    kills: int
+    checkpoints_completed: int
+    recoveries_ms: tuple[int, ...]
+    damage: Damage
+    interrupt: KeyboardInterrupt | None = None
+    """What ended the round before its time; what had been committed by then was judged all the same."""
+
+
+@click.command("torture")
+@click.option(
+    "--kills",
+    type=click.IntRange(min=1),
+    help=f"How many workers to kill.  [default: {DEFAULT_KILLS}, or any number with --minutes]",
+)
+@click.option("--minutes", type=click.FloatRange(min=0, min_open=True), help="How long to go on at most.")
+@click.option(
+    "--mode",
+    type=click.Choice([*MODES, ALL_MODES]),
+    default=ALL_MODES,
+    show_default=True,
+    help="How checkpoints are taken; 'timeout' begins aligned and turns unaligned after 100 ms; 'all' takes turns.",
+)
+@click.option("--seed", type=click.IntRange(min=0), default=1, show_default=True, help="Who is killed, and when.")
+@click.option(
+    "--directory",
+    type=click.Path(path_type=Path),
+    help="Where to work; the output of a round that went wrong stays there. Default: a temporary directory.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print one line of JSON to standard output, all else to error.")
+def torture(**values: Any) -> None:
+    """Kill random workers of a job at random moments, and check every record of its output.
+
+    Goes on until all kills are done or the time is over, or until it is interrupted. Exits with 1 if a record was lost,
+    duplicated or out of order.
+    """
+    with reported_failures():
+        sys.exit(run_torture(TortureOptions(**values)))
+
+
+def run_torture(options: TortureOptions) -> int:
+    """Do it all; the exit code. An interrupt is raised again when the verdict has been printed."""
+    # Here and not above: the other commands need not wait for the data plane to be imported.
+    from penstock.cli.session import SessionOptions, spark_session, work_directory
+    from penstock.spark.clock import WallClock
+
+    screen = sys.stderr if options.as_json else sys.stdout
+    clock = WallClock()
+    cores = PARALLELISM + SPARE_CORES
+    results: list[RoundResult] = []
+
+    def say(text: str) -> None:
+        click.echo(text, file=screen)
+
+    with work_directory(options.directory, keep=False, prefix="penstock-torture-") as work:
+        say(f"starting Spark local[{cores}] ...")
+        with spark_session(SessionOptions(application="penstock torture", cores=cores, work=work)) as spark:
+            # Spark's start is not part of the torture.
+            deadline_ms = None if options.minutes is None else clock.now() + int(options.minutes * 60_000)
+            for number, planned in enumerate(rounds(options), start=1):
+                say(f"round {number}: {planned.mode} checkpoints every 100 ms, {PARALLELISM} slots")
+                place = work / f"round-{number}"
+                result = run_round(spark, planned, place, say=say, deadline_ms=deadline_ms)
+                results.append(result)
+                say(f"round {number}: {result.checkpoints_completed} checkpoints, {damage_text(result.damage)}")
+                if result.damage.is_none:
+                    shutil.rmtree(place, ignore_errors=True)
+                if result.interrupt is not None or (deadline_ms is not None and clock.now() >= deadline_ms):
+                    break
+    found = summary(results)
+    say(verdict(results))
+    if options.as_json:
+        click.echo(json.dumps(found))
+    if any(not result.damage.is_none for result in results):
+        return EXIT_FAILED
+    for result in results:
+        if result.interrupt is not None:
+            raise result.interrupt
+    return 0
+
+
+def rounds(options: TortureOptions) -> Iterator[Round]:
+    """The rounds to go through, without end if only the time is limited."""
+    modes = MODES if options.mode == ALL_MODES else (options.mode,)
+    kills = options.kills
+    if kills is None and options.minutes is None:
+        kills = DEFAULT_KILLS
+    # Few kills are spread over all modes.
+    most = KILLS_PER_ROUND if kills is None else min(KILLS_PER_ROUND, math.ceil(kills / len(modes)))
+    draws = random.Random(options.seed)
+    done = 0
+    while kills is None or done < kills:
+        for mode in modes:
+            count = most if kills is None else min(most, kills - done)
+            if count:
+                yield Round(mode=mode, kills=count, seed=draws.getrandbits(32))
+                done += count
+
+
+def run_round(
+    spark: Any, planned: Round, place: Path, *, say: Say, deadline_ms: int | None = None
+) -> RoundResult:
+    """Run one job in `place`, which must not exist, kill its workers, let it end, and judge what it has committed."""
+    from penstock.api.restarts import fixed_delay
+    from penstock.cli.random_kills import RandomKills
+    from penstock.cli.running import PlannedEnvironment, running_job
+    from penstock.cli.torture_job import NETWORK, Places, judge, torture_checkpointing, torture_plan
+
+    places = Places(place)
+    places.control.mkdir(parents=True)
+    environment = PlannedEnvironment(
+        spark,
+        plan=torture_plan(places, parallelism=PARALLELISM),
+        checkpointing=torture_checkpointing(planned.mode, places),
+        restart=fixed_delay(RESTARTS, RESTART_DELAY),
+        network=NETWORK,
+    )
+    kills = RandomKills(random.Random(planned.seed), count=planned.kills, kill=_kill)
+    interrupt: KeyboardInterrupt | None = None
+    with running_job(environment, f"torture-{planned.mode}") as job:
+        try:
+            _torture(job, kills, places, say=say, deadline_ms=deadline_ms)
+        except KeyboardInterrupt as error:
+            say("interrupted: judging what has been committed")
+            interrupt = error
+    ...

@@ -1,0 +1,382 @@
+"""Every checker finds the kind of bug it is there for: each test puts one in and sees it found, by that checker.
+
+A bug shows only in worlds that exercise it, so a test runs a few worlds. What it asserts: some world shows it, and no
+world blames anything else. (A bug that breaks a second rule as a consequence says so in its test.)
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import replace
+
+import pyarrow as pa
+import pytest
+
+from penstock.api.connector import SinkWriter, WriterContext
+from penstock.core.coordinator.effects import StorePointer
+from penstock.core.coordinator.events import PointerStored
+from penstock.core.ids import Instant, TaskId
+from penstock.core.messages import NotifyAborted, NotifyComplete, ToSlot, TriggerCheckpoint
+from penstock.runtime.channels import InputGate
+from penstock.runtime.checkpointing import CheckpointEffects
+from penstock.runtime.inflight import InFlight
+from penstock.runtime.links import Links
+from penstock.runtime.master import MasterDriver
+from penstock.runtime.slot import SlotDriver
+from penstock.settings import CheckpointSettings, FixedDelay, JobSettings, NetworkSettings, Retention, SlotSettings
+from penstock.sim.disk import Disk
+from penstock.sim.external import system_of
+from penstock.sim.faults import ConnectionLoss, SlotCrash
+from penstock.sim.jobs import Shape, SimReader, SimSink, SimWriter, Workload
+from penstock.sim.rules import Rule
+from penstock.sim.run import SOUND, Parts, run_scenario
+from penstock.sim.scenario import Scenario
+from penstock.sim.slots import Notice, SlotHost
+
+CRASH = SlotCrash(at_ms=400, slot=1, notice=Notice.TOLD)
+
+
+def scenario(number: int = 0, **changes: object) -> Scenario:
+    """A small job on two slots under some pressure, without faults; the number decides delays and input."""
+    plain = Scenario(
+        seed=1_000_000 + number,
+        world_seed=number,
+        workload=Workload(
+            shape=Shape.KEYED,
+            splits=3,
+            rows=60,
+            keys=5,
+            salt=number,
+            batch_rows=6,
+            burst=3,
+            pause_ms=100,
+            window_us=20_000,
+            disorder_us=5_000,
+        ),
+        settings=JobSettings(
+            parallelism=2,
+            checkpoint=CheckpointSettings(interval_ms=60, timeout_ms=2_000, tolerable_failures=None),
+            restart=FixedDelay(attempts=100, delay_ms=50),
+            network=NetworkSettings(channel_bytes=100, output_bytes=200, batch_bytes=100),
+            slot=SlotSettings(heartbeat_interval_ms=300, heartbeat_timeout_ms=3_000),
+        ),
+        latency_us=(20, 3_000),
+        spike_share=0.0,
+        work_us=(50, 2_000),
+        start_us=(1_000, 20_000),
+        failing_starts=0,
+        cancel_at_ms=None,
+        safety_ms=1_000,
+        faults=(),
+    )
+    return replace(plain, **changes)
+
+
+def with_checkpoints(plain: Scenario, **changes: object) -> Scenario:
+    checkpoint = replace(plain.settings.checkpoint, **changes)
+    return replace(plain, settings=replace(plain.settings, checkpoint=checkpoint))
+
+
+def with_workload(plain: Scenario, **changes: object) -> Scenario:
+    return replace(plain, workload=replace(plain.workload, **changes))
+
+
+def found(scenarios: list[Scenario], parts: Parts = SOUND) -> list[Rule]:
+    """The rules that were broken over all these worlds, in the order in which they were first seen to be."""
+    results = [run_scenario(world, parts=parts) for world in scenarios]
+    return list(dict.fromkeys(violation.rule for result in results for violation in result.violations))
+
+
+def worlds(
+    count: int, change: Callable[[Scenario], Scenario] = lambda plain: plain, **changes: object
+) -> list[Scenario]:
+    return [change(scenario(number, **changes)) for number in range(count)]
+
+
+UNALIGNED = {"unaligned": True, "max_concurrent": 1}
+
+
+@pytest.mark.parametrize("shape", Shape)
+@pytest.mark.parametrize("unaligned", [False, True])
+def test_without_a_bug_nothing_is_found(shape: Shape, unaligned: bool):
+    plain = worlds(3, lambda s: with_workload(s, shape=shape), faults=(CRASH,))
+    assert found([with_checkpoints(s, **UNALIGNED) if unaligned else s for s in plain]) == []
+
+
+# --- exactly once -----------------------------------------------------------------------
+
+
+def test_a_barrier_that_does_not_wait_for_the_other_channels_repeats_records(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(InputGate, "block", lambda self, index: None)
+    assert found(worlds(12, faults=(CRASH,))) == [Rule.EXACTLY_ONCE]
+
+
+def test_in_flight_data_that_is_not_saved_is_lost(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(InFlight, "add_input", lambda self, *args: None)
+    assert found(worlds(12, lambda s: with_checkpoints(s, **UNALIGNED), faults=(CRASH,))) == [Rule.EXACTLY_ONCE]
+
+
+def test_overtaken_output_that_is_not_saved_is_lost(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(InFlight, "add_outputs", lambda self, *args: None)
+    assert found(worlds(12, lambda s: with_checkpoints(s, **UNALIGNED), faults=(CRASH,))) == [Rule.EXACTLY_ONCE]
+
+
+def test_a_source_position_ahead_of_what_was_read_loses_records(monkeypatch: pytest.MonkeyPatch):
+    honest = SimReader.snapshot
+
+    def ahead(reader: SimReader) -> list[bytes]:
+        rows, reader._rows = reader._rows, {split: row + 1 for split, row in reader._rows.items()}
+        try:
+            return honest(reader)
+        finally:
+            reader._rows = rows
+
+    monkeypatch.setattr(SimReader, "snapshot", ahead)
+    assert found(worlds(3, faults=(CRASH,))) == [Rule.EXACTLY_ONCE]
+
+
+def test_lost_messages_that_no_link_notices_are_lost_records(monkeypatch: pytest.MonkeyPatch):
+    """A lost barrier or end also leaves the job waiting for ever."""
+    cut = ConnectionLoss(at_ms=300, for_ms=400, slot=0, peer=1, holds_back=False)
+    assert found(worlds(4, faults=(cut,))) == []
+
+    def trusting(links: Links, peer: str, packet: object) -> None:
+        links._on_packet(peer, packet)
+
+    monkeypatch.setattr(Links, "_take", trusting)
+    assert set(found(worlds(4, faults=(cut,)))) <= {Rule.EXACTLY_ONCE, Rule.LIVENESS}
+    assert Rule.EXACTLY_ONCE in found(worlds(4, faults=(cut,)))
+
+
+# --- order -----------------------------------------------------------------------
+
+
+class ReversingSink(SimSink):
+    """Writes the right rows in the wrong order."""
+
+    def writer(self, context: WriterContext) -> SinkWriter:
+        return ReversingWriter(system_of(self.world), context)
+
+
+class ReversingWriter(SimWriter):
+    def write(self, batch: pa.RecordBatch) -> None:
+        super().write(batch.take(pa.array(range(batch.num_rows - 1, -1, -1))))
+
+
+def test_records_of_a_key_in_another_order_are_found():
+    assert found(worlds(1), Parts(sink=ReversingSink)) == [Rule.KEY_ORDER]
+
+
+# --- checkpoint ids -----------------------------------------------------------------------
+
+
+def test_a_checkpoint_that_is_triggered_again_after_a_newer_one_is_found(monkeypatch: pytest.MonkeyPatch):
+    honest = MasterDriver._send_to_task
+    first: list[TriggerCheckpoint] = []
+
+    def repeating(master: MasterDriver, task: TaskId, message: ToSlot) -> None:
+        honest(master, task, message)
+        if isinstance(message, TriggerCheckpoint):
+            first.append(message)
+            if message.checkpoint > first[0].checkpoint:
+                honest(master, first[0].task, first[0])
+
+    monkeypatch.setattr(MasterDriver, "_send_to_task", repeating)
+    assert found(worlds(1)) == [Rule.CHECKPOINT_IDS]
+
+
+def test_a_pointer_to_an_older_checkpoint_after_a_newer_one_is_found():
+    class Reordering(Disk):
+        """Keeps every second pointer back until the next one is written."""
+
+        kept: tuple[str, bytes] | None = None
+
+        def put(self, path: str, data: bytes) -> None:
+            if "/completed/" in path and self.kept is None:
+                self.kept = (path, data)
+                return
+            super().put(path, data)
+            if "/completed/" in path and self.kept is not None:
+                super().put(*self.kept)
+                self.kept = None
+
+    rules = found(worlds(1), Parts(disk=Reordering))
+    # What is announced meanwhile is not durable, which is another rule.
+    assert set(rules) == {Rule.CHECKPOINT_IDS, Rule.EARLY_COMMIT}
+
+
+# --- commits -----------------------------------------------------------------------
+
+
+class EagerSink(SimSink):
+    """Shows a transaction as soon as it is prepared."""
+
+    def writer(self, context: WriterContext) -> SinkWriter:
+        return EagerWriter(system_of(self.world), context)
+
+
+class EagerWriter(SimWriter):
+    def prepare(self, checkpoint: int) -> Callable[[], list[bytes]]:
+        honest = super().prepare(checkpoint)
+
+        def work() -> list[bytes]:
+            tokens = honest()
+            self.system.commit(tokens)
+            return tokens
+
+        return work
+
+
+def test_a_sink_that_commits_when_it_prepares_is_found():
+    assert found(worlds(1), Parts(sink=EagerSink)) == [Rule.EARLY_COMMIT]
+
+
+def test_a_completion_that_is_announced_before_its_pointer_is_durable_is_found(monkeypatch: pytest.MonkeyPatch):
+    honest = CheckpointEffects._store_pointer
+
+    def hasty(effects: CheckpointEffects, effect: StorePointer) -> None:
+        feed = effects._feed
+        effects._feed = lambda event: None
+        try:
+            honest(effects, effect)
+        finally:
+            effects._feed = feed
+        feed(PointerStored(checkpoint=effect.completed.checkpoint))
+
+    monkeypatch.setattr(CheckpointEffects, "_store_pointer", hasty)
+    assert Rule.EARLY_COMMIT in found(worlds(2))
+
+
+class RevivingSink(SimSink):
+    """Takes over what an earlier attempt left behind, instead of dropping it."""
+
+    def clean(self, context: WriterContext, keep: object) -> None:
+        system = system_of(self.world)
+        left = [
+            token
+            for token, transaction in system.prepared.items()
+            if transaction.subtask == context.subtask and transaction.epoch < context.epoch
+        ]
+        system.commit(left)
+
+
+def test_a_sink_that_commits_what_a_failed_attempt_left_is_found():
+    """The revived rows are replayed by the new attempt, so that they also show twice."""
+    slow = {"work_us": (5_000, 30_000), "faults": (CRASH,)}
+    assert found(worlds(6, **slow), Parts(sink=RevivingSink)) == [Rule.FENCING, Rule.EXACTLY_ONCE]
+
+
+class ForgetfulSink(SimSink):
+    """Drops what a completed checkpoint promised, before it is committed."""
+
+    def commit(self, committables: object) -> None:
+        system_of(self.world).drop_all()
+        super().commit(committables)
+
+
+def test_committing_what_was_dropped_is_found():
+    """The sink can never commit, so the job cannot end either."""
+    assert found(worlds(1), Parts(sink=ForgetfulSink))[0] is Rule.FENCING
+
+
+# --- files -----------------------------------------------------------------------
+
+
+def windows(plain: Scenario) -> Scenario:
+    """A job whose state lies in files."""
+    return with_checkpoints(with_workload(plain, shape=Shape.WINDOW), inline_threshold_bytes=0)
+
+
+def test_a_store_that_forgets_files_is_found():
+    class Forgetful(Disk):
+        def put(self, path: str, data: bytes) -> None:
+            if "/window-" not in path:
+                super().put(path, data)
+
+    assert found(worlds(1, windows), Parts(disk=Forgetful)) == [Rule.RESTORABLE]
+
+
+@pytest.mark.parametrize("cancel_at_ms", [None, 500])
+def test_a_store_that_does_not_delete_is_found(cancel_at_ms: int | None):
+    class Hoarding(Disk):
+        def remove(self, path: str) -> None:
+            if "/chk-1/" not in path:
+                super().remove(path)
+
+    def keeping(plain: Scenario) -> Scenario:
+        return with_checkpoints(windows(plain), retention=Retention.KEEP)
+
+    assert found(worlds(1, keeping, cancel_at_ms=cancel_at_ms)) == []
+    assert found(worlds(1, keeping, cancel_at_ms=cancel_at_ms), Parts(disk=Hoarding)) == [Rule.NO_ORPHANS]
+
+
+def test_a_retained_checkpoint_that_was_deleted_is_found():
+    class Shredding(Disk):
+        """Deletes a checkpoint with the pointer to it, although the job was to keep it."""
+
+        def remove(self, path: str) -> None:
+            super().remove(path)
+            folder, _, name = path.partition("/completed/")
+            if name:
+                for file in [f for f in self.files if f.startswith(f"{folder}/chk-{int(name)}/")]:
+                    super().remove(file)
+
+    kept = worlds(1, lambda s: with_checkpoints(windows(s), retention=Retention.KEEP), cancel_at_ms=500)
+    assert found(kept, Parts(disk=Shredding)) == [Rule.RESTORABLE]
+
+
+# --- progress -----------------------------------------------------------------------
+
+
+def test_a_completion_that_nobody_is_told_of_leaves_the_job_hanging(monkeypatch: pytest.MonkeyPatch):
+    honest = MasterDriver._send_to_task
+
+    def silent(master: MasterDriver, task: TaskId, message: ToSlot) -> None:
+        if not isinstance(message, NotifyComplete | NotifyAborted):
+            honest(master, task, message)
+
+    monkeypatch.setattr(MasterDriver, "_send_to_task", silent)
+    once = worlds(1, lambda s: with_checkpoints(s, interval_ms=None))
+    assert found(once) == [Rule.LIVENESS]
+
+
+def test_a_slot_that_neither_leaves_nor_can_be_stopped_is_found(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(SlotDriver, "_leave", lambda self, error: None)
+    assert found(worlds(1)) == []
+    monkeypatch.setattr(SlotHost, "stop", lambda self, slot: None)
+    assert found(worlds(1)) == [Rule.LIVENESS]
+
+
+def test_a_loop_that_never_rests_is_found(monkeypatch: pytest.MonkeyPatch):
+    honest = SlotDriver.turn
+
+    def restless(slot: SlotDriver, now: Instant) -> Instant | None:
+        honest(slot, now)
+        return now
+
+    monkeypatch.setattr(SlotDriver, "turn", restless)
+    quiet = worlds(1, lambda s: with_checkpoints(with_workload(s, pause_ms=2_000), interval_ms=None))
+    assert found(quiet) == [Rule.NO_LIVELOCK]
+
+
+# --- our own bugs -----------------------------------------------------------------------
+
+
+def test_a_driver_that_raises_is_found(monkeypatch: pytest.MonkeyPatch):
+    def broken(effects: CheckpointEffects, effect: StorePointer) -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(CheckpointEffects, "_store_pointer", broken)
+    assert found(worlds(1)) == [Rule.NO_BUG]
+
+
+def test_a_driver_that_logs_an_error_is_found(monkeypatch: pytest.MonkeyPatch):
+    honest = MasterDriver.start
+
+    def start(master: MasterDriver, now: Instant) -> None:
+        logging.getLogger("penstock.runtime.master").error("data was lost")
+        honest(master, now)
+
+    monkeypatch.setattr(MasterDriver, "start", start)
+    assert found(worlds(1)) == [Rule.NO_BUG]
