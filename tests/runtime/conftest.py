@@ -64,9 +64,7 @@ class ThreadSlots:
         ports = SlotPorts(
             clock=clock, transport=transport, background=background, store=FileStore(job.folder / "checkpoints")
         )
-        address = SlotAddress(
-            host="here", pid=1, ipc_address=transport.ipc_address, tcp_address=transport.tcp_address
-        )
+        address = SlotAddress(host="here", pid=1, ipc_address=transport.ipc_address, tcp_address=transport.tcp_address)
         driver = SlotDriver(
             slot,
             job=job.id,

@@ -8,6 +8,7 @@ import msgspec
 import pytest
 
 from penstock.core.coordinator.effects import (
+    AnswerRequest,
     CreateLocation,
     DeleteFiles,
     FailJob,
@@ -29,7 +30,7 @@ from penstock.core.coordinator.events import (
 )
 from penstock.core.elements import CheckpointOptions
 from penstock.core.errors import InvariantError, StorageError
-from penstock.core.ids import CheckpointId, Epoch, Instant, JobId, TaskId, VertexId
+from penstock.core.ids import CheckpointId, Epoch, Instant, JobId, RequestId, TaskId, VertexId
 from penstock.core.messages import NotifyComplete
 from penstock.core.reasons import CheckpointFailure
 from penstock.core.recovery.layout import job_folder
@@ -61,6 +62,9 @@ class MemoryStore:
         if fails:
             raise StorageError(f"cannot {call} {path}")
 
+    def at(self, root):
+        return StoreAt(self, root)
+
     def write(self, path, data):
         self._perform("write", path, lambda: self.files.update({path: bytes(data)}))
 
@@ -80,6 +84,20 @@ class MemoryStore:
             self.files = {path: data for path, data in self.files.items() if not path.startswith(f"{prefix}/")}
 
         self._perform("delete_tree", prefix, act)
+
+
+class StoreAt:
+    """The same store, seen from another root."""
+
+    def __init__(self, store, root):
+        self._store = store
+        self._root = root
+
+    def write(self, path, data):
+        self._store.write(f"{self._root}/{path}", data)
+
+    def delete_tree(self, prefix):
+        self._store.delete_tree(f"{self._root}/{prefix}")
 
 
 class StepByStep:
@@ -110,13 +128,15 @@ class Rig:
         self.events = []
         self.sent = []
         self.failures = []
+        self.answers = []
         self.effects = CheckpointEffects(
-            folder=FOLDER,
+            job=JOB,
             store=self.store,
             background=self.background,
             feed=self.events.append,
             send=lambda task, message: self.sent.append((task, message)),
             fail=lambda text, task: self.failures.append((text, task)),
+            answer=self.answers.append,
         )
 
     def perform(self, *effects):
@@ -206,6 +226,20 @@ def test_metadata_that_cannot_be_encoded_is_said_to_have_failed(rig):
     unencodable = metadata(3, settings={"restart": object()})
     effect = WriteMetadata(checkpoint=CheckpointId(3), location="job/chk-3", metadata=unencodable)
     assert [type(event) for event in rig.perform(effect)] == [MetadataFailed]
+
+
+def test_a_savepoint_lies_where_the_user_said_in_a_folder_of_its_own(rig):
+    options = CheckpointOptions(savepoint=True, target="/save/")
+    created = rig.perform(CreateLocation(checkpoint=CheckpointId(3), kind=SnapshotKind.SAVEPOINT, options=options))
+    location = "/save/savepoint-job-3"
+    assert created == [LocationCreated(checkpoint=CheckpointId(3), location=location)]
+    saved = msgspec.structs.replace(metadata(3), kind=SnapshotKind.SAVEPOINT)
+    (event,) = rig.perform(WriteMetadata(checkpoint=CheckpointId(3), location=location, metadata=saved))
+    assert event.path == f"{location}/_metadata"
+    assert decode_metadata("x", rig.store.files[event.path]) == saved
+    fill(rig, "/save/other", f"{location}/part")
+    rig.perform(DeleteFiles(cleaning=1, folder=location))
+    assert [path for path in rig.store.files if path.startswith("/save")] == ["/save/other"]
 
 
 # --- pointers --------------------------------------------------------------------------------------------------------
@@ -304,6 +338,12 @@ def test_messages_go_to_their_tasks_in_order(rig):
     told = [NotifyComplete(epoch=Epoch(1), task=TASK, checkpoint=CheckpointId(n)) for n in (1, 2)]
     rig.perform(*[SendToTask(task=TASK, message=message) for message in told])
     assert rig.sent == [(TASK, told[0]), (TASK, told[1])]
+
+
+def test_requests_are_answered(rig):
+    answer = AnswerRequest(request=RequestId(5), result=completed(1))
+    rig.perform(answer)
+    assert rig.answers == [answer]
 
 
 def test_failures_reach_the_job_with_the_task_that_is_to_blame(rig):

@@ -185,7 +185,13 @@ def test_state_goes_to_the_operator_whose_it_is(host):
     made = deployment(host, restored=CheckpointId(3))
     first, second = contexts_of(build_task(TaskId(VertexId("name"), 0), restore, made))
     assert (first.restored, second.restored) == ((), (state,))
-    assert not first.fresh
+
+
+def test_an_operator_that_the_checkpoint_knows_is_not_fresh_though_nothing_fell_to_its_subtask(host):
+    restore = TaskRestore(operators={OperatorId("same"): ()})
+    made = deployment(host, restored=CheckpointId(3))
+    first, second = contexts_of(build_task(TaskId(VertexId("name"), 0), restore, made))
+    assert (first.fresh, second.fresh) == (True, False)
 
 
 def test_a_start_without_a_checkpoint_is_fresh(host):

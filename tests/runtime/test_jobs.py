@@ -163,9 +163,7 @@ def test_a_job_without_failures_gives_the_right_windows_and_leaves_nothing_behin
     threaded_job, tmp_path, tcp, parallelism
 ):
     out = tmp_path / "out"
-    job = threaded_job(
-        windowed_plan(out, parallelism=parallelism), settings(parallelism=parallelism), tcp=tcp
-    )
+    job = threaded_job(windowed_plan(out, parallelism=parallelism), settings(parallelism=parallelism), tcp=tcp)
     assert job.run() is JobState.FINISHED
     assert committed(out) == expected()
     counts = job.driver.view().checkpoints.counts
@@ -244,9 +242,7 @@ def test_without_restarts_a_user_error_fails_the_job_with_its_cause(threaded_job
     def broken(batch):
         raise KeyError("nope")
 
-    job = threaded_job(
-        windowed_plan(tmp_path / "out", parallelism=2, extra=broken), settings(restart=NoRestart())
-    )
+    job = threaded_job(windowed_plan(tmp_path / "out", parallelism=2, extra=broken), settings(restart=NoRestart()))
     assert job.run() is JobState.FAILED
     assert job.driver.cause is not None
     assert job.driver.cause.operator == "extra"

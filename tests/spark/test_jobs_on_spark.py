@@ -83,7 +83,9 @@ def reference(spark) -> list[tuple]:
 
 
 def committed(spark, out: Path) -> list[tuple]:
-    return sorted(tuple(r) for r in spark.read.parquet(str(out)).select("auction", "window_start", "n", "top").collect())
+    return sorted(
+        tuple(r) for r in spark.read.parquet(str(out)).select("auction", "window_start", "n", "top").collect()
+    )
 
 
 def wait_for(job: ps.Job, condition) -> ps.JobView:

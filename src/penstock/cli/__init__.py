@@ -8,6 +8,7 @@ from penstock.cli.backpressure import backpressure
 from penstock.cli.bench import bench
 from penstock.cli.demo import demo
 from penstock.cli.sim import sim
+from penstock.cli.torture import torture
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -16,6 +17,6 @@ def main() -> None:
     """Continuous, stateful, exactly-once stream processing on Spark."""
 
 
-for _command in (demo, bench, sim):
+for _command in (demo, bench, sim, torture):
     main.add_command(_command)
 bench.add_command(backpressure)

@@ -21,7 +21,7 @@ MOST_WAIT_MS = 1_500
 class RandomKills:
     """Does up to `count` kills by calling `kill` with a process id; whether that process was there is returned."""
 
-    def __init__(self, draws: random.Random, *, count: int | None, kill: Callable[[int], bool]) -> None:
+    def __init__(self, draws: random.Random, *, count: int, kill: Callable[[int], bool]) -> None:
         self._draws = draws
         self._count = count
         self._kill = kill
@@ -34,19 +34,17 @@ class RandomKills:
         """When the job was hit that has not got over it yet."""
         self._hasty = False
         self._due_ms: int | None = None
+        self.is_over = False
+        """Whether all kills are done and the job has got over them."""
         self.done = 0
         self.recoveries_ms: list[int] = []
         """From each kill to an attempt in which all tasks run; one for several kills if they came too fast."""
 
-    @property
-    def is_over(self) -> bool:
-        """Whether all kills are done and the job has got over them."""
-        return self._count is not None and self.done >= self._count and self._killed_at_ms is None
-
     def look(self, view: JobView, now_ms: int) -> list[str]:
         """Kill if it is time to; a sentence for each thing that happened."""
         notes = self._check_recovery(view, now_ms)
-        if self._count is not None and self.done >= self._count:
+        if self.done >= self._count:
+            self.is_over = self.is_over or self._has_got_over(view)
             return notes
         if self._due_ms is None:
             if not self._hasty and not self._has_got_over(view):
@@ -85,10 +83,7 @@ class RandomKills:
         self._epoch = view.epoch
         if self._killed_at_ms is None:
             self._killed_at_ms = now_ms
-        return [f"kill {self.done}{self._of()}: {_described(victim, view)}"]
-
-    def _of(self) -> str:
-        return "" if self._count is None else f" of {self._count}"
+        return [f"kill {self.done} of {self._count}: {_described(victim, view)}"]
 
 
 def _described(victim: SlotView, view: JobView) -> str:

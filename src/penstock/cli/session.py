@@ -234,6 +234,7 @@ def _settings(options: SessionOptions) -> dict[str, str]:
         "spark.pyspark.python": sys.executable,
         "spark.pyspark.driver.python": sys.executable,
         "spark.sql.session.timeZone": "UTC",
+        "spark.sql.shuffle.partitions": str(options.cores),
         "spark.sql.warehouse.dir": str(place / "warehouse"),
         "spark.ui.enabled": str(options.ui).lower(),
         "spark.ui.showConsoleProgress": "false",

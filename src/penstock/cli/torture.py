@@ -1,11 +1,12 @@
 """`penstock torture`: workers are killed, again and again, and not one record may be lost, repeated or out of order.
 
-The job runs in rounds, each with a few kills and one way of taking checkpoints. At the end of a round its source is told
-to end, the job finishes, and everything that it has committed is judged.
+The job runs in rounds, each with a few kills and one way of taking checkpoints. At the end of a round its source is
+told to end, the job finishes, and everything that it has committed is judged.
 """
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import os
@@ -14,7 +15,7 @@ import shutil
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,12 +23,14 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from penstock.cli.failures import EXIT_FAILED, reported_failures
-from penstock.core.errors import JobFailed
+from penstock.core.errors import JobFailed, UsageError
+from penstock.settings import MINUTE_MS
 
 if TYPE_CHECKING:
+    from penstock.cli.random_kills import RandomKills
     from penstock.cli.sequences import Damage
     from penstock.cli.torture_job import Places
-    from penstock.runtime.views import JobView
+    from penstock.runtime.views import FailureView
     from penstock.spark.job import Job
 
 MODES = ("aligned", "unaligned", "timeout")
@@ -36,8 +39,9 @@ DEFAULT_KILLS = 10
 PARALLELISM = 3
 SPARE_CORES = 2
 KILLS_PER_ROUND = 5
+INTERVAL_MS = 100
 RESTART_DELAY = "100ms"
-RESTARTS = 1_000_000
+SPARE_RESTARTS = 5
 LOOK_EVERY_S = 0.02
 STALL_MS = 120_000
 """A job that completes no checkpoint for this long, or does not end when it is told to, is stuck."""
@@ -113,10 +117,8 @@ def run_torture(options: TortureOptions) -> int:
     """Do it all; the exit code. An interrupt is raised again when the verdict has been printed."""
     # Here and not above: the other commands need not wait for the data plane to be imported.
     from penstock.cli.session import SessionOptions, spark_session, work_directory
-    from penstock.spark.clock import WallClock
 
     screen = sys.stderr if options.as_json else sys.stdout
-    clock = WallClock()
     cores = PARALLELISM + SPARE_CORES
     results: list[RoundResult] = []
 
@@ -126,28 +128,45 @@ def run_torture(options: TortureOptions) -> int:
     with work_directory(options.directory, keep=False, prefix="penstock-torture-") as work:
         say(f"starting Spark local[{cores}] ...")
         with spark_session(SessionOptions(application="penstock torture", cores=cores, work=work)) as spark:
-            # Spark's start is not part of the torture.
-            deadline_ms = None if options.minutes is None else clock.now() + int(options.minutes * 60_000)
-            for number, planned in enumerate(rounds(options), start=1):
-                say(f"round {number}: {planned.mode} checkpoints every 100 ms, {PARALLELISM} slots")
-                place = work / f"round-{number}"
-                result = run_round(spark, planned, place, say=say, deadline_ms=deadline_ms)
-                results.append(result)
-                say(f"round {number}: {result.checkpoints_completed} checkpoints, {damage_text(result.damage)}")
-                if result.damage.is_none:
-                    shutil.rmtree(place, ignore_errors=True)
-                if result.interrupt is not None or (deadline_ms is not None and clock.now() >= deadline_ms):
-                    break
+            interrupt = _run_rounds(spark, options, work, results, say=say)
+    for line in report(results):
+        say(line)
     found = summary(results)
-    say(verdict(results))
     if options.as_json:
         click.echo(json.dumps(found))
-    if any(not result.damage.is_none for result in results):
+    if any(found[name] for name in ("lost", "duplicated", "out_of_order")):
         return EXIT_FAILED
-    for result in results:
-        if result.interrupt is not None:
-            raise result.interrupt
+    if interrupt is not None:
+        raise interrupt
     return 0
+
+
+def _run_rounds(
+    spark: Any, options: TortureOptions, work: Path, results: list[RoundResult], *, say: Say
+) -> KeyboardInterrupt | None:
+    """Run round after round and add their results; what interrupted them, if anything did."""
+    from penstock.spark.clock import WallClock
+
+    clock = WallClock()
+    deadline_ms = None if options.minutes is None else clock.now() + int(options.minutes * MINUTE_MS)
+    try:
+        for number, planned in enumerate(rounds(options), start=1):
+            place = work / f"round-{number}"
+            if place.exists():
+                raise UsageError(
+                    f"{str(place)!r} is left of an earlier run", hint="remove it, or name another --directory"
+                )
+            say(f"round {number}: {PARALLELISM} slots, checkpoints every {INTERVAL_MS} ms, {planned.mode}")
+            result = run_round(spark, planned, place, say=say, deadline_ms=deadline_ms)
+            results.append(result)
+            say(f"round {number}: {result.checkpoints_completed} checkpoints completed, {damage_text(result.damage)}")
+            if result.damage.is_none:
+                shutil.rmtree(place, ignore_errors=True)
+            if result.interrupt is not None or (deadline_ms is not None and clock.now() >= deadline_ms):
+                return result.interrupt
+    except KeyboardInterrupt as interrupt:
+        return interrupt
+    return None
 
 
 def rounds(options: TortureOptions) -> Iterator[Round]:
@@ -160,17 +179,15 @@ def rounds(options: TortureOptions) -> Iterator[Round]:
     most = KILLS_PER_ROUND if kills is None else min(KILLS_PER_ROUND, math.ceil(kills / len(modes)))
     draws = random.Random(options.seed)
     done = 0
-    while kills is None or done < kills:
-        for mode in modes:
-            count = most if kills is None else min(most, kills - done)
-            if count:
-                yield Round(mode=mode, kills=count, seed=draws.getrandbits(32))
-                done += count
+    for mode in itertools.cycle(modes):
+        count = most if kills is None else min(most, kills - done)
+        if not count:
+            return
+        yield Round(mode=mode, kills=count, seed=draws.getrandbits(32))
+        done += count
 
 
-def run_round(
-    spark: Any, planned: Round, place: Path, *, say: Say, deadline_ms: int | None = None
-) -> RoundResult:
+def run_round(spark: Any, planned: Round, place: Path, *, say: Say, deadline_ms: int | None = None) -> RoundResult:
     """Run one job in `place`, which must not exist, kill its workers, let it end, and judge what it has committed."""
     from penstock.api.restarts import fixed_delay
     from penstock.cli.random_kills import RandomKills
@@ -182,8 +199,8 @@ def run_round(
     environment = PlannedEnvironment(
         spark,
         plan=torture_plan(places, parallelism=PARALLELISM),
-        checkpointing=torture_checkpointing(planned.mode, places),
-        restart=fixed_delay(RESTARTS, RESTART_DELAY),
+        checkpointing=torture_checkpointing(planned.mode, places, interval_ms=INTERVAL_MS),
+        restart=fixed_delay(planned.kills + SPARE_RESTARTS, RESTART_DELAY),
         network=NETWORK,
     )
     kills = RandomKills(random.Random(planned.seed), count=planned.kills, kill=_kill)
@@ -192,6 +209,99 @@ def run_round(
         try:
             _torture(job, kills, places, say=say, deadline_ms=deadline_ms)
         except KeyboardInterrupt as error:
-            say("interrupted: judging what has been committed")
+            say("interrupted; what has been committed is judged")
             interrupt = error
-    ...
+    return RoundResult(
+        kills=kills.done,
+        checkpoints_completed=job.view().checkpoints.counts.completed,
+        recoveries_ms=tuple(kills.recoveries_ms),
+        damage=judge(places, parallelism=PARALLELISM, is_finished=interrupt is None),
+        interrupt=interrupt,
+    )
+
+
+def _torture(job: Job, kills: RandomKills, places: Places, *, say: Say, deadline_ms: int | None) -> None:
+    """Look at the job and kill its workers until all kills are done or the time is over; then let it end."""
+    from penstock.cli.sequences import tell_to_end
+    from penstock.spark.clock import WallClock
+
+    clock, pause = WallClock(), threading.Event()
+    stall = Stall(clock.now())
+    failures: set[tuple[int, int]] = set()
+    told = False
+    while not job.is_over:
+        view, now_ms = job.view(), clock.now()
+        notes = [] if told else kills.look(view, now_ms)
+        for note in [*_new_failures(view.failures, failures), *notes]:
+            say(f"  {note}")
+        if not told and (kills.is_over or (deadline_ms is not None and now_ms >= deadline_ms)):
+            told = True
+            tell_to_end(places.control)
+        stall.look(view.checkpoints.counts.completed, now_ms)
+        pause.wait(LOOK_EVERY_S)
+    job.wait()
+
+
+class Stall:
+    """Notices that a job gets nowhere."""
+
+    def __init__(self, now_ms: int) -> None:
+        self._completed = 0
+        self._since_ms = now_ms
+
+    def look(self, completed: int, now_ms: int) -> None:
+        """Raise `JobFailed` if no checkpoint has been completed for too long."""
+        if completed > self._completed:
+            self._completed, self._since_ms = completed, now_ms
+        elif now_ms - self._since_ms >= STALL_MS:
+            raise JobFailed(f"the job is stuck: {completed} checkpoints completed, none for {STALL_MS // 1_000} s")
+
+
+def _new_failures(found: tuple[FailureView, ...], known: set[tuple[int, int]]) -> list[str]:
+    notes = []
+    for failure in found:
+        if (failure.epoch, failure.when) not in known:
+            known.add((failure.epoch, failure.when))
+            where = f" in {failure.operator!r}, subtask {failure.subtask}" if failure.operator is not None else ""
+            text = failure.text.splitlines()[0] if failure.text else "no reason given"
+            notes.append(f"attempt {failure.epoch} failed{where}: {text}")
+    return notes
+
+
+def _kill(pid: int) -> bool:
+    try:
+        os.kill(pid, signal.SIGKILL)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+# --- what was found --------------------------------------------------------------------------------------------------
+
+
+def summary(results: Sequence[RoundResult]) -> dict[str, int]:
+    """The result as it is printed for programs."""
+    return {
+        "kills": sum(result.kills for result in results),
+        "checkpoints_completed": sum(result.checkpoints_completed for result in results),
+        "lost": sum(result.damage.lost for result in results),
+        "duplicated": sum(result.damage.duplicated for result in results),
+        "out_of_order": sum(result.damage.out_of_order for result in results),
+    }
+
+
+def report(results: Sequence[RoundResult]) -> list[str]:
+    """The result in lines for people."""
+    found = summary(results)
+    recoveries = [took for result in results for took in result.recoveries_ms]
+    longest = f", longest recovery {max(recoveries) / 1_000:.1f} s" if recoveries else ""
+    damage = ", ".join(f"{name.replace('_', ' ')} {found[name]}" for name in ("lost", "duplicated", "out_of_order"))
+    return [
+        f"{found['kills']} workers killed{longest}, {found['checkpoints_completed']} checkpoints completed",
+        damage,
+    ]
+
+
+def damage_text(damage: Damage) -> str:
+    """What is wrong, in a few words."""
+    return f"lost {damage.lost}, duplicated {damage.duplicated}, out of order {damage.out_of_order}"

@@ -15,6 +15,7 @@ import re
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -60,12 +61,8 @@ STRETCH = 80
 SLOW_ROW_S = 0.0003
 """In a slow stretch a subtask gets less done than comes in."""
 WINDOW_NUMBERS = 20
-INTERVAL = "100ms"
 ALIGNED_TIMEOUT = "100ms"
 NETWORK = NetworkSettings(channel_bytes=16 * 1024, output_bytes=8 * 1024, batch_bytes=4 * 1024)
-
-MODES = ("aligned", "unaligned", "timeout")
-"""How checkpoints are taken; `timeout` begins aligned and turns unaligned when that takes too long."""
 
 _ROWS_SCHEMA = pa.schema([SCHEMA.field("key"), SCHEMA.field("seq")])
 _AGGREGATES = (Aggregate(name="n", kind="count", column=None), Aggregate(name="total", kind="sum", column="seq"))
@@ -99,10 +96,10 @@ class Places:
         return self.root / "checkpoints"
 
 
-def torture_checkpointing(mode: str, places: Places) -> Checkpointing:
-    """Checkpoints in one of `MODES`."""
+def torture_checkpointing(mode: str, places: Places, *, interval_ms: int) -> Checkpointing:
+    """Checkpoints that are `aligned` or `unaligned`, or begin aligned and turn unaligned after a `timeout`."""
     return Checkpointing(
-        interval=INTERVAL,
+        interval=timedelta(milliseconds=interval_ms),
         directory=places.checkpoints,
         unaligned=mode != "aligned",
         aligned_timeout=ALIGNED_TIMEOUT if mode == "timeout" else None,
@@ -123,7 +120,9 @@ def torture_plan(places: Places, *, parallelism: int) -> Plan:
         _node(2, "rows", WriteStep(sink=parquet(places.rows), schema=_ROWS_SCHEMA), after=1),
         _node(3, "watermark", WatermarkStep(column="ts", delay_us=0, idle_after_ms=None), after=0),
         _node(4, "combine", combine, after=3),
-        _node(5, "window", WindowStep(keys=keys, window=window, aggregates=_AGGREGATES, schema=result), after=4, key="key"),
+        _node(
+            5, "window", WindowStep(keys=keys, window=window, aggregates=_AGGREGATES, schema=result), after=4, key="key"
+        ),
         _node(6, "windows", WriteStep(sink=parquet(places.windows), schema=result), after=5),
     )
     return build_plan(nodes, parallelism=parallelism, max_parallelism=None)
@@ -134,9 +133,7 @@ def _node(number: int, name: str, step: Any, *, after: int | None = None, key: s
     if after is not None:
         partitioning = Partitioning.FORWARD if key is None else Partitioning.HASH
         inputs = (Input(node=after, partitioning=partitioning, keys=() if key is None else (key,)),)
-    return Node(
-        number=number, operator=OperatorId(name), name=name, step=step, inputs=inputs, is_source=after is None
-    )
+    return Node(number=number, operator=OperatorId(name), name=name, step=step, inputs=inputs, is_source=after is None)
 
 
 def _uneven(row: dict[str, Any]) -> dict[str, Any]:
@@ -185,6 +182,6 @@ def _read(folder: Path, columns: Sequence[str]) -> dict[str, Int64s]:
     }
 
 
-def _numbers(column: pa.ChunkedArray) -> Int64s:
+def _numbers(column: Any) -> Int64s:
     found: Int64s = column.cast(pa.int64()).to_numpy()
     return found

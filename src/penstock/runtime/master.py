@@ -224,6 +224,11 @@ class MasterDriver:
         times = [self._links.keep_alive(now), self._lifecycle.next_deadline(), self._coordinator.next_deadline()]
         return min((t for t in times if t is not None), default=None)
 
+    @property
+    def finished_tasks(self) -> int:
+        """How many tasks of the running attempt have ended for good."""
+        return self._lifecycle.finished_tasks
+
     def validate(self) -> None:
         """Raise `InvariantError` if a machine's state contradicts itself."""
         self._lifecycle.validate()

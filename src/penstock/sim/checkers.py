@@ -7,7 +7,7 @@ ask no driver what it thinks it did.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from penstock.core.ids import CheckpointId, JobId
 from penstock.core.messages import Deploy, NotifyComplete, Run, TriggerCheckpoint
@@ -31,6 +31,7 @@ class Ledger:
         self._job = layout.job_folder(job)
         self.durable: dict[CheckpointId, bytes] = {}
         """The metadata of each, as it was when its pointer was written."""
+        self.on_durable: Callable[[], None] = lambda: None
         disk.taps.append(self._on_write)
 
     def contains(self, token: bytes) -> bool:
@@ -57,6 +58,7 @@ class Ledger:
             return
         self._world.note("disk", f"checkpoint {checkpoint} is durable")
         self.durable[checkpoint] = metadata
+        self.on_durable()
         for missing in missing_files(self._disk.files, metadata):
             self._world.violate(Rule.RESTORABLE, f"checkpoint {checkpoint} was recorded without its file {missing}")
 
@@ -72,6 +74,8 @@ class MessageChecker:
         self._newest_epoch = 0
         self.attempts = 0
         """The highest epoch that was deployed."""
+        self.restores = 0
+        """How many attempts began from a checkpoint."""
         self.ever_ran = False
 
     def __call__(self, sender: str, _receiver: str, frames: list[bytes]) -> None:
@@ -84,8 +88,10 @@ class MessageChecker:
             match decode_to_slot(payload):
                 case TriggerCheckpoint(checkpoint=checkpoint, epoch=epoch):
                     self._triggered(checkpoint, epoch)
-                case Deploy(epoch=epoch):
-                    self.attempts = max(self.attempts, epoch)
+                case Deploy(epoch=epoch, restored_checkpoint=restored):
+                    if epoch > self.attempts:
+                        self.attempts = epoch
+                        self.restores += restored is not None
                 case Run():
                     self.ever_ran = True
                 case NotifyComplete(checkpoint=checkpoint):

@@ -44,6 +44,16 @@ class CrashInCall:
 
 
 @dataclass(frozen=True, kw_only=True)
+class CrashAfterCheckpoint:
+    """A slot's process dies soon after the next checkpoint has become durable: what that one holds is restored."""
+
+    at_ms: int
+    slot: int
+    delay_ms: int
+    notice: Notice
+
+
+@dataclass(frozen=True, kw_only=True)
 class StorageErrors:
     """A share of all storage calls raises for a while, having done nothing, or having done all."""
 
@@ -93,17 +103,27 @@ class SlotPause:
     slot: int
 
 
-Fault = SlotCrash | CrashInCall | StorageErrors | SlowStorage | SinkErrors | ConnectionLoss | SlotPause
+Fault = (
+    SlotCrash
+    | CrashInCall
+    | CrashAfterCheckpoint
+    | StorageErrors
+    | SlowStorage
+    | SinkErrors
+    | ConnectionLoss
+    | SlotPause
+)
 
 
 def end_ms(fault: Fault) -> int:
-    """When a fault is over. A process that is to die in a call may wait for that call as long as it likes."""
-    return fault.at_ms + (0 if isinstance(fault, SlotCrash | CrashInCall) else fault.for_ms)
+    """When a fault is over. Those that wait for something to happen are called off when the safety phase is over."""
+    waits = isinstance(fault, SlotCrash | CrashInCall | CrashAfterCheckpoint)
+    return fault.at_ms if waits else fault.at_ms + fault.for_ms
 
 
 def draw_faults(random: Random, *, parallelism: int, safety_ms: int) -> tuple[Fault, ...]:
     """The faults of a world, by time."""
-    kinds = [kind for kind in range(7) if random.random() < 0.4]
+    kinds = [kind for kind in range(8) if random.random() < 0.4]
     if not kinds:
         return ()
     count = random.choice((1, 2, 3, 4, 6, 8))
@@ -122,7 +142,7 @@ def _draw_fault(random: Random, kind: int, parallelism: int, safety_ms: int) -> 
         case 0:
             return SlotCrash(at_ms=at_ms, slot=slot, notice=notice)
         case 1:
-            calls = random.choice((1, random.randint(1, 10), random.randint(1, 60)))
+            calls = random.choice((1, random.randint(1, 6), random.randint(1, 40)))
             return CrashInCall(at_ms=at_ms, slot=slot, call=random.choice(CALLS), calls=calls, notice=notice)
         case 2:
             return StorageErrors(at_ms=at_ms, for_ms=for_ms, share=share, after=after)
@@ -134,6 +154,10 @@ def _draw_fault(random: Random, kind: int, parallelism: int, safety_ms: int) -> 
             peer = random.choice((None, *(other for other in range(parallelism) if other != slot)))
             holds_back = random.random() < 0.5
             return ConnectionLoss(at_ms=at_ms, for_ms=for_ms, slot=slot, peer=peer, holds_back=holds_back)
+        case 6:
+            # At once, so that it is the first checkpoints that are restored: a short job has few.
+            at_ms = random.choice((0, at_ms))
+            return CrashAfterCheckpoint(at_ms=at_ms, slot=slot, delay_ms=random.randint(0, 60), notice=notice)
         case _:
             return SlotPause(at_ms=at_ms, for_ms=for_ms, slot=slot)
 
@@ -157,14 +181,22 @@ class Injector:
         self._disk = disk
         self._external = external
         self._pace = pace
+        self._after_checkpoint: list[CrashAfterCheckpoint] = []
 
     def schedule(self, faults: tuple[Fault, ...]) -> None:
         """Put all faults on the heap."""
         for fault in faults:
             self._world.at(fault.at_ms * 1_000, lambda fault=fault: self._strike(fault))  # type: ignore[misc]
 
+    def checkpoint_durable(self) -> None:
+        """Something for which a crash may have waited."""
+        for fault in self._after_checkpoint:
+            self._world.after(fault.delay_ms * 1_000, lambda fault=fault: self._crash(fault))  # type: ignore[misc]
+        self._after_checkpoint.clear()
+
     def disarm(self) -> None:
-        """No slot dies from here on, not even one that was told to at its next call."""
+        """No slot dies from here on, not even one whose death waits for something."""
+        self._after_checkpoint.clear()
         for actor in self._host.living.values():
             actor.fuse = None
 
@@ -172,9 +204,9 @@ class Injector:
         self._world.note("fault", repr(fault))
         match fault:
             case SlotCrash():
-                slot = self._host.current(fault.slot)
-                if slot is not None:
-                    self._host.crash(slot, fault.notice)
+                self._crash(fault)
+            case CrashAfterCheckpoint():
+                self._after_checkpoint.append(fault)
             case CrashInCall():
                 slot = self._host.current(fault.slot)
                 if slot is not None:
@@ -194,6 +226,11 @@ class Injector:
                     self._host.living[slot].pause(fault.for_ms * 1_000)
             case _:
                 assert_never(fault)
+
+    def _crash(self, fault: SlotCrash | CrashAfterCheckpoint) -> None:
+        slot = self._host.current(fault.slot)
+        if slot is not None:
+            self._host.crash(slot, fault.notice)
 
     def _cut(self, fault: ConnectionLoss) -> None:
         slot = self._host.current(fault.slot)

@@ -48,6 +48,8 @@ class Result:
     checkpoints: int
     """How many became durable."""
     attempts: int
+    restores: int
+    """How many attempts began from a checkpoint."""
     virtual_ms: int
     digest: str
     """Of everything that happened, in order. The same seed gives the same digest."""
@@ -128,6 +130,7 @@ class Simulation:
             world, host=self.host, network=self.network, disk=self.disk, external=self.external, pace=self.pace
         )
         injector.schedule(scenario.faults)
+        self.ledger.on_durable = injector.checkpoint_durable
         world.at(scenario.calm_from_ms * 1_000, injector.disarm)
         if scenario.cancel_at_ms is not None:
             world.at(scenario.cancel_at_ms * 1_000, self._cancel)
@@ -156,6 +159,7 @@ class Simulation:
             crashes=self.host.crashes,
             checkpoints=len(self.ledger.durable),
             attempts=self.messages.attempts,
+            restores=self.messages.restores,
             virtual_ms=self.world.now_ms,
             digest=self.world.digest,
             header=tuple(self._scenario.header()),

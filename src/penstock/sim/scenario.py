@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from random import Random
 
 from penstock.settings import (
@@ -75,15 +75,19 @@ class Scenario:
 def draw_scenario(seed: int, random: Random) -> Scenario:
     """The scenario of a seed."""
     parallelism = random.choice((1, 2, 2, 2, 3, 4))
-    duration_ms = random.choice((500, 1_500, 3_000))
-    workload = _draw_workload(random, parallelism, duration_ms)
+    duration_ms = random.choice((400, 1_000, 2_500))
+    # Under pressure the network sets the pace: something is in flight whenever a barrier comes.
+    pressed = random.random() < 0.6
+    workload = _draw_workload(random, parallelism, 0 if pressed else duration_ms)
     settings = _draw_settings(random, parallelism, workload.batch_rows, duration_ms)
+    if pressed:
+        settings = replace(settings, network=_draw_narrow_network(random, workload.batch_rows))
     return Scenario(
         seed=seed,
         world_seed=random.getrandbits(64),
         workload=workload,
         settings=settings,
-        latency_us=(20, random.choice((100, 1_000, 10_000))),
+        latency_us=(20, random.choice((5_000, 20_000) if pressed else (100, 1_000, 10_000))),
         spike_share=random.choice((0.0, 0.0, 0.02)),
         work_us=(50, random.choice((500, 5_000, 30_000))),
         start_us=(1_000, random.choice((20_000, 400_000))),
@@ -115,25 +119,19 @@ def _draw_workload(random: Random, parallelism: int, duration_ms: int) -> Worklo
         salt=random.getrandbits(32),
         batch_rows=batch_rows,
         burst=burst,
-        pause_ms=max(1, duration_ms // pauses),
+        pause_ms=duration_ms // pauses,
         window_us=TICK_US * random.choice((7, 50, 400)),
         disorder_us=TICK_US * random.choice((0, 5, 60)),
     )
 
 
 def _draw_settings(random: Random, parallelism: int, batch_rows: int, duration_ms: int) -> JobSettings:
-    # Less than a batch, a few batches, or more than there will ever be: credit binds often, sometimes, never.
-    channel_bytes = random.choice((batch_rows * ROW_BYTES // 2, batch_rows * ROW_BYTES * 3, 1 << 20))
     return JobSettings(
         parallelism=parallelism,
         source_batch_rows=random.choice((max(1, batch_rows // 2), batch_rows, 65_536)),
         checkpoint=_draw_checkpoint(random, duration_ms),
         restart=_draw_restart(random),
-        network=NetworkSettings(
-            channel_bytes=channel_bytes,
-            output_bytes=random.choice((1, channel_bytes, 4 * channel_bytes)),
-            batch_bytes=random.choice((max(1, channel_bytes // 4), channel_bytes)),
-        ),
+        network=random.choice((NetworkSettings(), _draw_narrow_network(random, batch_rows))),
         slot=SlotSettings(
             start_timeout_ms=30_000,
             heartbeat_interval_ms=random.choice((300, 900)),
@@ -141,6 +139,16 @@ def _draw_settings(random: Random, parallelism: int, batch_rows: int, duration_m
             cancel_timeout_ms=random.choice((1_000, 4_000)),
             deploy_timeout_ms=random.choice((2_000, 10_000)),
         ),
+    )
+
+
+def _draw_narrow_network(random: Random, batch_rows: int) -> NetworkSettings:
+    """Channels that take less than a batch of the source, or a few: senders wait for credit."""
+    channel_bytes = random.choice((batch_rows * ROW_BYTES // 2, batch_rows * ROW_BYTES, batch_rows * ROW_BYTES * 3))
+    return NetworkSettings(
+        channel_bytes=channel_bytes,
+        output_bytes=random.choice((1, channel_bytes)),
+        batch_bytes=random.choice((max(1, channel_bytes // 2), channel_bytes)),
     )
 
 

@@ -10,7 +10,7 @@ from penstock.core.coordinator.events import FilesDeleted, RequestKind
 from penstock.core.coordinator.options import CoordinatorOptions
 from penstock.core.coordinator.requests import Request
 from penstock.core.effects import Ticked
-from penstock.core.ids import Instant
+from penstock.core.ids import Instant, RequestId
 from penstock.core.reasons import CheckpointFailure
 from penstock.core.recovery.metadata import SnapshotKind
 
@@ -19,12 +19,12 @@ FREE = Load()
 JUST_COMPLETED = Load(last_completion=NOW)
 ONE_PENDING = Load(num_pending=1)
 
-PERIODIC = Request(number=1, kind=SnapshotKind.CHECKPOINT, submitted=NOW, periodic=True)
-MANUAL = Request(number=2, kind=SnapshotKind.CHECKPOINT, submitted=NOW)
-SAVEPOINT = Request(number=3, kind=SnapshotKind.SAVEPOINT, submitted=NOW)
-FORCED = Request(number=4, kind=SnapshotKind.SAVEPOINT, submitted=NOW, forced=True)
-PERIODIC_SAVEPOINT = Request(number=5, kind=SnapshotKind.SAVEPOINT, submitted=NOW, periodic=True)
-STOP = Request(number=6, kind=SnapshotKind.SUSPEND, submitted=NOW)
+PERIODIC = Request(kind=SnapshotKind.CHECKPOINT, submitted=NOW, periodic=True)
+MANUAL = Request(kind=SnapshotKind.CHECKPOINT, submitted=NOW)
+SAVEPOINT = Request(kind=SnapshotKind.SAVEPOINT, submitted=NOW)
+FORCED = Request(kind=SnapshotKind.SAVEPOINT, submitted=NOW, forced=True)
+PERIODIC_SAVEPOINT = Request(kind=SnapshotKind.SAVEPOINT, submitted=NOW, periodic=True)
+STOP = Request(kind=SnapshotKind.SUSPEND, submitted=NOW)
 
 
 def decider(*requests: Request, queue_limit: int = 1_000, max_concurrent: int = 1) -> RequestDecider:
@@ -58,7 +58,7 @@ def test_the_pause_is_nothing_to_manual_checkpoints_and_savepoints(request_):
 
 
 def test_a_forced_request_does_not_mind_the_pause_even_if_it_is_periodic():
-    forced = Request(number=7, kind=SnapshotKind.SAVEPOINT, submitted=NOW, forced=True, periodic=True)
+    forced = Request(kind=SnapshotKind.SAVEPOINT, submitted=NOW, forced=True, periodic=True)
     assert decider(forced).choose(JUST_COMPLETED, NOW) == forced
 
 
@@ -122,13 +122,13 @@ def test_a_users_checkpoint_goes_before_a_periodic_one():
 
 
 def test_among_equals_the_older_goes_first():
-    later = Request(number=0, kind=SnapshotKind.CHECKPOINT, submitted=Instant(NOW + 1), periodic=True)
+    later = Request(kind=SnapshotKind.CHECKPOINT, submitted=Instant(NOW + 1), periodic=True)
     assert order(decider(later, PERIODIC)) == [PERIODIC, later]
 
 
-def test_at_the_same_time_the_earlier_submitted_goes_first():
-    twin = Request(number=9, kind=SnapshotKind.CHECKPOINT, submitted=NOW, periodic=True)
-    assert order(decider(twin, PERIODIC)) == [PERIODIC, twin]
+def test_among_equals_of_the_same_moment_the_one_that_came_first_goes_first():
+    twins = [Request(kind=SnapshotKind.CHECKPOINT, submitted=NOW, request=RequestId(i)) for i in (2, 1, 3)]
+    assert order(decider(*twins)) == twins
 
 
 # --- a line that is too long -----------------------------------------------------------------------------------------
@@ -147,9 +147,7 @@ def test_a_full_line_of_users_turns_the_newcomer_away():
 
 
 def test_the_eleventh_periodic_request_in_a_line_of_ten_fails():
-    many = [
-        Request(number=i, kind=SnapshotKind.CHECKPOINT, submitted=Instant(NOW + i), periodic=True) for i in range(11)
-    ]
+    many = [Request(kind=SnapshotKind.CHECKPOINT, submitted=Instant(NOW + i), periodic=True) for i in range(11)]
     made = decider(*many[:10], queue_limit=10)
     assert made.submit(many[10]) == Dropped(request=many[10], reason=CheckpointFailure.TOO_MANY_REQUESTS)
 

@@ -11,7 +11,7 @@ from penstock.core.coordinator.plan import CheckpointPlan
 from penstock.core.coordinator.requests import Request
 from penstock.core.elements import CheckpointOptions
 from penstock.core.errors import InvariantError
-from penstock.core.ids import CheckpointId, Epoch, Instant, OperatorId, TaskId, VertexId
+from penstock.core.ids import CheckpointId, Instant, OperatorId, TaskId, VertexId
 from penstock.core.messages import ChannelState, OperatorState, StateFile, SubtaskState
 from penstock.core.recovery.metadata import SnapshotKind
 
@@ -23,10 +23,9 @@ def pending(kind: SnapshotKind = SnapshotKind.CHECKPOINT) -> PendingCheckpoint:
     return PendingCheckpoint(
         checkpoint=ONE,
         kind=kind,
-        request=Request(number=1, kind=kind, submitted=Instant(0)),
+        request=Request(kind=kind, submitted=Instant(0)),
         plan=CheckpointPlan(trigger=(A,), wait=(A, B)),
         options=CheckpointOptions(),
-        epoch=Epoch(1),
         created=Instant(0),
     )
 

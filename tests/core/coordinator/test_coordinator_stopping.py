@@ -285,6 +285,15 @@ def test_a_finished_job_has_stopped(rig, pick):
     assert r.deleted == []
 
 
+def test_a_job_that_finishes_while_the_savepoint_is_being_stored_has_stopped(rig, pick):
+    r = rig().start()
+    r.hold = {StorePointer}
+    r.request(RequestKind.STOP)
+    r.ack_all(1)
+    assert pick.answers(r.feed(ShutDown(status=JobEnd.FINISHED))) == {}
+    assert pick.answers(r.feed(PointerStored(checkpoint=ONE)))[1].path == PATH
+
+
 def test_tasks_that_end_while_the_savepoint_is_being_stored_count(rig, make, pick):
     r = rig().start()
     r.hold = {StorePointer}

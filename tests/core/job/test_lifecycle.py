@@ -40,15 +40,11 @@ A1, B1 = SlotId(SlotIndex(0), 1), SlotId(SlotIndex(1), 1)
 A2, B2 = SlotId(SlotIndex(0), 2), SlotId(SlotIndex(1), 2)
 TASKS = (TaskId(VertexId("v"), 0), TaskId(VertexId("v"), 1))
 BAD = FailureCause(text="boom")
-SLOTS = SlotSettings(
-    start_timeout_ms=1_000, heartbeat_timeout_ms=10_000, cancel_timeout_ms=500, deploy_timeout_ms=800
-)
+SLOTS = SlotSettings(start_timeout_ms=1_000, heartbeat_timeout_ms=10_000, cancel_timeout_ms=500, deploy_timeout_ms=800)
 
 
 def lifecycle(restart: Restart | None = None) -> JobLifecycle:
-    return JobLifecycle(
-        slots=2, tasks=TASKS, settings=SLOTS, restart=restart or FixedDelay(attempts=2, delay_ms=100)
-    )
+    return JobLifecycle(slots=2, tasks=TASKS, settings=SLOTS, restart=restart or FixedDelay(attempts=2, delay_ms=100))
 
 
 def feed(job: JobLifecycle, now: int, *events: JobEvent) -> list[JobEffect]:
@@ -223,9 +219,7 @@ def test_slots_that_cannot_come_back_use_up_the_strategy():
     feed(job, 10, SlotGone(slot=A1, error="killed"))
     assert kinds(feed(job, 11, SlotGone(slot=A2, error="cannot start"))) == [StartSlot]
     effects = feed(job, 12, SlotGone(slot=SlotId(SlotIndex(0), 3), error="cannot start"))
-    assert effects[0] == JobEnding(
-        outcome=JobState.FAILED, cause=FailureCause(text="slot 0 was lost: cannot start")
-    )
+    assert effects[0] == JobEnding(outcome=JobState.FAILED, cause=FailureCause(text="slot 0 was lost: cannot start"))
 
 
 def test_too_few_slots_in_time_says_how_many_came_and_which_are_missing():

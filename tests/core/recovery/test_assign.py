@@ -23,9 +23,7 @@ def graph(parallelism: int, *, groups: int = 128, operator: OperatorId = OP) -> 
 
 
 def snapshot(states: dict[int, OperatorState], *, parallelism: int, groups: int = 128) -> CheckpointMetadata:
-    operator = OperatorSnapshot(
-        operator=OP, vertex=V, parallelism=parallelism, max_parallelism=groups, subtasks=states
-    )
+    operator = OperatorSnapshot(operator=OP, vertex=V, parallelism=parallelism, max_parallelism=groups, subtasks=states)
     return CheckpointMetadata(
         job=JobId("j"),
         checkpoint=CheckpointId(7),

@@ -123,7 +123,6 @@ class CheckpointCoordinator:
             max(next_id, CheckpointId(highest + 1)),
         )
         self._effects = self._lifecycle.effects
-        self._next_request = 1
         self._now: Instant | None = None
         self._is_allowed = False
         self._draw = 0.0
@@ -142,8 +141,7 @@ class CheckpointCoordinator:
         self._update_schedule(now)
         # Only here, because expiry may have switched the schedule on, and what is due now must not be left for later.
         if isinstance(event, Ticked) and self._schedule.is_due(now):
-            number = self._take_request_number()
-            self._submit(Request(number=number, kind=SnapshotKind.CHECKPOINT, submitted=now, periodic=True), now)
+            self._submit(Request(kind=SnapshotKind.CHECKPOINT, submitted=now, periodic=True), now)
         self._look_at_requests(now)
         taken = list(self._effects)
         self._effects.clear()
@@ -370,7 +368,6 @@ class CheckpointCoordinator:
         target = event.target or self._options.savepoint_target
         self._submit(
             Request(
-                number=self._take_request_number(),
                 kind=kind,
                 submitted=now,
                 request=event.request,
@@ -392,11 +389,6 @@ class CheckpointCoordinator:
                 return failure_of(CheckpointFailure.BLOCKING_OUTPUT_EXISTS, "")
         return refusal_of(event, self._options.savepoint_target)
 
-    def _take_request_number(self) -> int:
-        number = self._next_request
-        self._next_request += 1
-        return number
-
     def _submit(self, request: Request, now: Instant) -> None:
         dropped = self._decider.submit(request)
         if dropped is not None:
@@ -407,8 +399,7 @@ class CheckpointCoordinator:
         if self._settings.after_tasks_finish and self._board.awaits_last_checkpoint:
             self._final.arm(now)
         if self._may_take_final and self._final.is_due(now):
-            number = self._take_request_number()
-            self._submit(Request(number=number, kind=SnapshotKind.CHECKPOINT, submitted=now, final=True), now)
+            self._submit(Request(kind=SnapshotKind.CHECKPOINT, submitted=now, final=True), now)
         while (choice := self._decider.choose(self._load(), now)) is not None:
             if isinstance(choice, Dropped):
                 self._drop(choice, now)

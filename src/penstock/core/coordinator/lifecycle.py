@@ -147,7 +147,6 @@ class Lifecycle:
             request=request,
             plan=plan,
             options=self._options_of(kind, request),
-            epoch=self._board.newest_epoch,
             created=now,
         )
         self._pending[checkpoint] = self._triggering.current = pending
@@ -444,11 +443,9 @@ class Lifecycle:
         self._triggering.leave(pending)
 
     def _told(self, pending: PendingCheckpoint) -> list[TaskId]:
-        """Those of its tasks that still run, in the attempt that it was taken in."""
-        if self._is_shut_down:
-            return []
-        board = self._board
-        return [t for t in pending.plan.wait if board.is_running(t) and board.epoch_of(t) <= pending.epoch]
+        """Those of its tasks that still run. They do so in the attempt that it was taken in: before a task comes up
+        again, every checkpoint has been aborted or stored."""
+        return [] if self._is_shut_down else [t for t in pending.plan.wait if self._board.is_running(t)]
 
     def _abortable(self) -> list[PendingCheckpoint]:
         return [p for p in self._pending.values() if p.phase is not Phase.STORING]

@@ -16,7 +16,7 @@ from penstock.core.coordinator.effects import AckVerdict
 from penstock.core.coordinator.plan import CheckpointPlan
 from penstock.core.coordinator.requests import Request
 from penstock.core.elements import CheckpointOptions
-from penstock.core.ids import CheckpointId, Epoch, Instant, OperatorId, TaskId
+from penstock.core.ids import CheckpointId, Instant, OperatorId, TaskId
 from penstock.core.messages import SubtaskState
 from penstock.core.recovery.metadata import CheckpointMetadata, CompletedCheckpoint, SnapshotKind
 
@@ -44,7 +44,6 @@ class PendingCheckpoint:
         request: Request,
         plan: CheckpointPlan,
         options: CheckpointOptions,
-        epoch: Epoch,
         created: Instant,
     ) -> None:
         self.checkpoint = checkpoint
@@ -52,8 +51,6 @@ class PendingCheckpoint:
         self.request = request
         self.plan = plan
         self.options = options
-        self.epoch = epoch
-        """The newest attempt when it began: a task with a later one was restarted since and knows nothing of it."""
         self.created = created
         self.phase = Phase.LOCATING
         self.location: str | None = None

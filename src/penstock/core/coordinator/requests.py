@@ -14,8 +14,6 @@ from penstock.core.recovery.metadata import SnapshotKind
 class Request(msgspec.Struct, frozen=True, kw_only=True):
     """Somebody wants a checkpoint."""
 
-    number: int
-    """Tells requests apart; grows."""
     kind: SnapshotKind
     submitted: Instant
     request: RequestId | None = None
@@ -29,9 +27,9 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     canonical: bool = False
 
     @property
-    def rank(self) -> tuple[bool, bool, bool, Instant, int]:
-        """Its place in the line: the lowest goes first."""
-        return (not self.kind.is_savepoint, not self.forced, self.periodic, self.submitted, self.number)
+    def rank(self) -> tuple[bool, bool, bool, Instant]:
+        """Its place in the line: the lowest goes first, among equals the one that came first."""
+        return (not self.kind.is_savepoint, not self.forced, self.periodic, self.submitted)
 
 
 def kind_of(event: CheckpointRequested) -> SnapshotKind:

@@ -29,7 +29,6 @@ class TaskBoard:
         self.tasks = graph.tasks
         self._states = dict.fromkeys(self.tasks, TaskState.DOWN)
         self._epochs = dict.fromkeys(self.tasks, Epoch(0))
-        self._newest_epoch = Epoch(0)
         self._data_ended: set[TaskId] = set()
         self._leaving: set[TaskId] = set()
         self._num_running = 0
@@ -41,7 +40,6 @@ class TaskBoard:
 
     def deploy(self, epoch: Epoch, tasks: Iterable[TaskId], finished_vertices: Iterable[VertexId]) -> None:
         """A new attempt of these tasks begins; vertices in `finished_vertices` come up with nothing left to do."""
-        self._newest_epoch = max(self._newest_epoch, epoch)
         for task in tasks:
             self._move(task, TaskState.DOWN)
             self._epochs[task] = epoch
@@ -90,11 +88,6 @@ class TaskBoard:
     def is_current(self, task: TaskId, epoch: Epoch) -> bool:
         """Whether `epoch` is the attempt of this task."""
         return self._epochs.get(task) == epoch
-
-    @property
-    def newest_epoch(self) -> Epoch:
-        """The attempt that began last."""
-        return self._newest_epoch
 
     def epoch_of(self, task: TaskId) -> Epoch:
         """The attempt of a task."""

@@ -147,6 +147,11 @@ class JobLifecycle:
         """The current incarnation of every slot, in order."""
         return tuple(self._slots[i].slot for i in sorted(self._slots))
 
+    @property
+    def finished_tasks(self) -> int:
+        """How many tasks of the running attempt have ended for good."""
+        return len(self._tasks) - len(self._unfinished) if self.state is JobState.RUNNING else 0
+
     # --- starting -----------------------------------------------------------------------
 
     def _handle_started(self, now: Instant) -> list[JobEffect]:

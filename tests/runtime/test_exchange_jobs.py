@@ -1,0 +1,175 @@
+"""Jobs of plain exchanges: tasks that finish long before others, and data that is in flight at a checkpoint."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from penstock.api.connector import End, Pause, Source, SourceReader
+from penstock.api.steps import MapBatchesStep, MapStep, ReadStep, WriteStep
+from penstock.connectors.parquet import parquet
+from penstock.core.ids import OperatorId
+from penstock.core.job.events import JobState
+from penstock.plan.graph import Input, Node, Partitioning, build_plan
+from penstock.settings import CheckpointSettings, FixedDelay, JobSettings, NetworkSettings
+
+ROWS = 3_000
+SCHEMA = pa.schema([("split", pa.int64()), ("n", pa.int64())])
+
+
+class Reader(SourceReader):
+    """One split: numbers from 0 on. The slow split stands still until the gate opens."""
+
+    def __init__(self, splits: list[dict], gate: Path) -> None:
+        self._splits = splits
+        self._gate = gate
+
+    def poll(self, max_rows: int, now_ms: int):
+        if not self._splits:
+            return End()
+        split = self._splits[0]
+        # The slow split reads a row now and then, so that its position differs from checkpoint to checkpoint.
+        if split["number"] == 1 and not self._gate.exists():
+            if now_ms % 7 or split["at"] >= ROWS // 2:
+                return Pause(1)
+            max_rows = 1
+        rows = min(max_rows, 100, ROWS - split["at"])
+        numbers = range(split["at"], split["at"] + rows)
+        split["at"] += rows
+        if split["at"] >= ROWS:
+            self._splits.pop(0)
+        return pa.record_batch({"split": [split["number"]] * rows, "n": list(numbers)}, schema=SCHEMA)
+
+    def snapshot(self) -> list[bytes]:
+        return [json.dumps(split).encode() for split in self._splits]
+
+
+class TwoSplits(Source):
+    """Split 0 is read at once; split 1 is slow."""
+
+    def __init__(self, gate: Path) -> None:
+        self._gate = gate
+
+    @property
+    def schema(self) -> pa.Schema:
+        return SCHEMA
+
+    def splits(self, parallelism: int) -> list[bytes]:
+        return [json.dumps({"number": i, "at": 0}).encode() for i in (0, 1)]
+
+    def open(self, splits: Sequence[bytes]) -> SourceReader:
+        return Reader([json.loads(split) for split in splits], self._gate)
+
+
+def plan(out: Path, gate: Path, *, between: Partitioning, function=lambda row: row):
+    source = TwoSplits(gate)
+    steps = [
+        ("source", ReadStep(source=source, splits=tuple(source.splits(2)))),
+        ("pass", MapBatchesStep(function=lambda batch: batch, kind="arrow", schema=SCHEMA)),
+        ("map", MapStep(function=function, flat=False, schema=SCHEMA)),
+        ("sink", WriteStep(sink=parquet(str(out)), schema=SCHEMA)),
+    ]
+    kinds = {"pass": between, "map": Partitioning.HASH}
+    nodes = [
+        Node(
+            number=i,
+            operator=OperatorId(name),
+            name=name,
+            step=step,
+            inputs=(
+                ()
+                if i == 0
+                else (
+                    Input(
+                        node=i - 1,
+                        partitioning=kinds.get(name, Partitioning.FORWARD),
+                        keys=("n",) if kinds.get(name) is Partitioning.HASH else (),
+                    ),
+                )
+            ),
+            is_source=i == 0,
+        )
+        for i, (name, step) in enumerate(steps)
+    ]
+    return build_plan(tuple(nodes), parallelism=2, max_parallelism=None)
+
+
+def settings(checkpoint: CheckpointSettings) -> JobSettings:
+    return JobSettings(
+        parallelism=2,
+        checkpoint=checkpoint,
+        restart=FixedDelay(attempts=5, delay_ms=5),
+        network=NetworkSettings(channel_bytes=4_000, output_bytes=4_000, batch_bytes=1_000),
+    )
+
+
+MODES = {
+    "aligned": CheckpointSettings(interval_ms=30),
+    "unaligned": CheckpointSettings(interval_ms=30, unaligned=True),
+    "time-out": CheckpointSettings(interval_ms=30, unaligned=True, aligned_timeout_ms=1),
+}
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("between", [Partitioning.REBALANCE, Partitioning.BROADCAST], ids=lambda p: p.value)
+def test_checkpoints_go_on_and_a_killed_slot_is_restored_when_a_source_has_finished(
+    threaded_job, tmp_path, mode, between
+):
+    gate, out = tmp_path / "gate", tmp_path / "out"
+    job = threaded_job(plan(out, gate, between=between), settings(MODES[mode]))
+    finished_at: list[int] = []
+    killed: list[int] = []
+
+    def each_turn(running):
+        view = running.driver.view()
+        completed = view.checkpoints.counts.completed
+        done = running.driver.finished_tasks
+        if done and not finished_at:
+            finished_at.append(completed)
+        if finished_at and not killed and completed >= finished_at[0] + 3 and view.state is JobState.RUNNING:
+            killed.append(completed)
+            running.slots.kill(1)
+        if killed and completed >= killed[0] + 2:
+            gate.touch()
+
+    assert job.run(each_turn) is JobState.FINISHED, [f.text for f in job.driver.view().failures]
+    assert killed
+    assert_each_row(out, copies=2 if between is Partitioning.BROADCAST else 1)
+
+
+@pytest.mark.parametrize("mode", ["unaligned", "time-out"])
+def test_data_in_flight_at_a_checkpoint_is_saved_and_replayed_exactly_once(threaded_job, tmp_path, mode):
+    gate, out = tmp_path / "gate", tmp_path / "out"
+
+    def slow(row):
+        if not gate.exists():
+            time.sleep(0.001)
+        return row
+
+    job = threaded_job(plan(out, gate, between=Partitioning.REBALANCE, function=slow), settings(MODES[mode]))
+    killed: list[int] = []
+
+    def kill_after_in_flight_data_was_saved(running):
+        view = running.driver.view()
+        latest = view.checkpoints.latest_completed
+        if not killed and latest is not None and latest.totals.persisted_bytes and view.state is JobState.RUNNING:
+            killed.append(latest.checkpoint)
+            running.slots.kill(0)
+        if killed and latest is not None and latest.checkpoint > killed[0] + 1:
+            gate.touch()
+
+    assert job.run(kill_after_in_flight_data_was_saved) is JobState.FINISHED
+    assert killed
+    assert_each_row(out, copies=1)
+
+
+def assert_each_row(out: Path, *, copies: int) -> None:
+    table = pa.concat_tables([pq.read_table(f) for f in sorted(out.glob("part-*.parquet"))])
+    rows = sorted(zip(table["split"].to_pylist(), table["n"].to_pylist(), strict=True))
+    assert rows == sorted((split, n) for split in (0, 1) for n in range(ROWS) for _ in range(copies))
