@@ -29,7 +29,7 @@ class RandomKills:
         self._epoch = 0
         """Of the attempt that was hit last."""
         self._completed = 0
-        """Checkpoints when it was."""
+        """Checkpoints when the job had got over that."""
         self._killed_at_ms: int | None = None
         """When the job was hit that has not got over it yet."""
         self._hasty = False
