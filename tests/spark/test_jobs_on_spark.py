@@ -206,6 +206,7 @@ def test_something_that_is_no_session_is_refused():
         ps.Environment("local[2]")
 
 
+@pytest.mark.slow
 def test_ctrl_c_cancels_the_job_and_leaves_no_process_behind(tmp_path):
     program = tmp_path / "program.py"
     program.write_text(

@@ -6,6 +6,7 @@ import click
 
 from penstock.cli.backpressure import backpressure
 from penstock.cli.bench import bench
+from penstock.cli.coordinator_bench import coordinator
 from penstock.cli.demo import demo
 from penstock.cli.sim import sim
 from penstock.cli.torture import torture
@@ -20,3 +21,4 @@ def main() -> None:
 for _command in (demo, bench, sim, torture):
     main.add_command(_command)
 bench.add_command(backpressure)
+bench.add_command(coordinator)

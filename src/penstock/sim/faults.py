@@ -6,6 +6,7 @@ faults strike, and end, within the safety phase; what comes after it is free of 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from random import Random
 from typing import assert_never
@@ -21,6 +22,9 @@ MASTER = "master"
 
 CALLS = ("send", "send", "receive", "submit", "collect", "write", "write-done", "read", "connect", "commit", "prepare")
 """Where a slot may die in the middle of a turn or of background work."""
+
+SHARES = (0.05, 0.3, 1.0)
+"""The part of all calls that may go wrong."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,49 +121,109 @@ Fault = (
 
 def end_ms(fault: Fault) -> int:
     """When a fault is over. Those that wait for something to happen are called off when the safety phase is over."""
-    waits = isinstance(fault, SlotCrash | CrashInCall | CrashAfterCheckpoint)
-    return fault.at_ms if waits else fault.at_ms + fault.for_ms
+    match fault:
+        case SlotCrash() | CrashInCall() | CrashAfterCheckpoint():
+            return fault.at_ms
+        case _:
+            return fault.at_ms + fault.for_ms
 
 
 def draw_faults(random: Random, *, parallelism: int, safety_ms: int) -> tuple[Fault, ...]:
     """The faults of a world, by time."""
-    kinds = [kind for kind in range(8) if random.random() < 0.4]
-    if not kinds:
+    if random.random() < 0.05:
         return ()
-    count = random.choice((1, 2, 3, 4, 6, 8))
-    faults = [_draw_fault(random, random.choice(kinds), parallelism, safety_ms) for _ in range(count)]
+    kinds = [draw for draw in _DRAWS if random.random() < 0.4]
+    count = random.choice((1, 2, 3, 4, 6, 8)) if kinds else 0
+    faults = [random.choice(kinds)(random, parallelism, safety_ms) for _ in range(count)]
+    # Whatever else goes wrong, most worlds restore something: that is what checkpoints are for.
+    restores = random.choice((0, 1, 1, 2, 3))
+    faults += [_draw_crash_after_checkpoint(random, parallelism, safety_ms) for _ in range(restores)]
     return tuple(sorted(faults, key=lambda fault: fault.at_ms))
 
 
-def _draw_fault(random: Random, kind: int, parallelism: int, safety_ms: int) -> Fault:
-    at_ms = random.randint(0, safety_ms)
+def _draw_crash(random: Random, parallelism: int, safety_ms: int) -> Fault:
+    return SlotCrash(
+        at_ms=random.randint(0, safety_ms), slot=random.randrange(parallelism), notice=_draw_notice(random)
+    )
+
+
+def _draw_crash_in_call(random: Random, parallelism: int, safety_ms: int) -> Fault:
+    return CrashInCall(
+        at_ms=random.randint(0, safety_ms),
+        slot=random.randrange(parallelism),
+        call=random.choice(CALLS),
+        calls=random.choice((1, random.randint(1, 6), random.randint(1, 40))),
+        notice=_draw_notice(random),
+    )
+
+
+def _draw_crash_after_checkpoint(random: Random, parallelism: int, safety_ms: int) -> Fault:
+    return CrashAfterCheckpoint(
+        at_ms=random.randint(0, safety_ms // 2),
+        slot=random.randrange(parallelism),
+        delay_ms=random.choice((0, random.randint(0, 20), random.randint(0, 100))),
+        notice=_draw_notice(random),
+    )
+
+
+def _draw_storage_errors(random: Random, _parallelism: int, safety_ms: int) -> Fault:
+    return StorageErrors(
+        at_ms=random.randint(0, safety_ms),
+        for_ms=_draw_length_ms(random),
+        share=random.choice(SHARES),
+        after=random.random() < 0.5,
+    )
+
+
+def _draw_slow_storage(random: Random, _parallelism: int, safety_ms: int) -> Fault:
+    return SlowStorage(
+        at_ms=random.randint(0, safety_ms), for_ms=_draw_length_ms(random), by_ms=random.choice((20, 300, 3_000))
+    )
+
+
+def _draw_sink_errors(random: Random, _parallelism: int, safety_ms: int) -> Fault:
+    return SinkErrors(
+        at_ms=random.randint(0, safety_ms),
+        for_ms=_draw_length_ms(random),
+        share=random.choice(SHARES),
+        after=random.random() < 0.5,
+    )
+
+
+def _draw_connection_loss(random: Random, parallelism: int, safety_ms: int) -> Fault:
     slot = random.randrange(parallelism)
-    for_ms = random.choice((random.randint(1, 300), random.randint(100, 6_000)))
-    notice = random.choice((Notice.TOLD, Notice.TOLD, Notice.SILENT, Notice.AGAIN))
-    share = random.choice((0.05, 0.3, 1.0))
-    after = random.random() < 0.5
-    match kind:
-        case 0:
-            return SlotCrash(at_ms=at_ms, slot=slot, notice=notice)
-        case 1:
-            calls = random.choice((1, random.randint(1, 6), random.randint(1, 40)))
-            return CrashInCall(at_ms=at_ms, slot=slot, call=random.choice(CALLS), calls=calls, notice=notice)
-        case 2:
-            return StorageErrors(at_ms=at_ms, for_ms=for_ms, share=share, after=after)
-        case 3:
-            return SlowStorage(at_ms=at_ms, for_ms=for_ms, by_ms=random.choice((20, 300, 3_000)))
-        case 4:
-            return SinkErrors(at_ms=at_ms, for_ms=for_ms, share=share, after=after)
-        case 5:
-            peer = random.choice((None, *(other for other in range(parallelism) if other != slot)))
-            holds_back = random.random() < 0.5
-            return ConnectionLoss(at_ms=at_ms, for_ms=for_ms, slot=slot, peer=peer, holds_back=holds_back)
-        case 6:
-            # At once, so that it is the first checkpoints that are restored: a short job has few.
-            at_ms = random.choice((0, at_ms))
-            return CrashAfterCheckpoint(at_ms=at_ms, slot=slot, delay_ms=random.randint(0, 60), notice=notice)
-        case _:
-            return SlotPause(at_ms=at_ms, for_ms=for_ms, slot=slot)
+    return ConnectionLoss(
+        at_ms=random.randint(0, safety_ms),
+        for_ms=_draw_length_ms(random),
+        slot=slot,
+        peer=random.choice((None, *(other for other in range(parallelism) if other != slot))),
+        holds_back=random.random() < 0.5,
+    )
+
+
+def _draw_pause(random: Random, parallelism: int, safety_ms: int) -> Fault:
+    return SlotPause(
+        at_ms=random.randint(0, safety_ms), for_ms=_draw_length_ms(random), slot=random.randrange(parallelism)
+    )
+
+
+_DRAWS: tuple[Callable[[Random, int, int], Fault], ...] = (
+    _draw_crash,
+    _draw_crash_in_call,
+    _draw_storage_errors,
+    _draw_slow_storage,
+    _draw_sink_errors,
+    _draw_connection_loss,
+    _draw_pause,
+)
+
+
+def _draw_length_ms(random: Random) -> int:
+    return random.choice((random.randint(1, 300), random.randint(100, 6_000)))
+
+
+def _draw_notice(random: Random) -> Notice:
+    return random.choice((Notice.TOLD, Notice.TOLD, Notice.SILENT, Notice.AGAIN))
 
 
 class Injector:

@@ -21,6 +21,9 @@ from penstock.sim.jobs import TICK_US, Shape, Workload
 ROW_BYTES = 32
 """Of a record in a channel."""
 
+STEADY_BATCHES = 60
+"""How many batches a steady stream has at most, over all splits."""
+
 LIVENESS_MS = 120_000
 """How long the job may take once all faults are over."""
 
@@ -76,11 +79,12 @@ def draw_scenario(seed: int, random: Random) -> Scenario:
     """The scenario of a seed."""
     parallelism = random.choice((1, 2, 2, 2, 3, 4))
     duration_ms = random.choice((400, 1_000, 2_500))
-    # Under pressure the network sets the pace: something is in flight whenever a barrier comes.
+    # Under pressure a steady stream meets a slow network: something is in flight whenever a barrier comes.
     pressed = random.random() < 0.6
-    workload = _draw_workload(random, parallelism, 0 if pressed else duration_ms)
+    workload = _draw_workload(random, parallelism, duration_ms)
     settings = _draw_settings(random, parallelism, workload.batch_rows, duration_ms)
     if pressed:
+        workload = _steady(workload, parallelism, duration_ms)
         settings = replace(settings, network=_draw_narrow_network(random, workload.batch_rows))
     return Scenario(
         seed=seed,
@@ -107,10 +111,8 @@ def _draw_cancel(random: Random, settings: JobSettings, duration_ms: int) -> int
 def _draw_workload(random: Random, parallelism: int, duration_ms: int) -> Workload:
     splits = random.randint(1, parallelism + 2)
     batch_rows = random.choice((1, 4, 16))
-    batches = max(2, random.choice((6, 16, 36)) // splits)
+    batches = max(2, random.choice((6, 20, 40)) // splits)
     burst = random.choice((1, 3, 10))
-    readers = min(parallelism, splits)
-    pauses = max(1, splits * batches // readers // burst)
     return Workload(
         shape=random.choice(tuple(Shape)),
         splits=splits,
@@ -119,10 +121,29 @@ def _draw_workload(random: Random, parallelism: int, duration_ms: int) -> Worklo
         salt=random.getrandbits(32),
         batch_rows=batch_rows,
         burst=burst,
-        pause_ms=duration_ms // pauses,
+        pause_ms=_pause_ms(parallelism, splits, batches, burst, duration_ms),
         window_us=TICK_US * random.choice((7, 50, 400)),
         disorder_us=TICK_US * random.choice((0, 5, 60)),
     )
+
+
+def _steady(workload: Workload, parallelism: int, duration_ms: int) -> Workload:
+    """The same records in batches of at most four, evenly over the same time."""
+    batch_rows = min(4, workload.batch_rows)
+    batches = min(STEADY_BATCHES // workload.splits, -(-workload.rows // batch_rows))
+    return replace(
+        workload,
+        rows=batch_rows * batches,
+        batch_rows=batch_rows,
+        burst=1,
+        pause_ms=_pause_ms(parallelism, workload.splits, batches, 1, duration_ms),
+    )
+
+
+def _pause_ms(parallelism: int, splits: int, batches: int, burst: int, duration_ms: int) -> int:
+    """So long that reading takes `duration_ms` without failures."""
+    pauses = splits * batches // min(parallelism, splits) // burst
+    return duration_ms // max(1, pauses)
 
 
 def _draw_settings(random: Random, parallelism: int, batch_rows: int, duration_ms: int) -> JobSettings:
@@ -155,7 +176,7 @@ def _draw_narrow_network(random: Random, batch_rows: int) -> NetworkSettings:
 def _draw_checkpoint(random: Random, duration_ms: int) -> CheckpointSettings:
     unaligned = random.random() < 0.4
     return CheckpointSettings(
-        interval_ms=random.choice((None, max(50, duration_ms // 15), duration_ms // 5, duration_ms)),
+        interval_ms=random.choice((None, 50, 50, 100, max(50, duration_ms // 10), 2_000)),
         timeout_ms=random.choice((300, 2_000, 10_000)),
         min_pause_ms=random.choice((0, 0, 100)),
         max_concurrent=1 if unaligned else random.choice((1, 1, 2, 4)),

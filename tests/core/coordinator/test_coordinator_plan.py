@@ -11,7 +11,9 @@ from penstock.core.coordinator.tasks import TaskBoard
 from penstock.core.errors import InvariantError
 from penstock.core.graph import CheckpointEdge, CheckpointGraph
 from penstock.core.ids import Epoch, VertexId
+from penstock.core.messages import ChannelState, SubtaskState
 from penstock.core.reasons import CheckpointFailure
+from penstock.core.recovery.metadata import TaskChannels
 
 S, T = VertexId("s"), VertexId("t")
 
@@ -107,6 +109,14 @@ def test_vertices_deployed_as_finished_take_part_and_are_written_down_as_finishe
     assert later.finished_vertices == ("s",)
 
 
+def test_what_was_deployed_as_finished_once_is_not_so_in_the_next_attempt(rig, pick):
+    r = rig().start(finished_vertices=("t1",))
+    r.start()
+    r.request()
+    effects = r.ack_all(1)
+    assert not metadata_of(pick, effects).operators["op-t1"].finished
+
+
 def test_a_request_that_cannot_be_planned_is_answered(rig, pick):
     r = rig()
     r.feed(AttemptStarted(epoch=Epoch(1)), ScheduleAllowed(draw=0.0))
@@ -160,7 +170,22 @@ def test_metadata_holds_what_every_subtask_reported(rig, make, pick):
     assert target.subtasks == {1: one.operators[0]}
     assert metadata.operators["op-s"].subtasks == {}
     assert not target.finished
+    assert target.ended_subtasks == ()
     assert metadata.private_files == ("ckpt/chk-1/a",)
+
+
+def test_metadata_holds_the_in_flight_data_of_every_task_that_saved_some(rig, make, pick):
+    r = rig(make.sources(4)).start()
+    r.request()
+    channel = ChannelState(edge=0, upstream=0, downstream=0, file=make.file("c"), ranges=((0, 6),))
+    r.ack("t1", 1, SubtaskState(input_channels=(channel,)))
+    r.ack("t2", 1, SubtaskState(output_channels=(channel,)))
+    r.ack("t3", 1, make.state("t3", make.file("x")))
+    metadata = metadata_of(pick, r.ack("t4", 1))
+    assert metadata.channels == (
+        TaskChannels(task=make.task("t1"), inputs=(channel,)),
+        TaskChannels(task=make.task("t2"), outputs=(channel,)),
+    )
 
 
 def test_a_finished_vertex_is_written_down_as_finished_and_ended_subtasks_by_number(rig, make, pick):
@@ -191,12 +216,13 @@ def test_union_state_forbids_that_only_some_subtasks_have_finished_their_operato
     assert "1 of 2 subtasks of t have finished" in pick.answers(effects)[1].text
 
 
-def test_union_state_forbids_that_only_some_subtasks_have_ended(rig, make, pick):
-    """Even when the others have finished their operators: the parts of the ended ones are missing."""
+@pytest.mark.parametrize("others_finished", [False, True])
+def test_union_state_forbids_that_only_some_subtasks_have_ended(rig, make, pick, others_finished):
+    """Whether or not the others have finished their operators: the parts of the ended ones are missing."""
     r = rig(make.graph(make.vertex("t", 2, is_source=True))).start()
     r.feed(TaskEnded(task=make.task("t", 0), epoch=Epoch(1)))
     r.request()
-    effects = r.ack("t", 1, make.state("t", union=True, finished=True), subtask=1)
+    effects = r.ack("t", 1, make.state("t", union=True, finished=others_finished), subtask=1)
     assert pick.aborted(effects) == [(1, CheckpointFailure.DECLINED_TASK_CLOSING)]
 
 
@@ -224,10 +250,11 @@ def test_a_task_deployed_as_finished_must_not_report_state(rig, make, pick):
     assert "f" in r.deleted
 
 
-def test_a_task_deployed_as_finished_may_say_so(rig, make, pick):
+@pytest.mark.parametrize("says_so", [False, True])
+def test_a_task_deployed_as_finished_may_say_so(rig, make, pick, says_so):
     r = rig().start(finished_vertices=("t1",))
     r.request()
     r.ack("t2", 1)
-    metadata = metadata_of(pick, r.ack("t1", 1, make.state("t1", finished=True)))
+    metadata = metadata_of(pick, r.ack("t1", 1, make.state("t1", finished=True) if says_so else None))
     assert metadata.operators["op-t1"].finished
     assert metadata.operators["op-t1"].ended_subtasks == ()

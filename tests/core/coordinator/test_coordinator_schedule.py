@@ -260,7 +260,8 @@ def test_finished_tasks_count_as_having_seen_their_data(rig, make, pick):
 
 def test_when_all_tasks_have_finished_no_last_checkpoint_is_taken(rig, make, pick):
     r = rig().start()
-    assert pick.begun(r.feed(*(TaskEnded(task=t, epoch=ONE) for t in r.graph.tasks))) == []
+    assert r.feed(*(TaskEnded(task=t, epoch=ONE) for t in r.graph.tasks)) == []
+    assert r.coordinator.next_deadline() is None
 
 
 def test_tasks_deployed_as_finished_have_seen_their_data(rig, make, pick):

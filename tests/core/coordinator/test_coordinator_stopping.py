@@ -123,6 +123,7 @@ def test_a_stop_is_fulfilled_when_the_savepoint_is_there_and_all_tasks_have_ende
     assert pick.answers(end(r, make, "t1")) == {}
     answer = pick.answers(end(r, make, "t2"))[1]
     assert (answer.path, answer.kind) == (PATH, SnapshotKind.SUSPEND)
+    assert pick.answers(r.feed(ShutDown(status=JobEnd.FINISHED))) == {}
     assert pick.of(r.log, FailJob) == []
 
 

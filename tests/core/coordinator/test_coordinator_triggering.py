@@ -32,8 +32,9 @@ from penstock.core.coordinator.events import (
     TaskEnded,
     TaskFailing,
 )
-from penstock.core.coordinator.gateway import HeldEvent, SubtaskGateway
+from penstock.core.coordinator.gateway import Gateways, HeldEvent, SubtaskGateway
 from penstock.core.coordinator.options import CoordinatorOptions
+from penstock.core.coordinator.tasks import TaskBoard
 from penstock.core.errors import InvariantError
 from penstock.core.ids import CheckpointId, Epoch, Instant, OperatorId
 from penstock.core.reasons import CheckpointFailure
@@ -141,6 +142,13 @@ def test_a_second_snapshot_of_an_operator_coordinator_changes_nothing(make, rig,
     r.feed(OperatorCoordinatorSnapshotted(operator=OperatorId("op-u"), checkpoint=ONE, state=b""))
     effects = r.ack_all(1)
     assert pick.of(effects, WriteMetadata)[0].metadata.coordinators == {OPERATOR: b"first", "op-u": b""}
+
+
+def test_a_snapshot_that_comes_again_when_the_tasks_have_been_triggered_changes_nothing(enumerated):
+    r = enumerated()
+    r.request()
+    r.feed(snapshotted(1))
+    assert r.feed(snapshotted(1, b"again")) == []
 
 
 @pytest.mark.parametrize("reason", [CheckpointFailure.TRIGGER_FAILED, CheckpointFailure.IO])
@@ -280,6 +288,39 @@ def test_an_earlier_event_that_is_lost_fails_the_checkpoint_and_the_task(enumera
     ]
 
 
+def test_an_event_that_is_lost_before_the_snapshot_fails_only_the_task(enumerated, pick):
+    """The snapshot is yet to be taken, by a coordinator that knows of the loss."""
+    r = enumerated()
+    r.feed(submit(1, b"a"))
+    r.request()
+    effects = r.feed(OperatorEventLost(number=1))
+    assert pick.aborted(effects) == []
+    assert len(pick.of(effects, FailTask)) == 1
+
+
+def test_news_of_an_event_that_nobody_knows_changes_nothing(enumerated):
+    r = enumerated()
+    r.feed(submit(1, b"a"))
+    r.request()
+    r.feed(snapshotted(1))
+    assert r.feed(OperatorEventDelivered(number=99), OperatorEventLost(number=99)) == []
+
+
+def test_an_event_to_an_earlier_attempt_that_is_lost_is_nothing_to_the_next(enumerated):
+    r = enumerated()
+    r.feed(submit(0, b"a"))
+    r.feed(FailedOver())
+    r.start()
+    assert r.feed(OperatorEventLost(number=1)) == []
+
+
+def test_an_event_to_a_survivor_is_still_waited_for(enumerated, make, pick):
+    r = enumerated()
+    r.feed(submit(0, b"a"), submit(1, b"b"))
+    r.feed(TaskFailing(task=make.task("s", 0), epoch=Epoch(1)))
+    assert [e.task for e in pick.of(r.feed(OperatorEventLost(number=2)), FailTask)] == [make.task("s", 1)]
+
+
 def test_an_event_that_may_be_lost_is_no_failure_if_the_task_does_not_run(enumerated, pick):
     r = enumerated()
     r.feed(submit(0, b"a", may_be_lost=True), submit(0, b"b", may_be_lost=True), submit(0, b"c"))
@@ -347,6 +388,33 @@ def test_opening_without_having_closed_does_nothing():
     assert gateway.submit(event(b"a")) == [event(b"a")]
 
 
+def test_gateways_that_were_opened_can_not_be_closed_for_the_same_checkpoint(make):
+    graph = make.graph(make.vertex("s", 2, is_source=True, coordinators=(OPERATOR,)))
+    gateways = Gateways(graph, TaskBoard(graph))
+    gateways.mark(ONE)
+    gateways.open(ONE)
+    assert not gateways.try_close(OPERATOR, ONE)
+
+
+def test_gateways_are_closed_all_or_none(make):
+    graph = make.graph(make.vertex("s", 2, is_source=True, coordinators=(OPERATOR,)))
+    gateways = Gateways(graph, TaskBoard(graph))
+    gateways.mark(ONE)
+    gateways.open_for(OPERATOR, 1, ONE)
+    assert not gateways.try_close(OPERATOR, ONE)
+    assert len(gateways.submit(OPERATOR, 0, event(b"a"))) == 1
+
+
+def test_a_checkpoint_that_ends_before_it_came_to_the_gateways_leaves_them_alone(enumerated, pick):
+    r = enumerated()
+    r.request()
+    r.feed(snapshotted(1))
+    r.ack_all(1)
+    r.hold = {CreateLocation}
+    r.request()
+    assert pick.aborted(r.feed(LocationFailed(checkpoint=TWO))) == [(2, CheckpointFailure.IO)]
+
+
 def test_a_line_joins_the_next_older_one():
     gateway = SubtaskGateway()
     for checkpoint in (ONE, TWO, THREE):
@@ -401,6 +469,15 @@ def test_hooks_that_answer_twice_late_or_unasked_change_nothing(rig, pick):
     r.feed(HookTriggered(hook="outside", checkpoint=ONE))
     assert r.feed(*stray) == []
     assert r.in_progress == [1]
+
+
+def test_a_hook_that_answers_for_an_earlier_checkpoint_is_not_taken_for_this_one(rig):
+    r = rig(options=HOOKS, tolerable_failures=None, timeout_ms=100).start()
+    r.request()
+    r.tick(100)
+    r.request()
+    assert r.feed(HookTriggered(hook="outside", checkpoint=ONE), HookFailed(hook="other", checkpoint=ONE)) == []
+    assert r.in_progress == [2]
 
 
 def test_a_source_that_is_told_from_outside_may_be_faster_than_the_trigger(rig, pick):
