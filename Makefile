@@ -6,6 +6,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 ARGS ?=
+SEEDS ?= 200
 # Two at a time, each with its output in one piece, and none hidden by the failure of another.
 TOGETHER := $(MAKE) -k -j2 $(if $(filter output-sync,$(.FEATURES)),--output-sync=target)
 
@@ -19,7 +20,7 @@ help:
 	@echo "make demo      run the demo job on local Spark              (ARGS= for its options)"
 	@echo "make bench     measure the window benchmark on local Spark  (ARGS= for its options)"
 	@echo "make check     format, lint, imports, types, spelling, unit tests, 200 simulated seeds; no Java needed"
-	@echo "make test      the same, and the tests on a real Spark      (ARGS= for pytest)"
+	@echo "make test      all tests, those on a real Spark too, and 1,000 seeds  (ARGS= for pytest)"
 	@echo "make docs      write docs/reference from the code"
 	@echo "make surface   record the public names and signatures after a change on purpose"
 	@echo "make format    format the code and fix what can be fixed"
@@ -64,7 +65,7 @@ check: $(STAMP)
 
 # The tests come last and run whatever came before, so that their closing line is the last one.
 test: $(STAMP) java
-	@$(TOGETHER) check-types check-seeds static; before=$$?; $(MAKE) run-tests && exit $$before
+	@$(TOGETHER) SEEDS=1000 check-types check-seeds static; before=$$?; $(MAKE) run-tests && exit $$before
 
 run-tests:
 	@$(BIN)/pytest $(ARGS)
@@ -115,7 +116,7 @@ check-dependencies:
 	$(call quietly,dependencies,$(BIN)/deptry src)
 
 check-units:
-	$(call quietly,unit tests,$(BIN)/pytest -q -m 'not slow')
+	$(call quietly,unit tests,PENSTOCK_EXAMPLES=quick $(BIN)/pytest -q -m 'not slow')
 
 check-seeds:
-	$(call quietly,200 simulated seeds,$(BIN)/penstock sim --seeds 200)
+	$(call quietly,$(SEEDS) simulated seeds,$(BIN)/penstock sim --seeds $(SEEDS))

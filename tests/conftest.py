@@ -25,7 +25,9 @@ GRACE_S = 3.0
 
 # A property says what holds, not how fast: machines that run several things at once must not fail it.
 hypothesis.settings.register_profile("penstock", deadline=None, print_blob=True)
-hypothesis.settings.load_profile("penstock")
+# For `make check`, which people run all the time; `make test` looks at more examples.
+hypothesis.settings.register_profile("quick", deadline=None, print_blob=True, max_examples=20)
+hypothesis.settings.load_profile(os.environ.get("PENSTOCK_EXAMPLES", "penstock"))
 
 
 # --- leaks -----------------------------------------------------------------------------------------------------------

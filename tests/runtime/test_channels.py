@@ -306,6 +306,32 @@ def test_a_blocked_channel_is_not_read_and_the_others_are():
     assert not gate.has_work
 
 
+def test_a_barrier_can_be_read_alone_if_it_is_the_next_thing_in_its_channel():
+    gate, _ = gate_of(3)
+    push(gate, 0, rows(1), barrier(1))
+    push(gate, 1, rows(2))
+    assert not gate.has_barrier
+    assert gate.next_barrier() is None
+    push(gate, 2, barrier(1), rows(3))
+    assert gate.has_barrier
+    assert gate.next_barrier() == (2, barrier(1))
+    assert gate.channels[2].last_read == 1
+    assert not gate.has_barrier
+    assert gate.next_barrier() is None
+    assert read_all(gate) == [(0, [1]), (1, [2]), (2, [3]), (0, barrier(1))]
+
+
+def test_a_barrier_in_a_blocked_channel_is_not_read_alone():
+    gate, _ = gate_of(1)
+    push(gate, 0, barrier(1), barrier(2))
+    assert gate.next_barrier() == (0, barrier(1))
+    gate.block(ChannelIndex(0))
+    assert not gate.has_barrier
+    assert gate.next_barrier() is None
+    gate.resume(ChannelIndex(0))
+    assert gate.next_barrier() == (0, barrier(2))
+
+
 def test_a_resumed_channel_goes_on_where_it_stopped():
     gate, _ = gate_of(2)
     push(gate, 0, barrier(1), rows(1))

@@ -10,7 +10,15 @@ import pytest
 from penstock.api.connector import End, Pause, Source, SourceReader
 from penstock.api.steps import ReadStep
 from penstock.core.barrier.select import make_handler
-from penstock.core.elements import MAX_WATERMARK, Barrier, CancelMarker, EndOfData, EndOfPartition, Watermark
+from penstock.core.elements import (
+    MAX_WATERMARK,
+    Barrier,
+    CancelMarker,
+    CheckpointOptions,
+    EndOfData,
+    EndOfPartition,
+    Watermark,
+)
 from penstock.core.errors import MalformedMessage, StorageError
 from penstock.core.ids import CheckpointId, Epoch, Instant, JobId, OperatorId, TaskId, VertexId
 from penstock.core.messages import OperatorState
@@ -431,6 +439,26 @@ def test_a_task_takes_no_input_while_its_output_has_no_room():
     assert rig.task.wants_step
     assert rig.steps() == [("process", 2)]
     assert rig.sent == [[1], [2]]
+
+
+def test_a_barrier_that_overtakes_does_not_wait_for_room():
+    rig = Rig(channels=2, granted=None, output_bytes=8, unaligned=True).run()
+    rig.push(0, rows(1), rows(2))
+    assert rig.steps() == [("process", 1)]
+    rig.push(0, Barrier(checkpoint=CheckpointId(1), timestamp=Instant(0), options=CheckpointOptions(unaligned=True)))
+    assert rig.task.wants_step
+    assert rig.steps() == [("snapshot", 1, 1)]
+    assert not rig.task.wants_step
+
+
+def test_an_aligned_barrier_that_is_next_does_not_wait_for_room_and_stays_in_its_place():
+    rig = Rig(channels=1, granted=None, output_bytes=8).run()
+    rig.push(0, rows(1), barrier(1), rows(2))
+    assert rig.steps() == [("process", 1), ("snapshot", 1, 1)]
+    assert not rig.task.wants_step
+    rig.grant()
+    assert rig.steps() == [("process", 2)]
+    assert rig.sent == [[1], barrier(1), [2]]
 
 
 def test_a_source_that_pauses_is_asked_again_when_it_said_and_not_before():

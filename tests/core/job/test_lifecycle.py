@@ -300,7 +300,7 @@ def test_validate_finds_an_ended_job_with_slots_left():
         job.validate()
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 9), st.integers(0, 1), st.integers(0, 400)), max_size=60))
 def test_whatever_happens_no_two_epochs_share_a_slot_and_time_never_livelocks(steps: list[tuple[int, int, int]]):
     """A slot gets `DeployTasks` of an epoch only after it is fresh or has said that all earlier tasks are gone."""

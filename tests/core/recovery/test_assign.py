@@ -108,7 +108,7 @@ def test_another_number_of_key_groups_is_an_error_that_says_what_to_set():
         assign(metadata, graph(1, groups=20))
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(
     st.lists(st.tuples(st.integers(0, 7), st.integers(0, 7)), min_size=1, max_size=6),
     st.integers(1, 8),

@@ -341,7 +341,7 @@ def test_validate_finds_too_many_remembered_aborts_and_snapshots_from_the_future
         machine.validate()
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 5), st.integers(1, 8)), max_size=50), st.integers(1, 3))
 def test_every_snapshot_has_exactly_one_end_and_ids_only_grow(steps: list[tuple[int, int]], concurrent: int):
     machine = task(max_concurrent=concurrent)

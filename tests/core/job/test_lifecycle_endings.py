@@ -1,0 +1,67 @@
+"""How a job ends when its slots do not all do as they are told."""
+
+from __future__ import annotations
+
+from penstock.core.effects import Ticked
+from penstock.core.ids import Epoch, Instant, SlotId, SlotIndex, TaskId, VertexId
+from penstock.core.job.events import (
+    CancelRequested,
+    JobEffect,
+    JobEnded,
+    JobEnding,
+    JobEvent,
+    JobStarted,
+    JobState,
+    SlotGone,
+    SlotReady,
+    SlotRegistered,
+    StartSlot,
+    StopSlot,
+    TellLeave,
+)
+from penstock.core.job.lifecycle import LEAVE_TIMEOUT_MS, JobLifecycle
+from penstock.settings import NoRestart, SlotSettings
+
+A, B = SlotId(SlotIndex(0), 1), SlotId(SlotIndex(1), 1)
+SILENT_MS = 10_000
+
+
+def feed(job: JobLifecycle, now: int, *events: JobEvent) -> list[JobEffect]:
+    effects: list[JobEffect] = []
+    for event in events:
+        effects += job.handle(event, Instant(now))
+        job.validate()
+    return effects
+
+
+def running_once() -> JobLifecycle:
+    """A job on two slots that is not restarted."""
+    tasks = (TaskId(VertexId("v"), 0), TaskId(VertexId("v"), 1))
+    settings = SlotSettings(heartbeat_timeout_ms=SILENT_MS)
+    job = JobLifecycle(slots=2, tasks=tasks, settings=settings, restart=NoRestart())
+    feed(job, 0, JobStarted(), SlotRegistered(slot=A), SlotRegistered(slot=B))
+    feed(job, 0, SlotReady(slot=A, epoch=Epoch(1)), SlotReady(slot=B, epoch=Epoch(1)))
+    assert job.state is JobState.RUNNING
+    return job
+
+
+def test_only_slots_that_have_not_left_in_time_are_stopped():
+    job = running_once()
+    feed(job, 1, CancelRequested())
+    assert feed(job, 2, SlotGone(slot=A, error=None)) == []
+    effects = feed(job, 1 + LEAVE_TIMEOUT_MS, Ticked())
+    assert effects == [StopSlot(slot=B), JobEnded(outcome=JobState.CANCELLED, cause=None)]
+
+
+def test_when_one_silent_slot_ends_the_job_the_other_is_not_replaced():
+    """1. Both slots fall silent. 2. Giving up the first one ends the job, for nothing restarts it. 3. The second one is
+    only told to leave, as everybody is, and stopped when it does not."""
+    job = running_once()
+    effects = feed(job, SILENT_MS, Ticked())
+    assert [e for e in effects if isinstance(e, StartSlot)] == []
+    assert [e.outcome for e in effects if isinstance(e, JobEnding)] == [JobState.FAILED]
+    assert [e.slot for e in effects if isinstance(e, StopSlot) and e.slot == B] == []
+    assert [e.slot for e in effects if isinstance(e, TellLeave)] == [B]
+    effects = feed(job, SILENT_MS + LEAVE_TIMEOUT_MS, Ticked())
+    assert [type(e) for e in effects] == [StopSlot, JobEnded]
+    assert job.state is JobState.FAILED

@@ -1,0 +1,20 @@
+"""Where in-flight data and savepoints lie."""
+
+from __future__ import annotations
+
+import pytest
+
+from penstock.core.ids import CheckpointId, JobId
+from penstock.core.recovery import layout
+
+
+def test_in_flight_data_lies_in_the_folder_of_its_checkpoint_one_file_per_slot():
+    job = layout.job_folder(JobId("hot auctions"))
+    paths = [layout.channel_state_file(job, CheckpointId(7), slot) for slot in (0, 1)]
+    assert paths == ["hot%20auctions/chk-7/channels-0", "hot%20auctions/chk-7/channels-1"]
+
+
+@pytest.mark.parametrize("target", ["save", "save/"])
+def test_a_savepoint_has_a_folder_of_its_own_below_the_one_that_was_named(target):
+    folder = layout.savepoint_root(target, JobId("hot/auctions"), CheckpointId(12))
+    assert folder == "save/savepoint-hot%2Fauctions-12"
