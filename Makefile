@@ -14,7 +14,7 @@ MAKEFLAGS += --no-print-directory
 .DEFAULT_GOAL := help
 .SUFFIXES:
 .PHONY: help demo bench check test docs surface format clean static python java run-tests \
-	check-format check-lint check-imports check-types check-spelling check-dependencies check-units check-seeds
+	check-format check-lint check-imports check-types check-spelling check-dependencies check-units check-core check-seeds
 
 help:
 	@echo "make demo      run the demo job on local Spark              (ARGS= for its options)"
@@ -61,7 +61,7 @@ bench: $(STAMP) java
 
 # The unit tests take longest, so they come first.
 check: $(STAMP)
-	@$(TOGETHER) check-units check-types check-seeds static
+	@$(TOGETHER) check-units check-core check-types check-seeds static
 
 # The tests come last and run whatever came before, so that their closing line is the last one.
 test: $(STAMP) java
@@ -115,8 +115,19 @@ check-spelling:
 check-dependencies:
 	$(call quietly,dependencies,$(BIN)/deptry src)
 
+# Tests of the core that run many examples: they would be slow when measured, and must not be what the coverage rests on.
+CORE_MANY := $(wildcard tests/core/*/test_*_properties.py) tests/core/coordinator/test_coordinator_size.py \
+  tests/core/coordinator/test_coordinator_cost.py
+
+# Every branch of the core is taken by the core's own tests. The data file is its own, and so can be beside another run's.
+check-core:
+	$(call quietly,core tests and coverage,PENSTOCK_EXAMPLES=quick COVERAGE_FILE=.coverage-core $(BIN)/pytest -q \
+	  tests/core $(CORE_MANY:%=--ignore=%) --cov=penstock.core --cov-branch --cov-report=term-missing:skip-covered \
+	  --cov-fail-under=100)
+
 check-units:
-	$(call quietly,unit tests,PENSTOCK_EXAMPLES=quick $(BIN)/pytest -q -m 'not slow')
+	$(call quietly,unit tests,PENSTOCK_EXAMPLES=quick $(BIN)/pytest -q -m 'not slow' \
+	  $(filter-out tests/core/ tests/__pycache__/,$(wildcard tests/*/)) $(wildcard tests/test_*.py) $(CORE_MANY))
 
 check-seeds:
 	$(call quietly,$(SEEDS) simulated seeds,$(BIN)/penstock sim --seeds $(SEEDS))

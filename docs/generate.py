@@ -1,28 +1,39 @@
 """Writes the reference pages from the code they describe, so that neither can say something else.
 
-    python docs/generate.py            write the pages below docs/reference
+    python docs/generate.py            write the pages below docs/reference and fill the blocks of docs/protocol.md
     python docs/generate.py --check    exit with 1, naming the pages that are stale
 
 Settings come from the dataclasses of `penstock.settings` and the texts below their fields; errors and reasons from
-`penstock.core.errors` and `penstock.core.reasons`.
+`penstock.core.errors` and `penstock.core.reasons`. The page on the protocol is written by hand, around blocks that are
+not: each begins with a comment that says what is to stand there.
+
+    <!-- theory <module> -->            the docstring of a module: rules and diagrams
+    <!-- members <module>:<union> -->   the events or effects of a machine
+    <!-- states <module>:<class> -->    the members of an enum, or the state classes of a module
+    <!-- end -->
 """
 
 from __future__ import annotations
 
 import ast
 import dataclasses
+import functools
+import importlib
 import inspect
+import re
 import sys
 import typing
 from collections.abc import Callable, Iterator
 from enum import Enum
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from penstock import settings
 from penstock.core import errors, reasons
 
-PAGES = Path(__file__).resolve().parent / "reference"
+DOCS = Path(__file__).resolve().parent
+SOURCE = DOCS.parent / "src"
 WRITTEN_BY = "<!-- Written by `make docs` from {source}; change that, not this. -->"
 UNITS_MS = ((3_600_000, "h"), (60_000, "min"), (1_000, "s"))
 UNITS_BYTES = ((1024 * 1024, "MiB"), (1024, "KiB"))
@@ -73,14 +84,14 @@ def _field_rows(kind: type) -> Iterator[str]:
 
 
 def texts_below_fields(kind: type) -> dict[str, str]:
-    """The string below each field of a class, as one line."""
+    """The string below each field of a class, or member of an enum, as one line."""
     (statement,) = ast.parse(inspect.getsource(kind)).body
     assert isinstance(statement, ast.ClassDef)
     texts: dict[str, str] = {}
     for above, below in zip(statement.body, statement.body[1:], strict=False):
         match above, below:
             case (
-                ast.AnnAssign(target=ast.Name(id=name)),
+                ast.AnnAssign(target=ast.Name(id=name)) | ast.Assign(targets=[ast.Name(id=name)]),
                 ast.Expr(value=ast.Constant(value=str(text))),
             ):
                 texts[name] = _prose(text)
@@ -135,8 +146,8 @@ def errors_page() -> str:
         "",
         _prose((reasons.__doc__ or "").partition("\n")[2]),
         "",
-        "| reason | in words | counts | preflight |",
-        "|---|---|---|---|",
+        "| reason | in words | when it can occur | counts | preflight |",
+        "|---|---|---|---|---|",
         *_reason_rows(),
     ]
     return "\n".join(lines) + "\n"
@@ -151,9 +162,92 @@ def _error_rows() -> Iterator[str]:
 
 
 def _reason_rows() -> Iterator[str]:
+    times = times_of(inspect.getsource(reasons.CheckpointFailure))
     for reason in reasons.CheckpointFailure:
-        marks = ("yes" if reason.counts else "", "yes" if reason.preflight else "")
-        yield f"| `{reason.name}` | {reason.text} | {marks[0]} | {marks[1]} |"
+        when = (
+            times[reason.name] if _is_given(reason) else f"{times[reason.name]}; no part of the program gives it so far"
+        )
+        marks = ("yes" if reason.counts else "no", "yes" if reason.preflight else "no")
+        yield f"| `{reason.name}` | {reason.text} | {when} | {marks[0]} | {marks[1]} |"
+
+
+def times_of(source: str) -> dict[str, str]:
+    """Under which comment the members of an enum stand: when each can occur."""
+    times: dict[str, str] = {}
+    group = ""
+    for line in source.splitlines():
+        if comment := re.match(r"    # (.+)\.$", line):
+            group = comment[1][0].lower() + comment[1][1:]
+        elif member := re.match(r"    ([A-Z_]+) = ", line):
+            times[member[1]] = group
+    return times
+
+
+def _is_given(reason: reasons.CheckpointFailure) -> bool:
+    """Whether any module speaks of a reason by its name."""
+    name = re.compile(rf"\bCheckpointFailure\.{reason.name}\b")
+    return any(name.search(text) for text in _sources())
+
+
+@functools.cache
+def _sources() -> tuple[str, ...]:
+    return tuple(path.read_text("utf-8") for path in sorted((SOURCE / "penstock").rglob("*.py")))
+
+
+# --- the protocol ----------------------------------------------------------------------------------------------------
+
+BLOCK = re.compile(r"(<!-- (theory|members|states) (\S+) -->\n).*?(<!-- end -->)", re.DOTALL)
+
+
+def protocol_page() -> str:
+    """The text of protocol.md: as it stands, with every block as the code has it."""
+    return BLOCK.sub(_filled, (DOCS / "protocol.md").read_text(encoding="utf-8"))
+
+
+def _filled(block: re.Match[str]) -> str:
+    opening, kind, name, closing = block.groups()
+    module_name, _, member = name.partition(":")
+    module = importlib.import_module(module_name)
+    lines = {"theory": _theory, "members": _members, "states": _states}[kind](module, member)
+    return "\n".join([opening, *lines, "", closing])
+
+
+def _theory(module: ModuleType, _: str) -> list[str]:
+    """What a module says about itself, its first line aside; what is indented there is a picture."""
+    _, _, text = (module.__doc__ or "").partition("\n")
+    text = text.strip("\n").replace("Rules of this file", "Rules").replace("This file", "This module")
+    lines: list[str] = []
+    is_picture = False
+    for line in text.splitlines():
+        # A blank line belongs to what follows it: whether a picture goes on is known only there.
+        begins_picture = line.startswith("    ")
+        if line and begins_picture != is_picture:
+            blanks = [lines.pop() for _ in range(bool(lines) and not lines[-1])]
+            lines += ["```", *blanks] if is_picture else [*blanks, "```"]
+            is_picture = begins_picture
+        lines.append(line.removeprefix("    ") if is_picture else line)
+    return [*lines, "```"] if is_picture else lines
+
+
+def _members(module: ModuleType, name: str) -> list[str]:
+    """The members of a union of events or effects."""
+    rows = []
+    for kind in typing.get_args(getattr(module, name)):
+        fields = ", ".join(f"`{field}`" for field in kind.__struct_fields__)
+        rows.append(f"| `{kind.__name__}` | {fields} | {_prose(kind.__doc__)} |")
+    return ["| | carries | |", "|---|---|---|", *rows]
+
+
+def _states(module: ModuleType, name: str) -> list[str]:
+    """The members of an enum with the texts below them, or the public subclasses of a class in a module."""
+    kind = getattr(module, name)
+    if issubclass(kind, Enum):
+        texts = texts_below_fields(kind)
+        named = [(member.name, texts.get(member.name, "")) for member in kind]
+    else:
+        own = [k for k in vars(module).values() if inspect.isclass(k) and k.__module__ == module.__name__]
+        named = [(k.__name__, _prose(k.__doc__)) for k in own if issubclass(k, kind) and not k.__name__.startswith("_")]
+    return ["| state | |", "|---|---|", *(f"| `{state}` | {text} |" for state, text in named)]
 
 
 # --- both ------------------------------------------------------------------------------------------------------------
@@ -164,16 +258,20 @@ def _prose(text: str | None) -> str:
     return " ".join((text or "").split()).replace("|", "\\|")
 
 
-MAKERS: dict[str, Callable[[], str]] = {"settings.md": settings_page, "errors.md": errors_page}
+MAKERS: dict[str, Callable[[], str]] = {
+    "reference/settings.md": settings_page,
+    "reference/errors.md": errors_page,
+    "protocol.md": protocol_page,
+}
 
 
 def stale_pages() -> list[str]:
     """Pages that are missing or say something else than the code."""
-    return [name for name, make in MAKERS.items() if not _is_fresh(PAGES / name, make())]
+    return [name for name, make in MAKERS.items() if not _is_fresh(DOCS / name, make)]
 
 
-def _is_fresh(page: Path, text: str) -> bool:
-    return page.exists() and page.read_text(encoding="utf-8") == text
+def _is_fresh(page: Path, make: Callable[[], str]) -> bool:
+    return page.exists() and page.read_text(encoding="utf-8") == make()
 
 
 def main(arguments: list[str]) -> int:
@@ -181,14 +279,14 @@ def main(arguments: list[str]) -> int:
     if arguments == ["--check"]:
         stale = stale_pages()
         for name in stale:
-            print(f"docs/reference/{name} is stale: run `make docs`")
+            print(f"docs/{name} is stale: run `make docs`")
         return 1 if stale else 0
     if arguments:
         print("usage: python docs/generate.py [--check]")
         return 2
-    PAGES.mkdir(exist_ok=True)
+    (DOCS / "reference").mkdir(exist_ok=True)
     for name, make in MAKERS.items():
-        (PAGES / name).write_text(make(), encoding="utf-8")
+        (DOCS / name).write_text(make(), encoding="utf-8")
     return 0
 
 

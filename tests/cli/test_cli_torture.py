@@ -476,7 +476,13 @@ def test_a_job_without_a_new_checkpoint_for_too_long_is_stuck():
 
 
 def result(**damage):
-    return RoundResult(kills=3, checkpoints_completed=20, recoveries_ms=(900, 1_500), damage=Damage(**damage))
+    return RoundResult(
+        kills=3,
+        checkpoints_completed=20,
+        recoveries_ms=(900, 1_500),
+        most_persisted_bytes=4_321,
+        damage=Damage(**damage),
+    )
 
 
 def test_the_result_is_that_of_all_rounds():

@@ -77,6 +77,8 @@ class RoundResult:
     kills: int
     checkpoints_completed: int
     recoveries_ms: tuple[int, ...]
+    most_persisted_bytes: int
+    """In-flight data that one checkpoint saved, at most."""
     damage: Damage
     interrupt: KeyboardInterrupt | None = None
     """What ended the round before its time; what had been committed by then was judged all the same."""
@@ -159,7 +161,7 @@ def _run_rounds(
             say(f"round {number}: {PARALLELISM} slots, checkpoints every {INTERVAL_MS} ms, {planned.mode}")
             result = run_round(spark, planned, place, say=say, deadline_ms=deadline_ms)
             results.append(result)
-            say(f"round {number}: {result.checkpoints_completed} checkpoints completed, {damage_text(result.damage)}")
+            say(f"round {number}: {_result_text(result)}")
             if result.damage.is_none:
                 shutil.rmtree(place, ignore_errors=True)
             if result.interrupt is not None or (deadline_ms is not None and clock.now() >= deadline_ms):
@@ -211,10 +213,12 @@ def run_round(spark: Any, planned: Round, place: Path, *, say: Say, deadline_ms:
         except KeyboardInterrupt as error:
             say("interrupted; what has been committed is judged")
             interrupt = error
+    checkpoints = job.view().checkpoints
     return RoundResult(
         kills=kills.done,
-        checkpoints_completed=job.view().checkpoints.counts.completed,
+        checkpoints_completed=checkpoints.counts.completed,
         recoveries_ms=tuple(kills.recoveries_ms),
+        most_persisted_bytes=int(checkpoints.summary.persisted_bytes.max),
         damage=judge(places, parallelism=PARALLELISM, is_finished=interrupt is None),
         interrupt=interrupt,
     )
@@ -302,6 +306,12 @@ def report(results: Sequence[RoundResult]) -> list[str]:
     ]
 
 
-def damage_text(damage: Damage) -> str:
-    """What is wrong, in a few words."""
-    return f"lost {damage.lost}, duplicated {damage.duplicated}, out of order {damage.out_of_order}"
+def _result_text(result: RoundResult) -> str:
+    from penstock.cli.terminal import size_text
+
+    damage = result.damage
+    return (
+        f"{result.checkpoints_completed} checkpoints completed, "
+        f"up to {size_text(result.most_persisted_bytes)} in flight saved, "
+        f"lost {damage.lost}, duplicated {damage.duplicated}, out of order {damage.out_of_order}"
+    )

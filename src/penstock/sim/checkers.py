@@ -7,7 +7,7 @@ ask no driver what it thinks it did.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 from penstock.core.ids import CheckpointId, JobId
 from penstock.core.messages import Deploy, NotifyComplete, Run, TriggerCheckpoint
@@ -177,24 +177,33 @@ def check_order(world: World, committed: Iterable[Transaction], workload: Worklo
                 last[key] = seq
 
 
-def check_files(world: World, disk: Disk, job: JobId, *, kept: Iterable[CheckpointId]) -> None:
-    """Nothing may be left but the checkpoints that are `kept`, and these must be whole. What the storage refused to
-    delete is excused: cleaning is best effort."""
+def check_files(world: World, disk: Disk, job: JobId, *, kept: Sequence[CheckpointId]) -> None:
+    """Nothing may be left but the checkpoints that are `kept`, and these must be whole. Cleaning is best effort:
+    where the storage failed, something may be left."""
     folder = layout.job_folder(job)
     allowed: dict[str, None] = {}
     for checkpoint in kept:
         allowed |= dict.fromkeys(_files_of(world, disk, folder, checkpoint))
-    if allowed:
+    if kept:
         # Whoever takes the job up again must not give away the ids of what it kept.
         counters = layout.counter_folder(folder)
         allowed |= {path: None for path in disk.files if layout.number_of(counters, path) is not None}
-    orphans = [path for path in disk.files if path not in allowed and not _is_excused(disk, path)]
+    excused = _excused(disk, folder)
+    orphans = [
+        path
+        for path in disk.files
+        if path not in allowed and not any(path == place or is_below(path, place) for place in excused)
+    ]
     if orphans:
         world.violate(Rule.NO_ORPHANS, f"{len(orphans)} files are left over: {', '.join(orphans[:5])}")
 
 
-def _is_excused(disk: Disk, path: str) -> bool:
-    return any(path == refused or is_below(path, refused) for refused in disk.refused)
+def _excused(disk: Disk, folder: layout.JobFolder) -> list[str]:
+    """Files and folders that may be left because the storage was out of order when it mattered."""
+    pointers = [layout.number_of(layout.completed_folder(folder), path) for path in disk.unwritten]
+    # Nobody knows whether such a checkpoint was recorded: it is kept, since a restore might look for it.
+    doubtful = [layout.checkpoint_folder(folder, checkpoint) for checkpoint in pointers if checkpoint is not None]
+    return disk.undeleted + doubtful
 
 
 def _files_of(world: World, disk: Disk, folder: layout.JobFolder, checkpoint: CheckpointId) -> list[str]:

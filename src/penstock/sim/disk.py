@@ -22,8 +22,10 @@ class Disk:
     def __init__(self, world: World) -> None:
         self.files: dict[str, bytes] = {}
         self.taps: list[WriteTap] = []
-        self.refused: list[str] = []
+        self.undeleted: list[str] = []
         """What was to be deleted, file or folder, while the storage was out of order."""
+        self.unwritten: list[str] = []
+        """What was to be written meanwhile; it may be there all the same."""
         self.errors = 0
         """How many calls went wrong."""
         self.world = world
@@ -113,9 +115,11 @@ class SimStore:
         if fault != "before":
             action()
         elif call == "delete":
-            self._disk.refused.append(path)
+            self._disk.undeleted.append(path)
         if fault is not None:
             self._disk.errors += 1
+            if call == "write":
+                self._disk.unwritten.append(path)
             raise StorageError(f"cannot {call} {path}: the storage is out of order", retry=Retry.LATER)
         # A second chance to die: with the work done and nobody told.
         self._actor.used(f"{call}-done")

@@ -21,7 +21,7 @@ from penstock.sim.jobs import TICK_US, Shape, Workload
 ROW_BYTES = 32
 """Of a record in a channel."""
 
-STEADY_BATCHES = 60
+STEADY_BATCHES = 40
 """How many batches a steady stream has at most, over all splits."""
 
 LIVENESS_MS = 120_000
@@ -77,10 +77,12 @@ class Scenario:
 
 def draw_scenario(seed: int, random: Random) -> Scenario:
     """The scenario of a seed."""
-    parallelism = random.choice((1, 2, 2, 2, 3, 4))
-    duration_ms = random.choice((400, 1_000, 2_500))
+    parallelism = random.choice((1, 2, 2, 2, 2, 3, 3, 4))
+    duration_ms = random.choice((300, 600, 2_000))
+    # Slots take their time to come up, and the job to restart.
+    safety_ms = duration_ms + 600
     # Under pressure a steady stream meets a slow network: something is in flight whenever a barrier comes.
-    pressed = random.random() < 0.6
+    pressed = random.random() < 0.7
     workload = _draw_workload(random, parallelism, duration_ms)
     settings = _draw_settings(random, parallelism, workload.batch_rows, duration_ms)
     if pressed:
@@ -91,14 +93,14 @@ def draw_scenario(seed: int, random: Random) -> Scenario:
         world_seed=random.getrandbits(64),
         workload=workload,
         settings=settings,
-        latency_us=(20, random.choice((5_000, 20_000) if pressed else (100, 1_000, 10_000))),
+        latency_us=(20, random.choice((5_000, 20_000, 20_000) if pressed else (100, 1_000, 10_000))),
         spike_share=random.choice((0.0, 0.0, 0.02)),
         work_us=(50, random.choice((500, 5_000, 30_000))),
-        start_us=(1_000, random.choice((20_000, 400_000))),
+        start_us=(1_000, random.choice((20_000, 20_000, 400_000))),
         failing_starts=random.choice((0, 0, 0, 1, 2)),
         cancel_at_ms=_draw_cancel(random, settings, duration_ms),
-        safety_ms=duration_ms,
-        faults=draw_faults(random, parallelism=parallelism, safety_ms=duration_ms),
+        safety_ms=safety_ms,
+        faults=draw_faults(random, parallelism=parallelism, safety_ms=safety_ms),
     )
 
 
@@ -174,15 +176,15 @@ def _draw_narrow_network(random: Random, batch_rows: int) -> NetworkSettings:
 
 
 def _draw_checkpoint(random: Random, duration_ms: int) -> CheckpointSettings:
-    unaligned = random.random() < 0.4
+    unaligned = random.random() < 0.5
     return CheckpointSettings(
-        interval_ms=random.choice((None, 50, 50, 100, max(50, duration_ms // 10), 2_000)),
-        timeout_ms=random.choice((300, 2_000, 10_000)),
+        interval_ms=random.choice((None, 50, 50, 100, max(50, duration_ms // 6), 2_000)),
+        timeout_ms=random.choice((300, 2_000, 2_000, 10_000)),
         min_pause_ms=random.choice((0, 0, 100)),
         max_concurrent=1 if unaligned else random.choice((1, 1, 2, 4)),
         tolerable_failures=random.choice((0, 2, None, None)),
         unaligned=unaligned,
-        aligned_timeout_ms=random.choice((None, 1, 30)) if unaligned else None,
+        aligned_timeout_ms=random.choice((None, None, 1, 20)) if unaligned else None,
         num_retained=random.choice((1, 1, 3)),
         retention=random.choice(tuple(Retention)),
         inline_threshold_bytes=random.choice((0, 200, 20_480)),

@@ -130,6 +130,7 @@ def test_a_request_that_cannot_be_planned_is_answered(rig, pick):
     ("edge", "text"),
     [
         (CheckpointEdge(upstream=S, downstream=VertexId("x")), "does not exist"),
+        (CheckpointEdge(upstream=VertexId("x"), downstream=T), "does not exist"),
         (CheckpointEdge(upstream=S, downstream=T, all_to_all=False), "different parallelisms pairwise"),
     ],
 )

@@ -390,7 +390,7 @@ def play(job_settings: CheckpointSettings, script: list[tuple[int, int]], status
     return world
 
 
-@settings(max_examples=80)
+@settings(max_examples=50)
 @given(job_settings=SETTINGS, script=SCRIPTS, status=st.sampled_from(JobEnd))
 def test_any_script_keeps_the_promises(job_settings, script, status):
     play(job_settings, script, status)
@@ -414,15 +414,15 @@ def play_seed(seed: int) -> World:
 def test_seeds_keep_the_promises():
     """Scripts drawn evenly get further than those drawn to be small; a failure names its seed."""
     num_completed = 0
-    for seed in range(250):
+    for seed in range(150):
         try:
             num_completed += len(play_seed(seed).completed)
         except (AssertionError, InvariantError) as error:
             raise AssertionError(f"play_seed({seed}): {error}") from error
-    assert num_completed > 50, "the scripts hardly ever complete a checkpoint"
+    assert num_completed > 20, "the scripts hardly ever complete a checkpoint"
 
 
-@settings(max_examples=60)
+@settings(max_examples=30)
 @given(job_settings=SETTINGS, order=st.permutations(GRAPH.tasks), repeats=st.lists(st.integers(0, 2), max_size=4))
 def test_any_order_of_acknowledgements_completes_a_checkpoint(job_settings, order, repeats):
     world = World(job_settings)

@@ -8,7 +8,7 @@ import pytest
 
 from penstock.core.coordinator.events import AttemptStarted, CheckpointForm, FailedOver, RequestKind, TaskEnded
 from penstock.core.coordinator.options import CoordinatorOptions
-from penstock.core.coordinator.stats import SUMMARY_WINDOW, RunningSpread, quantile, spread_of
+from penstock.core.coordinator.stats import SUMMARY_WINDOW, RunningSpread, quantile
 from penstock.core.coordinator.story import MAX_CHECKPOINTS, MAX_LINES, Stories
 from penstock.core.errors import InvariantError
 from penstock.core.ids import CheckpointId, Epoch, Instant
@@ -45,6 +45,7 @@ def test_counts_and_latest(rig, pick):
     assert (failed.status, failed.failure) == (CheckpointStatus.FAILED, CheckpointFailure.DECLINED_TASK_NOT_READY)
     assert failed.failure_text == "task t1[0]: because"
     assert view.latest_savepoint.canonical
+    assert (view.latest_savepoint.metadata_bytes, view.latest_savepoint.ended, failed.ended) == (100, r.now, r.now)
     assert view.latest_savepoint.path == "savepoints/chk-3/_metadata"
     assert view.history[0].status is CheckpointStatus.IN_PROGRESS
 
@@ -97,7 +98,7 @@ def test_subtasks_show_their_own_numbers_and_how_these_are_spread(rig, make):
             unaligned=True,
         ),
     )
-    assert view.async_ms == spread_of([4.0])
+    assert (view.async_ms.min, view.async_ms.avg, view.sync_ms.max, view.start_delay_ms.p99) == (4.0, 4.0, 0.5, 1)
     assert view.vertex.totals.num_acknowledged == 1
 
 
@@ -168,6 +169,15 @@ def test_a_subsumed_checkpoint_in_the_history_is_marked(rig):
     assert not r.coordinator.checkpoint_view(CheckpointId(2)).discarded
 
 
+def test_a_retained_checkpoint_is_not_marked_when_an_older_one_goes(rig):
+    r = rig(num_retained=2).start()
+    for checkpoint in (1, 2, 3):
+        r.request()
+        r.ack_all(checkpoint)
+    discarded = [r.coordinator.checkpoint_view(CheckpointId(c)).discarded for c in (1, 2, 3)]
+    assert discarded == [True, False, False]
+
+
 def test_restores_are_counted(rig):
     r = rig().start()
     r.request()
@@ -193,6 +203,23 @@ def test_the_summary_is_over_completed_checkpoints(rig):
     r.decline("t1", 3)
     spread = r.coordinator.view().summary.duration_ms
     assert (spread.min, spread.max, spread.avg, spread.p50) == (10, 30, 20, 20)
+
+
+def test_the_summary_covers_sizes_too(rig, make):
+    r = rig(make.sources(1)).start()
+    r.request()
+    r.ack("t1", 1, make.state("t1", make.file("x")), metrics=METRICS)
+    summary = r.coordinator.view().summary
+    sizes = (summary.checkpointed_bytes, summary.state_bytes, summary.processed_bytes, summary.persisted_bytes)
+    assert [s.max for s in sizes] == [50, 10, 30, 40]
+
+
+def test_one_unaligned_subtask_makes_its_vertex_unaligned(rig, make):
+    r = rig(make.graph(make.vertex("s", 3, is_source=True))).start()
+    r.request()
+    r.ack("s", 1, subtask=0, metrics=METRICS)
+    r.ack("s", 1, subtask=1)
+    assert r.coordinator.checkpoint_view(CheckpointId(1)).vertices[0].totals.unaligned
 
 
 # --- spreads ---------------------------------------------------------------------------------------------------------

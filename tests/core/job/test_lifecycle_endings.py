@@ -5,7 +5,9 @@ from __future__ import annotations
 from penstock.core.effects import Ticked
 from penstock.core.ids import Epoch, Instant, SlotId, SlotIndex, TaskId, VertexId
 from penstock.core.job.events import (
+    AttemptFailed,
     CancelRequested,
+    FailureCause,
     JobEffect,
     JobEnded,
     JobEnding,
@@ -17,6 +19,7 @@ from penstock.core.job.events import (
     SlotRegistered,
     StartSlot,
     StopSlot,
+    TaskDone,
     TellLeave,
 )
 from penstock.core.job.lifecycle import LEAVE_TIMEOUT_MS, JobLifecycle
@@ -65,3 +68,24 @@ def test_when_one_silent_slot_ends_the_job_the_other_is_not_replaced():
     effects = feed(job, SILENT_MS + LEAVE_TIMEOUT_MS, Ticked())
     assert [type(e) for e in effects] == [StopSlot, JobEnded]
     assert job.state is JobState.FAILED
+
+
+def test_slots_that_are_gone_after_the_end_change_nothing():
+    """1. The job is cancelled before any slot has come up: the slots are stopped, and the job has ended. 2. The host
+    reports one after the other as gone. That is no failure to start, however many there are."""
+    slots = [SlotId(SlotIndex(i), 1) for i in range(4)]
+    job = JobLifecycle(slots=4, tasks=(), settings=SlotSettings(), restart=NoRestart())
+    feed(job, 0, JobStarted())
+    effects = feed(job, 1, CancelRequested())
+    assert effects[-1] == JobEnded(outcome=JobState.CANCELLED, cause=None)
+    assert feed(job, 2, *(SlotGone(slot=s, error="killed") for s in slots)) == []
+    assert job.state is JobState.CANCELLED
+
+
+def test_finished_tasks_are_counted_while_the_attempt_runs():
+    job = running_once()
+    assert job.finished_tasks == 0
+    feed(job, 1, TaskDone(epoch=Epoch(1), task=TaskId(VertexId("v"), 0)))
+    assert job.finished_tasks == 1
+    feed(job, 2, AttemptFailed(epoch=Epoch(1), cause=FailureCause(text="boom")))
+    assert job.finished_tasks == 0

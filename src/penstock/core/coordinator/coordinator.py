@@ -400,7 +400,7 @@ class CheckpointCoordinator:
             self._final.arm(now)
         if self._may_take_final and self._final.is_due(now):
             self._submit(Request(kind=SnapshotKind.CHECKPOINT, submitted=now, final=True), now)
-        while (choice := self._decider.choose(self._load(), now)) is not None:
+        while self._decider and (choice := self._decider.choose(self._load(), now)) is not None:
             if isinstance(choice, Dropped):
                 self._drop(choice, now)
                 continue

@@ -228,7 +228,7 @@ class JobLifecycle:
 
     def _handle_gone(self, event: SlotGone, now: Instant) -> list[JobEffect]:
         known = self._current(event.slot)
-        if known is None:
+        if known is None or self.state.is_terminal:
             return []
         if self.state is JobState.ENDING:
             known.left = True
@@ -305,8 +305,6 @@ class JobLifecycle:
         effects: list[JobEffect] = [JobEnding(outcome=outcome, cause=cause)]
         for index in sorted(self._slots):
             known = self._slots[index]
-            if known.left:
-                continue
             # A slot that never called in cannot be told: it is stopped, and told again should it still call.
             effects.append(TellLeave(slot=known.slot) if known.registered else StopSlot(slot=known.slot))
             known.left = not known.registered
