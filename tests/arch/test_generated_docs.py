@@ -31,9 +31,11 @@ def test_the_pages_are_fresh(generator):
 
 @pytest.fixture
 def copied(generator, tmp_path, monkeypatch):
-    """A folder of pages of its own, with nothing but the part of the protocol that is written by hand."""
+    """A folder of pages of its own, in which there is only the protocol, fresh."""
     monkeypatch.setattr(generator, "DOCS", tmp_path)
-    (tmp_path / "protocol.md").write_text((ROOT / "docs" / "protocol.md").read_text("utf-8"), "utf-8")
+    page = tmp_path / "protocol.md"
+    page.write_text((ROOT / "docs" / "protocol.md").read_text("utf-8"), "utf-8")
+    page.write_text(generator.protocol_page(), "utf-8")
     return tmp_path
 
 

@@ -65,3 +65,34 @@ def test_any_traffic_stays_in_the_window_and_drains(window: int, steps: list[tup
         done = queue.pop(0)
         sender.granted(receiver.consumed(done, queue_empty=not queue))
     assert sender.available == window
+
+
+def test_restored_data_takes_its_room_and_leaves_one_byte_to_begin_with():
+    receiver = CreditReceiver(100)
+    assert receiver.reserve([30, 20]) == [30, 20]
+    assert receiver.open() == 50
+    full = CreditReceiver(100)
+    assert full.reserve([70, 60]) == [39, 60]
+    assert full.open() == 1
+
+
+def test_restored_data_beyond_the_window_is_charged_at_its_end():
+    receiver = CreditReceiver(100)
+    assert receiver.reserve([500, 90]) == [9, 90]
+
+
+def test_data_cannot_be_restored_into_an_open_channel():
+    receiver = CreditReceiver(100)
+    receiver.open()
+    with pytest.raises(InvariantError, match="has been opened"):
+        receiver.reserve([1])
+
+
+@given(st.integers(2, 100), st.lists(st.integers(1, 120), max_size=10))
+def test_what_was_restored_is_granted_again_as_it_is_read(window: int, sizes: list[int]):
+    receiver = CreditReceiver(window)
+    costs = receiver.reserve(sizes)
+    granted = receiver.open()
+    for left, cost in enumerate(costs):
+        granted += receiver.consumed(cost, queue_empty=left == len(costs) - 1)
+    assert granted == window

@@ -2,9 +2,14 @@
 
 The receiving end owns a window. It grants the whole window once, when it is ready, and afterwards grants again what was
 consumed. The sending end never has more out than was granted, so a stalled receiver holds at most one window.
+
+In-flight data that was restored takes its room in the window as if it had been sent. Otherwise every failure under
+back-pressure would leave a window more in the channel, and the next checkpoint would save it all.
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 from penstock.core.errors import InvariantError
 
@@ -47,14 +52,30 @@ class CreditReceiver:
         self._window_bytes = window_bytes
         self._step = max(1, window_bytes // GRANT_SHARE)
         self._owed = 0
+        self._reserved = 0
         self._opened = False
 
+    def reserve(self, sizes: Sequence[int]) -> list[int]:
+        """Before it opens: room for data that was restored, in the order in which it will be read; what each costs.
+
+        Of data that is more than the window the last part is charged, so that nothing is granted before the rest has
+        been read. One byte is left to be granted: nothing goes through a channel, not even a barrier, before that.
+        """
+        if self._opened:
+            raise InvariantError("data is restored into a channel that has been opened")
+        costs: list[int] = []
+        for size in reversed(sizes):
+            cost = min(size, self._window_bytes - 1 - self._reserved)
+            self._reserved += cost
+            costs.append(cost)
+        return costs[::-1]
+
     def open(self) -> int:
-        """The first grant: the whole window."""
+        """The first grant: the whole window, but for what is reserved."""
         if self._opened:
             raise InvariantError("a channel was opened twice")
         self._opened = True
-        return self._window_bytes
+        return self._window_bytes - self._reserved
 
     def consumed(self, cost: int, *, queue_empty: bool) -> int:
         """A batch of this cost has been processed; returns the bytes to grant now, 0 to wait.

@@ -11,7 +11,7 @@ What the other end does wrong is a `MalformedMessage`.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import pyarrow as pa
@@ -164,6 +164,10 @@ class InputChannel:
         self._grant = grant
         self._credit = CreditReceiver(window_bytes)
 
+    def reserve(self, batches: Sequence[pa.RecordBatch]) -> list[int]:
+        """Before the channel opens: what each of these restored batches costs."""
+        return self._credit.reserve([batch.nbytes for batch in batches])
+
     def open(self) -> None:
         """Let the other end begin."""
         self._grant(self.key, self._credit.open())
@@ -207,6 +211,12 @@ class InputGate:
         channel.queue.append((item, cost, number))
         if was_empty and not channel.blocked:
             self._ready.append(index)
+
+    def restore(self, key: ChannelKey, batches: Sequence[pa.RecordBatch]) -> None:
+        """Put back what was in flight on a channel when the checkpoint was taken, before anything new."""
+        costs = self.channels[self._index[key]].reserve(batches)
+        for batch, cost in zip(batches, costs, strict=True):
+            self.push(key, batch, cost)
 
     def _push_barrier(self, index: ChannelIndex, barrier: Barrier, number: int) -> None:
         channel = self.channels[index]

@@ -6,7 +6,8 @@ import pyarrow as pa
 
 SLICE_MS = 5.0
 """How long a slice should take."""
-FIRST_ROWS = 256
+FIRST_ROWS = 16
+"""Few, for every attempt begins with them, and a barrier may wait behind the first slice already."""
 LEAST_ROWS = 1
 MOST_ROWS = 65_536
 

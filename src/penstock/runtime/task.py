@@ -178,9 +178,7 @@ class Task:
         for key, batches in self._restored_outputs.items():
             self.outputs.restore(key, batches)
         for key, batches in self._restored_inputs.items():
-            for batch in batches:
-                # It takes no credit: nobody sent it.
-                self.gate.push(key, batch, 0)
+            self.gate.restore(key, batches)
         self._restored_inputs, self._restored_outputs = {}, {}
 
     def run(self, now: Instant) -> None:
