@@ -81,6 +81,25 @@ def test_restored_data_beyond_the_window_is_charged_at_its_end():
     assert receiver.reserve([500, 90]) == [9, 90]
 
 
+@given(st.integers(1, 200), st.lists(st.integers(1, 300), max_size=10), st.lists(st.integers(1, 200), max_size=40))
+def test_credit_for_restored_data_comes_back_when_it_has_been_read(window: int, restored: list[int], sizes: list[int]):
+    sender, receiver = CreditSender(window), CreditReceiver(window)
+    queue = receiver.reserve(restored)
+    sender.granted(receiver.open())
+    for size in sizes:
+        if sender.may_send(min(size, window)):
+            sender.spend(min(size, window))
+            queue.append(min(size, window))
+        assert sum(queue) <= window
+        if queue:
+            done = queue.pop(0)
+            sender.granted(receiver.consumed(done, queue_empty=not queue))
+    while queue:
+        done = queue.pop(0)
+        sender.granted(receiver.consumed(done, queue_empty=not queue))
+    assert sender.available == window
+
+
 def test_data_cannot_be_restored_into_an_open_channel():
     receiver = CreditReceiver(100)
     receiver.open()

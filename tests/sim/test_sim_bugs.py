@@ -38,66 +38,21 @@ CRASH_AFTER_CHECKPOINT = CrashAfterCheckpoint(at_ms=100, slot=1, delay_ms=5, not
 CRASH = SlotCrash(at_ms=400, slot=1, notice=Notice.TOLD)
 
 
-def scenario(number: int = 0, **changes: object) -> Scenario:
-    """A small job on two slots under some pressure, without faults; the number decides delays and input."""
-    plain = Scenario(
-        seed=1_000_000 + number,
-        world_seed=number,
-        workload=Workload(
-            shape=Shape.KEYED,
-            splits=3,
-            rows=60,
-            keys=5,
-            salt=number,
-            batch_rows=6,
-            burst=3,
-            pause_ms=100,
-            window_us=20_000,
-            disorder_us=5_000,
-        ),
-        settings=JobSettings(
-            parallelism=2,
-            checkpoint=CheckpointSettings(interval_ms=60, timeout_ms=2_000, tolerable_failures=None),
-            restart=FixedDelay(attempts=100, delay_ms=50),
-            network=NetworkSettings(channel_bytes=100, output_bytes=200, batch_bytes=100),
-            slot=SlotSettings(heartbeat_interval_ms=300, heartbeat_timeout_ms=3_000),
-        ),
-        latency_us=(20, 3_000),
-        spike_share=0.0,
-        work_us=(50, 2_000),
-        start_us=(1_000, 20_000),
-        failing_starts=0,
-        cancel_at_ms=None,
-        safety_ms=1_000,
-        faults=(),
-    )
-    return replace(plain, **changes)
-
-
-def with_checkpoints(plain: Scenario, **changes: object) -> Scenario:
-    checkpoint = replace(plain.settings.checkpoint, **changes)
-    return replace(plain, settings=replace(plain.settings, checkpoint=checkpoint))
-
-
-def with_workload(plain: Scenario, **changes: object) -> Scenario:
-    return replace(plain, workload=replace(plain.workload, **changes))
-
-
 def found(scenarios: list[Scenario], parts: Parts = SOUND) -> list[Rule]:
     """The rules that were broken over all these worlds, in the order in which they were first seen to be."""
     results = [run_scenario(world, parts=parts) for world in scenarios]
     return list(dict.fromkeys(violation.rule for result in results for violation in result.violations))
 
 
-def worlds(
-    count: int, change: Callable[[Scenario], Scenario] = lambda plain: plain, **changes: object
-) -> list[Scenario]:
-    return [change(scenario(number, **changes)) for number in range(count)]
+Change = Callable[[Scenario], Scenario]
 
 
-def steady(plain: Scenario) -> Scenario:
-    """Something is in flight whenever a barrier comes."""
-    return replace(with_workload(plain, burst=1, pause_ms=8, batch_rows=2, rows=40), latency_us=(20, 20_000))
+def worlds(make: Any, count: int, *steps: Change, **changes: object) -> list[Scenario]:
+    """Plain worlds with these changes, put through these steps."""
+    made = [make.plain(number, **changes) for number in range(count)]
+    for step in steps:
+        made = [step(scenario) for scenario in made]
+    return made
 
 
 UNALIGNED = {"unaligned": True, "max_concurrent": 1}
@@ -285,11 +240,6 @@ def test_committing_what_was_dropped_is_found():
 
 
 # --- files -----------------------------------------------------------------------
-
-
-def windows(plain: Scenario) -> Scenario:
-    """A job whose state lies in files."""
-    return with_checkpoints(with_workload(plain, shape=Shape.WINDOW), inline_threshold_bytes=0)
 
 
 def test_a_store_that_forgets_files_is_found():

@@ -1,0 +1,272 @@
+"""A task with a scripted host: no sockets, no threads, and background work that is done when the test says so."""
+
+from __future__ import annotations
+
+from collections import deque
+
+import pyarrow as pa
+
+from penstock.api.connector import End, Source, SourceReader
+from penstock.api.steps import ReadStep
+from penstock.core.barrier.select import make_handler
+from penstock.core.elements import (
+    Barrier,
+)
+from penstock.core.ids import CheckpointId, Epoch, Instant, JobId, OperatorId, TaskId, VertexId
+from penstock.core.messages import OperatorState
+from penstock.core.task.checkpoints import TaskCheckpoints
+from penstock.plan.graph import Edge, Partitioning, build_plan
+from penstock.ports import Outcome
+from penstock.runtime.chain import OperatorChain
+from penstock.runtime.channels import ChannelKey, InputChannel, InputGate, Subpartition
+from penstock.runtime.operators.base import Operator, OperatorContext
+from penstock.runtime.operators.source import SourceOperator
+from penstock.runtime.outputs import OutputEdge, TaskOutputs
+from penstock.runtime.task import Task
+from penstock.settings import CheckpointSettings
+
+TASK = TaskId(VertexId("v"), 0)
+SCHEMA = pa.schema([pa.field("n", pa.int64())])
+WINDOW = 1_000
+
+
+def rows(*values):
+    return pa.record_batch([pa.array(values, pa.int64())], schema=SCHEMA)
+
+
+def barrier(number):
+    return Barrier(checkpoint=CheckpointId(number), timestamp=Instant(0))
+
+
+class Summing(Operator):
+    """Adds up what it has seen; its state is the sum. Hands everything on and writes down what it hears."""
+
+    def __init__(self, story):
+        self.story = story
+        self.sum = 0
+        self.busy = False
+        self.tick_at = None
+        self.write_error = None
+
+    def process(self, batch):
+        self.sum += sum(batch.column(0).to_pylist())
+        self.story.append(("process", *batch.column(0).to_pylist()))
+        self.output.emit(batch)
+
+    def watermark(self, time_us, *, idle=False):
+        self.story.append(("watermark", time_us))
+        super().watermark(time_us, idle=idle)
+
+    def tick(self, now):
+        self.story.append(("tick", now))
+        return self.tick_at
+
+    def finish(self):
+        self.story.append(("finish",))
+        self.output.emit(rows(self.sum))
+
+    def snapshot(self, checkpoint, options):
+        self.story.append(("snapshot", checkpoint, self.sum))
+        frozen = str(self.sum).encode()
+
+        def write(writer):
+            if self.write_error is not None:
+                raise self.write_error
+            self.story.append(("write", checkpoint))
+            return OperatorState(operator=OperatorId("sum"), broadcast={"sum": frozen})
+
+        return write
+
+    def completed(self, checkpoint):
+        self.story.append(("completed", checkpoint))
+
+    def aborted(self, checkpoint):
+        self.story.append(("aborted", checkpoint))
+
+    @property
+    def pending(self):
+        return self.busy
+
+    def close(self):
+        self.story.append(("close",))
+
+
+class Later:
+    """Background work that is done when the test says so."""
+
+    def __init__(self):
+        self.waiting = deque()
+
+    def submit(self, work, done):
+        self.waiting.append((work, done))
+
+    def run(self):
+        while self.waiting:
+            work, done = self.waiting.popleft()
+            try:
+                outcome = Outcome(value=work())
+            except Exception as error:  # noqa: BLE001  # as a real one would
+                outcome = Outcome(error=error)
+            done(outcome)
+
+
+class Host:
+    """The task's slot: writes down what it is told."""
+
+    def __init__(self, story):
+        self.story = story
+        self.background = Later()
+        self.time = Instant(0)
+        self.states = {}
+
+    def now(self):
+        return self.time
+
+    def precise_ms(self):
+        return float(self.time)
+
+    def snapshot_files(self, task, checkpoint):
+        return None
+
+    def save_no_channels(self, task, checkpoint):
+        pass
+
+    def discard(self, state):
+        self.story.append(("discard", state.operators[0].broadcast["sum"] if state else None))
+
+    def acknowledge(self, task, effect):
+        self.states[effect.checkpoint] = effect.state
+        self.story.append(("ack", effect.checkpoint))
+
+    def decline(self, task, effect):
+        self.story.append(("decline", effect.checkpoint, effect.reason))
+
+    def data_ended(self, task):
+        self.story.append(("data ended",))
+
+    def finished(self, task):
+        self.story.append(("finished",))
+
+    def failed(self, task, error):
+        self.story.append(("failed", str(error)))
+
+
+class ScriptReader(SourceReader):
+    def __init__(self, script):
+        self._script = script
+
+    def poll(self, max_rows, now_ms):
+        return self._script.popleft() if self._script else End()
+
+    def snapshot(self):
+        return [b"position"]
+
+
+class ScriptSource(Source):
+    def __init__(self, script):
+        self.script = script
+
+    @property
+    def schema(self):
+        return SCHEMA
+
+    def splits(self, parallelism):
+        return []
+
+    def open(self, splits):
+        return ScriptReader(self.script)
+
+
+class Rig:
+    """A task with `channels` inputs, or with a scripted source, and one output channel."""
+
+    def __init__(self, *, channels=2, script=None, granted=WINDOW, output_bytes=10_000, **checkpointing):
+        self.story = []
+        self.out = []
+        self.grants = []
+        self.host = Host(self.story)
+        self.sum = Summing(self.story)
+        operators = [self.sum]
+        self.script = deque(script or ())
+        if script is not None:
+            operators.insert(0, SourceOperator(ReadStep(source=ScriptSource(self.script))))
+            channels = 0
+        plan = build_plan((), parallelism=1, max_parallelism=128)
+        edge = Edge(number=9, upstream=TASK.vertex, downstream=VertexId("w"), partitioning=Partitioning.FORWARD)
+        out = Subpartition(
+            ChannelKey(9, 0, 0),
+            deliver=lambda key, item, cost: self.out.append(item),
+            batch_bytes=WINDOW,
+            window_bytes=WINDOW,
+        )
+        self.task = Task(
+            TASK,
+            chain=OperatorChain(operators, [self._context(f"operator {i}") for i in range(len(operators))]),
+            gate=InputGate(
+                [
+                    InputChannel(ChannelKey(0, i, 0), window_bytes=WINDOW, grant=self._note_grant)
+                    for i in range(channels)
+                ]
+            ),
+            outputs=TaskOutputs([OutputEdge(edge, plan, [out])], output_bytes=output_bytes),
+            handler=make_handler(CheckpointSettings(**checkpointing), channels=channels),
+            checkpoints=TaskCheckpoints(restored=None, max_concurrent=1),
+            host=self.host,
+        )
+        self.task.open()
+        self.story.clear()
+        if granted:
+            self.grant(granted)
+
+    def _context(self, name):
+        return OperatorContext(
+            job=JobId("job"),
+            epoch=Epoch(1),
+            task=TASK,
+            operator=name,
+            name=name,
+            parallelism=1,
+            max_parallelism=128,
+            key_groups=(0, 127),
+            now=self.host.now,
+            background=self.host.background,
+            restored=(),
+            fresh=True,
+            reader=None,
+            fail=self.host.failed,
+        )
+
+    def _note_grant(self, key, granted):
+        self.grants.append((key.upstream, granted))
+
+    def grant(self, granted=WINDOW):
+        key = ChannelKey(9, 0, 0)
+        self.task.outputs.grant(key, granted)
+        self.task.outputs.flush_channel(key)
+
+    def run(self):
+        self.task.run(self.host.time)
+        return self
+
+    def push(self, channel, *items):
+        for item in items:
+            cost = item.nbytes if isinstance(item, pa.RecordBatch) else 0
+            self.task.gate.push(ChannelKey(0, channel, 0), item, cost)
+
+    def steps(self, limit=100):
+        """Let the task do all it can; the story since the last time."""
+        did = 0
+        while self.task.step(self.host.time, 10):
+            did += 1
+            self.task.validate()
+            assert did < limit, "the task never comes to rest"
+        return self.told()
+
+    def told(self):
+        story, self.story[:] = list(self.story), []
+        return story
+
+    @property
+    def sent(self):
+        sent, self.out[:] = list(self.out), []
+        return [item.column(0).to_pylist() if isinstance(item, pa.RecordBatch) else item for item in sent]
