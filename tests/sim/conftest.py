@@ -46,6 +46,7 @@ class Worlds:
             cancel_at_ms=None,
             safety_ms=1_000,
             faults=(),
+            liveness_ms=30_000,
         )
         return replace(made, **changes)
 

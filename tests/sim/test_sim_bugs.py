@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from dataclasses import replace
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -24,11 +24,11 @@ from penstock.runtime.inflight import InFlight
 from penstock.runtime.links import Links
 from penstock.runtime.master import MasterDriver
 from penstock.runtime.slot import SlotDriver
-from penstock.settings import CheckpointSettings, FixedDelay, JobSettings, NetworkSettings, Retention, SlotSettings
+from penstock.settings import FixedDelay, Retention
 from penstock.sim.disk import Disk
 from penstock.sim.external import system_of
 from penstock.sim.faults import ConnectionLoss, CrashAfterCheckpoint, SlotCrash
-from penstock.sim.jobs import Shape, SimReader, SimSink, SimWriter, Workload
+from penstock.sim.jobs import Shape, SimReader, SimSink, SimWriter
 from penstock.sim.rules import Rule
 from penstock.sim.run import SOUND, Parts, run_scenario
 from penstock.sim.scenario import Scenario
@@ -60,27 +60,31 @@ UNALIGNED = {"unaligned": True, "max_concurrent": 1}
 
 @pytest.mark.parametrize("shape", Shape)
 @pytest.mark.parametrize("unaligned", [False, True])
-def test_without_a_bug_nothing_is_found(shape: Shape, unaligned: bool):
-    plain = worlds(3, lambda s: with_workload(s, shape=shape), faults=(CRASH,))
-    assert found([with_checkpoints(s, **UNALIGNED) if unaligned else s for s in plain]) == []
+def test_without_a_bug_nothing_is_found(make: Any, shape: Shape, unaligned: bool):
+    plain = worlds(make, 3, lambda s: make.workload(s, shape=shape), faults=(CRASH,))
+    assert found([make.checkpoints(s, **UNALIGNED) if unaligned else s for s in plain]) == []
 
 
 # --- exactly once -----------------------------------------------------------------------
 
 
-def test_a_barrier_that_does_not_wait_for_the_other_channels_repeats_records(monkeypatch: pytest.MonkeyPatch):
+def test_a_barrier_that_does_not_wait_for_the_other_channels_repeats_records(
+    make: Any, monkeypatch: pytest.MonkeyPatch
+):
     monkeypatch.setattr(InputGate, "block", lambda self, index: None)
-    assert found(worlds(3, steady, faults=(CRASH_AFTER_CHECKPOINT,))) == [Rule.EXACTLY_ONCE]
+    assert found(worlds(make, 3, make.steady, faults=(CRASH_AFTER_CHECKPOINT,))) == [Rule.EXACTLY_ONCE]
 
 
 @pytest.mark.parametrize("part", ["add_input", "add_outputs"])
-def test_in_flight_data_that_is_not_saved_is_lost(monkeypatch: pytest.MonkeyPatch, part: str):
+def test_in_flight_data_that_is_not_saved_is_lost(make: Any, monkeypatch: pytest.MonkeyPatch, part: str):
     monkeypatch.setattr(InFlight, part, lambda self, *args: None)
-    unaligned = [with_checkpoints(s, **UNALIGNED) for s in worlds(3, steady, faults=(CRASH_AFTER_CHECKPOINT,))]
+    unaligned = [
+        make.checkpoints(s, **UNALIGNED) for s in worlds(make, 3, make.steady, faults=(CRASH_AFTER_CHECKPOINT,))
+    ]
     assert found(unaligned) == [Rule.EXACTLY_ONCE]
 
 
-def test_a_source_position_ahead_of_what_was_read_loses_records(monkeypatch: pytest.MonkeyPatch):
+def test_a_source_position_ahead_of_what_was_read_loses_records(make: Any, monkeypatch: pytest.MonkeyPatch):
     honest = SimReader.snapshot
 
     def ahead(reader: SimReader) -> list[bytes]:
@@ -91,13 +95,13 @@ def test_a_source_position_ahead_of_what_was_read_loses_records(monkeypatch: pyt
             reader._rows = rows
 
     monkeypatch.setattr(SimReader, "snapshot", ahead)
-    assert found(worlds(3, faults=(CRASH,))) == [Rule.EXACTLY_ONCE]
+    assert found(worlds(make, 3, faults=(CRASH,))) == [Rule.EXACTLY_ONCE]
 
 
-def test_lost_messages_that_no_link_notices_are_found(monkeypatch: pytest.MonkeyPatch):
+def test_lost_messages_that_no_link_notices_are_found(make: Any, monkeypatch: pytest.MonkeyPatch):
     """What was lost decides how it shows: a batch is missing, or credit or an end is and the job waits for ever."""
     cut = ConnectionLoss(at_ms=150, for_ms=20, slot=0, peer=1, holds_back=False)
-    lossy = worlds(2, lambda s: with_checkpoints(steady(s), interval_ms=None), faults=(cut,))
+    lossy = worlds(make, 2, lambda s: make.checkpoints(make.steady(s), interval_ms=None), faults=(cut,))
     assert found(lossy) == []
 
     def trusting(links: Links, peer: str, packet: object) -> None:
@@ -123,14 +127,14 @@ class ReversingWriter(SimWriter):
         super().write(batch.take(pa.array(range(batch.num_rows - 1, -1, -1))))
 
 
-def test_records_of_a_key_in_another_order_are_found():
-    assert found(worlds(1), Parts(sink=ReversingSink)) == [Rule.KEY_ORDER]
+def test_records_of_a_key_in_another_order_are_found(make: Any):
+    assert found(worlds(make, 1), Parts(sink=ReversingSink)) == [Rule.KEY_ORDER]
 
 
 # --- checkpoint ids -----------------------------------------------------------------------
 
 
-def test_a_checkpoint_that_is_triggered_again_after_a_newer_one_is_found(monkeypatch: pytest.MonkeyPatch):
+def test_a_checkpoint_that_is_triggered_again_after_a_newer_one_is_found(make: Any, monkeypatch: pytest.MonkeyPatch):
     honest = MasterDriver._send_to_task
     first: list[TriggerCheckpoint] = []
 
@@ -142,10 +146,10 @@ def test_a_checkpoint_that_is_triggered_again_after_a_newer_one_is_found(monkeyp
                 honest(master, first[0].task, first[0])
 
     monkeypatch.setattr(MasterDriver, "_send_to_task", repeating)
-    assert found(worlds(1)) == [Rule.CHECKPOINT_IDS]
+    assert found(worlds(make, 1)) == [Rule.CHECKPOINT_IDS]
 
 
-def test_a_pointer_to_an_older_checkpoint_after_a_newer_one_is_found():
+def test_a_pointer_to_an_older_checkpoint_after_a_newer_one_is_found(make: Any):
     class Reordering(Disk):
         """Keeps every second pointer back until the next one is written."""
 
@@ -160,7 +164,7 @@ def test_a_pointer_to_an_older_checkpoint_after_a_newer_one_is_found():
                 super().put(*self.kept)
                 self.kept = None
 
-    rules = found(worlds(1), Parts(disk=Reordering))
+    rules = found(worlds(make, 1), Parts(disk=Reordering))
     # What is announced meanwhile is not durable, which is another rule.
     assert set(rules) == {Rule.CHECKPOINT_IDS, Rule.EARLY_COMMIT}
 
@@ -187,11 +191,13 @@ class EagerWriter(SimWriter):
         return work
 
 
-def test_a_sink_that_commits_when_it_prepares_is_found():
-    assert found(worlds(1), Parts(sink=EagerSink)) == [Rule.EARLY_COMMIT]
+def test_a_sink_that_commits_when_it_prepares_is_found(make: Any):
+    assert found(worlds(make, 1), Parts(sink=EagerSink)) == [Rule.EARLY_COMMIT]
 
 
-def test_a_completion_that_is_announced_before_its_pointer_is_durable_is_found(monkeypatch: pytest.MonkeyPatch):
+def test_a_completion_that_is_announced_before_its_pointer_is_durable_is_found(
+    make: Any, monkeypatch: pytest.MonkeyPatch
+):
     honest = CheckpointEffects._store_pointer
 
     def hasty(effects: CheckpointEffects, effect: StorePointer) -> None:
@@ -204,7 +210,7 @@ def test_a_completion_that_is_announced_before_its_pointer_is_durable_is_found(m
         feed(PointerStored(checkpoint=effect.completed.checkpoint))
 
     monkeypatch.setattr(CheckpointEffects, "_store_pointer", hasty)
-    assert Rule.EARLY_COMMIT in found(worlds(2))
+    assert Rule.EARLY_COMMIT in found(worlds(make, 2))
 
 
 class RevivingSink(SimSink):
@@ -220,10 +226,10 @@ class RevivingSink(SimSink):
         system.commit(left)
 
 
-def test_a_sink_that_commits_what_a_failed_attempt_left_is_found():
+def test_a_sink_that_commits_what_a_failed_attempt_left_is_found(make: Any):
     """The revived rows are replayed by the new attempt, so that they also show twice."""
     slow = {"work_us": (5_000, 30_000), "faults": (CRASH,)}
-    assert found(worlds(6, **slow), Parts(sink=RevivingSink)) == [Rule.FENCING, Rule.EXACTLY_ONCE]
+    assert found(worlds(make, 6, **slow), Parts(sink=RevivingSink)) == [Rule.FENCING, Rule.EXACTLY_ONCE]
 
 
 class ForgetfulSink(SimSink):
@@ -234,38 +240,39 @@ class ForgetfulSink(SimSink):
         super().commit(committables)
 
 
-def test_committing_what_was_dropped_is_found():
-    """The sink can never commit, so the job cannot end either."""
-    assert found(worlds(1), Parts(sink=ForgetfulSink))[0] is Rule.FENCING
+def test_committing_what_was_dropped_is_found(make: Any):
+    """The sink can never commit, so that the job gives up in the end."""
+    stubborn = worlds(make, 1, lambda s: make.settings(s, restart=FixedDelay(attempts=2, delay_ms=50)))
+    assert found(stubborn, Parts(sink=ForgetfulSink)) == [Rule.FENCING, Rule.LIVENESS]
 
 
 # --- files -----------------------------------------------------------------------
 
 
-def test_a_store_that_forgets_files_is_found():
+def test_a_store_that_forgets_files_is_found(make: Any):
     class Forgetful(Disk):
         def put(self, path: str, data: bytes) -> None:
             if "/window-" not in path:
                 super().put(path, data)
 
-    assert found(worlds(1, windows), Parts(disk=Forgetful)) == [Rule.RESTORABLE]
+    assert found(worlds(make, 1, make.windows), Parts(disk=Forgetful)) == [Rule.RESTORABLE]
 
 
 @pytest.mark.parametrize("cancel_at_ms", [None, 500])
-def test_a_store_that_does_not_delete_is_found(cancel_at_ms: int | None):
+def test_a_store_that_does_not_delete_is_found(make: Any, cancel_at_ms: int | None):
     class Hoarding(Disk):
         def remove(self, path: str) -> None:
             if "/chk-1/" not in path:
                 super().remove(path)
 
     def keeping(plain: Scenario) -> Scenario:
-        return with_checkpoints(windows(plain), retention=Retention.KEEP)
+        return make.checkpoints(make.windows(plain), retention=Retention.KEEP)
 
-    assert found(worlds(1, keeping, cancel_at_ms=cancel_at_ms)) == []
-    assert found(worlds(1, keeping, cancel_at_ms=cancel_at_ms), Parts(disk=Hoarding)) == [Rule.NO_ORPHANS]
+    assert found(worlds(make, 1, keeping, cancel_at_ms=cancel_at_ms)) == []
+    assert found(worlds(make, 1, keeping, cancel_at_ms=cancel_at_ms), Parts(disk=Hoarding)) == [Rule.NO_ORPHANS]
 
 
-def test_a_retained_checkpoint_that_was_deleted_is_found():
+def test_a_retained_checkpoint_that_was_deleted_is_found(make: Any):
     class Shredding(Disk):
         """Deletes a checkpoint with the pointer to it, although the job was to keep it."""
 
@@ -276,14 +283,14 @@ def test_a_retained_checkpoint_that_was_deleted_is_found():
                 for file in [f for f in self.files if f.startswith(f"{folder}/chk-{int(name)}/")]:
                     super().remove(file)
 
-    kept = worlds(1, lambda s: with_checkpoints(windows(s), retention=Retention.KEEP), cancel_at_ms=500)
+    kept = worlds(make, 1, lambda s: make.checkpoints(make.windows(s), retention=Retention.KEEP), cancel_at_ms=500)
     assert found(kept, Parts(disk=Shredding)) == [Rule.RESTORABLE]
 
 
 # --- progress -----------------------------------------------------------------------
 
 
-def test_a_completion_that_nobody_is_told_of_leaves_the_job_hanging(monkeypatch: pytest.MonkeyPatch):
+def test_a_completion_that_nobody_is_told_of_leaves_the_job_hanging(make: Any, monkeypatch: pytest.MonkeyPatch):
     honest = MasterDriver._send_to_task
 
     def silent(master: MasterDriver, task: TaskId, message: ToSlot) -> None:
@@ -291,18 +298,18 @@ def test_a_completion_that_nobody_is_told_of_leaves_the_job_hanging(monkeypatch:
             honest(master, task, message)
 
     monkeypatch.setattr(MasterDriver, "_send_to_task", silent)
-    once = worlds(1, lambda s: with_checkpoints(s, interval_ms=None))
+    once = worlds(make, 1, lambda s: make.checkpoints(s, interval_ms=None))
     assert found(once) == [Rule.LIVENESS]
 
 
-def test_a_slot_that_neither_leaves_nor_can_be_stopped_is_found(monkeypatch: pytest.MonkeyPatch):
+def test_a_slot_that_neither_leaves_nor_can_be_stopped_is_found(make: Any, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(SlotDriver, "_leave", lambda self, error: None)
-    assert found(worlds(1)) == []
+    assert found(worlds(make, 1)) == []
     monkeypatch.setattr(SlotHost, "stop", lambda self, slot: None)
-    assert found(worlds(1)) == [Rule.LIVENESS]
+    assert found(worlds(make, 1)) == [Rule.LIVENESS]
 
 
-def test_a_loop_that_never_rests_is_found(monkeypatch: pytest.MonkeyPatch):
+def test_a_loop_that_never_rests_is_found(make: Any, monkeypatch: pytest.MonkeyPatch):
     honest = SlotDriver.turn
 
     def restless(slot: SlotDriver, now: Instant) -> Instant | None:
@@ -310,22 +317,22 @@ def test_a_loop_that_never_rests_is_found(monkeypatch: pytest.MonkeyPatch):
         return now
 
     monkeypatch.setattr(SlotDriver, "turn", restless)
-    quiet = worlds(1, lambda s: with_checkpoints(with_workload(s, pause_ms=2_000), interval_ms=None))
+    quiet = worlds(make, 1, lambda s: make.checkpoints(make.workload(s, pause_ms=2_000), interval_ms=None))
     assert found(quiet) == [Rule.NO_LIVELOCK]
 
 
 # --- our own bugs -----------------------------------------------------------------------
 
 
-def test_a_driver_that_raises_is_found(monkeypatch: pytest.MonkeyPatch):
+def test_a_driver_that_raises_is_found(make: Any, monkeypatch: pytest.MonkeyPatch):
     def broken(effects: CheckpointEffects, effect: StorePointer) -> None:
         raise ZeroDivisionError
 
     monkeypatch.setattr(CheckpointEffects, "_store_pointer", broken)
-    assert found(worlds(1)) == [Rule.NO_BUG]
+    assert found(worlds(make, 1)) == [Rule.NO_BUG]
 
 
-def test_a_driver_that_logs_an_error_is_found(monkeypatch: pytest.MonkeyPatch):
+def test_a_driver_that_logs_an_error_is_found(make: Any, monkeypatch: pytest.MonkeyPatch):
     honest = MasterDriver.start
 
     def start(master: MasterDriver, now: Instant) -> None:
@@ -333,4 +340,4 @@ def test_a_driver_that_logs_an_error_is_found(monkeypatch: pytest.MonkeyPatch):
         honest(master, now)
 
     monkeypatch.setattr(MasterDriver, "start", start)
-    assert found(worlds(1)) == [Rule.NO_BUG]
+    assert found(worlds(make, 1)) == [Rule.NO_BUG]

@@ -262,6 +262,17 @@ def test_a_crash_is_made_known_as_the_fault_says(notice: Notice, news: list[Slot
     assert host.crashes == 1
 
 
+def test_the_cluster_tells_of_a_slot_that_never_called():
+    world = World(5)
+    host = slot_host(world, {})
+    host.has_called = lambda name: False
+    host.start(FIRST)
+    settle(world)
+    host.crash(FIRST, Notice.SILENT)
+    settle(world)
+    assert host.ended() == [SlotEnded(FIRST, "its process was killed")]
+
+
 def test_a_stopped_slot_dies_and_does_not_come_up_any_more():
     world = World(5)
     built: dict[SlotId, Sleeper] = {}

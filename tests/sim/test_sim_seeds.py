@@ -1,4 +1,4 @@
-"""Whole jobs in simulated worlds: some seeds in every run, and the worlds in which a bug was found once."""
+"""Whole jobs in simulated worlds: some seeds in every run, and the worlds in which a bug was found."""
 
 from __future__ import annotations
 
@@ -6,23 +6,17 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
 
 from penstock.cli.sim import sim
 from penstock.core.job.events import JobState
-from penstock.settings import (
-    CheckpointSettings,
-    FixedDelay,
-    JobSettings,
-    NetworkSettings,
-    Retention,
-    SlotSettings,
-)
-from penstock.sim.faults import ConnectionLoss, Fault, SinkErrors, SlotCrash, SlotPause, StorageErrors, end_ms
-from penstock.sim.jobs import Shape, Workload
+from penstock.settings import FixedDelay, NetworkSettings
+from penstock.sim.faults import SinkErrors, SlotCrash, SlotPause, end_ms
 from penstock.sim.rules import Rule, Violation
 from penstock.sim.run import Result, run_scenario, run_seed, scenario_of
 from penstock.sim.scenario import Scenario
@@ -35,3 +29,131 @@ SEEDS = range(1, 51)
 def test_the_job_keeps_every_rule(seed: int):
     result = run_seed(seed)
     assert not result.violations, "\n".join([result.reproduce, *map(str, result.violations)])
+
+
+# --- what a seed decides -----------------------------------------------------------------------
+
+DIGESTS = "from penstock.sim.run import run_seed; print([run_seed(s).digest for s in (3, 8, 19)])"
+
+
+def test_a_seed_gives_the_same_world_in_every_process():
+    """Also where sets have another order, and with other worlds before it in the same process."""
+    printed = [
+        subprocess.run(
+            [sys.executable, "-c", DIGESTS],
+            env={**os.environ, "PYTHONHASHSEED": hash_seed},
+            check=True,
+            capture_output=True,
+            text=True,
+        ).stdout.strip()
+        for hash_seed in ("1", "4242")
+    ]
+    run_seed(5)
+    assert printed[0] == printed[1] == str([run_seed(seed).digest for seed in (3, 8, 19)])
+
+
+def test_different_seeds_give_different_worlds():
+    assert len({run_seed(seed).digest for seed in range(1, 6)}) == 5
+
+
+def test_keeping_a_log_changes_nothing():
+    quiet, told = run_seed(8), run_seed(8, keep_log=True)
+    assert quiet.digest == told.digest
+    assert quiet.log == ()
+    assert any("is durable" in line for line in told.log)
+
+
+def test_every_fault_of_a_world_is_in_its_header_and_over_before_the_calm():
+    for seed in range(1, 200):
+        drawn = scenario_of(seed)
+        header = drawn.header()
+        assert header[0] == f"seed {seed}"
+        assert all(f"  fault: {fault}" in header for fault in drawn.faults)
+        assert all(end_ms(fault) <= drawn.calm_from_ms for fault in drawn.faults)
+        assert drawn.settings.problems() == []
+
+
+def test_the_worlds_are_worth_running():
+    """Jobs that never fail, never restore and never end early would find nothing."""
+    results = [run_seed(seed) for seed in range(1, 31)]
+    assert sum(result.crashes for result in results) >= 10
+    assert sum(result.restores for result in results) >= 10
+    assert sum(result.checkpoints for result in results) >= 60
+    assert {result.outcome for result in results} >= {JobState.FINISHED, JobState.CANCELLED}
+
+
+# --- worlds in which a bug was found -----------------------------------------------------------------------
+
+
+def small_debt(make: Any) -> Scenario:
+    """A receiver owes the last bytes of the window to a sender that needs the whole of it, and waits for a batch."""
+    plain = make.workload(make.plain(4), batch_rows=16, rows=192, keys=20, pause_ms=30)
+    return make.settings(plain, network=NetworkSettings(channel_bytes=256, output_bytes=256, batch_bytes=256))
+
+
+def lost_in_the_pause(make: Any) -> Scenario:
+    """A slot dies while the job waits to restart, and is not back when the wait is over."""
+    crashes = (
+        SlotCrash(at_ms=400, slot=0, notice=Notice.AGAIN),
+        SlotCrash(at_ms=750, slot=0, notice=Notice.TOLD),
+    )
+    plain = make.plain(3, failing_starts=1, start_us=(100_000, 200_000), faults=crashes)
+    return make.settings(plain, restart=FixedDelay(attempts=1_000, delay_ms=500))
+
+
+def one_slot_that_does_not_start(make: Any) -> Scenario:
+    """The sink is out of order when the job first starts, and one slot does not come up once."""
+    faults = (
+        SinkErrors(at_ms=0, for_ms=400, share=1.0, after=False),
+        SlotCrash(at_ms=200, slot=1, notice=Notice.TOLD),
+    )
+    return make.plain(0, failing_starts=1, faults=faults)
+
+
+def too_far_behind(make: Any) -> Scenario:
+    """A slot that was paused has more snapshots to write than it can before they expire, and gets more all the time."""
+    plain = make.settings(make.windows(make.plain(0)), parallelism=1)
+    busy = replace(plain, work_us=(50, 30_000), faults=(SlotPause(at_ms=300, for_ms=1_500, slot=0),))
+    return make.checkpoints(busy, interval_ms=50, timeout_ms=300, max_concurrent=4)
+
+
+@pytest.mark.parametrize(
+    "world",
+    [
+        small_debt,
+        lost_in_the_pause,
+        one_slot_that_does_not_start,
+        too_far_behind,
+    ],
+)
+def test_what_went_wrong_once_goes_right(make: Any, world: Callable[[Any], Scenario]):
+    assert run_scenario(world(make)).violations == ()
+
+
+# --- the command -----------------------------------------------------------------------
+
+
+def test_the_command_ends_with_a_line_of_totals():
+    shown = CliRunner().invoke(sim, ["--seeds", "2", "--first-seed", "3", "--json"])
+    assert shown.exit_code == 0
+    totals = json.loads(shown.output.splitlines()[-1])
+    assert (totals["seeds"], totals["violations"]) == (2, 0)
+    assert totals["checkpoints"] > 0
+    assert totals["virtual_seconds"] > 0
+
+
+def test_the_command_says_how_to_see_a_violation_again(monkeypatch: pytest.MonkeyPatch):
+    violation = Violation(rule=Rule.KEY_ORDER, at_ms=17, text="3 came after 4")
+
+    def broken(seed: int, *, keep_log: bool) -> Result:
+        return replace(run_seed(3), seed=seed, violations=(violation,) if seed == 4711 else (), log=("a line",))
+
+    monkeypatch.setattr("penstock.sim.run.run_seed", broken)
+    shown = CliRunner().invoke(sim, ["--seeds", "2", "--first-seed", "4710"])
+    assert shown.exit_code == 1
+    lines = shown.output.splitlines()
+    assert lines[0] == "penstock sim --seeds 1 --first-seed 4711"
+    assert "3 came after 4" in lines[1]
+    assert "a line" not in lines
+    told = CliRunner().invoke(sim, ["--seeds", "2", "--first-seed", "4710", "--verbose"])
+    assert "a line" in told.output.splitlines()

@@ -102,12 +102,16 @@ class Later:
 
     def run(self):
         while self.waiting:
-            work, done = self.waiting.popleft()
-            try:
-                outcome = Outcome(value=work())
-            except Exception as error:  # noqa: BLE001  # as a real one would
-                outcome = Outcome(error=error)
-            done(outcome)
+            self.work()()
+
+    def work(self):
+        """Do the next piece of work; returns what tells of it."""
+        work, done = self.waiting.popleft()
+        try:
+            outcome = Outcome(value=work())
+        except Exception as error:  # noqa: BLE001  # as a real one would
+            outcome = Outcome(error=error)
+        return lambda: done(outcome)
 
 
 class Host:

@@ -25,6 +25,7 @@ from typing import Any
 
 from penstock.cli.failures import uninterrupted
 from penstock.core.errors import HostError, UsageError
+from penstock.spark.slots import short_reason
 
 LEAST_JAVA = 17
 JAVA_TIMEOUT_S = 30
@@ -58,7 +59,10 @@ class SessionOptions:
 
 @contextmanager
 def spark_session(options: SessionOptions) -> Iterator[Any]:
-    """A SparkSession on `local[cores]`. When the block ends, its JVM and all its workers are gone."""
+    """A SparkSession on `local[cores]`. When the block ends, its JVM and all its workers are gone.
+
+    What Spark itself raises inside the block leaves it as a `HostError`.
+    """
     if options.ui and options.ui_port is not None:
         check_port(options.ui_port)
     check_java(os.environ)
@@ -68,7 +72,8 @@ def spark_session(options: SessionOptions) -> Iterator[Any]:
     with _logged_to(options.work / OWN_LOG_NAME):
         gateway, spark = _start(options)
         try:
-            yield spark
+            with _spark_errors(options.work / LOG_NAME):
+                yield spark
         finally:
             with uninterrupted():
                 _stop(gateway, spark)
@@ -180,6 +185,22 @@ def _writable(path: Path) -> Path:
             hint="choose another one with --directory",
         ) from error
     return path.resolve()
+
+
+@contextmanager
+def _spark_errors(log: Path) -> Iterator[None]:
+    from py4j.protocol import Py4JError
+    from pyspark.errors import PySparkException
+
+    try:
+        yield
+    except (Py4JError, PySparkException) as error:
+        try:
+            text = str(error)
+        except Py4JError:
+            # Its text is in the JVM, which may be gone.
+            text = "it does not answer"
+        raise HostError(f"Spark failed: {short_reason(text)}", hint=f"its log is {log}") from error
 
 
 @contextmanager

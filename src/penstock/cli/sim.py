@@ -31,12 +31,13 @@ def sim(context: click.Context, *, seeds: int, first_seed: int, as_json: bool, v
     os.environ.setdefault("POLARS_MAX_THREADS", "1")
     from penstock.sim.run import run_seed
 
-    totals = {"seeds": seeds, "violations": 0, "crashes": 0, "checkpoints": 0, "virtual_seconds": 0.0}
+    totals = {"seeds": seeds, "violations": 0, "crashes": 0, "restores": 0, "checkpoints": 0, "virtual_seconds": 0.0}
     virtual_ms = 0
     for seed in range(first_seed, first_seed + seeds):
         result = run_seed(seed, keep_log=verbose)
         totals["violations"] += len(result.violations)
         totals["crashes"] += result.crashes
+        totals["restores"] += result.restores
         totals["checkpoints"] += result.checkpoints
         virtual_ms += result.virtual_ms
         if result.violations or (verbose and seeds == 1):
@@ -47,7 +48,7 @@ def sim(context: click.Context, *, seeds: int, first_seed: int, as_json: bool, v
     else:
         click.echo(
             f"{seeds} worlds, {virtual_ms / 1_000:,.0f} virtual seconds: {totals['crashes']} crashes, "
-            f"{totals['checkpoints']} checkpoints, {totals['violations']} violations"
+            f"{totals['restores']} restores, {totals['checkpoints']} checkpoints, {totals['violations']} violations"
         )
     if totals["violations"]:
         context.exit(1)

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from penstock.cli.failures import uninterrupted
 from penstock.cli.metering import Throughput
 from penstock.cli.window_query import BidInput, streaming_query
 from penstock.core.errors import HostError
@@ -67,8 +68,12 @@ def run_structured_streaming(
         )
         try:
             batches = _follow(query, events=bids.events)
-        finally:
-            query.stop()
+        except BaseException:
+            # Why it is left matters more than what a query that is torn from its work has to say.
+            with uninterrupted(), suppress(Exception):
+                query.stop()
+            raise
+        query.stop()
     throughput = steady_throughput(batches, warmup_share=warmup_share)
     if throughput is None:
         raise HostError("Structured Streaming was too fast to be measured", hint="give it more --events")

@@ -173,7 +173,11 @@ class TaskSnapshots:
             found.operators = outcome.value
             self._advance(checkpoint)
 
-        self._host.background.submit(lambda: write_snapshot(work, files), done)
+        def write_unless_cancelled() -> tuple[OperatorState, ...]:
+            # A slot that is behind must not spend its time on snapshots that nobody waits for any more.
+            return () if found.cancelled else write_snapshot(work, files)
+
+        self._host.background.submit(write_unless_cancelled, done)
 
     def cancel(self, checkpoint: CheckpointId) -> None:
         """Nobody needs this snapshot. What is being written is let run to its end, and is then discarded."""

@@ -298,6 +298,8 @@ class Task:
             self._feed(InputConsumed(bytes_processed=cost), now)
 
     def _take(self, index: ChannelIndex, element: AnyElement, now: Instant) -> None:
+        # It took no room; but if nothing waits behind it, the credit that is owed for earlier batches is due.
+        self.gate.channels[index].consumed(0)
         match element:
             case Barrier():
                 self._feed(BarrierReceived(channel=index, barrier=element), now)

@@ -5,8 +5,12 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
+from enum import Enum
 
-from penstock.core.messages import Credit, Deploy, Heartbeat
+import msgspec
+
+from penstock.core.elements import Watermark
+from penstock.core.messages import Heartbeat
 from penstock.sim.network import Tap
 from penstock.sim.rules import Rule
 from penstock.sim.world import World
@@ -49,16 +53,31 @@ def watch_logs(world: World) -> Iterator[None]:
 
 
 def watch_messages(world: World, *, master: str) -> Tap:
-    """A tap that notes what the processes say to each other, heartbeats, credits and data aside."""
+    """A tap that tells what the processes say to each other; heartbeats, watermarks, credits and data aside."""
 
     def tap(sender: str, receiver: str, frames: list[bytes]) -> None:
         for header, payload in unpack(frames):
+            said: msgspec.Struct | None = None
             if header.kind is Kind.CONTROL:
-                message = decode_to_slot(payload) if sender == master else decode_to_master(payload)
-                text = f"Deploy(epoch={message.epoch})" if isinstance(message, Deploy) else str(message)
-                if not isinstance(message, Heartbeat | Credit):
-                    world.say(sender, f"-> {receiver}: {text[:300]}")
+                said = decode_to_slot(payload) if sender == master else decode_to_master(payload)
             elif header.kind is Kind.ELEMENT:
-                world.say(sender, f"-> {receiver}: {header.channel} {decode_element(payload)}")
+                said = decode_element(payload)
+            if said is not None and not isinstance(said, Heartbeat | Watermark):
+                channel = f" on edge {header.channel.edge}" if header.channel is not None else ""
+                world.say(sender, f"-> {receiver}: {_in_short(said)}{channel}")
 
     return tap
+
+
+_TOLD = ("epoch", "task", "checkpoint", "restored_checkpoint", "reason", "error")
+"""The fields of a message that a reader of the log wants to see."""
+
+
+def _in_short(said: msgspec.Struct) -> str:
+    parts = [type(said).__name__]
+    for name in _TOLD:
+        value = getattr(said, name, None)
+        if value is not None and value != "":
+            text = value.name if isinstance(value, Enum) else str(value).splitlines()[0]
+            parts.append(text if name == "task" else f"{name}={text}")
+    return " ".join(parts)

@@ -156,6 +156,10 @@ class SimTransport:
             self._actor.used("receive")
         return arrived
 
+    def has_heard(self, peer: str) -> bool:
+        """Whether a message of that process has arrived here."""
+        return peer in self._callers
+
     def deliver(self, sender: str, frames: list[Frame]) -> None:
         """A message has come."""
         self._callers[sender] = None

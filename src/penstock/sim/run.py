@@ -171,7 +171,9 @@ class Simulation:
     def _build_master(self) -> MasterDriver:
         scenario = self._scenario
         actor = self._master_actor = Actor(self.world, MASTER)
+        transport = self.network.transport(actor)
         self.host.wake_master = actor.wake
+        self.host.has_called = transport.has_heard
         parallelism = scenario.settings.parallelism
         driver = MasterDriver(
             job=JOB,
@@ -179,7 +181,7 @@ class Simulation:
             settings=scenario.settings,
             ports=MasterPorts(
                 clock=SimClock(self.world),
-                transport=self.network.transport(actor),
+                transport=transport,
                 background=SimBackground(actor, self.pace),
                 store=self.disk.store(actor),
                 slots=self.host,

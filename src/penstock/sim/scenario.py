@@ -25,7 +25,7 @@ STEADY_BATCHES = 40
 """How many batches a steady stream has at most, over all splits."""
 
 LIVENESS_MS = 120_000
-"""How long the job may take once all faults are over."""
+"""Many times what the longest of the drawn jobs needs, time-outs and restarts included."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,6 +51,8 @@ class Scenario:
     safety_ms: int
     """No fault begins after this."""
     faults: tuple[Fault, ...]
+    liveness_ms: int = LIVENESS_MS
+    """How long the job may take once all faults are over."""
 
     @property
     def calm_from_ms(self) -> int:
@@ -60,7 +62,7 @@ class Scenario:
     @property
     def deadline_ms(self) -> int:
         """The job must have ended by then."""
-        return self.calm_from_ms + LIVENESS_MS
+        return self.calm_from_ms + self.liveness_ms
 
     def header(self) -> list[str]:
         """Every parameter, one line each."""

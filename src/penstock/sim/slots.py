@@ -22,7 +22,7 @@ class Notice(Enum):
     TOLD = "told"
     """The cluster says so, after a while."""
     SILENT = "silent"
-    """Nobody says anything: only the missing heartbeats tell."""
+    """Nobody says anything: only the missing heartbeats tell. Where there were none yet, the cluster does."""
     AGAIN = "again"
     """The cluster says nothing and starts the slot again by itself, as the next attempt of its incarnation."""
 
@@ -69,6 +69,8 @@ class SlotHost:
         self.notice = Notice.TOLD
         """How the next crash is made known."""
         self.wake_master: Callable[[], None] = lambda: None
+        self.has_called: Callable[[str], bool] = lambda _name: True
+        """Whether the master has heard from a slot's process."""
 
     # --- the port -----------------------------------------------------------------------
 
@@ -106,7 +108,7 @@ class SlotHost:
         self.crashes += 1
         self.losses += 1
         self._world.note(actor.name, f"crashed ({notice.value})")
-        if notice is Notice.TOLD:
+        if notice is Notice.TOLD or (notice is Notice.SILENT and not self.has_called(actor.name)):
             self._tell_later(slot, "its process was killed")
         elif notice is Notice.AGAIN:
             again = slot._replace(attempt=slot.attempt + 1)

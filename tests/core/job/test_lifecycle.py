@@ -214,6 +214,25 @@ def test_slots_that_cannot_start_before_the_first_run_fail_the_job_after_three_t
     assert isinstance(effects[-1], JobEnded)
 
 
+def test_attempts_that_fail_before_the_first_run_do_not_count_as_slots_that_cannot_start():
+    job = lifecycle(FixedDelay(attempts=9, delay_ms=0))
+    feed(job, 0, JobStarted(), *up(A1, B1))
+    for epoch in (1, 2, 3):
+        feed(job, epoch, failed(epoch), *cancelled(epoch, A1, B1))
+    assert job.state is JobState.DEPLOYING
+    feed(job, 10, SlotGone(slot=B1, error="killed"))
+    assert feed(job, 11, SlotGone(slot=B2, error="did not start")) == [StartSlot(slot=SlotId(SlotIndex(1), 3))]
+
+
+def test_a_slot_that_dies_in_the_pause_is_waited_for_after_it():
+    job = running(FixedDelay(attempts=5, delay_ms=500))
+    feed(job, 10, failed(1), *cancelled(1, A1, B1))
+    assert job.state is JobState.RESTARTING
+    assert feed(job, 20, SlotGone(slot=A1, error="killed")) == [StartSlot(slot=A2)]
+    assert tick(job, 510) == []
+    assert feed(job, 600, *up(A2)) == [DeployTasks(epoch=Epoch(2), slots=(A2, B1))]
+
+
 def test_slots_that_cannot_come_back_use_up_the_strategy():
     job = running(FixedDelay(attempts=2, delay_ms=0))
     feed(job, 10, SlotGone(slot=A1, error="killed"))

@@ -50,7 +50,7 @@ from penstock.core.job.restart import make_restart_strategy
 from penstock.settings import Restart, SlotSettings
 
 START_FAILURES_BEFORE_FIRST_RUN = 3
-"""A job whose slots die this often before it ever ran has a wrong environment, not bad luck."""
+"""A job with a slot that dies this often in a row, before the job ever ran, has a wrong environment, not bad luck."""
 
 LEAVE_TIMEOUT_MS = 5_000
 
@@ -63,6 +63,8 @@ class _Slot:
         self.registered = False
         self.left = False
         self.heard: Instant = now
+        self.failed_starts = 0
+        """How many times in a row it was gone before it called in."""
         self.clean_up_to = Epoch(0)
         """No task of an epoch up to this one runs there."""
         self.ready_for = Epoch(0)
@@ -183,6 +185,7 @@ class JobLifecycle:
 
     def _arrived(self, known: _Slot, now: Instant) -> list[JobEffect]:
         known.registered = True
+        known.failed_starts = 0
         known.heard = now
         known.clean_up_to = self.epoch
         return self._advance(now)
@@ -246,7 +249,7 @@ class JobLifecycle:
         if self.state in (JobState.DEPLOYING, JobState.RUNNING):
             effects += self._fail(cause, now)
         elif never_came_up:
-            effects += self._could_not_start(cause, now)
+            effects += self._could_not_start(known, cause, now)
         if self._outcome is not None:
             return effects
         if replace:
@@ -255,13 +258,14 @@ class JobLifecycle:
         self._deadline = Instant(now + self._settings.start_timeout_ms)
         return effects
 
-    def _could_not_start(self, cause: FailureCause, now: Instant) -> list[JobEffect]:
-        self._failures += 1
-        if not self._ever_ran and self._failures >= START_FAILURES_BEFORE_FIRST_RUN:
-            return self._end(JobState.FAILED, cause, now)
-        if self._ever_ran and self._strategy.failed(now, self._draw()) is None:
-            return self._end(JobState.FAILED, cause, now)
-        return []
+    def _could_not_start(self, known: _Slot, cause: FailureCause, now: Instant) -> list[JobEffect]:
+        known.failed_starts += 1
+        if not self._ever_ran:
+            given_up = known.failed_starts >= START_FAILURES_BEFORE_FIRST_RUN
+        else:
+            self._failures += 1
+            given_up = self._strategy.failed(now, self._draw()) is None
+        return self._end(JobState.FAILED, cause, now) if given_up else []
 
     def _fail(self, cause: FailureCause, now: Instant) -> list[JobEffect]:
         """End the running attempt; start over or give up, as the strategy says."""
@@ -339,9 +343,8 @@ class JobLifecycle:
             effects += self._handle_deadline(now)
         if self._restart_at is not None and now >= self._restart_at:
             effects += self._advance(now)
-            if self.state in (JobState.FAILING, JobState.STARTING):
-                # The pause is over; now only slots are missing, which have a deadline of their own.
-                self._restart_at = None
+            # If that was not all, only slots are missing now, which have a deadline of their own.
+            self._restart_at = None
         return effects
 
     def _handle_deadline(self, now: Instant) -> list[JobEffect]:
