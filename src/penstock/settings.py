@@ -10,6 +10,7 @@ from enum import Enum
 
 MINUTE_MS = 60_000
 HOUR_MS = 3_600_000
+LEAST_HEARTBEAT_TIMEOUT_MS = 2_000
 
 
 class Mode(Enum):
@@ -176,6 +177,11 @@ class JobSettings:
                 found.append(f"parallelism {self.parallelism} is above max_parallelism {self.max_parallelism}")
         if self.source_batch_rows < 1:
             found.append(f"source_batch_rows is {self.source_batch_rows}; at least 1 row must be allowed")
+        if self.slot.heartbeat_timeout_ms < LEAST_HEARTBEAT_TIMEOUT_MS:
+            found.append(
+                f"heartbeat timeout is {self.slot.heartbeat_timeout_ms} ms; slots and master say that they live every "
+                f"second, so the least is {LEAST_HEARTBEAT_TIMEOUT_MS} ms"
+            )
         if self.network.transport not in ("auto", "ipc", "tcp"):
             found.append(f"network transport is {self.network.transport!r}; use 'auto', 'ipc' or 'tcp'")
         return found + self.checkpoint.problems()

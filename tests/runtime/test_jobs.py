@@ -31,7 +31,7 @@ from penstock.core.job.events import JobState
 from penstock.core.recovery.metadata import CompletedCheckpoint, SnapshotKind
 from penstock.plan.graph import Input, Node, Partitioning, build_plan
 from penstock.runtime.master import SnapshotRequest
-from penstock.settings import CheckpointSettings, FixedDelay, JobSettings, NetworkSettings, NoRestart
+from penstock.settings import CheckpointSettings, FixedDelay, JobSettings, NetworkSettings, NoRestart, Retention
 from penstock.storage.metadata import decode_metadata
 
 EVENTS = 200_000
@@ -259,6 +259,29 @@ def test_cancel_ends_every_slot_and_commits_nothing_more(threaded_job, tmp_path)
 
     assert job.run(cancel_when_running) is JobState.CANCELLED
     assert job.store.list_files("") == []
+
+
+def test_what_is_kept_after_a_cancel_is_what_the_retained_checkpoint_refers_to(threaded_job, tmp_path):
+    gate = tmp_path / "gate"
+    checkpoint = CheckpointSettings(interval_ms=50, retention=Retention.KEEP)
+    job = threaded_job(windowed_plan(tmp_path / "out", parallelism=2, gate=gate), settings(checkpoint=checkpoint))
+
+    cancelled: list[bool] = []
+
+    def cancel_with_a_stray_file(running):
+        if not cancelled and running.driver.view().checkpoints.counts.completed >= 2:
+            cancelled.append(True)
+            # As a slot that was cut off would: for a checkpoint that had been given up.
+            running.store.write("job-1/chk-999/stray", b"nobody knows of me")
+            running.driver.cancel()
+
+    assert job.run(cancel_with_a_stray_file) is JobState.CANCELLED
+    left = job.store.list_files("")
+    folders = {path.split("/")[1] for path in left}
+    (kept,) = [folder for folder in folders if folder.startswith("chk-")]
+    metadata = decode_metadata("", job.store.read(f"job-1/{kept}/_metadata"))
+    wanted = {f.path for f in metadata.files} | {f"job-1/{kept}/_metadata"}
+    assert {path for path in left if "/chk-" in path} == wanted
 
 
 # --- checkpoints, savepoints and stops on request --------------------------------------------------------------------

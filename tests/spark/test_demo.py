@@ -33,6 +33,16 @@ sys.argv = ["penstock", "demo", *sys.argv[1:]]
 main()
 """
 
+# Spark raises in the middle of a command.
+FAILING = """
+from penstock.cli.failures import reported_failures
+from penstock.cli.session import SessionOptions, spark_session, work_directory
+
+with reported_failures(), work_directory(None, keep=False, prefix="penstock-test-") as work:
+    with spark_session(SessionOptions(application="test", cores=1, work=work)) as spark:
+        spark.sql("SELECT nothing FROM nowhere")
+"""
+
 
 def penstock(*arguments: str, program: tuple[str, ...], work: Path) -> subprocess.CompletedProcess[str]:
     """Run a command in a process of its own: Spark is one per process, and the tests have theirs."""
@@ -106,3 +116,13 @@ def test_an_interrupt_ends_everything(tmp_path):
     assert process.returncode == 130
     assert errors == "penstock: interrupted\n"
     assert list(tmp_path.iterdir()) == [], "nothing is left behind"
+
+
+def test_an_error_of_spark_ends_with_one_line_and_its_log(tmp_path):
+    result = penstock(program=("-c", FAILING), work=tmp_path)
+    assert result.returncode == 2
+    assert result.stdout == ""
+    (line,) = result.stderr.splitlines()
+    assert line.startswith("penstock: Spark failed: [TABLE_OR_VIEW_NOT_FOUND]")
+    (kept,) = tmp_path.iterdir()
+    assert f"(its log is {kept}/spark.log)" in line

@@ -20,7 +20,7 @@ import click
 from penstock.core.errors import InvariantError, JobCancelled, JobFailed, StreamError
 
 EXIT_FAILED = 1
-EXIT_NOT_STARTED = 2
+EXIT_IMPOSSIBLE = 2
 EXIT_INTERRUPTED = 130
 EXIT_TERMINATED = 143
 
@@ -41,7 +41,7 @@ def reported_failures() -> Iterator[None]:
         raise
     except StreamError as error:
         click.echo(f"penstock: {one_line(error)}", err=True)
-        sys.exit(EXIT_FAILED if isinstance(error, JobFailed | JobCancelled) else EXIT_NOT_STARTED)
+        sys.exit(EXIT_FAILED if isinstance(error, JobFailed | JobCancelled) else EXIT_IMPOSSIBLE)
     except _Terminated:
         sys.exit(EXIT_TERMINATED)
     except KeyboardInterrupt:

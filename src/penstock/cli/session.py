@@ -223,8 +223,11 @@ def _logged_to(path: Path) -> Iterator[None]:
 def _start(options: SessionOptions) -> tuple[Any, Any]:
     from pyspark import SparkConf, SparkContext
     from pyspark.java_gateway import launch_gateway
+    from pyspark.logger import PySparkLogger
     from pyspark.sql import SparkSession
 
+    # It would print every error of a query to the terminal, with the JVM's whole stack; the exception says the same.
+    PySparkLogger.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL + 1)
     log = options.work / LOG_NAME
     conf = SparkConf(loadDefaults=False).setAll(list(_settings(options).items()))
     gateway = None

@@ -493,8 +493,9 @@ class MasterDriver:
             return
         self._cleaning = True
         if self._coordinator.retained:
-            # Whoever starts from a retained checkpoint needs what it refers to.
-            self._finish(ended)
+            # Whoever starts from a retained checkpoint needs what it refers to, and nothing else.
+            retained = tuple(c.checkpoint for c in self._coordinator.retained)
+            self._ports.background.submit(lambda: self._sweep(retained), lambda outcome: self._swept(outcome, ended))
             return
         # Each by itself: a sink that cannot be reached must not keep the others, and the files, from being cleaned up.
         steps = [operator.step for vertex in self._plan.vertices for operator in vertex.operators]
@@ -503,6 +504,21 @@ class MasterDriver:
             self._ports.background.submit(end, self._cleaned)
         # Background work is done in the order given.
         self._ports.background.submit(lambda: None, lambda _: self._finish(ended))
+
+    def _sweep(self, retained: tuple[CheckpointId, ...]) -> None:
+        """Delete what slots wrote for checkpoints that had ended, when nobody could hear of it any more. What a pointer
+        refers to stays too, should one be in the store although storing it seemed to fail."""
+        store, pointers = self._ports.store, layout.completed_folder(self._folder)
+        stored = [layout.number_of(pointers, path) for path in store.list_files(pointers)]
+        numbers = (*retained, *(number for number in stored if number is not None))
+        kept = tuple(f"{layout.checkpoint_folder(self._folder, number)}/" for number in numbers)
+        for path in store.list_files(self._folder):
+            if layout.is_checkpoint_file(self._folder, path) and not path.startswith(kept):
+                store.delete(path)
+
+    def _swept(self, outcome: Outcome, ended: JobEnded) -> None:
+        self._cleaned(outcome)
+        self._finish(ended)
 
     def _cleaned(self, outcome: Outcome) -> None:
         if outcome.error is not None:

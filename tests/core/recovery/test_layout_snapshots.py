@@ -18,3 +18,10 @@ def test_in_flight_data_lies_in_the_folder_of_its_checkpoint_one_file_per_slot()
 def test_a_savepoint_has_a_folder_of_its_own_below_the_one_that_was_named(target):
     folder = layout.savepoint_root(target, JobId("hot/auctions"), CheckpointId(12))
     assert folder == "save/savepoint-hot%2Fauctions-12"
+
+
+def test_files_of_a_checkpoint_are_told_from_pointers_and_from_those_of_other_jobs():
+    job = layout.job_folder(JobId("job"))
+    assert layout.is_checkpoint_file(job, layout.metadata_file(job, CheckpointId(3)))
+    assert not layout.is_checkpoint_file(job, layout.completed_file(job, CheckpointId(3)))
+    assert not layout.is_checkpoint_file(job, layout.metadata_file(layout.job_folder(JobId("job2")), CheckpointId(3)))

@@ -46,6 +46,11 @@ def checkpoint_folder(job: JobFolder, checkpoint: CheckpointId) -> str:
     return f"{job}/chk-{checkpoint}"
 
 
+def is_checkpoint_file(job: JobFolder, path: str) -> bool:
+    """Whether a file belongs to one checkpoint alone, whichever it is."""
+    return path.startswith(f"{job}/chk-")
+
+
 def metadata_file(job: JobFolder, checkpoint: CheckpointId) -> str:
     """The metadata of one checkpoint."""
     return f"{checkpoint_folder(job, checkpoint)}/{METADATA_NAME}"
