@@ -2,34 +2,15 @@
 
 from __future__ import annotations
 
-import sys
 from datetime import UTC, datetime
 
 import pyarrow as pa
 import pytest
-from pyspark.sql import SparkSession
 
 from penstock.api.connector import WriterContext
 from penstock.connectors import nexmark
 from penstock.connectors.parquet import parquet
 from penstock.connectors.splits import parquet_files
-
-pytestmark = pytest.mark.slow
-
-
-@pytest.fixture(scope="module")
-def spark():
-    session = (
-        SparkSession.builder.master("local[1]")
-        .config("spark.ui.enabled", "false")
-        .config("spark.sql.session.timeZone", "UTC")
-        .config("spark.pyspark.python", sys.executable)
-        .config("spark.driver.host", "127.0.0.1")
-        .config("spark.driver.bindAddress", "127.0.0.1")
-        .getOrCreate()
-    )
-    yield session
-    session.stop()
 
 
 def bids(spark, count, *, offset=0, **arguments):

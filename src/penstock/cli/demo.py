@@ -30,8 +30,12 @@ if TYPE_CHECKING:
     from penstock.runtime.views import JobView
     from penstock.spark.environment import Environment
 
-DEFAULT_EVENTS = 40_000_000
+DEFAULT_EVENTS = 30_000_000
 LOOK_EVERY_S = 0.05
+KILL_MARGIN_MS = 2_000
+"""Besides the checkpoint interval: what it takes to complete a checkpoint, to kill, and to have something left to do."""
+FAST_EVENTS_PER_SECOND = 5_000_000
+"""Enough events to keep a machine of this speed busy are read as fast as they can be."""
 SPARE_CORES = 2
 RESTART_DELAY = "100ms"
 SPARE_RESTARTS = 3
@@ -187,10 +191,10 @@ def _source(options: DemoOptions, bids: BidInput, interval_ms: int) -> Source:
     """The bids; if there are so few that the job would be over before it can be hurt, they are read more slowly."""
     from penstock.cli.pacing import PacedReads
 
-    if not options.kills:
-        return bids.source()
     # Each kill needs a completed checkpoint before it, and something left to read after it.
-    seconds = (options.kills + 1) * (interval_ms + 1_000) / 1_000
+    seconds = (options.kills + 1) * (interval_ms + KILL_MARGIN_MS) / 1_000
+    if not options.kills or options.events >= seconds * FAST_EVENTS_PER_SECOND:
+        return bids.source()
     return PacedReads(bids.source(), rate=int(options.events / seconds / options.parallelism) + 1)
 
 
