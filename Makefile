@@ -14,7 +14,7 @@ MAKEFLAGS += --no-print-directory
 .DEFAULT_GOAL := help
 .SUFFIXES:
 .PHONY: help demo bench check test docs surface format clean static python java run-tests \
-	check-format check-lint check-imports check-types check-spelling check-dependencies check-units check-core check-seeds
+	check-format check-lint check-imports check-types check-spelling check-dependencies check-units check-jobs check-core check-seeds
 
 help:
 	@echo "make demo      run the demo job on local Spark              (ARGS= for its options)"
@@ -61,7 +61,7 @@ bench: $(STAMP) java
 
 # The unit tests take longest, so they come first.
 check: $(STAMP)
-	@$(TOGETHER) check-units check-core check-types check-seeds static
+	@$(TOGETHER) check-jobs check-units check-core check-types check-seeds static
 
 # The tests come last and run whatever came before, so that their closing line is the last one.
 test: $(STAMP) java
@@ -127,7 +127,12 @@ check-core:
 
 check-units:
 	$(call quietly,unit tests,PENSTOCK_EXAMPLES=quick $(BIN)/pytest -q -m 'not slow' \
-	  $(filter-out tests/core/ tests/__pycache__/,$(wildcard tests/*/)) $(wildcard tests/test_*.py) $(CORE_MANY))
+	  $(filter-out tests/core/ tests/runtime/ tests/sim/ tests/__pycache__/,$(wildcard tests/*/)) $(CORE_MANY))
+
+# Whole jobs. The seeds of their own test are among those of check-seeds.
+check-jobs:
+	$(call quietly,jobs,PENSTOCK_EXAMPLES=quick $(BIN)/pytest -q -m 'not slow' tests/runtime tests/sim \
+	  $(wildcard tests/test_*.py) --deselect tests/sim/test_sim_seeds.py::test_the_job_keeps_every_rule)
 
 check-seeds:
 	$(call quietly,$(SEEDS) simulated seeds,$(BIN)/penstock sim --seeds $(SEEDS))
