@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 DEFAULT_EVENTS = 30_000_000
 LOOK_EVERY_S = 0.05
 KILL_MARGIN_MS = 2_000
-"""Besides the checkpoint interval: what it takes to complete a checkpoint, to kill, and to have something left to do."""
+"""Besides the checkpoint interval: what it takes to complete a checkpoint, to kill, and to have more left to do."""
 FAST_EVENTS_PER_SECOND = 5_000_000
 """Enough events to keep a machine of this speed busy are read as fast as they can be."""
 SPARE_CORES = 2
