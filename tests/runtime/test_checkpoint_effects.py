@@ -37,7 +37,7 @@ from penstock.core.recovery.layout import job_folder
 from penstock.core.recovery.metadata import CheckpointMetadata, CompletedCheckpoint, SnapshotKind
 from penstock.ports import Outcome
 from penstock.runtime.checkpointing import CheckpointEffects
-from penstock.storage.completed import FileCompletedStore, IdCounter
+from penstock.storage.completed import FileCompletedStore, checkpoint_ids
 from penstock.storage.metadata import decode_metadata
 
 JOB = JobId("job")
@@ -188,7 +188,7 @@ def store_pointer(number, *forget):
 
 def test_a_location_is_answered_when_the_id_is_durably_taken(rig):
     assert rig.perform(create(7)) == [LocationCreated(checkpoint=CheckpointId(7), location="job/chk-7")]
-    assert IdCounter(rig.store, FOLDER).next_id() == 8
+    assert checkpoint_ids(rig.store, FOLDER).next() == 8
 
 
 def test_an_id_that_cannot_be_taken_fails_the_location(rig):

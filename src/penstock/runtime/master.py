@@ -10,12 +10,10 @@ import logging
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, assert_never
 
 import cloudpickle
 
-from penstock.api.steps import WriteStep
 from penstock.core.coordinator.coordinator import CheckpointCoordinator
 from penstock.core.coordinator.effects import AnswerRequest, RequestFailure
 from penstock.core.coordinator.events import (
@@ -37,8 +35,7 @@ from penstock.core.coordinator.events import (
 )
 from penstock.core.effects import Ticked
 from penstock.core.errors import MalformedMessage
-from penstock.core.graph import CheckpointEdge, CheckpointGraph, CheckpointVertex
-from penstock.core.ids import CheckpointId, Epoch, Instant, JobId, RequestId, SlotId, TaskId
+from penstock.core.ids import Epoch, Instant, JobId, RequestId, SlotId, TaskId
 from penstock.core.job.events import (
     AttemptEnded,
     AttemptFailed,
@@ -88,12 +85,16 @@ from penstock.core.reasons import CheckpointFailure
 from penstock.core.recovery import layout
 from penstock.core.recovery.assign import assign, encode_restore
 from penstock.core.recovery.metadata import CompletedCheckpoint
+from penstock.core.recovery.tenure import Outcome as JobOutcome
+from penstock.core.recovery.tenure import Tenure
 from penstock.plan.graph import Plan
 from penstock.ports import Background, Clock, Outcome, Slots, Store, Transport
-from penstock.runtime.checkpointing import CheckpointEffects
+from penstock.runtime.checkpointing import CheckpointEffects, checkpoint_graph
+from penstock.runtime.ending import Ending, Record
 from penstock.runtime.links import Links
 from penstock.runtime.views import FailureView, JobView, SlotView
 from penstock.settings import JobSettings
+from penstock.storage.completed import FileCompletedStore
 from penstock.storage.metadata import decode_metadata
 from penstock.wire.codec import decode_to_master, encode_message
 from penstock.wire.frames import Kind, Packet
@@ -133,8 +134,16 @@ class MasterDriver:
     """One job, from its start until nothing of it is left."""
 
     def __init__(
-        self, *, job: JobId, plan: Plan, settings: JobSettings, ports: MasterPorts, draws: tuple[float, ...]
+        self,
+        *,
+        job: JobId,
+        plan: Plan,
+        settings: JobSettings,
+        ports: MasterPorts,
+        draws: tuple[float, ...],
+        tenure: Tenure | None = None,
     ) -> None:
+        """`tenure` is what the driver found when it took the job over; None for a job that ends with its driver."""
         self.outcome: JobState | None = None
         self.cause: FailureCause | None = None
         self._job = job
@@ -145,10 +154,13 @@ class MasterDriver:
         self._ports = ports
         self._draws = draws
         self._graph = checkpoint_graph(plan)
-        self._lifecycle = JobLifecycle(
-            slots=plan.parallelism, tasks=plan.tasks, settings=settings.slot, restart=settings.restart, draws=draws
+        self._tenure = tenure
+        self._is_lasting = tenure is not None
+        found = tenure if tenure is not None else Tenure()
+        self._lifecycle = _make_lifecycle(plan, settings, found, draws)
+        self._coordinator = CheckpointCoordinator(
+            job, settings.checkpoint, self._graph, found.next_id, completed=found.completed
         )
-        self._coordinator = CheckpointCoordinator(job, settings.checkpoint, self._graph, CheckpointId(1))
         self._checkpointing = CheckpointEffects(
             job=job,
             store=ports.store,
@@ -167,6 +179,9 @@ class MasterDriver:
         self._rows_before = 0
         self._failures: deque[FailureView] = deque(maxlen=FAILURES_SHOWN)
         self._restarts = 0
+        self._ending = Ending(job=job, plan=plan, store=ports.store, background=ports.background)
+        self._job_ending: JobEnding | None = None
+        self._shut_down: JobEnd | None = None
         self._job_ended: JobEnded | None = None
         self._cleaning = False
         self._answers: dict[RequestId, Answer] = {}
@@ -177,9 +192,12 @@ class MasterDriver:
     # --- the driver's contract -----------------------------------------------------------
 
     def start(self, now: Instant) -> None:
-        """Begin: ask for slots."""
+        """Begin: ask for slots, unless the job has ended already."""
         self._now = now
-        self._feed_job(JobStarted())
+        if self._tenure is not None and self._tenure.outcome is not None:
+            self._end_again(self._tenure.outcome)
+        else:
+            self._feed_job(JobStarted())
 
     def cancel(self) -> None:
         """End the job as soon as possible. Belongs to the loop's thread."""
@@ -218,10 +236,13 @@ class MasterDriver:
         if _due(self._coordinator.next_deadline(), now):
             self._feed_coordinator(Ticked())
         self._try_deploy()
+        self._try_to_shut_down()
         self._try_to_end()
+        self._ending.turn(now)
         if self.outcome is not None:
             return None
-        times = [self._links.keep_alive(now), self._lifecycle.next_deadline(), self._coordinator.next_deadline()]
+        machines = (self._lifecycle, self._coordinator, self._ending)
+        times = [self._links.keep_alive(now), *(machine.next_deadline() for machine in machines)]
         return min((t for t in times if t is not None), default=None)
 
     @property
@@ -243,7 +264,7 @@ class MasterDriver:
         rows_in = sum(int(tasks[t]["rows_in"]) for t in sources if t in tasks)
         return JobView(
             job=self._job,
-            state=self._lifecycle.state,
+            state=self.outcome or self._lifecycle.state,
             epoch=self._lifecycle.epoch,
             restarts=self._restarts,
             slots=tuple(self._slot_view(slot) for slot in self._lifecycle.slots),
@@ -382,7 +403,7 @@ class MasterDriver:
             case JobEnding():
                 log.info("job ending", extra={"job": self._job, "outcome": effect.outcome.value})
                 self._feed_coordinator(ScheduleForbidden())
-                self._feed_coordinator(ShutDown(status=_END[effect.outcome]))
+                self._job_ending = effect
             case JobEnded():
                 self._job_ended = effect
             case _:
@@ -435,19 +456,25 @@ class MasterDriver:
             return
         self._restored = latest = self._coordinator.latest
         self._feed_coordinator(AttemptStarted(epoch=effect.epoch, restored=latest))
-        if latest is None:
+        doubtful = self._coordinator.doubtful
+        if latest is None and not doubtful:
             self._deploy(effect, {})
             return
-        store, graph = self._ports.store, self._graph
+        store, graph, records = self._ports.store, self._graph, FileCompletedStore(self._ports.store, self._folder)
 
         def read() -> dict[TaskId, TaskRestore]:
-            return assign(decode_metadata(latest.path, store.read(latest.path)), graph)
+            for checkpoint in doubtful:
+                records.remove(checkpoint)
+            return assign(decode_metadata(latest.path, store.read(latest.path)), graph) if latest is not None else {}
 
         def done(outcome: Outcome) -> None:
             if not self._is_deploying(effect.epoch):
                 return
             if outcome.error is not None:
-                self._fail_attempt(f"checkpoint {latest.checkpoint} could not be restored: {outcome.error}", None)
+                what = "doubtful records could not be withdrawn"
+                if latest is not None:
+                    what = f"checkpoint {latest.checkpoint} could not be restored"
+                self._fail_attempt(f"{what}: {outcome.error}", None)
                 return
             self._deploy(effect, outcome.value)
 
@@ -486,43 +513,46 @@ class MasterDriver:
 
     # --- the end -------------------------------------------------------------------------
 
+    def _try_to_shut_down(self) -> None:
+        """When the outcome is decided: have it recorded if another driver could ask, then end all checkpoints."""
+        ending = self._job_ending
+        if ending is None or self._shut_down is not None:
+            return
+        status = _END[ending.outcome]
+        if self._is_lasting:
+            if not self._coordinator.is_settled:
+                return
+            if self._ending.record is Record.NONE:
+                kept, text = self._coordinator.kept_after(status), ending.cause.text if ending.cause is not None else ""
+                self._ending.write_record(JobOutcome(state=ending.outcome, cause=text, retained=kept))
+            if self._ending.record is Record.GIVEN_UP:
+                status = JobEnd.SUSPENDED
+            elif self._ending.record is not Record.DURABLE:
+                return
+        self._shut_down = status
+        self._feed_coordinator(ShutDown(status=status))
+
     def _try_to_end(self) -> None:
         """When no slot is left and all files are settled: clean up, then say how the job ended."""
         ended = self._job_ended
-        if ended is None or self._cleaning or not self._coordinator.is_settled:
+        if ended is None or self._shut_down is None or self._cleaning or not self._coordinator.is_settled:
             return
         self._cleaning = True
-        if self._coordinator.retained:
-            # Whoever starts from a retained checkpoint needs what it refers to, and nothing else.
-            retained = tuple(c.checkpoint for c in self._coordinator.retained)
-            self._ports.background.submit(lambda: self._sweep(retained), lambda outcome: self._swept(outcome, ended))
+        if self._shut_down is JobEnd.SUSPENDED:
+            self._finish(ended)
             return
-        # Each by itself: a sink that cannot be reached must not keep the others, and the files, from being cleaned up.
-        steps = [operator.step for vertex in self._plan.vertices for operator in vertex.operators]
-        ends = [partial(step.sink.end, self._job) for step in steps if isinstance(step, WriteStep)]
-        for end in [*ends, partial(self._ports.store.delete_tree, self._folder)]:
-            self._ports.background.submit(end, self._cleaned)
-        # Background work is done in the order given.
-        self._ports.background.submit(lambda: None, lambda _: self._finish(ended))
+        if self._tenure is not None and self._tenure.outcome is not None:
+            retained = self._tenure.outcome.retained
+        else:
+            retained = tuple(c.checkpoint for c in self._coordinator.retained)
+        self._ending.clean_up(retained, lambda: self._finish(ended))
 
-    def _sweep(self, retained: tuple[CheckpointId, ...]) -> None:
-        """Delete what slots wrote for checkpoints that had ended, when nobody could hear of it any more. What a pointer
-        refers to stays too, should one be in the store although storing it seemed to fail."""
-        store, pointers = self._ports.store, layout.completed_folder(self._folder)
-        stored = [layout.number_of(pointers, path) for path in store.list_files(pointers)]
-        numbers = (*retained, *(number for number in stored if number is not None))
-        kept = tuple(f"{layout.checkpoint_folder(self._folder, number)}/" for number in numbers)
-        for path in store.list_files(self._folder):
-            if layout.is_checkpoint_file(self._folder, path) and not path.startswith(kept):
-                store.delete(path)
-
-    def _swept(self, outcome: Outcome, ended: JobEnded) -> None:
-        self._cleaned(outcome)
-        self._finish(ended)
-
-    def _cleaned(self, outcome: Outcome) -> None:
-        if outcome.error is not None:
-            log.warning("cleaning up failed", extra={"job": self._job, "error": str(outcome.error)})
+    def _end_again(self, outcome: JobOutcome) -> None:
+        """An earlier driver saw the job end, and may not have cleaned up all of it."""
+        self._shut_down = _END[outcome.state]
+        self._ending.record = Record.DURABLE
+        cause = FailureCause(text=outcome.cause) if outcome.cause else None
+        self._job_ended = JobEnded(outcome=outcome.state, cause=cause)
 
     def _finish(self, ended: JobEnded) -> None:
         self.outcome, self.cause = ended.outcome, ended.cause
@@ -532,25 +562,17 @@ class MasterDriver:
 _END = {JobState.FINISHED: JobEnd.FINISHED, JobState.FAILED: JobEnd.FAILED, JobState.CANCELLED: JobEnd.CANCELLED}
 
 
+def _make_lifecycle(plan: Plan, settings: JobSettings, found: Tenure, draws: tuple[float, ...]) -> JobLifecycle:
+    return JobLifecycle(
+        slots=plan.parallelism,
+        tasks=plan.tasks,
+        settings=settings.slot,
+        restart=settings.restart,
+        first_epoch=found.first_epoch,
+        ran_before=bool(found.completed),
+        draws=draws,
+    )
+
+
 def _due(deadline: Instant | None, now: Instant) -> bool:
     return deadline is not None and now >= deadline
-
-
-def checkpoint_graph(plan: Plan) -> CheckpointGraph:
-    """What the coordinator must know about a plan."""
-    return CheckpointGraph(
-        vertices=tuple(
-            CheckpointVertex(
-                vertex=v.vertex,
-                parallelism=v.parallelism,
-                operators=tuple(o.operator for o in v.operators),
-                is_source=v.is_source,
-            )
-            for v in plan.vertices
-        ),
-        edges=tuple(
-            CheckpointEdge(upstream=e.upstream, downstream=e.downstream, all_to_all=e.partitioning.all_to_all)
-            for e in plan.edges
-        ),
-        max_parallelism=plan.max_parallelism,
-    )

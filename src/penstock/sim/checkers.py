@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 
 from penstock.core.ids import CheckpointId, JobId
-from penstock.core.messages import Deploy, NotifyComplete, Run, TriggerCheckpoint
+from penstock.core.messages import Deploy, Leave, NotifyComplete, Run, TriggerCheckpoint
 from penstock.core.recovery import layout
 from penstock.sim.disk import Disk, is_below
 from penstock.sim.external import ExternalSystem, Transaction
@@ -33,6 +33,7 @@ class Ledger:
         """The metadata of each, as it was when its pointer was written."""
         self.on_durable: Callable[[], None] = lambda: None
         disk.taps.append(self._on_write)
+        disk.undo_taps.append(self._on_undo)
 
     def contains(self, token: bytes) -> bool:
         """Whether a durable checkpoint has this committable in its state."""
@@ -62,6 +63,12 @@ class Ledger:
         for missing in missing_files(self._disk.files, metadata):
             self._world.violate(Rule.RESTORABLE, f"checkpoint {checkpoint} was recorded without its file {missing}")
 
+    def _on_undo(self, path: str) -> None:
+        checkpoint = layout.number_of(layout.completed_folder(self._job), path)
+        if checkpoint is not None:
+            self._world.note("disk", f"checkpoint {checkpoint} was not durable after all")
+            self.durable.pop(checkpoint, None)
+
 
 class MessageChecker:
     """What the master tells slots about checkpoints."""
@@ -72,11 +79,16 @@ class MessageChecker:
         self._master = master
         self._newest = CheckpointId(0)
         self._newest_epoch = 0
+        self._announced = CheckpointId(0)
+        self.epoch = 0
+        """The highest one that was deployed."""
         self.attempts = 0
-        """The highest epoch that was deployed."""
         self.restores = 0
         """How many attempts began from a checkpoint."""
+        self.on_ending: Callable[[], None] = lambda: None
+        """Called when a slot is told to leave for good."""
         self.ever_ran = False
+        """Whether the newest driver knows that the job can run."""
 
     def __call__(self, sender: str, _receiver: str, frames: list[bytes]) -> None:
         """Look at one message."""
@@ -89,18 +101,29 @@ class MessageChecker:
                 case TriggerCheckpoint(checkpoint=checkpoint, epoch=epoch):
                     self._triggered(checkpoint, epoch)
                 case Deploy(epoch=epoch, restored_checkpoint=restored):
-                    if epoch > self.attempts:
-                        self.attempts = epoch
-                        self.restores += restored is not None
+                    if epoch > self.epoch:
+                        self._began(epoch, restored)
                 case Run():
                     self.ever_ran = True
+                case Leave():
+                    self.on_ending()
                 case NotifyComplete(checkpoint=checkpoint):
                     if checkpoint not in self._ledger.durable:
                         self._world.violate(
                             Rule.EARLY_COMMIT, f"checkpoint {checkpoint} was announced before it was durable"
                         )
+                    self._announced = max(self._announced, checkpoint)
                 case _:
                     pass
+
+    def _began(self, epoch: int, restored: CheckpointId | None) -> None:
+        self.epoch = epoch
+        self.attempts += 1
+        self.restores += restored is not None
+        if (restored or 0) < self._announced:
+            self._world.violate(
+                Rule.NEWEST, f"epoch {epoch} began from checkpoint {restored}, {self._announced} had been announced"
+            )
 
     def _triggered(self, checkpoint: CheckpointId, epoch: int) -> None:
         # The same id goes to several tasks, but never to tasks of two attempts, and never again after a newer one.
@@ -125,11 +148,11 @@ class CommitChecker:
     def _committed(self, transaction: Transaction) -> None:
         if self._ledger.contains(transaction.token):
             return
-        if transaction.epoch < self._messages.attempts:
+        if transaction.epoch < self._messages.epoch:
             self._world.violate(
                 Rule.FENCING,
                 f"{transaction.name} was committed, is in no durable checkpoint, and belongs to epoch "
-                f"{transaction.epoch} while epoch {self._messages.attempts} runs",
+                f"{transaction.epoch} while epoch {self._messages.epoch} runs",
             )
         else:
             self._world.violate(Rule.EARLY_COMMIT, f"{transaction.name} was committed and is in no durable checkpoint")
@@ -186,8 +209,9 @@ def check_files(world: World, disk: Disk, job: JobId, *, kept: Sequence[Checkpoi
         allowed |= dict.fromkeys(_files_of(world, disk, folder, checkpoint))
     if kept:
         # Whoever takes the job up again must not give away the ids of what it kept.
-        counters = layout.counter_folder(folder)
-        allowed |= {path: None for path in disk.files if layout.number_of(counters, path) is not None}
+        for counters in (layout.counter_folder(folder), layout.drivers_folder(folder)):
+            allowed |= {path: None for path in disk.files if layout.number_of(counters, path) is not None}
+    allowed[layout.outcome_file(folder)] = None
     excused = _excused(disk, folder)
     orphans = [
         path

@@ -13,6 +13,7 @@ class Rule(Enum):
     KEY_ORDER = "records of one key keep their order"
     CHECKPOINT_IDS = "checkpoint ids grow, and checkpoints complete in their order"
     EARLY_COMMIT = "nothing is committed or announced before its checkpoint is durable"
+    NEWEST = "an attempt begins from the newest checkpoint that anybody was told of, or a newer one"
     FENCING = "an earlier attempt changes nothing that a later one has taken over"
     RESTORABLE = "a recorded checkpoint has all its files"
     NO_ORPHANS = "no file is left that no retained checkpoint refers to"

@@ -14,6 +14,7 @@ from penstock.api.connector import Sink
 from penstock.core.ids import CheckpointId, JobId, SlotId
 from penstock.core.job.events import JobState
 from penstock.core.job.lifecycle import START_FAILURES_BEFORE_FIRST_RUN
+from penstock.core.recovery.tenure import Tenure
 from penstock.runtime.master import MasterDriver, MasterPorts
 from penstock.runtime.slot import SlotAddress, SlotDriver, SlotPorts
 from penstock.settings import Retention
@@ -22,9 +23,10 @@ from penstock.sim.checkers import CommitChecker, Ledger, MessageChecker, check_f
 from penstock.sim.clock import SimClock
 from penstock.sim.disk import Disk
 from penstock.sim.external import ExternalSystem, enter, leave
-from penstock.sim.faults import MASTER, Injector
+from penstock.sim.faults import Injector
 from penstock.sim.jobs import SimSink, expected_rows, make_inputs, make_plan
 from penstock.sim.logs import watch_logs, watch_messages
+from penstock.sim.masters import MASTER, MasterHost
 from penstock.sim.network import ADDRESS_PREFIX, Network
 from penstock.sim.rules import Rule, Violation
 from penstock.sim.scenario import Scenario, draw_scenario
@@ -45,6 +47,8 @@ class Result:
     violations: tuple[Violation, ...]
     outcome: JobState | None
     crashes: int
+    takeovers: int
+    """How many drivers died."""
     checkpoints: int
     """How many became durable."""
     attempts: int
@@ -121,30 +125,43 @@ class Simulation:
             self.network.taps.append(watch_messages(self.world, master=MASTER))
         CommitChecker(self.world, self.ledger, self.messages, self.external)
         self._sink = parts.sink(scenario.seed)
-        self.master = self._build_master()
+        self.world.loses_unsynced = scenario.loses_unsynced
+        self.masters = MasterHost(
+            self.world,
+            self.disk,
+            JOB,
+            build=self._build_master,
+            died=self.network.died,
+            lasting=scenario.lasting,
+        )
 
     def run(self) -> None:
         """Through all phases."""
         world, scenario = self.world, self._scenario
         injector = Injector(
-            world, host=self.host, network=self.network, disk=self.disk, external=self.external, pace=self.pace
+            world,
+            host=self.host,
+            masters=self.masters,
+            network=self.network,
+            disk=self.disk,
+            external=self.external,
+            pace=self.pace,
         )
         injector.schedule(scenario.faults)
         self.ledger.on_durable = injector.checkpoint_durable
+        self.messages.on_ending = injector.job_ending
         world.at(scenario.calm_from_ms * 1_000, injector.disarm)
         if scenario.cancel_at_ms is not None:
             world.at(scenario.cancel_at_ms * 1_000, self._cancel)
-        self.master.start(world.now())
-        self._master_actor.wake()
-        ended = world.run(self._has_ended, until_us=scenario.deadline_ms * 1_000)
+        self.masters.start()
+        ended = world.run(lambda: self.masters.has_ended, until_us=scenario.deadline_ms * 1_000)
         if world.stopped:
             return
         if not ended:
             world.violate(Rule.LIVENESS, f"the job had not ended by {scenario.deadline_ms} ms: {self._state()}")
             return
-        # The master's process goes away with the job.
-        self._master_actor.die()
-        world.note(MASTER, f"job ended: {self.master.outcome}")
+        self.masters.leave()
+        world.note(MASTER, f"job ended: {self._outcome}")
         if not world.run(lambda: self.host.is_empty, until_us=world.now_us + QUIET_US) and not world.stopped:
             names = ", ".join(str(slot) for slot in self.host.living)
             world.violate(Rule.LIVENESS, f"slots did not leave when the job had ended: {names}")
@@ -155,8 +172,9 @@ class Simulation:
         return Result(
             seed=self._scenario.seed,
             violations=tuple(self.world.violations),
-            outcome=self.master.outcome,
+            outcome=self._outcome,
             crashes=self.host.crashes,
+            takeovers=self.masters.crashes,
             checkpoints=len(self.ledger.durable),
             attempts=self.messages.attempts,
             restores=self.messages.restores,
@@ -168,28 +186,27 @@ class Simulation:
 
     # --- the parts -----------------------------------------------------------------------
 
-    def _build_master(self) -> MasterDriver:
+    def _build_master(self, actor: Actor, tenure: Tenure | None) -> MasterDriver:
         scenario = self._scenario
-        actor = self._master_actor = Actor(self.world, MASTER)
+        self.messages.ever_ran = tenure is not None and bool(tenure.completed)
         transport = self.network.transport(actor)
         self.host.wake_master = actor.wake
         self.host.has_called = transport.has_heard
         parallelism = scenario.settings.parallelism
-        driver = MasterDriver(
+        return MasterDriver(
             job=JOB,
             plan=make_plan(scenario.workload, world=scenario.seed, parallelism=parallelism, sink=self._sink),
             settings=scenario.settings,
             ports=MasterPorts(
-                clock=SimClock(self.world),
+                clock=SimClock(actor),
                 transport=transport,
                 background=SimBackground(actor, self.pace),
                 store=self.disk.store(actor),
                 slots=self.host,
             ),
             draws=tuple(self.world.random.random() for _ in range(64)),
+            tenure=tenure,
         )
-        actor.driver = driver
-        return driver
 
     def _build_slot(self, slot: SlotId, actor: Actor) -> SlotDriver:
         transport = self.network.transport(actor)
@@ -198,7 +215,7 @@ class Simulation:
             job=JOB,
             settings=self._scenario.settings,
             ports=SlotPorts(
-                clock=SimClock(self.world),
+                clock=SimClock(actor),
                 transport=transport,
                 background=SimBackground(actor, self.pace),
                 store=self.disk.store(actor),
@@ -211,21 +228,23 @@ class Simulation:
 
     # --- the end -----------------------------------------------------------------------
 
-    def _has_ended(self) -> bool:
-        return self.master.outcome is not None
+    @property
+    def _outcome(self) -> JobState | None:
+        return self.masters.driver.outcome if self.masters.driver is not None else None
 
     def _cancel(self) -> None:
         self.world.note("user", "cancels the job")
-        self.master.cancel()
-        self._master_actor.wake()
+        self.masters.call(lambda driver: driver.cancel())
 
     def _state(self) -> str:
-        view = self.master.view()
+        if self.masters.driver is None:
+            return "no driver ever came up"
+        view = self.masters.driver.view()
         failures = "; ".join(f"epoch {failure.epoch}: {failure.text}" for failure in view.failures[-3:])
         return f"{view.state.value} in epoch {view.epoch}, {len(self.ledger.durable)} checkpoints, {failures}"
 
     def _check_end(self) -> None:
-        world, workload, outcome = self.world, self._scenario.workload, self.master.outcome
+        world, workload, outcome = self.world, self._scenario.workload, self._outcome
         if not self._is_legal(outcome):
             world.violate(Rule.LIVENESS, f"the job ended as {outcome}: {self._state()}")
         committed = list(self.external.committed.values())
@@ -239,12 +258,13 @@ class Simulation:
             return self._scenario.cancel_at_ms is not None
         if outcome is JobState.FAILED:
             # A job whose slots keep dying before it ever ran gives up: it is its environment that is wrong.
-            return not self.messages.ever_ran and self.host.losses >= START_FAILURES_BEFORE_FIRST_RUN
+            lost = self.host.losses + self.network.cuts
+            return not self.messages.ever_ran and lost >= START_FAILURES_BEFORE_FIRST_RUN
         return outcome is JobState.FINISHED
 
     def _kept(self) -> list[CheckpointId]:
         """The checkpoints that must outlive the job."""
-        checkpoint, outcome = self._scenario.settings.checkpoint, self.master.outcome
+        checkpoint, outcome = self._scenario.settings.checkpoint, self._outcome
         keeps = {
             Retention.DELETE: (),
             Retention.KEEP_ON_FAILURE: (JobState.FAILED,),

@@ -51,6 +51,10 @@ class Scenario:
     safety_ms: int
     """No fault begins after this."""
     faults: tuple[Fault, ...]
+    lasting: bool = False
+    """Whether another driver takes the job over when one dies."""
+    loses_unsynced: bool = False
+    """Whether a crash may undo what was not yet synced."""
     liveness_ms: int = LIVENESS_MS
     """How long the job may take once all faults are over."""
 
@@ -85,6 +89,7 @@ def draw_scenario(seed: int, random: Random) -> Scenario:
     safety_ms = duration_ms + 600
     # Under pressure a steady stream meets a slow network: something is in flight whenever a barrier comes.
     pressed = random.random() < 0.7
+    lasting = random.random() < 0.3
     workload = _draw_workload(random, parallelism, duration_ms)
     settings = _draw_settings(random, parallelism, workload.batch_rows, duration_ms)
     if pressed:
@@ -102,7 +107,9 @@ def draw_scenario(seed: int, random: Random) -> Scenario:
         failing_starts=random.choice((0, 0, 0, 1, 2)),
         cancel_at_ms=_draw_cancel(random, settings, duration_ms),
         safety_ms=safety_ms,
-        faults=draw_faults(random, parallelism=parallelism, safety_ms=safety_ms),
+        faults=draw_faults(random, parallelism=parallelism, safety_ms=safety_ms, lasting=lasting),
+        lasting=lasting,
+        loses_unsynced=random.random() < 0.3,
     )
 
 

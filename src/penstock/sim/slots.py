@@ -103,7 +103,7 @@ class SlotHost:
     def crash(self, slot: SlotId, notice: Notice) -> None:
         """A slot's process dies at once."""
         actor = self.living.pop(slot)
-        actor.die()
+        actor.crash()
         self._died(actor.name)
         self.crashes += 1
         self.losses += 1

@@ -81,6 +81,17 @@ class Archive:
         return self._retained.latest
 
     @property
+    def doubtful(self) -> tuple[CheckpointId, ...]:
+        """Those that may be on record although storing them seemed to fail. A failover that restores an older one
+        withdraws them first: another driver would find them when what they promised to commit is gone."""
+        return tuple(c.checkpoint for c in self._doubtful)
+
+    def kept_after(self, status: JobEnd) -> tuple[CheckpointId, ...]:
+        """Those that would outlive a job that ends like this now."""
+        everything = (*self._retained.all, *self._doubtful)
+        return tuple(sorted(c.checkpoint for c in everything if not _discards(c.discard, status)))
+
+    @property
     def is_storing(self) -> bool:
         """Whether a record is being stored: until the answer nobody knows what a failover would restore."""
         return self._storing is not None

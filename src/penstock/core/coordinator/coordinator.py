@@ -222,6 +222,15 @@ class CheckpointCoordinator:
         return self._lifecycle.archive.latest
 
     @property
+    def doubtful(self) -> tuple[CheckpointId, ...]:
+        """Checkpoints whose records must be withdrawn before `latest` is restored."""
+        return self._lifecycle.archive.doubtful
+
+    def kept_after(self, status: JobEnd) -> tuple[CheckpointId, ...]:
+        """The checkpoints that would outlive a job that ends like this now."""
+        return self._lifecycle.archive.kept_after(status)
+
+    @property
     def retained(self) -> tuple[CompletedCheckpoint, ...]:
         """The completed checkpoints in the store, oldest first."""
         return self._lifecycle.archive.retained

@@ -81,8 +81,11 @@ class JobLifecycle:
         settings: SlotSettings,
         restart: Restart,
         first_epoch: int = 1,
+        ran_before: bool = False,
         draws: tuple[float, ...] = (0.5,),
     ) -> None:
+        """`first_epoch` lies above all epochs and incarnations of drivers that had the job before; `ran_before` says
+        that it ran with one of them."""
         self.state = JobState.CREATED
         self.epoch = Epoch(first_epoch - 1)
         self._settings = settings
@@ -91,9 +94,10 @@ class JobLifecycle:
         self._unfinished: dict[TaskId, None] = {}
         self._slots: dict[SlotIndex, _Slot] = {}
         self._slot_count = slots
+        self._first_incarnation = first_epoch
         self._draws = draws
         self._failures = 0
-        self._ever_ran = False
+        self._ever_ran = ran_before
         self._deadline: Instant | None = None
         self._restart_at: Instant | None = None
         self._outcome: JobState | None = None
@@ -162,7 +166,7 @@ class JobLifecycle:
         self.state = JobState.STARTING
         self._deadline = Instant(now + self._settings.start_timeout_ms)
         for i in range(self._slot_count):
-            self._slots[SlotIndex(i)] = _Slot(SlotId(SlotIndex(i), 1), now)
+            self._slots[SlotIndex(i)] = _Slot(SlotId(SlotIndex(i), self._first_incarnation), now)
         return [StartSlot(slot=s.slot) for s in self._slots.values()]
 
     def _handle_registered(self, event: SlotRegistered, now: Instant) -> list[JobEffect]:
