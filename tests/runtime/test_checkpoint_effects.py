@@ -188,7 +188,16 @@ def store_pointer(number, *forget):
 
 def test_a_location_is_answered_when_the_id_is_durably_taken(rig):
     assert rig.perform(create(7)) == [LocationCreated(checkpoint=CheckpointId(7), location="job/chk-7")]
-    assert checkpoint_ids(rig.store, FOLDER).next() == 8
+    assert checkpoint_ids(rig.store, FOLDER).next() > 7
+
+
+def test_ids_are_taken_in_blocks_so_that_most_locations_wait_for_nothing(rig):
+    rig.perform(create(7))
+    taken = checkpoint_ids(rig.store, FOLDER).next()
+    rig.store.failing = {"write": ["counter"]}
+    rig.effects.perform([create(8), create(taken - 1)])
+    assert [event.checkpoint for event in rig.events] == [8, taken - 1]
+    assert isinstance(rig.perform(create(taken))[-1], LocationFailed)
 
 
 def test_an_id_that_cannot_be_taken_fails_the_location(rig):

@@ -42,13 +42,17 @@ from penstock.core.coordinator.events import (
 )
 from penstock.core.errors import InvariantError, StorageError
 from penstock.core.graph import CheckpointEdge, CheckpointGraph, CheckpointVertex
-from penstock.core.ids import CheckpointId, JobId, TaskId
+from penstock.core.ids import JobId, TaskId
 from penstock.core.messages import ToSlot
 from penstock.core.recovery import layout
 from penstock.plan.graph import Plan
 from penstock.ports import Background, Outcome, Store
 from penstock.storage.completed import FileCompletedStore, checkpoint_ids
 from penstock.storage.metadata import encode_metadata
+
+IDS_TAKEN_AT_ONCE = 64
+"""Ids are made durably taken in blocks, so that most checkpoints need not wait for it. Another driver begins behind the
+block."""
 
 log = logging.getLogger(__name__)
 
@@ -77,6 +81,7 @@ class CheckpointEffects:
         self._answer = answer
         self._completed = FileCompletedStore(store, folder)
         self._counter = checkpoint_ids(store, folder)
+        self._taken_below = 0
 
     def perform(self, effects: list[CoordinatorEffect]) -> None:
         """Do everything in the list, in order."""
@@ -134,13 +139,19 @@ class CheckpointEffects:
         else:
             location = layout.savepoint_root(target, self._job, checkpoint)
 
+        if checkpoint < self._taken_below:
+            self._feed(LocationCreated(checkpoint=checkpoint, location=location))
+            return
+        following = checkpoint + IDS_TAKEN_AT_ONCE
+
         def done(outcome: Outcome) -> None:
             if outcome.error is not None:
                 self._feed(LocationFailed(checkpoint=checkpoint, error=str(outcome.error)))
             else:
+                self._taken_below = following
                 self._feed(LocationCreated(checkpoint=checkpoint, location=location))
 
-        self._background.submit(lambda: self._counter.advance(CheckpointId(checkpoint + 1)), done)
+        self._background.submit(lambda: self._counter.advance(following), done)
 
     def _write_metadata(self, effect: WriteMetadata) -> None:
         checkpoint = effect.checkpoint
