@@ -200,11 +200,13 @@ def check_order(world: World, committed: Iterable[Transaction], workload: Worklo
                 last[key] = seq
 
 
-def check_files(world: World, disk: Disk, job: JobId, *, kept: Sequence[CheckpointId]) -> None:
-    """Nothing may be left but the checkpoints that are `kept`, and these must be whole. Cleaning is best effort:
-    where the storage failed, something may be left."""
+def check_files(
+    world: World, disk: Disk, job: JobId, *, kept: Sequence[CheckpointId], strays: Sequence[str] = ()
+) -> None:
+    """Nothing may be left but the checkpoints that are `kept`, which must be whole, and `strays`, which nobody could
+    clean up. Cleaning is best effort: where the storage failed, something may be left."""
     folder = layout.job_folder(job)
-    allowed: dict[str, None] = {}
+    allowed: dict[str, None] = dict.fromkeys(strays)
     for checkpoint in kept:
         allowed |= dict.fromkeys(_files_of(world, disk, folder, checkpoint))
     if kept:

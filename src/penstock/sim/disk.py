@@ -26,6 +26,8 @@ class Disk:
         """Called with the path of whatever was seen, and never became durable."""
         self.undeleted: list[str] = []
         """What was to be deleted, file or folder, while the storage was out of order."""
+        self.writers: dict[str, str] = {}
+        """Who wrote each file last."""
         self.unwritten: list[str] = []
         """What was to be written meanwhile; it may be there all the same."""
         self.errors = 0
@@ -96,6 +98,7 @@ class SimStore:
 
         def put() -> None:
             self._remember(path, content)
+            self._disk.writers[path] = self._actor.name
             self._disk.put(path, content)
 
         self._perform("write", path, put)

@@ -49,6 +49,8 @@ class MasterHost:
         """None while no driver is there."""
         self.driver: MasterDriver | None = None
         """The newest one, dead or alive."""
+        self.first_incarnation = 1
+        """Slots of the newest driver are numbered from here on."""
         self.crashes = 0
 
     def start(self) -> None:
@@ -65,6 +67,7 @@ class MasterHost:
         actor.driver = driver
         self.actor, self.driver = actor, driver
         if tenure is not None and tenure.term > 0:
+            self.first_incarnation = tenure.first_epoch
             self._world.note(MASTER, f"takes the job over, term {tenure.term}")
         with self._world.as_actor(actor):
             driver.start(actor.now())

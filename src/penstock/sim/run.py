@@ -251,7 +251,12 @@ class Simulation:
         expected = expected_rows(workload, self.external.inputs)
         check_output(world, committed, expected, complete=outcome is JobState.FINISHED)
         check_order(world, committed, workload)
-        check_files(world, self.disk, JOB, kept=self._kept())
+        check_files(world, self.disk, JOB, kept=self._kept(), strays=self._strays())
+
+    def _strays(self) -> list[str]:
+        """What slots of a driver that had died wrote, perhaps after the job had ended: nobody could tell them."""
+        old = [str(slot) for slot in self.host.started if slot.incarnation < self.masters.first_incarnation]
+        return [path for path, writer in self.disk.writers.items() if writer in old]
 
     def _is_legal(self, outcome: JobState | None) -> bool:
         if outcome is JobState.CANCELLED:

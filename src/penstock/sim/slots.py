@@ -63,6 +63,8 @@ class SlotHost:
         self._news: list[SlotEnded] = []
         self._starting = 0
         self.living: dict[SlotId, Actor] = {}
+        self.started: dict[SlotId, None] = {}
+        """Every slot that ever came up."""
         self.crashes = 0
         self.losses = 0
         """Slots that died, did not come up or were stopped."""
@@ -128,6 +130,7 @@ class SlotHost:
             return
         actor = Actor(self._world, str(slot))
         self.living[slot] = actor
+        self.started[slot] = None
         driver = self._build(slot, actor)
         actor.driver = driver
         actor.on_crash = lambda: self.crash(slot, self.notice)
