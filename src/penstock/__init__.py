@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from penstock.api.aggregates import count, max, mean, min, sum  # noqa: A004
     from penstock.api.checkpointing import Checkpointing
     from penstock.api.connector import End, Pause, Sink, SinkWriter, Source, SourceReader, WriterContext
-    from penstock.api.restarts import exponential_delay, fixed_delay, no_restart
+    from penstock.api.restarts import exponential_delay, failure_rate, fixed_delay, no_restart
     from penstock.api.stream import KeyedStream, Stream, WindowedStream
     from penstock.api.windows import tumbling
     from penstock.connectors import nexmark
@@ -44,7 +44,7 @@ _HOMES = {
     "penstock.api.aggregates": ("count", "max", "mean", "min", "sum"),
     "penstock.api.checkpointing": ("Checkpointing",),
     "penstock.api.connector": ("End", "Pause", "Sink", "SinkWriter", "Source", "SourceReader", "WriterContext"),
-    "penstock.api.restarts": ("exponential_delay", "fixed_delay", "no_restart"),
+    "penstock.api.restarts": ("exponential_delay", "failure_rate", "fixed_delay", "no_restart"),
     "penstock.api.stream": ("KeyedStream", "Stream", "WindowedStream"),
     "penstock.api.windows": ("tumbling",),
     "penstock.connectors": ("nexmark",),
@@ -120,6 +120,7 @@ __all__ = [
     "WriterContext",
     "count",
     "exponential_delay",
+    "failure_rate",
     "fixed_delay",
     "max",
     "mean",

@@ -117,7 +117,19 @@ class ExponentialDelay:
     """Restarts before the job fails. None: any number."""
 
 
-Restart = NoRestart | FixedDelay | ExponentialDelay
+@dataclass(frozen=True, kw_only=True)
+class FailureRate:
+    """Restart as long as failures do not come too often."""
+
+    max_failures: int = 1
+    """So many failures within the interval are borne; one more fails the job."""
+    interval_ms: int = MINUTE_MS
+    """Failures that are older do not count."""
+    delay_ms: int = 1_000
+    """Pause before each restart."""
+
+
+Restart = NoRestart | FixedDelay | ExponentialDelay | FailureRate
 
 
 @dataclass(frozen=True, kw_only=True)

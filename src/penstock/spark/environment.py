@@ -49,8 +49,8 @@ class Environment(Program):
         parallelism: how many slots, and so how many subtasks each step. Default: one less than Spark has cores.
         checkpointing: when checkpoints are taken and where they are kept. Without it the job takes only its final
             one, into a temporary folder, and a failure ends it.
-        restart: what follows a failure: `no_restart()`, `fixed_delay(...)`, `exponential_delay(...)`. Default:
-            exponential delay with checkpointing, none without.
+        restart: what follows a failure: `no_restart()`, `fixed_delay(...)`, `exponential_delay(...)`,
+            `failure_rate(...)`. Default: exponential delay with checkpointing, none without.
         max_parallelism: the number of key groups; the job can never be rescaled beyond it.
         network: how slots exchange batches.
         slots: how slots are watched.
