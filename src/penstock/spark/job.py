@@ -14,15 +14,17 @@ from pathlib import Path
 
 from penstock.core.coordinator.effects import RequestFailure
 from penstock.core.coordinator.events import RequestKind
-from penstock.core.errors import InvariantError, JobCancelled, JobFailed, SnapshotFailed, UserCodeError
+from penstock.core.errors import InvariantError, JobCancelled, JobFailed, SnapshotFailed, UsageError, UserCodeError
 from penstock.core.ids import JobId
 from penstock.core.job.events import FailureCause, JobState
 from penstock.core.recovery.metadata import CompletedCheckpoint
+from penstock.net.control import ControlServer
 from penstock.net.zeromq import ZmqTransport
 from penstock.runtime.master import MasterDriver, SnapshotRequest
 from penstock.runtime.views import JobView
 from penstock.spark.background import ThreadBackground
 from penstock.spark.clock import WallClock
+from penstock.spark.control import handle
 from penstock.spark.slots import SparkSlots
 from penstock.storage.files import FileStore
 
@@ -58,6 +60,7 @@ class Job:
         self._over = threading.Event()
         self._crash: BaseException | None = None
         self._view = parts.driver.view()
+        self._control = self._open_control()
         self._thread = threading.Thread(target=self._run, name=f"penstock-master-{job}", daemon=True)
         self._thread.start()
 
@@ -88,6 +91,7 @@ class Job:
         while not self._over.wait(0.2):
             if deadline is not None and clock.precise_ms() >= deadline:
                 raise TimeoutError(f"job {self.name!r} is still {self._view.state.value} after {timeout} s")
+        self._thread.join()
         if self._crash is not None:
             raise InvariantError(f"the master of job {self.name!r} broke: {self._crash}") from self._crash
         driver = self._parts.driver
@@ -180,6 +184,13 @@ class Job:
             )
         return answer
 
+    def _open_control(self) -> ControlServer | None:
+        try:
+            return ControlServer(self.id, lambda request: handle(self, request))
+        except (OSError, UsageError) as error:
+            log.warning("job %r cannot be reached from the command line: %s", self.name, error)
+            return None
+
     def _command(self, call: Callable[[MasterDriver], None]) -> None:
         self._commands.append(call)
         self._parts.transport.wake()
@@ -218,6 +229,9 @@ class Job:
                 shutil.rmtree(parts.temporary_root, ignore_errors=True)
         finally:
             self._over.set()
+            # A caller who stops the job is answered when it is over.
+            if self._control is not None:
+                self._control.close()
 
 
 def _failed(name: str, cause: FailureCause | None, view: JobView) -> JobFailed:
