@@ -492,8 +492,9 @@ class MasterDriver:
         if ended is None or self._cleaning or not self._coordinator.is_settled:
             return
         self._cleaning = True
-        if self._coordinator.retained:
-            # Whoever starts from a retained checkpoint needs what it refers to, and nothing else.
+        if self._coordinator.retained and ended.outcome is not JobState.FINISHED:
+            # Whoever starts from a retained checkpoint needs what it refers to, and nothing else. A job that has
+            # finished retains at most the savepoint that it was stopped with, which needs nothing of the job's.
             retained = tuple(c.checkpoint for c in self._coordinator.retained)
             self._ports.background.submit(lambda: self._sweep(retained), lambda outcome: self._swept(outcome, ended))
             return

@@ -17,5 +17,7 @@ class SimClock:
         return self._world.now()
 
     def precise_ms(self) -> float:
-        """The same in fractions."""
-        return self._world.now_us / 1_000
+        """The same in fractions; moves during a turn that has a slow step in it."""
+        acting = self._world.acting
+        spent_us = acting.spent_us if acting is not None else 0
+        return (self._world.now_us + spent_us) / 1_000

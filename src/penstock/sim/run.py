@@ -14,22 +14,28 @@ from penstock.api.connector import Sink
 from penstock.core.ids import CheckpointId, JobId, SlotId
 from penstock.core.job.events import JobState
 from penstock.core.job.lifecycle import START_FAILURES_BEFORE_FIRST_RUN
+from penstock.core.recovery.metadata import SnapshotKind
 from penstock.runtime.master import MasterDriver, MasterPorts
 from penstock.runtime.slot import SlotAddress, SlotDriver, SlotPorts
-from penstock.settings import Retention
+from penstock.settings import Mode, Retention
 from penstock.sim.background import Pace, SimBackground
-from penstock.sim.checkers import CommitChecker, Ledger, MessageChecker, check_files, check_order, check_output
+from penstock.sim.checkers import CommitChecker, Ledger, MessageChecker, check_files
 from penstock.sim.clock import SimClock
+from penstock.sim.comparison import Standard, check_order, check_output, shown_by
 from penstock.sim.disk import Disk
+from penstock.sim.expected import expected_rows, read_before
 from penstock.sim.external import ExternalSystem, enter, leave
 from penstock.sim.faults import MASTER, Injector
-from penstock.sim.jobs import SimSink, expected_rows, make_inputs, make_plan
+from penstock.sim.jobs import SimSink, make_inputs
 from penstock.sim.logs import watch_logs, watch_messages
 from penstock.sim.network import ADDRESS_PREFIX, Network
 from penstock.sim.rules import Rule, Violation
 from penstock.sim.scenario import Scenario, draw_scenario
+from penstock.sim.shapes import make_plan
 from penstock.sim.slots import SlotHost
+from penstock.sim.user import Moment, User, Wish
 from penstock.sim.world import Actor, World, seeded
+from penstock.storage.metadata import decode_metadata
 
 JOB = JobId("job")
 
@@ -67,7 +73,7 @@ class Parts:
     """What a world is made of. A test puts in a part that is wrong on purpose, to see a checker find it."""
 
     disk: Callable[[World], Disk] = Disk
-    sink: Callable[[int], Sink] = SimSink
+    sink: Callable[[int, str], Sink] = SimSink
 
 
 SOUND = Parts()
@@ -120,7 +126,9 @@ class Simulation:
         if keep_log:
             self.network.taps.append(watch_messages(self.world, master=MASTER))
         CommitChecker(self.world, self.ledger, self.messages, self.external)
-        self._sink = parts.sink(scenario.seed)
+        self._parts = parts
+        self.user = User(self.world, disk=self.disk, ledger=self.ledger)
+        self.messages.on_failure = lambda: self.user.happened(Moment.FAILURE)
         self.master = self._build_master()
 
     def run(self) -> None:
@@ -130,10 +138,11 @@ class Simulation:
             world, host=self.host, network=self.network, disk=self.disk, external=self.external, pace=self.pace
         )
         injector.schedule(scenario.faults)
-        self.ledger.on_durable = injector.checkpoint_durable
+        self.ledger.on_durable += [injector.checkpoint_durable, lambda: self.user.happened(Moment.CHECKPOINT)]
         world.at(scenario.calm_from_ms * 1_000, injector.disarm)
         if scenario.cancel_at_ms is not None:
             world.at(scenario.cancel_at_ms * 1_000, self._cancel)
+        self.user.schedule(scenario.requests)
         self.master.start(world.now())
         self._master_actor.wake()
         ended = world.run(self._has_ended, until_us=scenario.deadline_ms * 1_000)
@@ -143,6 +152,7 @@ class Simulation:
             world.violate(Rule.LIVENESS, f"the job had not ended by {scenario.deadline_ms} ms: {self._state()}")
             return
         # The master's process goes away with the job.
+        self.user.master = None
         self._master_actor.die()
         world.note(MASTER, f"job ended: {self.master.outcome}")
         if not world.run(lambda: self.host.is_empty, until_us=world.now_us + QUIET_US) and not world.stopped:
@@ -177,7 +187,12 @@ class Simulation:
         parallelism = scenario.settings.parallelism
         driver = MasterDriver(
             job=JOB,
-            plan=make_plan(scenario.workload, world=scenario.seed, parallelism=parallelism, sink=self._sink),
+            plan=make_plan(
+                scenario.workload,
+                world=scenario.seed,
+                parallelism=parallelism,
+                sink=lambda name: self._parts.sink(scenario.seed, name),
+            ),
             settings=scenario.settings,
             ports=MasterPorts(
                 clock=SimClock(self.world),
@@ -189,6 +204,7 @@ class Simulation:
             draws=tuple(self.world.random.random() for _ in range(64)),
         )
         actor.driver = driver
+        self.user.master = (driver, actor)
         return driver
 
     def _build_slot(self, slot: SlotId, actor: Actor) -> SlotDriver:
@@ -225,18 +241,43 @@ class Simulation:
         return f"{view.state.value} in epoch {view.epoch}, {len(self.ledger.durable)} checkpoints, {failures}"
 
     def _check_end(self) -> None:
-        world, workload, outcome = self.world, self._scenario.workload, self.master.outcome
+        world, outcome = self.world, self.master.outcome
         if not self._is_legal(outcome):
             world.violate(Rule.LIVENESS, f"the job ended as {outcome}: {self._state()}")
+        self._check_rows()
+        self.user.check_end(outcome)
+        check_files(world, self.disk, JOB, kept=self._kept(), given=self.user.given)
+
+    def _check_rows(self) -> None:
+        scenario, workload = self._scenario, self._scenario.workload
+        stop = self.user.stopped
+        savepoint = stop.savepoint if stop is not None else None
+        inputs, complete, rule = self.external.inputs, self.master.outcome is JobState.FINISHED, Rule.EXACTLY_ONCE
+        if stop is not None and savepoint is not None:
+            rule = Rule.STOPPED
+            if workload.shape.has_windows and stop.wish is Wish.STOP:
+                # Which windows were still open is known to nobody outside; but none that was shown may lack a record.
+                complete = False
+            else:
+                inputs = read_before(decode_metadata(savepoint.path, self.disk.files[savepoint.path]), inputs)
+        # Every further attempt reads again what came behind the barriers that it starts from.
+        repeats = scenario.settings.checkpoint.mode is Mode.AT_LEAST_ONCE and self.messages.attempts > 1
+        drained = [r.checkpoint for r in self.ledger.records.values() if r.kind is SnapshotKind.TERMINATE]
+        standard = Standard(
+            complete=complete,
+            repeats=repeats,
+            in_parts=any(savepoint is None or checkpoint != savepoint.checkpoint for checkpoint in drained),
+            rule=Rule.AT_LEAST_ONCE if repeats and rule is Rule.EXACTLY_ONCE else rule,
+        )
         committed = list(self.external.committed.values())
-        expected = expected_rows(workload, self.external.inputs)
-        check_output(world, committed, expected, complete=outcome is JobState.FINISHED)
-        check_order(world, committed, workload)
-        check_files(world, self.disk, JOB, kept=self._kept())
+        expected = expected_rows(workload, inputs, parallelism=scenario.settings.parallelism)
+        check_output(self.world, shown_by(committed), expected, standard, windows=workload.shape.has_windows)
+        check_order(self.world, committed, workload)
 
     def _is_legal(self, outcome: JobState | None) -> bool:
         if outcome is JobState.CANCELLED:
-            return self._scenario.cancel_at_ms is not None
+            wishes = [request.wish for request in self._scenario.requests]
+            return self._scenario.cancel_at_ms is not None or Wish.CANCEL in wishes
         if outcome is JobState.FAILED:
             # A job whose slots keep dying before it ever ran gives up: it is its environment that is wrong.
             return not self.messages.ever_ran and self.host.losses >= START_FAILURES_BEFORE_FIRST_RUN

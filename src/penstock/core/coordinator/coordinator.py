@@ -396,7 +396,7 @@ class CheckpointCoordinator:
 
     def _look_at_requests(self, now: Instant) -> None:
         """Start what may start."""
-        if self._settings.after_tasks_finish and self._board.awaits_last_checkpoint:
+        if self._board.awaits_last_checkpoint:
             self._final.arm(now)
         if self._may_take_final and self._final.is_due(now):
             self._submit(Request(kind=SnapshotKind.CHECKPOINT, submitted=now, final=True), now)

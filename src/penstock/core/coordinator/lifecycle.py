@@ -179,6 +179,7 @@ class Lifecycle:
             full=kind is not SnapshotKind.CHECKPOINT,
             target=request.target,
             canonical=request.canonical,
+            final=request.final,
         )
 
     def handle_master(self, event: MasterEvent, now: Instant) -> None:
@@ -398,7 +399,10 @@ class Lifecycle:
             )
             self.effects.append(SendToTask(task=task, message=message))
         ends_all = pending.kind.is_synchronous
-        self._board.let_go(t for t, s in pending.states.items() if ends_all or (s is not None and s.finished))
+        ends_finished = self._settings.after_tasks_finish or pending.options.final
+        self._board.let_go(
+            t for t, s in pending.states.items() if ends_all or (ends_finished and s is not None and s.finished)
+        )
         self.effects += [TellCheckpointComplete(operator=o, checkpoint=checkpoint) for o in self.gateways.operators]
 
     def _abort(

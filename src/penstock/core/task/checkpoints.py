@@ -77,10 +77,11 @@ class _Running:
 class TaskCheckpoints:
     """The checkpoint machine of one subtask."""
 
-    def __init__(self, *, restored: CheckpointId | None, max_concurrent: int) -> None:
+    def __init__(self, *, restored: CheckpointId | None, max_concurrent: int, after_tasks_finish: bool = True) -> None:
         self._last = CheckpointId(restored or 0)
         """The newest checkpoint that was begun or given up here."""
         self._last_completed = CheckpointId(restored or 0)
+        self._after_tasks_finish = after_tasks_finish
         self._remember = max(1, min(max_concurrent, MOST_REMEMBERED_ABORTS))
         self._aborted: dict[CheckpointId, None] = {}
         """Aborted before their barrier came; oldest first."""
@@ -90,7 +91,8 @@ class TaskCheckpoints:
         self._stopped = False
         self._data_finished = False
         self._final: CheckpointId | None = None
-        """The first checkpoint taken after the end of data."""
+        """The first checkpoint taken after the end of data; if no task may end before the others, the newest one that
+        was taken after the end of all data."""
         self._savepoint: CheckpointId | None = None
         """The synchronous savepoint that ends the task."""
         self._ended = False
@@ -187,7 +189,7 @@ class TaskCheckpoints:
             effects.append(ArmOutputTimeout(barrier=outgoing))
         if outgoing.options.timeoutable or outgoing.options.unaligned:
             effects.append(SaveOutput(checkpoint=checkpoint))
-        if self._data_finished and self._final is None:
+        if self._data_finished and (self._final is None if self._after_tasks_finish else barrier.options.final):
             self._final = checkpoint
         self._running[checkpoint] = _Running(metrics)
         effects.append(TakeSnapshot(barrier=barrier, after_data=self._data_finished))
@@ -271,6 +273,9 @@ class TaskCheckpoints:
     def _may_end(self, completed: CheckpointId) -> bool:
         if self._savepoint is not None:
             return completed == self._savepoint
+        if not self._after_tasks_finish:
+            # Another one that is complete was not taken by all tasks after their data: some would stay behind.
+            return completed == self._final
         return self._final is not None and completed >= self._final
 
     def _handle_abort(self, event: AbortNotified) -> list[TaskEffect]:
