@@ -438,10 +438,12 @@ class MasterDriver:
         if latest is None:
             self._deploy(effect, {})
             return
-        store, graph = self._ports.store, self._graph
+        root, graph = _state_root(latest), self._graph
+        store = self._ports.store if root is None else self._ports.store.at(root)
+        path = latest.path if root is None else layout.METADATA_NAME
 
         def read() -> dict[TaskId, TaskRestore]:
-            return assign(decode_metadata(latest.path, store.read(latest.path)), graph)
+            return assign(decode_metadata(latest.path, store.read(path)), graph)
 
         def done(outcome: Outcome) -> None:
             if not self._is_deploying(effect.epoch):
@@ -475,6 +477,7 @@ class MasterDriver:
                     restored_checkpoint=self._restored.checkpoint if self._restored is not None else None,
                     restore={str(t): encode_restore(restores[t]) for t in tasks if t in restores},
                     first_checkpoint=self._coordinator.next_id,
+                    state_root=_state_root(self._restored) if self._restored is not None else None,
                 ),
             )
 
@@ -492,6 +495,9 @@ class MasterDriver:
         if ended is None or self._cleaning or not self._coordinator.is_settled:
             return
         self._cleaning = True
+        for folder in self._coordinator.failed_savepoints:
+            # A slot that was given up may have written there since it was deleted.
+            self._ports.background.submit(partial(self._checkpointing.delete_folder, folder), self._cleaned)
         if self._coordinator.retained and ended.outcome is not JobState.FINISHED:
             # Whoever starts from a retained checkpoint needs what it refers to, and nothing else. A job that has
             # finished retains at most the savepoint that it was stopped with, which needs nothing of the job's.
@@ -531,6 +537,11 @@ class MasterDriver:
 
 
 _END = {JobState.FINISHED: JobEnd.FINISHED, JobState.FAILED: JobEnd.FAILED, JobState.CANCELLED: JobEnd.CANCELLED}
+
+
+def _state_root(completed: CompletedCheckpoint) -> str | None:
+    """Where the paths of its files begin; None: in the checkpoint directory."""
+    return completed.location if completed.kind.is_savepoint else None
 
 
 def _due(deadline: Instant | None, now: Instant) -> bool:

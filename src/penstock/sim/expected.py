@@ -13,8 +13,8 @@ from penstock.sim.jobs import Row, Shape, Workload, decode_positions, rows_of, s
 from penstock.sim.shapes import BUCKETS, SECOND_SINK, SINK
 
 Order = Callable[[Row, int], Hashable]
-"""From a row and the subtask of the sink that showed it to a group, in which rows must be seen in the order of the input;
-None for a row that has no order."""
+"""From a row, and the subtask of the sink that showed it, to the group in which rows must be seen in the order of the
+input; None for a row that has no order."""
 
 
 def expected_rows(workload: Workload, inputs: Sequence[pa.RecordBatch], *, parallelism: int) -> dict[str, Counter[Row]]:

@@ -27,8 +27,8 @@ ROW_BYTES = 32
 STEADY_BATCHES = 40
 """How many batches a steady stream has at most, over all splits."""
 
-LARGE = (Shape.DIAMOND, Shape.UNION, Shape.UNION_WINDOW, Shape.TWO_SINKS, Shape.TWICE)
-"""Shapes with three vertices and more."""
+VERTICES = {Shape.DIAMOND: 5, Shape.UNION: 3, Shape.UNION_WINDOW: 3, Shape.TWO_SINKS: 3, Shape.TWICE: 3}
+"""Of those shapes that have more than two, with one source."""
 
 LIVENESS_MS = 120_000
 """Many times what the longest of the drawn jobs needs, time-outs and restarts included."""
@@ -90,7 +90,7 @@ def draw_scenario(seed: int, random: Random) -> Scenario:
     """The scenario of a seed."""
     shape = random.choice(tuple(Shape))
     # The more vertices, the more channels a slot more brings: those shapes have fewer of them, most of the time.
-    parallelism = random.choice((1, 2, 2, 2, 2, 3, 3, 4) if shape in LARGE else (1, 2, 2, 2, 3, 3, 4, 6))
+    parallelism = random.choice((1, 2, 2, 2, 2, 3, 3, 4) if shape in VERTICES else (1, 2, 2, 2, 3, 3, 4, 6))
     duration_ms = random.choice((300, 300, 600, 600, 2_000))
     # Slots take their time to come up, and the job to restart.
     safety_ms = duration_ms + 600
@@ -101,14 +101,16 @@ def draw_scenario(seed: int, random: Random) -> Scenario:
     if pressed:
         workload = _steady(workload, parallelism, duration_ms)
         settings = replace(settings, network=_draw_narrow_network(random, workload.batch_rows))
+    workload = replace(workload, other_rows=_draw_other_rows(random, workload))
+    work_us = (50, random.choice((500, 5_000, 30_000)))
     return Scenario(
         seed=seed,
         world_seed=random.getrandbits(64),
-        workload=replace(workload, other_rows=_draw_other_rows(random, workload)),
-        settings=settings,
+        workload=workload,
+        settings=replace(settings, checkpoint=_possible(settings.checkpoint, workload, work_us)),
         latency_us=(20, random.choice((5_000, 20_000, 20_000) if pressed else (100, 1_000, 10_000))),
         spike_share=random.choice((0.0, 0.0, 0.02)),
-        work_us=(50, random.choice((500, 5_000, 30_000))),
+        work_us=work_us,
         start_us=(1_000, random.choice((20_000, 20_000, 400_000))),
         failing_starts=random.choice((0, 0, 0, 1, 2)),
         cancel_at_ms=_draw_cancel(random, settings, duration_ms),
@@ -116,6 +118,14 @@ def draw_scenario(seed: int, random: Random) -> Scenario:
         faults=draw_faults(random, parallelism=parallelism, safety_ms=safety_ms),
         requests=draw_requests(random, duration_ms=duration_ms),
     )
+
+
+def _possible(checkpoint: CheckpointSettings, workload: Workload, work_us: tuple[int, int]) -> CheckpointSettings:
+    """With a time-out in which a slot can write the snapshots of all its tasks, however many checkpoints are under way:
+    a job whose storage is always too slow for it need not come to its end."""
+    tasks = VERTICES.get(workload.shape, 2) + workload.sources - 1
+    needed_ms = 2 * tasks * work_us[1] * checkpoint.max_concurrent // 1_000
+    return checkpoint if checkpoint.timeout_ms >= 3 * needed_ms else replace(checkpoint, timeout_ms=10_000)
 
 
 def _draw_other_rows(random: Random, workload: Workload) -> tuple[int, ...]:

@@ -227,6 +227,12 @@ class CheckpointCoordinator:
         return self._lifecycle.archive.retained
 
     @property
+    def failed_savepoints(self) -> tuple[str, ...]:
+        """The folders of savepoints that did not complete, when none is under way. They have been deleted; but a task
+        that was given up may not know that, and write there again."""
+        return self._lifecycle.archive.failed_savepoints
+
+    @property
     def next_id(self) -> CheckpointId:
         """The id of the next checkpoint."""
         return self._lifecycle.next_id

@@ -299,6 +299,8 @@ class Lifecycle:
             self.effects += self.archive.answered(event.checkpoint, event.location)
         else:
             self.stories.tell(event.checkpoint, now, f"located at {event.location}")
+            if pending.kind.is_savepoint:
+                self.archive.locate_savepoint(event.checkpoint, event.location)
             self._triggering.locate(pending, event.location)
             self._after_step(pending, now)
 

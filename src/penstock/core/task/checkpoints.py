@@ -68,8 +68,9 @@ MOST_REMEMBERED_ABORTS = 256
 class _Running:
     """A snapshot whose asynchronous part is under way."""
 
-    def __init__(self, metrics: AlignmentMetrics) -> None:
+    def __init__(self, metrics: AlignmentMetrics, target: str | None) -> None:
         self.metrics = metrics
+        self.target = target
         self.sync_ms = 0.0
         self.discarded = False
 
@@ -191,7 +192,7 @@ class TaskCheckpoints:
             effects.append(SaveOutput(checkpoint=checkpoint))
         if self._data_finished and (self._final is None if self._after_tasks_finish else barrier.options.final):
             self._final = checkpoint
-        self._running[checkpoint] = _Running(metrics)
+        self._running[checkpoint] = _Running(metrics, barrier.options.target)
         effects.append(TakeSnapshot(barrier=barrier, after_data=self._data_finished))
         return effects
 
@@ -235,7 +236,8 @@ class TaskCheckpoints:
     def _handle_written(self, event: SnapshotWritten) -> list[TaskEffect]:
         running = self._running.pop(event.checkpoint, None)
         if running is None or running.discarded or self._stopped:
-            return [DiscardSnapshot(checkpoint=event.checkpoint, state=event.state)]
+            target = None if running is None else running.target
+            return [DiscardSnapshot(checkpoint=event.checkpoint, state=event.state, target=target)]
         return [
             AcknowledgeSnapshot(
                 checkpoint=event.checkpoint,
