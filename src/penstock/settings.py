@@ -56,7 +56,8 @@ class CheckpointSettings:
     inline_threshold_bytes: int = 20_480
     """State up to this size travels inside the metadata instead of a file of its own."""
     after_tasks_finish: bool = True
-    """Go on taking checkpoints when some tasks have finished."""
+    """Let tasks whose data has ended go, and go on taking checkpoints without them. If not, they wait until the data of
+    all tasks has ended, and all go with one last checkpoint."""
 
     def problems(self) -> list[str]:
         """What is wrong, one line each, with what to change."""

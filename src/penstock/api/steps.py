@@ -71,6 +71,14 @@ class MapStep:
 
 
 @dataclass(frozen=True, kw_only=True)
+class UnionStep:
+    """The records of several inputs, all with the same columns."""
+
+    schema: pa.Schema
+    """Of the output; a column may be null if it may be in one of the inputs."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Aggregate:
     """One result column of a window."""
 
@@ -122,5 +130,14 @@ class WriteStep:
 
 
 Step = (
-    ReadStep | WatermarkStep | WhereStep | SelectStep | MapBatchesStep | MapStep | CombineStep | WindowStep | WriteStep
+    ReadStep
+    | WatermarkStep
+    | WhereStep
+    | SelectStep
+    | MapBatchesStep
+    | MapStep
+    | UnionStep
+    | CombineStep
+    | WindowStep
+    | WriteStep
 )

@@ -237,6 +237,8 @@ class Deploy(Message, frozen=True, kw_only=True):
     """Task id as text -> the encoded `TaskRestore`."""
     first_checkpoint: CheckpointId
     """Ids below this one belong to earlier epochs."""
+    state_root: str | None = None
+    """Where the paths of restored files begin: the folder of a savepoint; None: in the checkpoint directory."""
 
 
 class TaskRestore(msgspec.Struct, frozen=True, kw_only=True):

@@ -202,10 +202,11 @@ class CheckpointEffects:
     def _delete_files(self, effect: DeleteFiles) -> None:
         def delete() -> str | None:
             error: str | None = None
+            store = self._store if effect.root is None else self._store.at(effect.root)
             for path in effect.paths:
-                error = self._attempt(self._store.delete, path) or error
+                error = self._attempt(store.delete, path) or error
             if effect.folder is not None:
-                error = self._attempt(self._delete_folder, effect.folder) or error
+                error = self._attempt(self.delete_folder, effect.folder) or error
             return error
 
         def done(outcome: Outcome) -> None:
@@ -216,7 +217,8 @@ class CheckpointEffects:
 
         self._background.submit(delete, done)
 
-    def _delete_folder(self, folder: str) -> None:
+    def delete_folder(self, folder: str) -> None:
+        """Remove the folder of a checkpoint or savepoint with all that is in it. Blocks."""
         if folder.startswith(f"{self._folder}/"):
             self._store.delete_tree(folder)
         else:

@@ -56,7 +56,11 @@ def build_task(task: TaskId, restore: TaskRestore, deployment: Deployment) -> Ta
         gate=gate,
         outputs=_build_outputs(task, deployment),
         handler=make_handler(settings.checkpoint, channels=len(gate.channels)),
-        checkpoints=TaskCheckpoints(restored=deployment.restored, max_concurrent=settings.checkpoint.max_concurrent),
+        checkpoints=TaskCheckpoints(
+            restored=deployment.restored,
+            max_concurrent=settings.checkpoint.max_concurrent,
+            after_tasks_finish=settings.checkpoint.after_tasks_finish,
+        ),
         host=deployment.host,
     )
     return built

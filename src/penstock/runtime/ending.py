@@ -94,7 +94,9 @@ class Ending:
 
     # --- cleaning up ---------------------------------------------------------------------
 
-    def clean_up(self, retained: tuple[CheckpointId, ...], done: Callable[[], None]) -> None:
+    def clean_up(
+        self, retained: tuple[CheckpointId, ...], failed_savepoints: tuple[str, ...], done: Callable[[], None]
+    ) -> None:
         """Delete what nobody needs any more; `done` is called when that was tried."""
         works: list[Callable[[], None]]
         if retained:
@@ -105,8 +107,14 @@ class Ending:
             steps = [operator.step for vertex in self._plan.vertices for operator in vertex.operators]
             works = [partial(step.sink.end, self._job) for step in steps if isinstance(step, WriteStep)]
             works.append(self._delete_all)
+        # A slot that was given up may have written there since they were deleted.
+        works += [partial(self._delete_folder, folder) for folder in failed_savepoints]
         self._steps += [_Step("cleaning up", work, CLEAN_TRIES, lambda _worked: None) for work in works]
         self._steps.append(_Step("cleaning up", lambda: None, 1, lambda _worked: done()))
+
+    def _delete_folder(self, folder: str) -> None:
+        parent, _, name = folder.rpartition("/")
+        self._store.at(parent).delete_tree(name)
 
     def _sweep(self, retained: tuple[CheckpointId, ...]) -> None:
         """Delete what slots wrote for checkpoints that had ended, when nobody could hear of it any more."""

@@ -35,7 +35,7 @@ from penstock.core.coordinator.events import (
 )
 from penstock.core.effects import Ticked
 from penstock.core.errors import MalformedMessage
-from penstock.core.ids import Epoch, Instant, JobId, RequestId, SlotId, TaskId
+from penstock.core.ids import CheckpointId, Epoch, Instant, JobId, RequestId, SlotId, TaskId
 from penstock.core.job.events import (
     AttemptEnded,
     AttemptFailed,
@@ -460,12 +460,17 @@ class MasterDriver:
         if latest is None and not doubtful:
             self._deploy(effect, {})
             return
-        store, graph, records = self._ports.store, self._graph, FileCompletedStore(self._ports.store, self._folder)
+        root, graph = _state_root(latest) if latest is not None else None, self._graph
+        store = self._ports.store if root is None else self._ports.store.at(root)
+        records = FileCompletedStore(self._ports.store, self._folder)
 
         def read() -> dict[TaskId, TaskRestore]:
             for checkpoint in doubtful:
                 records.remove(checkpoint)
-            return assign(decode_metadata(latest.path, store.read(latest.path)), graph) if latest is not None else {}
+            if latest is None:
+                return {}
+            path = latest.path if root is None else layout.METADATA_NAME
+            return assign(decode_metadata(latest.path, store.read(path)), graph)
 
         def done(outcome: Outcome) -> None:
             if not self._is_deploying(effect.epoch):
@@ -502,6 +507,7 @@ class MasterDriver:
                     restored_checkpoint=self._restored.checkpoint if self._restored is not None else None,
                     restore={str(t): encode_restore(restores[t]) for t in tasks if t in restores},
                     first_checkpoint=self._coordinator.next_id,
+                    state_root=_state_root(self._restored) if self._restored is not None else None,
                 ),
             )
 
@@ -523,7 +529,9 @@ class MasterDriver:
             if not self._coordinator.is_settled:
                 return
             if self._ending.record is Record.NONE:
-                kept, text = self._coordinator.kept_after(status), ending.cause.text if ending.cause is not None else ""
+                finished = ending.outcome is JobState.FINISHED
+                kept = () if finished else self._coordinator.kept_after(status)
+                text = ending.cause.text if ending.cause is not None else ""
                 self._ending.write_record(JobOutcome(state=ending.outcome, cause=text, retained=kept))
             if self._ending.record is Record.GIVEN_UP:
                 status = JobEnd.SUSPENDED
@@ -541,11 +549,14 @@ class MasterDriver:
         if self._shut_down is JobEnd.SUSPENDED:
             self._finish(ended)
             return
+        retained: tuple[CheckpointId, ...] = ()
         if self._tenure is not None and self._tenure.outcome is not None:
             retained = self._tenure.outcome.retained
-        else:
+        elif ended.outcome is not JobState.FINISHED:
+            # A job that has finished retains at most the savepoint that it was stopped with, which needs nothing of
+            # the job's.
             retained = tuple(c.checkpoint for c in self._coordinator.retained)
-        self._ending.clean_up(retained, lambda: self._finish(ended))
+        self._ending.clean_up(retained, self._coordinator.failed_savepoints, lambda: self._finish(ended))
 
     def _end_again(self, outcome: JobOutcome) -> None:
         """An earlier driver saw the job end, and may not have cleaned up all of it."""
@@ -572,6 +583,11 @@ def _make_lifecycle(plan: Plan, settings: JobSettings, found: Tenure, draws: tup
         ran_before=bool(found.completed),
         draws=draws,
     )
+
+
+def _state_root(completed: CompletedCheckpoint) -> str | None:
+    """Where the paths of its files begin; None: in the checkpoint directory."""
+    return completed.location if completed.kind.is_savepoint else None
 
 
 def _due(deadline: Instant | None, now: Instant) -> bool:

@@ -212,15 +212,17 @@ class SlotDriver:
             return SnapshotWriter(store.at(target), "", prefix, threshold)
         return SnapshotWriter(store, layout.checkpoint_folder(self._folder, barrier.checkpoint), prefix, threshold)
 
-    def discard(self, state: SubtaskState | None) -> None:
-        """Delete the files of a snapshot that nobody will use."""
+    def discard(self, state: SubtaskState | None, target: str | None = None) -> None:
+        """Delete the files of a snapshot that nobody will use; `target` is the folder of a savepoint."""
         paths = [f.path for f in state.files if f.path is not None and f.shared_key is None] if state else []
-        if paths:
-            self._ports.background.submit(lambda: self._delete(paths), lambda _: None)
+        store = self._ports.store if target is None else self._ports.store.at(target)
 
-    def _delete(self, paths: Sequence[str]) -> None:
-        for path in paths:
-            self._ports.store.delete(path)
+        def delete() -> None:
+            for path in paths:
+                store.delete(path)
+
+        if paths:
+            self._ports.background.submit(delete, lambda _: None)
 
     def save_channels(self, task: TaskId, collected: InFlight, saved: Callable[[Outcome], None]) -> None:
         """Write a task's in-flight data, together with that of the slot's other tasks."""
@@ -418,7 +420,7 @@ class SlotDriver:
         tasks = list(self._tasks.values())
         epoch = message.epoch
 
-        reader, codecs = SnapshotReader(self._ports.store), self._codecs
+        reader, codecs = self._reader_for(message), self._codecs
 
         def load() -> None:
             for task in tasks:
@@ -436,6 +438,10 @@ class SlotDriver:
                 self._tell(Ready(slot=self.slot, epoch=epoch))
 
         self._ports.background.submit(load, loaded)
+
+    def _reader_for(self, message: Deploy) -> SnapshotReader:
+        store, root = self._ports.store, message.state_root
+        return SnapshotReader(store if root is None else store.at(root))
 
     def _new_channel_files(self) -> ChannelFiles:
         return ChannelFiles(
@@ -458,7 +464,7 @@ class SlotDriver:
             settings=self._settings,
             restored=message.restored_checkpoint,
             host=self,
-            reader=SnapshotReader(self._ports.store),
+            reader=self._reader_for(message),
             deliver=self._deliver,
             grant=self._grant,
         )

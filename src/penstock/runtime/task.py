@@ -152,6 +152,8 @@ class Task:
         self._valve = WatermarkValve(len(gate.channels))
         self._data_open = len(gate.channels)
         """Channels whose data has not ended."""
+        self._drains = True
+        """Whether the data of all channels that have ended went to its end, or was taken there by a stop with drain."""
         self._restored_inputs: Batches = {}
         self._restored_outputs: Batches = {}
         self._poll_at: Instant | None = None
@@ -309,11 +311,12 @@ class Task:
                 self._advance(self._valve.advance(index, element))
             case EndOfData():
                 self._data_open -= 1
+                self._drains = self._drains and element.drain
                 # Stopped without drain, the channel's data goes on after a restore, and must not be late then.
                 if element.drain:
                     self._advance(self._valve.end(index))
                 if self._data_open == 0:
-                    self._finish_data(now, drain=element.drain)
+                    self._finish_data(now, drain=self._drains)
             case EndOfPartition():
                 self.gate.channels[index].ended = True
                 self._feed(ChannelEnded(channel=index), now)
@@ -459,7 +462,7 @@ class Task:
                 case DeclineSnapshot():
                     self._host.decline(self.task, effect)
                 case DiscardSnapshot():
-                    self._host.discard(effect.state)
+                    self._host.discard(effect.state, effect.target)
                 case TellCompleted():
                     self.chain.completed(effect.checkpoint)
                 case TellAborted():

@@ -1,22 +1,24 @@
 """What is checked in a world, while it runs and when it is over.
 
 Checkers look from outside: at the messages on the network, the files on the disk, the rows in the external system. They
-ask no driver what it thinks it did.
+ask no driver what it thinks it did. Rows are compared in `comparison`, what users were told is checked in `user`.
 """
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 
+import msgspec
+
 from penstock.core.ids import CheckpointId, JobId
-from penstock.core.messages import Deploy, Leave, NotifyComplete, Run, TriggerCheckpoint
+from penstock.core.messages import CancelTasks, Deploy, Leave, NotifyComplete, Run, TriggerCheckpoint
 from penstock.core.recovery import layout
+from penstock.core.recovery.metadata import CompletedCheckpoint
 from penstock.sim.disk import Disk, is_below
 from penstock.sim.external import ExternalSystem, Transaction
-from penstock.sim.jobs import Row, Shape, Workload, rows_of
 from penstock.sim.rules import Rule
 from penstock.sim.world import World
+from penstock.storage.completed import decode_pointer
 from penstock.storage.metadata import decode_metadata
 from penstock.wire.codec import decode_to_slot
 from penstock.wire.frames import Kind, unpack
@@ -31,7 +33,9 @@ class Ledger:
         self._job = layout.job_folder(job)
         self.durable: dict[CheckpointId, bytes] = {}
         """The metadata of each, as it was when its pointer was written."""
-        self.on_durable: Callable[[], None] = lambda: None
+        self.records: dict[CheckpointId, CompletedCheckpoint] = {}
+        """What the pointer to each says."""
+        self.on_durable: list[Callable[[], None]] = []
         disk.taps.append(self._on_write)
         disk.undo_taps.append(self._on_undo)
 
@@ -40,27 +44,39 @@ class Ledger:
         return any(token in metadata for metadata in reversed(self.durable.values()))
 
     def retained(self, count: int) -> list[CheckpointId]:
-        """Those that a job which keeps `count` of them must have kept."""
-        if not self._disk.errors:
-            return sorted(self.durable)[-count:]
-        # The master may not have known for certain what it had recorded, and kept more, or an older one.
-        return [c for c in sorted(self.durable) if layout.metadata_file(self._job, c) in self._disk.files]
+        """Those that a job which keeps `count` of them must have kept; savepoints, which are the user's, aside."""
+        if self._disk.errors:
+            # The master may not have known for certain what it had recorded, and kept more, or an older one.
+            return [c for c in sorted(self.durable) if layout.metadata_file(self._job, c) in self._disk.files]
+        kept: list[CompletedCheckpoint] = []
+        for _, newcomer in sorted(self.records.items()):
+            kept.append(newcomer)
+            plain = [c for c in kept if not c.kind.is_savepoint]
+            # Only when the job ends with a savepoint is nothing else needed.
+            spared = None if newcomer.kind.is_synchronous or not plain else plain[-1]
+            removable = [c for c in kept[:-1] if c is not spared]
+            gone = removable[: max(0, len(kept) - count)]
+            kept = [c for c in kept if c not in gone]
+        return [c.checkpoint for c in kept if not c.kind.is_savepoint]
 
-    def _on_write(self, path: str, _data: bytes) -> None:
+    def _on_write(self, path: str, data: bytes) -> None:
         checkpoint = layout.number_of(layout.completed_folder(self._job), path)
         if checkpoint is None:
             return
         newest = max(self.durable, default=CheckpointId(0))
         if checkpoint < newest:
             self._world.violate(Rule.CHECKPOINT_IDS, f"checkpoint {checkpoint} completed after checkpoint {newest}")
-        metadata = self._disk.files.get(layout.metadata_file(self._job, checkpoint))
+        record = msgspec.msgpack.decode(decode_pointer(path, checkpoint, data), type=CompletedCheckpoint)
+        metadata = self._disk.files.get(record.path)
         if metadata is None:
             self._world.violate(Rule.RESTORABLE, f"checkpoint {checkpoint} was recorded without its metadata")
             return
         self._world.note("disk", f"checkpoint {checkpoint} is durable")
         self.durable[checkpoint] = metadata
-        self.on_durable()
-        for missing in missing_files(self._disk.files, metadata):
+        self.records[checkpoint] = record
+        for tell in self.on_durable:
+            tell()
+        for missing in missing_files(self._disk.files, metadata, root=root_of(record)):
             self._world.violate(Rule.RESTORABLE, f"checkpoint {checkpoint} was recorded without its file {missing}")
 
     def _on_undo(self, path: str) -> None:
@@ -89,6 +105,9 @@ class MessageChecker:
         """Called when a slot is told to leave for good."""
         self.ever_ran = False
         """Whether the newest driver knows that the job can run."""
+        self.on_failure: Callable[[], None] = lambda: None
+        """Called when an attempt is given up."""
+        self._cancelled_epoch = 0
 
     def __call__(self, sender: str, _receiver: str, frames: list[bytes]) -> None:
         """Look at one message."""
@@ -107,6 +126,10 @@ class MessageChecker:
                     self.ever_ran = True
                 case Leave():
                     self.on_ending()
+                case CancelTasks(epoch=epoch):
+                    if epoch > self._cancelled_epoch:
+                        self._cancelled_epoch = epoch
+                        self.on_failure()
                 case NotifyComplete(checkpoint=checkpoint):
                     if checkpoint not in self._ledger.durable:
                         self._world.violate(
@@ -161,55 +184,23 @@ class CommitChecker:
         self._world.violate(Rule.FENCING, f"{transaction.name} was to be committed, but a later attempt has dropped it")
 
 
-def check_output(world: World, committed: Iterable[Transaction], expected: Counter[Row], *, complete: bool) -> None:
-    """Compare the visible rows with what they must be; with `complete` none may be missing."""
-    actual: Counter[Row] = Counter()
-    for transaction in committed:
-        for batch in transaction.batches:
-            actual.update(rows_of(batch))
-    surplus, missing = actual - expected, expected - actual
-    if surplus:
-        known = sum(1 for row in surplus if row in expected)
-        world.violate(
-            Rule.EXACTLY_ONCE,
-            f"{surplus.total()} rows too many ({known} kinds are repeated, {len(surplus) - known} are wrong), "
-            f"such as {_first(surplus)}",
-        )
-    if missing and complete:
-        world.violate(Rule.EXACTLY_ONCE, f"{missing.total()} rows are missing, such as {_first(missing)}")
-
-
-def check_order(world: World, committed: Iterable[Transaction], workload: Workload) -> None:
-    """The rows of a key must be visible in the order of the input."""
-    if workload.shape is not Shape.KEYED:
-        return
-    last: dict[int, int] = {}
-    seen: dict[tuple[int, int], None] = {}
-    for transaction in committed:
-        for batch in transaction.batches:
-            for key, seq, *_ in rows_of(batch):
-                if (key, seq) in seen:
-                    # A repeated record is for another checker.
-                    continue
-                seen[key, seq] = None
-                if seq < last.get(key, -1):
-                    world.violate(
-                        Rule.KEY_ORDER, f"record {seq} of key {key} came after record {last[key]} ({transaction.name})"
-                    )
-                    return
-                last[key] = seq
-
-
 def check_files(
-    world: World, disk: Disk, job: JobId, *, kept: Sequence[CheckpointId], strays: Sequence[str] = ()
+    world: World,
+    disk: Disk,
+    job: JobId,
+    *,
+    kept: Sequence[CheckpointId],
+    given: Iterable[str],
+    strays: Sequence[str] = (),
 ) -> None:
-    """Nothing may be left but the checkpoints that are `kept`, which must be whole, and `strays`, which nobody could
-    clean up. Cleaning is best effort: where the storage failed, something may be left."""
+    """Nothing may be left but the checkpoints that are `kept`, which must be whole, the files that were `given` to the
+    user, and `strays`, which nobody could clean up. Cleaning is best effort: where the storage failed, something may be
+    left."""
     folder = layout.job_folder(job)
-    allowed: dict[str, None] = dict.fromkeys(strays)
+    allowed: dict[str, None] = dict.fromkeys((*given, *strays))
     for checkpoint in kept:
         allowed |= dict.fromkeys(_files_of(world, disk, folder, checkpoint))
-    if kept:
+    if kept or given:
         # Whoever takes the job up again must not give away the ids of what it kept.
         for counters in (layout.counter_folder(folder), layout.drivers_folder(folder)):
             allowed |= {path: None for path in disk.files if layout.number_of(counters, path) is not None}
@@ -243,15 +234,16 @@ def _files_of(world: World, disk: Disk, folder: layout.JobFolder, checkpoint: Ch
     return [layout.completed_file(folder, checkpoint), path, *referred_files(metadata)]
 
 
-def referred_files(metadata: bytes) -> list[str]:
+def root_of(record: CompletedCheckpoint) -> str:
+    """Where the paths in a checkpoint's metadata begin: those of a savepoint in its own folder."""
+    return f"{record.location}/" if record.kind.is_savepoint else ""
+
+
+def referred_files(metadata: bytes, *, root: str = "") -> list[str]:
     """Paths that a metadata file refers to."""
-    return [file.path for file in decode_metadata("_metadata", metadata).files if file.path is not None]
+    return [root + file.path for file in decode_metadata("_metadata", metadata).files if file.path is not None]
 
 
-def missing_files(files: dict[str, bytes], metadata: bytes) -> list[str]:
+def missing_files(files: dict[str, bytes], metadata: bytes, *, root: str = "") -> list[str]:
     """Those of them that do not exist."""
-    return [path for path in referred_files(metadata) if path not in files]
-
-
-def _first(rows: Counter[Row]) -> str:
-    return ", ".join(str(row) for row in sorted(rows)[:3])
+    return [path for path in referred_files(metadata, root=root) if path not in files]

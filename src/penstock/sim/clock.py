@@ -17,5 +17,5 @@ class SimClock:
         return self._actor.now()
 
     def precise_ms(self) -> float:
-        """A finer clock, for durations; nobody can set it."""
-        return self._actor.world.now_us / 1_000
+        """A finer clock, for durations; nobody can set it. Moves during a turn that has a slow step in it."""
+        return (self._actor.world.now_us + self._actor.spent_us) / 1_000

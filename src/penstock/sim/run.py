@@ -14,24 +14,30 @@ from penstock.api.connector import Sink
 from penstock.core.ids import CheckpointId, JobId, SlotId
 from penstock.core.job.events import JobState
 from penstock.core.job.lifecycle import START_FAILURES_BEFORE_FIRST_RUN
+from penstock.core.recovery.metadata import SnapshotKind
 from penstock.core.recovery.tenure import Tenure
 from penstock.runtime.master import MasterDriver, MasterPorts
 from penstock.runtime.slot import SlotAddress, SlotDriver, SlotPorts
-from penstock.settings import Retention
+from penstock.settings import Mode, Retention
 from penstock.sim.background import Pace, SimBackground
-from penstock.sim.checkers import CommitChecker, Ledger, MessageChecker, check_files, check_order, check_output
+from penstock.sim.checkers import CommitChecker, Ledger, MessageChecker, check_files
 from penstock.sim.clock import SimClock
+from penstock.sim.comparison import Standard, check_order, check_output, shown_by
 from penstock.sim.disk import Disk
+from penstock.sim.expected import expected_rows, read_before
 from penstock.sim.external import ExternalSystem, enter, leave
 from penstock.sim.faults import Injector
-from penstock.sim.jobs import SimSink, expected_rows, make_inputs, make_plan
+from penstock.sim.jobs import SimSink, make_inputs
 from penstock.sim.logs import watch_logs, watch_messages
 from penstock.sim.masters import MASTER, MasterHost
 from penstock.sim.network import ADDRESS_PREFIX, Network
 from penstock.sim.rules import Rule, Violation
 from penstock.sim.scenario import Scenario, draw_scenario
+from penstock.sim.shapes import make_plan
 from penstock.sim.slots import SlotHost
+from penstock.sim.user import Moment, User, Wish
 from penstock.sim.world import Actor, World, seeded
+from penstock.storage.metadata import decode_metadata
 
 JOB = JobId("job")
 
@@ -71,7 +77,7 @@ class Parts:
     """What a world is made of. A test puts in a part that is wrong on purpose, to see a checker find it."""
 
     disk: Callable[[World], Disk] = Disk
-    sink: Callable[[int], Sink] = SimSink
+    sink: Callable[[int, str], Sink] = SimSink
 
 
 SOUND = Parts()
@@ -124,16 +130,18 @@ class Simulation:
         if keep_log:
             self.network.taps.append(watch_messages(self.world, master=MASTER))
         CommitChecker(self.world, self.ledger, self.messages, self.external)
-        self._sink = parts.sink(scenario.seed)
+        self._parts = parts
         self.world.loses_unsynced = scenario.loses_unsynced
         self.masters = MasterHost(
             self.world,
             self.disk,
             JOB,
             build=self._build_master,
-            died=self.network.died,
+            died=self._master_died,
             lasting=scenario.lasting,
         )
+        self.user = User(self.world, disk=self.disk, ledger=self.ledger, masters=self.masters)
+        self.messages.on_failure = lambda: self.user.happened(Moment.FAILURE)
 
     def run(self) -> None:
         """Through all phases."""
@@ -148,11 +156,12 @@ class Simulation:
             pace=self.pace,
         )
         injector.schedule(scenario.faults)
-        self.ledger.on_durable = injector.checkpoint_durable
+        self.ledger.on_durable += [injector.checkpoint_durable, lambda: self.user.happened(Moment.CHECKPOINT)]
         self.messages.on_ending = injector.job_ending
         world.at(scenario.calm_from_ms * 1_000, injector.disarm)
         if scenario.cancel_at_ms is not None:
             world.at(scenario.cancel_at_ms * 1_000, self._cancel)
+        self.user.schedule(scenario.requests)
         self.masters.start()
         ended = world.run(lambda: self.masters.has_ended, until_us=scenario.deadline_ms * 1_000)
         if world.stopped:
@@ -186,6 +195,10 @@ class Simulation:
 
     # --- the parts -----------------------------------------------------------------------
 
+    def _master_died(self, name: str) -> None:
+        self.network.died(name)
+        self.user.lose_driver()
+
     def _build_master(self, actor: Actor, tenure: Tenure | None) -> MasterDriver:
         scenario = self._scenario
         self.messages.ever_ran = tenure is not None and bool(tenure.completed)
@@ -195,7 +208,12 @@ class Simulation:
         parallelism = scenario.settings.parallelism
         return MasterDriver(
             job=JOB,
-            plan=make_plan(scenario.workload, world=scenario.seed, parallelism=parallelism, sink=self._sink),
+            plan=make_plan(
+                scenario.workload,
+                world=scenario.seed,
+                parallelism=parallelism,
+                sink=lambda name: self._parts.sink(scenario.seed, name),
+            ),
             settings=scenario.settings,
             ports=MasterPorts(
                 clock=SimClock(actor),
@@ -244,23 +262,52 @@ class Simulation:
         return f"{view.state.value} in epoch {view.epoch}, {len(self.ledger.durable)} checkpoints, {failures}"
 
     def _check_end(self) -> None:
-        world, workload, outcome = self.world, self._scenario.workload, self._outcome
+        world, outcome = self.world, self._outcome
         if not self._is_legal(outcome):
             world.violate(Rule.LIVENESS, f"the job ended as {outcome}: {self._state()}")
+        self._check_rows()
+        self.user.check_end(outcome)
+        check_files(world, self.disk, JOB, kept=self._kept(), given=self.user.given, strays=self._strays())
+
+    def _check_rows(self) -> None:
+        scenario, workload = self._scenario, self._scenario.workload
+        stop = self.user.stopped
+        savepoint = stop.savepoint if stop is not None else None
+        inputs, complete, rule = self.external.inputs, self._outcome is JobState.FINISHED, Rule.EXACTLY_ONCE
+        if stop is not None and savepoint is not None:
+            rule = Rule.STOPPED
+            if workload.shape.has_windows and stop.wish is Wish.STOP:
+                # Which windows were still open is known to nobody outside; but none that was shown may lack a record.
+                complete = False
+            else:
+                inputs = read_before(decode_metadata(savepoint.path, self.disk.files[savepoint.path]), inputs)
+        elif self.user.may_have_stopped:
+            complete = False
+        # Every further attempt reads again what came behind the barriers that it starts from.
+        repeats = scenario.settings.checkpoint.mode is Mode.AT_LEAST_ONCE and self.messages.attempts > 1
+        drained = [r.checkpoint for r in self.ledger.records.values() if r.kind is SnapshotKind.TERMINATE]
+        standard = Standard(
+            complete=complete,
+            repeats=repeats,
+            in_parts=any(savepoint is None or checkpoint != savepoint.checkpoint for checkpoint in drained),
+            rule=Rule.AT_LEAST_ONCE if repeats and rule is Rule.EXACTLY_ONCE else rule,
+        )
         committed = list(self.external.committed.values())
-        expected = expected_rows(workload, self.external.inputs)
-        check_output(world, committed, expected, complete=outcome is JobState.FINISHED)
-        check_order(world, committed, workload)
-        check_files(world, self.disk, JOB, kept=self._kept(), strays=self._strays())
+        expected = expected_rows(workload, inputs, parallelism=scenario.settings.parallelism)
+        check_output(self.world, shown_by(committed), expected, standard, windows=workload.shape.has_windows)
+        check_order(self.world, committed, workload)
 
     def _strays(self) -> list[str]:
-        """What slots of a driver that had died wrote, perhaps after the job had ended: nobody could tell them."""
+        """What slots of a driver that had died wrote, perhaps after the job had ended, and what it had begun for a user
+        who never got an answer: nobody could tell them."""
         old = [str(slot) for slot in self.host.started if slot.incarnation < self.masters.first_incarnation]
-        return [path for path, writer in self.disk.writers.items() if writer in old]
+        written = [path for path, writer in self.disk.writers.items() if writer in old]
+        return written + [path for path in self.disk.files if self.user.may_have_begun(path)]
 
     def _is_legal(self, outcome: JobState | None) -> bool:
         if outcome is JobState.CANCELLED:
-            return self._scenario.cancel_at_ms is not None
+            wishes = [request.wish for request in self._scenario.requests]
+            return self._scenario.cancel_at_ms is not None or Wish.CANCEL in wishes
         if outcome is JobState.FAILED:
             # A job whose slots keep dying before it ever ran gives up: it is its environment that is wrong.
             lost = self.host.losses + self.network.cuts

@@ -186,6 +186,8 @@ class Actor:
         self.turns = 0
         self.unsynced: list[Callable[[], None]] = []
         """Undoes what the piece of work under way has done to the storage, one entry per step."""
+        self.spent_us = 0
+        """How much of its processor's time the turn under way has taken so far."""
         self._port_calls = 0
         self._idle_turns = 0
         self._paused_until_us = 0
@@ -220,6 +222,11 @@ class Actor:
     def pause(self, for_us: int) -> None:
         """Get no processor for a while, like a process that was sent SIGSTOP."""
         self._paused_until_us = max(self._paused_until_us, self.world.now_us + for_us)
+
+    def spend(self, time_us: int) -> None:
+        """Work for so long: the turn under way lasts longer, and the next one comes later."""
+        self.spent_us += time_us
+        self.pause(self.spent_us)
 
     def when_awake(self, action: Callable[[], None]) -> None:
         """Do `action` here and at once, or as soon as the pause is over, or never if the actor is dead by then."""
@@ -258,6 +265,7 @@ class Actor:
             return
         self._next_turn_us = None
         self.turns += 1
+        self.spent_us = 0
         now, calls_before = self.now(), self._port_calls
         world.trace("turn", self.name)
         try:

@@ -67,7 +67,7 @@ class FileCompletedStore:
         entries: list[CompletedEntry] = []
         for path in self._store.list_files(folder):
             checkpoint = _number(folder, path)
-            entries.append(CompletedEntry(checkpoint, _decode(path, checkpoint, self._store.read(path))))
+            entries.append(CompletedEntry(checkpoint, decode_pointer(path, checkpoint, self._store.read(path))))
         return entries
 
     def remove(self, checkpoint: CheckpointId) -> None:
@@ -116,7 +116,8 @@ def _encode(checkpoint: CheckpointId, data: bytes) -> bytes:
     return _HEADER.pack(_MAGIC, _VERSION, checkpoint, len(data), _checksum(checkpoint, data)) + data
 
 
-def _decode(path: str, checkpoint: CheckpointId, content: bytes) -> bytes:
+def decode_pointer(path: str, checkpoint: CheckpointId, content: bytes) -> bytes:
+    """The data of the pointer at `path`. Raises `CorruptFile` if it is cut, changed, foreign or newer."""
     hint = f"restore it from a copy; or delete it to give up checkpoint {checkpoint}, if an older one will do"
     if len(content) < _HEADER.size:
         raise CorruptFile(f"{path} is cut: {len(content)} bytes are not even its header", hint=hint)

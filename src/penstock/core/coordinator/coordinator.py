@@ -236,6 +236,12 @@ class CheckpointCoordinator:
         return self._lifecycle.archive.retained
 
     @property
+    def failed_savepoints(self) -> tuple[str, ...]:
+        """The folders of savepoints that did not complete, when none is under way. They have been deleted; but a task
+        that was given up may not know that, and write there again."""
+        return self._lifecycle.archive.failed_savepoints
+
+    @property
     def next_id(self) -> CheckpointId:
         """The id of the next checkpoint."""
         return self._lifecycle.next_id
@@ -405,7 +411,7 @@ class CheckpointCoordinator:
 
     def _look_at_requests(self, now: Instant) -> None:
         """Start what may start."""
-        if self._settings.after_tasks_finish and self._board.awaits_last_checkpoint:
+        if self._board.awaits_last_checkpoint:
             self._final.arm(now)
         if self._may_take_final and self._final.is_due(now):
             self._submit(Request(kind=SnapshotKind.CHECKPOINT, submitted=now, final=True), now)

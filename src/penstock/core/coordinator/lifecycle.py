@@ -179,6 +179,7 @@ class Lifecycle:
             full=kind is not SnapshotKind.CHECKPOINT,
             target=request.target,
             canonical=request.canonical,
+            final=request.final,
         )
 
     def handle_master(self, event: MasterEvent, now: Instant) -> None:
@@ -298,6 +299,8 @@ class Lifecycle:
             self.effects += self.archive.answered(event.checkpoint, event.location)
         else:
             self.stories.tell(event.checkpoint, now, f"located at {event.location}")
+            if pending.kind.is_savepoint:
+                self.archive.locate_savepoint(event.checkpoint, event.location)
             self._triggering.locate(pending, event.location)
             self._after_step(pending, now)
 
@@ -398,7 +401,10 @@ class Lifecycle:
             )
             self.effects.append(SendToTask(task=task, message=message))
         ends_all = pending.kind.is_synchronous
-        self._board.let_go(t for t, s in pending.states.items() if ends_all or (s is not None and s.finished))
+        ends_finished = self._settings.after_tasks_finish or pending.options.final
+        self._board.let_go(
+            t for t, s in pending.states.items() if ends_all or (ends_finished and s is not None and s.finished)
+        )
         self.effects += [TellCheckpointComplete(operator=o, checkpoint=checkpoint) for o in self.gateways.operators]
 
     def _abort(

@@ -11,13 +11,14 @@ from penstock.api.steps import (
     ReadStep,
     SelectStep,
     Step,
+    UnionStep,
     WatermarkStep,
     WhereStep,
     WindowStep,
     WriteStep,
 )
 from penstock.runtime.operators.base import Operator
-from penstock.runtime.operators.columns import SelectOperator, WhereOperator
+from penstock.runtime.operators.columns import SelectOperator, UnionOperator, WhereOperator
 from penstock.runtime.operators.functions import MapBatchesOperator, MapOperator
 from penstock.runtime.operators.sink import SinkOperator
 from penstock.runtime.operators.source import SourceOperator
@@ -40,6 +41,8 @@ def build_operator(step: Step) -> Operator:
             return MapBatchesOperator(step)
         case MapStep():
             return MapOperator(step)
+        case UnionStep():
+            return UnionOperator(step)
         case CombineStep():
             return CombineOperator(step)
         case WindowStep():
