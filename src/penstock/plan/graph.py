@@ -8,35 +8,12 @@ opaque here: the runtime knows how to build an operator from one.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from enum import Enum
 from typing import Any
 
 from penstock.core.errors import InvariantError
+from penstock.core.graph import Partitioning as Partitioning
 from penstock.core.ids import OperatorId, TaskId, VertexId
 from penstock.plan.key_groups import default_max_parallelism
-
-
-class Partitioning(Enum):
-    """How an upstream subtask chooses the downstream subtask of a record."""
-
-    FORWARD = "forward"
-    """Subtask i to subtask i; both sides have the same parallelism."""
-    HASH = "hash"
-    """By key group of the key columns."""
-    REBALANCE = "rebalance"
-    """Batch by batch, in turn."""
-    BROADCAST = "broadcast"
-    """To every subtask."""
-
-    @property
-    def all_to_all(self) -> bool:
-        """Whether every upstream subtask has a channel to every downstream subtask."""
-        return self is not Partitioning.FORWARD
-
-    @property
-    def spreads_records(self) -> bool:
-        """Whether each record goes to one of several subtasks: only such channels can replay what was in flight."""
-        return self in (Partitioning.HASH, Partitioning.REBALANCE)
 
 
 @dataclass(frozen=True, kw_only=True)

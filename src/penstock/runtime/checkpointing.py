@@ -41,11 +41,9 @@ from penstock.core.coordinator.events import (
     PointerStored,
 )
 from penstock.core.errors import InvariantError, StorageError
-from penstock.core.graph import CheckpointEdge, CheckpointGraph, CheckpointVertex
 from penstock.core.ids import JobId, TaskId
 from penstock.core.messages import ToSlot
 from penstock.core.recovery import layout
-from penstock.plan.graph import Plan
 from penstock.ports import Background, Outcome, Store
 from penstock.storage.completed import FileCompletedStore, checkpoint_ids
 from penstock.storage.metadata import encode_metadata
@@ -237,23 +235,3 @@ class CheckpointEffects:
         except StorageError as error:
             return str(error)
         return None
-
-
-def checkpoint_graph(plan: Plan) -> CheckpointGraph:
-    """What the coordinator must know about a plan."""
-    return CheckpointGraph(
-        vertices=tuple(
-            CheckpointVertex(
-                vertex=v.vertex,
-                parallelism=v.parallelism,
-                operators=tuple(o.operator for o in v.operators),
-                is_source=v.is_source,
-            )
-            for v in plan.vertices
-        ),
-        edges=tuple(
-            CheckpointEdge(upstream=e.upstream, downstream=e.downstream, all_to_all=e.partitioning.all_to_all)
-            for e in plan.edges
-        ),
-        max_parallelism=plan.max_parallelism,
-    )

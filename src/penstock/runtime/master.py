@@ -87,9 +87,10 @@ from penstock.core.recovery.assign import assign, encode_restore
 from penstock.core.recovery.metadata import CompletedCheckpoint
 from penstock.core.recovery.tenure import Outcome as JobOutcome
 from penstock.core.recovery.tenure import Tenure
+from penstock.plan.checkpoint_graph import checkpoint_graph
 from penstock.plan.graph import Plan
 from penstock.ports import Background, Clock, Outcome, Slots, Store, Transport
-from penstock.runtime.checkpointing import CheckpointEffects, checkpoint_graph
+from penstock.runtime.checkpointing import CheckpointEffects
 from penstock.runtime.ending import Ending, Record
 from penstock.runtime.links import Links
 from penstock.runtime.views import FailureView, JobView, SlotView
@@ -465,7 +466,9 @@ class MasterDriver:
         def read() -> dict[TaskId, TaskRestore]:
             for checkpoint in doubtful:
                 records.remove(checkpoint)
-            return assign(decode_metadata(latest.path, store.read(latest.path)), graph) if latest is not None else {}
+            if latest is None:
+                return {}
+            return assign(decode_metadata(latest.path, store.read(latest.path)), graph).tasks
 
         def done(outcome: Outcome) -> None:
             if not self._is_deploying(effect.epoch):
