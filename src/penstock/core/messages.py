@@ -22,7 +22,8 @@ class Message(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
 class StateFile(msgspec.Struct, frozen=True, kw_only=True):
     """A durable piece of state. Small ones travel `inline`, others lie at `path` below the root of the store (in a
-    savepoint: below its own folder)."""
+    savepoint: below its own folder), or anywhere if it is a full path: a file of a snapshot that the job was started
+    from."""
 
     path: str | None
     size: int

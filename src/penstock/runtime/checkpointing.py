@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from functools import partial
 from typing import assert_never
 
 import msgspec
@@ -47,6 +48,7 @@ from penstock.core.recovery import layout
 from penstock.ports import Background, Outcome, Store
 from penstock.storage.completed import FileCompletedStore, checkpoint_ids
 from penstock.storage.metadata import encode_metadata
+from penstock.storage.places import delete_file, delete_folder
 
 IDS_TAKEN_AT_ONCE = 64
 """Ids are made durably taken in blocks, so that most checkpoints need not wait for it. Another driver begins behind the
@@ -201,9 +203,9 @@ class CheckpointEffects:
         def delete() -> str | None:
             error: str | None = None
             for path in effect.paths:
-                error = self._attempt(self._store.delete, path) or error
+                error = self._attempt(partial(delete_file, self._store), path) or error
             if effect.folder is not None:
-                error = self._attempt(self._delete_folder, effect.folder) or error
+                error = self._attempt(partial(delete_folder, self._store), effect.folder) or error
             return error
 
         def done(outcome: Outcome) -> None:
@@ -213,13 +215,6 @@ class CheckpointEffects:
             self._feed(FilesDeleted(cleaning=effect.cleaning, error=error))
 
         self._background.submit(delete, done)
-
-    def _delete_folder(self, folder: str) -> None:
-        if folder.startswith(f"{self._folder}/"):
-            self._store.delete_tree(folder)
-        else:
-            parent, _, name = folder.rpartition("/")
-            self._store.at(parent).delete_tree(name)
 
     def _forget(self, effect: ForgetPointers) -> None:
         def forget() -> None:

@@ -39,6 +39,12 @@ class Assignment(msgspec.Struct, frozen=True, kw_only=True):
     """Vertices that are deployed as finished."""
 
 
+NOTHING_RESTORED = Assignment(
+    tasks={}, matched=Matched(restored=(), fresh=(), left_over=(), dropped=()), flows=(), finished=()
+)
+"""Every task starts from the beginning."""
+
+
 def assign(metadata: CheckpointMetadata, graph: CheckpointGraph, rules: MatchingRules = NO_SURPRISES) -> Assignment:
     """Deal a snapshot out. Raises `UsageError` if it does not fit the graph."""
     matched = match(metadata, graph, rules)

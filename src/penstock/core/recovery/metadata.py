@@ -255,6 +255,11 @@ class CompletedCheckpoint(msgspec.Struct, frozen=True, kw_only=True):
     """For a snapshot that the job was started from: what becomes of operators that only one side has."""
 
     @property
+    def title(self) -> str:
+        """What to call it in a message."""
+        return f"{self.kind.value.lower()} {self.checkpoint}"
+
+    @property
     def can_be_built_on(self) -> bool:
         """Whether the next checkpoint may refer to its files: they must be the job's, and stay."""
         if self.claim is None:
