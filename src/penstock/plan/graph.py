@@ -7,7 +7,7 @@ opaque here: the runtime knows how to build an operator from one.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from penstock.core.errors import InvariantError
@@ -87,6 +87,19 @@ class Plan:
 
     def __post_init__(self) -> None:
         self._by_id.update({v.vertex: v for v in self.vertices})
+
+    def rescaled(self, parallelism: int) -> Plan:
+        """The same plan with another number of subtasks."""
+        return Plan(
+            vertices=tuple(replace(vertex, parallelism=parallelism) for vertex in self.vertices),
+            edges=self.edges,
+            parallelism=parallelism,
+            max_parallelism=self.max_parallelism,
+        )
+
+    def with_key_groups(self, groups: int) -> Plan:
+        """The same plan with another number of key groups."""
+        return Plan(vertices=self.vertices, edges=self.edges, parallelism=self.parallelism, max_parallelism=groups)
 
     def vertex(self, vertex: VertexId) -> Vertex:
         """The vertex of that id."""

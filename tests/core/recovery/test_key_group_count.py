@@ -8,8 +8,9 @@ from snapshot_rig import graph_of, operator, snapshot_of, vertex
 from penstock.core.errors import UsageError
 from penstock.core.ids import OperatorId
 from penstock.core.messages import OperatorState, StateFile
-from penstock.core.recovery.assign import assign
+from penstock.core.recovery.assign import assign, fitting_key_groups
 from penstock.core.recovery.key_group_count import key_group_count
+from penstock.core.recovery.metadata import MatchingRules
 
 
 def keyed(name: str, groups: int):
@@ -63,3 +64,9 @@ def test_a_snapshot_that_knows_no_operator_of_the_program_does_not_matter():
 def test_nothing_is_dealt_out_over_another_number_of_key_groups():
     with pytest.raises(UsageError, match="max_parallelism 42"):
         assign(snapshot_of(keyed("count", 42)), graph_of(vertex("count"), groups=20))
+
+
+def test_a_step_that_is_dropped_does_not_count():
+    metadata = snapshot_of(keyed("count", 42), keyed("top", 64))
+    graph = graph_of(vertex("count"), vertex("top"))
+    assert fitting_key_groups(metadata, graph, MatchingRules(drop=("top",)), given=None) == 42

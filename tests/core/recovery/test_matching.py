@@ -62,6 +62,11 @@ def test_a_step_can_be_dropped_by_name_and_the_others_must_still_fit():
     assert match(metadata, graph_of(vertex("read")), both).dropped == ("gone", "lost")
 
 
+def test_a_step_can_be_dropped_by_the_name_that_people_gave_it():
+    metadata = snapshot_of(operator("totals-3f2a", label=OperatorLabel(name="Totals!")))
+    assert match(metadata, graph_of(vertex("read")), MatchingRules(drop=("Totals!",))).dropped == ("totals-3f2a",)
+
+
 def test_a_step_of_the_program_whose_state_is_dropped_starts_afresh():
     rules = MatchingRules(drop=(OperatorId("read"),))
     assignment = assign(snapshot_of(operator("read")), graph_of(vertex("read")), rules)

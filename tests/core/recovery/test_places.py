@@ -36,8 +36,8 @@ def test_files_of_a_savepoint_lie_in_its_folder_wherever_that_is():
 
 
 def test_files_of_a_checkpoint_lie_in_its_folder_and_beside_it():
-    found = paths_after(SnapshotKind.CHECKPOINT, "/root/job/chk-7", "job/chk-7/a/b", "job/shared/c", "s3://b/x")
-    assert found == ["/root/job/chk-7/a/b", "/root/job/shared/c", "s3://b/x"]
+    found = paths_after(SnapshotKind.CHECKPOINT, "/data/job/chk-7", "job/chk-7/a/b", "job/shared/c", "s3://b/x")
+    assert found == ["/data/job/chk-7/a/b", "/data/job/shared/c", "s3://b/x"]
 
 
 def test_a_checkpoint_may_have_been_moved_and_renamed():

@@ -48,8 +48,8 @@ NOTHING_RESTORED = Assignment(
 def assign(metadata: CheckpointMetadata, graph: CheckpointGraph, rules: MatchingRules = NO_SURPRISES) -> Assignment:
     """Deal a snapshot out. Raises `UsageError` if it does not fit the graph."""
     matched = match(metadata, graph, rules)
-    known = {operator: metadata.operators[operator] for operator in matched.restored}
-    kept = msgspec.structs.replace(metadata, operators=known)
+    kept = _restored_part(metadata, matched)
+    known = kept.operators
     key_group_count(kept, graph, given=graph.max_parallelism)
     check_finished(kept, graph)
     finished = finished_vertices(kept, graph)
@@ -59,16 +59,30 @@ def assign(metadata: CheckpointMetadata, graph: CheckpointGraph, rules: Matching
             restores.update(dict.fromkeys(vertex.tasks, TaskRestore(finished=True)))
         else:
             restores.update(_deal_vertex(vertex, known, _fed_tasks(vertex, graph, restores)))
-    flows = flows_of(metadata, graph, _unwanted(metadata, graph, rules))
+    flows = flows_of(metadata, graph, _unwanted(metadata, graph, matched, rules))
     add_in_flight(restores, flows, graph)
     return Assignment(tasks=restores, matched=matched, flows=flows, finished=finished)
 
 
-def _unwanted(metadata: CheckpointMetadata, graph: CheckpointGraph, rules: MatchingRules) -> tuple[OperatorId, ...]:
+def fitting_key_groups(
+    metadata: CheckpointMetadata, graph: CheckpointGraph, rules: MatchingRules, *, given: int | None
+) -> int:
+    """How many key groups the graph must have for `assign`; `given` is what the user asked for. Raises `UsageError`."""
+    return key_group_count(_restored_part(metadata, match(metadata, graph, rules)), graph, given=given)
+
+
+def _restored_part(metadata: CheckpointMetadata, matched: Matched) -> CheckpointMetadata:
+    operators = {operator: metadata.operators[operator] for operator in matched.restored}
+    return msgspec.structs.replace(metadata, operators=operators)
+
+
+def _unwanted(
+    metadata: CheckpointMetadata, graph: CheckpointGraph, matched: Matched, rules: MatchingRules
+) -> tuple[OperatorId, ...]:
     """Operators whose in-flight input may go nowhere: the program does not have them, and the user knows."""
     wanted = {operator for vertex in graph.vertices for operator in vertex.operators}
     gone = (operator for operator in metadata.operators if operator not in wanted)
-    return tuple(o for o in gone if rules.unmatched is Unmatched.IGNORE or o in rules.drop)
+    return tuple(o for o in gone if rules.unmatched is Unmatched.IGNORE or o in matched.dropped)
 
 
 def _fed_tasks(

@@ -42,31 +42,29 @@ def match(metadata: CheckpointMetadata, graph: CheckpointGraph, rules: MatchingR
     """Put the two sides together. Raises `UsageError` for state that nobody wants, if the rules say so, and for an
     operator that is to be dropped and does not exist."""
     labels = {o: v.labels.get(o, OperatorLabel()) for v in graph.vertices for o in v.operators}
-    _check_drops(metadata, rules.drop)
-    wanted = {o: s for o, s in metadata.operators.items() if o not in rules.drop}
+    dropped = _dropped(metadata, rules.drop)
+    wanted = {o: s for o, s in metadata.operators.items() if o not in dropped}
     left_over = tuple(o for o in wanted if o not in labels and _has_state(metadata, o))
     fresh = tuple(o for o in labels if o not in wanted)
     if left_over and rules.unmatched is Unmatched.REFUSE:
         raise _unwanted(metadata, left_over, {o: labels[o] for o in fresh})
-    return Matched(
-        restored=tuple(o for o in labels if o in wanted),
-        fresh=fresh,
-        left_over=left_over,
-        dropped=tuple(o for o in metadata.operators if o in rules.drop),
-    )
+    return Matched(restored=tuple(o for o in labels if o in wanted), fresh=fresh, left_over=left_over, dropped=dropped)
 
 
 def _has_state(metadata: CheckpointMetadata, operator: OperatorId) -> bool:
     return metadata.operators[operator].has_state or operator in metadata.coordinators
 
 
-def _check_drops(metadata: CheckpointMetadata, drop: tuple[OperatorId, ...]) -> None:
-    unknown = [operator for operator in drop if operator not in metadata.operators]
+def _dropped(metadata: CheckpointMetadata, drop: tuple[str, ...]) -> tuple[OperatorId, ...]:
+    """The operators that are meant, by their ids or by the names of their steps."""
+    known = metadata.operators
+    unknown = [given for given in drop if given not in known and all(s.label.name != given for s in known.values())]
     if unknown:
         raise UsageError(
             f"the state of {', '.join(unknown)} is to be dropped, and {metadata.title} has no such step",
-            hint=f"it has {', '.join(metadata.operators)}",
+            hint=f"it has {', '.join(known)}",
         )
+    return tuple(o for o, snapshot in known.items() if o in drop or snapshot.label.name in drop)
 
 
 def _unwanted(

@@ -70,8 +70,9 @@ class MatchingRules(msgspec.Struct, frozen=True, kw_only=True):
     """What the user wants of operators that only one side has."""
 
     unmatched: Unmatched = Unmatched.REFUSE
-    drop: tuple[OperatorId, ...] = ()
-    """Operators of the snapshot whose state is not used, also if the program has them: those start afresh."""
+    drop: tuple[str, ...] = ()
+    """Operators of the snapshot, by id or by the name of the step, whose state is not used, also if the program has
+    them: those start afresh."""
 
 
 NO_SURPRISES = MatchingRules()
