@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from penstock.api.checkpointing import Checkpointing
     from penstock.api.connector import End, Pause, Sink, SinkWriter, Source, SourceReader, WriterContext
     from penstock.api.restarts import exponential_delay, failure_rate, fixed_delay, no_restart
+    from penstock.api.restoring import Restore, restore
     from penstock.api.stream import KeyedStream, Stream, WindowedStream
     from penstock.api.windows import tumbling
     from penstock.connectors import nexmark
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
         UserCodeError,
     )
     from penstock.core.job.events import JobState
+    from penstock.core.recovery.plan import RestorePlan
     from penstock.runtime.views import JobView
     from penstock.settings import NetworkSettings, SlotSettings
     from penstock.spark.environment import Environment
@@ -45,6 +47,7 @@ _HOMES = {
     "penstock.api.checkpointing": ("Checkpointing",),
     "penstock.api.connector": ("End", "Pause", "Sink", "SinkWriter", "Source", "SourceReader", "WriterContext"),
     "penstock.api.restarts": ("exponential_delay", "failure_rate", "fixed_delay", "no_restart"),
+    "penstock.api.restoring": ("Restore", "restore"),
     "penstock.api.stream": ("KeyedStream", "Stream", "WindowedStream"),
     "penstock.api.windows": ("tumbling",),
     "penstock.connectors": ("nexmark",),
@@ -65,6 +68,7 @@ _HOMES = {
         "UserCodeError",
     ),
     "penstock.core.job.events": ("JobState",),
+    "penstock.core.recovery.plan": ("RestorePlan",),
     "penstock.runtime.views": ("JobView",),
     "penstock.settings": ("NetworkSettings", "SlotSettings"),
     "penstock.spark.environment": ("Environment",),
@@ -104,6 +108,8 @@ __all__ = [
     "NetworkSettings",
     "Pause",
     "PeerError",
+    "Restore",
+    "RestorePlan",
     "SettingsError",
     "Sink",
     "SinkWriter",
@@ -128,6 +134,7 @@ __all__ = [
     "nexmark",
     "no_restart",
     "parquet",
+    "restore",
     "sum",
     "tumbling",
 ]

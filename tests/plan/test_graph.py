@@ -187,3 +187,12 @@ def test_any_program_becomes_chains_in_order_and_one_edge_per_input_between_them
     for edge in plan.edges:
         alone = consumers.count(last_of[edge.upstream]) == 1 and len(plan.inputs_of(edge.downstream)) == 1
         assert not (alone and edge.partitioning is FORWARD)
+
+
+def test_a_plan_can_be_rescaled_and_the_one_before_stays_as_it_is():
+    nodes = (Node(number=0, operator=OperatorId("a"), name="a", step=None, is_source=True),)
+    plan = build_plan(nodes, parallelism=2, max_parallelism=None)
+    more = plan.rescaled(5).with_key_groups(64)
+    assert (more.parallelism, more.max_parallelism, len(more.tasks)) == (5, 64, 5)
+    assert (plan.parallelism, plan.max_parallelism, len(plan.tasks)) == (2, 128, 2)
+    assert plan.vertex(VertexId("a")).parallelism == 2

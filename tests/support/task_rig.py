@@ -17,7 +17,7 @@ from penstock.core.messages import OperatorState
 from penstock.core.task.checkpoints import TaskCheckpoints
 from penstock.plan.graph import Edge, Partitioning, build_plan
 from penstock.ports import Outcome
-from penstock.runtime.chain import OperatorChain
+from penstock.runtime.chain import FinishedChain, OperatorChain
 from penstock.runtime.channels import ChannelKey, InputChannel, InputGate, Subpartition
 from penstock.runtime.operators.base import Operator, OperatorContext
 from penstock.runtime.operators.source import SourceOperator
@@ -181,10 +181,39 @@ class ScriptSource(Source):
         return ScriptReader(self.script)
 
 
-class Rig:
-    """A task with `channels` inputs, or with a scripted source, and one output channel."""
+class Saved:
+    """Stands for the reader of saved channels: gives what the test says was in flight, by upstream subtask."""
 
-    def __init__(self, *, channels=2, script=None, granted=WINDOW, output_bytes=10_000, **checkpointing):
+    def __init__(self, inputs, dealt):
+        self.inputs = inputs
+        self.dealt = dealt
+
+    def read(self, states):
+        inputs, self.inputs = self.inputs, {}
+        return {ChannelKey(0, upstream, 0): batches for upstream, batches in inputs.items()}
+
+    def read_dealt(self, task, dealt):
+        return {ChannelKey(0, upstream, 0): batches for upstream, batches in self.dealt.items()}
+
+
+class Rig:
+    """A task with `channels` inputs, or with a scripted source, and one output channel.
+
+    With `restore` it starts from there; `inputs` and `dealt` are what was in flight, by upstream subtask.
+    """
+
+    def __init__(
+        self,
+        *,
+        channels=2,
+        script=None,
+        granted=WINDOW,
+        output_bytes=10_000,
+        restore=None,
+        inputs=None,
+        dealt=None,
+        **checkpointing,
+    ):
         self.story = []
         self.out = []
         self.grants = []
@@ -205,7 +234,9 @@ class Rig:
         )
         self.task = Task(
             TASK,
-            chain=OperatorChain(operators, [self._context(f"operator {i}") for i in range(len(operators))]),
+            chain=FinishedChain()
+            if restore is not None and restore.finished
+            else OperatorChain(operators, [self._context(f"operator {i}") for i in range(len(operators))]),
             gate=InputGate(
                 [
                     InputChannel(ChannelKey(0, i, 0), window_bytes=WINDOW, grant=self._note_grant)
@@ -217,6 +248,8 @@ class Rig:
             checkpoints=TaskCheckpoints(restored=None, max_concurrent=1),
             host=self.host,
         )
+        if restore is not None:
+            self.task.load(restore, Saved(inputs or {}, dealt or {}))
         self.task.open()
         self.story.clear()
         if granted:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from functools import partial
 from typing import assert_never
 
 import msgspec
@@ -41,14 +42,13 @@ from penstock.core.coordinator.events import (
     PointerStored,
 )
 from penstock.core.errors import InvariantError, StorageError
-from penstock.core.graph import CheckpointEdge, CheckpointGraph, CheckpointVertex
 from penstock.core.ids import JobId, TaskId
 from penstock.core.messages import ToSlot
 from penstock.core.recovery import layout
-from penstock.plan.graph import Plan
 from penstock.ports import Background, Outcome, Store
 from penstock.storage.completed import FileCompletedStore, checkpoint_ids
 from penstock.storage.metadata import encode_metadata
+from penstock.storage.places import delete_file, delete_folder
 
 IDS_TAKEN_AT_ONCE = 64
 """Ids are made durably taken in blocks, so that most checkpoints need not wait for it. Another driver begins behind the
@@ -204,9 +204,9 @@ class CheckpointEffects:
             error: str | None = None
             store = self._store if effect.root is None else self._store.at(effect.root)
             for path in effect.paths:
-                error = self._attempt(store.delete, path) or error
+                error = self._attempt(partial(delete_file, store), path) or error
             if effect.folder is not None:
-                error = self._attempt(self.delete_folder, effect.folder) or error
+                error = self._attempt(partial(delete_folder, self._store), effect.folder) or error
             return error
 
         def done(outcome: Outcome) -> None:
@@ -216,14 +216,6 @@ class CheckpointEffects:
             self._feed(FilesDeleted(cleaning=effect.cleaning, error=error))
 
         self._background.submit(delete, done)
-
-    def delete_folder(self, folder: str) -> None:
-        """Remove the folder of a checkpoint or savepoint with all that is in it. Blocks."""
-        if folder.startswith(f"{self._folder}/"):
-            self._store.delete_tree(folder)
-        else:
-            parent, _, name = folder.rpartition("/")
-            self._store.at(parent).delete_tree(name)
 
     def _forget(self, effect: ForgetPointers) -> None:
         def forget() -> None:
@@ -239,23 +231,3 @@ class CheckpointEffects:
         except StorageError as error:
             return str(error)
         return None
-
-
-def checkpoint_graph(plan: Plan) -> CheckpointGraph:
-    """What the coordinator must know about a plan."""
-    return CheckpointGraph(
-        vertices=tuple(
-            CheckpointVertex(
-                vertex=v.vertex,
-                parallelism=v.parallelism,
-                operators=tuple(o.operator for o in v.operators),
-                is_source=v.is_source,
-            )
-            for v in plan.vertices
-        ),
-        edges=tuple(
-            CheckpointEdge(upstream=e.upstream, downstream=e.downstream, all_to_all=e.partitioning.all_to_all)
-            for e in plan.edges
-        ),
-        max_parallelism=plan.max_parallelism,
-    )

@@ -21,6 +21,7 @@ from penstock.core.recovery import layout
 from penstock.core.recovery.tenure import Outcome as JobOutcome
 from penstock.plan.graph import Plan
 from penstock.ports import Background, Outcome, Store
+from penstock.storage.places import delete_folder
 from penstock.storage.tenure import record_outcome
 
 RECORD_TRIES = 40
@@ -108,13 +109,9 @@ class Ending:
             works = [partial(step.sink.end, self._job) for step in steps if isinstance(step, WriteStep)]
             works.append(self._delete_all)
         # A slot that was given up may have written there since they were deleted.
-        works += [partial(self._delete_folder, folder) for folder in failed_savepoints]
+        works += [partial(delete_folder, self._store, folder) for folder in failed_savepoints]
         self._steps += [_Step("cleaning up", work, CLEAN_TRIES, lambda _worked: None) for work in works]
         self._steps.append(_Step("cleaning up", lambda: None, 1, lambda _worked: done()))
-
-    def _delete_folder(self, folder: str) -> None:
-        parent, _, name = folder.rpartition("/")
-        self._store.at(parent).delete_tree(name)
 
     def _sweep(self, retained: tuple[CheckpointId, ...]) -> None:
         """Delete what slots wrote for checkpoints that had ended, when nobody could hear of it any more."""
@@ -122,7 +119,8 @@ class Ending:
         numbers = {path: layout.number_of(pointers, path) for path in store.list_files(pointers)}
         kept = {*retained}
         for path, number in numbers.items():
-            if self.record is Record.DURABLE and number not in kept:
+            if self.record is Record.DURABLE:
+                # The outcome says what is kept. Another driver may have died before it had dropped its records.
                 store.delete(path)
             elif number is not None:
                 # In the store although storing it seemed to fail: what it refers to stays too.

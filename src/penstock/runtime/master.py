@@ -77,25 +77,26 @@ from penstock.core.messages import (
     Run,
     TaskFailed,
     TaskFinished,
-    TaskRestore,
     ToMaster,
     ToSlot,
 )
 from penstock.core.reasons import CheckpointFailure
 from penstock.core.recovery import layout
-from penstock.core.recovery.assign import assign, encode_restore
+from penstock.core.recovery.assign import NOTHING_RESTORED, Assignment, assign, encode_restore
+from penstock.core.recovery.finished import with_more_data
 from penstock.core.recovery.metadata import CompletedCheckpoint
 from penstock.core.recovery.tenure import Outcome as JobOutcome
 from penstock.core.recovery.tenure import Tenure
+from penstock.plan.checkpoint_graph import checkpoint_graph
 from penstock.plan.graph import Plan
 from penstock.ports import Background, Clock, Outcome, Slots, Store, Transport
-from penstock.runtime.checkpointing import CheckpointEffects, checkpoint_graph
+from penstock.runtime.checkpointing import CheckpointEffects
 from penstock.runtime.ending import Ending, Record
 from penstock.runtime.links import Links
 from penstock.runtime.views import FailureView, JobView, SlotView
 from penstock.settings import JobSettings
 from penstock.storage.completed import FileCompletedStore
-from penstock.storage.metadata import decode_metadata
+from penstock.storage.restoring import read_completed
 from penstock.wire.codec import decode_to_master, encode_message
 from penstock.wire.frames import Kind, Packet
 
@@ -142,8 +143,10 @@ class MasterDriver:
         ports: MasterPorts,
         draws: tuple[float, ...],
         tenure: Tenure | None = None,
+        started_from: CompletedCheckpoint | None = None,
     ) -> None:
-        """`tenure` is what the driver found when it took the job over; None for a job that ends with its driver."""
+        """`tenure` is what the driver found when it took the job over; None for a job that ends with its driver.
+        `started_from` is the snapshot that a new job begins with; one that was taken over has it on its record."""
         self.outcome: JobState | None = None
         self.cause: FailureCause | None = None
         self._job = job
@@ -158,9 +161,8 @@ class MasterDriver:
         self._is_lasting = tenure is not None
         found = tenure if tenure is not None else Tenure()
         self._lifecycle = _make_lifecycle(plan, settings, found, draws)
-        self._coordinator = CheckpointCoordinator(
-            job, settings.checkpoint, self._graph, found.next_id, completed=found.completed
-        )
+        completed = found.completed or (() if started_from is None else (started_from,))
+        self._coordinator = CheckpointCoordinator(job, settings.checkpoint, self._graph, found.next_id, completed)
         self._checkpointing = CheckpointEffects(
             job=job,
             store=ports.store,
@@ -455,22 +457,19 @@ class MasterDriver:
         if not self._is_deploying(effect.epoch):
             return
         self._restored = latest = self._coordinator.latest
-        self._feed_coordinator(AttemptStarted(epoch=effect.epoch, restored=latest))
         doubtful = self._coordinator.doubtful
         if latest is None and not doubtful:
-            self._deploy(effect, {})
+            self._deploy(effect, NOTHING_RESTORED)
             return
-        root, graph = _state_root(latest) if latest is not None else None, self._graph
-        store = self._ports.store if root is None else self._ports.store.at(root)
-        records = FileCompletedStore(self._ports.store, self._folder)
+        store, graph, records = self._ports.store, self._graph, FileCompletedStore(self._ports.store, self._folder)
 
-        def read() -> dict[TaskId, TaskRestore]:
+        def read() -> Assignment:
             for checkpoint in doubtful:
                 records.remove(checkpoint)
             if latest is None:
-                return {}
-            path = latest.path if root is None else layout.METADATA_NAME
-            return assign(decode_metadata(latest.path, store.read(path)), graph)
+                return NOTHING_RESTORED
+            metadata = read_completed(store, latest)
+            return assign(metadata if latest.claim is None else with_more_data(metadata), graph, latest.rules)
 
         def done(outcome: Outcome) -> None:
             if not self._is_deploying(effect.epoch):
@@ -478,7 +477,7 @@ class MasterDriver:
             if outcome.error is not None:
                 what = "doubtful records could not be withdrawn"
                 if latest is not None:
-                    what = f"checkpoint {latest.checkpoint} could not be restored"
+                    what = f"{latest.title} could not be restored"
                 self._fail_attempt(f"{what}: {outcome.error}", None)
                 return
             self._deploy(effect, outcome.value)
@@ -489,7 +488,11 @@ class MasterDriver:
         """Whether that attempt still waits to be deployed: it may have failed, or the job been cancelled, meanwhile."""
         return self._lifecycle.epoch == epoch and self._lifecycle.state is JobState.DEPLOYING
 
-    def _deploy(self, effect: DeployTasks, restores: dict[TaskId, TaskRestore]) -> None:
+    def _deploy(self, effect: DeployTasks, assignment: Assignment) -> None:
+        self._feed_coordinator(
+            AttemptStarted(epoch=effect.epoch, restored=self._restored, finished_vertices=assignment.finished)
+        )
+        restores = assignment.tasks
         peers = tuple(
             PeerAddress(slot=s, host=known.host, ipc_address=known.ipc_address, tcp_address=known.tcp_address)
             for s, known in ((slot, self._slots[slot]) for slot in effect.slots)
@@ -507,7 +510,6 @@ class MasterDriver:
                     restored_checkpoint=self._restored.checkpoint if self._restored is not None else None,
                     restore={str(t): encode_restore(restores[t]) for t in tasks if t in restores},
                     first_checkpoint=self._coordinator.next_id,
-                    state_root=_state_root(self._restored) if self._restored is not None else None,
                 ),
             )
 
@@ -553,9 +555,9 @@ class MasterDriver:
         if self._tenure is not None and self._tenure.outcome is not None:
             retained = self._tenure.outcome.retained
         elif ended.outcome is not JobState.FINISHED:
-            # A job that has finished retains at most the savepoint that it was stopped with, which needs nothing of
-            # the job's.
-            retained = tuple(c.checkpoint for c in self._coordinator.retained)
+            # A job that has finished retains at most the savepoint that it was stopped with, and the snapshot that a
+            # job was started from lies elsewhere: neither needs anything of the job's.
+            retained = tuple(c.checkpoint for c in self._coordinator.retained if c.claim is None)
         self._ending.clean_up(retained, self._coordinator.failed_savepoints, lambda: self._finish(ended))
 
     def _end_again(self, outcome: JobOutcome) -> None:
@@ -583,11 +585,6 @@ def _make_lifecycle(plan: Plan, settings: JobSettings, found: Tenure, draws: tup
         ran_before=bool(found.completed),
         draws=draws,
     )
-
-
-def _state_root(completed: CompletedCheckpoint) -> str | None:
-    """Where the paths of its files begin; None: in the checkpoint directory."""
-    return completed.location if completed.kind.is_savepoint else None
 
 
 def _due(deadline: Instant | None, now: Instant) -> bool:

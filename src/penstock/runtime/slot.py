@@ -50,7 +50,7 @@ from penstock.ports import Background, Clock, Outcome, Store, Transport
 from penstock.runtime.chain import describe_failure
 from penstock.runtime.channels import ChannelKey, Item
 from penstock.runtime.deployment import Deployment, build_task, edge_schemas
-from penstock.runtime.inflight import ChannelFiles, InFlight, read_channels
+from penstock.runtime.inflight import ChannelFiles, ChannelReader, InFlight
 from penstock.runtime.links import Links
 from penstock.runtime.operators.base import StateWriter
 from penstock.runtime.task import Task
@@ -413,18 +413,17 @@ class SlotDriver:
         try:
             self._connect(message.peers)
             restores = {task: _restore_of(message, task) for task in message.tasks}
-            self._build(message, restores)
+            plan = self._build(message, restores)
         except Exception as error:  # noqa: BLE001  # a peer out of reach, a program that cannot be unpickled or built
             self._deploy_failed(message, error)
             return
         tasks = list(self._tasks.values())
         epoch = message.epoch
-
-        reader, codecs = self._reader_for(message), self._codecs
+        channels = ChannelReader(plan, SnapshotReader(self._ports.store), self._codecs)
 
         def load() -> None:
             for task in tasks:
-                task.load(restores[task.task], lambda states: read_channels(states, reader, codecs))
+                task.load(restores[task.task], channels)
 
         def loaded(outcome: Outcome) -> None:
             if self._epoch != epoch or not self._tasks:
@@ -439,10 +438,6 @@ class SlotDriver:
 
         self._ports.background.submit(load, loaded)
 
-    def _reader_for(self, message: Deploy) -> SnapshotReader:
-        store, root = self._ports.store, message.state_root
-        return SnapshotReader(store if root is None else store.at(root))
-
     def _new_channel_files(self) -> ChannelFiles:
         return ChannelFiles(
             store=self._ports.store,
@@ -452,7 +447,7 @@ class SlotDriver:
             inline_threshold=self._settings.checkpoint.inline_threshold_bytes,
         )
 
-    def _build(self, message: Deploy, restores: dict[TaskId, TaskRestore]) -> None:
+    def _build(self, message: Deploy, restores: dict[TaskId, TaskRestore]) -> Plan:
         plan: Plan = cloudpickle.loads(message.plan)
         self._plan = plan
         self._codecs = {number: BatchCodec(schema) for number, schema in edge_schemas(plan).items()}
@@ -464,7 +459,7 @@ class SlotDriver:
             settings=self._settings,
             restored=message.restored_checkpoint,
             host=self,
-            reader=self._reader_for(message),
+            reader=SnapshotReader(self._ports.store),
             deliver=self._deliver,
             grant=self._grant,
         )
@@ -473,6 +468,7 @@ class SlotDriver:
             self._tasks[task] = built
             self._readers.update(dict.fromkeys((channel.key for channel in built.gate.channels), built))
             self._writers.update(dict.fromkeys(built.outputs.channels, built))
+        return plan
 
     def _deploy_failed(self, message: Deploy, error: BaseException) -> None:
         operator, line, text, user_code = describe_failure(error, vertex="deployment")

@@ -84,6 +84,7 @@ class Ledger:
         if checkpoint is not None:
             self._world.note("disk", f"checkpoint {checkpoint} was not durable after all")
             self.durable.pop(checkpoint, None)
+            self.records.pop(checkpoint, None)
 
 
 class MessageChecker:
@@ -96,6 +97,8 @@ class MessageChecker:
         self._newest = CheckpointId(0)
         self._newest_epoch = 0
         self._announced = CheckpointId(0)
+        self.relied_on: dict[CheckpointId, None] = {}
+        """Checkpoints that tasks were told to be complete, or began from."""
         self.epoch = 0
         """The highest one that was deployed."""
         self.attempts = 0
@@ -136,6 +139,7 @@ class MessageChecker:
                             Rule.EARLY_COMMIT, f"checkpoint {checkpoint} was announced before it was durable"
                         )
                     self._announced = max(self._announced, checkpoint)
+                    self.relied_on[checkpoint] = None
                 case _:
                     pass
 
@@ -143,6 +147,8 @@ class MessageChecker:
         self.epoch = epoch
         self.attempts += 1
         self.restores += restored is not None
+        if restored is not None:
+            self.relied_on[restored] = None
         if (restored or 0) < self._announced:
             self._world.violate(
                 Rule.NEWEST, f"epoch {epoch} began from checkpoint {restored}, {self._announced} had been announced"

@@ -24,8 +24,6 @@ class Standard:
     """None may be missing."""
     repeats: bool = False
     """Records may count more than once."""
-    in_parts: bool = False
-    """A window may be shown in several parts, because event time was driven to its end while records were left."""
     rule: Rule = Rule.EXACTLY_ONCE
     """What is broken if they are not as they should be."""
 
@@ -49,7 +47,7 @@ def check_output(
     windows: bool,
 ) -> None:
     """Compare the visible rows of every sink with what they must be."""
-    compare = _check_windows if windows and (standard.repeats or standard.in_parts) else _check_rows
+    compare = _check_windows if windows and standard.repeats else _check_rows
     for target in dict.fromkeys((*expected, *shown)):
         compare(world, target, shown.get(target, Counter()), expected.get(target, Counter()), standard)
 
@@ -76,14 +74,13 @@ def _check_windows(world: World, target: str, actual: Counter[Row], expected: Co
     wrong = [
         f"{place}: {found[place]} instead of {wanted.get(place, (0, 0))}"
         for place in found
-        if not _is_possible(found[place], wanted.get(place), standard)
+        if place not in wanted or found[place][1] > wanted[place][1]
     ]
     if wrong:
         world.violate(standard.rule, f"{len(wrong)} windows in {target} are wrong, such as {sorted(wrong)[0]}")
-    if standard.repeats and not standard.in_parts:
-        early = [row for row in actual if row[:3] in wanted and row[3] < wanted[row[0], row[1], row[2]][0]]
-        if early:
-            world.violate(standard.rule, f"{len(early)} windows in {target} closed early, such as {sorted(early)[0]}")
+    early = [row for row in actual if row[:3] in wanted and row[3] < wanted[row[0], row[1], row[2]][0]]
+    if early:
+        world.violate(standard.rule, f"{len(early)} windows in {target} closed early, such as {sorted(early)[0]}")
     missing = [
         place
         for place, (count, top) in wanted.items()
@@ -91,12 +88,6 @@ def _check_windows(world: World, target: str, actual: Counter[Row], expected: Co
     ]
     if missing and standard.complete:
         world.violate(standard.rule, f"{len(missing)} windows in {target} lack records, such as {sorted(missing)[0]}")
-
-
-def _is_possible(found: tuple[int, int], wanted: tuple[int, int] | None, standard: Standard) -> bool:
-    if wanted is None:
-        return False
-    return found[1] <= wanted[1] and (standard.repeats or found[0] <= wanted[0])
 
 
 def _by_window(rows: Counter[Row]) -> dict[Place, tuple[int, int]]:

@@ -274,9 +274,12 @@ class Simulation:
         stop = self.user.stopped
         savepoint = stop.savepoint if stop is not None else None
         inputs, complete, rule = self.external.inputs, self._outcome is JobState.FINISHED, Rule.EXACTLY_ONCE
-        if stop is not None and savepoint is not None:
+        # A job that fails after it was drained restarts from there, and ends again.
+        drained = [r for r in self.ledger.records.values() if r.kind is SnapshotKind.TERMINATE]
+        savepoint = next((r for r in drained if r.checkpoint in self.messages.relied_on), savepoint)
+        if savepoint is not None:
             rule = Rule.STOPPED
-            if workload.shape.has_windows and stop.wish is Wish.STOP:
+            if workload.shape.has_windows and savepoint.kind is SnapshotKind.SUSPEND:
                 # Which windows were still open is known to nobody outside; but none that was shown may lack a record.
                 complete = False
             else:
@@ -285,11 +288,9 @@ class Simulation:
             complete = False
         # Every further attempt reads again what came behind the barriers that it starts from.
         repeats = scenario.settings.checkpoint.mode is Mode.AT_LEAST_ONCE and self.messages.attempts > 1
-        drained = [r.checkpoint for r in self.ledger.records.values() if r.kind is SnapshotKind.TERMINATE]
         standard = Standard(
             complete=complete,
             repeats=repeats,
-            in_parts=any(savepoint is None or checkpoint != savepoint.checkpoint for checkpoint in drained),
             rule=Rule.AT_LEAST_ONCE if repeats and rule is Rule.EXACTLY_ONCE else rule,
         )
         committed = list(self.external.committed.values())

@@ -87,9 +87,10 @@ class Archive:
         return tuple(c.checkpoint for c in self._doubtful)
 
     def kept_after(self, status: JobEnd) -> tuple[CheckpointId, ...]:
-        """Those that would outlive a job that ends like this now."""
+        """Those that the job took and that would outlive it, if it ended like this now."""
         everything = (*self._retained.all, *self._doubtful)
-        return tuple(sorted(c.checkpoint for c in everything if not _discards(c.discard, status)))
+        own = [c for c in everything if c.claim is None]
+        return tuple(sorted(c.checkpoint for c in own if not _discards(c.discard, status)))
 
     @property
     def is_storing(self) -> bool:

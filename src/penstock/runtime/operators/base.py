@@ -76,6 +76,8 @@ class OperatorContext:
     reader: StateReader
     fail: Callable[[BaseException], None]
     """Fail the task because of something that happened in the background."""
+    rescaled: bool = False
+    """Whether `restored` was taken with another parallelism, and dealt out anew."""
 
 
 class Operator(ABC):

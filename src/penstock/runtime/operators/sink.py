@@ -73,7 +73,10 @@ class SinkOperator(Operator):
         committables = [_decode(part)[1] for part in parts]
         if committables:
             self._sink.commit(committables)
-        self._sink.clean(_writer_context(context), committables)
+        # At another parallelism a transaction that this subtask of then prepared may be another one's to commit, and
+        # that one may not have come to it yet.
+        if not context.rescaled:
+            self._sink.clean(_writer_context(context), committables)
 
     def open(self, context: OperatorContext, output: Output) -> None:
         """Open a writer with its first transaction."""
