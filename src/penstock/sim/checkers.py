@@ -161,15 +161,17 @@ class CommitChecker:
         self._world.violate(Rule.FENCING, f"{transaction.name} was to be committed, but a later attempt has dropped it")
 
 
-def check_files(world: World, disk: Disk, job: JobId, *, kept: Sequence[CheckpointId], given: Iterable[str]) -> None:
-    """Nothing may be left but the checkpoints that are `kept`, which must be whole, and the files that were `given` to
-    the user. Cleaning is best effort: where the storage failed, something may be left."""
+def check_files(
+    world: World, disk: Disk, job: JobId, *, kept: Sequence[CheckpointId], given: Iterable[str], keeps_ids: bool
+) -> None:
+    """Nothing may be left but the checkpoints that are `kept`, which must be whole, the files that were `given` to the
+    user, and, if it `keeps_ids`, the counter of ids. Cleaning is best effort: where the storage failed, something may be
+    left."""
     folder = layout.job_folder(job)
     allowed: dict[str, None] = dict.fromkeys(given)
     for checkpoint in kept:
         allowed |= dict.fromkeys(_files_of(world, disk, folder, checkpoint))
-    if kept or given:
-        # Whoever takes the job up again must not give away the ids of what it kept.
+    if keeps_ids:
         counters = layout.counter_folder(folder)
         allowed |= {path: None for path in disk.files if layout.number_of(counters, path) is not None}
     excused = _excused(disk, folder)
