@@ -55,7 +55,7 @@ def test_a_driver_may_die_at_any_call(make: Any, call: str):
     deaths = [CrashInCall(at_ms=150, slot=None, call=call, calls=n, notice=Notice.TOLD) for n in (1, 2, 5)]
     results = [run_scenario(world) for death in deaths for world in lasting(make, 1, death, loses_unsynced=True)]
     assert broken_rules(results) == []
-    assert sum(result.takeovers for result in results) >= 2 or call == "read"
+    assert any(result.takeovers for result in results) or call == "read"
 
 
 def test_a_driver_may_die_at_any_moment_of_the_end(make: Any):

@@ -191,31 +191,24 @@ class CommitChecker:
 
 
 def check_files(
-    world: World,
-    disk: Disk,
-    job: JobId,
-    *,
-    kept: Sequence[CheckpointId],
-    given: Iterable[str],
-    strays: Sequence[str] = (),
+    world: World, disk: Disk, job: JobId, *, kept: Sequence[CheckpointId], allowed: Iterable[str], keeps_ids: bool
 ) -> None:
-    """Nothing may be left but the checkpoints that are `kept`, which must be whole, the files that were `given` to the
-    user, and `strays`, which nobody could clean up. Cleaning is best effort: where the storage failed, something may be
+    """Nothing may be left but the checkpoints that are `kept`, which must be whole, other files that are `allowed` and,
+    if it `keeps_ids`, the counters. Cleaning is best effort: where the storage failed, something may be
     left."""
     folder = layout.job_folder(job)
-    allowed: dict[str, None] = dict.fromkeys((*given, *strays))
+    expected: dict[str, None] = dict.fromkeys(allowed)
     for checkpoint in kept:
-        allowed |= dict.fromkeys(_files_of(world, disk, folder, checkpoint))
-    if kept or given:
-        # Whoever takes the job up again must not give away the ids of what it kept.
+        expected |= dict.fromkeys(_files_of(world, disk, folder, checkpoint))
+    if keeps_ids:
         for counters in (layout.counter_folder(folder), layout.drivers_folder(folder)):
-            allowed |= {path: None for path in disk.files if layout.number_of(counters, path) is not None}
-    allowed[layout.outcome_file(folder)] = None
+            expected |= {path: None for path in disk.files if layout.number_of(counters, path) is not None}
+    expected[layout.outcome_file(folder)] = None
     excused = _excused(disk, folder)
     orphans = [
         path
         for path in disk.files
-        if path not in allowed and not any(path == place or is_below(path, place) for place in excused)
+        if path not in expected and not any(path == place or is_below(path, place) for place in excused)
     ]
     if orphans:
         world.violate(Rule.NO_ORPHANS, f"{len(orphans)} files are left over: {', '.join(orphans[:5])}")

@@ -60,6 +60,10 @@ class Result:
     attempts: int
     restores: int
     """How many attempts began from a checkpoint."""
+    granted: tuple[Wish, ...]
+    """What the user asked for and got."""
+    refused: tuple[Wish, ...]
+    """What the user asked for and did not get."""
     virtual_ms: int
     digest: str
     """Of everything that happened, in order. The same seed gives the same digest."""
@@ -187,6 +191,8 @@ class Simulation:
             checkpoints=len(self.ledger.durable),
             attempts=self.messages.attempts,
             restores=self.messages.restores,
+            granted=tuple(asked.wish for asked in self.user.asked if asked.is_granted),
+            refused=tuple(asked.wish for asked in self.user.asked if not asked.is_granted),
             virtual_ms=self.world.now_ms,
             digest=self.world.digest,
             header=tuple(self._scenario.header()),
@@ -267,7 +273,13 @@ class Simulation:
             world.violate(Rule.LIVENESS, f"the job ended as {outcome}: {self._state()}")
         self._check_rows()
         self.user.check_end(outcome)
-        check_files(world, self.disk, JOB, kept=self._kept(), given=self.user.given, strays=self._strays())
+        kept = self._kept()
+        # Whoever takes the job up again must not give away the ids of what it kept, or of a savepoint that it was to be
+        # stopped with.
+        stopped = any(record.kind.is_synchronous for record in self.ledger.records.values())
+        keeps_ids = bool(kept) or (stopped and outcome is not JobState.FINISHED)
+        allowed = [*self.user.given, *self._strays()]
+        check_files(world, self.disk, JOB, kept=kept, allowed=allowed, keeps_ids=keeps_ids)
 
     def _check_rows(self) -> None:
         scenario, workload = self._scenario, self._scenario.workload

@@ -94,7 +94,7 @@ def draw_scenario(seed: int, random: Random) -> Scenario:
     """The scenario of a seed."""
     shape = random.choice(tuple(Shape))
     # The more vertices, the more channels a slot more brings: those shapes have fewer of them, most of the time.
-    parallelism = random.choice((1, 2, 2, 2, 2, 3, 3, 4) if shape in VERTICES else (1, 2, 2, 2, 3, 3, 4, 6))
+    parallelism = random.choice((1, 2, 2, 2, 2, 3, 3, 4) if shape in VERTICES else (1, 2, 2, 2, 3, 3, 4, 5, 6))
     duration_ms = random.choice((300, 300, 600, 600, 2_000))
     # Slots take their time to come up, and the job to restart.
     safety_ms = duration_ms + 600
@@ -128,11 +128,13 @@ def draw_scenario(seed: int, random: Random) -> Scenario:
 
 
 def _possible(checkpoint: CheckpointSettings, workload: Workload, work_us: tuple[int, int]) -> CheckpointSettings:
-    """With a time-out in which a slot can write the snapshots of all its tasks, however many checkpoints are under way:
-    a job whose storage is always too slow for it need not come to its end."""
+    """With a time-out in which a slot can write the snapshots of all its tasks, however many checkpoints are under way,
+    and a barrier gets through the queues before a slow step: a job that is always too slow need not come to its end."""
     tasks = VERTICES.get(workload.shape, 2) + workload.sources - 1
-    needed_ms = 2 * tasks * work_us[1] * checkpoint.max_concurrent // 1_000
-    return checkpoint if checkpoint.timeout_ms >= 3 * needed_ms else replace(checkpoint, timeout_ms=10_000)
+    writing_us = 2 * tasks * work_us[1] * checkpoint.max_concurrent
+    waiting_us = 4 * workload.slow_us * workload.splits * workload.sources
+    possible = checkpoint.timeout_ms * 1_000 >= 3 * (writing_us + waiting_us)
+    return checkpoint if possible else replace(checkpoint, timeout_ms=10_000)
 
 
 def _draw_other_rows(random: Random, workload: Workload) -> tuple[int, ...]:

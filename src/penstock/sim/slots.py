@@ -67,7 +67,7 @@ class SlotHost:
         """Every slot that ever came up."""
         self.crashes = 0
         self.losses = 0
-        """Slots that died, did not come up or were stopped."""
+        """Slots that died, did not come up, were stopped or gave up."""
         self.notice = Notice.TOLD
         """How the next crash is made known."""
         self.wake_master: Callable[[], None] = lambda: None
@@ -144,6 +144,7 @@ class SlotHost:
         actor = self.living.pop(slot)
         driver.close()
         actor.die()
+        self.losses += driver.error is not None
         self._died(actor.name)
         self._world.note(actor.name, "left" if driver.error is None else f"left: {driver.error.splitlines()[0]}")
         self._tell_later(slot, driver.error)

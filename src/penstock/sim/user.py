@@ -108,6 +108,11 @@ class Asked:
     """The files of the savepoint that was promised, as they were then."""
 
     @property
+    def is_granted(self) -> bool:
+        """Whether the first answer says that it was done."""
+        return bool(self.answers) and isinstance(self.answers[0], CompletedCheckpoint)
+
+    @property
     def savepoint(self) -> CompletedCheckpoint | None:
         """What was promised; None if nothing was."""
         answer = self.answers[0] if self.answers else None

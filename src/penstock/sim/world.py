@@ -191,6 +191,7 @@ class Actor:
         self._port_calls = 0
         self._idle_turns = 0
         self._paused_until_us = 0
+        self._busy_until_us = 0
         self._next_turn_us: int | None = None
         self._clock_ahead_us = 0
         self._clock_shown = Instant(0)
@@ -224,9 +225,9 @@ class Actor:
         self._paused_until_us = max(self._paused_until_us, self.world.now_us + for_us)
 
     def spend(self, time_us: int) -> None:
-        """Work for so long: the turn under way lasts longer, and the next one comes later."""
+        """Work for so long: the turn under way lasts longer, and the next one comes later. Background work goes on."""
         self.spent_us += time_us
-        self.pause(self.spent_us)
+        self._busy_until_us = self.world.now_us + self.spent_us
 
     def when_awake(self, action: Callable[[], None]) -> None:
         """Do `action` here and at once, or as soon as the pause is over, or never if the actor is dead by then."""
@@ -256,7 +257,11 @@ class Actor:
             self.world.at(time_us, lambda: self._turn_if_due(time_us))
 
     def _turn_if_due(self, time_us: int) -> None:
-        if self._next_turn_us == time_us:
+        if self._next_turn_us != time_us:
+            return
+        if self.world.now_us < self._busy_until_us:
+            self.world.at(self._busy_until_us, lambda: self._turn_if_due(time_us))
+        else:
             self.when_awake(self._take_turn)
 
     def _take_turn(self) -> None:
