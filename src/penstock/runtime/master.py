@@ -184,6 +184,7 @@ class MasterDriver:
         self._ending = Ending(job=job, plan=plan, store=ports.store, background=ports.background)
         self._job_ending: JobEnding | None = None
         self._shut_down: JobEnd | None = None
+        self._stopped_by: AnswerRequest | None = None
         self._job_ended: JobEnded | None = None
         self._cleaning = False
         self._answers: dict[RequestId, Answer] = {}
@@ -223,7 +224,12 @@ class MasterDriver:
         )
 
     def _answer(self, effect: AnswerRequest) -> None:
-        self._answers[effect.request](effect.result)
+        result = effect.result
+        if self._is_lasting and isinstance(result, CompletedCheckpoint) and result.kind.is_synchronous:
+            # Nobody is told that the job has stopped before a driver that takes it over would know.
+            self._stopped_by = effect
+            return
+        self._answers[effect.request](result)
 
     def turn(self, now: Instant) -> Instant | None:
         """Take what has arrived and do what follows; when to be called again at the latest."""
@@ -332,7 +338,9 @@ class MasterDriver:
             case DataEnded():
                 self._feed_coordinator(TaskDataEnded(task=message.task, epoch=message.epoch))
             case TaskFinished():
-                self._feed_coordinator(TaskEnded(task=message.task, epoch=message.epoch))
+                # A job that was cancelled has not stopped, even if its last task then ends by itself.
+                if self._job_ending is None:
+                    self._feed_coordinator(TaskEnded(task=message.task, epoch=message.epoch))
                 self._feed_job(TaskDone(task=message.task, epoch=message.epoch))
             case Acknowledge():
                 self._feed_coordinator(Acknowledged(message=message))
@@ -540,6 +548,8 @@ class MasterDriver:
             elif self._ending.record is not Record.DURABLE:
                 return
         self._shut_down = status
+        if self._stopped_by is not None:
+            self._answers[self._stopped_by.request](self._stopped_by.result)
         self._feed_coordinator(ShutDown(status=status))
 
     def _try_to_end(self) -> None:
