@@ -165,8 +165,8 @@ def check_files(
     world: World, disk: Disk, job: JobId, *, kept: Sequence[CheckpointId], given: Iterable[str], keeps_ids: bool
 ) -> None:
     """Nothing may be left but the checkpoints that are `kept`, which must be whole, the files that were `given` to the
-    user, and, if it `keeps_ids`, the counter of ids. Cleaning is best effort: where the storage failed, something may be
-    left."""
+    user, and the counter of ids if the job `keeps_ids`. Cleaning is best effort: where the storage failed, something
+    may be left."""
     folder = layout.job_folder(job)
     allowed: dict[str, None] = dict.fromkeys(given)
     for checkpoint in kept:
