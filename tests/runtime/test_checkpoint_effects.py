@@ -96,6 +96,9 @@ class StoreAt:
     def write(self, path, data):
         self._store.write(f"{self._root}/{path}", data)
 
+    def delete(self, path):
+        self._store.delete(f"{self._root}/{path}")
+
     def delete_tree(self, prefix):
         self._store.delete_tree(f"{self._root}/{prefix}")
 
@@ -313,6 +316,12 @@ def test_files_and_folder_are_deleted(rig):
     effect = DeleteFiles(cleaning=4, paths=("job/shared/a",), folder="job/chk-1")
     assert rig.perform(effect) == [FilesDeleted(cleaning=4)]
     assert rig.store.files.keys() == {"job/shared/b", "job/chk-10/x"}
+
+
+def test_files_of_a_savepoint_are_deleted_in_its_own_folder(rig):
+    fill(rig, "window-0-0", "save/1/window-0-0", "save/1/window-1-0")
+    assert rig.perform(DeleteFiles(cleaning=4, paths=("window-0-0",), root="save/1")) == [FilesDeleted(cleaning=4)]
+    assert rig.store.files.keys() == {"window-0-0", "save/1/window-1-0"}
 
 
 def test_deleting_goes_on_after_an_error_and_tells_of_it(rig):

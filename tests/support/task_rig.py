@@ -122,6 +122,7 @@ class Host:
         self.background = Later()
         self.time = Instant(0)
         self.states = {}
+        self.discarded_from = []
 
     def now(self):
         return self.time
@@ -135,8 +136,9 @@ class Host:
     def save_no_channels(self, task, checkpoint):
         pass
 
-    def discard(self, state):
+    def discard(self, state, target=None):
         self.story.append(("discard", state.operators[0].broadcast["sum"] if state else None))
+        self.discarded_from.append(target)
 
     def acknowledge(self, task, effect):
         self.states[effect.checkpoint] = effect.state

@@ -194,8 +194,7 @@ def check_files(
     world: World, disk: Disk, job: JobId, *, kept: Sequence[CheckpointId], allowed: Iterable[str], keeps_ids: bool
 ) -> None:
     """Nothing may be left but the checkpoints that are `kept`, which must be whole, other files that are `allowed` and,
-    if it `keeps_ids`, the counters. Cleaning is best effort: where the storage failed, something may be
-    left."""
+    if it `keeps_ids`, the counters. Cleaning is best effort: where the storage failed, something may be left."""
     folder = layout.job_folder(job)
     expected: dict[str, None] = dict.fromkeys(allowed)
     for checkpoint in kept:

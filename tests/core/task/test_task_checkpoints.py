@@ -226,6 +226,12 @@ def test_a_failed_write_declines():
     assert feed(machine, written(1)) == [DiscardSnapshot(checkpoint=c(1), state=STATE)]
 
 
+def test_what_was_written_for_an_aborted_savepoint_lies_in_its_own_folder():
+    machine = task()
+    feed(machine, due(1, savepoint=True, target="save/1"), abort(1))
+    assert feed(machine, written(1)) == [DiscardSnapshot(checkpoint=c(1), state=STATE, target="save/1")]
+
+
 def test_a_failed_write_of_an_aborted_checkpoint_is_no_news():
     machine = task()
     feed(machine, due(1), abort(1))
