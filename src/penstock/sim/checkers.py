@@ -93,8 +93,11 @@ class MessageChecker:
         self.restores = 0
         """How many attempts began from a checkpoint."""
         self.ever_ran = False
+        self.on_run: Callable[[], None] = lambda: None
+        """Called when an attempt begins to run."""
         self.on_failure: Callable[[], None] = lambda: None
         """Called when an attempt is given up."""
+        self._run_epoch = 0
         self._cancelled_epoch = 0
 
     def __call__(self, sender: str, _receiver: str, frames: list[bytes]) -> None:
@@ -111,8 +114,11 @@ class MessageChecker:
                     if epoch > self.attempts:
                         self.attempts = epoch
                         self.restores += restored is not None
-                case Run():
+                case Run(epoch=epoch):
                     self.ever_ran = True
+                    if epoch > self._run_epoch:
+                        self._run_epoch = epoch
+                        self.on_run()
                 case CancelTasks(epoch=epoch):
                     if epoch > self._cancelled_epoch:
                         self._cancelled_epoch = epoch

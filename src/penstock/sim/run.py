@@ -132,6 +132,7 @@ class Simulation:
         CommitChecker(self.world, self.ledger, self.messages, self.external)
         self._parts = parts
         self.user = User(self.world, disk=self.disk, ledger=self.ledger)
+        self.messages.on_run = lambda: self.user.happened(Moment.RUN)
         self.messages.on_failure = lambda: self.user.happened(Moment.FAILURE)
         self.master = self._build_master()
 
