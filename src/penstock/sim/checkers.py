@@ -108,8 +108,11 @@ class MessageChecker:
         """Called when a slot is told to leave for good."""
         self.ever_ran = False
         """Whether the newest driver knows that the job can run."""
+        self.on_run: Callable[[], None] = lambda: None
+        """Called when an attempt begins to run."""
         self.on_failure: Callable[[], None] = lambda: None
         """Called when an attempt is given up."""
+        self._run_epoch = 0
         self._cancelled_epoch = 0
 
     def __call__(self, sender: str, _receiver: str, frames: list[bytes]) -> None:
@@ -125,8 +128,11 @@ class MessageChecker:
                 case Deploy(epoch=epoch, restored_checkpoint=restored):
                     if epoch > self.epoch:
                         self._began(epoch, restored)
-                case Run():
+                case Run(epoch=epoch):
                     self.ever_ran = True
+                    if epoch > self._run_epoch:
+                        self._run_epoch = epoch
+                        self.on_run()
                 case Leave():
                     self.on_ending()
                 case CancelTasks(epoch=epoch):

@@ -145,6 +145,7 @@ class Simulation:
             lasting=scenario.lasting,
         )
         self.user = User(self.world, disk=self.disk, ledger=self.ledger, masters=self.masters)
+        self.messages.on_run = lambda: self.user.happened(Moment.RUN)
         self.messages.on_failure = lambda: self.user.happened(Moment.FAILURE)
 
     def run(self) -> None:

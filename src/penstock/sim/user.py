@@ -43,6 +43,8 @@ class Moment(Enum):
 
     THEN = "then"
     """At its time."""
+    RUN = "run"
+    """When the next attempt has been told to run."""
     CHECKPOINT = "checkpoint"
     """When the next checkpoint has become durable, and nobody knows of it yet."""
     FAILURE = "failure"
@@ -82,13 +84,13 @@ def draw_requests(random: Random, *, duration_ms: int) -> tuple[UserRequest, ...
 
 
 def _draw_request(random: Random, wish: Wish, duration_ms: int) -> UserRequest:
-    moment = random.choice((Moment.THEN, Moment.THEN, Moment.CHECKPOINT, Moment.FAILURE))
-    early = random.random() < 0.1
+    moment = random.choice((Moment.THEN, Moment.RUN, Moment.RUN, Moment.RUN, Moment.CHECKPOINT, Moment.FAILURE))
+    delays = (random.randint(0, 20), random.randint(0, 300), random.randint(0, duration_ms))
     return UserRequest(
-        at_ms=0 if early else random.randint(0, duration_ms),
+        at_ms=0 if random.random() < 0.3 else random.randint(0, duration_ms),
         wish=wish,
         moment=moment,
-        delay_ms=0 if moment is Moment.THEN else random.choice((0, random.randint(0, 20), random.randint(0, 300))),
+        delay_ms=0 if moment is Moment.THEN else random.choice(delays),
     )
 
 
@@ -127,7 +129,7 @@ class User:
         self._disk = disk
         self._ledger = ledger
         self._masters = masters
-        self._waiting: dict[Moment, list[UserRequest]] = {Moment.CHECKPOINT: [], Moment.FAILURE: []}
+        self._waiting: dict[Moment, list[UserRequest]] = {moment: [] for moment in Moment}
         self.asked: list[Asked] = []
 
     def schedule(self, requests: tuple[UserRequest, ...]) -> None:
