@@ -28,18 +28,18 @@ class ThreadSlots:
         self._job = job
         self._ended: deque[SlotEnded] = deque()
         self._threads: list[threading.Thread] = []
-        self.killed: dict[int, threading.Event] = {}
+        self.killed: dict[SlotId, threading.Event] = {}
         self.started: list[SlotId] = []
 
     def start(self, slot: SlotId) -> None:
         self.started.append(slot)
-        self.killed[slot.number] = threading.Event()
-        thread = threading.Thread(target=self._run, args=(slot, self.killed[slot.number]), daemon=True)
+        self.killed[slot] = threading.Event()
+        thread = threading.Thread(target=self._run, args=(slot, self.killed[slot]), daemon=True)
         self._threads.append(thread)
         thread.start()
 
     def stop(self, slot: SlotId) -> None:
-        self.killed[slot.number].set()
+        self.killed[slot].set()
 
     def ended(self) -> list[SlotEnded]:
         news = []
@@ -48,7 +48,9 @@ class ThreadSlots:
         return news
 
     def kill(self, number: int) -> None:
-        self.killed[number].set()
+        """The newest of that number."""
+        newest = [slot for slot in self.started if slot.number == number][-1]
+        self.killed[newest].set()
 
     def join(self) -> None:
         for thread in self._threads:

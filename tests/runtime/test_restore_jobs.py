@@ -298,6 +298,107 @@ def test_a_job_goes_back_to_the_savepoint_that_was_to_end_it_if_a_slot_dies_then
         assert rows_in(out) == EVERY_ROW
 
 
+# --- another parallelism while the job runs ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("unaligned", [True, False])
+def test_a_running_job_goes_from_two_to_three_to_one_to_four_slots_and_loses_and_repeats_nothing(
+    threaded_job, tmp_path, unaligned
+):
+    gate, out = tmp_path / "gate", tmp_path / "out"
+    job = threaded_job(plan_of(out, gate, 2), settings(2, unaligned=unaligned, retention=Retention.DELETE))
+    wanted, answers, in_flight = [3, 1, 4], [], []
+
+    def each_turn(running):
+        view = running.driver.view()
+        latest = view.checkpoints.latest_completed
+        if latest is not None and latest.totals.persisted_bytes:
+            in_flight.append(latest.checkpoint)
+        idle = len(answers) == 3 - len(wanted)
+        if wanted and idle and view.state is JobState.RUNNING and view.checkpoints.counts.completed:
+            running.driver.rescale(wanted.pop(0), lambda text: answers.append((text, len(running.driver.view().slots))))
+        if len(answers) == 3:
+            gate.touch()
+
+    assert job.run(each_turn) is JobState.FINISHED, job.driver.view().failures
+    assert answers == [(None, 3), (None, 1), (None, 4)]
+    assert bool(in_flight) is unaligned
+    assert job.driver.view().restarts == 0
+    assert rows_in(out) == EVERY_ROW
+    # Slot 0 was there all the time; 1 to 3 came, went and came again as others.
+    assert [(s.number, s.incarnation) for s in job.slots.started] == [
+        *[(0, 1), (1, 1), (2, 1)],
+        *[(1, 2), (2, 2), (3, 1)],
+    ]
+    assert job.store.list_files("") == []
+
+
+def test_a_rescale_that_cannot_be_done_says_why_and_the_job_goes_on(threaded_job, tmp_path):
+    gate, out = tmp_path / "gate", tmp_path / "out"
+    job = threaded_job(plan_of(out, gate, 2), settings(2))
+    answers: list[str | None] = []
+
+    def each_turn(running):
+        if not answers and running.driver.view().state is JobState.RUNNING:
+            for parallelism in (0, GROUPS + 1, 2):
+                running.driver.rescale(parallelism, answers.append)
+            running.driver.rescale(3, answers.append)
+            running.driver.rescale(1, answers.append)
+        if len(answers) == 5:
+            gate.touch()
+
+    assert job.run(each_turn) is JobState.FINISHED
+    assert answers == [
+        f"the parallelism must be from 1 to {GROUPS}, the job's max_parallelism",
+        f"the parallelism must be from 1 to {GROUPS}, the job's max_parallelism",
+        "the job has 2 slots already",
+        "the job is already being rescaled",
+        None,
+    ]
+    assert rows_in(out) == EVERY_ROW
+    late: list[str | None] = []
+    job.driver.rescale(2, late.append)
+    assert late == ["the job has ended"]
+
+
+def test_a_slot_that_dies_while_another_is_awaited_ends_the_rescale_and_is_replaced(threaded_job, tmp_path):
+    gate, out = tmp_path / "gate", tmp_path / "out"
+    job = threaded_job(plan_of(out, gate, 2), settings(2))
+    answers: list[str | None] = []
+
+    def each_turn(running):
+        view = running.driver.view()
+        if view.state is JobState.RUNNING and len(running.slots.started) == 2:
+            running.driver.rescale(3, answers.append)
+            running.slots.kill(1)
+        if answers:
+            gate.touch()
+
+    assert job.run(each_turn) is JobState.FINISHED, job.driver.view().failures
+    assert rows_in(out) == EVERY_ROW
+    # The death may be noticed before or after the change.
+    (answer,) = answers
+    if answer is not None:
+        assert "the attempt failed meanwhile" in answer
+        assert job.driver.view().restarts == 1
+        assert [(s.number, s.incarnation) for s in job.slots.started] == [(0, 1), (1, 1), (2, 1), (1, 2)]
+
+
+def test_a_job_that_is_being_stopped_is_not_rescaled(threaded_job, tmp_path):
+    gate, out = tmp_path / "gate", tmp_path / "out"
+    stops, answers = [], []
+    stop = stop_into(tmp_path / "saved", stops)
+    job = threaded_job(plan_of(out, gate, 2), settings(2))
+
+    def each_turn(running):
+        stop(running)
+        if stops and not answers:
+            running.driver.rescale(3, answers.append)
+
+    assert job.run(each_turn) is JobState.FINISHED
+    assert answers == ["the job is being stopped with a savepoint"]
+
+
 # --- the program has changed -----------------------------------------------------------------------------------------
 
 

@@ -53,8 +53,8 @@ class GatedBids(ps.Source):
         return GatedReader(self._inner.open(splits), self._gate)
 
 
-def hot_auctions(spark, tmp_path: Path, parallelism: int) -> ps.Environment:
-    checkpointing = ps.Checkpointing(interval="200ms", directory=tmp_path / "checkpoints")
+def hot_auctions(spark, tmp_path: Path, parallelism: int, **options) -> ps.Environment:
+    checkpointing = ps.Checkpointing(interval="200ms", directory=tmp_path / "checkpoints", **options)
     env = ps.Environment(spark, parallelism=parallelism, checkpointing=checkpointing)
     (
         env.read(GatedBids(tmp_path / "gate"), name="bids")
@@ -87,10 +87,42 @@ def test_a_job_that_was_stopped_goes_on_from_its_moved_savepoint_with_another_pa
     assert view.restored_checkpoint == plan.checkpoint
     assert not moved.exists()
 
+    assert committed(spark, tmp_path) == expected(spark)
+
+
+def expected(spark) -> list[tuple]:
     spark.sql(ps.nexmark.bids_sql(events=EVENTS, seed=5)).createOrReplaceTempView("bids_to_restore")
-    expected = spark.sql(
+    rows = spark.sql(
         "SELECT auction, window.start AS s, count(*) AS n, max(price) AS top FROM bids_to_restore "
         "GROUP BY auction, window(ts, '10 seconds')"
     ).collect()
-    out = spark.read.parquet(str(tmp_path / "out")).select("auction", "window_start", "n", "top").collect()
-    assert sorted(map(tuple, out)) == sorted(map(tuple, expected))
+    return sorted(tuple(row) for row in rows)
+
+
+def committed(spark, tmp_path: Path) -> list[tuple]:
+    frame = spark.read.parquet(str(tmp_path / "out")).select("auction", "window_start", "n", "top")
+    return sorted(tuple(row) for row in frame.collect())
+
+
+def test_a_running_job_is_rescaled_in_place_and_slots_that_stay_keep_their_processes(spark, tmp_path):
+    job = hot_auctions(spark, tmp_path, parallelism=2, unaligned=True).start("rescaled")
+    with pytest.raises(ps.UsageError, match="Spark has 4 cores"):
+        job.rescale(5)
+    while job.view().state is not ps.JobState.RUNNING:
+        assert not job.is_over, job.wait()
+        time.sleep(0.02)
+    pids: list[int | None] = []
+    for parallelism in (3, 1, 4):
+        job.rescale(parallelism, timeout=60)
+        while len(job.view().slots) != parallelism or any(slot.pid is None for slot in job.view().slots):
+            time.sleep(0.02)
+        pids.append(job.view().slots[0].pid)
+    with pytest.raises(ps.RescaleFailed, match="has 4 slots already"):
+        job.rescale(4)
+    (tmp_path / "gate").touch()
+    view = job.wait()
+    assert view.restarts == 0
+    assert len(set(pids)) == 1
+    assert committed(spark, tmp_path) == expected(spark)
+    with pytest.raises(ps.RescaleFailed, match="has ended"):
+        job.rescale(2)

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, assert_never
 
 import cloudpickle
@@ -24,7 +24,6 @@ from penstock.core.coordinator.events import (
     Declined,
     FailedOver,
     JobEnd,
-    RequestKind,
     ScheduleAllowed,
     ScheduleForbidden,
     ShutDown,
@@ -35,10 +34,12 @@ from penstock.core.coordinator.events import (
 )
 from penstock.core.effects import Ticked
 from penstock.core.errors import MalformedMessage
+from penstock.core.graph import CheckpointGraph
 from penstock.core.ids import CheckpointId, Epoch, Instant, JobId, RequestId, SlotId, TaskId
 from penstock.core.job.events import (
     AttemptEnded,
     AttemptFailed,
+    AttemptRescaled,
     CancelRequested,
     DeployTasks,
     FailureCause,
@@ -48,6 +49,8 @@ from penstock.core.job.events import (
     JobEvent,
     JobStarted,
     JobState,
+    RescaleGivenUp,
+    RescalePrepared,
     RunTasks,
     SlotCancelled,
     SlotGone,
@@ -82,8 +85,7 @@ from penstock.core.messages import (
 )
 from penstock.core.reasons import CheckpointFailure
 from penstock.core.recovery import layout
-from penstock.core.recovery.assign import NOTHING_RESTORED, Assignment, assign, encode_restore
-from penstock.core.recovery.finished import with_more_data
+from penstock.core.recovery.assign import NOTHING_RESTORED, Assignment, encode_restore
 from penstock.core.recovery.metadata import CompletedCheckpoint
 from penstock.core.recovery.tenure import Outcome as JobOutcome
 from penstock.core.recovery.tenure import Tenure
@@ -93,10 +95,11 @@ from penstock.ports import Background, Clock, Outcome, Slots, Store, Transport
 from penstock.runtime.checkpointing import CheckpointEffects
 from penstock.runtime.ending import Ending, Record
 from penstock.runtime.links import Links
-from penstock.runtime.views import FailureView, JobView, SlotView
+from penstock.runtime.requests import Answer, RescaleAnswer, RescaleRequests
+from penstock.runtime.requests import SnapshotRequest as SnapshotRequest
+from penstock.runtime.starting import restore_newest
+from penstock.runtime.views import FailureView, JobView, failure_view, slot_view
 from penstock.settings import JobSettings
-from penstock.storage.completed import FileCompletedStore
-from penstock.storage.restoring import read_completed
 from penstock.wire.codec import decode_to_master, encode_message
 from penstock.wire.frames import Kind, Packet
 
@@ -115,20 +118,6 @@ class MasterPorts:
     background: Background
     store: Store
     slots: Slots
-
-
-@dataclass(frozen=True, kw_only=True)
-class SnapshotRequest:
-    """What a user asks of a running job."""
-
-    kind: RequestKind
-    target: str | None = None
-    """Where a savepoint goes; None for checkpoints."""
-    drain: bool = False
-    """With a stop: event time goes to its end first."""
-
-
-Answer = Callable[[CompletedCheckpoint | RequestFailure], None]
 
 
 class MasterDriver:
@@ -188,6 +177,9 @@ class MasterDriver:
         self._job_ended: JobEnded | None = None
         self._cleaning = False
         self._answers: dict[RequestId, Answer] = {}
+        self._rescales = RescaleRequests(feed=self._feed_job, request=self.request)
+        self._rescaled_graph: CheckpointGraph | None = None
+        """Set while the coordinator does not know of it."""
         self._queue: deque[tuple[str, Any]] = deque()
         self._draining = False
         self._now = Instant(0)
@@ -222,6 +214,21 @@ class MasterDriver:
                 drain=request.drain,
             )
         )
+
+    def rescale(self, parallelism: int, answer: RescaleAnswer) -> None:
+        """Change the parallelism of the running job; `answer` is called once, from a turn. Belongs to the loop's
+        thread."""
+        refusal = None
+        if self.outcome is not None or self._job_ended is not None:
+            refusal = "the job has ended"
+        elif not 1 <= parallelism <= self._plan.max_parallelism:
+            refusal = f"the parallelism must be from 1 to {self._plan.max_parallelism}, the job's max_parallelism"
+        elif self._coordinator.is_stopping:
+            refusal = "the job is being stopped with a savepoint"
+        if refusal is not None:
+            answer(refusal)
+            return
+        self._rescales.ask(parallelism, self._plan.rescaled(parallelism).tasks, answer)
 
     def _answer(self, effect: AnswerRequest) -> None:
         result = effect.result
@@ -275,7 +282,7 @@ class MasterDriver:
             state=self.outcome or self._lifecycle.state,
             epoch=self._lifecycle.epoch,
             restarts=self._restarts,
-            slots=tuple(self._slot_view(slot) for slot in self._lifecycle.slots),
+            slots=tuple(slot_view(slot, self._slots.get(slot)) for slot in self._lifecycle.slots),
             rows_in=rows_in,
             rows_read=self._rows_before + rows_in,
             rows_out=sum(int(tasks[t]["rows_in"]) for t in ends if t in tasks),
@@ -285,15 +292,6 @@ class MasterDriver:
             checkpoints=self._coordinator.view(),
             failures=tuple(self._failures),
             tasks=tasks,
-        )
-
-    def _slot_view(self, slot: SlotId) -> SlotView:
-        known = self._slots.get(slot)
-        return SlotView(
-            number=slot.number,
-            incarnation=slot.incarnation,
-            host=known.host if known is not None else None,
-            pid=known.pid if known is not None else None,
         )
 
     # --- what slots say ------------------------------------------------------------------
@@ -366,10 +364,11 @@ class MasterDriver:
         self._links.send(str(slot), Kind.CONTROL, encode_message(message), epoch=NO_EPOCH)
 
     def _send_to_task(self, task: TaskId, message: ToSlot) -> None:
-        slot = self._lifecycle.slots[task.subtask]
-        # A slot that is being replaced has no task to hear it, and what is sent before it calls in would be lost.
-        if slot in self._slots:
-            self._send(slot, message)
+        slots = self._lifecycle.slots
+        # A slot that is being replaced, or is not needed any more, has no task to hear it, and what is sent before it
+        # calls in would be lost.
+        if task.subtask < len(slots) and slots[task.subtask] in self._slots:
+            self._send(slots[task.subtask], message)
 
     # --- the lifecycle -------------------------------------------------------------------
 
@@ -410,9 +409,16 @@ class MasterDriver:
                 self._run(effect)
             case AttemptEnded():
                 self._attempt_ended(effect)
+            case RescalePrepared():
+                self._rescales.prepared()
+            case RescaleGivenUp():
+                self._rescales.given_up(effect.text)
+            case AttemptRescaled():
+                self._attempt_rescaled(effect)
             case JobEnding():
                 log.info("job ending", extra={"job": self._job, "outcome": effect.outcome.value})
                 self._feed_coordinator(ScheduleForbidden())
+                self._rescales.given_up("the job ended before")
                 self._job_ending = effect
             case JobEnded():
                 self._job_ended = effect
@@ -426,23 +432,24 @@ class MasterDriver:
             self._feed_coordinator(TaskRunning(task=task, epoch=effect.epoch))
         self._feed_coordinator(ScheduleAllowed(draw=self._draws[effect.epoch % len(self._draws)]))
         log.info("job running", extra={"job": self._job, "epoch": effect.epoch})
+        self._rescales.running()
 
     def _attempt_ended(self, effect: AttemptEnded) -> None:
         cause = effect.cause
         log.warning("attempt failed", extra={"job": self._job, "epoch": effect.epoch, "cause": cause.text})
-        self._failures.append(
-            FailureView(
-                epoch=effect.epoch,
-                when=self._now,
-                text=cause.text,
-                operator=cause.operator,
-                subtask=cause.subtask,
-                traceback=cause.traceback,
-                user_code=cause.user_code,
-                restart_in_ms=effect.restart_in_ms,
-            )
-        )
+        self._failures.append(failure_view(effect, self._now))
         self._restarts += effect.restart_in_ms is not None
+        self._leave_attempt()
+
+    def _attempt_rescaled(self, effect: AttemptRescaled) -> None:
+        log.info("job rescaling", extra={"job": self._job, "epoch": effect.epoch, "slots": effect.slots})
+        self._leave_attempt()
+        self._rescales.changing()
+        self._plan = self._plan.rescaled(effect.slots)
+        self._pickled_plan = cloudpickle.dumps(self._plan)
+        self._graph = self._rescaled_graph = checkpoint_graph(self._plan)
+
+    def _leave_attempt(self) -> None:
         self._rows_before = self.view().rows_read
         self._metrics.clear()
         self._waiting_deploy = None
@@ -469,15 +476,7 @@ class MasterDriver:
         if latest is None and not doubtful:
             self._deploy(effect, NOTHING_RESTORED)
             return
-        store, graph, records = self._ports.store, self._graph, FileCompletedStore(self._ports.store, self._folder)
-
-        def read() -> Assignment:
-            for checkpoint in doubtful:
-                records.remove(checkpoint)
-            if latest is None:
-                return NOTHING_RESTORED
-            metadata = read_completed(store, latest)
-            return assign(metadata if latest.claim is None else with_more_data(metadata), graph, latest.rules)
+        read = partial(restore_newest, self._ports.store, self._folder, latest, doubtful, self._graph)
 
         def done(outcome: Outcome) -> None:
             if not self._is_deploying(effect.epoch):
@@ -498,9 +497,14 @@ class MasterDriver:
 
     def _deploy(self, effect: DeployTasks, assignment: Assignment) -> None:
         self._feed_coordinator(
-            AttemptStarted(epoch=effect.epoch, restored=self._restored, finished_vertices=assignment.finished)
+            AttemptStarted(
+                epoch=effect.epoch,
+                restored=self._restored,
+                finished_vertices=assignment.finished,
+                graph=self._rescaled_graph,
+            )
         )
-        restores = assignment.tasks
+        self._rescaled_graph = None
         peers = tuple(
             PeerAddress(slot=s, host=known.host, ipc_address=known.ipc_address, tcp_address=known.tcp_address)
             for s, known in ((slot, self._slots[slot]) for slot in effect.slots)
@@ -516,7 +520,7 @@ class MasterDriver:
                     tasks=tasks,
                     peers=peers,
                     restored_checkpoint=self._restored.checkpoint if self._restored is not None else None,
-                    restore={str(t): encode_restore(restores[t]) for t in tasks if t in restores},
+                    restore={str(t): encode_restore(assignment.tasks[t]) for t in tasks if t in assignment.tasks},
                     first_checkpoint=self._coordinator.next_id,
                 ),
             )

@@ -1,4 +1,4 @@
-"""What a job is started from: found, checked against the program, and written down as its first checkpoint."""
+"""What a job, or an attempt of it, starts from: found, checked against the program, and dealt out."""
 
 from __future__ import annotations
 
@@ -7,9 +7,12 @@ from dataclasses import dataclass
 import msgspec
 
 from penstock.api.restoring import Restore
-from penstock.core.ids import JobId, OperatorId
+from penstock.core.graph import CheckpointGraph
+from penstock.core.ids import CheckpointId, JobId, OperatorId
 from penstock.core.recovery import layout
-from penstock.core.recovery.assign import fitting_key_groups
+from penstock.core.recovery.assign import NOTHING_RESTORED, Assignment, assign, fitting_key_groups
+from penstock.core.recovery.finished import with_more_data
+from penstock.core.recovery.layout import JobFolder
 from penstock.core.recovery.metadata import CompletedCheckpoint, restored_from
 from penstock.core.recovery.plan import OperatorFate, RestorePlan, plan_restore
 from penstock.plan.checkpoint_graph import checkpoint_graph
@@ -17,7 +20,7 @@ from penstock.plan.graph import Plan
 from penstock.ports import Store
 from penstock.settings import JobSettings
 from penstock.storage.completed import FileCompletedStore
-from penstock.storage.restoring import find_snapshot
+from penstock.storage.restoring import find_snapshot, read_completed
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,6 +58,24 @@ def starting_point(store: Store, restore: Restore, plan: Plan, settings: JobSett
     )
     restore_plan = plan_restore(found.metadata, checkpoint_graph(plan), restore.rules)
     return StartingPoint(plan=plan, record=record, restore_plan=restore_plan)
+
+
+def restore_newest(
+    store: Store,
+    folder: JobFolder,
+    latest: CompletedCheckpoint | None,
+    doubtful: tuple[CheckpointId, ...],
+    graph: CheckpointGraph,
+) -> Assignment:
+    """What the tasks of an attempt start from. Records that are in doubt are withdrawn first. Blocks. Raises
+    `StorageError`, `CorruptFile`, and `UsageError` if the checkpoint does not fit the graph."""
+    records = FileCompletedStore(store, folder)
+    for checkpoint in doubtful:
+        records.remove(checkpoint)
+    if latest is None:
+        return NOTHING_RESTORED
+    metadata = read_completed(store, latest)
+    return assign(metadata if latest.claim is None else with_more_data(metadata), graph, latest.rules)
 
 
 def record_start(store: Store, job: JobId, point: StartingPoint) -> None:

@@ -235,6 +235,7 @@ class Environment(Program):
             socket_folder=socket_folder,
             storage_root=root,
             temporary_root=Path(root) if self._checkpointing is None else None,
+            cores=lambda: free_cores(self._spark),
         )
         return Job(job=job, name=name, parts=parts)
 

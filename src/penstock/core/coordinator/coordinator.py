@@ -217,6 +217,11 @@ class CheckpointCoordinator:
         return not archive.is_storing if self._ended is None else archive.is_idle
 
     @property
+    def is_stopping(self) -> bool:
+        """Whether a stop with savepoint is under way."""
+        return self._stopping.is_under_way
+
+    @property
     def latest(self) -> CompletedCheckpoint | None:
         """What a failover restores."""
         return self._lifecycle.archive.latest
@@ -337,6 +342,10 @@ class CheckpointCoordinator:
         if self._lifecycle.archive.is_storing:
             raise InvariantError("an attempt starts while the outcome of the latest checkpoint is not known")
         self._fail_over(event.tasks, now)
+        if event.graph is not None:
+            self._board.change_graph(event.graph)
+            self._planner = Planner(event.graph, after_tasks_finish=self._settings.after_tasks_finish)
+            self._lifecycle.change_graph(event.graph)
         tasks = self._board.tasks if event.tasks is None else event.tasks
         self._board.deploy(event.epoch, tasks, event.finished_vertices)
         if event.restored is not None:

@@ -104,12 +104,20 @@ class Lifecycle:
         self._settings = settings
         self._first_id = next_id
         self._board = board
+        self._job_settings = options.job_settings
         self._finalizer = Finalizer(job, graph, archive.registry, options.job_settings)
         self._tolerance = FailureTolerance(settings.tolerable_failures)
         self._pending: dict[CheckpointId, PendingCheckpoint] = {}
         self._triggering = Triggering(graph, board, options.hooks, self.effects)
         self._expired: deque[CheckpointId] = deque(maxlen=REMEMBERED_EXPIRED)
         self._is_shut_down = False
+
+    def change_graph(self, graph: CheckpointGraph) -> None:
+        """The job has been rescaled. Nothing may be under way."""
+        if self._pending:
+            raise InvariantError(f"the job is rescaled while checkpoints {sorted(self._pending)} are under way")
+        self._finalizer = Finalizer(self._job, graph, self.archive.registry, self._job_settings)
+        self.gateways.change_graph(graph)
 
     @property
     def num_pending(self) -> int:
