@@ -12,7 +12,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from penstock.cli import main
-from penstock.core.errors import SnapshotFailed
+from penstock.core.errors import RescaleFailed, SnapshotFailed
 from penstock.net import control
 from penstock.net.control import ControlServer
 from penstock.spark.control import handle
@@ -53,6 +53,11 @@ class PlayedJob:
     def stop(self, *, savepoint: str | None = None, drain: bool = False) -> str:
         self.asked.append(("stop", savepoint, drain))
         return f"{savepoint}/savepoint-2"
+
+    def rescale(self, parallelism: int) -> None:
+        self.asked.append(("rescale", parallelism))
+        if parallelism > 4:
+            raise RescaleFailed(f"the job was not rescaled to {parallelism}: no")
 
     def cancel(self) -> None:
         self.asked.append(("cancel",))
@@ -104,6 +109,15 @@ def test_a_job_is_asked_by_its_name(job: PlayedJob, tmp_path: Path, monkeypatch:
         ("stop", "s3://bucket/save", True),
         ("cancel",),
     ]
+
+
+def test_a_job_is_rescaled_or_says_why_not(job: PlayedJob):
+    assert penstock("rescale", "counts", "3").output == "the job runs with 3 slots\n"
+    assert json.loads(penstock("rescale", "counts", "3", "--json").output)["slots"] == 3
+    failed = penstock("rescale", "counts", "9")
+    assert (failed.exit_code, failed.stderr) == (2, "penstock: the job was not rescaled to 9: no\n")
+    assert penstock("rescale", "counts", "0").exit_code == 2
+    assert job.asked == [("rescale", 3), ("rescale", 3), ("rescale", 9)]
 
 
 def test_what_the_job_could_not_do_is_one_line_and_an_exit_code(job: PlayedJob):

@@ -12,6 +12,7 @@ from penstock.core.errors import UsageError
 from penstock.core.ids import CheckpointId, Instant, JobId, OperatorId, VertexId
 from penstock.core.messages import OperatorState, StateFile
 from penstock.core.recovery import layout
+from penstock.core.recovery.assign import NOTHING_RESTORED
 from penstock.core.recovery.metadata import (
     CheckpointMetadata,
     Claim,
@@ -20,12 +21,14 @@ from penstock.core.recovery.metadata import (
     SnapshotKind,
 )
 from penstock.core.recovery.plan import OperatorFate
+from penstock.plan.checkpoint_graph import checkpoint_graph
 from penstock.plan.graph import Node, build_plan
-from penstock.runtime.starting import record_start, starting_point
+from penstock.runtime.starting import record_start, restore_newest, starting_point
 from penstock.settings import JobSettings
 from penstock.storage.completed import FileCompletedStore
 from penstock.storage.files import FileStore
 from penstock.storage.metadata import encode_metadata
+from penstock.storage.tenure import take_over
 
 
 def plan_of(*names: str, parallelism: int = 2, max_parallelism: int | None = None):
@@ -102,3 +105,17 @@ def test_another_driver_would_find_the_snapshot_and_how_it_is_owned(tmp_path):
     assert found == point.record
     assert (found.checkpoint, found.claim, found.rules) == (9, Claim.CLAIM, chosen.rules)
     assert found.private_files == (f"{tmp_path}/save/count-0",)
+    assert take_over(store, layout.job_folder(JobId("new"))).completed == (point.record,)
+
+
+def test_an_attempt_starts_from_the_newest_record_when_doubtful_ones_are_withdrawn(tmp_path):
+    write_savepoint(tmp_path / "save", "count")
+    plan = plan_of("count")
+    point = starting_point(FileStore(tmp_path), restore(tmp_path / "save"), plan, JobSettings(parallelism=2))
+    store, folder = FileStore(tmp_path / "root"), layout.job_folder(JobId("new"))
+    records = FileCompletedStore(store, folder)
+    records.record(CheckpointId(30), b"in doubt")
+    graph = checkpoint_graph(point.plan)
+    assert restore_newest(store, folder, point.record, (CheckpointId(30),), graph).tasks == point.restore_plan.tasks
+    assert records.load() == []
+    assert restore_newest(store, folder, None, (), graph) == NOTHING_RESTORED

@@ -1,5 +1,5 @@
-"""`penstock list`, `checkpoint`, `savepoint`, `stop` and `cancel`: look at this user's running jobs, and ask things of
-them."""
+"""`penstock list`, `checkpoint`, `savepoint`, `stop`, `rescale` and `cancel`: look at this user's running jobs, and ask
+things of them."""
 
 from __future__ import annotations
 
@@ -103,6 +103,21 @@ def stop(*, job: str, directory: str | None, drain: bool, as_json: bool) -> None
     )
 
 
+@click.command("rescale")
+@_JOB
+@click.argument("parallelism", type=click.IntRange(min=1))
+@_AS_JSON
+def rescale(*, job: str, parallelism: int, as_json: bool) -> None:
+    """Have a running JOB go on with another PARALLELISM, from a checkpoint that it takes for that."""
+    _ask(
+        job,
+        "rescale",
+        as_json=as_json,
+        said=lambda result: f"the job runs with {result['slots']} slots",
+        parallelism=parallelism,
+    )
+
+
 @click.command("cancel")
 @_JOB
 @_AS_JSON
@@ -123,4 +138,4 @@ def _absolute(directory: str | None) -> str | None:
     return directory if directory is None or "://" in directory else str(Path(directory).absolute())
 
 
-COMMANDS = (list_jobs, checkpoint, savepoint, stop, cancel)
+COMMANDS = (list_jobs, checkpoint, savepoint, stop, rescale, cancel)

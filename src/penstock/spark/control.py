@@ -32,6 +32,10 @@ class Controlled(Protocol):
         """End the job with a savepoint and wait for both."""
         ...
 
+    def rescale(self, parallelism: int) -> None:
+        """Change the parallelism and wait until the job runs with it."""
+        ...
+
     def cancel(self) -> None:
         """End the job at once."""
         ...
@@ -44,6 +48,7 @@ def handle(job: Controlled, request: Request) -> dict[str, Any]:
         "checkpoint": lambda: {"checkpoint": job.checkpoint()},
         "savepoint": lambda directory=None: {"savepoint": job.savepoint(directory)},
         "stop": lambda directory=None, drain=False: {"savepoint": job.stop(savepoint=directory, drain=drain)},
+        "rescale": lambda parallelism: _rescale(job, parallelism),
         "cancel": lambda: _cancel(job),
     }
     command = commands.get(request.command)
@@ -53,6 +58,11 @@ def handle(job: Controlled, request: Request) -> dict[str, Any]:
         return command(**request.arguments)
     except TypeError as error:
         raise UsageError(f"{request.command}: {error}") from error
+
+
+def _rescale(job: Controlled, parallelism: int) -> dict[str, Any]:
+    job.rescale(parallelism)
+    return {"slots": parallelism}
 
 
 def _cancel(job: Controlled) -> dict[str, Any]:

@@ -76,7 +76,7 @@ def test_a_step_of_the_program_whose_state_is_dropped_starts_afresh():
 
 def test_dropping_what_is_not_there_is_an_error_that_says_what_is():
     with pytest.raises(UsageError, match="has no such step") as caught:
-        match(snapshot_of(operator("read")), graph_of(vertex("read")), MatchingRules(drop=(OperatorId("raed"),)))
+        match(snapshot_of(operator("read")), graph_of(vertex("read")), MatchingRules(drop=(OperatorId("reed"),)))
     assert caught.value.hint == "it has read"
 
 

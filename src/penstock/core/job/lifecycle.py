@@ -1,10 +1,10 @@
 """The life of a job: slots come up, attempts run, fail and start again, and at last the job ends.
 
     CREATED ─► STARTING ─► DEPLOYING ─► RUNNING ─► ENDING ─► FINISHED | CANCELLED | FAILED
-                               ▲ ▲         │ │ failure    ▲
-                               │ │ rescale │ ▼            │ the strategy gives up, cancel
-                               │ RESCALING ◄ FAILING ─────┘
-                               └─ RESTARTING ◄─┘
+                             ▲    ▲        │ │ failure    ▲
+                             │    │rescale │ │            │ the strategy gives up, cancel
+                             │    RESCALING◄ ▼            │
+                             └── RESTARTING ◄─ FAILING ───┘
 
 Rules of this file:
 * An attempt is one epoch. Whatever fails in it ends it as a whole; the next attempt has the next epoch.
