@@ -95,15 +95,15 @@ from penstock.ports import Background, Clock, Outcome, Slots, Store, Transport
 from penstock.runtime.checkpointing import CheckpointEffects
 from penstock.runtime.ending import Ending, Record
 from penstock.runtime.links import Links
+from penstock.runtime.progress import JobProgress
 from penstock.runtime.requests import Answer, RescaleAnswer, RescaleRequests
 from penstock.runtime.requests import SnapshotRequest as SnapshotRequest
 from penstock.runtime.starting import restore_newest
-from penstock.runtime.views import FailureView, JobView, failure_view, slot_view
+from penstock.runtime.views import JobView, slot_view
 from penstock.settings import JobSettings
 from penstock.wire.codec import decode_to_master, encode_message
 from penstock.wire.frames import Kind, Packet
 
-FAILURES_SHOWN = 16
 NO_EPOCH = Epoch(0)
 
 log = logging.getLogger(__name__)
@@ -166,10 +166,7 @@ class MasterDriver:
         self._names: dict[str, SlotId] = {}
         self._waiting_deploy: DeployTasks | None = None
         self._restored: CompletedCheckpoint | None = None
-        self._metrics: dict[str, dict[str, float]] = {}
-        self._rows_before = 0
-        self._failures: deque[FailureView] = deque(maxlen=FAILURES_SHOWN)
-        self._restarts = 0
+        self._progress = JobProgress()
         self._ending = Ending(job=job, plan=plan, store=ports.store, background=ports.background)
         self._job_ending: JobEnding | None = None
         self._shut_down: JobEnd | None = None
@@ -272,26 +269,22 @@ class MasterDriver:
 
     def view(self) -> JobView:
         """The job as it is now, frozen. Belongs to the loop's thread."""
-        tasks = {name: dict(values) for name, values in self._metrics.items()}
-        watermarks = [int(v["watermark_us"]) for v in tasks.values() if "watermark_us" in v]
-        sources = [str(t) for v in self._plan.vertices if v.is_source for t in v.tasks]
-        ends = [str(t) for v in self._plan.vertices if not self._plan.outputs_of(v.vertex) for t in v.tasks]
-        rows_in = sum(int(tasks[t]["rows_in"]) for t in sources if t in tasks)
+        totals = self._progress.totals(self._plan)
         return JobView(
             job=self._job,
             state=self.outcome or self._lifecycle.state,
             epoch=self._lifecycle.epoch,
-            restarts=self._restarts,
+            restarts=self._progress.restarts,
             slots=tuple(slot_view(slot, self._slots.get(slot)) for slot in self._lifecycle.slots),
-            rows_in=rows_in,
-            rows_read=self._rows_before + rows_in,
-            rows_out=sum(int(tasks[t]["rows_in"]) for t in ends if t in tasks),
-            watermark_us=min(watermarks, default=None),
-            late_dropped=sum(int(v.get("late_dropped", 0)) for v in tasks.values()),
+            rows_in=totals.rows_in,
+            rows_read=totals.rows_read,
+            rows_out=totals.rows_out,
+            watermark_us=totals.watermark_us,
+            late_dropped=totals.late_dropped,
             restored_checkpoint=self._restored.checkpoint if self._restored is not None else None,
             checkpoints=self._coordinator.view(),
-            failures=tuple(self._failures),
-            tasks=tasks,
+            failures=tuple(self._progress.failures),
+            tasks=totals.tasks,
         )
 
     # --- what slots say ------------------------------------------------------------------
@@ -326,7 +319,7 @@ class MasterDriver:
                 self._feed_job(SlotRegistered(slot=message.slot))
             case Heartbeat():
                 if message.epoch == self._lifecycle.epoch:
-                    self._metrics.update(message.metrics)
+                    self._progress.heard(message.metrics)
             case Ready():
                 self._feed_job(SlotReady(slot=message.slot, epoch=message.epoch))
             case Cancelled():
@@ -437,8 +430,7 @@ class MasterDriver:
     def _attempt_ended(self, effect: AttemptEnded) -> None:
         cause = effect.cause
         log.warning("attempt failed", extra={"job": self._job, "epoch": effect.epoch, "cause": cause.text})
-        self._failures.append(failure_view(effect, self._now))
-        self._restarts += effect.restart_in_ms is not None
+        self._progress.attempt_failed(effect, self._now)
         self._leave_attempt()
 
     def _attempt_rescaled(self, effect: AttemptRescaled) -> None:
@@ -450,8 +442,7 @@ class MasterDriver:
         self._graph = self._rescaled_graph = checkpoint_graph(self._plan)
 
     def _leave_attempt(self) -> None:
-        self._rows_before = self.view().rows_read
-        self._metrics.clear()
+        self._progress.attempt_left(self._plan)
         self._waiting_deploy = None
         self._feed_coordinator(ScheduleForbidden())
         self._feed_coordinator(FailedOver())
