@@ -43,7 +43,7 @@ from penstock.core.coordinator.events import (
 from penstock.core.errors import InvariantError, StorageError
 from penstock.core.ids import CheckpointId, JobId, TaskId
 from penstock.core.messages import ToSlot
-from penstock.core.recovery import layout
+from penstock.core.recovery import layout, roots
 from penstock.ports import Background, Outcome, Store
 from penstock.storage.completed import FileCompletedStore, IdCounter
 from penstock.storage.metadata import encode_metadata
@@ -142,7 +142,7 @@ class CheckpointEffects:
 
     def _write_metadata(self, effect: WriteMetadata) -> None:
         checkpoint = effect.checkpoint
-        path = f"{effect.location}/{layout.METADATA_NAME}"
+        path = roots.below(effect.location, layout.METADATA_NAME)
 
         def write() -> int:
             content = encode_metadata(effect.metadata)
@@ -207,7 +207,7 @@ class CheckpointEffects:
         if folder.startswith(f"{self._folder}/"):
             self._store.delete_tree(folder)
         else:
-            parent, _, name = folder.rpartition("/")
+            parent, name = roots.split(folder)
             self._store.at(parent).delete_tree(name)
 
     def _forget(self, effect: ForgetPointers) -> None:

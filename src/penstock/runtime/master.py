@@ -113,6 +113,8 @@ class MasterPorts:
     background: Background
     store: Store
     slots: Slots
+    landing: Store | None = None
+    """Where DataFrames were landed, if not in `store`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -500,7 +502,8 @@ class MasterDriver:
         # Each by itself: a sink that cannot be reached must not keep the others, and the files, from being cleaned up.
         steps = [operator.step for vertex in self._plan.vertices for operator in vertex.operators]
         ends = [partial(step.sink.end, self._job) for step in steps if isinstance(step, WriteStep)]
-        for end in [*ends, partial(self._ports.store.delete_tree, self._folder)]:
+        stores = [self._ports.store, *([self._ports.landing] if self._ports.landing is not None else [])]
+        for end in [*ends, *(partial(store.delete_tree, self._folder) for store in stores)]:
             self._ports.background.submit(end, self._cleaned)
         # Background work is done in the order given.
         self._ports.background.submit(lambda: None, lambda _: self._finish(ended))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import socket
 import tempfile
@@ -15,7 +16,7 @@ from penstock.api.steps import ReadStep, WriteStep
 from penstock.api.stream import Stream
 from penstock.core.errors import SettingsError, UsageError
 from penstock.core.ids import JobId, SlotId
-from penstock.core.recovery import layout
+from penstock.core.recovery import layout, roots
 from penstock.net.keys import make_job_keys
 from penstock.net.zeromq import ZmqTransport
 from penstock.plan.graph import OperatorPlan, Plan
@@ -39,6 +40,8 @@ from penstock.spark.preflight import check_host, check_session, free_cores, is_l
 from penstock.spark.slots import SparkSlots
 from penstock.spark.worker import SlotSpec
 from penstock.storage.files import FileStore
+from penstock.storage.locations import open_store
+from penstock.storage.remote import RemoteStore
 
 
 class Environment(Program):
@@ -55,6 +58,8 @@ class Environment(Program):
         network: how slots exchange batches.
         slots: how slots are watched.
         source_batch_rows: a source is asked for at most this many rows at a time.
+        landing: where Spark lands the DataFrames of `from_dataframe`: a folder that the driver and all executors have
+            mounted. Default: the checkpoint directory, if that is such a folder.
 
     """
 
@@ -69,6 +74,7 @@ class Environment(Program):
         network: NetworkSettings | None = None,
         slots: SlotSettings | None = None,
         source_batch_rows: int = JobSettings.source_batch_rows,
+        landing: str | os.PathLike[str] | None = None,
     ) -> None:
         check_session(spark)
         if restart is None:
@@ -88,13 +94,20 @@ class Environment(Program):
         super().__init__(settings)
         self._spark = spark
         self._checkpointing = checkpointing
+        self._landing = FileStore(landing) if landing is not None else None
 
     def from_dataframe(self, frame: Any, *, name: str | None = None) -> Stream:
         """A stream of the rows of a batch DataFrame, whatever Spark SQL made it.
 
-        Spark writes the DataFrame once, when the job starts, into the job's directory; from there it is read and, after
-        a failure, read again exactly as before.
+        Spark writes the DataFrame once, when the job starts, into the job's directory (or into `landing`, see
+        `Environment`); from there it is read and, after a failure, read again exactly as before.
         """
+        directory = self._checkpointing.location if self._checkpointing is not None else ""
+        if self._landing is None and not roots.is_local(directory):
+            raise UsageError(
+                f"a DataFrame cannot be landed in {roots.shown(directory)}, which is no mounted folder",
+                hint="give Environment(landing=...) a folder that the driver and all executors have mounted",
+            )
         return self.read(DataFrameSource(frame), name=name)
 
     def start(self, name: str = "job") -> Job:
@@ -104,9 +117,11 @@ class Environment(Program):
         check_host(self._spark, parallelism=self.settings.parallelism)
         use_own_interpreter(self._spark)
         job = JobId(f"{_slug(name)}-{fresh_token()}")
-        root = self._storage_root()
-        plan = self._prepare(plan, job, root)
-        return self._launch(plan, job=job, name=name, root=root)
+        store = open_store(self._storage_root())
+        # Whoever cannot read there learns it here, and not from the first checkpoint.
+        store.list_files(layout.job_folder(job))
+        plan = self._prepare(plan, job, self._landing or store)
+        return self._launch(plan, job=job, name=name, store=store)
 
     def run(self, name: str = "job") -> JobView:
         """Start the job and wait for its end; its last view. Ctrl-C cancels it.
@@ -128,9 +143,8 @@ class Environment(Program):
             return self._checkpointing.location
         return tempfile.mkdtemp(prefix="penstock-")
 
-    def _prepare(self, plan: Plan, job: JobId, root: str) -> Plan:
+    def _prepare(self, plan: Plan, job: JobId, landing: FileStore | RemoteStore) -> Plan:
         """Land DataFrames, ask sources for their splits, see that sinks can be written."""
-        inputs = FileStore(root).root
 
         def prepared(operator: OperatorPlan) -> OperatorPlan:
             step = operator.step
@@ -140,8 +154,8 @@ class Environment(Program):
                 return operator
             source = step.source
             if isinstance(source, DataFrameSource):
-                folder = inputs / layout.inputs_folder(layout.job_folder(job), operator.operator)
-                source = source.land(Path(folder))
+                folder = layout.inputs_folder(layout.job_folder(job), operator.operator)
+                source = source.land(FileStore(landing.location).root / folder)
             splits = tuple(source.splits(plan.parallelism))
             return replace(operator, step=replace(step, source=source, splits=splits))
 
@@ -152,7 +166,7 @@ class Environment(Program):
             ),
         )
 
-    def _launch(self, plan: Plan, *, job: JobId, name: str, root: str) -> Job:
+    def _launch(self, plan: Plan, *, job: JobId, name: str, store: FileStore | RemoteStore) -> Job:
         local = is_local(self._spark)
         kind = self.settings.network.transport
         socket_folder = Path(tempfile.mkdtemp(prefix="penstock-"))
@@ -170,7 +184,7 @@ class Environment(Program):
                 slot=slot,
                 job=job,
                 settings=self.settings,
-                storage_root=root,
+                storage_root=store.location,
                 master_ipc=transport.ipc_address,
                 master_tcp=transport.tcp_address,
                 driver_host=socket.gethostname(),
@@ -184,7 +198,12 @@ class Environment(Program):
             plan=plan,
             settings=self.settings,
             ports=MasterPorts(
-                clock=clock, transport=transport, background=background, store=FileStore(root), slots=slots
+                clock=clock,
+                transport=transport,
+                background=background,
+                store=store,
+                slots=slots,
+                landing=self._landing,
             ),
             draws=draws(),
         )
@@ -195,8 +214,8 @@ class Environment(Program):
             slots=slots,
             clock=clock,
             socket_folder=socket_folder,
-            storage_root=root,
-            temporary_root=Path(root) if self._checkpointing is None else None,
+            storage_root=store.location,
+            temporary_root=Path(store.location) if self._checkpointing is None else None,
         )
         return Job(job=job, name=name, parts=parts)
 

@@ -18,6 +18,7 @@ from typing import NewType
 
 from penstock.core.errors import UsageError
 from penstock.core.ids import CheckpointId, JobId, OperatorId, TaskId
+from penstock.core.recovery import roots
 
 JobFolder = NewType("JobFolder", str)
 """The folder of one job, as made by `job_folder`."""
@@ -69,7 +70,7 @@ def channel_state_file(job: JobFolder, checkpoint: CheckpointId, slot: int) -> s
 def savepoint_root(target: str, job: JobId, checkpoint: CheckpointId) -> str:
     """The folder of one savepoint below the folder that the user named. Paths inside a savepoint are relative to it, so
     that it can be moved."""
-    return f"{target.rstrip('/')}/savepoint-{component(job)}-{checkpoint}"
+    return roots.below(target, f"savepoint-{component(job)}-{checkpoint}")
 
 
 METADATA_NAME = "_metadata"
