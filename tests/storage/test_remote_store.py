@@ -16,7 +16,7 @@ import pytest
 from pyarrow.fs import FileSystem, LocalFileSystem
 from s3_server import S3Server
 
-from penstock.core.errors import Retry, StorageError, UsageError
+from penstock.core.errors import InvariantError, Retry, StorageError, UsageError
 from penstock.core.recovery import roots
 from penstock.storage.files import FileStore
 from penstock.storage.locations import open_store
@@ -53,23 +53,29 @@ def test_a_root_decides_what_is_opened(tmp_path):
 def test_each_kind_of_store_leads_to_the_other(s3, store, tmp_path):
     store.at(str(tmp_path)).write("a", b"local")
     assert (tmp_path / "a").read_bytes() == b"local"
-    FileStore(tmp_path).at(store.location).write("a", b"remote")
+    open_store(tmp_path).at(store.location).write("a", b"remote")
     assert store.read("a") == b"remote"
     store.at(roots.below(store.location, "save")).write("_metadata", b"moved")
     assert store.list_files("save") == ["save/_metadata"]
 
 
-def test_nothing_is_reached_before_the_first_call_and_a_pickled_store_reaches_by_itself():
+def test_nothing_is_reached_before_the_first_call(tmp_path):
     made: list[str] = []
 
     def connect(root: str) -> Connection:
         made.append(root)
-        return connect_by_uri(root)
+        files = LocalFileSystem()
+        return Connection(files=files, small=files, path=str(tmp_path), renames=True)
 
-    store = RemoteStore("s3://bucket/folder?region=eu", connect=connect)
-    again = pickle.loads(pickle.dumps(store))
-    assert again.location == store.location
+    store = RemoteStore("hdfs://name-node/x", connect=connect)
     assert made == []
+    assert store.list_files("") == store.list_files("x") == []
+    assert made == ["hdfs://name-node/x"]
+
+
+def test_a_store_is_not_sent_to_another_process():
+    with pytest.raises(InvariantError, match="send its location"):
+        pickle.dumps(RemoteStore("s3://bucket/folder"))
 
 
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
@@ -104,7 +110,7 @@ store.write("job/chk-1/large", bytes(64 * 1024 * 1024))
 
 
 def test_a_writer_killed_in_the_middle_leaves_nothing_that_looks_complete(s3, store):
-    """1. A writer begins to upload 64 MB. 2. When the server has begun to take it, it is killed. 3. There is nothing."""
+    """1. A writer uploads 64 MB. 2. When the server has begun to take it, it is killed. 3. Nothing is left."""
     writer = subprocess.Popen(
         [sys.executable, "-c", textwrap.dedent(WRITER), store.location], stdout=subprocess.PIPE, text=True
     )

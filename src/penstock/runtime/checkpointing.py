@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
-from typing import assert_never
+from collections.abc import Callable, Iterable
+from typing import NamedTuple, assert_never
 
 import msgspec
 
@@ -14,6 +14,7 @@ from penstock.core.coordinator.effects import (
     CheckpointAborted,
     CheckpointCompleted,
     CheckpointStarted,
+    CleaningGivenUp,
     CoordinatorEffect,
     CreateLocation,
     DeleteFiles,
@@ -51,6 +52,18 @@ from penstock.storage.metadata import encode_metadata
 log = logging.getLogger(__name__)
 
 
+class _Place(NamedTuple):
+    """Where the folder of a snapshot lies."""
+
+    store: Store
+    path: str
+    is_savepoint: bool
+
+    def is_outside(self, path: str) -> bool:
+        """Whether a file of the snapshot does not go with its folder. Paths of a savepoint's files start in it."""
+        return not self.is_savepoint and not path.startswith(f"{self.path}/")
+
+
 class CheckpointEffects:
     """Performs the coordinator's effects in order; answers come back through `feed`."""
 
@@ -75,6 +88,8 @@ class CheckpointEffects:
         self._answer = answer
         self._completed = FileCompletedStore(store, folder)
         self._counter = IdCounter(store, folder)
+        self._unforgotten: list[CheckpointId] = []
+        """Pointers that could not be dropped: they go with the next ones. Belongs to background work."""
 
     def perform(self, effects: list[CoordinatorEffect]) -> None:
         """Do everything in the list, in order."""
@@ -88,6 +103,9 @@ class CheckpointEffects:
                     self._store_pointer(effect)
                 case DeleteFiles():
                     self._delete_files(effect)
+                case CleaningGivenUp():
+                    left = {"paths": effect.paths, "folder": effect.folder, "error": effect.error}
+                    log.warning("files could not be deleted; penstock verify shows what is left", extra=left)
                 case ForgetPointers():
                     self._forget(effect)
                 case SendToTask():
@@ -167,13 +185,15 @@ class CheckpointEffects:
 
         def record() -> bool:
             """Whether the pointer is there; raises if even a second look does not tell."""
+            forget = [*self._unforgotten, *effect.forget]
             try:
-                self._completed.record(checkpoint, data, forget=effect.forget)
+                self._completed.record(checkpoint, data, forget=forget)
             except StorageError:
                 if all(entry.checkpoint != checkpoint for entry in self._completed.load()):
                     return False
-                for old in effect.forget:
-                    self._attempt(self._completed.remove, old)
+                self._unforgotten = [old for old in forget if self._attempt(self._completed.remove, old) is not None]
+            else:
+                self._unforgotten = []
             return True
 
         def done(outcome: Outcome) -> None:
@@ -188,27 +208,36 @@ class CheckpointEffects:
 
     def _delete_files(self, effect: DeleteFiles) -> None:
         def delete() -> str | None:
-            error: str | None = None
-            for path in effect.paths:
-                error = self._attempt(self._store.delete, path) or error
-            if effect.folder is not None:
-                error = self._attempt(self._delete_folder, effect.folder) or error
-            return error
+            if effect.folder is None:
+                return self._delete_each(effect.paths)
+            place = self._place_of(effect.folder)
+            # The metadata goes first, or something that is half deleted would look like a checkpoint.
+            metadata = self._attempt(place.store.delete, f"{place.path}/{layout.METADATA_NAME}")
+            if metadata is not None:
+                return metadata
+            outside = self._delete_each(path for path in effect.paths if place.is_outside(path))
+            return self._attempt(place.store.delete_tree, place.path) or outside
 
         def done(outcome: Outcome) -> None:
             error = str(outcome.error) if outcome.error is not None else outcome.value
             if error is not None:
-                log.warning("files could not be deleted", extra={"error": error})
+                log.info("files could not be deleted yet", extra={"error": error})
             self._feed(FilesDeleted(cleaning=effect.cleaning, error=error))
 
         self._background.submit(delete, done)
 
-    def _delete_folder(self, folder: str) -> None:
-        if folder.startswith(f"{self._folder}/"):
-            self._store.delete_tree(folder)
-        else:
-            parent, name = roots.split(folder)
-            self._store.at(parent).delete_tree(name)
+    def _delete_each(self, paths: Iterable[str]) -> str | None:
+        """Go on after an error; the last one."""
+        error: str | None = None
+        for path in paths:
+            error = self._attempt(self._store.delete, path) or error
+        return error
+
+    def _place_of(self, location: str) -> _Place:
+        if location.startswith(f"{self._folder}/"):
+            return _Place(self._store, location, is_savepoint=False)
+        parent, name = roots.split(location)
+        return _Place(self._store.at(parent), name, is_savepoint=True)
 
     def _forget(self, effect: ForgetPointers) -> None:
         def forget() -> None:

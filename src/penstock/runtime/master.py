@@ -10,12 +10,10 @@ import logging
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, assert_never
 
 import cloudpickle
 
-from penstock.api.steps import WriteStep
 from penstock.core.coordinator.coordinator import CheckpointCoordinator
 from penstock.core.coordinator.effects import AnswerRequest, RequestFailure
 from penstock.core.coordinator.events import (
@@ -91,6 +89,7 @@ from penstock.core.recovery.metadata import CompletedCheckpoint
 from penstock.plan.graph import Plan
 from penstock.ports import Background, Clock, Outcome, Slots, Store, Transport
 from penstock.runtime.checkpointing import CheckpointEffects
+from penstock.runtime.ending import FinalCleanUp
 from penstock.runtime.links import Links
 from penstock.runtime.views import FailureView, JobView, SlotView
 from penstock.settings import JobSettings
@@ -170,7 +169,10 @@ class MasterDriver:
         self._failures: deque[FailureView] = deque(maxlen=FAILURES_SHOWN)
         self._restarts = 0
         self._job_ended: JobEnded | None = None
-        self._cleaning = False
+        self._is_ending = False
+        self._ending = FinalCleanUp(
+            job, plan=plan, background=ports.background, store=ports.store, landing=ports.landing
+        )
         self._answers: dict[RequestId, Answer] = {}
         self._queue: deque[tuple[str, Any]] = deque()
         self._draining = False
@@ -223,7 +225,8 @@ class MasterDriver:
         self._try_to_end()
         if self.outcome is not None:
             return None
-        times = [self._links.keep_alive(now), self._lifecycle.next_deadline(), self._coordinator.next_deadline()]
+        deadlines = [machine.next_deadline() for machine in (self._lifecycle, self._coordinator, self._ending)]
+        times = [self._links.keep_alive(now), *deadlines]
         return min((t for t in times if t is not None), default=None)
 
     @property
@@ -491,41 +494,15 @@ class MasterDriver:
     def _try_to_end(self) -> None:
         """When no slot is left and all files are settled: clean up, then say how the job ended."""
         ended = self._job_ended
-        if ended is None or self._cleaning or not self._coordinator.is_settled:
+        if ended is None or not self._coordinator.is_settled:
             return
-        self._cleaning = True
-        if self._coordinator.retained:
-            # Whoever starts from a retained checkpoint needs what it refers to, and nothing else.
-            retained = tuple(c.checkpoint for c in self._coordinator.retained)
-            self._ports.background.submit(lambda: self._sweep(retained), lambda outcome: self._swept(outcome, ended))
-            return
-        # Each by itself: a sink that cannot be reached must not keep the others, and the files, from being cleaned up.
-        steps = [operator.step for vertex in self._plan.vertices for operator in vertex.operators]
-        ends = [partial(step.sink.end, self._job) for step in steps if isinstance(step, WriteStep)]
-        stores = [self._ports.store, *([self._ports.landing] if self._ports.landing is not None else [])]
-        for end in [*ends, *(partial(store.delete_tree, self._folder) for store in stores)]:
-            self._ports.background.submit(end, self._cleaned)
-        # Background work is done in the order given.
-        self._ports.background.submit(lambda: None, lambda _: self._finish(ended))
-
-    def _sweep(self, retained: tuple[CheckpointId, ...]) -> None:
-        """Delete what slots wrote for checkpoints that had ended, when nobody could hear of it any more. What a pointer
-        refers to stays too, should one be in the store although storing it seemed to fail."""
-        store, pointers = self._ports.store, layout.completed_folder(self._folder)
-        stored = [layout.number_of(pointers, path) for path in store.list_files(pointers)]
-        numbers = (*retained, *(number for number in stored if number is not None))
-        kept = tuple(f"{layout.checkpoint_folder(self._folder, number)}/" for number in numbers)
-        for path in store.list_files(self._folder):
-            if layout.is_checkpoint_file(self._folder, path) and not path.startswith(kept):
-                store.delete(path)
-
-    def _swept(self, outcome: Outcome, ended: JobEnded) -> None:
-        self._cleaned(outcome)
-        self._finish(ended)
-
-    def _cleaned(self, outcome: Outcome) -> None:
-        if outcome.error is not None:
-            log.warning("cleaning up failed", extra={"job": self._job, "error": str(outcome.error)})
+        if not self._is_ending:
+            self._is_ending = True
+            self._ending.begin(tuple(c.checkpoint for c in self._coordinator.retained), self._now)
+        else:
+            self._ending.tick(self._now)
+        if self._ending.is_over:
+            self._finish(ended)
 
     def _finish(self, ended: JobEnded) -> None:
         self.outcome, self.cause = ended.outcome, ended.cause

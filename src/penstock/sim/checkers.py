@@ -178,8 +178,8 @@ def check_order(world: World, committed: Iterable[Transaction], workload: Worklo
 
 
 def check_files(world: World, disk: Disk, job: JobId, *, kept: Sequence[CheckpointId]) -> None:
-    """Nothing may be left but the checkpoints that are `kept`, and these must be whole. Cleaning is best effort:
-    where the storage failed, something may be left."""
+    """Nothing may be left but the checkpoints that are `kept`, and these must be whole. Storage that failed is no
+    excuse: it was well again in time, and deletions are tried again."""
     folder = layout.job_folder(job)
     allowed: dict[str, None] = {}
     for checkpoint in kept:
@@ -199,11 +199,10 @@ def check_files(world: World, disk: Disk, job: JobId, *, kept: Sequence[Checkpoi
 
 
 def _excused(disk: Disk, folder: layout.JobFolder) -> list[str]:
-    """Files and folders that may be left because the storage was out of order when it mattered."""
+    """Folders that may be left because the storage was out of order when a checkpoint was recorded."""
     pointers = [layout.number_of(layout.completed_folder(folder), path) for path in disk.unwritten]
     # Nobody knows whether such a checkpoint was recorded: it is kept, since a restore might look for it.
-    doubtful = [layout.checkpoint_folder(folder, checkpoint) for checkpoint in pointers if checkpoint is not None]
-    return disk.undeleted + doubtful
+    return [layout.checkpoint_folder(folder, checkpoint) for checkpoint in pointers if checkpoint is not None]
 
 
 def _files_of(world: World, disk: Disk, folder: layout.JobFolder, checkpoint: CheckpointId) -> list[str]:

@@ -22,10 +22,8 @@ class Disk:
     def __init__(self, world: World) -> None:
         self.files: dict[str, bytes] = {}
         self.taps: list[WriteTap] = []
-        self.undeleted: list[str] = []
-        """What was to be deleted, file or folder, while the storage was out of order."""
         self.unwritten: list[str] = []
-        """What was to be written meanwhile; it may be there all the same."""
+        """What was to be written while the storage was out of order; it may be there all the same."""
         self.errors = 0
         """How many calls went wrong."""
         self.world = world
@@ -114,8 +112,6 @@ class SimStore:
         fault = self._disk.draw_fault()
         if fault != "before":
             action()
-        elif call == "delete":
-            self._disk.undeleted.append(path)
         if fault is not None:
             self._disk.errors += 1
             if call == "write":

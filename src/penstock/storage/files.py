@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
@@ -57,8 +57,10 @@ class FileStore:
     links inside the root are followed, and removed rather than followed by deletes.
     """
 
-    def __init__(self, root: str | os.PathLike[str]) -> None:
+    def __init__(self, root: str | os.PathLike[str], *, opener: Callable[[str], Store] | None = None) -> None:
+        """`opener` makes the stores of `at`; without it they are of this kind."""
         self._root = _local_path(root)
+        self._open = opener or FileStore
         # Folders that are recorded durably all the way up, as far as this process knows.
         self._durable_folders: set[Path] = set()
 
@@ -73,10 +75,8 @@ class FileStore:
         return str(self._root)
 
     def at(self, root: str) -> Store:
-        """The files below another root, of whatever kind."""
-        from penstock.storage.locations import open_store  # the kinds of store know each other
-
-        return open_store(root)
+        """The files below another root."""
+        return self._open(root)
 
     def write(self, path: str, data: Frame) -> None:
         """Create or replace a file, all or nothing; durable when it returns."""

@@ -13,4 +13,4 @@ def open_store(root: str | os.PathLike[str]) -> FileStore | RemoteStore:
     """The store below `root`: a path or `file:` URL of this host, or the URI of another file system. Nothing is touched
     before the first call; a root that names nothing of the kind raises `UsageError`."""
     text = os.fspath(root)
-    return FileStore(text) if roots.is_local(text) else RemoteStore(text)
+    return FileStore(text, opener=open_store) if roots.is_local(text) else RemoteStore(text, opener=open_store)

@@ -9,7 +9,7 @@ There are two kinds, and each has its own way of showing a file whole or not at 
   name, as in `storage.files`, and renamed. Replacing a file that is there may take two steps.
 
 The connection is made when it is first used, in the process that uses it: what it is made of has threads, which do not
-survive a fork, and cannot be pickled.
+survive a fork.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from penstock.core.errors import Retry, StorageError, UsageError
+from penstock.core.errors import InvariantError, Retry, StorageError, UsageError
 from penstock.core.recovery import roots
 from penstock.ports import Frame, Store
 from penstock.storage.paths import check_path, is_temporary, temporary_name
@@ -52,21 +52,29 @@ class Connection:
 class RemoteStore:
     """Files below `root`, a URI. Implements `ports.Store`.
 
-    May be used from several threads at once; after a fork, and unpickled elsewhere, it connects again.
+    May be used from several threads at once; after a fork it connects again. It cannot be pickled.
     """
 
-    def __init__(self, root: str, *, connect: Callable[[str], Connection] | None = None) -> None:
+    def __init__(
+        self,
+        root: str,
+        *,
+        opener: Callable[[str], Store] | None = None,
+        connect: Callable[[str], Connection] | None = None,
+    ) -> None:
+        """`opener` makes the stores of `at`; without it they are of this kind."""
         problem = roots.problem_with(root)
         if problem is not None:
             raise UsageError(problem)
         self._root = root
+        self._open = opener or RemoteStore
         self._connect = connect or connect_by_uri
         self._lock = threading.Lock()
         self._connection: Connection | None = None
         self._process = 0
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return (RemoteStore, (self._root,))
+        raise InvariantError("a store belongs to its process; send its location and open it there")
 
     @property
     def location(self) -> str:
@@ -74,10 +82,8 @@ class RemoteStore:
         return self._root
 
     def at(self, root: str) -> Store:
-        """The files below another root, of whatever kind."""
-        from penstock.storage.locations import open_store  # the kinds of store know each other
-
-        return open_store(root)
+        """The files below another root."""
+        return self._open(root)
 
     def write(self, path: str, data: Frame) -> None:
         """Create or replace a file, all or nothing; durable when it returns."""

@@ -67,6 +67,15 @@ class DeleteFiles(Effect, frozen=True, kw_only=True):
     """As in `LocationCreated.location`."""
 
 
+class CleaningGivenUp(Effect, frozen=True, kw_only=True):
+    """For the log: what `DeleteFiles` named could not be deleted, again and again, and is left for people."""
+
+    paths: tuple[str, ...] = ()
+    folder: str | None = None
+    error: str
+    """The last one."""
+
+
 # --- operator coordinators and hooks ---------------------------------------------------------------------------------
 
 
@@ -219,6 +228,7 @@ CoordinatorEffect = (
     | StorePointer
     | ForgetPointers
     | DeleteFiles
+    | CleaningGivenUp
     | SnapshotOperatorCoordinator
     | SendOperatorEvent
     | TellCheckpointComplete

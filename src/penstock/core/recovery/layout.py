@@ -47,9 +47,13 @@ def checkpoint_folder(job: JobFolder, checkpoint: CheckpointId) -> str:
     return f"{job}/chk-{checkpoint}"
 
 
-def is_checkpoint_file(job: JobFolder, path: str) -> bool:
-    """Whether a file belongs to one checkpoint alone, whichever it is."""
-    return path.startswith(f"{job}/chk-")
+def checkpoint_folder_of(job: JobFolder, path: str) -> str | None:
+    """The folder of the one checkpoint that a file belongs to; None for a file of any other kind."""
+    start = f"{job}/chk-"
+    if not path.startswith(start):
+        return None
+    number, _, name = path.removeprefix(start).partition("/")
+    return f"{start}{number}" if name and number.isascii() and number.isdigit() else None
 
 
 def metadata_file(job: JobFolder, checkpoint: CheckpointId) -> str:
