@@ -90,11 +90,9 @@ class FinalCleanUp:
 
 def _sweep(store: Store, folder: layout.JobFolder, retained: tuple[CheckpointId, ...]) -> None:
     """Delete what slots wrote for checkpoints that had ended, when nobody could hear of it any more, and pointers that
-    could not be dropped."""
-    pointers = layout.completed_folder(folder)
-    for path in store.list_files(pointers):
-        if layout.number_of(pointers, path) not in retained:
-            store.delete(path)
+    could not be dropped: a job that is over has none."""
+    for path in store.list_files(layout.completed_folder(folder)):
+        store.delete(path)
     kept = [layout.checkpoint_folder(folder, checkpoint) for checkpoint in retained]
     found = [layout.checkpoint_folder_of(folder, path) for path in store.list_files(folder)]
     for place in dict.fromkeys(place for place in found if place is not None and place not in kept):

@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
+from typing import Protocol
+
 import xxhash
 
 from penstock.core.errors import CorruptFile, UsageError
 from penstock.core.messages import StateFile
 from penstock.ports import Frame, Store
+
+
+class Readable(Protocol):
+    """What a reader needs of a store."""
+
+    def read(self, path: str) -> bytes:
+        """The whole file."""
+        ...
 
 
 class SnapshotWriter:
@@ -40,7 +50,7 @@ class SnapshotWriter:
 class SnapshotReader:
     """Reads pieces of state. Calls block."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Readable) -> None:
         self._store = store
 
     def get(self, file: StateFile) -> bytes:

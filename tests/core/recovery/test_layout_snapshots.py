@@ -33,3 +33,18 @@ def test_files_of_a_checkpoint_are_told_from_pointers_and_from_those_of_other_jo
         f"{job}/chk-²/a",
     ):
         assert layout.checkpoint_folder_of(job, path) is None
+
+
+def test_folders_are_known_by_their_names():
+    job = layout.job_folder(JobId("job"))
+    assert layout.checkpoint_number(layout.checkpoint_folder(job, CheckpointId(12)).rpartition("/")[2]) == 12
+    for name in ("chk-", "chk-x", "chk-1x", "chk-²", "12", "shared"):
+        assert layout.checkpoint_number(name) is None
+    root = layout.savepoint_root("/save", JobId("my-job"), CheckpointId(7))
+    assert layout.is_savepoint_folder(root.rpartition("/")[2])
+    for name in ("savepoint-7", "savepoint-job-x", "checkpoint-job-7", "savepoints"):
+        assert not layout.is_savepoint_folder(name)
+    for path in (layout.shared_folder(job), layout.completed_folder(job), layout.metadata_file(job, CheckpointId(1))):
+        assert layout.is_job_folder_with(path.split("/")[1])
+    for name in ("savepoints", "_metadata", "savepoint-job-7"):
+        assert not layout.is_job_folder_with(name)
