@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 import hypothesis
 import pytest
+import s3_server
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -94,6 +95,9 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("SPARK_LOCAL_IP", "127.0.0.1")
         patch.setenv("PYSPARK_PYTHON", sys.executable)
+        # Workers get the environment that Spark was started with.
+        for name, value in s3_server.CREDENTIALS.items():
+            patch.setenv(name, value)
         from pyspark.sql import SparkSession  # only tests that need Spark pay for it
 
         session = (
@@ -110,6 +114,20 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         session.sparkContext.setLogLevel("ERROR")
         yield session
         session.stop()
+
+
+# --- storage ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="session")
+def s3() -> Iterator[s3_server.S3Server]:
+    """The S3 server of the session, and the credentials for it in the environment."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in s3_server.CREDENTIALS.items():
+            patch.setenv(name, value)
+        server = s3_server.S3Server()
+        yield server
+        server.close()
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -58,6 +58,10 @@ class CheckpointSettings:
     after_tasks_finish: bool = True
     """Let tasks whose data has ended go, and go on taking checkpoints without them. If not, they wait until the data of
     all tasks has ended, and all go with one last checkpoint."""
+    delete_attempts: int = 16
+    """How often a deletion in the checkpoint directory is tried before it is given up, with a warning."""
+    delete_retry_ms: int = 1_000
+    """Pause before a deletion that failed is tried again. It doubles with every failure, up to five minutes."""
 
     def problems(self) -> list[str]:
         """What is wrong, one line each, with what to change."""
@@ -72,6 +76,10 @@ class CheckpointSettings:
             found.append(f"max_concurrent is {self.max_concurrent}; at least 1 checkpoint must be allowed")
         if self.num_retained < 1:
             found.append(f"num_retained is {self.num_retained}; at least 1 checkpoint must be kept to recover from")
+        if self.delete_attempts < 1:
+            found.append(f"delete_attempts is {self.delete_attempts}; at least 1 must be allowed")
+        if self.delete_retry_ms < 10:
+            found.append(f"delete_retry is {self.delete_retry_ms} ms; the least is 10 ms")
         if self.tolerable_failures is not None and self.tolerable_failures < 0:
             found.append(f"tolerable_failures is {self.tolerable_failures}; use None to tolerate any number")
         if self.unaligned and self.mode is Mode.AT_LEAST_ONCE:

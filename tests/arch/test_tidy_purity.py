@@ -44,7 +44,7 @@ def asynchronous_code(tree: ast.AST) -> Iterator[Finding]:
 MAKERS_OF_TIME_AND_CHANCE = (
     "src/penstock/spark/clock.py",
     "src/penstock/sim/world.py",
-    "src/penstock/storage/files.py",  # names of temporary files, which no other process may use at the same time
+    "src/penstock/storage/paths.py",  # names of temporary files, which no other process may use at the same time
 )
 # A command may time itself: it is the outermost process, and nothing in a job depends on it.
 COMMANDS = "src/penstock/cli/"

@@ -29,6 +29,10 @@ def run(*arguments: str):
         (("bench", "window", "--rounds", "0"), "--rounds"),
         (("bench", "window", "--latency-seconds", "0"), "--latency-seconds"),
         (("demo", "--no-such-option"), "--no-such-option"),
+        (("verify",), "DIRECTORY"),
+        (("verify", "--json", "--delete-orphans", "x"), "--yes"),
+        (("verify", "no/such/directory"), "nothing of a job is in"),
+        (("verify", "ftp://host/x"), "no file system is known by 'ftp'"),
         (("no-such-command",), "no-such-command"),
     ],
 )
@@ -41,7 +45,7 @@ def test_a_wrong_argument_is_refused_by_name(arguments, named, monkeypatch):
     assert "Traceback" not in result.output
 
 
-@pytest.mark.parametrize("command", [(), ("demo",), ("bench",), ("bench", "window"), ("sim",)])
+@pytest.mark.parametrize("command", [(), ("demo",), ("bench",), ("bench", "window"), ("sim",), ("verify",)])
 def test_every_command_explains_itself(command):
     result = run(*command, "--help")
     assert result.exit_code == 0

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import uuid
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Protocol
 
 import pytest
+from pyarrow.fs import LocalFileSystem
 
 from penstock.net.keys import make_job_keys
 from penstock.net.zeromq import ZmqTransport
 from penstock.ports import Frame, Store, Transport
 from penstock.storage.files import FileStore
+from penstock.storage.locations import open_store
+from penstock.storage.remote import Connection, RemoteStore
 
 WAIT_MS = 1_000
 MOST_WAITS = 20
@@ -92,10 +96,21 @@ def network(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Network]
     made.close()
 
 
-STORES: dict[str, Callable[[Path], Store]] = {"files": FileStore}
+def renaming_store(folder: Path) -> RemoteStore:
+    """As on HDFS, but in a folder: files are visible while they are written, and are renamed when they are whole."""
+    files = LocalFileSystem()
+    connection = Connection(files=files, small=files, path=str(folder), renames=True)
+    return RemoteStore("hdfs://name-node/root", connect=lambda _: connection)
 
 
-@pytest.fixture(params=list(STORES))
+@pytest.fixture(params=["files", "renaming", "s3"])
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
     """An empty store of each kind."""
-    return STORES[request.param](tmp_path / "root")
+    match request.param:
+        case "files":
+            return FileStore(tmp_path / "root")
+        case "renaming":
+            return renaming_store(tmp_path / "root")
+        case _:
+            server = request.getfixturevalue("s3")
+            return open_store(server.uri(f"contract/{uuid.uuid4()}"))

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import threading
+
 import pyarrow as pa
 import pytest
 
-from penstock.core.errors import StorageError
+from penstock.core.errors import StorageError, UsageError
+from penstock.core.recovery.layout import component
 
 
 @pytest.mark.parametrize(
@@ -90,3 +93,37 @@ def test_a_deleted_folder_can_be_written_to_again(store):
         assert store.read("job/chk-1/a") == content
         store.delete_tree("job/chk-1")
     assert store.list_files("") == []
+
+
+ODD_NAMES = [
+    component(text) for text in ("..", ".hidden", "a b", "50%", "%2E", "ключ", "x" * 60, "a?b=c&d#e", "+", "\udcff")
+]
+
+
+@pytest.mark.parametrize("name", [*ODD_NAMES, "file.gz", "file.bz2", "a-0.lz4"])
+def test_a_name_with_odd_characters_is_a_name_like_any_other(store, name):
+    store.write(f"{name}/chk-1/{name}", b"content")
+    assert store.read(f"{name}/chk-1/{name}") == b"content"
+    assert store.list_files(name) == [f"{name}/chk-1/{name}"]
+    store.delete(f"{name}/chk-1/{name}")
+    assert store.list_files(name) == []
+    store.write(f"{name}/chk-1/{name}", b"again")
+    store.delete_tree(name)
+    assert store.list_files("") == []
+
+
+def test_writers_of_one_file_leave_the_whole_content_of_one_of_them(store):
+    contents = [bytes([i]) * 200_000 for i in range(4)]
+    writers = [threading.Thread(target=store.write, args=("job/file", content)) for content in contents]
+    for writer in writers:
+        writer.start()
+    for writer in writers:
+        writer.join()
+    assert store.read("job/file") in contents
+    assert store.list_files("") == ["job/file"]
+
+
+@pytest.mark.parametrize("path", ["../a", "a/../../b", "/etc/passwd", "", ".", "a//b", "a/", "a\0b"])
+def test_a_path_that_could_leave_the_root_is_an_error(store, path):
+    with pytest.raises((UsageError, StorageError)):
+        store.read(path)

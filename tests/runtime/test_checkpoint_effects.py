@@ -9,6 +9,7 @@ import pytest
 
 from penstock.core.coordinator.effects import (
     AnswerRequest,
+    CleaningGivenUp,
     CreateLocation,
     DeleteFiles,
     FailJob,
@@ -265,6 +266,19 @@ def test_a_stored_pointer_carries_the_record_and_only_then_the_old_ones_go(rig):
     assert [call for call, _ in rig.store.calls if call != "list"][:3] == ["write", "delete", "delete"]
 
 
+def test_an_old_pointer_that_could_not_be_dropped_is_dropped_with_the_next(rig):
+    rig.perform(store_pointer(1), store_pointer(2))
+    rig.store.failing = {"delete": ["completed"]}
+    assert rig.perform(store_pointer(3, 1)) == [PointerStored(checkpoint=CheckpointId(3))]
+    assert list(rig.pointers) == [1, 2, 3]
+    rig.store.failing = {}
+    rig.perform(store_pointer(4, 2))
+    assert list(rig.pointers) == [3, 4]
+    rig.store.calls.clear()
+    rig.perform(store_pointer(5))
+    assert "delete" not in [call for call, _ in rig.store.calls], "once is enough"
+
+
 def test_a_pointer_that_was_not_written_failed_and_the_old_ones_stay(rig):
     rig.perform(store_pointer(1))
     rig.store.failing = {"write": ["completed"]}
@@ -338,6 +352,36 @@ def test_a_folder_that_cannot_be_deleted_is_told_of(rig):
     assert rig.perform(effect) == [FilesDeleted(cleaning=4, error="cannot delete_tree job/chk-1")]
 
 
+def test_what_is_taken_apart_loses_its_metadata_first(rig):
+    fill(rig, "job/chk-1/x", "job/chk-1/_metadata", "job/shared/a")
+    effect = DeleteFiles(cleaning=4, paths=("job/chk-1/x", "job/shared/a"), folder="job/chk-1")
+    rig.store.failing = {"delete": ["_metadata"]}
+    assert rig.perform(effect) == [FilesDeleted(cleaning=4, error="cannot delete job/chk-1/_metadata")]
+    assert len(rig.store.files) == 3, "whoever finds the metadata finds the rest"
+    rig.store.failing = {}
+    rig.store.calls.clear()
+    assert rig.perform(effect) == [FilesDeleted(cleaning=4)]
+    assert rig.store.calls == [
+        ("delete", "job/chk-1/_metadata"),
+        ("delete", "job/shared/a"),
+        ("delete_tree", "job/chk-1"),
+    ]
+
+
+def test_files_of_a_savepoint_go_with_its_folder_and_not_from_the_checkpoint_directory(rig):
+    location = "/save/savepoint-job-3"
+    fill(rig, f"{location}/_metadata", f"{location}/v-0-0", "v-0-0")
+    assert rig.perform(DeleteFiles(cleaning=1, paths=("v-0-0",), folder=location)) == [FilesDeleted(cleaning=1)]
+    assert rig.store.files.keys() == {"v-0-0"}
+
+
+def test_what_is_given_up_is_told_with_the_command_that_shows_it(rig, caplog):
+    rig.perform(CleaningGivenUp(paths=("job/shared/a",), error="no"))
+    (record,) = caplog.records
+    assert (record.levelname, record.paths, record.error) == ("WARNING", ("job/shared/a",), "no")
+    assert "penstock verify" in record.message
+
+
 # --- the rest --------------------------------------------------------------------------------------------------------
 
 
@@ -349,7 +393,7 @@ def test_storage_is_asked_in_the_order_of_the_effects(rig):
         DeleteFiles(cleaning=1, folder="job/chk-0"),
     )
     order = [path.split("/")[1] for call, path in rig.store.calls if call != "list"]
-    assert order == ["counter", "chk-1", "completed", "chk-0"]
+    assert order == ["counter", "chk-1", "completed", "chk-0", "chk-0"]
 
 
 def test_messages_go_to_their_tasks_in_order(rig):

@@ -17,6 +17,10 @@ import pytest
 
 import penstock as ps
 from penstock.core.job.events import JobState
+from penstock.core.recovery import layout
+from penstock.storage.locations import open_store
+from penstock.storage.metadata import decode_metadata
+from penstock.storage.verification import Standing, verify_directory
 
 # What is defined here goes to the workers by value: they cannot import a test module.
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
@@ -186,6 +190,37 @@ def test_a_cancelled_job_says_so_and_leaves_no_files(spark, tmp_path):
         job.wait(60)
     assert files_below(tmp_path / "checkpoints") == []
     assert not (tmp_path / "out" / "_penstock").exists()
+
+
+def test_of_a_cancelled_job_that_keeps_its_checkpoints_exactly_what_they_refer_to_is_left(spark, tmp_path):
+    env = ps.Environment(
+        spark,
+        parallelism=2,
+        checkpointing=ps.Checkpointing(interval="100ms", directory=tmp_path / "checkpoints", retain=2, keep="keep"),
+        restart=ps.fixed_delay(attempts=3, delay="0s"),
+    )
+    hot_auctions(env, GatedBids(tmp_path / "gate"), tmp_path / "out")
+    job = env.start("kept")
+    folder = layout.job_folder(job.id)
+    before = wait_for(job, lambda v: v.checkpoints.counts.completed >= 3)
+    os.kill(before.slots[1].pid, signal.SIGKILL)
+    wait_for(job, lambda v: v.epoch == 2 and v.checkpoints.counts.completed >= before.checkpoints.counts.completed + 2)
+    store = open_store(tmp_path / "checkpoints")
+    # As if a slot had written it when nobody could hear of it any more.
+    store.write(f"{layout.checkpoint_folder(folder, 1)}/late", b"")
+    job.cancel()
+    with pytest.raises(ps.JobCancelled):
+        job.wait(60)
+    report = verify_directory(store, temporary=store.list_temporary(""))
+    assert report.is_fine
+    assert report.leftovers == ()
+    assert [snapshot.standing for snapshot in report.snapshots] == [Standing.KEPT, Standing.KEPT]
+    referred = {f"{s.location}/_metadata" for s in report.snapshots}
+    for snapshot in report.snapshots:
+        metadata = decode_metadata("_metadata", store.read(f"{snapshot.location}/_metadata"))
+        referred |= {file.path for file in metadata.files}
+    counters = {path for path in store.list_files("") if path.startswith(f"{layout.counter_folder(folder)}/")}
+    assert set(store.list_files("")) == referred | counters
 
 
 def test_more_slots_than_cores_is_refused_with_the_numbers(spark, tmp_path):

@@ -10,6 +10,7 @@ from typing import Literal, TypeVar
 
 from penstock.api.durations import Duration, duration_ms_or_problem
 from penstock.core.errors import SettingsError
+from penstock.core.recovery import roots
 from penstock.settings import CheckpointSettings, Mode, Retention
 
 ChoiceT = TypeVar("ChoiceT", bound=Enum)
@@ -25,8 +26,8 @@ class Checkpointing:
     """
 
     directory: str | os.PathLike[str]
-    """A folder that the driver and all executors can reach, or its URI. A relative path starts at the driver's current
-    folder."""
+    """A folder that the driver and all executors have mounted, or the URI of one that they can reach:
+    `s3://bucket/folder`, `gs://`, `hdfs://`. A relative path starts at the driver's current folder."""
     interval: Duration | None = "1s"
     """A checkpoint is triggered every so often. None: only on request and at the end."""
     timeout: Duration = "10 min"
@@ -99,7 +100,11 @@ class _Reading:
         if not isinstance(path, str) or not path.strip():
             self.problems.append(f"directory is {given!r}; give the path of a folder, or its URI")
             return ""
-        return path if "://" in path else str(Path(path).expanduser().absolute())
+        problem = roots.problem_with(path)
+        if problem is not None:
+            self.problems.append(f"directory: {problem}")
+            return ""
+        return path if roots.scheme_of(path) is not None else str(Path(path).expanduser().absolute())
 
     def ms(self, argument: str, given: Duration, *, default: int) -> int:
         found = duration_ms_or_problem(given, argument=argument, problems=self.problems)

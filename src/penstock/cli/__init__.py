@@ -11,6 +11,7 @@ from penstock.cli.demo import demo
 from penstock.cli.jobs import COMMANDS as JOB_COMMANDS
 from penstock.cli.sim import sim
 from penstock.cli.torture import torture
+from penstock.cli.verify import verify
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -19,7 +20,7 @@ def main() -> None:
     """Continuous, stateful, exactly-once stream processing on Spark."""
 
 
-for _command in (demo, *JOB_COMMANDS, bench, sim, torture):
+for _command in (demo, *JOB_COMMANDS, bench, sim, torture, verify):
     main.add_command(_command)
 bench.add_command(backpressure)
 bench.add_command(coordinator)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
-from typing import assert_never
+from typing import NamedTuple, assert_never
 
 import msgspec
 
@@ -15,6 +15,7 @@ from penstock.core.coordinator.effects import (
     CheckpointAborted,
     CheckpointCompleted,
     CheckpointStarted,
+    CleaningGivenUp,
     CoordinatorEffect,
     CreateLocation,
     DeleteFiles,
@@ -42,9 +43,10 @@ from penstock.core.coordinator.events import (
     PointerStored,
 )
 from penstock.core.errors import InvariantError, StorageError
-from penstock.core.ids import JobId, TaskId
+from penstock.core.ids import CheckpointId, JobId, TaskId
 from penstock.core.messages import ToSlot
-from penstock.core.recovery import layout
+from penstock.core.recovery import layout, roots
+from penstock.core.recovery.places import is_full
 from penstock.ports import Background, Outcome, Store
 from penstock.storage.completed import FileCompletedStore, checkpoint_ids
 from penstock.storage.metadata import encode_metadata
@@ -55,6 +57,18 @@ IDS_TAKEN_AT_ONCE = 64
 block."""
 
 log = logging.getLogger(__name__)
+
+
+class _Place(NamedTuple):
+    """Where the folder of a snapshot lies."""
+
+    store: Store
+    path: str
+    is_savepoint: bool
+
+    def is_outside(self, path: str) -> bool:
+        """Whether a file of the snapshot does not go with its folder. Paths of a savepoint's files start in it."""
+        return not self.is_savepoint and not path.startswith(f"{self.path}/")
 
 
 class CheckpointEffects:
@@ -82,6 +96,8 @@ class CheckpointEffects:
         self._completed = FileCompletedStore(store, folder)
         self._counter = checkpoint_ids(store, folder)
         self._taken_below = 0
+        self._unforgotten: list[CheckpointId] = []
+        """Pointers that could not be dropped: they go with the next ones. Belongs to background work."""
 
     def perform(self, effects: list[CoordinatorEffect]) -> None:
         """Do everything in the list, in order."""
@@ -95,6 +111,9 @@ class CheckpointEffects:
                     self._store_pointer(effect)
                 case DeleteFiles():
                     self._delete_files(effect)
+                case CleaningGivenUp():
+                    left = {"paths": effect.paths, "folder": effect.folder, "error": effect.error}
+                    log.warning("files could not be deleted; penstock verify shows what is left", extra=left)
                 case ForgetPointers():
                     self._forget(effect)
                 case SendToTask():
@@ -155,7 +174,7 @@ class CheckpointEffects:
 
     def _write_metadata(self, effect: WriteMetadata) -> None:
         checkpoint = effect.checkpoint
-        path = f"{effect.location}/{layout.METADATA_NAME}"
+        path = roots.below(effect.location, layout.METADATA_NAME)
 
         def write() -> int:
             content = encode_metadata(effect.metadata)
@@ -180,13 +199,15 @@ class CheckpointEffects:
 
         def record() -> bool:
             """Whether the pointer is there; raises if even a second look does not tell."""
+            forget = [*self._unforgotten, *effect.forget]
             try:
-                self._completed.record(checkpoint, data, forget=effect.forget)
+                self._completed.record(checkpoint, data, forget=forget)
             except StorageError:
                 if all(entry.checkpoint != checkpoint for entry in self._completed.load()):
                     return False
-                for old in effect.forget:
-                    self._attempt(self._completed.remove, old)
+                self._unforgotten = [old for old in forget if self._attempt(self._completed.remove, old) is not None]
+            else:
+                self._unforgotten = []
             return True
 
         def done(outcome: Outcome) -> None:
@@ -201,21 +222,31 @@ class CheckpointEffects:
 
     def _delete_files(self, effect: DeleteFiles) -> None:
         def delete() -> str | None:
-            error: str | None = None
             store = self._store if effect.root is None else self._store.at(effect.root)
-            for path in effect.paths:
-                error = self._attempt(partial(delete_file, store), path) or error
-            if effect.folder is not None:
-                error = self._attempt(partial(delete_folder, self._store), effect.folder) or error
-            return error
+            if effect.folder is None:
+                return self._delete_each(store, effect.paths)
+            # The metadata goes first, or something that is half deleted would look like a checkpoint.
+            metadata = roots.below(effect.folder, layout.METADATA_NAME)
+            error = self._attempt(partial(delete_file, self._store), metadata)
+            if error is not None:
+                return error
+            error = self._delete_each(store, _outside(effect.folder, effect))
+            return self._attempt(partial(delete_folder, self._store), effect.folder) or error
 
         def done(outcome: Outcome) -> None:
             error = str(outcome.error) if outcome.error is not None else outcome.value
             if error is not None:
-                log.warning("files could not be deleted", extra={"error": error})
+                log.info("files could not be deleted yet", extra={"error": error})
             self._feed(FilesDeleted(cleaning=effect.cleaning, error=error))
 
         self._background.submit(delete, done)
+
+    def _delete_each(self, store: Store, paths: Iterable[str]) -> str | None:
+        """Go on after an error; the last one."""
+        error: str | None = None
+        for path in paths:
+            error = self._attempt(partial(delete_file, store), path) or error
+        return error
 
     def _forget(self, effect: ForgetPointers) -> None:
         def forget() -> None:
@@ -231,3 +262,9 @@ class CheckpointEffects:
         except StorageError as error:
             return str(error)
         return None
+
+
+def _outside(folder: str, effect: DeleteFiles) -> list[str]:
+    """Those of its files that do not go with its folder. Paths of a savepoint begin in its folder."""
+    inside = effect.root is not None or is_full(folder)
+    return [p for p in effect.paths if not p.startswith(f"{folder}/") and not (inside and not is_full(p))]

@@ -9,14 +9,15 @@ goes: a driver that crashes between the two leaves a job that has ended, not one
 from __future__ import annotations
 
 import logging
-from collections import deque
 from collections.abc import Callable
 from enum import Enum
 from functools import partial
 from typing import NamedTuple
 
 from penstock.api.steps import WriteStep
+from penstock.core.errors import ExternalError, Retry
 from penstock.core.ids import CheckpointId, Instant, JobId
+from penstock.core.job.clean_up import CleanUp
 from penstock.core.recovery import layout
 from penstock.core.recovery.tenure import Outcome as JobOutcome
 from penstock.plan.graph import Plan
@@ -24,11 +25,10 @@ from penstock.ports import Background, Outcome, Store
 from penstock.storage.places import delete_folder
 from penstock.storage.tenure import record_outcome
 
-RECORD_TRIES = 40
+RECORD_ATTEMPTS = 8
 """A storage that refuses the outcome so often stays as it is: the job could be taken over and would go on."""
-CLEAN_TRIES = 10
-"""What cannot be deleted after so many tries is left to `penstock verify`."""
-RETRY_MS = 500
+ATTEMPTS = 5
+RETRY_MS = 1_000
 
 log = logging.getLogger(__name__)
 
@@ -43,92 +43,67 @@ class Record(Enum):
 
 
 class Ending:
-    """Does what is left to do when the outcome of a job is decided, one thing after another, again where it failed."""
+    """Does what is left to do when the outcome of a job is decided. What fails is tried again, for a while."""
 
-    def __init__(self, *, job: JobId, plan: Plan, store: Store, background: Background) -> None:
+    def __init__(self, *, job: JobId, plan: Plan, store: Store, background: Background, landing: Store | None) -> None:
         self.record = Record.NONE
         self._job = job
         self._folder = layout.job_folder(job)
         self._plan = plan
         self._store = store
         self._background = background
-        self._steps: deque[_Step] = deque()
-        self._busy = False
-        self._tries = 0
-        self._try_at = Instant(0)
+        self._landing = landing
+        self._recording: _Steps | None = None
+        self._cleaning: _Steps | None = None
 
-    def turn(self, now: Instant) -> None:
-        """Go on with what is to be done."""
-        if self._steps and not self._busy and now >= self._try_at:
-            self._busy = True
-            self._tries += 1
-            self._try_at = Instant(now + RETRY_MS)
-            self._background.submit(self._steps[0].work, self._tried)
-
-    def next_deadline(self) -> Instant | None:
-        """When `turn` must be called at the latest; None if there is nothing to wait for."""
-        return self._try_at if self._steps and not self._busy else None
-
-    def _tried(self, outcome: Outcome) -> None:
-        self._busy = False
-        step = self._steps[0]
-        if outcome.error is not None:
-            extra = {"job": self._job, "error": str(outcome.error), "tries": self._tries}
-            log.warning("the end of the job: %s failed", step.what, extra=extra)
-            if self._tries < step.tries:
-                return
-        self._steps.popleft()
-        self._tries, self._try_at = 0, Instant(0)
-        step.done(outcome.error is None)
-
-    # --- the record ----------------------------------------------------------------------
-
-    def write_record(self, outcome: JobOutcome) -> None:
+    def write_record(self, outcome: JobOutcome, now: Instant) -> None:
         """Have the outcome recorded; `record` says when it is."""
         self.record = Record.WRITING
+        step = _Step("record of the outcome", partial(record_outcome, self._store, self._folder, outcome))
+        # Whatever the error says: too much hangs on it to believe that it will never work.
+        self._recording = _Steps(self._job, [step], self._background, attempts=RECORD_ATTEMPTS, insists=True)
+        self._recording.begin(now)
 
-        def done(worked: bool) -> None:  # noqa: FBT001  # told so by `_Step`
-            self.record = Record.DURABLE if worked else Record.GIVEN_UP
-
-        work = partial(record_outcome, self._store, self._folder, outcome)
-        self._steps.append(_Step("recording its outcome", work, RECORD_TRIES, done))
-
-    # --- cleaning up ---------------------------------------------------------------------
-
-    def clean_up(
-        self, retained: tuple[CheckpointId, ...], failed_savepoints: tuple[str, ...], done: Callable[[], None]
-    ) -> None:
-        """Delete what nobody needs any more; `done` is called when that was tried."""
-        works: list[Callable[[], None]]
+    def clean_up(self, retained: tuple[CheckpointId, ...], failed_savepoints: tuple[str, ...], now: Instant) -> None:
+        """Delete what nobody needs any more, when the last slot has left and no storage work is under way."""
         if retained:
-            # Whoever starts from a retained checkpoint needs what it refers to, and nothing else.
-            works = [partial(self._sweep, retained)]
+            # Whoever goes on from a retained checkpoint needs what it refers to, and nothing else.
+            steps = [_Step("checkpoint directory", lambda: _sweep(self._store, self._folder, retained))]
         else:
             # Each by itself: a sink that cannot be reached must not keep the others, and the files, from being cleaned.
-            steps = [operator.step for vertex in self._plan.vertices for operator in vertex.operators]
-            works = [partial(step.sink.end, self._job) for step in steps if isinstance(step, WriteStep)]
-            works.append(self._delete_all)
+            planned = [operator.step for vertex in self._plan.vertices for operator in vertex.operators]
+            sinks = [step.sink for step in planned if isinstance(step, WriteStep)]
+            steps = [_Step(f"sink {sink.name}", partial(sink.end, self._job)) for sink in sinks]
+            steps.append(_Step("checkpoint directory", self._delete_all))
+            if self._landing is not None:
+                steps.append(_Step("landed DataFrames", partial(self._landing.delete_tree, self._folder)))
         # A slot that was given up may have written there since they were deleted.
-        works += [partial(delete_folder, self._store, folder) for folder in failed_savepoints]
-        self._steps += [_Step("cleaning up", work, CLEAN_TRIES, lambda _worked: None) for work in works]
-        self._steps.append(_Step("cleaning up", lambda: None, 1, lambda _worked: done()))
+        steps += [_Step("savepoint", partial(delete_folder, self._store, folder)) for folder in failed_savepoints]
+        self._cleaning = _Steps(self._job, steps, self._background, attempts=ATTEMPTS)
+        self._cleaning.begin(now)
 
-    def _sweep(self, retained: tuple[CheckpointId, ...]) -> None:
-        """Delete what slots wrote for checkpoints that had ended, when nobody could hear of it any more."""
-        store, pointers = self._store, layout.completed_folder(self._folder)
-        numbers = {path: layout.number_of(pointers, path) for path in store.list_files(pointers)}
-        kept = {*retained}
-        for path, number in numbers.items():
-            if self.record is Record.DURABLE:
-                # The outcome says what is kept. Another driver may have died before it had dropped its records.
-                store.delete(path)
-            elif number is not None:
-                # In the store although storing it seemed to fail: what it refers to stays too.
-                kept.add(number)
-        folders = tuple(f"{layout.checkpoint_folder(self._folder, number)}/" for number in sorted(kept))
-        for path in store.list_files(self._folder):
-            if layout.is_checkpoint_file(self._folder, path) and not path.startswith(folders):
-                store.delete(path)
+    def turn(self, now: Instant) -> None:
+        """Time has passed: do again what is due."""
+        for steps in (self._recording, self._cleaning):
+            if steps is not None:
+                steps.tick(now)
+        if self.record is Record.WRITING and self._recording is not None and self._recording.is_over:
+            self.record = Record.GIVEN_UP if self._recording.given_up else Record.DURABLE
+
+    def next_deadline(self) -> Instant | None:
+        """When `turn` must be called at the latest; None if only the outcome of work can help."""
+        times = (steps.next_deadline() for steps in (self._recording, self._cleaning) if steps is not None)
+        return min((time for time in times if time is not None), default=None)
+
+    @property
+    def is_cleaning(self) -> bool:
+        """Whether `clean_up` has begun."""
+        return self._cleaning is not None
+
+    @property
+    def is_over(self) -> bool:
+        """Whether everything is cleaned up, or given up."""
+        return self._cleaning is not None and self._cleaning.is_over
 
     def _delete_all(self) -> None:
         """Everything of the job goes, but for its outcome."""
@@ -145,8 +120,66 @@ class Ending:
 class _Step(NamedTuple):
     """One thing to do."""
 
-    what: str
+    name: str
     work: Callable[[], None]
-    tries: int
-    done: Callable[[bool], None]
-    """Told whether it was done, or given up."""
+
+
+class _Steps:
+    """Things to do in the background, in order, as far as they succeed."""
+
+    def __init__(
+        self, job: JobId, steps: list[_Step], background: Background, *, attempts: int, insists: bool = False
+    ) -> None:
+        self.given_up = False
+        """Whether one of them was."""
+        self._job = job
+        self._steps = steps
+        self._background = background
+        self._insists = insists
+        self._machine = CleanUp(len(steps), attempts=attempts, retry_ms=RETRY_MS)
+        self._now = Instant(0)
+
+    def begin(self, now: Instant) -> None:
+        self._now = now
+        for number in self._machine.begin():
+            self._submit(number)
+
+    def tick(self, now: Instant) -> None:
+        self._now = now
+        for number in self._machine.due(now):
+            self._submit(number)
+
+    def next_deadline(self) -> Instant | None:
+        return self._machine.next_deadline()
+
+    @property
+    def is_over(self) -> bool:
+        return self._machine.is_over
+
+    def _submit(self, number: int) -> None:
+        step = self._steps[number]
+
+        def done(outcome: Outcome) -> None:
+            error = outcome.error
+            told = isinstance(error, ExternalError) and error.retry is Retry.LATER
+            later = error is not None and (self._insists or told)
+            again = self._machine.ended(number, self._now, may_succeed_later=later)
+            if error is not None and not again:
+                self.given_up = True
+                log.warning(
+                    "the end of a job was not clean; penstock verify shows what is left",
+                    extra={"job": self._job, "step": step.name, "error": str(error)},
+                )
+
+        self._background.submit(step.work, done)
+
+
+def _sweep(store: Store, folder: layout.JobFolder, retained: tuple[CheckpointId, ...]) -> None:
+    """Delete what slots wrote for checkpoints that had ended, when nobody could hear of it any more, and pointers that
+    could not be dropped: a job that is over has none."""
+    for path in store.list_files(layout.completed_folder(folder)):
+        store.delete(path)
+    kept = [layout.checkpoint_folder(folder, checkpoint) for checkpoint in retained]
+    found = [layout.checkpoint_folder_of(folder, path) for path in store.list_files(folder)]
+    for place in dict.fromkeys(place for place in found if place is not None and place not in kept):
+        store.delete_tree(place)

@@ -118,6 +118,8 @@ class MasterPorts:
     background: Background
     store: Store
     slots: Slots
+    landing: Store | None = None
+    """Where DataFrames were landed, if not in `store`."""
 
 
 class MasterDriver:
@@ -167,12 +169,11 @@ class MasterDriver:
         self._waiting_deploy: DeployTasks | None = None
         self._restored: CompletedCheckpoint | None = None
         self._progress = JobProgress()
-        self._ending = Ending(job=job, plan=plan, store=ports.store, background=ports.background)
+        self._ending = Ending(job=job, plan=plan, store=ports.store, background=ports.background, landing=ports.landing)
         self._job_ending: JobEnding | None = None
         self._shut_down: JobEnd | None = None
         self._stopped_by: AnswerRequest | None = None
         self._job_ended: JobEnded | None = None
-        self._cleaning = False
         self._answers: dict[RequestId, Answer] = {}
         self._rescales = RescaleRequests(feed=self._feed_job, request=self.request)
         self._rescaled_graph: CheckpointGraph | None = None
@@ -248,9 +249,9 @@ class MasterDriver:
         if _due(self._coordinator.next_deadline(), now):
             self._feed_coordinator(Ticked())
         self._try_deploy()
+        self._ending.turn(now)
         self._try_to_shut_down()
         self._try_to_end()
-        self._ending.turn(now)
         if self.outcome is not None:
             return None
         machines = (self._lifecycle, self._coordinator, self._ending)
@@ -537,7 +538,7 @@ class MasterDriver:
                 finished = ending.outcome is JobState.FINISHED
                 kept = () if finished else self._coordinator.kept_after(status)
                 text = ending.cause.text if ending.cause is not None else ""
-                self._ending.write_record(JobOutcome(state=ending.outcome, cause=text, retained=kept))
+                self._ending.write_record(JobOutcome(state=ending.outcome, cause=text, retained=kept), self._now)
             if self._ending.record is Record.GIVEN_UP:
                 status = JobEnd.SUSPENDED
             elif self._ending.record is not Record.DURABLE:
@@ -550,20 +551,22 @@ class MasterDriver:
     def _try_to_end(self) -> None:
         """When no slot is left and all files are settled: clean up, then say how the job ended."""
         ended = self._job_ended
-        if ended is None or self._shut_down is None or self._cleaning or not self._coordinator.is_settled:
+        if ended is None or self._shut_down is None or not self._coordinator.is_settled:
             return
-        self._cleaning = True
-        if self._shut_down is JobEnd.SUSPENDED:
+        if not self._ending.is_cleaning and self._shut_down is not JobEnd.SUSPENDED:
+            self._ending.clean_up(self._retained_after(ended), self._coordinator.failed_savepoints, self._now)
+        if self._ending.is_over or self._shut_down is JobEnd.SUSPENDED:
             self._finish(ended)
-            return
-        retained: tuple[CheckpointId, ...] = ()
+
+    def _retained_after(self, ended: JobEnded) -> tuple[CheckpointId, ...]:
         if self._tenure is not None and self._tenure.outcome is not None:
-            retained = self._tenure.outcome.retained
-        elif ended.outcome is not JobState.FINISHED:
-            # A job that has finished retains at most the savepoint that it was stopped with, and the snapshot that a
-            # job was started from lies elsewhere: neither needs anything of the job's.
-            retained = tuple(c.checkpoint for c in self._coordinator.retained if c.claim is None)
-        self._ending.clean_up(retained, self._coordinator.failed_savepoints, lambda: self._finish(ended))
+            return self._tenure.outcome.retained
+        if ended.outcome is JobState.FINISHED:
+            # A job that has finished retains at most the savepoint that it was stopped with, which needs nothing of
+            # the job's.
+            return ()
+        # Nor does the snapshot that a job was started from, which lies elsewhere.
+        return tuple(c.checkpoint for c in self._coordinator.retained if c.claim is None)
 
     def _end_again(self, outcome: JobOutcome) -> None:
         """An earlier driver saw the job end, and may not have cleaned up all of it."""

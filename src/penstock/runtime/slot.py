@@ -55,6 +55,7 @@ from penstock.runtime.links import Links
 from penstock.runtime.operators.base import StateWriter
 from penstock.runtime.task import Task
 from penstock.settings import JobSettings
+from penstock.storage.places import Anywhere
 from penstock.storage.snapshots import SnapshotReader, SnapshotWriter
 from penstock.wire.codec import (
     BatchCodec,
@@ -419,7 +420,7 @@ class SlotDriver:
             return
         tasks = list(self._tasks.values())
         epoch = message.epoch
-        channels = ChannelReader(plan, SnapshotReader(self._ports.store), self._codecs)
+        channels = ChannelReader(plan, SnapshotReader(Anywhere(self._ports.store)), self._codecs)
 
         def load() -> None:
             for task in tasks:
@@ -459,7 +460,7 @@ class SlotDriver:
             settings=self._settings,
             restored=message.restored_checkpoint,
             host=self,
-            reader=SnapshotReader(self._ports.store),
+            reader=SnapshotReader(Anywhere(self._ports.store)),
             deliver=self._deliver,
             grant=self._grant,
         )

@@ -200,7 +200,8 @@ def check_files(
     world: World, disk: Disk, job: JobId, *, kept: Sequence[CheckpointId], allowed: Iterable[str], keeps_ids: bool
 ) -> None:
     """Nothing may be left but the checkpoints that are `kept`, which must be whole, other files that are `allowed` and,
-    if it `keeps_ids`, the counters. Cleaning is best effort: where the storage failed, something may be left."""
+    if it `keeps_ids`, the counters. Storage that failed is no excuse: it was well again in time, and deletions are
+    tried again."""
     folder = layout.job_folder(job)
     expected: dict[str, None] = dict.fromkeys(allowed)
     for checkpoint in kept:
@@ -220,11 +221,10 @@ def check_files(
 
 
 def _excused(disk: Disk, folder: layout.JobFolder) -> list[str]:
-    """Files and folders that may be left because the storage was out of order when it mattered."""
+    """Folders that may be left because the storage was out of order when a checkpoint was recorded."""
     pointers = [layout.number_of(layout.completed_folder(folder), path) for path in disk.unwritten]
     # Nobody knows whether such a checkpoint was recorded: it is kept, since a restore might look for it.
-    doubtful = [layout.checkpoint_folder(folder, checkpoint) for checkpoint in pointers if checkpoint is not None]
-    return disk.undeleted + doubtful
+    return [layout.checkpoint_folder(folder, checkpoint) for checkpoint in pointers if checkpoint is not None]
 
 
 def _files_of(world: World, disk: Disk, folder: layout.JobFolder, checkpoint: CheckpointId) -> list[str]:

@@ -24,12 +24,10 @@ class Disk:
         self.taps: list[WriteTap] = []
         self.undo_taps: list[Callable[[str], None]] = []
         """Called with the path of whatever was seen, and never became durable."""
-        self.undeleted: list[str] = []
-        """What was to be deleted, file or folder, while the storage was out of order."""
         self.writers: dict[str, str] = {}
         """Who wrote each file last."""
         self.unwritten: list[str] = []
-        """What was to be written meanwhile; it may be there all the same."""
+        """What was to be written while the storage was out of order; it may be there all the same."""
         self.errors = 0
         """How many calls went wrong."""
         self.world = world
@@ -146,8 +144,6 @@ class SimStore:
         fault = self._disk.draw_fault(call, path)
         if fault != "before":
             action()
-        elif call == "delete":
-            self._disk.undeleted.append(path)
         if fault is not None:
             self._disk.errors += 1
             if call == "write":

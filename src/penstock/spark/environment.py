@@ -18,7 +18,7 @@ from penstock.api.steps import ReadStep, WriteStep
 from penstock.api.stream import Stream
 from penstock.core.errors import SettingsError, UsageError
 from penstock.core.ids import JobId, OperatorId, SlotId
-from penstock.core.recovery import layout
+from penstock.core.recovery import layout, roots
 from penstock.core.recovery.metadata import CompletedCheckpoint
 from penstock.core.recovery.plan import RestorePlan
 from penstock.net.keys import make_job_keys
@@ -45,6 +45,8 @@ from penstock.spark.preflight import check_host, check_session, free_cores, is_l
 from penstock.spark.slots import SparkSlots
 from penstock.spark.worker import SlotSpec
 from penstock.storage.files import FileStore
+from penstock.storage.locations import open_store
+from penstock.storage.remote import RemoteStore
 
 
 class Environment(Program):
@@ -61,6 +63,8 @@ class Environment(Program):
         network: how slots exchange batches.
         slots: how slots are watched.
         source_batch_rows: a source is asked for at most this many rows at a time.
+        landing: where Spark lands the DataFrames of `from_dataframe`: a folder that the driver and all executors have
+            mounted. Default: the checkpoint directory, if that is such a folder.
 
     """
 
@@ -75,6 +79,7 @@ class Environment(Program):
         network: NetworkSettings | None = None,
         slots: SlotSettings | None = None,
         source_batch_rows: int = JobSettings.source_batch_rows,
+        landing: str | os.PathLike[str] | None = None,
     ) -> None:
         check_session(spark)
         if restart is None:
@@ -94,13 +99,20 @@ class Environment(Program):
         super().__init__(settings)
         self._spark = spark
         self._checkpointing = checkpointing
+        self._landing = FileStore(landing) if landing is not None else None
 
     def from_dataframe(self, frame: Any, *, name: str | None = None) -> Stream:
         """A stream of the rows of a batch DataFrame, whatever Spark SQL made it.
 
-        Spark writes the DataFrame once, when the job starts, into the job's directory; from there it is read and, after
-        a failure, read again exactly as before.
+        Spark writes the DataFrame once, when the job starts, into the job's directory (or into `landing`, see
+        `Environment`); from there it is read and, after a failure, read again exactly as before.
         """
+        directory = self._checkpointing.location if self._checkpointing is not None else ""
+        if self._landing is None and not roots.is_local(directory):
+            raise UsageError(
+                f"a DataFrame cannot be landed in {roots.shown(directory)}, which is no mounted folder",
+                hint="give Environment(landing=...) a folder that the driver and all executors have mounted",
+            )
         return self.read(DataFrameSource(frame), name=name)
 
     def start(self, name: str = "job", *, restore: Restore | str | os.PathLike[str] | None = None) -> Job:
@@ -119,13 +131,16 @@ class Environment(Program):
         use_own_interpreter(self._spark)
         job = JobId(f"{_slug(name)}-{fresh_token()}")
         point = None if restore is None else self._starting_point(plan, restore)
-        root = self._storage_root()
+        store = open_store(self._storage_root())
+        # Whoever cannot read there learns it here, and not from the first checkpoint.
+        store.list_files(layout.job_folder(job))
+        landing = self._landing or store
         if point is None:
-            plan = self._prepare(plan, job, root)
+            plan = self._prepare(plan, job, landing)
         else:
-            plan = self._prepare(point.plan, job, root, begin=point.fresh)
-            record_start(FileStore(root), job, point)
-        return self._launch(plan, job=job, name=name, root=root, started_from=point.record if point else None)
+            plan = self._prepare(point.plan, job, landing, begin=point.fresh)
+            record_start(store, job, point)
+        return self._launch(plan, job=job, name=name, store=store, started_from=point.record if point else None)
 
     def restore_plan(self, restore: Restore | str | os.PathLike[str]) -> RestorePlan:
         """What `start` with the same `restore` would do, without doing it: which state goes where, what is left over,
@@ -159,12 +174,18 @@ class Environment(Program):
 
     def _starting_point(self, plan: Plan, restore: Restore | str | os.PathLike[str]) -> StartingPoint:
         chosen = restore if isinstance(restore, Restore) else make_restore(restore)
-        return starting_point(FileStore(chosen.path), chosen, plan, self.settings)
+        return starting_point(open_store(chosen.path), chosen, plan, self.settings)
 
-    def _prepare(self, plan: Plan, job: JobId, root: str, *, begin: tuple[OperatorId, ...] | None = None) -> Plan:
+    def _prepare(
+        self,
+        plan: Plan,
+        job: JobId,
+        landing: FileStore | RemoteStore,
+        *,
+        begin: tuple[OperatorId, ...] | None = None,
+    ) -> Plan:
         """Land DataFrames, ask sources for their splits, see that sinks can be written. `begin` names the sources that
         begin at their beginning; the others have their splits in the snapshot that the job starts from."""
-        inputs = FileStore(root).root
 
         def prepared(operator: OperatorPlan) -> OperatorPlan:
             step = operator.step
@@ -177,8 +198,8 @@ class Environment(Program):
                 source = source.resumed() if isinstance(source, DataFrameSource) else source
                 return replace(operator, step=replace(step, source=source))
             if isinstance(source, DataFrameSource):
-                folder = inputs / layout.inputs_folder(layout.job_folder(job), operator.operator)
-                source = source.land(Path(folder))
+                folder = layout.inputs_folder(layout.job_folder(job), operator.operator)
+                source = source.land(FileStore(landing.location).root / folder)
             splits = tuple(source.splits(plan.parallelism))
             return replace(operator, step=replace(step, source=source, splits=splits))
 
@@ -189,7 +210,15 @@ class Environment(Program):
             ),
         )
 
-    def _launch(self, plan: Plan, *, job: JobId, name: str, root: str, started_from: CompletedCheckpoint | None) -> Job:
+    def _launch(
+        self,
+        plan: Plan,
+        *,
+        job: JobId,
+        name: str,
+        store: FileStore | RemoteStore,
+        started_from: CompletedCheckpoint | None,
+    ) -> Job:
         local = is_local(self._spark)
         kind = self.settings.network.transport
         socket_folder = Path(tempfile.mkdtemp(prefix="penstock-"))
@@ -207,7 +236,7 @@ class Environment(Program):
                 slot=slot,
                 job=job,
                 settings=self.settings,
-                storage_root=root,
+                storage_root=store.location,
                 master_ipc=transport.ipc_address,
                 master_tcp=transport.tcp_address,
                 driver_host=socket.gethostname(),
@@ -221,7 +250,12 @@ class Environment(Program):
             plan=plan,
             settings=self.settings,
             ports=MasterPorts(
-                clock=clock, transport=transport, background=background, store=FileStore(root), slots=slots
+                clock=clock,
+                transport=transport,
+                background=background,
+                store=store,
+                slots=slots,
+                landing=self._landing,
             ),
             draws=draws(),
             started_from=started_from,
@@ -233,8 +267,8 @@ class Environment(Program):
             slots=slots,
             clock=clock,
             socket_folder=socket_folder,
-            storage_root=root,
-            temporary_root=Path(root) if self._checkpointing is None else None,
+            storage_root=store.location,
+            temporary_root=Path(store.location) if self._checkpointing is None else None,
             cores=lambda: free_cores(self._spark),
         )
         return Job(job=job, name=name, parts=parts)

@@ -26,6 +26,7 @@ from penstock.core.errors import (
 )
 from penstock.core.ids import JobId
 from penstock.core.job.events import FailureCause, JobState
+from penstock.core.recovery import roots
 from penstock.core.recovery.metadata import CompletedCheckpoint
 from penstock.net.control import ControlServer
 from penstock.net.zeromq import ZmqTransport
@@ -35,7 +36,7 @@ from penstock.spark.background import ThreadBackground
 from penstock.spark.clock import WallClock
 from penstock.spark.control import handle
 from penstock.spark.slots import SparkSlots
-from penstock.storage.files import FileStore
+from penstock.storage.locations import open_store
 
 log = logging.getLogger(__name__)
 
@@ -139,7 +140,7 @@ class Job:
         return self._request(SnapshotRequest(kind=RequestKind.CHECKPOINT), timeout).checkpoint
 
     def savepoint(self, directory: str | os.PathLike[str] | None = None, *, timeout: float | None = None) -> str:
-        """Take a savepoint and wait for it; the folder it lies in, below `directory`. The job goes on.
+        """Take a savepoint and wait for it; the folder it lies in, below `directory`, a path or URI. The job goes on.
 
         Raises:
             SnapshotFailed: it was not taken; the job goes on.
@@ -155,7 +156,8 @@ class Job:
         drain: bool = False,
         timeout: float | None = None,
     ) -> str:
-        """End the job with a savepoint, and wait for both; the folder of the savepoint, below `savepoint`.
+        """End the job with a savepoint, and wait for both; the folder of the savepoint, below `savepoint` (a path or a
+        URI).
 
         With `drain` event time goes to its end first: windows close and operators finish, as if all data had been
         seen. Without it the job can go on from the savepoint as if nothing had happened.
@@ -201,8 +203,8 @@ class Job:
 
     def _target(self, directory: str | os.PathLike[str] | None) -> str:
         if directory is None:
-            return f"{self._parts.storage_root}/savepoints"
-        return str(FileStore(directory).root)
+            return roots.below(self._parts.storage_root, "savepoints")
+        return open_store(directory).location
 
     def _request(self, request: SnapshotRequest, timeout: float | None) -> CompletedCheckpoint:
         answered: queue.SimpleQueue[CompletedCheckpoint | RequestFailure] = queue.SimpleQueue()

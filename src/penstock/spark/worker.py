@@ -83,7 +83,7 @@ class _Slot:
         from penstock.runtime.slot import SlotAddress, SlotDriver, SlotPorts
         from penstock.spark.background import ThreadBackground
         from penstock.spark.clock import WallClock
-        from penstock.storage.files import FileStore
+        from penstock.storage.locations import open_store
 
         spec = self._spec
         keep_message_memory()
@@ -96,7 +96,7 @@ class _Slot:
                 job=spec.job,
                 settings=spec.settings,
                 ports=SlotPorts(
-                    clock=clock, transport=transport, background=background, store=FileStore(spec.storage_root)
+                    clock=clock, transport=transport, background=background, store=open_store(spec.storage_root)
                 ),
                 address=SlotAddress(
                     host=socket.gethostname(),

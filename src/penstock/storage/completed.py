@@ -63,12 +63,12 @@ class FileCompletedStore:
     def load(self) -> list[CompletedEntry]:
         """All completed checkpoints, by id. An entry that cannot be read raises `CorruptFile`: leaving it out could
         restore an older checkpoint than the job has already shown to the world."""
-        folder = layout.completed_folder(self._job_dir)
-        entries: list[CompletedEntry] = []
-        for path in self._store.list_files(folder):
-            checkpoint = _number(folder, path)
-            entries.append(CompletedEntry(checkpoint, decode_pointer(path, checkpoint, self._store.read(path))))
-        return entries
+        return [self.read(path) for path in self._store.list_files(layout.completed_folder(self._job_dir))]
+
+    def read(self, path: str) -> CompletedEntry:
+        """One of them, by the path of its pointer. Raises `CorruptFile` if it cannot be read."""
+        checkpoint = _number(layout.completed_folder(self._job_dir), path)
+        return CompletedEntry(checkpoint, decode_pointer(path, checkpoint, self._store.read(path)))
 
     def remove(self, checkpoint: CheckpointId) -> None:
         """Forget one checkpoint; nothing happens if it is not known."""

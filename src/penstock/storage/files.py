@@ -9,17 +9,16 @@ from __future__ import annotations
 
 import errno
 import os
-import re
-import secrets
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from penstock.core.errors import Retry, StorageError, UsageError
-from penstock.ports import Frame
+from penstock.core.recovery import roots
+from penstock.ports import Frame, Store
+from penstock.storage.paths import check_path, is_temporary, temporary_name
 
-_TEMPORARY_PREFIX = ".writing-"
 _REMEMBERED_FOLDERS = 64
 _WRITE_BYTES = 16 * 1024 * 1024
 _NO_FOLDER_SYNC = (errno.EINVAL, errno.ENOTSUP)
@@ -58,8 +57,10 @@ class FileStore:
     links inside the root are followed, and removed rather than followed by deletes.
     """
 
-    def __init__(self, root: str | os.PathLike[str]) -> None:
+    def __init__(self, root: str | os.PathLike[str], *, opener: Callable[[str], Store] | None = None) -> None:
+        """`opener` makes the stores of `at`; without it they are of this kind."""
         self._root = _local_path(root)
+        self._open = opener or FileStore
         # Folders that are recorded durably all the way up, as far as this process knows.
         self._durable_folders: set[Path] = set()
 
@@ -68,9 +69,14 @@ class FileStore:
         """The absolute path of the root."""
         return self._root
 
-    def at(self, root: str) -> FileStore:
+    @property
+    def location(self) -> str:
+        """The same as text."""
+        return str(self._root)
+
+    def at(self, root: str) -> Store:
         """The files below another root."""
-        return FileStore(root)
+        return self._open(root)
 
     def write(self, path: str, data: Frame) -> None:
         """Create or replace a file, all or nothing; durable when it returns."""
@@ -91,23 +97,20 @@ class FileStore:
 
     def list_files(self, prefix: str) -> list[str]:
         """All files below a folder, sorted; none if there is no such folder. The empty prefix is the root."""
-        folder = self._locate(prefix) if prefix else self._root
-        found: list[str] = []
-        with _translated("listing", folder):
-            for parent, _, names in os.walk(folder, onerror=_raise_unless_missing):
-                below = Path(parent).relative_to(self._root)
-                found += [(below / name).as_posix() for name in names if not name.startswith(_TEMPORARY_PREFIX)]
-        return sorted(found)
+        return [path for path in self._list(prefix) if not is_temporary(path)]
+
+    def list_temporary(self, prefix: str) -> list[str]:
+        """What interrupted writers left below a folder, sorted."""
+        return [path for path in self._list(prefix) if is_temporary(path)]
 
     def delete(self, path: str) -> None:
         """Remove one file, durably; nothing happens if it is not there."""
-        target = self._locate(path)
-        with _translated("deleting", target):
-            try:
-                target.unlink()
-                _sync_folder(target.parent)
-            except (FileNotFoundError, NotADirectoryError):
-                return
+        self._delete(self._locate(path))
+
+    def delete_temporary(self, path: str) -> None:
+        """Remove what an interrupted writer left, durably."""
+        folder, _, name = path.rpartition("/")
+        self._delete((self._locate(folder) if folder else self._root) / name)
 
     def delete_tree(self, prefix: str) -> None:
         """Remove a folder with all that is in it, durably; nothing happens if it is not there."""
@@ -122,22 +125,30 @@ class FileStore:
             except (FileNotFoundError, NotADirectoryError):
                 return
 
+    def _list(self, prefix: str) -> list[str]:
+        folder = self._locate(prefix) if prefix else self._root
+        found: list[str] = []
+        with _translated("listing", folder):
+            for parent, _, names in os.walk(folder, onerror=_raise_unless_missing):
+                below = Path(parent).relative_to(self._root)
+                found += [(below / name).as_posix() for name in names]
+        return sorted(found)
+
+    def _delete(self, target: Path) -> None:
+        with _translated("deleting", target):
+            try:
+                target.unlink()
+                _sync_folder(target.parent)
+            except (FileNotFoundError, NotADirectoryError):
+                return
+
     def _locate(self, path: str) -> Path:
-        parts = path.split("/")
-        if "\0" in path or any(part in ("", ".", "..") for part in parts):
-            raise UsageError(
-                f"path {path!r} is not a relative path below {self._root}",
-                hint="use names joined by '/', without '.', '..' or a leading '/'",
-            )
-        if parts[-1].startswith(_TEMPORARY_PREFIX):
-            raise UsageError(
-                f"path {path!r} looks like a temporary file", hint=f"do not begin with {_TEMPORARY_PREFIX}"
-            )
-        return self._root.joinpath(*parts)
+        check_path(path, str(self._root))
+        return self._root.joinpath(*path.split("/"))
 
     def _write(self, target: Path, data: memoryview) -> None:
         self._make_durable(target.parent)
-        temporary = target.parent / f"{_TEMPORARY_PREFIX}{secrets.token_hex(8)}"
+        temporary = target.parent / temporary_name()
         try:
             descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
             try:
@@ -175,14 +186,13 @@ class FileStore:
 
 def _local_path(root: str | os.PathLike[str]) -> Path:
     text = os.fspath(root)
-    scheme = re.match(r"([A-Za-z][A-Za-z0-9+.-]+):/", text)
-    if scheme and scheme[1].lower() == "file":
-        text = unquote(urlsplit(text).path)
-    elif scheme:
+    if not roots.is_local(text):
         raise UsageError(
-            f"directory {text!r} is on a file system of kind {scheme[1]!r}, which is not supported",
+            f"directory {roots.shown(text)!r} is on a file system of kind {roots.scheme_of(text)!r}",
             hint="use a path that every host of the job has mounted",
         )
+    if roots.scheme_of(text) == "file":
+        text = unquote(urlsplit(text).path)
     if not text or "\0" in text:
         raise UsageError(f"{text!r} is not a directory", hint="give the path of the directory for checkpoints")
     return Path(text).absolute()

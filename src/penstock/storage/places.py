@@ -2,8 +2,20 @@
 
 from __future__ import annotations
 
-from penstock.core.recovery.places import folder_and_name, is_full
+from penstock.core.recovery.places import is_full
+from penstock.core.recovery.roots import split
 from penstock.ports import Store
+
+
+class Anywhere:
+    """Files of a store, and any others by their full paths, to read."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    def read(self, path: str) -> bytes:
+        """The whole file. Raises `StorageError`."""
+        return read_file(self._store, path)
 
 
 def read_file(store: Store, path: str) -> bytes:
@@ -27,5 +39,5 @@ def delete_folder(store: Store, path: str) -> None:
 def _located(store: Store, path: str) -> tuple[Store, str]:
     if not is_full(path):
         return store, path
-    folder, name = folder_and_name(path)
+    folder, name = split(path)
     return store.at(folder), name

@@ -8,7 +8,8 @@ from typing import NamedTuple
 from penstock.core.errors import StorageError, UsageError
 from penstock.core.recovery.layout import METADATA_NAME
 from penstock.core.recovery.metadata import CheckpointMetadata, CompletedCheckpoint
-from penstock.core.recovery.places import folder_and_name, with_full_paths
+from penstock.core.recovery.places import with_full_paths
+from penstock.core.recovery.roots import below, split
 from penstock.ports import Store
 from penstock.storage.metadata import decode_metadata
 from penstock.storage.places import read_file
@@ -30,23 +31,23 @@ class FoundSnapshot(NamedTuple):
     @property
     def path(self) -> str:
         """Its metadata file."""
-        return f"{self.folder}/{METADATA_NAME}"
+        return below(self.folder, METADATA_NAME)
 
 
 def find_snapshot(store: Store, path: str) -> FoundSnapshot:
     """The snapshot at a full path: its folder, its metadata file, or the folder of a job, whose newest checkpoint is
     taken. Blocks. Raises `UsageError` if there is none, `CorruptFile` if it cannot be read."""
     folder = path.rstrip("/")
-    parent, name = folder_and_name(folder)
+    parent, name = split(folder)
     if name == METADATA_NAME:
         folder = parent
     inside = store.at(folder)
     files = inside.list_files("")
     if METADATA_NAME not in files:
-        folder = f"{folder}/{_newest_in(folder, files)}"
+        folder = below(folder, _newest_in(folder, files))
         inside = store.at(folder)
     content = inside.read(METADATA_NAME)
-    metadata = decode_metadata(f"{folder}/{METADATA_NAME}", content)
+    metadata = decode_metadata(below(folder, METADATA_NAME), content)
     return FoundSnapshot(folder, with_full_paths(metadata, folder), len(content))
 
 

@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+from typing import Protocol
+
 import xxhash
 
 from penstock.core.errors import CorruptFile, UsageError
 from penstock.core.messages import StateFile
 from penstock.ports import Frame, Store
-from penstock.storage.places import read_file
+
+
+class Readable(Protocol):
+    """What a reader needs of a store."""
+
+    def read(self, path: str) -> bytes:
+        """The whole file."""
+        ...
 
 
 class SnapshotWriter:
@@ -41,7 +50,7 @@ class SnapshotWriter:
 class SnapshotReader:
     """Reads pieces of state. Calls block."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Readable) -> None:
         self._store = store
 
     def get(self, file: StateFile) -> bytes:
@@ -52,7 +61,7 @@ class SnapshotReader:
             raise CorruptFile(
                 "a state handle has neither a path nor content", hint="restore from another checkpoint or savepoint"
             )
-        return _checked(file, read_file(self._store, file.path), f"state file {file.path}")
+        return _checked(file, self._store.read(file.path), f"state file {file.path}")
 
 
 def _checked(file: StateFile, data: bytes, what: str) -> bytes:

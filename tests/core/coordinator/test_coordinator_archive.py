@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from penstock.core.coordinator.archive import Archive
+from penstock.core.coordinator.cleaner import Cleaner
 from penstock.core.coordinator.effects import (
     AcknowledgeIgnored,
     AckVerdict,
@@ -35,6 +36,7 @@ from penstock.core.recovery.metadata import (
 from penstock.settings import Retention
 
 ONE, TWO = CheckpointId(1), CheckpointId(2)
+CLEANER = Cleaner(attempts=1, retry_ms=1_000)
 
 
 # --- retention -------------------------------------------------------------------------------------------------------
@@ -99,7 +101,7 @@ def test_retained_checkpoints_are_found_in_order_whatever_the_store_gave(make):
 
 def test_two_records_of_one_id_are_noticed(make):
     with pytest.raises(InvariantError, match="not in order"):
-        Archive(3, (make.record(5), make.record(5))).validate()
+        Archive(3, (make.record(5), make.record(5)), CLEANER).validate()
 
 
 # --- storage that fails ----------------------------------------------------------------------------------------------
@@ -353,7 +355,7 @@ def test_an_acknowledgement_after_the_end_does_not_harm_what_is_kept(store, make
 
 
 def test_storing_two_records_at_once_is_a_bug(make):
-    archive = Archive(1, ())
+    archive = Archive(1, (), CLEANER)
     archive.store(make.record(1))
     with pytest.raises(InvariantError, match="1 and 2 stored at once"):
         archive.store(make.record(2))
@@ -361,4 +363,4 @@ def test_storing_two_records_at_once_is_a_bug(make):
 
 def test_an_answer_of_the_store_that_nobody_waits_for_is_a_bug():
     with pytest.raises(InvariantError, match="without being asked"):
-        Archive(1, ()).stored()
+        Archive(1, (), CLEANER).stored()

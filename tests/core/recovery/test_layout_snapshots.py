@@ -22,6 +22,29 @@ def test_a_savepoint_has_a_folder_of_its_own_below_the_one_that_was_named(target
 
 def test_files_of_a_checkpoint_are_told_from_pointers_and_from_those_of_other_jobs():
     job = layout.job_folder(JobId("job"))
-    assert layout.is_checkpoint_file(job, layout.metadata_file(job, CheckpointId(3)))
-    assert not layout.is_checkpoint_file(job, layout.completed_file(job, CheckpointId(3)))
-    assert not layout.is_checkpoint_file(job, layout.metadata_file(layout.job_folder(JobId("job2")), CheckpointId(3)))
+    own = layout.metadata_file(job, CheckpointId(3))
+    assert layout.checkpoint_folder_of(job, own) == layout.checkpoint_folder(job, CheckpointId(3))
+    other = layout.metadata_file(layout.job_folder(JobId("job2")), CheckpointId(3))
+    for path in (
+        layout.completed_file(job, CheckpointId(3)),
+        other,
+        f"{job}/chk-3",
+        f"{job}/chk-3x/a",
+        f"{job}/chk-²/a",
+    ):
+        assert layout.checkpoint_folder_of(job, path) is None
+
+
+def test_folders_are_known_by_their_names():
+    job = layout.job_folder(JobId("job"))
+    assert layout.checkpoint_number(layout.checkpoint_folder(job, CheckpointId(12)).rpartition("/")[2]) == 12
+    for name in ("chk-", "chk-x", "chk-1x", "chk-²", "12", "shared"):
+        assert layout.checkpoint_number(name) is None
+    root = layout.savepoint_root("/save", JobId("my-job"), CheckpointId(7))
+    assert layout.is_savepoint_folder(root.rpartition("/")[2])
+    for name in ("savepoint-7", "savepoint-job-x", "checkpoint-job-7", "savepoints"):
+        assert not layout.is_savepoint_folder(name)
+    for path in (layout.shared_folder(job), layout.completed_folder(job), layout.metadata_file(job, CheckpointId(1))):
+        assert layout.is_job_folder_with(path.split("/")[1])
+    for name in ("savepoints", "_metadata", "savepoint-job-7"):
+        assert not layout.is_job_folder_with(name)

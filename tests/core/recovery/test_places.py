@@ -9,7 +9,7 @@ from snapshot_rig import in_channel, operator, snapshot_of
 from penstock.core.ids import OperatorId, TaskId, VertexId
 from penstock.core.messages import OperatorState, StateFile
 from penstock.core.recovery.metadata import SnapshotKind, TaskChannels
-from penstock.core.recovery.places import folder_and_name, is_full, with_full_paths
+from penstock.core.recovery.places import is_full, with_full_paths
 
 
 def file_at(path: str | None) -> StateFile:
@@ -49,9 +49,3 @@ def test_in_flight_data_moves_with_it():
     channels = (TaskChannels(task=TaskId(VertexId("count"), 0), inputs=(state,), outputs=(state,)),)
     (task,) = with_full_paths(snapshot_of(channels=channels), "/r/job/chk-7").channels
     assert [s.file.path for s in (*task.inputs, *task.outputs)] == ["/r/job/chk-7/channels-0"] * 2
-
-
-def test_a_full_path_has_a_folder_and_a_name():
-    assert folder_and_name("/a/b/c") == ("/a/b", "c")
-    assert folder_and_name("/c") == ("/", "c")
-    assert folder_and_name("s3://bucket/c") == ("s3://bucket", "c")

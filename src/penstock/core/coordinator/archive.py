@@ -26,7 +26,7 @@ from penstock.core.coordinator.pending import PendingCheckpoint, Phase, own_file
 from penstock.core.coordinator.registry import SharedStateRegistry
 from penstock.core.coordinator.retention import RetainedCheckpoints
 from penstock.core.errors import InvariantError
-from penstock.core.ids import CheckpointId
+from penstock.core.ids import CheckpointId, Instant
 from penstock.core.messages import SubtaskState
 from penstock.core.recovery.metadata import CompletedCheckpoint, DiscardRules
 
@@ -50,9 +50,9 @@ class Stored(NamedTuple):
 class Archive:
     """Everything durable that the coordinator answers for."""
 
-    def __init__(self, num_retained: int, completed: tuple[CompletedCheckpoint, ...]) -> None:
+    def __init__(self, num_retained: int, completed: tuple[CompletedCheckpoint, ...], cleaner: Cleaner) -> None:
         self.registry = SharedStateRegistry()
-        self.cleaner = Cleaner()
+        self.cleaner = cleaner
         self._retained = RetainedCheckpoints(num_retained, completed)
         for checkpoint in self._retained.all:
             self.registry.register_restored(checkpoint)
@@ -155,6 +155,11 @@ class Archive:
 
     def _clean(self, checkpoint: CheckpointId, leftover: _Leftover) -> list[DeleteFiles]:
         return self.cleaner.clean_checkpoint(leftover.paths, leftover.folder, self._savepoints.get(checkpoint))
+
+    def clean_again(self, now: Instant) -> list[DeleteFiles]:
+        """Try a deletion again that failed, if one is due. A file that is registered by now stays: it is another one of
+        the same name."""
+        return self.cleaner.retry(self.registry.has_path, now)
 
     # --- completed checkpoints ----------------------------------------------------------------------------------------
 

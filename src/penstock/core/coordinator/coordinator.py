@@ -24,6 +24,7 @@ from __future__ import annotations
 from typing import assert_never
 
 from penstock.core.coordinator.archive import Archive
+from penstock.core.coordinator.cleaner import Cleaner
 from penstock.core.coordinator.decider import Dropped, Load, RequestDecider
 from penstock.core.coordinator.effects import AnswerRequest, CoordinatorEffect, RequestDropped, RequestFailure
 from penstock.core.coordinator.events import (
@@ -118,7 +119,11 @@ class CheckpointCoordinator:
             settings,
             graph,
             options,
-            Archive(settings.num_retained, completed),
+            Archive(
+                settings.num_retained,
+                completed,
+                Cleaner(attempts=settings.delete_attempts, retry_ms=settings.delete_retry_ms),
+            ),
             self._board,
             max(next_id, CheckpointId(highest + 1)),
         )
@@ -154,7 +159,7 @@ class CheckpointCoordinator:
             case Declined():
                 self._lifecycle.decline(event.message, now)
             case Ticked():
-                self._lifecycle.expire(now)
+                self._lifecycle.tick(now)
             case TaskRunning() | TaskDataEnded() | TaskEnded() | TaskFailing():
                 self._handle_task(event, now)
             case CheckpointRequested():

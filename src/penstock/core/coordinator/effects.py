@@ -69,6 +69,15 @@ class DeleteFiles(Effect, frozen=True, kw_only=True):
     """Where the paths begin: the folder of a savepoint; None: in the checkpoint directory."""
 
 
+class CleaningGivenUp(Effect, frozen=True, kw_only=True):
+    """For the log: what `DeleteFiles` named could not be deleted, again and again, and is left for people."""
+
+    paths: tuple[str, ...] = ()
+    folder: str | None = None
+    error: str
+    """The last one."""
+
+
 # --- operator coordinators and hooks ---------------------------------------------------------------------------------
 
 
@@ -221,6 +230,7 @@ CoordinatorEffect = (
     | StorePointer
     | ForgetPointers
     | DeleteFiles
+    | CleaningGivenUp
     | SnapshotOperatorCoordinator
     | SendOperatorEvent
     | TellCheckpointComplete

@@ -282,7 +282,7 @@ class PointerFailed(Event, frozen=True, kw_only=True):
 
 
 class FilesDeleted(Event, frozen=True, kw_only=True):
-    """Storage to coordinator: the cleaning has ended, in success or not."""
+    """Storage to coordinator: the cleaning has ended, in success or not. What could not be deleted is tried again."""
 
     cleaning: int
     error: str | None = None

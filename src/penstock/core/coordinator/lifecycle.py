@@ -135,9 +135,10 @@ class Lifecycle:
         return self._triggering.gateways
 
     def next_deadline(self) -> Instant | None:
-        """When the first checkpoint expires; one that is being stored does not."""
-        deadlines = (self._deadline(p) for p in self._pending.values() if p.phase is not Phase.STORING)
-        return min(deadlines, default=None)
+        """When the first checkpoint expires, one that is being stored aside, or a deletion is to be tried again."""
+        deadlines = [self._deadline(p) for p in self._pending.values() if p.phase is not Phase.STORING]
+        cleaning = self.archive.cleaner.next_deadline()
+        return min(deadlines if cleaning is None else [*deadlines, cleaning], default=None)
 
     def _deadline(self, pending: PendingCheckpoint) -> Instant:
         return Instant(pending.created + self._settings.timeout_ms)
@@ -289,7 +290,7 @@ class Lifecycle:
                 if pending is not None:
                     self._handle_pointer(pending, event, now)
             case FilesDeleted():
-                self.archive.cleaner.ended(event.cleaning)
+                self.effects += self.archive.cleaner.ended(event.cleaning, event.error, now)
             case _:
                 assert_never(event)
 
@@ -466,8 +467,9 @@ class Lifecycle:
 
     # --- from outside -------------------------------------------------------------------------------------------------
 
-    def expire(self, now: Instant) -> None:
-        """Abort every checkpoint whose time is over."""
+    def tick(self, now: Instant) -> None:
+        """Time has passed: abort every checkpoint whose time is over, and try a failed deletion again if one is due."""
+        self.effects += self.archive.clean_again(now)
         for pending in self._abortable():
             if self._deadline(pending) <= now:
                 text = f"{pending.num_awaited} of {len(pending.plan.wait)} tasks missing, {pending.phase.value}"
@@ -489,7 +491,9 @@ class Lifecycle:
         """No more checkpoints; what is being stored is still waited for."""
         self._is_shut_down = True
         self.abort_all(CheckpointFailure.COORDINATOR_SHUTDOWN, f"the job is {status.value}", now)
+        self.archive.cleaner.shut_down(now)
         self.effects += self.archive.shut_down(status)
+        self.effects += self.archive.clean_again(now)
 
     def validate(self) -> None:
         """Raise `InvariantError` if the state contradicts itself."""

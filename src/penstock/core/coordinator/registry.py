@@ -94,6 +94,10 @@ class SharedStateRegistry:
         if completed.claim is Claim.CLAIM and completed.is_self_contained:
             self._claimed_folders.add(completed.checkpoint)
 
+    def has_path(self, path: str) -> bool:
+        """Whether a file that may still be used lies there."""
+        return any(entry.file.path == path for entry in self._entries.values())
+
     def resolve(self, file: StateFile) -> StateFile:
         """The file to read instead of `file`: never a placeholder."""
         return file if file.shared_key is None else self._entries[file.shared_key].file

@@ -20,6 +20,7 @@ from typing import NewType
 
 from penstock.core.errors import UsageError
 from penstock.core.ids import CheckpointId, JobId, OperatorId, TaskId
+from penstock.core.recovery import roots
 
 JobFolder = NewType("JobFolder", str)
 """The folder of one job, as made by `job_folder`."""
@@ -48,9 +49,16 @@ def checkpoint_folder(job: JobFolder, checkpoint: CheckpointId) -> str:
     return f"{job}/chk-{checkpoint}"
 
 
-def is_checkpoint_file(job: JobFolder, path: str) -> bool:
-    """Whether a file belongs to one checkpoint alone, whichever it is."""
-    return path.startswith(f"{job}/chk-")
+def checkpoint_folder_of(job: JobFolder, path: str) -> str | None:
+    """The folder of the one checkpoint that a file belongs to; None for a file of any other kind."""
+    name, _, below = path.removeprefix(f"{job}/").partition("/")
+    return f"{job}/{name}" if below and path.startswith(f"{job}/") and checkpoint_number(name) is not None else None
+
+
+def checkpoint_number(name: str) -> CheckpointId | None:
+    """The checkpoint whose folder has this name; None if it is the name of anything else."""
+    number = name.removeprefix("chk-")
+    return CheckpointId(int(number)) if number != name and number.isascii() and number.isdigit() else None
 
 
 def metadata_file(job: JobFolder, checkpoint: CheckpointId) -> str:
@@ -71,7 +79,13 @@ def channel_state_file(job: JobFolder, checkpoint: CheckpointId, slot: int) -> s
 def savepoint_root(target: str, job: JobId, checkpoint: CheckpointId) -> str:
     """The folder of one savepoint below the folder that the user named. Paths inside a savepoint are relative to it, so
     that it can be moved."""
-    return f"{target.rstrip('/')}/savepoint-{component(job)}-{checkpoint}"
+    return roots.below(target, f"savepoint-{component(job)}-{checkpoint}")
+
+
+def is_savepoint_folder(name: str) -> bool:
+    """Whether the name of a folder is one that `savepoint_root` makes."""
+    start, _, number = name.rpartition("-")
+    return start.startswith("savepoint-") and number.isascii() and number.isdigit()
 
 
 METADATA_NAME = "_metadata"
@@ -133,3 +147,8 @@ def number_of(folder: str, path: str) -> CheckpointId | None:
 def inputs_folder(job: JobFolder, operator: OperatorId) -> str:
     """Data that the driver laid down for a source of the job."""
     return f"{job}/inputs/{component(operator)}"
+
+
+def is_job_folder_with(name: str) -> bool:
+    """Whether a folder that has something of this name in it is the folder of a job."""
+    return name in ("shared", "taskowned", "completed", "counter", "inputs") or checkpoint_number(name) is not None

@@ -14,6 +14,7 @@ import msgspec
 
 from penstock.core.messages import ChannelState, OperatorState, StateFile
 from penstock.core.recovery.metadata import CheckpointMetadata, OperatorSnapshot, TaskChannels
+from penstock.core.recovery.roots import below, scheme_of, split
 
 Place = Callable[[str], str]
 """From a path in the metadata to the full path."""
@@ -21,13 +22,7 @@ Place = Callable[[str], str]
 
 def is_full(path: str) -> bool:
     """Whether a path says by itself where a file lies: an absolute path, or a URI."""
-    return path.startswith("/") or "://" in path
-
-
-def folder_and_name(path: str) -> tuple[str, str]:
-    """The folder of a full path, which can be the root of a store, and the name in it."""
-    folder, _, name = path.rpartition("/")
-    return folder or "/", name
+    return path.startswith("/") or scheme_of(path) is not None
 
 
 def with_full_paths(metadata: CheckpointMetadata, folder: str) -> CheckpointMetadata:
@@ -42,18 +37,18 @@ def with_full_paths(metadata: CheckpointMetadata, folder: str) -> CheckpointMeta
 
 
 def _in_savepoint(folder: str) -> Place:
-    return lambda path: f"{folder}/{path}"
+    return lambda path: below(folder, path)
 
 
 def _in_job(metadata: CheckpointMetadata, folder: str) -> Place:
     """Files of the checkpoint alone lie in its folder, whatever that is called now; others beside it."""
-    beside, _ = folder_and_name(folder)
+    beside, _ = split(folder)
     own = f"chk-{metadata.checkpoint}"
 
     def place(path: str) -> str:
         _, _, below_job = path.partition("/")
         first, _, rest = below_job.partition("/")
-        return f"{folder}/{rest}" if first == own else f"{beside.rstrip('/')}/{below_job}"
+        return below(folder, rest) if first == own else below(beside, below_job)
 
     return place
 

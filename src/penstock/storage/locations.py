@@ -1,0 +1,16 @@
+"""From the text that names a directory to the store that reads and writes there."""
+
+from __future__ import annotations
+
+import os
+
+from penstock.core.recovery import roots
+from penstock.storage.files import FileStore
+from penstock.storage.remote import RemoteStore
+
+
+def open_store(root: str | os.PathLike[str]) -> FileStore | RemoteStore:
+    """The store below `root`: a path or `file:` URL of this host, or the URI of another file system. Nothing is touched
+    before the first call; a root that names nothing of the kind raises `UsageError`."""
+    text = os.fspath(root)
+    return FileStore(text, opener=open_store) if roots.is_local(text) else RemoteStore(text, opener=open_store)

@@ -1,0 +1,442 @@
+"""Looks at what lies in a checkpoint directory: whether every snapshot could be restored, and what nobody refers to.
+
+Of the files in the folder of a job, those that no snapshot refers to are
+
+* *orphans*, if they belong to a checkpoint older than the newest completed one, or the job has ended: nobody will ever
+  refer to them;
+* *unfinished*, if a running job may still refer to them: a checkpoint that is under way looks no different from one
+  that a driver left behind when it died;
+* *foreign*, if no job writes anything of the kind.
+
+A job that is over has no pointers, and its checkpoints are those whose metadata is there: a checkpoint that is deleted
+loses its metadata first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+import msgspec
+
+from penstock.core.errors import CorruptFile, StorageError, UsageError
+from penstock.core.ids import CheckpointId, Instant, JobId
+from penstock.core.messages import StateFile
+from penstock.core.recovery import layout
+from penstock.core.recovery.layout import JobFolder
+from penstock.core.recovery.metadata import CheckpointMetadata, CompletedCheckpoint, SnapshotKind
+from penstock.ports import Store
+from penstock.storage.completed import FileCompletedStore
+from penstock.storage.metadata import decode_metadata
+from penstock.storage.places import Anywhere
+from penstock.storage.snapshots import Readable, SnapshotReader
+
+
+class Standing(Enum):
+    """What a snapshot is to its job."""
+
+    RETAINED = "retained"
+    """A pointer leads to it: a driver of the job would restore it."""
+    KEPT = "kept"
+    """The job is over and left it behind."""
+    SAVEPOINT = "savepoint"
+    """It belongs to the user."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SnapshotReport:
+    """One snapshot, and what is wrong with it."""
+
+    location: str
+    """Its folder, as seen from the directory that was looked at; a savepoint elsewhere, by its path or URI."""
+    standing: Standing
+    job: JobId | None = None
+    """None, like all that follows, if its metadata cannot be read."""
+    checkpoint: CheckpointId | None = None
+    kind: SnapshotKind | None = None
+    triggered: Instant | None = None
+    size_bytes: int | None = None
+    """What a restore has to read."""
+    files: int | None = None
+    """Files that it refers to, its metadata aside."""
+    operators: int | None = None
+    parallelism: int | None = None
+    """Of the widest operator."""
+    problems: tuple[str, ...] = ()
+
+
+class LeftoverKind(Enum):
+    """Why a file is there that no snapshot refers to."""
+
+    ORPHAN = "orphan"
+    UNFINISHED = "unfinished"
+    FOREIGN = "foreign"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Leftover:
+    """A file that no snapshot refers to."""
+
+    path: str
+    kind: LeftoverKind
+    temporary: bool = False
+    """Whether a writer had not finished it."""
+    folder: str | None = None
+    """The folder that is a leftover as a whole, if there is one."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Report:
+    """What was found."""
+
+    snapshots: tuple[SnapshotReport, ...] = ()
+    leftovers: tuple[Leftover, ...] = ()
+    problems: tuple[str, ...] = ()
+    """What is wrong and belongs to no single snapshot."""
+
+    @property
+    def all_problems(self) -> tuple[str, ...]:
+        """Everything that is wrong, with the place it concerns."""
+        return (*self.problems, *(f"{s.location}: {problem}" for s in self.snapshots for problem in s.problems))
+
+    @property
+    def is_fine(self) -> bool:
+        """Whether every snapshot could be restored."""
+        return not self.all_problems
+
+    def of(self, kind: LeftoverKind) -> tuple[Leftover, ...]:
+        """The leftovers of one kind."""
+        return tuple(leftover for leftover in self.leftovers if leftover.kind is kind)
+
+
+def verify_directory(store: Store, *, temporary: Sequence[str] = (), job_ended: bool = False) -> Report:
+    """Everything below a checkpoint directory: its jobs, and the savepoints in it. `temporary` are files that writers
+    have not finished. With `job_ended` no job runs that could refer to anything later."""
+    complete = store.list_files("")
+    paths = [*complete, *temporary]
+    jobs = _job_folders(paths)
+    reports = [verify_job(store, job, temporary=_below(job, temporary), job_ended=job_ended) for job in jobs]
+    for location in _savepoint_folders(path for path in paths if path.partition("/")[0] not in jobs):
+        files = _SavepointFiles(
+            paths=_below(location, complete), temporary=_below(location, temporary), start=f"{location}/"
+        )
+        reports.append(_savepoint_report(_Inside(store, files.start), location, files, job_ended=job_ended))
+    return _together(reports)
+
+
+def verify_job(store: Store, folder: JobFolder, *, temporary: Sequence[str] = (), job_ended: bool = False) -> Report:
+    """One job of a checkpoint directory."""
+    return _JobCheck(store, folder, temporary=temporary, job_ended=job_ended).report()
+
+
+def verify_checkpoint(store: Store, folder: JobFolder, checkpoint: CheckpointId) -> Report:
+    """One checkpoint of a job, with everything it refers to."""
+    check = _JobCheck(store, folder, temporary=(), job_ended=False)
+    return Report(snapshots=(check.snapshot(checkpoint, Standing.KEPT)[0],))
+
+
+def verify_savepoint(store: Store, location: str, *, temporary: Sequence[str] = (), job_ended: bool = False) -> Report:
+    """The savepoint whose folder is the root of `store`; `location` is how to name it."""
+    files = _SavepointFiles(paths=store.list_files(""), temporary=temporary)
+    return _savepoint_report(_Inside(store, ""), location, files, job_ended=job_ended)
+
+
+# --- one job ---------------------------------------------------------------------------------------------------------
+
+
+class _JobCheck:
+    """The look at one job."""
+
+    def __init__(self, store: Store, folder: JobFolder, *, temporary: Sequence[str], job_ended: bool) -> None:
+        self._store = store
+        self._folder = folder
+        self._temporary = temporary
+        self._job_ended = job_ended
+        self._files = _FileCheck(Anywhere(store))
+        self._problems: list[str] = []
+        self._snapshots: list[SnapshotReport] = []
+        self._referred: dict[str, None] = {}
+        self._used_folders: dict[str | None, None] = {}
+        self._unknown: dict[str, None] = {}
+        """Folders of snapshots whose metadata cannot be read: what they refer to cannot be told."""
+        self._newest = 0
+        self._is_over = job_ended
+
+    def report(self) -> Report:
+        paths = self._store.list_files(self._folder)
+        pointers = self._pointers()
+        for number, pointer in pointers.items():
+            if pointer is not None:
+                self._look_at_pointer(pointer)
+            else:
+                self._unknown[layout.checkpoint_folder(self._folder, number)] = None
+        if not pointers:
+            for number in sorted(self._with_metadata(paths)):
+                self._take(*self.snapshot(number, Standing.KEPT))
+        self._check_counter(paths)
+        everything = (*paths, *self._temporary)
+        self._newest = max((*pointers, *(s.checkpoint or 0 for s in self._snapshots)), default=0)
+        is_newer = any(number is not None and number > self._newest for number in map(self._number_of, everything))
+        # What is newer than the newest may be the work of a job that runs.
+        self._is_over = self._job_ended or (bool(self._snapshots) and not pointers and not is_newer)
+        judged = map(self._judge, everything)
+        return Report(
+            snapshots=tuple(self._snapshots),
+            leftovers=tuple(leftover for leftover in judged if leftover is not None),
+            problems=tuple(self._problems),
+        )
+
+    def _with_metadata(self, paths: Iterable[str]) -> Iterator[CheckpointId]:
+        for path in paths:
+            number = self._number_of(path)
+            if number is not None and path == layout.metadata_file(self._folder, number):
+                yield number
+
+    def snapshot(
+        self, checkpoint: CheckpointId, standing: Standing
+    ) -> tuple[SnapshotReport, CheckpointMetadata | None]:
+        """One checkpoint of this job."""
+        location = layout.checkpoint_folder(self._folder, checkpoint)
+        path = layout.metadata_file(self._folder, checkpoint)
+        try:
+            metadata = decode_metadata(path, self._store.read(path))
+        except StorageError as error:
+            return SnapshotReport(location=location, standing=standing, problems=(error.message,)), None
+        problems = [*_wrong_place(metadata, self._folder, checkpoint), *self._files.problems_of(metadata)]
+        return _describe(metadata, location, standing, problems), metadata
+
+    def _take(self, report: SnapshotReport, metadata: CheckpointMetadata | None) -> None:
+        self._snapshots.append(report)
+        if metadata is None:
+            self._unknown[report.location] = None
+            return
+        self._referred[f"{report.location}/{layout.METADATA_NAME}"] = None
+        self._referred |= dict.fromkeys(file.path for file in metadata.files if file.path is not None)
+        self._used_folders |= dict.fromkeys(map(self._folder_of, self._referred))
+
+    def _folder_of(self, path: str) -> str | None:
+        return layout.checkpoint_folder_of(self._folder, path)
+
+    def _number_of(self, path: str) -> CheckpointId | None:
+        folder = self._folder_of(path)
+        return layout.checkpoint_number(folder.rpartition("/")[2]) if folder is not None else None
+
+    def _pointers(self) -> dict[CheckpointId, CompletedCheckpoint | None]:
+        """The completed checkpoints by id; None for one whose pointer cannot be read."""
+        folder = layout.completed_folder(self._folder)
+        completed = FileCompletedStore(self._store, self._folder)
+        found: dict[CheckpointId, CompletedCheckpoint | None] = {}
+        for path in self._store.list_files(folder):
+            number = layout.number_of(folder, path)
+            try:
+                pointer = msgspec.msgpack.decode(completed.read(path).data, type=CompletedCheckpoint)
+                if pointer.checkpoint != number:
+                    raise CorruptFile(f"{path} is the pointer to checkpoint {pointer.checkpoint}")
+                found[number] = pointer
+            except (StorageError, msgspec.MsgspecError, ValueError) as error:
+                text = error.message if isinstance(error, StorageError) else f"{path} cannot be read: {error}"
+                self._problems.append(text)
+                if number is not None:
+                    found[number] = None
+        return found
+
+    def _look_at_pointer(self, pointer: CompletedCheckpoint) -> None:
+        if not pointer.kind.is_savepoint:
+            self._take(*self.snapshot(pointer.checkpoint, Standing.RETAINED))
+            return
+        place = self._store.at(pointer.location)
+        try:
+            found = verify_savepoint(place, pointer.location).snapshots
+            problem = "a pointer leads to it, and its metadata is not there"
+        except StorageError as error:
+            found, problem = (), error.message
+        missing = SnapshotReport(location=pointer.location, standing=Standing.SAVEPOINT, problems=(problem,))
+        self._snapshots += found or (missing,)
+
+    def _check_counter(self, paths: Sequence[str]) -> None:
+        folder = layout.counter_folder(self._folder)
+        counters = [path for path in paths if path.startswith(f"{folder}/")]
+        numbers = [number for path in counters if (number := layout.number_of(folder, path)) is not None]
+        self._problems += [
+            f"{p} does not belong into {folder}" for p in counters if layout.number_of(folder, p) is None
+        ]
+        newest = max((s.checkpoint for s in self._snapshots if s.checkpoint is not None), default=None)
+        if newest is not None and max(numbers, default=CheckpointId(0)) <= newest:
+            self._problems.append(f"{folder} does not say that checkpoint id {newest} is used")
+
+    def _judge(self, path: str) -> Leftover | None:
+        """What a file is that no snapshot refers to; None if it is where it belongs."""
+        folder = self._folder_of(path)
+        temporary = path in self._temporary
+        if path in self._referred or (folder in self._unknown and not temporary):
+            return None
+        number = self._number_of(path)
+        if number is not None:
+            kind = LeftoverKind.ORPHAN if self._job_ended or number <= self._newest else LeftoverKind.UNFINISHED
+            whole = None if folder in self._used_folders or folder in self._unknown else folder
+            return Leftover(path=path, kind=kind, temporary=temporary, folder=whole)
+        if temporary or path.startswith(f"{layout.shared_folder(self._folder)}/"):
+            if self._unknown and not temporary:
+                return None
+            kind = LeftoverKind.ORPHAN if self._is_over else LeftoverKind.UNFINISHED
+            return Leftover(path=path, kind=kind, temporary=temporary)
+        name = path.removeprefix(f"{self._folder}/").partition("/")[0]
+        return None if layout.is_job_folder_with(name) else Leftover(path=path, kind=LeftoverKind.FOREIGN)
+
+
+# --- savepoints ------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class _SavepointFiles:
+    """What lies in the folder of a savepoint, as seen from the store."""
+
+    paths: Sequence[str]
+    temporary: Sequence[str] = ()
+    start: str = ""
+    """How the path of each begins."""
+
+
+def _savepoint_report(inside: _Inside, location: str, files: _SavepointFiles, *, job_ended: bool) -> Report:
+    """The savepoint that `inside` reads; `location` is how to name it."""
+    unfinished = LeftoverKind.ORPHAN if job_ended else LeftoverKind.UNFINISHED
+    halves = tuple(Leftover(path=path, kind=unfinished, temporary=True) for path in files.temporary)
+    if f"{files.start}{layout.METADATA_NAME}" not in files.paths:
+        return Report(leftovers=(*(Leftover(path=path, kind=unfinished) for path in files.paths), *halves))
+    try:
+        metadata = decode_metadata(f"{location}/{layout.METADATA_NAME}", inside.read(layout.METADATA_NAME))
+    except StorageError as error:
+        broken = SnapshotReport(location=location, standing=Standing.SAVEPOINT, problems=(error.message,))
+        return Report(snapshots=(broken,), leftovers=halves)
+    problems = list(_FileCheck(inside).problems_of(metadata))
+    if not metadata.kind.is_savepoint:
+        problems.append(f"it is a {metadata.kind.value.lower()}, which cannot be moved out of its checkpoint directory")
+    referred = {f"{files.start}{path}" for path in (layout.METADATA_NAME, *(file.path for file in metadata.files))}
+    orphans = tuple(Leftover(path=path, kind=LeftoverKind.ORPHAN) for path in files.paths if path not in referred)
+    report = _describe(metadata, location, Standing.SAVEPOINT, problems)
+    return Report(snapshots=(report,), leftovers=(*orphans, *halves))
+
+
+class _Inside:
+    """The files below a folder of a store, to be read only."""
+
+    def __init__(self, store: Store, start: str) -> None:
+        self._store = store
+        self._start = start
+
+    def read(self, path: str) -> bytes:
+        if ".." in path.split("/") or path.startswith("/"):
+            raise UsageError(f"path {path!r} leads out of the savepoint")
+        return self._store.read(f"{self._start}{path}")
+
+
+# --- files -----------------------------------------------------------------------------------------------------------
+
+
+class _FileCheck:
+    """Reads files that snapshots refer to, each once."""
+
+    def __init__(self, store: Readable) -> None:
+        self._reader = SnapshotReader(store)
+        self._known: dict[tuple[str, int, int], str | None] = {}
+
+    def problems_of(self, metadata: CheckpointMetadata) -> Iterator[str]:
+        """What is wrong with the state of a snapshot."""
+        for file in _pieces(metadata):
+            problem = self._problem_with(file)
+            if problem is not None:
+                yield problem
+        for task in metadata.channels:
+            for channel in (*task.inputs, *task.outputs):
+                if any(offset + length > channel.file.size for offset, length in channel.ranges):
+                    yield f"in-flight data of {task.task} lies beyond the end of {channel.file.path or 'its file'}"
+
+    def _problem_with(self, file: StateFile) -> str | None:
+        if file.path is None or file.inline is not None:
+            return self._try(file)
+        key = (file.path, file.size, file.checksum)
+        if key not in self._known:
+            self._known[key] = self._try(file)
+        return self._known[key]
+
+    def _try(self, file: StateFile) -> str | None:
+        try:
+            self._reader.get(file)
+        except (StorageError, UsageError) as error:
+            return error.message
+        return None
+
+
+def _pieces(metadata: CheckpointMetadata) -> list[StateFile]:
+    """Every piece of state of a snapshot, each file once."""
+    found: dict[object, StateFile] = {}
+    for operator in metadata.operators.values():
+        for subtask, state in operator.subtasks.items():
+            for number, file in enumerate(state.keyed):
+                found.setdefault(file.path or (operator.operator, subtask, number), file)
+    for task in metadata.channels:
+        for number, channel in enumerate((*task.inputs, *task.outputs)):
+            found.setdefault(channel.file.path or (task.task, number), channel.file)
+    return list(found.values())
+
+
+def _describe(
+    metadata: CheckpointMetadata, location: str, standing: Standing, problems: Iterable[str]
+) -> SnapshotReport:
+    return SnapshotReport(
+        location=location,
+        standing=standing,
+        job=metadata.job,
+        checkpoint=metadata.checkpoint,
+        kind=metadata.kind,
+        triggered=metadata.timestamp,
+        size_bytes=metadata.size,
+        files=len(metadata.files),
+        operators=len(metadata.operators),
+        parallelism=max((o.parallelism for o in metadata.operators.values()), default=0),
+        problems=tuple(dict.fromkeys(problems)),
+    )
+
+
+def _wrong_place(metadata: CheckpointMetadata, folder: JobFolder, checkpoint: CheckpointId) -> Iterator[str]:
+    if metadata.checkpoint != checkpoint:
+        yield f"its metadata is that of checkpoint {metadata.checkpoint}"
+    if layout.job_folder(metadata.job) != folder:
+        yield f"its metadata is that of job {metadata.job}"
+    if metadata.kind.is_savepoint:
+        yield "its metadata is that of a savepoint"
+
+
+# --- folders ---------------------------------------------------------------------------------------------------------
+
+
+def _job_folders(paths: Iterable[str]) -> list[JobFolder]:
+    parts = [path.split("/") for path in paths]
+    return [
+        JobFolder(name) for name in dict.fromkeys(p[0] for p in parts if len(p) > 2 and layout.is_job_folder_with(p[1]))
+    ]
+
+
+def _savepoint_folders(paths: Iterable[str]) -> list[str]:
+    """Folders of savepoints, wherever below the directory they are."""
+    found: dict[str, None] = {}
+    for path in paths:
+        parts = path.split("/")
+        for depth, name in enumerate(parts[:-1], start=1):
+            if layout.is_savepoint_folder(name):
+                found["/".join(parts[:depth])] = None
+                break
+    return list(found)
+
+
+def _below(folder: str, paths: Iterable[str]) -> list[str]:
+    return [path for path in paths if path.startswith(f"{folder}/")]
+
+
+def _together(reports: Sequence[Report]) -> Report:
+    return Report(
+        snapshots=tuple(snapshot for report in reports for snapshot in report.snapshots),
+        leftovers=tuple(leftover for report in reports for leftover in report.leftovers),
+        problems=tuple(problem for report in reports for problem in report.problems),
+    )

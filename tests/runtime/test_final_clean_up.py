@@ -1,0 +1,172 @@
+"""What is left of a job when it has ended, and what becomes of storage and sinks that fail just then."""
+
+from __future__ import annotations
+
+from collections import deque
+from types import SimpleNamespace
+
+import pyarrow as pa
+import pytest
+
+from penstock.api.connector import Sink
+from penstock.api.steps import WriteStep
+from penstock.core.errors import ExternalError, Retry, StorageError
+from penstock.core.ids import CheckpointId, Instant, JobId
+from penstock.ports import Outcome
+from penstock.runtime.ending import ATTEMPTS
+from penstock.runtime.ending import Ending as JobEnding
+from penstock.storage.files import FileStore
+
+JOB = JobId("job")
+
+
+class OneByOne:
+    """Background work that is done when the test says so."""
+
+    def __init__(self):
+        self._waiting = deque()
+
+    def submit(self, work, done):
+        self._waiting.append((work, done))
+
+    def collect(self):
+        while self._waiting:
+            work, done = self._waiting.popleft()
+            try:
+                outcome = Outcome(value=work())
+            except Exception as error:  # noqa: BLE001  # as a real one would
+                outcome = Outcome(error=error)
+            done(outcome)
+
+
+class FailingStore(FileStore):
+    """Refuses so many calls that change something."""
+
+    failures = 0
+    retry = Retry.LATER
+
+    def _fail(self):
+        if self.failures:
+            self.failures -= 1
+            raise StorageError("out of order", retry=self.retry)
+
+    def delete(self, path):
+        self._fail()
+        super().delete(path)
+
+    def delete_tree(self, prefix):
+        self._fail()
+        super().delete_tree(prefix)
+
+
+class FailingSink(Sink):
+    def __init__(self, *errors):
+        self.errors = list(errors)
+        self.calls = 0
+
+    @property
+    def name(self):
+        return "failing"
+
+    def writer(self, context):
+        raise NotImplementedError
+
+    def commit(self, committables):
+        raise NotImplementedError
+
+    def end(self, job):
+        self.calls += 1
+        if self.errors:
+            raise self.errors.pop(0)
+
+
+class Ending:
+    """The clean-up of one job with one sink, and the time."""
+
+    def __init__(self, folder):
+        self.store = FailingStore(folder / "checkpoints")
+        self.landing = FailingStore(folder / "landing")
+        self.sink = FailingSink()
+        self.now = 1_000
+        for path in ("job/chk-1/x", "job/chk-2/x", "job/chk-2/_metadata", "job/counter/3", "job/inputs/s/a", "other/x"):
+            self.store.write(path, b"")
+        self.store.write("job/completed/0000000000000000001", b"")
+        self.store.write("job/completed/0000000000000000002", b"")
+        (self.store.root / "job" / "chk-1" / ".writing-1").write_bytes(b"half")
+        self.landing.write("job/inputs/s/a", b"")
+
+    def run(self, *retained: int) -> None:
+        background = OneByOne()
+        operator = SimpleNamespace(step=WriteStep(sink=self.sink, schema=pa.schema([])))
+        plan = SimpleNamespace(vertices=(SimpleNamespace(operators=(operator,)),))
+        ending = JobEnding(job=JOB, plan=plan, background=background, store=self.store, landing=self.landing)
+        ending.clean_up(tuple(CheckpointId(n) for n in retained), (), Instant(self.now))
+        background.collect()
+        while not ending.is_over:
+            deadline = ending.next_deadline()
+            assert deadline is not None
+            assert deadline > self.now
+            self.now = deadline
+            ending.turn(Instant(self.now))
+            background.collect()
+
+    @property
+    def left(self) -> list[str]:
+        return [path for path in self.store.list_files("") if path.startswith("job/")]
+
+
+@pytest.fixture
+def ending(tmp_path):
+    return Ending(tmp_path)
+
+
+def test_of_a_job_that_keeps_nothing_nothing_is_left(ending):
+    ending.run()
+    assert ending.left == ending.landing.list_files("") == []
+    assert ending.store.list_files("") == ["other/x"]
+    assert ending.sink.calls == 1
+
+
+def test_a_job_that_keeps_a_checkpoint_keeps_what_a_start_from_it_needs_and_nothing_else(ending):
+    ending.run(2)
+    assert ending.left == ["job/chk-2/_metadata", "job/chk-2/x", "job/counter/3", "job/inputs/s/a"]
+    assert ending.store.list_temporary("") == [], "a half-written file went with its folder"
+    assert ending.landing.list_files("") == ["job/inputs/s/a"]
+    assert ending.sink.calls == 0, "results that the checkpoint has prepared are not thrown away"
+
+
+@pytest.mark.parametrize("retained", [(), (2,)])
+def test_storage_that_fails_is_asked_again_until_it_is_well(ending, retained, caplog):
+    ending.store.failures = 3
+    ending.run(*retained)
+    assert "job/chk-1/x" not in ending.left
+    assert ending.now > 1_000
+    assert caplog.records == []
+
+
+def test_storage_that_stays_out_of_order_is_given_up_with_the_command_that_shows_what_is_left(ending, caplog):
+    ending.store.failures = 1_000
+    ending.run()
+    assert "job/chk-1/x" in ending.left
+    assert ending.landing.list_files("") == [], "one place does not keep the others"
+    assert ending.now == 1_000 + 1_000 + 2_000 + 4_000 + 8_000
+    assert ending.store.failures == 1_000 - ATTEMPTS
+    (record,) = caplog.records
+    assert (record.levelname, record.step) == ("WARNING", "checkpoint directory")
+    assert "penstock verify" in record.message
+
+
+def test_storage_that_will_never_do_it_is_not_asked_again(ending, caplog):
+    ending.store.failures = 1_000
+    ending.store.retry = Retry.NEVER
+    ending.run()
+    assert ending.now == 1_000
+    assert len(caplog.records) == 1
+
+
+def test_a_sink_is_told_again_only_if_that_may_help(ending, caplog):
+    ending.sink.errors = [ExternalError("busy", retry=Retry.LATER), OSError("the target is gone")]
+    ending.run()
+    assert ending.sink.calls == 2
+    assert ending.left == []
+    assert [record.step for record in caplog.records] == ["sink failing"]

@@ -1,0 +1,147 @@
+"""A job on a real Spark whose checkpoints lie on an S3 server of this host."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+import uuid
+from collections.abc import Sequence
+from pathlib import Path
+
+import cloudpickle
+import pyarrow as pa
+import pytest
+
+import penstock as ps
+from penstock.core.job.events import JobState
+from penstock.core.recovery import roots
+from penstock.storage.locations import open_store
+
+# What is defined here goes to the workers by value: they cannot import a test module.
+cloudpickle.register_pickle_by_value(sys.modules[__name__])
+
+EVENTS = 300_000
+
+
+class GatedReader(ps.SourceReader):
+    """Holds its last split back until a file exists, and reads slowly meanwhile."""
+
+    def __init__(self, reader: ps.SourceReader, gate: Path) -> None:
+        self._reader = reader
+        self._gate = gate
+
+    def poll(self, max_rows: int, now_ms: int):
+        if not self._gate.exists():
+            if len(self._reader.snapshot()) <= 1:
+                return ps.Pause(5)
+            if now_ms % 4:
+                return ps.Pause(1)
+        return self._reader.poll(min(max_rows, 4_000), now_ms)
+
+    def snapshot(self) -> list[bytes]:
+        return self._reader.snapshot()
+
+
+class GatedBids(ps.Source):
+    """Bids that do not end before a file exists: the test decides when they may."""
+
+    def __init__(self, gate: Path) -> None:
+        self._inner = ps.nexmark.bids(events=EVENTS, seed=5)
+        self._gate = gate
+
+    @property
+    def schema(self) -> pa.Schema:
+        return self._inner.schema
+
+    def splits(self, parallelism: int) -> list[bytes]:
+        return self._inner.splits(parallelism)
+
+    def open(self, splits: Sequence[bytes]) -> ps.SourceReader:
+        return GatedReader(self._inner.open(splits), self._gate)
+
+
+def count_bids(env: ps.Environment, source: ps.Source, out: Path) -> None:
+    (
+        env.read(source)
+        .watermark("ts", delay="4s")
+        .key_by("auction", "bidder")
+        .window(ps.tumbling("10s"))
+        .aggregate(n=ps.count(), top=ps.max("price"))
+        .write(ps.parquet(str(out)))
+    )
+
+
+def wait_for(job: ps.Job, condition) -> ps.JobView:
+    while not condition(view := job.view()):
+        if job.is_over:
+            job.wait()
+            raise AssertionError(f"the job ended before the test saw what it waited for: {view}")
+        time.sleep(0.02)
+    return view
+
+
+def test_a_job_with_its_checkpoints_on_s3_loses_a_worker_and_repeats_nothing(spark, s3, tmp_path):
+    root = s3.uri(f"spark/{uuid.uuid4()}")
+    store = open_store(root)
+    gate = tmp_path / "gate"
+    env = ps.Environment(
+        spark,
+        parallelism=2,
+        checkpointing=ps.Checkpointing(interval="300ms", directory=root),
+        restart=ps.fixed_delay(attempts=3, delay="0s"),
+    )
+    count_bids(env, GatedBids(gate), tmp_path / "out")
+    job = env.start("on-s3")
+    before = wait_for(job, lambda v: v.checkpoints.counts.completed >= 2)
+    # Until a record is stored and others are not, there is always one.
+    assert any("/completed/" in path for path in store.list_files(""))
+    savepoint = job.savepoint(s3.uri(f"spark/{uuid.uuid4()}"), timeout=120)
+    files = open_store(savepoint).list_files("")
+    assert "_metadata" in files
+    assert len(files) > 1, "slots wrote files of their own"
+    own = job.savepoint(timeout=120)
+    assert roots.shown(own).startswith(f"{roots.shown(root)}/savepoints/savepoint-")
+    assert "_metadata" in open_store(own).list_files("")
+    os.kill(before.slots[1].pid, signal.SIGKILL)
+    after = wait_for(job, lambda v: v.state is JobState.RUNNING and v.epoch == 2)
+    assert after.restored_checkpoint is not None
+    assert after.slots[1].pid != before.slots[1].pid
+    gate.touch()
+    assert job.wait(120).state is JobState.FINISHED
+    got = spark.read.parquet(str(tmp_path / "out")).select("auction", "bidder", "window_start", "n", "top")
+    spark.sql(ps.nexmark.bids_sql(events=EVENTS, seed=5)).createOrReplaceTempView("bids")
+    want = spark.sql(
+        "SELECT auction, bidder, window.start, count(*), max(price) FROM bids "
+        "GROUP BY auction, bidder, window(ts, '10 seconds')"
+    )
+    assert sorted(map(tuple, got.collect())) == sorted(map(tuple, want.collect()))
+    left = store.list_files("")
+    assert left, "the savepoint belongs to the user"
+    assert all(path.startswith("savepoints/") for path in left)
+
+
+def test_a_dataframe_needs_a_mounted_folder_to_land_in(spark, s3, tmp_path):
+    root = s3.uri(f"spark/{uuid.uuid4()}")
+    checkpointing = ps.Checkpointing(interval="300ms", directory=root)
+    with pytest.raises(ps.UsageError, match="cannot be landed in s3://bucket") as caught:
+        ps.Environment(spark, parallelism=2, checkpointing=checkpointing).from_dataframe(spark.range(10))
+    assert "landing=" in caught.value.hint
+    with pytest.raises(ps.UsageError, match="file system of kind 's3'"):
+        ps.Environment(spark, parallelism=2, checkpointing=checkpointing, landing=root)
+    landing = tmp_path / "landing"
+    env = ps.Environment(spark, parallelism=2, checkpointing=checkpointing, landing=landing)
+    env.from_dataframe(spark.range(1_000)).where("id % 2 = 0").write(ps.parquet(str(tmp_path / "out")))
+    assert env.run("landed").state is JobState.FINISHED
+    assert sorted(r.id for r in spark.read.parquet(str(tmp_path / "out")).collect()) == list(range(0, 1_000, 2))
+    assert [path for path in landing.rglob("*") if path.is_file()] == []
+    assert open_store(root).list_files("") == []
+
+
+def test_a_bucket_that_is_not_there_is_told_before_the_job_starts(spark, s3, tmp_path):
+    root = s3.uri("x").replace("//bucket/", "//no-such-bucket/")
+    env = ps.Environment(spark, parallelism=2, checkpointing=ps.Checkpointing(directory=root))
+    count_bids(env, ps.nexmark.bids(events=10), tmp_path / "out")
+    with pytest.raises(ps.StorageError, match="no-such-bucket"):
+        env.start("nowhere")

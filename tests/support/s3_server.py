@@ -1,0 +1,134 @@
+"""An S3 server of this host, in a process of its own: what the tests of object storage talk to.
+
+It keeps its objects while it is told to stop and start listening, and ends when its standard input does.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import threading
+import urllib.request
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from werkzeug.serving import BaseWSGIServer
+
+CREDENTIALS = {
+    "AWS_ACCESS_KEY_ID": "testing",
+    "AWS_SECRET_ACCESS_KEY": "testing",
+    "AWS_EC2_METADATA_DISABLED": "true",
+    "AWS_CONFIG_FILE": os.devnull,
+    "AWS_SHARED_CREDENTIALS_FILE": os.devnull,
+}
+"""What a client of the server must have in its environment."""
+
+
+class S3Server:
+    """A server on loopback, with a bucket named `bucket`."""
+
+    def __init__(self, *, allows: int | None = None) -> None:
+        """With `allows`, only so many calls are let through for whoever comes; then credentials count."""
+        environment = {**os.environ, **CREDENTIALS}
+        if allows is not None:
+            environment["INITIAL_NO_AUTH_ACTION_COUNT"] = str(allows)
+        self._process = subprocess.Popen(
+            [sys.executable, str(Path(__file__))],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+            env=environment,
+        )
+        self.port = int(self._answer())
+        self._request("bucket", method="PUT")
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def uri(self, path: str, **options: str) -> str:
+        """The URI of `path` in the bucket."""
+        query = {"endpoint_override": f"127.0.0.1:{self.port}", "scheme": "http", "region": "us-east-1", **options}
+        return f"s3://bucket/{path}?" + "&".join(f"{key}={value}" for key, value in query.items())
+
+    def stop(self) -> None:
+        """Connections are refused from here on."""
+        self._say("stop")
+
+    def start(self) -> None:
+        """Listen again, at the same port, with the same objects."""
+        self._say("start")
+
+    def keys(self) -> list[str]:
+        """All objects there are, folder markers too."""
+        return list(json.loads(self._say("keys")))
+
+    def uploads(self) -> int:
+        """How many uploads in parts have begun and not been completed."""
+        return int(self._say("uploads"))
+
+    def close(self) -> None:
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.close()
+        self._process.wait(timeout=30)
+        self._process.stdout.close()
+
+    def _say(self, word: str) -> str:
+        assert self._process.stdin is not None
+        self._process.stdin.write(f"{word}\n")
+        self._process.stdin.flush()
+        return self._answer()
+
+    def _answer(self) -> str:
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        assert line, "the S3 server has ended"
+        return line.strip()
+
+    def _request(self, path: str, *, method: str) -> None:
+        request = urllib.request.Request(f"http://127.0.0.1:{self.port}/{path}", method=method)
+        with urllib.request.urlopen(request, timeout=30):
+            pass
+
+
+def serve() -> None:
+    """Be the server."""
+    from moto.core.models import DEFAULT_ACCOUNT_ID
+    from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
+    from moto.s3.models import s3_backends
+
+    app = DomainDispatcherApplication(create_backend_app)
+    server = _listen(app, 0)
+    port = server.server_port
+    print(port, flush=True)
+    for line in sys.stdin:
+        buckets = s3_backends[DEFAULT_ACCOUNT_ID]["aws"].buckets.values()
+        answer = "done"
+        match line.strip():
+            case "stop":
+                server.shutdown()
+                server.server_close()
+            case "start":
+                server = _listen(app, port)
+            case "keys":
+                answer = json.dumps(sorted(key for bucket in buckets for key in bucket.keys))
+            case "uploads":
+                answer = str(sum(len(bucket.multiparts) for bucket in buckets))
+        print(answer, flush=True)
+
+
+def _listen(app: Any, port: int) -> BaseWSGIServer:
+    from werkzeug.serving import make_server
+
+    server = make_server("127.0.0.1", port, app, threaded=True)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    return server
+
+
+if __name__ == "__main__":
+    serve()
