@@ -185,10 +185,10 @@ def test_what_happens_changes_the_digest_and_the_log_does_not():
 
 def test_an_actor_that_works_for_long_takes_its_next_turn_later_and_sees_its_clock_move():
     world = World(1)
-    clock = SimClock(world)
     seen: list[float] = []
 
     def turn(now: Instant) -> Instant | None:
+        clock = SimClock(actor)
         begun = clock.precise_ms()
         for _ in range(2):
             actor.spend(15_000)

@@ -245,18 +245,14 @@ class Environment(Program):
             )
 
         slots = SparkSlots(self._spark, job=job, job_name=name, spec=spec, wake=transport.wake)
+        ports = MasterPorts(
+            clock=clock, transport=transport, background=background, store=store, slots=slots, landing=self._landing
+        )
         driver = MasterDriver(
             job=job,
             plan=plan,
             settings=self.settings,
-            ports=MasterPorts(
-                clock=clock,
-                transport=transport,
-                background=background,
-                store=store,
-                slots=slots,
-                landing=self._landing,
-            ),
+            ports=ports,
             draws=draws(),
             started_from=started_from,
         )
