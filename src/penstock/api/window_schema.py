@@ -40,7 +40,7 @@ def check_key_types(schema: pa.Schema, columns: Sequence[str]) -> None:
         raise UsageError("a key needs at least one column")
     for column in columns:
         kind = _type_of(schema, column, role="key column")
-        if not _can_be_key(kind):
+        if not can_be_key(kind):
             raise UsageError(
                 f"column {column!r} of type {kind} cannot be a key",
                 hint="use integers, booleans, floats, dates, times, timestamps, strings or binary; cast it first",
@@ -144,7 +144,8 @@ def _distinct(fields: list[pa.Field[Any]]) -> pa.Schema:
     return pa.schema(fields)
 
 
-def _can_be_key(kind: pa.DataType) -> bool:
+def can_be_key(kind: pa.DataType) -> bool:
+    """Whether values of a type can be compared and hashed as keys."""
     return (
         pt.is_integer(kind)
         or pt.is_boolean(kind)
