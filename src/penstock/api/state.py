@@ -29,6 +29,9 @@ A value that was got from state or put into it belongs to the call that did so. 
 place, get it, change it and set it again, in one call; do not keep it for a later one.
 """
 
+# A declaration has the methods of its handle and can only refuse, whatever it is given.
+# ruff: noqa: ARG002
+
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator

@@ -5,8 +5,8 @@ One back end holds the keyed state and the timers of one operator of one subtask
 1. It is made from a `StateContext`, which names every state that the function declares.
 2. `restore` reads the files of old subtasks and keeps what belongs to the own key groups. Off the loop, once, or never.
 3. On the loop: `set_key` says whose state the tables and timers are; then they are read and written. `snapshot` freezes
-   everything in a time that does not depend on how much there is, and returns work that writes what was frozen. The work
-   runs off the loop, beside steps that go on changing the state. `maintain` does small pieces of upkeep.
+   everything in a time that does not depend on how much there is, and returns work that writes what was frozen. The
+   work runs off the loop, beside steps that go on changing the state. `maintain` does small pieces of upkeep.
 4. `close`, once, also after a failure; work may still be under way then, and may fail.
 
 Rules that the contract suite (`tests/contracts`) holds every back end to:
@@ -15,8 +15,8 @@ Rules that the contract suite (`tests/contracts`) holds every back end to:
   (`penstock.state.handles`). What is put comes out again, equal and of the same types, also after a restore.
 * What is got may be changed in place by the caller within the same call for the key. Such a change never reaches a
   snapshot that was taken before; whether it reaches the state without being put back is not said.
-* An entry of a state with a TTL is a pair `(value, written_ms)`. `ttl_expired` says when it is over. Handles hide it from
-  then on; the back end leaves it out of snapshots and removes it in the background.
+* An entry of a state with a TTL is a pair `(value, written_ms)`. `ttl_expired` says when it is over. Handles hide it
+  from then on; the back end leaves it out of snapshots and removes it in the background.
 * A snapshot is the state at the moment `snapshot` was called: every entry that was there, none that came later, however
   many snapshots are under way at once, and whatever becomes of them.
 * States that a snapshot has and the function does not declare are kept, and written again with the next snapshot. A
@@ -24,8 +24,9 @@ Rules that the contract suite (`tests/contracts`) holds every back end to:
   and floats may become wider.
 * With `CheckpointOptions.canonical`, and in a savepoint unless the back end says otherwise, the snapshot is one file in
   the canonical format (`penstock.state.format`), which every back end can restore. Snapshots of its own format may
-  consist of several files, private ones (`StateWriter.put`) and shared ones (`StateWriter.put_shared`): a later snapshot
-  refers to a shared file again by `reused(file)`, if a checkpoint that had it completed and `options.full` is not set.
+  consist of several files, private ones (`StateWriter.put`) and shared ones (`StateWriter.put_shared`): a later
+  snapshot refers to a shared file again by `reused(file)`, if a checkpoint that had it completed and `options.full` is
+  not set.
 * An empty state is no file.
 
 Key groups are not computed here: `set_key` is told the group, and for what it has only as columns the context has a
@@ -74,7 +75,7 @@ MISSING: Any = _Missing()
 class _NoKey:
     """The current key while there is none. Looking anything up by it is a mistake of the user's."""
 
-    def __hash__(self) -> NoReturn:  # type: ignore[override]
+    def __hash__(self) -> NoReturn:
         raise UsageError(
             "keyed state and timers were used where there is no key",
             hint="use them in on_row and on_timer, which are called for one key; not in open, on_end or on_broadcast",

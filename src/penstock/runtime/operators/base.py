@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import pyarrow as pa
@@ -66,7 +66,7 @@ class OperatorContext:
     """Fail the task because of something that happened in the background."""
     wake_at: Callable[[Instant], None] = lambda _: None
     """Have `tick` called at that time, if not before."""
-    state: StateSettings = StateSettings()
+    state: StateSettings = field(default_factory=StateSettings)
     """Where keyed state is kept."""
 
 
