@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import random
 
 import hypothesis.strategies as st
 import pytest
@@ -17,11 +18,14 @@ from hypothesis.stateful import (
 from state_rig import BACKENDS, EVENT_TIME, PROCESSING_TIME, Step
 
 import penstock as ps
+from penstock.api.state import declared_states
 
-KEYS = st.integers(0, 7)
-NAMES = st.sampled_from(["a", "b", "c"])
-NUMBERS = st.integers(-(2**63), 2**63 - 1)
-TIMES = st.integers(0, 20)
+KEY_COUNT = 4
+KEYS = st.integers(0, KEY_COUNT - 1)
+NAMES = st.sampled_from(["a", "b"])
+SMALL = st.integers(0, 9)
+TIMES = st.integers(0, 9)
+TIMER_KINDS = st.sampled_from([EVENT_TIME, PROCESSING_TIME])
 TTL_MS = 1_000
 
 
@@ -35,6 +39,29 @@ class States:
     mortal = ps.value_state("mortal", "bigint", ttl=ps.ttl("1s"))
     renewed = ps.map_state("renewed", key="string", value="bigint", ttl=ps.ttl("1s", on="read-and-write"))
     aging = ps.list_state("aging", "bigint", ttl=ps.ttl("1s"))
+
+
+STATES = sorted(declared_states(States))
+
+
+def _changes(name, *arguments):
+    return st.tuples(st.just(name), st.tuples(*arguments))
+
+
+CHANGES = st.one_of(
+    _changes("set_value", KEYS, st.sampled_from(["number", "mortal"]), st.none() | SMALL),
+    _changes("change_a_thing_in_place", KEYS, SMALL),
+    _changes("add_items", KEYS, st.sampled_from(["items", "aging"]), SMALL, st.integers(1, 3)),
+    _changes("change_a_part_in_place", KEYS, SMALL),
+    _changes("replace_items", KEYS, st.sampled_from(["items", "parts", "aging"])),
+    _changes("set_entry", KEYS, st.sampled_from(["entries", "renewed"]), NAMES, SMALL),
+    _changes("change_an_entry_in_place", KEYS, NAMES, SMALL, st.booleans()),
+    _changes("remove_entry", KEYS, st.sampled_from(["entries", "renewed", "nested"]), NAMES),
+    _changes("clear", KEYS, st.sampled_from(STATES)),
+    _changes("read_an_entry_that_is_renewed", KEYS, NAMES),
+    _changes("set_timer", KEYS, TIMER_KINDS, TIMES),
+    _changes("take_timer_back", KEYS, TIMER_KINDS, TIMES),
+)
 
 
 class Model:
@@ -70,7 +97,11 @@ class StateMachine(RuleBasedStateMachine):
 
     # --- changes -------------------------------------------------------------------------
 
-    @rule(key=KEYS, name=st.sampled_from(["number", "mortal"]), value=st.none() | NUMBERS)
+    @rule(changes=st.lists(CHANGES, min_size=1, max_size=12))
+    def change(self, changes):
+        for name, arguments in changes:
+            getattr(self, name)(*arguments)
+
     def set_value(self, key, name, value):
         self.step.at(key)[name].set(value)
         if value is None:
@@ -78,7 +109,6 @@ class StateMachine(RuleBasedStateMachine):
         else:
             self.model.values[name, key] = (value, self.now)
 
-    @rule(key=KEYS, value=st.integers(0, 9))
     def change_a_thing_in_place(self, key, value):
         thing = self.step.at(key)["thing"]
         found = thing.get() or {"seen": []}
@@ -86,13 +116,11 @@ class StateMachine(RuleBasedStateMachine):
         thing.set(found)
         self.model.values.setdefault(("thing", key), ({"seen": []}, 0))[0]["seen"].append(value)
 
-    @rule(key=KEYS, name=st.sampled_from(["items", "aging"]), value=st.integers(0, 9), count=st.integers(0, 3))
     def add_items(self, key, name, value, count):
         values = [str(value) if name == "items" else value] * count
         self.step.at(key)[name].extend(values)
         self.model.lists.setdefault((name, key), []).extend((v, self.now) for v in values)
 
-    @rule(key=KEYS, value=st.integers(0, 9))
     def change_a_part_in_place(self, key, value):
         parts = self.step.at(key)["parts"]
         found = parts.get()
@@ -107,18 +135,15 @@ class StateMachine(RuleBasedStateMachine):
         else:
             expected.append(([value], 0))
 
-    @rule(key=KEYS, name=st.sampled_from(["items", "parts", "aging"]))
     def replace_items(self, key, name):
         new = {"items": ["x"], "parts": [[1], [2]], "aging": [5]}[name]
         self.step.at(key)[name].set(copy.deepcopy(new))
         self.model.lists[name, key] = [(v, self.now) for v in copy.deepcopy(new)]
 
-    @rule(key=KEYS, name=st.sampled_from(["entries", "renewed"]), inner=NAMES, value=NUMBERS)
     def set_entry(self, key, name, inner, value):
         self.step.at(key)[name].set(inner, value)
         self.model.maps.setdefault((name, key), {})[inner] = (value, self.now)
 
-    @rule(key=KEYS, inner=NAMES, value=st.integers(0, 9), by_items=st.booleans())
     def change_an_entry_in_place(self, key, inner, value, by_items):
         nested = self.step.at(key)["nested"]
         found = dict(nested.items()).get(inner) if by_items else nested.get(inner)
@@ -127,21 +152,15 @@ class StateMachine(RuleBasedStateMachine):
         nested.set(inner, found)
         self.model.maps.setdefault(("nested", key), {}).setdefault(inner, ([], 0))[0].append(value)
 
-    @rule(key=KEYS, name=st.sampled_from(["entries", "renewed", "nested"]), inner=NAMES)
     def remove_entry(self, key, name, inner):
         self.step.at(key)[name].remove(inner)
         self.model.maps.get((name, key), {}).pop(inner, None)
 
-    @rule(
-        key=KEYS,
-        name=st.sampled_from(sorted(vars(States).keys() - {"__module__", "__dict__", "__weakref__", "__doc__"})),
-    )
     def clear(self, key, name):
         self.step.at(key)[name].clear()
         for found in (self.model.values, self.model.lists, self.model.maps):
             found.pop((name, key), None)
 
-    @rule(key=KEYS, inner=NAMES)
     def read_an_entry_that_is_renewed(self, key, inner):
         found = self.step.at(key)["renewed"].get(inner)
         entries = self.model.maps.get(("renewed", key), {})
@@ -155,17 +174,15 @@ class StateMachine(RuleBasedStateMachine):
 
     # --- time ----------------------------------------------------------------------------
 
-    @rule(key=KEYS, kind=st.sampled_from([EVENT_TIME, PROCESSING_TIME]), time_us=TIMES)
     def set_timer(self, key, kind, time_us):
         self.step.timers(key).add(kind, time_us)
         self.model.timers.add((kind, time_us, key))
 
-    @rule(key=KEYS, kind=st.sampled_from([EVENT_TIME, PROCESSING_TIME]), time_us=TIMES)
     def take_timer_back(self, key, kind, time_us):
         self.step.timers(key).remove(kind, time_us)
         self.model.timers.discard((kind, time_us, key))
 
-    @rule(kind=st.sampled_from([EVENT_TIME, PROCESSING_TIME]), until_us=TIMES)
+    @rule(kind=TIMER_KINDS, until_us=TIMES)
     def fire(self, kind, until_us):
         due = sorted((t, key) for found, t, key in self.model.timers if found is kind and t <= until_us)
         fired = self.step.fire(kind, until_us)
@@ -226,7 +243,7 @@ class StateMachine(RuleBasedStateMachine):
     def state_is_as_expected(self):
         if not hasattr(self, "step"):
             return
-        for key in range(8):
+        for key in range(KEY_COUNT):
             handles = self.step.at(key)
             for name in ("number", "thing", "mortal"):
                 value, written = self.model.values.get((name, key), (None, 0))
@@ -248,3 +265,56 @@ class StateMachine(RuleBasedStateMachine):
 @pytest.mark.parametrize("kind", sorted(BACKENDS))
 def test_the_state_is_that_of_plain_dicts_whatever_happens(kind):
     run_state_machine_as_test(type("StateMachine", (StateMachine,), {"kind": kind}))
+
+
+def _random_change(draw):
+    key, inner, small = draw.randrange(KEY_COUNT), draw.choice("ab"), draw.randrange(10)
+    kind = draw.choice([EVENT_TIME, PROCESSING_TIME])
+    return draw.choice(
+        [
+            ("set_value", (key, draw.choice(["number", "mortal"]), draw.choice([None, small]))),
+            ("change_a_thing_in_place", (key, small)),
+            ("add_items", (key, draw.choice(["items", "aging"]), small, 1 + small % 3)),
+            ("change_a_part_in_place", (key, small)),
+            ("replace_items", (key, draw.choice(["items", "parts", "aging"]))),
+            ("set_entry", (key, draw.choice(["entries", "renewed"]), inner, small)),
+            ("change_an_entry_in_place", (key, inner, small, small % 2 == 0)),
+            ("remove_entry", (key, draw.choice(["entries", "renewed", "nested"]), inner)),
+            ("clear", (key, draw.choice(STATES))),
+            ("read_an_entry_that_is_renewed", (key, inner)),
+            ("set_timer", (key, kind, small)),
+            ("take_timer_back", (key, kind, small)),
+        ]
+    )
+
+
+@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("kind", sorted(BACKENDS))
+def test_the_state_is_that_of_plain_dicts_for_a_long_time(kind, seed):
+    """The same, in long walks, which Hypothesis hardly ever makes; it looks into every state only now and then."""
+    draw = random.Random(seed)
+    machine = StateMachine()
+    machine.kind = kind
+    machine.begin(1 + seed % 3)
+    for _ in range(150):
+        match draw.randrange(10):
+            case 0 if len(machine.waiting) < 3:
+                machine.snapshot(draw.random() < 0.3, draw.random() < 0.3)
+            case 1 | 2 if machine.waiting:
+                machine.write()
+            case 3 if machine.waiting and draw.random() < 0.5:
+                machine.abort(draw.randrange(3), draw.random() < 0.5)
+            case 4 if machine.saved and draw.random() < 0.3:
+                machine.restore(draw.randrange(1, 5), draw.randrange(3))
+            case 5:
+                machine.maintain(draw.choice([1, 3, 1_000]))
+            case 6:
+                machine.fire(draw.choice([EVENT_TIME, PROCESSING_TIME]), draw.randrange(10))
+            case 7 if draw.random() < 0.5:
+                machine.wait(draw.choice([1, 300, 999, 1_000]))
+            case _:
+                machine.change([_random_change(draw) for _ in range(draw.randrange(1, 12))])
+        if draw.random() < 0.3:
+            machine.state_is_as_expected()
+    machine.state_is_as_expected()
+    machine.teardown()

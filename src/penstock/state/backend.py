@@ -224,6 +224,10 @@ class TimerTable(ABC):
         """The time of the earliest timer of all keys; None if there is none."""
 
     @abstractmethod
+    def last(self, kind: TimerKind) -> int | None:
+        """The time of the latest timer of all keys; None if there is none. Asked for once, at the end of the data."""
+
+    @abstractmethod
     def pop_due(self, kind: TimerKind, until_us: int) -> tuple[int, Key, int] | None:
         """Remove the first timer at or before `until_us`; its time, key and key group. None if there is none.
 

@@ -12,10 +12,8 @@ taken back stays in the heap until its time, or until most of the heap is such.
 from __future__ import annotations
 
 import heapq
-import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
-from enum import Enum, auto
 from functools import partial
 from typing import Any
 
@@ -55,6 +53,7 @@ from penstock.state.layers import (
     frozen_maps,
     frozen_values,
 )
+from penstock.state.underway import SnapshotsUnderway
 from penstock.state.values import holds_mutable
 
 _FOLD_AT_SNAPSHOT = 2_000
@@ -62,7 +61,7 @@ _FOLD_AT_SNAPSHOT = 2_000
 _LEAST_HEAP = 1_024
 
 
-class _Scope:
+class Scope:
     """The current key."""
 
     __slots__ = ("group", "key")
@@ -107,7 +106,7 @@ class _Table:
 
     layers: Layers[Any]
 
-    def __init__(self, spec: StateSpec, scope: _Scope) -> None:
+    def __init__(self, spec: StateSpec, scope: Scope) -> None:
         self.spec = spec
         self._scope = scope
         self._expiry = None if spec.ttl is None else _Expiry(spec.ttl)
@@ -132,8 +131,10 @@ class _Table:
         return self._expiry is not None and ttl_expired(self._expiry.ttl, entry[1], now)
 
 
-class _Values(_Table, ValueTable):
-    def __init__(self, spec: StateSpec, scope: _Scope) -> None:
+class MemoryValues(_Table, ValueTable):
+    """One entry per key."""
+
+    def __init__(self, spec: StateSpec, scope: Scope) -> None:
         super().__init__(spec, scope)
         self.layers: ValueLayers = ValueLayers(mutable=holds_mutable(spec.type))
 
@@ -168,18 +169,22 @@ class _Values(_Table, ValueTable):
         return None
 
     def fill(self, rows: Iterator[Row]) -> None:
+        """Take in restored rows."""
         for key, _, entry in rows:
             self.layers.live[key] = entry
 
     def rows(self, frozen: tuple[dict[Any, Any], ...]) -> Iterator[Row]:
+        """What was frozen, as rows."""
         return ((key, None, entry) for key, entry in frozen_values(frozen))
 
     def _written(self) -> list[tuple[int, Any]]:
         return [(entry[1], key) for key, entry in self.layers.live.items()]
 
 
-class _Lists(_Table, ListTable):
-    def __init__(self, spec: StateSpec, scope: _Scope) -> None:
+class MemoryLists(_Table, ListTable):
+    """Entries in order per key."""
+
+    def __init__(self, spec: StateSpec, scope: Scope) -> None:
         super().__init__(spec, scope)
         self.layers: ListLayers = ListLayers(mutable=holds_mutable(spec.type))
 
@@ -213,6 +218,7 @@ class _Lists(_Table, ListTable):
         return min((written for _, written in left), default=None)
 
     def fill(self, rows: Iterator[Row]) -> None:
+        """Take in restored rows."""
         live = self.layers.live
         for key, _, entry in rows:
             if (part := live.get(key)) is None:
@@ -221,14 +227,17 @@ class _Lists(_Table, ListTable):
                 part.append(entry)
 
     def rows(self, frozen: tuple[dict[Any, Any], ...]) -> Iterator[Row]:
+        """What was frozen, as rows."""
         return ((key, None, entry) for key, part in frozen_lists(frozen) for entry in part)
 
     def _written(self) -> list[tuple[int, Any]]:
         return [(min(written for _, written in part), key) for key, part in self.layers.live.items()]
 
 
-class _Maps(_Table, MapTable):
-    def __init__(self, spec: StateSpec, scope: _Scope) -> None:
+class MemoryMaps(_Table, MapTable):
+    """Entries by a key of their own per key."""
+
+    def __init__(self, spec: StateSpec, scope: Scope) -> None:
         super().__init__(spec, scope)
         self.layers: MapLayers = MapLayers(mutable=holds_mutable(spec.type))
 
@@ -265,6 +274,7 @@ class _Maps(_Table, MapTable):
         return None
 
     def fill(self, rows: Iterator[Row]) -> None:
+        """Take in restored rows."""
         live = self.layers.live
         for key, inner, entry in rows:
             if (entries := live.get(key)) is None:
@@ -272,6 +282,7 @@ class _Maps(_Table, MapTable):
             entries[inner] = entry
 
     def rows(self, frozen: tuple[dict[Any, Any], ...]) -> Iterator[Row]:
+        """What was frozen, as rows."""
         found = frozen_maps(frozen)
         return ((key, inner, entry) for key, entries in found for inner, entry in entries.items())
 
@@ -283,7 +294,7 @@ class _Maps(_Table, MapTable):
 class _Timers(TimerTable):
     """A map from key to its timers, and a heap per kind to find the next one."""
 
-    def __init__(self, scope: _Scope, keys: pa.Schema) -> None:
+    def __init__(self, scope: Scope, keys: pa.Schema) -> None:
         self.layers = MapLayers(mutable=False)
         self._scope = scope
         self._rank = ranking(keys)
@@ -323,6 +334,10 @@ class _Timers(TimerTable):
             heapq.heappop(heap)
         return None
 
+    def last(self, kind: TimerKind) -> int | None:
+        """The time of the latest timer."""
+        return max((entry[0] for entry in self._heaps[kind] if self._is_set(kind, entry)), default=None)
+
     def pop_due(self, kind: TimerKind, until_us: int) -> tuple[int, Key, int] | None:
         """Remove the first timer that is due."""
         heap = self._heaps[kind]
@@ -349,58 +364,22 @@ class _Timers(TimerTable):
         return ((key, kind, time_us) for key, entries in frozen_maps(frozen) for kind, time_us in entries)
 
 
-class _Stage(Enum):
-    WAITING = auto()
-    RUNNING = auto()
-    OVER = auto()
-
-
-class _Snapshot:
-    """One snapshot, told of by two threads: the loop may give it up until its work has begun."""
-
-    def __init__(self, checkpoint: CheckpointId) -> None:
-        self.checkpoint = checkpoint
-        self._stage = _Stage.WAITING
-        self._lock = threading.Lock()
-
-    def begin(self) -> bool:
-        """The work starts; False if the snapshot was given up."""
-        with self._lock:
-            if self._stage is not _Stage.WAITING:
-                return False
-            self._stage = _Stage.RUNNING
-            return True
-
-    def end(self) -> None:
-        """The work is done, or failed."""
-        self._stage = _Stage.OVER
-
-    def give_up(self) -> None:
-        """Nobody will need it; work that is under way goes on."""
-        with self._lock:
-            if self._stage is _Stage.WAITING:
-                self._stage = _Stage.OVER
-
-    @property
-    def is_over(self) -> bool:
-        """Whether nobody reads what was frozen."""
-        return self._stage is _Stage.OVER
-
-
 class MemoryBackend(KeyedBackend):
     """Keyed state in the memory of the process."""
 
     def __init__(self, context: StateContext) -> None:
         self._context = context
-        self._scope = _Scope()
-        self._tables: dict[str, _Values | _Lists | _Maps] = {s.name: self._new_table(s) for s in context.specs}
+        self._scope = Scope()
+        self._tables: dict[str, MemoryValues | MemoryLists | MemoryMaps] = {
+            s.name: self._new_table(s) for s in context.specs
+        }
         self._timers = self.timers = _Timers(self._scope, context.keys)
-        self._snapshots: list[_Snapshot] = []
+        self._underway = SnapshotsUnderway(self._all_layers)
 
-    def _new_table(self, spec: StateSpec) -> _Values | _Lists | _Maps:
+    def _new_table(self, spec: StateSpec) -> MemoryValues | MemoryLists | MemoryMaps:
         if spec.kind is StateKind.LIST:
-            return _Lists(spec, self._scope)
-        return _Maps(spec, self._scope) if spec.kind is StateKind.MAP else _Values(spec, self._scope)
+            return MemoryLists(spec, self._scope)
+        return MemoryMaps(spec, self._scope) if spec.kind is StateKind.MAP else MemoryValues(spec, self._scope)
 
     # --- the current key -----------------------------------------------------------------
 
@@ -417,19 +396,19 @@ class MemoryBackend(KeyedBackend):
     def value_table(self, name: str) -> ValueTable:
         """The table of a value, reducing or aggregating state."""
         found = self._tables[name]
-        assert isinstance(found, _Values)
+        assert isinstance(found, MemoryValues)
         return found
 
     def list_table(self, name: str) -> ListTable:
         """The table of a list state."""
         found = self._tables[name]
-        assert isinstance(found, _Lists)
+        assert isinstance(found, MemoryLists)
         return found
 
     def map_table(self, name: str) -> MapTable:
         """The table of a map state."""
         found = self._tables[name]
-        assert isinstance(found, _Maps)
+        assert isinstance(found, MemoryMaps)
         return found
 
     # --- snapshots -----------------------------------------------------------------------
@@ -463,12 +442,10 @@ class MemoryBackend(KeyedBackend):
 
     def snapshot(self, checkpoint: CheckpointId, options: CheckpointOptions) -> SnapshotFiles:  # noqa: ARG002
         """Take references to the layers; the work encodes them. What is written is always canonical."""
-        if self._settle():
-            self._fold(_FOLD_AT_SNAPSHOT)
-        snapshot = _Snapshot(checkpoint)
+        self._underway.fold(_FOLD_AT_SNAPSHOT)
         frozen = [(table, table.layers.freeze()) for table in self._tables.values()]
         timers, frozen_timers = self._timers, self._timers.layers.freeze()
-        self._snapshots.append(snapshot)
+        snapshot = self._underway.begin(checkpoint)
         context, now = self._context, self._context.now()
 
         def write(writer: StateWriter) -> tuple[StateFile, ...]:
@@ -485,27 +462,12 @@ class MemoryBackend(KeyedBackend):
         return write
 
     def completed(self, checkpoint: CheckpointId) -> None:
-        """Work that comes before that of a completed checkpoint and was not begun will not be."""
-        for snapshot in self._snapshots:
-            if snapshot.checkpoint < checkpoint:
-                snapshot.give_up()
-        self._settle()
+        """Let go of what was frozen for it, and of earlier snapshots."""
+        self._underway.completed(checkpoint)
 
     def aborted(self, checkpoint: CheckpointId) -> None:
-        """The snapshot's work, if it was not begun, will not be."""
-        for snapshot in self._snapshots:
-            if snapshot.checkpoint == checkpoint:
-                snapshot.give_up()
-        self._settle()
-
-    def _settle(self) -> bool:
-        """Notice snapshots that are over; whether none is left and layers may be folded."""
-        if self._snapshots:
-            self._snapshots = [snapshot for snapshot in self._snapshots if not snapshot.is_over]
-            if not self._snapshots:
-                for layers in self._all_layers():
-                    layers.thaw()
-        return not self._snapshots
+        """Let go of what was frozen for it, unless it is being written."""
+        self._underway.aborted(checkpoint)
 
     # --- upkeep --------------------------------------------------------------------------
 
@@ -515,16 +477,8 @@ class MemoryBackend(KeyedBackend):
         for table in self._tables.values():
             if table.spec.ttl is not None:
                 budget -= table.clean(now, max(budget, 0))
-        if self._settle():
-            budget -= self._fold(max(budget, 0))
+        budget -= self._underway.fold(max(budget, 0))
         return budget <= 0
-
-    def _fold(self, budget: int) -> int:
-        done = 0
-        for layers in self._all_layers():
-            if layers.is_folding and done < budget:
-                done += layers.fold(budget - done)
-        return done
 
     def _all_layers(self) -> Iterator[Layers[Any]]:
         for table in self._tables.values():
@@ -534,7 +488,6 @@ class MemoryBackend(KeyedBackend):
     def close(self) -> None:
         """Let go of everything."""
         self._tables = {}
-        self._snapshots = []
 
 
 def _described(file: StateFile, context: StateContext) -> str:
