@@ -14,6 +14,15 @@ if TYPE_CHECKING:
     from penstock.api.aggregates import count, max, mean, min, sum  # noqa: A004
     from penstock.api.checkpointing import Checkpointing
     from penstock.api.connector import End, Pause, Sink, SinkWriter, Source, SourceReader, WriterContext
+    from penstock.api.functions import (
+        FunctionContext,
+        KeyedBroadcastFunction,
+        KeyedContext,
+        KeyedFunction,
+        ProcessFunction,
+        Timer,
+        Timers,
+    )
     from penstock.api.restarts import exponential_delay, fixed_delay, no_restart
     from penstock.api.state import (
         AggregatingState,
@@ -32,7 +41,7 @@ if TYPE_CHECKING:
         union_list_state,
         value_state,
     )
-    from penstock.api.stream import KeyedStream, Stream, WindowedStream
+    from penstock.api.stream import ConnectedStream, KeyedStream, Stream, WindowedStream
     from penstock.api.windows import tumbling
     from penstock.connectors import nexmark
     from penstock.connectors.parquet import parquet
@@ -61,6 +70,15 @@ _HOMES = {
     "penstock.api.aggregates": ("count", "max", "mean", "min", "sum"),
     "penstock.api.checkpointing": ("Checkpointing",),
     "penstock.api.connector": ("End", "Pause", "Sink", "SinkWriter", "Source", "SourceReader", "WriterContext"),
+    "penstock.api.functions": (
+        "FunctionContext",
+        "KeyedBroadcastFunction",
+        "KeyedContext",
+        "KeyedFunction",
+        "ProcessFunction",
+        "Timer",
+        "Timers",
+    ),
     "penstock.api.restarts": ("exponential_delay", "fixed_delay", "no_restart"),
     "penstock.api.state": (
         "AggregatingState",
@@ -79,7 +97,7 @@ _HOMES = {
         "union_list_state",
         "value_state",
     ),
-    "penstock.api.stream": ("KeyedStream", "Stream", "WindowedStream"),
+    "penstock.api.stream": ("ConnectedStream", "KeyedStream", "Stream", "WindowedStream"),
     "penstock.api.windows": ("tumbling",),
     "penstock.connectors": ("nexmark",),
     "penstock.connectors.parquet": ("parquet",),
@@ -125,10 +143,12 @@ __all__ = [
     "AggregatingState",
     "BroadcastState",
     "Checkpointing",
+    "ConnectedStream",
     "CorruptFile",
     "End",
     "Environment",
     "ExternalError",
+    "FunctionContext",
     "HostError",
     "InvariantError",
     "Job",
@@ -136,12 +156,16 @@ __all__ = [
     "JobFailed",
     "JobState",
     "JobView",
+    "KeyedBroadcastFunction",
+    "KeyedContext",
+    "KeyedFunction",
     "KeyedStream",
     "ListState",
     "MapState",
     "NetworkSettings",
     "Pause",
     "PeerError",
+    "ProcessFunction",
     "ReducingState",
     "SettingsError",
     "Sink",
@@ -153,6 +177,8 @@ __all__ = [
     "StorageError",
     "Stream",
     "StreamError",
+    "Timer",
+    "Timers",
     "UsageError",
     "UserCodeError",
     "ValueState",

@@ -130,3 +130,20 @@ def unknown_column(name: str, columns: Sequence[str], *, argument: str) -> Usage
         f"{argument}: there is no column {name!r}; there are {', '.join(columns)}",
         hint=f"did you mean {near[0]!r}?" if near else None,
     )
+
+
+def can_be_key(kind: pa.DataType) -> bool:
+    """Whether values of a type can be compared and hashed as keys."""
+    return (
+        pt.is_integer(kind)
+        or pt.is_boolean(kind)
+        or pt.is_float32(kind)
+        or pt.is_float64(kind)
+        or pt.is_date(kind)
+        or pt.is_time(kind)
+        or pt.is_timestamp(kind)
+        or pt.is_string(kind)
+        or pt.is_large_string(kind)
+        or pt.is_binary(kind)
+        or pt.is_large_binary(kind)
+    )

@@ -42,8 +42,7 @@ from typing import Any, Literal, NoReturn
 import pyarrow as pa
 
 from penstock.api.durations import Duration, duration_ms
-from penstock.api.schemas import TypeLike, as_type
-from penstock.api.window_schema import can_be_key
+from penstock.api.schemas import TypeLike, as_type, can_be_key
 from penstock.core.errors import UsageError
 
 _LONGEST_NAME = 200

@@ -20,6 +20,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.types as pt
 
+from penstock.api.schemas import can_be_key
 from penstock.api.steps import Aggregate
 from penstock.core.errors import UsageError
 
@@ -142,23 +143,6 @@ def _distinct(fields: list[pa.Field[Any]]) -> pa.Schema:
                 hint="give the aggregate another name, or rename the key column before key_by",
             )
     return pa.schema(fields)
-
-
-def can_be_key(kind: pa.DataType) -> bool:
-    """Whether values of a type can be compared and hashed as keys."""
-    return (
-        pt.is_integer(kind)
-        or pt.is_boolean(kind)
-        or pt.is_float32(kind)
-        or pt.is_float64(kind)
-        or pt.is_date(kind)
-        or pt.is_time(kind)
-        or pt.is_timestamp(kind)
-        or pt.is_string(kind)
-        or pt.is_large_string(kind)
-        or pt.is_binary(kind)
-        or pt.is_large_binary(kind)
-    )
 
 
 def _has_order(kind: pa.DataType) -> bool:
