@@ -153,6 +153,29 @@ def test_every_sink_has_its_own_rows_and_run_returns_all():
     assert rows == [*small.rows, *large.rows]
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_united_streams_are_counted_together_and_their_windows_wait_for_the_slowest(seed):
+    """The first ends long before the second begins to count: its watermark must not close what is still to come."""
+    short, long = said(WORDS[:4]), said(WORDS * 3)
+
+    def program(env):
+        both = env.read(lines(short)).watermark("at", delay="1s")
+        both = both.union(env.read(lines(long), name="long").watermark("at", delay="1s"))
+        kept = both.where("word <> 'the'").key_by("word").window(ps.tumbling("5s"))
+        kept.aggregate(n=ps.count(), last=ps.max("at")).write(collect())
+
+    rows = run(program, seed=seed, crashes=2)
+    assert counted(rows) == expected_counts(short, long)
+
+
+def test_a_broadcast_shows_every_record_once_per_subtask():
+    def program(env):
+        env.read(scripted([{"n": n} for n in range(20)])).broadcast().where("n > 4").write(collect())
+
+    rows = run(program, parallelism=3, crashes=1)
+    assert Counter(row["n"] for row in rows) == Counter(dict.fromkeys(range(5, 20), 3))
+
+
 def test_a_sink_holds_the_rows_of_its_last_run_only():
     sink = collect()
     for count in (5, 3):

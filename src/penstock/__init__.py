@@ -24,7 +24,8 @@ if TYPE_CHECKING:
         Timer,
         Timers,
     )
-    from penstock.api.restarts import exponential_delay, fixed_delay, no_restart
+    from penstock.api.restarts import exponential_delay, failure_rate, fixed_delay, no_restart
+    from penstock.api.restoring import Restore, restore
     from penstock.api.state import (
         AggregatingState,
         BroadcastState,
@@ -54,6 +55,7 @@ if TYPE_CHECKING:
         JobCancelled,
         JobFailed,
         PeerError,
+        RescaleFailed,
         SettingsError,
         SnapshotFailed,
         StorageError,
@@ -62,6 +64,7 @@ if TYPE_CHECKING:
         UserCodeError,
     )
     from penstock.core.job.events import JobState
+    from penstock.core.recovery.plan import RestorePlan
     from penstock.runtime.views import JobView
     from penstock.settings import NetworkSettings, SlotSettings
     from penstock.spark.environment import Environment
@@ -81,7 +84,8 @@ _HOMES = {
         "Timer",
         "Timers",
     ),
-    "penstock.api.restarts": ("exponential_delay", "fixed_delay", "no_restart"),
+    "penstock.api.restarts": ("exponential_delay", "failure_rate", "fixed_delay", "no_restart"),
+    "penstock.api.restoring": ("Restore", "restore"),
     "penstock.api.state": (
         "AggregatingState",
         "BroadcastState",
@@ -111,6 +115,7 @@ _HOMES = {
         "JobCancelled",
         "JobFailed",
         "PeerError",
+        "RescaleFailed",
         "SettingsError",
         "SnapshotFailed",
         "StorageError",
@@ -119,6 +124,7 @@ _HOMES = {
         "UserCodeError",
     ),
     "penstock.core.job.events": ("JobState",),
+    "penstock.core.recovery.plan": ("RestorePlan",),
     "penstock.runtime.views": ("JobView",),
     "penstock.settings": ("NetworkSettings", "SlotSettings"),
     "penstock.spark.environment": ("Environment",),
@@ -169,6 +175,9 @@ __all__ = [
     "PeerError",
     "ProcessFunction",
     "ReducingState",
+    "RescaleFailed",
+    "Restore",
+    "RestorePlan",
     "SettingsError",
     "Sink",
     "SinkWriter",
@@ -190,6 +199,7 @@ __all__ = [
     "broadcast_state",
     "count",
     "exponential_delay",
+    "failure_rate",
     "fixed_delay",
     "list_state",
     "map_state",
@@ -201,6 +211,7 @@ __all__ = [
     "no_restart",
     "parquet",
     "reducing_state",
+    "restore",
     "rocksdb",
     "split_list_state",
     "sum",

@@ -56,7 +56,8 @@ class CheckpointSettings:
     inline_threshold_bytes: int = 20_480
     """State up to this size travels inside the metadata instead of a file of its own."""
     after_tasks_finish: bool = True
-    """Go on taking checkpoints when some tasks have finished."""
+    """Let tasks whose data has ended go, and go on taking checkpoints without them. If not, they wait until the data of
+    all tasks has ended, and all go with one last checkpoint."""
 
     def problems(self) -> list[str]:
         """What is wrong, one line each, with what to change."""
@@ -117,7 +118,19 @@ class ExponentialDelay:
     """Restarts before the job fails. None: any number."""
 
 
-Restart = NoRestart | FixedDelay | ExponentialDelay
+@dataclass(frozen=True, kw_only=True)
+class FailureRate:
+    """Restart as long as failures do not come too often."""
+
+    max_failures: int = 1
+    """So many failures within the interval are borne; one more fails the job."""
+    interval_ms: int = MINUTE_MS
+    """Failures that are older do not count."""
+    delay_ms: int = 1_000
+    """Pause before each restart."""
+
+
+Restart = NoRestart | FixedDelay | ExponentialDelay | FailureRate
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -187,6 +187,12 @@ def test_repartition_needs_columns_that_can_be_keys(clicks):
         clicks.repartition()
 
 
+@pytest.mark.parametrize("again", [lambda s: s.rebalance(), lambda s: s.broadcast()])
+def test_how_records_are_dealt_out_is_what_was_said_last(program, clicks, again):
+    again(clicks.repartition("user")).write(collect())
+    assert [edge.keys for edge in program.plan().edges] == [()]
+
+
 @pytest.mark.parametrize(
     ("use", "text"),
     [

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from penstock.api.checkpointing import Checkpointing
-from penstock.api.restarts import exponential_delay, fixed_delay, no_restart
+from penstock.api.restarts import exponential_delay, failure_rate, fixed_delay, no_restart
 from penstock.core.errors import SettingsError
-from penstock.settings import CheckpointSettings, ExponentialDelay, FixedDelay, Mode, NoRestart, Retention
+from penstock.settings import CheckpointSettings, ExponentialDelay, FailureRate, FixedDelay, Mode, NoRestart, Retention
 
 
 def test_defaults_differ_from_those_of_a_job_only_in_the_interval():
@@ -120,3 +120,10 @@ def test_restart_strategies_tell_all_problems_at_once():
     with pytest.raises(SettingsError) as caught:
         exponential_delay(initial="1 min", maximum="soon")
     assert len(caught.value.problems) == 1
+
+
+def test_a_rate_of_failures_is_checked_as_a_whole():
+    assert failure_rate(3, "5 min", delay="2s") == FailureRate(max_failures=3, interval_ms=300_000, delay_ms=2_000)
+    with pytest.raises(SettingsError) as caught:
+        failure_rate(0, "0s", delay="soon")
+    assert all(text in str(caught.value) for text in ("max_failures", "within", "delay"))

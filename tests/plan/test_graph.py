@@ -118,6 +118,24 @@ def test_channels_of_forward_and_of_exchanging_edges() -> None:
     assert plan.outputs_of(VertexId("b")) == plan.edges[1:]
 
 
+@pytest.mark.parametrize(
+    ("inputs", "carried"),
+    [
+        ((hashed(0, "k"), rebalanced(1)), [True, True]),
+        ((hashed(0, "k"), 1), [False, False]),
+        ((hashed(0, "k"), Input(node=1, partitioning=Partitioning.BROADCAST)), [False, False]),
+    ],
+)
+def test_an_edge_carries_barriers_that_overtake_if_all_edges_into_its_vertex_do(
+    inputs: tuple[Input | int, ...], carried: list[bool]
+) -> None:
+    plan = plan_of(node(0, "a"), node(1, "b"), node(2, "join", *inputs), node(3, "sink", hashed(2, "k")))
+    into_join = plan.inputs_of(VertexId("join"))
+    assert [plan.carries_unaligned_barriers(edge) for edge in into_join] == carried
+    # What another vertex has to wait for does not matter.
+    assert plan.carries_unaligned_barriers(plan.inputs_of(VertexId("sink"))[0])
+
+
 def test_a_slot_runs_one_subtask_of_every_vertex() -> None:
     plan = plan_of(node(0, "source"), node(1, "sink", rebalanced(0)))
     assert plan.tasks_of_slot(1) == (TaskId(VertexId("source"), 1), TaskId(VertexId("sink"), 1))
@@ -187,3 +205,12 @@ def test_any_program_becomes_chains_in_order_and_one_edge_per_input_between_them
     for edge in plan.edges:
         alone = consumers.count(last_of[edge.upstream]) == 1 and len(plan.inputs_of(edge.downstream)) == 1
         assert not (alone and edge.partitioning is FORWARD)
+
+
+def test_a_plan_can_be_rescaled_and_the_one_before_stays_as_it_is():
+    nodes = (Node(number=0, operator=OperatorId("a"), name="a", step=None, is_source=True),)
+    plan = build_plan(nodes, parallelism=2, max_parallelism=None)
+    more = plan.rescaled(5).with_key_groups(64)
+    assert (more.parallelism, more.max_parallelism, len(more.tasks)) == (5, 64, 5)
+    assert (plan.parallelism, plan.max_parallelism, len(plan.tasks)) == (2, 128, 2)
+    assert plan.vertex(VertexId("a")).parallelism == 2

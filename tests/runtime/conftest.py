@@ -28,18 +28,18 @@ class ThreadSlots:
         self._job = job
         self._ended: deque[SlotEnded] = deque()
         self._threads: list[threading.Thread] = []
-        self.killed: dict[int, threading.Event] = {}
+        self.killed: dict[SlotId, threading.Event] = {}
         self.started: list[SlotId] = []
 
     def start(self, slot: SlotId) -> None:
         self.started.append(slot)
-        self.killed[slot.number] = threading.Event()
-        thread = threading.Thread(target=self._run, args=(slot, self.killed[slot.number]), daemon=True)
+        self.killed[slot] = threading.Event()
+        thread = threading.Thread(target=self._run, args=(slot, self.killed[slot]), daemon=True)
         self._threads.append(thread)
         thread.start()
 
     def stop(self, slot: SlotId) -> None:
-        self.killed[slot.number].set()
+        self.killed[slot].set()
 
     def ended(self) -> list[SlotEnded]:
         news = []
@@ -48,7 +48,9 @@ class ThreadSlots:
         return news
 
     def kill(self, number: int) -> None:
-        self.killed[number].set()
+        """The newest of that number."""
+        newest = [slot for slot in self.started if slot.number == number][-1]
+        self.killed[newest].set()
 
     def join(self) -> None:
         for thread in self._threads:
@@ -58,7 +60,7 @@ class ThreadSlots:
     def _run(self, slot: SlotId, killed: threading.Event) -> None:
         job = self._job
         clock = WallClock()
-        folder = None if job.tcp else job.folder / "sockets"
+        folder = None if job.tcp else job.sockets
         transport = ZmqTransport(str(slot), keys=job.keys, ipc_dir=folder, host="127.0.0.1" if job.tcp else None)
         background = ThreadBackground(transport.wake, name=f"background-{slot}")
         ports = SlotPorts(
@@ -96,18 +98,21 @@ class ThreadSlots:
 class ThreadedJob:
     """The master of a job, turned by the test's own thread."""
 
-    def __init__(self, plan, settings: JobSettings, folder: Path, *, tcp: bool = False) -> None:
-        self.id = JobId("job-1")
+    def __init__(
+        self, plan, settings: JobSettings, folder: Path, *, tcp: bool = False, job: str = "job-1", started_from=None
+    ) -> None:
+        self.id = JobId(job)
         self.settings = settings
         self.folder = folder
         self.tcp = tcp
         self.keys = make_job_keys()
         self.clock = WallClock()
-        (folder / "sockets").mkdir(mode=0o700, exist_ok=True)
+        self.sockets = folder / f"sockets-{job}"
+        self.sockets.mkdir(mode=0o700, exist_ok=True)
         self.transport = ZmqTransport(
             MASTER,
             keys=self.keys,
-            ipc_dir=None if tcp else folder / "sockets",
+            ipc_dir=None if tcp else self.sockets,
             host="127.0.0.1" if tcp else None,
         )
         self.background = ThreadBackground(self.transport.wake, name="background-master")
@@ -120,7 +125,9 @@ class ThreadedJob:
             store=self.store,
             slots=self.slots,
         )
-        self.driver = MasterDriver(job=self.id, plan=plan, settings=settings, ports=ports, draws=draws())
+        self.driver = MasterDriver(
+            job=self.id, plan=plan, settings=settings, ports=ports, draws=draws(), started_from=started_from
+        )
 
     def run(self, each_turn=lambda job: None, *, within_s: float = 60.0) -> JobState:
         until = self.clock.precise_ms() + within_s * 1_000
@@ -147,8 +154,8 @@ class ThreadedJob:
 def threaded_job(tmp_path):
     jobs: list[ThreadedJob] = []
 
-    def make(plan, settings: JobSettings, *, tcp: bool = False) -> ThreadedJob:
-        job = ThreadedJob(plan, settings, tmp_path, tcp=tcp)
+    def make(plan, settings: JobSettings, **options) -> ThreadedJob:
+        job = ThreadedJob(plan, settings, tmp_path, **options)
         jobs.append(job)
         return job
 

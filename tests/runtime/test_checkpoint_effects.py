@@ -37,7 +37,7 @@ from penstock.core.recovery.layout import job_folder
 from penstock.core.recovery.metadata import CheckpointMetadata, CompletedCheckpoint, SnapshotKind
 from penstock.ports import Outcome
 from penstock.runtime.checkpointing import CheckpointEffects
-from penstock.storage.completed import FileCompletedStore, IdCounter
+from penstock.storage.completed import FileCompletedStore, checkpoint_ids
 from penstock.storage.metadata import decode_metadata
 
 JOB = JobId("job")
@@ -95,6 +95,9 @@ class StoreAt:
 
     def write(self, path, data):
         self._store.write(f"{self._root}/{path}", data)
+
+    def delete(self, path):
+        self._store.delete(f"{self._root}/{path}")
 
     def delete_tree(self, prefix):
         self._store.delete_tree(f"{self._root}/{prefix}")
@@ -188,7 +191,16 @@ def store_pointer(number, *forget):
 
 def test_a_location_is_answered_when_the_id_is_durably_taken(rig):
     assert rig.perform(create(7)) == [LocationCreated(checkpoint=CheckpointId(7), location="job/chk-7")]
-    assert IdCounter(rig.store, FOLDER).next_id() == 8
+    assert checkpoint_ids(rig.store, FOLDER).next() > 7
+
+
+def test_ids_are_taken_in_blocks_so_that_most_locations_wait_for_nothing(rig):
+    rig.perform(create(7))
+    taken = checkpoint_ids(rig.store, FOLDER).next()
+    rig.store.failing = {"write": ["counter"]}
+    rig.effects.perform([create(8), create(taken - 1)])
+    assert [event.checkpoint for event in rig.events] == [8, taken - 1]
+    assert isinstance(rig.perform(create(taken))[-1], LocationFailed)
 
 
 def test_an_id_that_cannot_be_taken_fails_the_location(rig):
@@ -304,6 +316,12 @@ def test_files_and_folder_are_deleted(rig):
     effect = DeleteFiles(cleaning=4, paths=("job/shared/a",), folder="job/chk-1")
     assert rig.perform(effect) == [FilesDeleted(cleaning=4)]
     assert rig.store.files.keys() == {"job/shared/b", "job/chk-10/x"}
+
+
+def test_files_of_a_savepoint_are_deleted_in_its_own_folder(rig):
+    fill(rig, "window-0-0", "save/1/window-0-0", "save/1/window-1-0")
+    assert rig.perform(DeleteFiles(cleaning=4, paths=("window-0-0",), root="save/1")) == [FilesDeleted(cleaning=4)]
+    assert rig.store.files.keys() == {"window-0-0", "save/1/window-1-0"}
 
 
 def test_deleting_goes_on_after_an_error_and_tells_of_it(rig):

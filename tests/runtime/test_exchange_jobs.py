@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -12,11 +13,12 @@ import pyarrow.parquet as pq
 import pytest
 
 from penstock.api.connector import End, Pause, Source, SourceReader
+from penstock.api.program import Program
 from penstock.api.steps import MapBatchesStep, MapStep, ReadStep, WriteStep
 from penstock.connectors.parquet import parquet
 from penstock.core.ids import OperatorId
 from penstock.core.job.events import JobState
-from penstock.plan.graph import Input, Node, Partitioning, build_plan
+from penstock.plan.graph import Input, Node, OperatorPlan, Partitioning, Plan, build_plan
 from penstock.settings import CheckpointSettings, FixedDelay, JobSettings, NetworkSettings
 
 ROWS = 3_000
@@ -173,3 +175,37 @@ def assert_each_row(out: Path, *, copies: int) -> None:
     table = pa.concat_tables([pq.read_table(f) for f in sorted(out.glob("part-*.parquet"))])
     rows = sorted(zip(table["split"].to_pylist(), table["n"].to_pylist(), strict=True))
     assert rows == sorted((split, n) for split in (0, 1) for n in range(ROWS) for _ in range(copies))
+
+
+@pytest.mark.parametrize("mode", ["aligned", "unaligned"])
+def test_streams_of_different_distribution_become_one_over_a_killed_slot(threaded_job, tmp_path, mode):
+    """One source goes to a subtask each, the other to all of them; both wait for the gate."""
+    gate, out = tmp_path / "gate", tmp_path / "out"
+    made = settings(MODES[mode])
+    program = Program(made)
+    streams = [program.read(TwoSplits(gate), name=name) for name in ("once", "everywhere")]
+    streams[0].union(streams[1].broadcast()).rebalance().where("n >= 0").write(parquet(str(out)))
+    job = threaded_job(with_splits(program.plan()), made)
+    killed: list[int] = []
+
+    def each_turn(running):
+        view = running.driver.view()
+        completed = view.checkpoints.counts.completed
+        if not killed and completed >= 2 and view.state is JobState.RUNNING:
+            killed.append(completed)
+            running.slots.kill(0)
+        if killed and completed >= killed[0] + 2:
+            gate.touch()
+
+    assert job.run(each_turn) is JobState.FINISHED, [f.text for f in job.driver.view().failures]
+    assert_each_row(out, copies=3)
+
+
+def with_splits(plan: Plan) -> Plan:
+    def filled(operator: OperatorPlan) -> OperatorPlan:
+        step = operator.step
+        if not isinstance(step, ReadStep):
+            return operator
+        return replace(operator, step=replace(step, splits=tuple(step.source.splits(plan.parallelism))))
+
+    return replace(plan, vertices=tuple(replace(v, operators=tuple(map(filled, v.operators))) for v in plan.vertices))

@@ -10,7 +10,7 @@ import pytest
 from penstock.api.connector import End, Sink, SinkWriter, Source, SourceReader
 from penstock.api.program import Program
 from penstock.core.errors import StorageError
-from penstock.core.ids import CheckpointId, Epoch, Instant, JobId, SlotId, SlotIndex
+from penstock.core.ids import CheckpointId, Epoch, Instant, JobId, SlotId, SlotIndex, Term
 from penstock.core.job.events import JobState
 from penstock.core.messages import (
     Acknowledge,
@@ -25,10 +25,16 @@ from penstock.core.messages import (
     TaskFailed,
     TriggerCheckpoint,
 )
+from penstock.core.recovery import layout
+from penstock.core.recovery.metadata import CompletedCheckpoint, DiscardRules, SnapshotKind
+from penstock.core.recovery.tenure import EPOCHS_PER_TERM, Tenure
+from penstock.core.recovery.tenure import Outcome as JobOutcome
 from penstock.ports import Outcome, SlotEnded
+from penstock.runtime.ending import CLEAN_TRIES
 from penstock.runtime.links import Links
 from penstock.runtime.master import NO_EPOCH, MasterDriver, MasterPorts
-from penstock.settings import CheckpointSettings, FixedDelay, JobSettings
+from penstock.settings import CheckpointSettings, FixedDelay, JobSettings, Retention
+from penstock.storage.tenure import take_over
 from penstock.wire.codec import decode_to_slot, encode_message
 from penstock.wire.frames import Header, Kind, pack
 
@@ -143,8 +149,12 @@ class Files(dict):
     """A store in memory."""
 
     failing = False
+    refusing: frozenset[str] = frozenset()
+    """What cannot be written."""
 
     def write(self, path, data):
+        if path in self.refusing:
+            raise StorageError("the disk is full")
         self[path] = bytes(data)
 
     def read(self, path):
@@ -218,9 +228,10 @@ class Slot:
 class Stage:
     """A master of a job with two slots."""
 
-    def __init__(self, settings=SETTINGS):
+    def __init__(self, settings=SETTINGS, *, tenure=None, store=None):
         self.time = 1_000
-        self.wires, self.background, self.store, self.cluster = Wires(), Held(), Files(), Cluster()
+        self.wires, self.background, self.cluster = Wires(), Held(), Cluster()
+        self.store = Files() if store is None else store
         self.ended = []
         program = Program(settings)
         stream = program.read(NoSource())
@@ -238,6 +249,7 @@ class Stage:
                 slots=self.cluster,
             ),
             draws=(0.9,),
+            tenure=tenure,
         )
         self.driver.start(Instant(self.time))
 
@@ -260,6 +272,15 @@ class Stage:
         for slot in slots:
             assert slot.hears() == [Run(epoch=Epoch(1))]
         return slots
+
+    def end(self):
+        """Let time pass until the job has ended, whatever has to be tried again for it."""
+        for _ in range(1_000):
+            self.turn(1)
+            if self.driver.outcome is not None:
+                return
+            self.time += 100
+        raise AssertionError(f"the job does not end, it is {self.state}")
 
     @property
     def state(self):
@@ -395,7 +416,7 @@ def cancelled(stage):
         assert slot.hears() == [Leave()]
         slot.say(Leaving(slot=slot.slot))
         stage.cluster.news.append(SlotEnded(slot.slot, None))
-    stage.turn()
+    stage.end()
 
 
 def test_a_job_has_ended_when_its_slots_are_gone_and_everything_is_cleaned_up(stage):
@@ -409,7 +430,7 @@ def test_a_job_has_ended_when_its_slots_are_gone_and_everything_is_cleaned_up(st
 
 def test_a_sink_that_cannot_end_does_not_keep_the_others_and_the_files_from_being_cleaned_up(stage):
     cancelled(stage)
-    assert stage.ended == [("broken", "job"), ("sound", "job")]
+    assert stage.ended == [("broken", "job")] * CLEAN_TRIES + [("sound", "job")]
     assert stage.driver.outcome is JobState.CANCELLED
     assert list(stage.store) == []
 
@@ -418,3 +439,66 @@ def test_files_that_cannot_be_deleted_do_not_keep_the_job_from_ending(stage):
     stage.store.failing = True
     cancelled(stage)
     assert stage.driver.outcome is JobState.CANCELLED
+
+
+# --- a job that may outlive its driver -------------------------------------------------------------------------------
+
+FOLDER = layout.job_folder(JobId("job"))
+OUTCOME = layout.outcome_file(FOLDER)
+
+
+def test_slots_and_attempts_of_a_driver_are_numbered_above_those_of_the_drivers_before_it():
+    stage = Stage(tenure=Tenure(term=Term(2), next_id=CheckpointId(5)))
+    first = EPOCHS_PER_TERM * 2 + 1
+    slots = [stage.slot(number, first).register() for number in range(2)]
+    stage.turn()
+    (deploy,) = slots[0].hears()
+    assert (deploy.epoch, deploy.first_checkpoint) == (first, 5)
+
+
+def test_how_the_job_ended_is_recorded_before_the_first_of_its_records_goes():
+    store = Files({layout.completed_file(FOLDER, CheckpointId(3)): b"a record"})
+    stage = Stage(tenure=Tenure(completed=(completed(3),)), store=store)
+    stage.store.refusing = frozenset({OUTCOME})
+    stage.slot(0).register()
+    stage.driver.cancel()
+    stage.turn(20)
+    assert layout.completed_file(FOLDER, CheckpointId(3)) in store
+    stage.store.refusing = frozenset()
+    stage.end()
+    assert list(store) == [OUTCOME]
+    assert take_over(store, FOLDER).outcome == JobOutcome(state=JobState.CANCELLED)
+
+
+def test_a_job_whose_outcome_can_never_be_recorded_keeps_all_its_files():
+    store = Files({layout.completed_file(FOLDER, CheckpointId(3)): b"a record"})
+    stage = Stage(tenure=Tenure(completed=(completed(3),)), store=store)
+    stage.store.refusing = frozenset({OUTCOME})
+    stage.driver.cancel()
+    stage.end()
+    assert stage.driver.outcome is JobState.CANCELLED
+    assert list(store) == [layout.completed_file(FOLDER, CheckpointId(3))]
+
+
+def test_a_driver_that_finds_a_job_which_has_ended_cleans_up_and_starts_nothing():
+    store = Files({layout.completed_file(FOLDER, CheckpointId(3)): b"", "job/chk-3/x": b"", "job/chk-4/x": b""})
+    outcome = JobOutcome(state=JobState.FAILED, cause="boom", retained=(CheckpointId(4),))
+    stage = Stage(tenure=Tenure(term=Term(1), outcome=outcome), store=store)
+    stage.end()
+    assert (stage.driver.outcome, stage.driver.cause.text) == (JobState.FAILED, "boom")
+    assert stage.cluster.started == []
+    assert list(store) == ["job/chk-4/x"]
+
+
+def completed(checkpoint):
+    return CompletedCheckpoint(
+        job=JobId("job"),
+        checkpoint=CheckpointId(checkpoint),
+        timestamp=Instant(0),
+        completed=Instant(0),
+        kind=SnapshotKind.CHECKPOINT,
+        location=f"job/chk-{checkpoint}",
+        path=f"job/chk-{checkpoint}/_metadata",
+        size=0,
+        discard=DiscardRules.of(Retention.DELETE),
+    )

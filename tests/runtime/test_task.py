@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 from task_rig import WINDOW, Rig, barrier, rows
 
@@ -133,6 +134,17 @@ def test_what_was_written_for_an_aborted_checkpoint_is_discarded():
     rig.task.notify(AbortNotified(checkpoint=CheckpointId(1)), Instant(0))
     tell()
     assert rig.told() == [("write", 1), ("aborted", 1), ("discard", b"3")]
+
+
+def test_what_was_written_for_an_aborted_savepoint_is_discarded_from_its_own_folder():
+    rig = Rig(channels=1).run()
+    options = CheckpointOptions(savepoint=True, target="save/1")
+    rig.push(0, rows(3), msgspec.structs.replace(barrier(1), options=options))
+    rig.steps()
+    tell = rig.host.background.work()
+    rig.task.notify(AbortNotified(checkpoint=CheckpointId(1)), Instant(0))
+    tell()
+    assert rig.host.discarded_from == ["save/1"]
 
 
 def test_a_snapshot_that_nobody_waits_for_any_more_is_not_written():
@@ -303,6 +315,20 @@ def test_stopped_without_drain_operators_do_not_finish():
     rig.push(0, EndOfData(drain=False))
     assert rig.steps() == []
     assert rig.sent == [EndOfData(drain=False)]
+
+
+@pytest.mark.parametrize("ended_first", [0, 1])
+def test_operators_do_not_finish_if_only_some_of_the_data_ended_by_itself(ended_first):
+    """The data of the other channel was stopped in the middle, and goes on after a restore."""
+    rig = Rig().run()
+    rig.push(ended_first, EndOfData(drain=True))
+    rig.push(1 - ended_first, EndOfData(drain=False))
+    rig.steps()
+    swapped = Rig().run()
+    swapped.push(ended_first, EndOfData(drain=False))
+    swapped.push(1 - ended_first, EndOfData(drain=True))
+    swapped.steps()
+    assert rig.sent == swapped.sent == [EndOfData(drain=False)]
 
 
 def test_stopped_without_drain_event_time_stays_where_it_is():

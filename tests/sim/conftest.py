@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from penstock.settings import CheckpointSettings, FixedDelay, JobSettings, NetworkSettings, SlotSettings
-from penstock.sim.jobs import Shape, Workload
+from penstock.sim.jobs import PAIRS, Shape, Workload
 from penstock.sim.scenario import Scenario
 
 
@@ -66,6 +66,11 @@ class Worlds:
         """The same with something in flight whenever a barrier comes."""
         flowing = self.workload(scenario, burst=1, pause_ms=8, batch_rows=2, rows=40)
         return replace(flowing, latency_us=(20, 20_000))
+
+    def shape(self, scenario: Scenario, shape: Shape) -> Scenario:
+        """The same with a job of another shape; further sources end early."""
+        others = 1 if shape in PAIRS else shape.most_sources - 1
+        return self.workload(scenario, shape=shape, other_rows=(scenario.workload.rows // 4,) * others)
 
     def windows(self, scenario: Scenario) -> Scenario:
         """The same with a job whose state lies in files."""

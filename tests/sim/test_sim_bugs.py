@@ -12,6 +12,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from planted_bugs import found, worlds
 
 from penstock.api.connector import SinkWriter, WriterContext
 from penstock.core.coordinator.effects import StorePointer
@@ -24,13 +25,13 @@ from penstock.runtime.inflight import InFlight
 from penstock.runtime.links import Links
 from penstock.runtime.master import MasterDriver
 from penstock.runtime.slot import SlotDriver
-from penstock.settings import FixedDelay, Retention
+from penstock.settings import FixedDelay, Mode, Retention
 from penstock.sim.disk import Disk
 from penstock.sim.external import system_of
 from penstock.sim.faults import ConnectionLoss, CrashAfterCheckpoint, SlotCrash
 from penstock.sim.jobs import Shape, SimReader, SimSink, SimWriter
 from penstock.sim.rules import Rule
-from penstock.sim.run import SOUND, Parts, run_scenario
+from penstock.sim.run import Parts
 from penstock.sim.scenario import Scenario
 from penstock.sim.slots import Notice, SlotHost
 
@@ -38,31 +39,22 @@ CRASH_AFTER_CHECKPOINT = CrashAfterCheckpoint(at_ms=100, slot=1, delay_ms=5, not
 CRASH = SlotCrash(at_ms=400, slot=1, notice=Notice.TOLD)
 
 
-def found(scenarios: list[Scenario], parts: Parts = SOUND) -> list[Rule]:
-    """The rules that were broken over all these worlds, in the order in which they were first seen to be."""
-    results = [run_scenario(world, parts=parts) for world in scenarios]
-    return list(dict.fromkeys(violation.rule for result in results for violation in result.violations))
-
-
-Change = Callable[[Scenario], Scenario]
-
-
-def worlds(make: Any, count: int, *steps: Change, **changes: object) -> list[Scenario]:
-    """Plain worlds with these changes, put through these steps."""
-    made = [make.plain(number, **changes) for number in range(count)]
-    for step in steps:
-        made = [step(scenario) for scenario in made]
-    return made
-
-
 UNALIGNED = {"unaligned": True, "max_concurrent": 1}
 
 
+MODES: dict[str, dict[str, Any]] = {
+    "aligned": {},
+    "unaligned": UNALIGNED,
+    "timed": {**UNALIGNED, "aligned_timeout_ms": 5},
+    "tracked": {"mode": Mode.AT_LEAST_ONCE, "max_concurrent": 2},
+}
+
+
 @pytest.mark.parametrize("shape", Shape)
-@pytest.mark.parametrize("unaligned", [False, True])
-def test_without_a_bug_nothing_is_found(make: Any, shape: Shape, unaligned: bool):
-    plain = worlds(make, 3, lambda s: make.workload(s, shape=shape), faults=(CRASH,))
-    assert found([make.checkpoints(s, **UNALIGNED) if unaligned else s for s in plain]) == []
+@pytest.mark.parametrize("mode", MODES)
+def test_without_a_bug_nothing_is_found(make: Any, shape: Shape, mode: str):
+    plain = worlds(make, 2, make.steady, lambda s: make.shape(s, shape), faults=(CRASH,))
+    assert found([make.checkpoints(s, **MODES[mode]) for s in plain]) == []
 
 
 # --- exactly once -----------------------------------------------------------------------
@@ -119,7 +111,7 @@ class ReversingSink(SimSink):
     """Writes the right rows in the wrong order."""
 
     def writer(self, context: WriterContext) -> SinkWriter:
-        return ReversingWriter(system_of(self.world), context)
+        return ReversingWriter(system_of(self.world), context, self.target)
 
 
 class ReversingWriter(SimWriter):
@@ -176,7 +168,7 @@ class EagerSink(SimSink):
     """Shows a transaction as soon as it is prepared."""
 
     def writer(self, context: WriterContext) -> SinkWriter:
-        return EagerWriter(system_of(self.world), context)
+        return EagerWriter(system_of(self.world), context, self.target)
 
 
 class EagerWriter(SimWriter):
@@ -236,7 +228,7 @@ class ForgetfulSink(SimSink):
     """Drops what a completed checkpoint promised, before it is committed."""
 
     def commit(self, committables: object) -> None:
-        system_of(self.world).drop_all()
+        system_of(self.world).drop_all(self.target)
         super().commit(committables)
 
 
@@ -258,7 +250,7 @@ def test_a_store_that_forgets_files_is_found(make: Any):
     assert found(worlds(make, 1, make.windows), Parts(disk=Forgetful)) == [Rule.RESTORABLE]
 
 
-@pytest.mark.parametrize("cancel_at_ms", [None, 500])
+@pytest.mark.parametrize("cancel_at_ms", [None, 400])
 def test_a_store_that_does_not_delete_is_found(make: Any, cancel_at_ms: int | None):
     class Hoarding(Disk):
         def remove(self, path: str) -> None:
@@ -283,7 +275,7 @@ def test_a_retained_checkpoint_that_was_deleted_is_found(make: Any):
                 for file in [f for f in self.files if f.startswith(f"{folder}/chk-{int(name)}/")]:
                     super().remove(file)
 
-    kept = worlds(make, 1, lambda s: make.checkpoints(make.windows(s), retention=Retention.KEEP), cancel_at_ms=500)
+    kept = worlds(make, 1, lambda s: make.checkpoints(make.windows(s), retention=Retention.KEEP), cancel_at_ms=400)
     assert found(kept, Parts(disk=Shredding)) == [Rule.RESTORABLE]
 
 

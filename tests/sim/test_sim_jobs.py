@@ -4,25 +4,32 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pyarrow as pa
 import pytest
 
 from penstock.api.connector import End, Pause, WriterContext
+from penstock.api.steps import WriteStep
 from penstock.core.errors import ExternalError
+from penstock.plan.graph import Plan
+from penstock.sim.expected import expected_rows
 from penstock.sim.external import ExternalSystem, enter, leave
 from penstock.sim.jobs import (
+    PAIRS,
     SCHEMA,
     TICK_US,
     Shape,
     SimSink,
     SimSource,
     Workload,
-    expected_rows,
+    decode_positions,
     make_inputs,
-    make_plan,
     rows_of,
+    source_of,
 )
+from penstock.sim.scenario import VERTICES
+from penstock.sim.shapes import make_plan
 from penstock.sim.world import World
 
 NUMBER = 77
@@ -41,7 +48,15 @@ def workload(**changes: object) -> Workload:
         "window_us": 20 * TICK_US,
         "disorder_us": 6 * TICK_US,
     }
-    return Workload(**{**values, **changes})
+    made = Workload(**{**values, **changes})
+    others = 1 if made.shape in PAIRS else made.shape.most_sources - 1
+    return made if "other_rows" in changes else replace(made, other_rows=(made.rows // 3,) * others)
+
+
+def plan_of(parallelism: int = 2, **changes: object) -> Plan:
+    return make_plan(
+        workload(**changes), world=NUMBER, parallelism=parallelism, sink=lambda name: SimSink(NUMBER, name)
+    )
 
 
 @pytest.fixture
@@ -78,7 +93,7 @@ def test_every_record_is_read_once_over_any_number_of_restores(system: ExternalS
 
 def test_no_record_is_later_than_the_watermark_allows(system: ExternalSystem):
     source = SimSource(NUMBER, workload())
-    plan = make_plan(workload(), world=NUMBER, parallelism=1, sink=SimSink(NUMBER))
+    plan = plan_of(parallelism=1)
     delay_us = plan.vertices[0].operators[1].step.delay_us
     furthest, worst = 0, 0
     for batch in read_all(source, source.splits(1), reopen_every=1_000)[0]:
@@ -108,16 +123,78 @@ def test_the_expected_windows_are_those_of_a_small_example():
         },
         schema=SCHEMA,
     )
-    assert expected_rows(workload(window_us=10), [table]) == Counter(
-        {(1, 0, 10, 2, 7): 1, (2, 10, 20, 1, 5): 1, (1, 10, 20, 1, 8): 1}
-    )
+    assert expected_rows(workload(window_us=10), [table], parallelism=2) == {
+        "sink": Counter({(1, 0, 10, 2, 7): 1, (2, 10, 20, 1, 5): 1, (1, 10, 20, 1, 8): 1})
+    }
+
+
+def test_sources_have_splits_and_keys_of_their_own():
+    made = workload(shape=Shape.UNION, other_rows=(10, 20))
+    tables = make_inputs(made)
+    assert [table.num_rows for table in tables] == [100] * 3 + [10] * 3 + [20] * 3
+    for split, table in enumerate(tables):
+        assert {source_of(made, key) for key, *_ in rows_of(table)} == {split // 3}
+    splits = [decode_positions(SimSource(NUMBER, made, number).splits(2)) for number in range(3)]
+    assert [[position.split for position in each] for each in splits] == [[0, 1, 2], [3, 4, 5], [6, 7, 8]]
+
+
+def test_shared_keys_are_in_every_split_and_no_record_is_there_twice():
+    tables = make_inputs(workload(shares_keys=True))
+    assert all({key for key, *_ in rows_of(table)} == {0, 1, 2, 3} for table in tables)
+    named = [row[:2] for table in tables for row in rows_of(table)]
+    assert len(set(named)) == len(named)
+
+
+SMALL = pa.RecordBatch.from_pydict({"key": [0, 1], "seq": [0, 0], "value": [4, 6], "ts": [1, 2]}, schema=SCHEMA)
+
+
+@pytest.mark.parametrize(
+    ("shape", "expected"),
+    [
+        (Shape.KEYED, {(0, 0, 8, 1): 1, (1, 0, 12, 2): 1}),
+        (Shape.REBALANCED, {(0, 0, -5, 1): 1, (1, 0, -7, 2): 1}),
+        (Shape.BROADCAST, {(0, 0, 4, 1): 3, (1, 0, 6, 2): 3}),
+        (Shape.TWICE, {(0, 0, 0, 1): 1, (1, 0, 2, 2): 1}),
+        (Shape.DIAMOND, {(0, 0, 8, 1): 1, (1, 0, 12, 2): 1, (0, 0, -5, 1): 1}),
+        (Shape.HASH_HASH, {(0, 0, 4, 1): 1, (1, 0, 6, 2): 1}),
+        (Shape.HASH_BROADCAST, {(0, 0, 4, 1): 1, (1, 0, 6, 2): 3}),
+    ],
+)
+def test_what_each_shape_makes_of_two_records(shape: Shape, expected: dict[tuple[int, ...], int]):
+    made = workload(shape=shape, splits=1)
+    assert expected_rows(made, [SMALL], parallelism=3) == {"sink": Counter(expected)}
+
+
+EXCHANGES = {
+    Shape.WINDOW: ["hash"],
+    Shape.KEYED: ["hash"],
+    Shape.REBALANCED: ["rebalance"],
+    Shape.BROADCAST: ["broadcast"],
+    Shape.TWICE: ["hash", "hash"],
+    Shape.DIAMOND: ["forward", "forward", "forward", "forward", "hash"],
+    Shape.TWO_SINKS: ["forward", "hash"],
+    Shape.UNION: ["forward", "forward", "forward", "hash"],
+    Shape.UNION_WINDOW: ["forward", "forward", "forward", "hash"],
+    Shape.HASH_HASH: ["hash", "hash"],
+    Shape.HASH_FORWARD: ["hash", "forward"],
+    Shape.HASH_BROADCAST: ["hash", "broadcast"],
+    Shape.REBALANCE_HASH: ["rebalance", "hash"],
+}
 
 
 @pytest.mark.parametrize("shape", Shape)
-def test_the_plan_of_each_shape_exchanges_once(shape: Shape):
-    plan = make_plan(workload(shape=shape), world=NUMBER, parallelism=2, sink=SimSink(NUMBER))
-    assert len(plan.edges) == 1
-    assert plan.edges[0].partitioning.all_to_all
+@pytest.mark.parametrize("slow_us", [0, 1_000])
+def test_the_plan_of_each_shape_has_these_exchanges(shape: Shape, slow_us: int):
+    plan = plan_of(shape=shape, slow_us=slow_us)
+    assert [edge.partitioning.value for edge in plan.edges] == EXCHANGES[shape]
+    steps = [operator.step for vertex in plan.vertices for operator in vertex.operators]
+    assert len([step for step in steps if isinstance(step, WriteStep)]) == (2 if shape is Shape.TWO_SINKS else 1)
+
+
+def test_every_vertex_is_counted_when_time_outs_are_drawn():
+    for shape in Shape:
+        made = workload(shape=shape)
+        assert len(plan_of(shape=shape).vertices) <= VERTICES.get(shape, 2) + made.sources - 1
 
 
 def context(epoch: int, subtask: int = 0) -> WriterContext:
@@ -136,6 +213,17 @@ def test_committing_twice_shows_the_rows_once(system: ExternalSystem):
     sink.commit(tokens)
     sink.commit(tokens)
     assert list(system.committed) == tokens
+
+
+def test_two_sinks_of_one_world_do_not_drop_each_others_transactions(system: ExternalSystem):
+    one, other = SimSink(NUMBER, "one"), SimSink(NUMBER, "other")
+    left = prepared(one, 1, 1) + prepared(other, 1, 1)
+    one.clean(context(2), [])
+    assert list(system.prepared) == left[1:]
+    one.end("job")
+    assert list(system.prepared) == left[1:]
+    other.end("job")
+    assert list(system.prepared) == []
 
 
 def test_an_empty_transaction_is_none(system: ExternalSystem):

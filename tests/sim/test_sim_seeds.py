@@ -16,11 +16,21 @@ from click.testing import CliRunner
 from penstock.cli.sim import sim
 from penstock.core.job.events import JobState
 from penstock.settings import FixedDelay, NetworkSettings
-from penstock.sim.faults import SinkErrors, SlotCrash, SlotPause, end_ms
+from penstock.sim.faults import (
+    ConnectionLoss,
+    CrashAfterCheckpoint,
+    SinkErrors,
+    SlotCrash,
+    SlotPause,
+    SlowStorage,
+    end_ms,
+)
+from penstock.sim.jobs import Shape
 from penstock.sim.rules import Rule, Violation
 from penstock.sim.run import Result, run_scenario, run_seed, scenario_of
 from penstock.sim.scenario import Scenario
 from penstock.sim.slots import Notice
+from penstock.sim.user import UserRequest, Wish
 
 SEEDS = range(1, 51)
 
@@ -82,6 +92,20 @@ def test_the_worlds_are_worth_running():
     assert {result.outcome for result in results} >= {JobState.FINISHED, JobState.CANCELLED}
 
 
+def test_a_few_hundred_worlds_have_all_shapes_and_modes_and_most_moments_of_a_stop():
+    drawn = [scenario_of(seed) for seed in range(1, 201)]
+    assert {scenario.workload.shape for scenario in drawn} == set(Shape)
+    assert {scenario.settings.parallelism for scenario in drawn} == {1, 2, 3, 4, 5, 6}
+    checkpoints = [scenario.settings.checkpoint for scenario in drawn]
+    modes = {(c.mode, c.unaligned, c.aligned_timeout_ms is not None) for c in checkpoints}
+    assert len(modes) == 4
+    assert {c.interval_ms for c in checkpoints} >= {None, 10}
+    assert {c.after_tasks_finish for c in checkpoints} == {True, False}
+    assert {scenario.workload.slow_us > 0 for scenario in drawn} == {True, False}
+    wishes = {request.wish for scenario in drawn for request in scenario.requests}
+    assert wishes == set(Wish)
+
+
 # --- worlds in which a bug was found -----------------------------------------------------------------------
 
 
@@ -117,9 +141,59 @@ def too_far_behind(make: Any) -> Scenario:
     return make.checkpoints(busy, interval_ms=50, timeout_ms=300, max_concurrent=4)
 
 
+def restored_from_a_stop(make: Any) -> Scenario:
+    """A slot dies when the savepoint of a stop is there: the job goes on from it, with files that lie in its folder."""
+    crash = CrashAfterCheckpoint(at_ms=251, slot=1, delay_ms=0, notice=Notice.TOLD)
+    stop = UserRequest(at_ms=250, wish=Wish.STOP)
+    return replace(make.windows(make.steady(make.plain(0))), faults=(crash,), requests=(stop,))
+
+
+def drained_and_gone_on(make: Any) -> Scenario:
+    """The same with drain: event time was at its end, and the records that follow are not late for that."""
+    drain = UserRequest(at_ms=250, wish=Wish.DRAIN)
+    return replace(restored_from_a_stop(make), requests=(drain,))
+
+
+def overtaken_commit(make: Any) -> Scenario:
+    """The commit of a checkpoint fails while that of the next waits: what came later must not be seen first."""
+    slow = replace(make.workload(make.steady(make.plain(3)), slow_us=10_000), work_us=(5_000, 30_000))
+    errors = SinkErrors(at_ms=200, for_ms=3_000, share=0.3, after=False)
+    several = make.checkpoints(slow, interval_ms=55, max_concurrent=4, timeout_ms=10_000)
+    return replace(several, faults=(errors,), liveness_ms=60_000)
+
+
+def savepoint_given_up(make: Any) -> Scenario:
+    """A slot cannot be told that its savepoint has expired, and writes its part when the folder has been deleted."""
+    plain = make.shape(make.windows(make.steady(make.plain(0))), Shape.UNION_WINDOW)
+    faults = (
+        SlowStorage(at_ms=180, for_ms=200, by_ms=400),
+        ConnectionLoss(at_ms=210, for_ms=1_500, slot=1, peer=None, holds_back=True),
+    )
+    given_up = replace(plain, faults=faults, requests=(UserRequest(at_ms=150, wish=Wish.SAVEPOINT),))
+    return make.checkpoints(replace(given_up, work_us=(1_000, 10_000)), interval_ms=None, timeout_ms=400)
+
+
+def ending_together(make: Any) -> Scenario:
+    """No checkpoint is taken without tasks that have ended, and the data of some ends early."""
+    return make.checkpoints(make.shape(make.plain(0), Shape.UNION), after_tasks_finish=False)
+
+
+def ended_and_stopped(make: Any) -> Scenario:
+    """A source ends by itself, which is known only after the others were stopped: no window may close for it."""
+    plain = make.shape(make.steady(make.plain(18)), Shape.UNION_WINDOW)
+    stop = UserRequest(at_ms=170, wish=Wish.STOP)
+    return replace(make.workload(plain, slow_us=8_000, window_us=7_000), requests=(stop,))
+
+
 @pytest.mark.parametrize(
     "world",
     [
+        restored_from_a_stop,
+        drained_and_gone_on,
+        overtaken_commit,
+        savepoint_given_up,
+        ending_together,
+        ended_and_stopped,
         small_debt,
         lost_in_the_pause,
         one_slot_that_does_not_start,

@@ -8,6 +8,7 @@ import pytest
 
 from penstock.core.errors import InvariantError
 from penstock.core.ids import Instant
+from penstock.sim.clock import SimClock
 from penstock.sim.rules import Rule
 from penstock.sim.world import BEGINNING_MS, Actor, Crash, Fuse, World
 
@@ -180,3 +181,24 @@ def test_what_happens_changes_the_digest_and_the_log_does_not():
 
     assert run(1, keep_log=False) == run(1, keep_log=True)
     assert run(1, keep_log=False) != run(2, keep_log=False)
+
+
+def test_an_actor_that_works_for_long_takes_its_next_turn_later_and_sees_its_clock_move():
+    world = World(1)
+    clock = SimClock(world)
+    seen: list[float] = []
+
+    def turn(now: Instant) -> Instant | None:
+        begun = clock.precise_ms()
+        for _ in range(2):
+            actor.spend(15_000)
+            seen.append(clock.precise_ms() - begun)
+        return now if len(seen) < 4 else None
+
+    actor, driver = actor_with(world, turn)
+    actor.wake()
+    world.at(10_000, lambda: actor.when_awake(lambda: seen.append(-1.0)))
+    world.run(lambda: False, until_us=1_000_000)
+    # What is not a turn goes on beside it.
+    assert seen == [15.0, 30.0, -1.0, 15.0, 30.0]
+    assert driver.turns[1] - driver.turns[0] == 30

@@ -10,7 +10,7 @@ from penstock.core.errors import CorruptFile, InvariantError, StorageError
 from penstock.core.ids import CheckpointId as Id
 from penstock.core.ids import JobId
 from penstock.core.recovery.layout import job_folder
-from penstock.storage.completed import CompletedEntry, FileCompletedStore, IdCounter
+from penstock.storage.completed import CompletedEntry, FileCompletedStore, checkpoint_ids
 from penstock.storage.files import FileStore
 
 JOB = job_folder(JobId("job"))
@@ -153,21 +153,21 @@ def test_a_pointer_under_the_name_of_another_is_an_error(completed, store):
 def test_a_foreign_file_among_them_is_an_error(store, folder, name):
     store.write(f"job/{folder}/{name}", b"x")
     with pytest.raises(CorruptFile, match=f"job/{folder}/{name} does not belong into folder job/{folder}"):
-        FileCompletedStore(store, JOB).load() if folder == "completed" else IdCounter(store, JOB).next_id()
+        FileCompletedStore(store, JOB).load() if folder == "completed" else checkpoint_ids(store, JOB).next()
 
 
 def test_ids_begin_with_one(store):
-    assert IdCounter(store, JOB).next_id() == 1
+    assert checkpoint_ids(store, JOB).next() == 1
 
 
 def test_ids_go_on_after_a_change_of_driver(store):
-    IdCounter(store, JOB).advance(Id(5))
-    assert IdCounter(store, JOB).next_id() == 5
-    assert IdCounter(store, OTHER_JOB).next_id() == 1
+    checkpoint_ids(store, JOB).advance(Id(5))
+    assert checkpoint_ids(store, JOB).next() == 5
+    assert checkpoint_ids(store, OTHER_JOB).next() == 1
 
 
 def test_only_the_highest_number_is_kept(store):
-    counter = IdCounter(store, JOB)
+    counter = checkpoint_ids(store, JOB)
     for i in (2, 3, 11):
         counter.advance(Id(i))
     assert store.list_files("") == ["job/counter/0000000000000000011"]
@@ -179,14 +179,14 @@ def test_the_counter_never_goes_back(tmp_path_factory, steps):
     store = FileStore(tmp_path_factory.mktemp("counter"))
     reached = 1
     for step in steps:
-        IdCounter(store, JOB).advance(Id(step))
+        checkpoint_ids(store, JOB).advance(Id(step))
         reached = max(reached, step)
-        assert IdCounter(store, JOB).next_id() == reached
+        assert checkpoint_ids(store, JOB).next() == reached
 
 
 def test_a_driver_that_lags_behind_cannot_pull_the_counter_back(tmp_path):
     """1. An old driver reads 3. 2. A new one moves on to 9. 3. The old one moves to 4, its deletes included."""
-    old, new = (IdCounter(FileStore(tmp_path), JOB) for _ in range(2))
+    old, new = (checkpoint_ids(FileStore(tmp_path), JOB) for _ in range(2))
     old.advance(Id(3))
 
     class Overtaken(FileStore):
@@ -194,13 +194,13 @@ def test_a_driver_that_lags_behind_cannot_pull_the_counter_back(tmp_path):
             new.advance(Id(9))
             super().write(path, data)
 
-    IdCounter(Overtaken(tmp_path), JOB).advance(Id(4))
-    assert old.next_id() == new.next_id() == 9
+    checkpoint_ids(Overtaken(tmp_path), JOB).advance(Id(4))
+    assert old.next() == new.next() == 9
 
 
 def test_a_counter_that_could_not_be_written_stays(tmp_path):
-    IdCounter(FileStore(tmp_path), JOB).advance(Id(5))
+    checkpoint_ids(FileStore(tmp_path), JOB).advance(Id(5))
     for failing in ("write", "delete"):
         with pytest.raises(StorageError):
-            IdCounter(FailingStore(tmp_path, {failing}), JOB).advance(Id(6))
-        assert IdCounter(FileStore(tmp_path), JOB).next_id() == (5 if failing == "write" else 6)
+            checkpoint_ids(FailingStore(tmp_path, {failing}), JOB).advance(Id(6))
+        assert checkpoint_ids(FileStore(tmp_path), JOB).next() == (5 if failing == "write" else 6)

@@ -17,7 +17,7 @@ from penstock.core.messages import OperatorState
 from penstock.core.task.checkpoints import TaskCheckpoints
 from penstock.plan.graph import Edge, Partitioning, build_plan
 from penstock.ports import Outcome
-from penstock.runtime.chain import OperatorChain
+from penstock.runtime.chain import FinishedChain, OperatorChain
 from penstock.runtime.channels import ChannelKey, InputChannel, InputGate, Subpartition
 from penstock.runtime.operators.base import Operator, OperatorContext
 from penstock.runtime.operators.source import SourceOperator
@@ -133,6 +133,7 @@ class Host:
         self.background = Later()
         self.time = Instant(0)
         self.states = {}
+        self.discarded_from = []
 
     def now(self):
         return self.time
@@ -146,8 +147,9 @@ class Host:
     def save_no_channels(self, task, checkpoint):
         pass
 
-    def discard(self, state):
+    def discard(self, state, target=None):
         self.story.append(("discard", state.operators[0].broadcast["sum"] if state else None))
+        self.discarded_from.append(target)
 
     def acknowledge(self, task, effect):
         self.states[effect.checkpoint] = effect.state
@@ -192,11 +194,39 @@ class ScriptSource(Source):
         return ScriptReader(self.script)
 
 
+class Saved:
+    """Stands for the reader of saved channels: gives what the test says was in flight, by upstream subtask."""
+
+    def __init__(self, inputs, dealt):
+        self.inputs = inputs
+        self.dealt = dealt
+
+    def read(self, states):
+        inputs, self.inputs = self.inputs, {}
+        return {ChannelKey(0, upstream, 0): batches for upstream, batches in inputs.items()}
+
+    def read_dealt(self, task, dealt):
+        return {ChannelKey(0, upstream, 0): batches for upstream, batches in self.dealt.items()}
+
+
 class Rig:
-    """A task with `channels` inputs, or with a scripted source, and one output channel."""
+    """A task with `channels` inputs, or with a scripted source, and one output channel.
+
+    With `restore` it starts from there; `inputs` and `dealt` are what was in flight, by upstream subtask.
+    """
 
     def __init__(
-        self, *, channels=2, script=None, granted=WINDOW, output_bytes=10_000, input_numbers=None, **checkpointing
+        self,
+        *,
+        channels=2,
+        script=None,
+        granted=WINDOW,
+        output_bytes=10_000,
+        restore=None,
+        inputs=None,
+        dealt=None,
+        input_numbers=None,
+        **checkpointing,
     ):
         self.story = []
         self.out = []
@@ -219,7 +249,9 @@ class Rig:
         )
         self.task = Task(
             TASK,
-            chain=OperatorChain(operators, [self._context(f"operator {i}") for i in range(len(operators))]),
+            chain=FinishedChain()
+            if restore is not None and restore.finished
+            else OperatorChain(operators, [self._context(f"operator {i}") for i in range(len(operators))]),
             gate=InputGate(
                 [
                     InputChannel(
@@ -236,6 +268,8 @@ class Rig:
             checkpoints=TaskCheckpoints(restored=None, max_concurrent=1),
             host=self.host,
         )
+        if restore is not None:
+            self.task.load(restore, Saved(inputs or {}, dealt or {}))
         self.task.open()
         self.story.clear()
         if granted:

@@ -7,6 +7,8 @@ The rule:
   before it, a dot, and what it is: `bids` for a source, `bids.window-auction` for a window over it by the key
   `auction`, `bids.window-auction.parquet` for the sink behind. Steps without state do not count: adding or removing
   them, or another branch, changes no id of a step with state.
+* Behind a union there are several nearest steps with state, one per stream at most: the id has all of them, in the
+  order of the alphabet (`asks-and-bids.window-auction`), so that it does not matter which stream is united with which.
 * Two steps with state that would get the same id are refused: numbering them would let their states change places when
   the program changes. The user names one of them.
 * A step without state gets an id of the same form. If it is taken, a number is appended in the order in which the steps
@@ -75,7 +77,7 @@ def operator_ids(steps: Sequence[RecordedStep]) -> dict[int, OperatorId]:
     owners: dict[str, RecordedStep] = {}
     roots: dict[int, str] = {}
     for step in steps:
-        before = "-and-".join(dict.fromkeys(roots[source.node] for source in step.inputs))
+        before = "-and-".join(sorted({roots[source.node] for source in step.inputs}))
         roots[step.number] = before
         if step.given_name is None and not step.has_state:
             continue

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from penstock.api.durations import Duration, duration_ms_or_problem
 from penstock.core.errors import SettingsError
-from penstock.settings import ExponentialDelay, FixedDelay, NoRestart
+from penstock.settings import ExponentialDelay, FailureRate, FixedDelay, NoRestart
 
 
 def no_restart() -> NoRestart:
@@ -58,6 +58,20 @@ def exponential_delay(
         reset_after_ms=reset_after_ms,
         attempts=attempts,
     )
+
+
+def failure_rate(max_failures: int, within: Duration = "1 min", *, delay: Duration = "1s") -> FailureRate:
+    """Restart `delay` after each failure, as long as no more than `max_failures` come `within` a time."""
+    problems: list[str] = []
+    if not isinstance(max_failures, int) or isinstance(max_failures, bool) or max_failures < 1:
+        problems.append(f"max_failures is {max_failures!r}; give a whole number from 1, or use no_restart()")
+    interval_ms = duration_ms_or_problem(within, argument="within", problems=problems)
+    delay_ms = duration_ms_or_problem(delay, argument="delay", problems=problems)
+    if interval_ms == 0:
+        problems.append(f"within is {within!r}; give a duration above 0")
+    if problems or interval_ms is None or delay_ms is None:
+        raise SettingsError(problems)
+    return FailureRate(max_failures=max_failures, interval_ms=interval_ms, delay_ms=delay_ms)
 
 
 def _check_attempts(attempts: int, problems: list[str]) -> None:

@@ -123,6 +123,39 @@ def _plain(kind: pa.DataType) -> pa.DataType:
     return kind
 
 
+def common_schema(schemas: Sequence[pa.Schema], *, argument: str) -> pa.Schema:
+    """What records of all these schemas have in common: the columns of the first, null where they may be in any. Raises
+    `UsageError` that names what differs."""
+    first = schemas[0]
+    for position, other in enumerate(schemas[1:], start=2):
+        differences = _differences(first, other)
+        if differences:
+            raise UsageError(
+                f"{argument} needs streams with the same columns; stream {position} differs from the first: "
+                f"{'; '.join(differences)}",
+                hint="bring them into one form with select(...) before",
+            )
+    return pa.schema(
+        [
+            pa.field(field.name, field.type, nullable=any(schema.field(i).nullable for schema in schemas))
+            for i, field in enumerate(first)
+        ]
+    )
+
+
+def _differences(first: pa.Schema, other: pa.Schema) -> list[str]:
+    found = [f"it has no column {name!r}" for name in first.names if name not in other.names]
+    found += [f"it has a column {name!r} besides" for name in other.names if name not in first.names]
+    found += [
+        f"column {field.name!r} is {other.field(field.name).type} instead of {field.type}"
+        for field in first
+        if field.name in other.names and other.field(field.name).type != field.type
+    ]
+    if not found and first.names != other.names:
+        found.append(f"its columns come in the order {', '.join(other.names)} instead of {', '.join(first.names)}")
+    return found
+
+
 def unknown_column(name: str, columns: Sequence[str], *, argument: str) -> UsageError:
     """The error for a column that is not there: lists those that are, and guesses which one was meant."""
     near = get_close_matches(name, columns, n=1, cutoff=0.5) or [c for c in columns if c.lower() == name.lower()]

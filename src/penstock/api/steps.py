@@ -96,6 +96,14 @@ class KeyedProcessStep:
 
 
 @dataclass(frozen=True, kw_only=True)
+class UnionStep:
+    """The records of several inputs, all with the same columns."""
+
+    schema: pa.Schema
+    """Of the output; a column may be null if it may be in one of the inputs."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Aggregate:
     """One result column of a window."""
 
@@ -155,6 +163,7 @@ Step = (
     | MapStep
     | ProcessStep
     | KeyedProcessStep
+    | UnionStep
     | CombineStep
     | WindowStep
     | WriteStep

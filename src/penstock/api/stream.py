@@ -32,7 +32,7 @@ from penstock.api.functions import (
 from penstock.api.inference import BatchKind, check_kind, inferred_schema
 from penstock.api.ledger import Ledger
 from penstock.api.reductions import RunningReduce
-from penstock.api.schemas import SchemaLike, as_schema, empty_frame, unknown_column
+from penstock.api.schemas import SchemaLike, as_schema, common_schema, empty_frame, unknown_column
 from penstock.api.state import StateKind
 from penstock.api.steps import (
     Aggregate,
@@ -44,6 +44,7 @@ from penstock.api.steps import (
     SelectStep,
     Step,
     TumblingWindow,
+    UnionStep,
     WatermarkStep,
     WhereStep,
     WindowStep,
@@ -265,6 +266,39 @@ class Stream:
         check_key_types(self.schema, columns)
         return Stream(replace(self._state, partitioning=Partitioning.HASH, partition_keys=columns))
 
+    def broadcast(self) -> Stream:
+        """The same records, each of them sent to every subtask of the next step."""
+        return Stream(replace(self._state, partitioning=Partitioning.BROADCAST, partition_keys=()))
+
+    def union(self, *others: Stream, name: str | None = None) -> Stream:
+        """The records of this stream and of others, which have the same columns; in no order among each other.
+
+        Event time is kept if it is in the same column of all of them, and is as far as that of the stream which is
+        furthest behind. What holds state behind a union has an id made of all that is united: name it if more streams
+        may join later.
+        """
+        states = [self._state, *(self._state_to_unite(other) for other in others)]
+        if not others:
+            raise UsageError("union needs at least one other stream")
+        schema = common_schema([state.schema for state in states], argument="union")
+        inputs = tuple(each for state in states for each in state.input())
+        number = self._state.ledger.add(UnionStep(schema=schema), kind="union", name=name, inputs=inputs)
+        time_columns = list(dict.fromkeys(state.time_column for state in states))
+        kept = time_columns[0] if len(time_columns) == 1 else None
+        lost = next((state.time_lost for state in states if state.time_lost), None)
+        if len(time_columns) > 1:
+            places = " and ".join("nowhere" if each is None else f"in {each!r}" for each in time_columns)
+            lost = f"the streams of {self._state.ledger.step(number)} have it {places}"
+        return Stream(
+            StreamState(
+                ledger=self._state.ledger,
+                last_step=number,
+                schema=schema,
+                time_column=kept,
+                time_lost=None if kept else lost,
+            )
+        )
+
     # --- ends and views ----------------------------------------------------------------------------------------------
 
     def write(self, sink: Sink, *, name: str | None = None) -> None:
@@ -319,6 +353,19 @@ class Stream:
                 time_lost=None if time_column else time_lost,
             )
         )
+
+    def _state_to_unite(self, other: object) -> StreamState:
+        if not isinstance(other, Stream):
+            raise UsageError(
+                f"union takes streams, not {other!r}",
+                hint="unite first, then key_by" if isinstance(other, KeyedStream) else None,
+            )
+        if other._state.ledger is not self._state.ledger:  # noqa: SLF001  # of the same class
+            raise UsageError(
+                "union takes streams of one environment, and one of these is of another",
+                hint="read all sources with the same environment",
+            )
+        return other._state  # noqa: SLF001  # of the same class
 
     def _then_function(self, step: MapStep | MapBatchesStep | ProcessStep, *, kind: str, name: str | None) -> Stream:
         number = self._state.ledger.add(step, kind=kind, name=name, inputs=self._state.input())

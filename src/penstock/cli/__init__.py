@@ -8,6 +8,7 @@ from penstock.cli.backpressure import backpressure
 from penstock.cli.bench import bench
 from penstock.cli.coordinator_bench import coordinator
 from penstock.cli.demo import demo
+from penstock.cli.jobs import COMMANDS as JOB_COMMANDS
 from penstock.cli.sim import sim
 from penstock.cli.torture import torture
 
@@ -18,7 +19,7 @@ def main() -> None:
     """Continuous, stateful, exactly-once stream processing on Spark."""
 
 
-for _command in (demo, bench, sim, torture):
+for _command in (demo, *JOB_COMMANDS, bench, sim, torture):
     main.add_command(_command)
 bench.add_command(backpressure)
 bench.add_command(coordinator)

@@ -38,6 +38,8 @@ class CheckpointOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Where a savepoint goes; None for checkpoints."""
     canonical: bool = False
     """A savepoint in the format that every back end can restore."""
+    final: bool = False
+    """Every task of the job had seen all its data when this one was asked for."""
 
     @property
     def overtakes(self) -> bool:

@@ -13,6 +13,7 @@
     │   │   └── CorruptFile
     │   └── HostError
     ├── SnapshotFailed      a checkpoint or savepoint that was asked for was not taken; the job goes on
+    ├── RescaleFailed       the parallelism of a running job was not changed; the job goes on as it was
     ├── JobFailed           the job gave up; `cause_text` says why
     ├── JobCancelled
     └── InvariantError      us: a bug; never caught, never retried
@@ -124,6 +125,10 @@ class SnapshotFailed(StreamError):
         super().__init__(message, hint=hint)
         self.savepoint = savepoint
         """Where the savepoint lies, if it was taken and the job then did not stop as it should."""
+
+
+class RescaleFailed(StreamError):
+    """The parallelism of a running job was not changed."""
 
 
 class JobFailed(StreamError):

@@ -14,6 +14,9 @@ CheckpointId = NewType("CheckpointId", int)
 Epoch = NewType("Epoch", int)
 """The number of the job's attempt. Whatever carries an older epoch is refused."""
 
+Term = NewType("Term", int)
+"""The number of the driver that runs a job: the first is 0, one that takes the job over has the next."""
+
 JobId = NewType("JobId", str)
 VertexId = NewType("VertexId", str)
 """A chain of operators that run together; stable while the program keeps the steps' names."""

@@ -22,7 +22,8 @@ class Message(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
 class StateFile(msgspec.Struct, frozen=True, kw_only=True):
     """A durable piece of state. Small ones travel `inline`, others lie at `path` below the root of the store (in a
-    savepoint: below its own folder)."""
+    savepoint: below its own folder), or anywhere if it is a full path: a file of a snapshot that the job was started
+    from."""
 
     path: str | None
     size: int
@@ -239,6 +240,18 @@ class Deploy(Message, frozen=True, kw_only=True):
     """Ids below this one belong to earlier epochs."""
 
 
+class DealtChannel(msgspec.Struct, frozen=True, kw_only=True):
+    """What was in flight in a channel of another parallelism. All of it is input now, whichever end had saved it."""
+
+    parts: tuple[ChannelState, ...]
+    """In the order in which it was sent: what the receiving end had not read, then what the sending end had not sent.
+    `edge` is the number in today's plan; `upstream` and `downstream` are the subtasks of then."""
+    upstream: int
+    """The upstream subtask of the channel that it is put into. One channel for all parts: so their order is kept."""
+    own_keys_only: bool = False
+    """Others get the same parts: only rows of the own key groups are taken."""
+
+
 class TaskRestore(msgspec.Struct, frozen=True, kw_only=True):
     """What a subtask starts from."""
 
@@ -247,6 +260,13 @@ class TaskRestore(msgspec.Struct, frozen=True, kw_only=True):
     input_channels: tuple[ChannelState, ...] = ()
     output_channels: tuple[ChannelState, ...] = ()
     finished: bool = False
+    """Its whole vertex had ended for good: no user code runs, only barriers and ends go through."""
+    data_ended: bool = False
+    """It had seen all its data, and its operators had finished: they start, but do not finish again."""
+    dealt_channels: tuple[DealtChannel, ...] = ()
+    """In-flight data of another parallelism. It is processed before anything new is let in."""
+    rescaled: bool = False
+    """The state was taken with another parallelism."""
 
 
 class Run(Message, frozen=True, kw_only=True):

@@ -7,36 +7,13 @@ opaque here: the runtime knows how to build an operator from one.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from enum import Enum
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from penstock.core.errors import InvariantError
+from penstock.core.graph import Partitioning as Partitioning
 from penstock.core.ids import OperatorId, TaskId, VertexId
 from penstock.plan.key_groups import default_max_parallelism
-
-
-class Partitioning(Enum):
-    """How an upstream subtask chooses the downstream subtask of a record."""
-
-    FORWARD = "forward"
-    """Subtask i to subtask i; both sides have the same parallelism."""
-    HASH = "hash"
-    """By key group of the key columns."""
-    REBALANCE = "rebalance"
-    """Batch by batch, in turn."""
-    BROADCAST = "broadcast"
-    """To every subtask."""
-
-    @property
-    def all_to_all(self) -> bool:
-        """Whether every upstream subtask has a channel to every downstream subtask."""
-        return self is not Partitioning.FORWARD
-
-    @property
-    def spreads_records(self) -> bool:
-        """Whether each record goes to one of several subtasks: only such channels can replay what was in flight."""
-        return self in (Partitioning.HASH, Partitioning.REBALANCE)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,6 +87,19 @@ class Plan:
 
     def __post_init__(self) -> None:
         self._by_id.update({v.vertex: v for v in self.vertices})
+
+    def rescaled(self, parallelism: int) -> Plan:
+        """The same plan with another number of subtasks."""
+        return Plan(
+            vertices=tuple(replace(vertex, parallelism=parallelism) for vertex in self.vertices),
+            edges=self.edges,
+            parallelism=parallelism,
+            max_parallelism=self.max_parallelism,
+        )
+
+    def with_key_groups(self, groups: int) -> Plan:
+        """The same plan with another number of key groups."""
+        return Plan(vertices=self.vertices, edges=self.edges, parallelism=self.parallelism, max_parallelism=groups)
 
     def vertex(self, vertex: VertexId) -> Vertex:
         """The vertex of that id."""

@@ -7,6 +7,8 @@ operators and is held to the same golden vectors.
 
 from __future__ import annotations
 
+from penstock.core.key_groups import range_of as range_of
+
 MAX_PARALLELISM = 32_768
 DEFAULT_LEAST_MAX_PARALLELISM = 128
 
@@ -16,13 +18,6 @@ def default_max_parallelism(parallelism: int) -> int:
     wanted = parallelism + parallelism // 2
     power = 1 << max(0, wanted - 1).bit_length()
     return min(max(power, DEFAULT_LEAST_MAX_PARALLELISM), MAX_PARALLELISM)
-
-
-def range_of(subtask: int, *, parallelism: int, groups: int) -> tuple[int, int]:
-    """First and last key group of a subtask, inclusive."""
-    first = (subtask * groups + parallelism - 1) // parallelism
-    last = ((subtask + 1) * groups - 1) // parallelism
-    return first, last
 
 
 def owner_of(group: int, *, parallelism: int, groups: int) -> int:

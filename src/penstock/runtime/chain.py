@@ -9,7 +9,7 @@ from collections.abc import Callable
 import pyarrow as pa
 
 from penstock.core.elements import CheckpointOptions
-from penstock.core.errors import UserCodeError
+from penstock.core.errors import InvariantError, UserCodeError
 from penstock.core.ids import CheckpointId, Instant
 from penstock.core.messages import OperatorState
 from penstock.runtime.operators.base import Operator, OperatorContext, SnapshotWork, StateWriter
@@ -97,6 +97,25 @@ class OperatorChain:
         for operator in self.operators:
             with contextlib.suppress(Exception):
                 operator.close()
+
+
+class _Ended(Operator):
+    """Stands where operators were that had ended for good."""
+
+    def process(self, batch: pa.RecordBatch) -> None:
+        raise InvariantError(f"{batch.num_rows} records came to a task that had ended for good")
+
+    def watermark(self, time_us: int, *, idle: bool = False) -> None:
+        pass
+
+
+class FinishedChain(OperatorChain):
+    """The operators of a task that had ended for good in the restored checkpoint: none is made, so no code of the
+    user's runs."""
+
+    def __init__(self) -> None:
+        super().__init__([_Ended()], [])
+        self.operators = []
 
 
 def write_snapshot(work: list[SnapshotWork], writer: StateWriter) -> tuple[OperatorState, ...]:

@@ -11,7 +11,7 @@ What the other end does wrong is a `MalformedMessage`.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 import pyarrow as pa
@@ -226,6 +226,18 @@ class InputGate:
         costs = self.channels[self._index[key]].reserve(batches)
         for batch, cost in zip(batches, costs, strict=True):
             self.push(key, batch, cost)
+
+    def restore_all_first(self, restored: Mapping[ChannelKey, Sequence[pa.RecordBatch]]) -> None:
+        """Put in what was in flight elsewhere. It takes no room: nothing may come, on any channel, before all of it has
+        been read, so no channel is opened before `is_drained`."""
+        for key, batches in restored.items():
+            for batch in batches:
+                self.push(key, batch, 0)
+
+    @property
+    def is_drained(self) -> bool:
+        """Whether nothing at all waits to be read."""
+        return not any(channel.queue for channel in self.channels)
 
     def _push_barrier(self, index: ChannelIndex, barrier: Barrier, number: int) -> None:
         channel = self.channels[index]

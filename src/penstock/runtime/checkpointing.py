@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from functools import partial
 from typing import assert_never
 
 import msgspec
@@ -41,12 +42,17 @@ from penstock.core.coordinator.events import (
     PointerStored,
 )
 from penstock.core.errors import InvariantError, StorageError
-from penstock.core.ids import CheckpointId, JobId, TaskId
+from penstock.core.ids import JobId, TaskId
 from penstock.core.messages import ToSlot
 from penstock.core.recovery import layout
 from penstock.ports import Background, Outcome, Store
-from penstock.storage.completed import FileCompletedStore, IdCounter
+from penstock.storage.completed import FileCompletedStore, checkpoint_ids
 from penstock.storage.metadata import encode_metadata
+from penstock.storage.places import delete_file, delete_folder
+
+IDS_TAKEN_AT_ONCE = 64
+"""Ids are made durably taken in blocks, so that most checkpoints need not wait for it. Another driver begins behind the
+block."""
 
 log = logging.getLogger(__name__)
 
@@ -74,7 +80,8 @@ class CheckpointEffects:
         self._fail = fail
         self._answer = answer
         self._completed = FileCompletedStore(store, folder)
-        self._counter = IdCounter(store, folder)
+        self._counter = checkpoint_ids(store, folder)
+        self._taken_below = 0
 
     def perform(self, effects: list[CoordinatorEffect]) -> None:
         """Do everything in the list, in order."""
@@ -132,13 +139,19 @@ class CheckpointEffects:
         else:
             location = layout.savepoint_root(target, self._job, checkpoint)
 
+        if checkpoint < self._taken_below:
+            self._feed(LocationCreated(checkpoint=checkpoint, location=location))
+            return
+        following = checkpoint + IDS_TAKEN_AT_ONCE
+
         def done(outcome: Outcome) -> None:
             if outcome.error is not None:
                 self._feed(LocationFailed(checkpoint=checkpoint, error=str(outcome.error)))
             else:
+                self._taken_below = following
                 self._feed(LocationCreated(checkpoint=checkpoint, location=location))
 
-        self._background.submit(lambda: self._counter.advance(CheckpointId(checkpoint + 1)), done)
+        self._background.submit(lambda: self._counter.advance(following), done)
 
     def _write_metadata(self, effect: WriteMetadata) -> None:
         checkpoint = effect.checkpoint
@@ -189,10 +202,11 @@ class CheckpointEffects:
     def _delete_files(self, effect: DeleteFiles) -> None:
         def delete() -> str | None:
             error: str | None = None
+            store = self._store if effect.root is None else self._store.at(effect.root)
             for path in effect.paths:
-                error = self._attempt(self._store.delete, path) or error
+                error = self._attempt(partial(delete_file, store), path) or error
             if effect.folder is not None:
-                error = self._attempt(self._delete_folder, effect.folder) or error
+                error = self._attempt(partial(delete_folder, self._store), effect.folder) or error
             return error
 
         def done(outcome: Outcome) -> None:
@@ -202,13 +216,6 @@ class CheckpointEffects:
             self._feed(FilesDeleted(cleaning=effect.cleaning, error=error))
 
         self._background.submit(delete, done)
-
-    def _delete_folder(self, folder: str) -> None:
-        if folder.startswith(f"{self._folder}/"):
-            self._store.delete_tree(folder)
-        else:
-            parent, _, name = folder.rpartition("/")
-            self._store.at(parent).delete_tree(name)
 
     def _forget(self, effect: ForgetPointers) -> None:
         def forget() -> None:

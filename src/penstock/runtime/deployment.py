@@ -15,7 +15,7 @@ from penstock.core.messages import TaskRestore
 from penstock.core.task.checkpoints import TaskCheckpoints
 from penstock.plan.graph import Plan
 from penstock.plan.key_groups import range_of
-from penstock.runtime.chain import OperatorChain
+from penstock.runtime.chain import FinishedChain, OperatorChain
 from penstock.runtime.channels import ChannelKey, InputChannel, InputGate, Item, Subpartition
 from penstock.runtime.operators.base import OperatorContext, StateReader
 from penstock.runtime.operators.build import build_operator
@@ -55,11 +55,17 @@ def build_task(task: TaskId, restore: TaskRestore, deployment: Deployment) -> Ta
 
     built = Task(
         task,
-        chain=_build_chain(task, restore, deployment, fail=fail, wake_at=wake_at),
+        chain=FinishedChain()
+        if restore.finished
+        else _build_chain(task, restore, deployment, fail=fail, wake_at=wake_at),
         gate=gate,
         outputs=_build_outputs(task, deployment),
         handler=make_handler(settings.checkpoint, channels=len(gate.channels)),
-        checkpoints=TaskCheckpoints(restored=deployment.restored, max_concurrent=settings.checkpoint.max_concurrent),
+        checkpoints=TaskCheckpoints(
+            restored=deployment.restored,
+            max_concurrent=settings.checkpoint.max_concurrent,
+            after_tasks_finish=settings.checkpoint.after_tasks_finish,
+        ),
         host=deployment.host,
     )
     return built
@@ -122,6 +128,7 @@ def _build_chain(
             background=host.background,
             restored=restore.operators.get(operator, ()),
             fresh=deployment.restored is None or operator not in restore.operators,
+            rescaled=restore.rescaled,
             reader=deployment.reader,
             fail=fail,
             wake_at=wake_at,

@@ -4,6 +4,9 @@ A task collects what barriers overtook: batches in its output queues, and batche
 before a barrier and not read when the snapshot was taken. When a task's collection is complete it is handed to the
 slot, which writes one file for all its tasks, for most collections are small and files are not free. A collection that
 is small enough becomes no file at all: it travels in the acknowledgement.
+
+A batch holds whole records, so that at another parallelism what was in flight can be split by key exactly: whoever may
+own some of its rows reads it and takes those.
 """
 
 from __future__ import annotations
@@ -16,9 +19,12 @@ import xxhash
 
 from penstock.core.errors import StorageError
 from penstock.core.ids import CheckpointId, TaskId
-from penstock.core.messages import ChannelState, StateFile
+from penstock.core.key_groups import range_of
+from penstock.core.messages import ChannelState, DealtChannel, StateFile
+from penstock.plan.graph import Plan
 from penstock.ports import Background, Outcome, Store
 from penstock.runtime.channels import ChannelKey
+from penstock.runtime.keys import key_groups
 from penstock.runtime.operators.base import StateReader
 from penstock.wire.codec import BatchCodec
 
@@ -181,22 +187,58 @@ def _state(key: ChannelKey, file: StateFile, pieces: list[bytes], start: int) ->
     )
 
 
-def read_channels(states: tuple[ChannelState, ...], reader: StateReader, codecs: Mapping[int, BatchCodec]) -> Batches:
-    """The batches of saved channels, in order. Blocks. Raises `CorruptFile` or `StorageError`."""
-    contents: dict[str, bytes] = {}
-    found: Batches = {}
-    for state in states:
-        if state.file.path is None:
-            content = reader.get(state.file)
-        else:
-            content = contents.get(state.file.path) or contents.setdefault(state.file.path, reader.get(state.file))
-        key = ChannelKey(state.edge, state.upstream, state.downstream)
-        codec = codecs.get(state.edge)
+class ChannelReader:
+    """Reads saved channels back, for the tasks of one slot. Calls block, and raise `CorruptFile` or `StorageError`."""
+
+    def __init__(self, plan: Plan, reader: StateReader, codecs: Mapping[int, BatchCodec]) -> None:
+        self._plan = plan
+        self._reader = reader
+        self._codecs = codecs
+        self._contents: dict[str, bytes] = {}
+
+    def read(self, states: tuple[ChannelState, ...]) -> Batches:
+        """The batches of saved channels, in order."""
+        found: Batches = {}
+        for state in states:
+            key = ChannelKey(state.edge, state.upstream, state.downstream)
+            found.setdefault(key, []).extend(self._batches(state))
+        return found
+
+    def read_dealt(self, task: TaskId, dealt: tuple[DealtChannel, ...]) -> Batches:
+        """What a task gets of channels of another parallelism, by the channel it goes into, each in order."""
+        found: Batches = {}
+        for channel in dealt:
+            for part in channel.parts:
+                batches = self._batches(part)
+                if channel.own_keys_only:
+                    batches = [self._own_rows(task, part.edge, batch) for batch in batches]
+                key = ChannelKey(part.edge, channel.upstream, task.subtask)
+                found.setdefault(key, []).extend(batch for batch in batches if batch.num_rows)
+        return {key: batches for key, batches in found.items() if batches}
+
+    def _batches(self, state: ChannelState) -> list[pa.RecordBatch]:
+        codec = self._codecs.get(state.edge)
         if codec is None:
             raise StorageError(
                 f"in-flight data of edge {state.edge} was saved, and the program has no such edge",
                 hint="restore with the program that took the checkpoint",
             )
-        pieces = [memoryview(content)[start : start + length] for start, length in state.ranges]
-        found.setdefault(key, []).extend(codec.decode(bytes(piece)) for piece in pieces)
-    return found
+        content = memoryview(self._content(state.file))
+        return [codec.decode(bytes(content[start : start + length])) for start, length in state.ranges]
+
+    def _content(self, file: StateFile) -> bytes:
+        if file.path is None:
+            return self._reader.get(file)
+        if file.path not in self._contents:
+            self._contents[file.path] = self._reader.get(file)
+        return self._contents[file.path]
+
+    def _own_rows(self, task: TaskId, number: int, batch: pa.RecordBatch) -> pa.RecordBatch:
+        plan = self._plan
+        edge = next(edge for edge in plan.edges if edge.number == number)
+        groups = key_groups(batch, edge.keys, plan.max_parallelism)
+        first, last = range_of(
+            task.subtask, parallelism=plan.vertex(task.vertex).parallelism, groups=plan.max_parallelism
+        )
+        own = (groups >= first) & (groups <= last)
+        return batch if own.all() else batch.filter(pa.array(own))

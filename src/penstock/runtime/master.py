@@ -8,14 +8,12 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, assert_never
 
 import cloudpickle
 
-from penstock.api.steps import WriteStep
 from penstock.core.coordinator.coordinator import CheckpointCoordinator
 from penstock.core.coordinator.effects import AnswerRequest, RequestFailure
 from penstock.core.coordinator.events import (
@@ -26,7 +24,6 @@ from penstock.core.coordinator.events import (
     Declined,
     FailedOver,
     JobEnd,
-    RequestKind,
     ScheduleAllowed,
     ScheduleForbidden,
     ShutDown,
@@ -37,11 +34,12 @@ from penstock.core.coordinator.events import (
 )
 from penstock.core.effects import Ticked
 from penstock.core.errors import MalformedMessage
-from penstock.core.graph import CheckpointEdge, CheckpointGraph, CheckpointVertex
+from penstock.core.graph import CheckpointGraph
 from penstock.core.ids import CheckpointId, Epoch, Instant, JobId, RequestId, SlotId, TaskId
 from penstock.core.job.events import (
     AttemptEnded,
     AttemptFailed,
+    AttemptRescaled,
     CancelRequested,
     DeployTasks,
     FailureCause,
@@ -51,6 +49,8 @@ from penstock.core.job.events import (
     JobEvent,
     JobStarted,
     JobState,
+    RescaleGivenUp,
+    RescalePrepared,
     RunTasks,
     SlotCancelled,
     SlotGone,
@@ -80,25 +80,30 @@ from penstock.core.messages import (
     Run,
     TaskFailed,
     TaskFinished,
-    TaskRestore,
     ToMaster,
     ToSlot,
 )
 from penstock.core.reasons import CheckpointFailure
 from penstock.core.recovery import layout
-from penstock.core.recovery.assign import assign, encode_restore
+from penstock.core.recovery.assign import NOTHING_RESTORED, Assignment, encode_restore
 from penstock.core.recovery.metadata import CompletedCheckpoint
+from penstock.core.recovery.tenure import Outcome as JobOutcome
+from penstock.core.recovery.tenure import Tenure
+from penstock.plan.checkpoint_graph import checkpoint_graph
 from penstock.plan.graph import Plan
 from penstock.ports import Background, Clock, Outcome, Slots, Store, Transport
 from penstock.runtime.checkpointing import CheckpointEffects
+from penstock.runtime.ending import Ending, Record
 from penstock.runtime.links import Links
-from penstock.runtime.views import FailureView, JobView, SlotView
+from penstock.runtime.progress import JobProgress
+from penstock.runtime.requests import Answer, RescaleAnswer, RescaleRequests
+from penstock.runtime.requests import SnapshotRequest as SnapshotRequest
+from penstock.runtime.starting import restore_newest
+from penstock.runtime.views import JobView, slot_view
 from penstock.settings import JobSettings
-from penstock.storage.metadata import decode_metadata
 from penstock.wire.codec import decode_to_master, encode_message
 from penstock.wire.frames import Kind, Packet
 
-FAILURES_SHOWN = 16
 NO_EPOCH = Epoch(0)
 
 log = logging.getLogger(__name__)
@@ -115,26 +120,22 @@ class MasterPorts:
     slots: Slots
 
 
-@dataclass(frozen=True, kw_only=True)
-class SnapshotRequest:
-    """What a user asks of a running job."""
-
-    kind: RequestKind
-    target: str | None = None
-    """Where a savepoint goes; None for checkpoints."""
-    drain: bool = False
-    """With a stop: event time goes to its end first."""
-
-
-Answer = Callable[[CompletedCheckpoint | RequestFailure], None]
-
-
 class MasterDriver:
     """One job, from its start until nothing of it is left."""
 
     def __init__(
-        self, *, job: JobId, plan: Plan, settings: JobSettings, ports: MasterPorts, draws: tuple[float, ...]
+        self,
+        *,
+        job: JobId,
+        plan: Plan,
+        settings: JobSettings,
+        ports: MasterPorts,
+        draws: tuple[float, ...],
+        tenure: Tenure | None = None,
+        started_from: CompletedCheckpoint | None = None,
     ) -> None:
+        """`tenure` is what the driver found when it took the job over; None for a job that ends with its driver.
+        `started_from` is the snapshot that a new job begins with; one that was taken over has it on its record."""
         self.outcome: JobState | None = None
         self.cause: FailureCause | None = None
         self._job = job
@@ -145,10 +146,12 @@ class MasterDriver:
         self._ports = ports
         self._draws = draws
         self._graph = checkpoint_graph(plan)
-        self._lifecycle = JobLifecycle(
-            slots=plan.parallelism, tasks=plan.tasks, settings=settings.slot, restart=settings.restart, draws=draws
-        )
-        self._coordinator = CheckpointCoordinator(job, settings.checkpoint, self._graph, CheckpointId(1))
+        self._tenure = tenure
+        self._is_lasting = tenure is not None
+        found = tenure if tenure is not None else Tenure()
+        self._lifecycle = _make_lifecycle(plan, settings, found, draws)
+        completed = found.completed or (() if started_from is None else (started_from,))
+        self._coordinator = CheckpointCoordinator(job, settings.checkpoint, self._graph, found.next_id, completed)
         self._checkpointing = CheckpointEffects(
             job=job,
             store=ports.store,
@@ -163,13 +166,17 @@ class MasterDriver:
         self._names: dict[str, SlotId] = {}
         self._waiting_deploy: DeployTasks | None = None
         self._restored: CompletedCheckpoint | None = None
-        self._metrics: dict[str, dict[str, float]] = {}
-        self._rows_before = 0
-        self._failures: deque[FailureView] = deque(maxlen=FAILURES_SHOWN)
-        self._restarts = 0
+        self._progress = JobProgress()
+        self._ending = Ending(job=job, plan=plan, store=ports.store, background=ports.background)
+        self._job_ending: JobEnding | None = None
+        self._shut_down: JobEnd | None = None
+        self._stopped_by: AnswerRequest | None = None
         self._job_ended: JobEnded | None = None
         self._cleaning = False
         self._answers: dict[RequestId, Answer] = {}
+        self._rescales = RescaleRequests(feed=self._feed_job, request=self.request)
+        self._rescaled_graph: CheckpointGraph | None = None
+        """Set while the coordinator does not know of it."""
         self._queue: deque[tuple[str, Any]] = deque()
         self._draining = False
         self._now = Instant(0)
@@ -177,9 +184,12 @@ class MasterDriver:
     # --- the driver's contract -----------------------------------------------------------
 
     def start(self, now: Instant) -> None:
-        """Begin: ask for slots."""
+        """Begin: ask for slots, unless the job has ended already."""
         self._now = now
-        self._feed_job(JobStarted())
+        if self._tenure is not None and self._tenure.outcome is not None:
+            self._end_again(self._tenure.outcome)
+        else:
+            self._feed_job(JobStarted())
 
     def cancel(self) -> None:
         """End the job as soon as possible. Belongs to the loop's thread."""
@@ -202,8 +212,28 @@ class MasterDriver:
             )
         )
 
+    def rescale(self, parallelism: int, answer: RescaleAnswer) -> None:
+        """Change the parallelism of the running job; `answer` is called once, from a turn. Belongs to the loop's
+        thread."""
+        refusal = None
+        if self.outcome is not None or self._job_ended is not None:
+            refusal = "the job has ended"
+        elif not 1 <= parallelism <= self._plan.max_parallelism:
+            refusal = f"the parallelism must be from 1 to {self._plan.max_parallelism}, the job's max_parallelism"
+        elif self._coordinator.is_stopping:
+            refusal = "the job is being stopped with a savepoint"
+        if refusal is not None:
+            answer(refusal)
+            return
+        self._rescales.ask(parallelism, self._plan.rescaled(parallelism).tasks, answer)
+
     def _answer(self, effect: AnswerRequest) -> None:
-        self._answers[effect.request](effect.result)
+        result = effect.result
+        if self._is_lasting and isinstance(result, CompletedCheckpoint) and result.kind.is_synchronous:
+            # Nobody is told that the job has stopped before a driver that takes it over would know.
+            self._stopped_by = effect
+            return
+        self._answers[effect.request](result)
 
     def turn(self, now: Instant) -> Instant | None:
         """Take what has arrived and do what follows; when to be called again at the latest."""
@@ -218,10 +248,13 @@ class MasterDriver:
         if _due(self._coordinator.next_deadline(), now):
             self._feed_coordinator(Ticked())
         self._try_deploy()
+        self._try_to_shut_down()
         self._try_to_end()
+        self._ending.turn(now)
         if self.outcome is not None:
             return None
-        times = [self._links.keep_alive(now), self._lifecycle.next_deadline(), self._coordinator.next_deadline()]
+        machines = (self._lifecycle, self._coordinator, self._ending)
+        times = [self._links.keep_alive(now), *(machine.next_deadline() for machine in machines)]
         return min((t for t in times if t is not None), default=None)
 
     @property
@@ -236,35 +269,22 @@ class MasterDriver:
 
     def view(self) -> JobView:
         """The job as it is now, frozen. Belongs to the loop's thread."""
-        tasks = {name: dict(values) for name, values in self._metrics.items()}
-        watermarks = [int(v["watermark_us"]) for v in tasks.values() if "watermark_us" in v]
-        sources = [str(t) for v in self._plan.vertices if v.is_source for t in v.tasks]
-        ends = [str(t) for v in self._plan.vertices if not self._plan.outputs_of(v.vertex) for t in v.tasks]
-        rows_in = sum(int(tasks[t]["rows_in"]) for t in sources if t in tasks)
+        totals = self._progress.totals(self._plan)
         return JobView(
             job=self._job,
-            state=self._lifecycle.state,
+            state=self.outcome or self._lifecycle.state,
             epoch=self._lifecycle.epoch,
-            restarts=self._restarts,
-            slots=tuple(self._slot_view(slot) for slot in self._lifecycle.slots),
-            rows_in=rows_in,
-            rows_read=self._rows_before + rows_in,
-            rows_out=sum(int(tasks[t]["rows_in"]) for t in ends if t in tasks),
-            watermark_us=min(watermarks, default=None),
-            late_dropped=sum(int(v.get("late_dropped", 0)) for v in tasks.values()),
+            restarts=self._progress.restarts,
+            slots=tuple(slot_view(slot, self._slots.get(slot)) for slot in self._lifecycle.slots),
+            rows_in=totals.rows_in,
+            rows_read=totals.rows_read,
+            rows_out=totals.rows_out,
+            watermark_us=totals.watermark_us,
+            late_dropped=totals.late_dropped,
             restored_checkpoint=self._restored.checkpoint if self._restored is not None else None,
             checkpoints=self._coordinator.view(),
-            failures=tuple(self._failures),
-            tasks=tasks,
-        )
-
-    def _slot_view(self, slot: SlotId) -> SlotView:
-        known = self._slots.get(slot)
-        return SlotView(
-            number=slot.number,
-            incarnation=slot.incarnation,
-            host=known.host if known is not None else None,
-            pid=known.pid if known is not None else None,
+            failures=tuple(self._progress.failures),
+            tasks=totals.tasks,
         )
 
     # --- what slots say ------------------------------------------------------------------
@@ -299,7 +319,7 @@ class MasterDriver:
                 self._feed_job(SlotRegistered(slot=message.slot))
             case Heartbeat():
                 if message.epoch == self._lifecycle.epoch:
-                    self._metrics.update(message.metrics)
+                    self._progress.heard(message.metrics)
             case Ready():
                 self._feed_job(SlotReady(slot=message.slot, epoch=message.epoch))
             case Cancelled():
@@ -309,7 +329,9 @@ class MasterDriver:
             case DataEnded():
                 self._feed_coordinator(TaskDataEnded(task=message.task, epoch=message.epoch))
             case TaskFinished():
-                self._feed_coordinator(TaskEnded(task=message.task, epoch=message.epoch))
+                # A job that was cancelled has not stopped, even if its last task then ends by itself.
+                if self._job_ending is None:
+                    self._feed_coordinator(TaskEnded(task=message.task, epoch=message.epoch))
                 self._feed_job(TaskDone(task=message.task, epoch=message.epoch))
             case Acknowledge():
                 self._feed_coordinator(Acknowledged(message=message))
@@ -335,10 +357,11 @@ class MasterDriver:
         self._links.send(str(slot), Kind.CONTROL, encode_message(message), epoch=NO_EPOCH)
 
     def _send_to_task(self, task: TaskId, message: ToSlot) -> None:
-        slot = self._lifecycle.slots[task.subtask]
-        # A slot that is being replaced has no task to hear it, and what is sent before it calls in would be lost.
-        if slot in self._slots:
-            self._send(slot, message)
+        slots = self._lifecycle.slots
+        # A slot that is being replaced, or is not needed any more, has no task to hear it, and what is sent before it
+        # calls in would be lost.
+        if task.subtask < len(slots) and slots[task.subtask] in self._slots:
+            self._send(slots[task.subtask], message)
 
     # --- the lifecycle -------------------------------------------------------------------
 
@@ -379,10 +402,17 @@ class MasterDriver:
                 self._run(effect)
             case AttemptEnded():
                 self._attempt_ended(effect)
+            case RescalePrepared():
+                self._rescales.prepared()
+            case RescaleGivenUp():
+                self._rescales.given_up(effect.text)
+            case AttemptRescaled():
+                self._attempt_rescaled(effect)
             case JobEnding():
                 log.info("job ending", extra={"job": self._job, "outcome": effect.outcome.value})
                 self._feed_coordinator(ScheduleForbidden())
-                self._feed_coordinator(ShutDown(status=_END[effect.outcome]))
+                self._rescales.given_up("the job ended before")
+                self._job_ending = effect
             case JobEnded():
                 self._job_ended = effect
             case _:
@@ -395,25 +425,24 @@ class MasterDriver:
             self._feed_coordinator(TaskRunning(task=task, epoch=effect.epoch))
         self._feed_coordinator(ScheduleAllowed(draw=self._draws[effect.epoch % len(self._draws)]))
         log.info("job running", extra={"job": self._job, "epoch": effect.epoch})
+        self._rescales.running()
 
     def _attempt_ended(self, effect: AttemptEnded) -> None:
         cause = effect.cause
         log.warning("attempt failed", extra={"job": self._job, "epoch": effect.epoch, "cause": cause.text})
-        self._failures.append(
-            FailureView(
-                epoch=effect.epoch,
-                when=self._now,
-                text=cause.text,
-                operator=cause.operator,
-                subtask=cause.subtask,
-                traceback=cause.traceback,
-                user_code=cause.user_code,
-                restart_in_ms=effect.restart_in_ms,
-            )
-        )
-        self._restarts += effect.restart_in_ms is not None
-        self._rows_before = self.view().rows_read
-        self._metrics.clear()
+        self._progress.attempt_failed(effect, self._now)
+        self._leave_attempt()
+
+    def _attempt_rescaled(self, effect: AttemptRescaled) -> None:
+        log.info("job rescaling", extra={"job": self._job, "epoch": effect.epoch, "slots": effect.slots})
+        self._leave_attempt()
+        self._rescales.changing()
+        self._plan = self._plan.rescaled(effect.slots)
+        self._pickled_plan = cloudpickle.dumps(self._plan)
+        self._graph = self._rescaled_graph = checkpoint_graph(self._plan)
+
+    def _leave_attempt(self) -> None:
+        self._progress.attempt_left(self._plan)
         self._waiting_deploy = None
         self._feed_coordinator(ScheduleForbidden())
         self._feed_coordinator(FailedOver())
@@ -434,20 +463,20 @@ class MasterDriver:
         if not self._is_deploying(effect.epoch):
             return
         self._restored = latest = self._coordinator.latest
-        self._feed_coordinator(AttemptStarted(epoch=effect.epoch, restored=latest))
-        if latest is None:
-            self._deploy(effect, {})
+        doubtful = self._coordinator.doubtful
+        if latest is None and not doubtful:
+            self._deploy(effect, NOTHING_RESTORED)
             return
-        store, graph = self._ports.store, self._graph
-
-        def read() -> dict[TaskId, TaskRestore]:
-            return assign(decode_metadata(latest.path, store.read(latest.path)), graph)
+        read = partial(restore_newest, self._ports.store, self._folder, latest, doubtful, self._graph)
 
         def done(outcome: Outcome) -> None:
             if not self._is_deploying(effect.epoch):
                 return
             if outcome.error is not None:
-                self._fail_attempt(f"checkpoint {latest.checkpoint} could not be restored: {outcome.error}", None)
+                what = "doubtful records could not be withdrawn"
+                if latest is not None:
+                    what = f"{latest.title} could not be restored"
+                self._fail_attempt(f"{what}: {outcome.error}", None)
                 return
             self._deploy(effect, outcome.value)
 
@@ -457,7 +486,16 @@ class MasterDriver:
         """Whether that attempt still waits to be deployed: it may have failed, or the job been cancelled, meanwhile."""
         return self._lifecycle.epoch == epoch and self._lifecycle.state is JobState.DEPLOYING
 
-    def _deploy(self, effect: DeployTasks, restores: dict[TaskId, TaskRestore]) -> None:
+    def _deploy(self, effect: DeployTasks, assignment: Assignment) -> None:
+        self._feed_coordinator(
+            AttemptStarted(
+                epoch=effect.epoch,
+                restored=self._restored,
+                finished_vertices=assignment.finished,
+                graph=self._rescaled_graph,
+            )
+        )
+        self._rescaled_graph = None
         peers = tuple(
             PeerAddress(slot=s, host=known.host, ipc_address=known.ipc_address, tcp_address=known.tcp_address)
             for s, known in ((slot, self._slots[slot]) for slot in effect.slots)
@@ -473,7 +511,7 @@ class MasterDriver:
                     tasks=tasks,
                     peers=peers,
                     restored_checkpoint=self._restored.checkpoint if self._restored is not None else None,
-                    restore={str(t): encode_restore(restores[t]) for t in tasks if t in restores},
+                    restore={str(t): encode_restore(assignment.tasks[t]) for t in tasks if t in assignment.tasks},
                     first_checkpoint=self._coordinator.next_id,
                 ),
             )
@@ -486,43 +524,53 @@ class MasterDriver:
 
     # --- the end -------------------------------------------------------------------------
 
+    def _try_to_shut_down(self) -> None:
+        """When the outcome is decided: have it recorded if another driver could ask, then end all checkpoints."""
+        ending = self._job_ending
+        if ending is None or self._shut_down is not None:
+            return
+        status = _END[ending.outcome]
+        if self._is_lasting:
+            if not self._coordinator.is_settled:
+                return
+            if self._ending.record is Record.NONE:
+                finished = ending.outcome is JobState.FINISHED
+                kept = () if finished else self._coordinator.kept_after(status)
+                text = ending.cause.text if ending.cause is not None else ""
+                self._ending.write_record(JobOutcome(state=ending.outcome, cause=text, retained=kept))
+            if self._ending.record is Record.GIVEN_UP:
+                status = JobEnd.SUSPENDED
+            elif self._ending.record is not Record.DURABLE:
+                return
+        self._shut_down = status
+        if self._stopped_by is not None:
+            self._answers[self._stopped_by.request](self._stopped_by.result)
+        self._feed_coordinator(ShutDown(status=status))
+
     def _try_to_end(self) -> None:
         """When no slot is left and all files are settled: clean up, then say how the job ended."""
         ended = self._job_ended
-        if ended is None or self._cleaning or not self._coordinator.is_settled:
+        if ended is None or self._shut_down is None or self._cleaning or not self._coordinator.is_settled:
             return
         self._cleaning = True
-        if self._coordinator.retained:
-            # Whoever starts from a retained checkpoint needs what it refers to, and nothing else.
-            retained = tuple(c.checkpoint for c in self._coordinator.retained)
-            self._ports.background.submit(lambda: self._sweep(retained), lambda outcome: self._swept(outcome, ended))
+        if self._shut_down is JobEnd.SUSPENDED:
+            self._finish(ended)
             return
-        # Each by itself: a sink that cannot be reached must not keep the others, and the files, from being cleaned up.
-        steps = [operator.step for vertex in self._plan.vertices for operator in vertex.operators]
-        ends = [partial(step.sink.end, self._job) for step in steps if isinstance(step, WriteStep)]
-        for end in [*ends, partial(self._ports.store.delete_tree, self._folder)]:
-            self._ports.background.submit(end, self._cleaned)
-        # Background work is done in the order given.
-        self._ports.background.submit(lambda: None, lambda _: self._finish(ended))
+        retained: tuple[CheckpointId, ...] = ()
+        if self._tenure is not None and self._tenure.outcome is not None:
+            retained = self._tenure.outcome.retained
+        elif ended.outcome is not JobState.FINISHED:
+            # A job that has finished retains at most the savepoint that it was stopped with, and the snapshot that a
+            # job was started from lies elsewhere: neither needs anything of the job's.
+            retained = tuple(c.checkpoint for c in self._coordinator.retained if c.claim is None)
+        self._ending.clean_up(retained, self._coordinator.failed_savepoints, lambda: self._finish(ended))
 
-    def _sweep(self, retained: tuple[CheckpointId, ...]) -> None:
-        """Delete what slots wrote for checkpoints that had ended, when nobody could hear of it any more. What a pointer
-        refers to stays too, should one be in the store although storing it seemed to fail."""
-        store, pointers = self._ports.store, layout.completed_folder(self._folder)
-        stored = [layout.number_of(pointers, path) for path in store.list_files(pointers)]
-        numbers = (*retained, *(number for number in stored if number is not None))
-        kept = tuple(f"{layout.checkpoint_folder(self._folder, number)}/" for number in numbers)
-        for path in store.list_files(self._folder):
-            if layout.is_checkpoint_file(self._folder, path) and not path.startswith(kept):
-                store.delete(path)
-
-    def _swept(self, outcome: Outcome, ended: JobEnded) -> None:
-        self._cleaned(outcome)
-        self._finish(ended)
-
-    def _cleaned(self, outcome: Outcome) -> None:
-        if outcome.error is not None:
-            log.warning("cleaning up failed", extra={"job": self._job, "error": str(outcome.error)})
+    def _end_again(self, outcome: JobOutcome) -> None:
+        """An earlier driver saw the job end, and may not have cleaned up all of it."""
+        self._shut_down = _END[outcome.state]
+        self._ending.record = Record.DURABLE
+        cause = FailureCause(text=outcome.cause) if outcome.cause else None
+        self._job_ended = JobEnded(outcome=outcome.state, cause=cause)
 
     def _finish(self, ended: JobEnded) -> None:
         self.outcome, self.cause = ended.outcome, ended.cause
@@ -532,25 +580,17 @@ class MasterDriver:
 _END = {JobState.FINISHED: JobEnd.FINISHED, JobState.FAILED: JobEnd.FAILED, JobState.CANCELLED: JobEnd.CANCELLED}
 
 
+def _make_lifecycle(plan: Plan, settings: JobSettings, found: Tenure, draws: tuple[float, ...]) -> JobLifecycle:
+    return JobLifecycle(
+        slots=plan.parallelism,
+        tasks=plan.tasks,
+        settings=settings.slot,
+        restart=settings.restart,
+        first_epoch=found.first_epoch,
+        ran_before=bool(found.completed),
+        draws=draws,
+    )
+
+
 def _due(deadline: Instant | None, now: Instant) -> bool:
     return deadline is not None and now >= deadline
-
-
-def checkpoint_graph(plan: Plan) -> CheckpointGraph:
-    """What the coordinator must know about a plan."""
-    return CheckpointGraph(
-        vertices=tuple(
-            CheckpointVertex(
-                vertex=v.vertex,
-                parallelism=v.parallelism,
-                operators=tuple(o.operator for o in v.operators),
-                is_source=v.is_source,
-            )
-            for v in plan.vertices
-        ),
-        edges=tuple(
-            CheckpointEdge(upstream=e.upstream, downstream=e.downstream, all_to_all=e.partitioning.all_to_all)
-            for e in plan.edges
-        ),
-        max_parallelism=plan.max_parallelism,
-    )

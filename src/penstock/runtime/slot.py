@@ -50,7 +50,7 @@ from penstock.ports import Background, Clock, Outcome, Store, Transport
 from penstock.runtime.chain import describe_failure
 from penstock.runtime.channels import ChannelKey, Item
 from penstock.runtime.deployment import Deployment, build_task, edge_schemas
-from penstock.runtime.inflight import ChannelFiles, InFlight, read_channels
+from penstock.runtime.inflight import ChannelFiles, ChannelReader, InFlight
 from penstock.runtime.links import Links
 from penstock.runtime.operators.base import StateWriter
 from penstock.runtime.task import Task
@@ -213,15 +213,17 @@ class SlotDriver:
         folder, shared = layout.checkpoint_folder(self._folder, barrier.checkpoint), layout.shared_folder(self._folder)
         return SnapshotWriter(store, folder, prefix, threshold, shared_folder=shared)
 
-    def discard(self, state: SubtaskState | None) -> None:
-        """Delete the files of a snapshot that nobody will use."""
+    def discard(self, state: SubtaskState | None, target: str | None = None) -> None:
+        """Delete the files of a snapshot that nobody will use; `target` is the folder of a savepoint."""
         paths = [f.path for f in state.files if f.path is not None and f.shared_key is None] if state else []
-        if paths:
-            self._ports.background.submit(lambda: self._delete(paths), lambda _: None)
+        store = self._ports.store if target is None else self._ports.store.at(target)
 
-    def _delete(self, paths: Sequence[str]) -> None:
-        for path in paths:
-            self._ports.store.delete(path)
+        def delete() -> None:
+            for path in paths:
+                store.delete(path)
+
+        if paths:
+            self._ports.background.submit(delete, lambda _: None)
 
     def save_channels(self, task: TaskId, collected: InFlight, saved: Callable[[Outcome], None]) -> None:
         """Write a task's in-flight data, together with that of the slot's other tasks."""
@@ -412,18 +414,17 @@ class SlotDriver:
         try:
             self._connect(message.peers)
             restores = {task: _restore_of(message, task) for task in message.tasks}
-            self._build(message, restores)
+            plan = self._build(message, restores)
         except Exception as error:  # noqa: BLE001  # a peer out of reach, a program that cannot be unpickled or built
             self._deploy_failed(message, error)
             return
         tasks = list(self._tasks.values())
         epoch = message.epoch
-
-        reader, codecs = SnapshotReader(self._ports.store), self._codecs
+        channels = ChannelReader(plan, SnapshotReader(self._ports.store), self._codecs)
 
         def load() -> None:
             for task in tasks:
-                task.load(restores[task.task], lambda states: read_channels(states, reader, codecs))
+                task.load(restores[task.task], channels)
 
         def loaded(outcome: Outcome) -> None:
             if self._epoch != epoch or not self._tasks:
@@ -447,7 +448,7 @@ class SlotDriver:
             inline_threshold=self._settings.checkpoint.inline_threshold_bytes,
         )
 
-    def _build(self, message: Deploy, restores: dict[TaskId, TaskRestore]) -> None:
+    def _build(self, message: Deploy, restores: dict[TaskId, TaskRestore]) -> Plan:
         plan: Plan = cloudpickle.loads(message.plan)
         self._plan = plan
         self._codecs = {number: BatchCodec(schema) for number, schema in edge_schemas(plan).items()}
@@ -468,6 +469,7 @@ class SlotDriver:
             self._tasks[task] = built
             self._readers.update(dict.fromkeys((channel.key for channel in built.gate.channels), built))
             self._writers.update(dict.fromkeys(built.outputs.channels, built))
+        return plan
 
     def _deploy_failed(self, message: Deploy, error: BaseException) -> None:
         operator, line, text, user_code = describe_failure(error, vertex="deployment")

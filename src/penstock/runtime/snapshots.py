@@ -46,8 +46,8 @@ class SnapshotHost(Protocol):
         """The task gives the checkpoint up: others need not wait for its in-flight data."""
         ...
 
-    def discard(self, state: SubtaskState | None) -> None:
-        """Delete the files of a snapshot that nobody will use."""
+    def discard(self, state: SubtaskState | None, target: str | None = None) -> None:
+        """Delete the files of a snapshot that nobody will use; `target` is the folder of a savepoint."""
         ...
 
 

@@ -6,7 +6,6 @@ asked about barriers, ends and notifications, and never about batches.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol, assert_never
 
@@ -45,7 +44,7 @@ from penstock.core.elements import (
 )
 from penstock.core.errors import InvariantError, MalformedMessage
 from penstock.core.ids import ChannelIndex, CheckpointId, Instant, TaskId
-from penstock.core.messages import ChannelState, TaskRestore
+from penstock.core.messages import TaskRestore
 from penstock.core.reasons import CheckpointFailure
 from penstock.core.task.checkpoints import TaskCheckpoints
 from penstock.core.task.events import (
@@ -80,7 +79,7 @@ from penstock.core.task.events import (
 )
 from penstock.runtime.chain import OperatorChain
 from penstock.runtime.channels import InputGate
-from penstock.runtime.inflight import Batches
+from penstock.runtime.inflight import Batches, ChannelReader
 from penstock.runtime.outputs import TaskOutputs
 from penstock.runtime.slices import Slices
 from penstock.runtime.snapshots import SnapshotHost, TaskSnapshots
@@ -155,8 +154,15 @@ class Task:
                 self._valve.end(index)
         self._data_open = len(gate.channels)
         """Channels whose data has not ended."""
+        self._drains = True
+        """Whether the data of all channels that have ended went to its end, or was taken there by a stop with drain."""
         self._restored_inputs: Batches = {}
         self._restored_outputs: Batches = {}
+        self._dealt_inputs: Batches = {}
+        self._holds_back = False
+        """Whether upstream has not been let in, because what was in flight elsewhere comes first."""
+        self._has_finished = False
+        """Whether the operators finished before the checkpoint that was restored."""
         self._poll_at: Instant | None = None
         self._tick_at: Instant | None = None
         self._watermark_us: int | None = None
@@ -167,11 +173,13 @@ class Task:
 
     # --- life ----------------------------------------------------------------------------
 
-    def load(self, restore: TaskRestore, read: Callable[[tuple[ChannelState, ...]], Batches]) -> None:
-        """Do everything about the start that blocks; `read` gives what was in flight. Runs off the loop."""
+    def load(self, restore: TaskRestore, channels: ChannelReader) -> None:
+        """Do everything about the start that blocks. Runs off the loop."""
+        self._has_finished = restore.finished or restore.data_ended
         self.chain.load()
-        self._restored_inputs = read(restore.input_channels)
-        self._restored_outputs = read(restore.output_channels)
+        self._restored_inputs = channels.read(restore.input_channels)
+        self._restored_outputs = channels.read(restore.output_channels)
+        self._dealt_inputs = channels.read_dealt(self.task, restore.dealt_channels)
 
     def open(self) -> None:
         """Start the operators, and put back what was in flight, before anything new; all that blocks has been done."""
@@ -180,16 +188,29 @@ class Task:
         self.chain.open(self.outputs)
         for key, batches in self._restored_outputs.items():
             self.outputs.restore(key, batches)
-        for key, batches in self._restored_inputs.items():
-            self.gate.restore(key, batches)
-        self._restored_inputs, self._restored_outputs = {}, {}
+        self._holds_back = bool(self._dealt_inputs)
+        if self._holds_back:
+            self.gate.restore_all_first(self._restored_inputs)
+            self.gate.restore_all_first(self._dealt_inputs)
+        else:
+            for key, batches in self._restored_inputs.items():
+                self.gate.restore(key, batches)
+        self._restored_inputs, self._restored_outputs, self._dealt_inputs = {}, {}, {}
 
     def run(self, now: Instant) -> None:
-        """Begin: let upstream send."""
+        """Begin: let upstream send, unless there is something to do first."""
         if self._stopped:
             return
         self._running = True
         self._perform_task(self._checkpoints.handle(TaskStarted(), now), now)
+        if not self._holds_back:
+            self._let_in()
+        if self._has_finished and not self.gate.channels:
+            self._finish_data(now)
+            self._send()
+
+    def _let_in(self) -> None:
+        self._holds_back = False
         for channel in self.gate.channels:
             channel.open()
 
@@ -298,6 +319,8 @@ class Task:
         channel = self.gate.channels[index]
         self._run_chain(batch, channel.input_number)
         channel.consumed(cost)
+        if self._holds_back and self.gate.is_drained:
+            self._let_in()
         if self._handler.pending is not None:
             self._feed(InputConsumed(bytes_processed=cost), now)
 
@@ -313,11 +336,12 @@ class Task:
                 self._advance(self._valve.advance(index, element))
             case EndOfData():
                 self._data_open -= 1
+                self._drains = self._drains and element.drain
                 # Stopped without drain, the channel's data goes on after a restore, and must not be late then.
                 if element.drain:
                     self._advance(self._valve.end(index))
                 if self._data_open == 0:
-                    self._finish_data(now, drain=element.drain)
+                    self._finish_data(now, drain=self._drains)
             case EndOfPartition():
                 self.gate.channels[index].ended = True
                 self._feed(ChannelEnded(channel=index), now)
@@ -333,7 +357,11 @@ class Task:
     def _finish_data(self, now: Instant, *, drain: bool = True) -> None:
         """All input has been seen."""
         self._data_ended = True
-        if drain:
+        if drain and self._has_finished:
+            # Operators that finished before the restored checkpoint do not finish again; what they said of event time
+            # was not saved.
+            self.outputs.watermark(MAX_WATERMARK)
+        elif drain:
             self.chain.finish()
         self.outputs.broadcast(EndOfData(drain=drain))
         self._perform_task(self._checkpoints.handle(DataFinished(drained=drain), now), now)
@@ -468,7 +496,7 @@ class Task:
                 case DeclineSnapshot():
                     self._host.decline(self.task, effect)
                 case DiscardSnapshot():
-                    self._host.discard(effect.state)
+                    self._host.discard(effect.state, effect.target)
                 case TellCompleted():
                     self.chain.completed(effect.checkpoint)
                 case TellAborted():

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from penstock.core.ids import Epoch, Instant, JobId
-from penstock.core.job.events import JobState
+from penstock.core.ids import Epoch, Instant, JobId, SlotId
+from penstock.core.job.events import AttemptEnded, JobState
+from penstock.core.messages import Register
 from penstock.core.views import CheckpointsView
 
 
@@ -61,3 +62,28 @@ class JobView:
     """The last ones, oldest first."""
     tasks: dict[str, dict[str, float]] = field(default_factory=dict)
     """Task id -> running totals of this attempt."""
+
+
+def slot_view(slot: SlotId, registered: Register | None) -> SlotView:
+    """A slot that has called in, or not yet."""
+    return SlotView(
+        number=slot.number,
+        incarnation=slot.incarnation,
+        host=registered.host if registered is not None else None,
+        pid=registered.pid if registered is not None else None,
+    )
+
+
+def failure_view(ended: AttemptEnded, now: Instant) -> FailureView:
+    """An attempt that has failed."""
+    cause = ended.cause
+    return FailureView(
+        epoch=ended.epoch,
+        when=now,
+        text=cause.text,
+        operator=cause.operator,
+        subtask=cause.subtask,
+        traceback=cause.traceback,
+        user_code=cause.user_code,
+        restart_in_ms=ended.restart_in_ms,
+    )

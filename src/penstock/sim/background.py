@@ -68,6 +68,7 @@ class SimBackground:
         work, done = self._waiting.popleft()
         world = self._actor.world
         world.trace("work", self._actor.name)
+        self._actor.unsynced.clear()
         try:
             with world.as_actor(self._actor):
                 outcome = Outcome(value=work())
@@ -79,6 +80,7 @@ class SimBackground:
         world.after(self._pace.draw_us(), lambda: self._actor.when_awake(lambda: self._end(done, outcome)))
 
     def _end(self, done: Done, outcome: Outcome) -> None:
+        self._actor.unsynced.clear()
         self._ended.append((done, outcome))
         self._busy = False
         if self._waiting:

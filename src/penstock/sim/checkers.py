@@ -1,22 +1,24 @@
 """What is checked in a world, while it runs and when it is over.
 
 Checkers look from outside: at the messages on the network, the files on the disk, the rows in the external system. They
-ask no driver what it thinks it did.
+ask no driver what it thinks it did. Rows are compared in `comparison`, what users were told is checked in `user`.
 """
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 
+import msgspec
+
 from penstock.core.ids import CheckpointId, JobId
-from penstock.core.messages import Deploy, NotifyComplete, Run, TriggerCheckpoint
+from penstock.core.messages import CancelTasks, Deploy, Leave, NotifyComplete, Run, TriggerCheckpoint
 from penstock.core.recovery import layout
+from penstock.core.recovery.metadata import CompletedCheckpoint
 from penstock.sim.disk import Disk, is_below
 from penstock.sim.external import ExternalSystem, Transaction
-from penstock.sim.jobs import Row, Shape, Workload, rows_of
 from penstock.sim.rules import Rule
 from penstock.sim.world import World
+from penstock.storage.completed import decode_pointer
 from penstock.storage.metadata import decode_metadata
 from penstock.wire.codec import decode_to_slot
 from penstock.wire.frames import Kind, unpack
@@ -31,36 +33,58 @@ class Ledger:
         self._job = layout.job_folder(job)
         self.durable: dict[CheckpointId, bytes] = {}
         """The metadata of each, as it was when its pointer was written."""
-        self.on_durable: Callable[[], None] = lambda: None
+        self.records: dict[CheckpointId, CompletedCheckpoint] = {}
+        """What the pointer to each says."""
+        self.on_durable: list[Callable[[], None]] = []
         disk.taps.append(self._on_write)
+        disk.undo_taps.append(self._on_undo)
 
     def contains(self, token: bytes) -> bool:
         """Whether a durable checkpoint has this committable in its state."""
         return any(token in metadata for metadata in reversed(self.durable.values()))
 
     def retained(self, count: int) -> list[CheckpointId]:
-        """Those that a job which keeps `count` of them must have kept."""
-        if not self._disk.errors:
-            return sorted(self.durable)[-count:]
-        # The master may not have known for certain what it had recorded, and kept more, or an older one.
-        return [c for c in sorted(self.durable) if layout.metadata_file(self._job, c) in self._disk.files]
+        """Those that a job which keeps `count` of them must have kept; savepoints, which are the user's, aside."""
+        if self._disk.errors:
+            # The master may not have known for certain what it had recorded, and kept more, or an older one.
+            return [c for c in sorted(self.durable) if layout.metadata_file(self._job, c) in self._disk.files]
+        kept: list[CompletedCheckpoint] = []
+        for _, newcomer in sorted(self.records.items()):
+            kept.append(newcomer)
+            plain = [c for c in kept if not c.kind.is_savepoint]
+            # Only when the job ends with a savepoint is nothing else needed.
+            spared = None if newcomer.kind.is_synchronous or not plain else plain[-1]
+            removable = [c for c in kept[:-1] if c is not spared]
+            gone = removable[: max(0, len(kept) - count)]
+            kept = [c for c in kept if c not in gone]
+        return [c.checkpoint for c in kept if not c.kind.is_savepoint]
 
-    def _on_write(self, path: str, _data: bytes) -> None:
+    def _on_write(self, path: str, data: bytes) -> None:
         checkpoint = layout.number_of(layout.completed_folder(self._job), path)
         if checkpoint is None:
             return
         newest = max(self.durable, default=CheckpointId(0))
         if checkpoint < newest:
             self._world.violate(Rule.CHECKPOINT_IDS, f"checkpoint {checkpoint} completed after checkpoint {newest}")
-        metadata = self._disk.files.get(layout.metadata_file(self._job, checkpoint))
+        record = msgspec.msgpack.decode(decode_pointer(path, checkpoint, data), type=CompletedCheckpoint)
+        metadata = self._disk.files.get(record.path)
         if metadata is None:
             self._world.violate(Rule.RESTORABLE, f"checkpoint {checkpoint} was recorded without its metadata")
             return
         self._world.note("disk", f"checkpoint {checkpoint} is durable")
         self.durable[checkpoint] = metadata
-        self.on_durable()
-        for missing in missing_files(self._disk.files, metadata):
+        self.records[checkpoint] = record
+        for tell in self.on_durable:
+            tell()
+        for missing in missing_files(self._disk.files, metadata, root=root_of(record)):
             self._world.violate(Rule.RESTORABLE, f"checkpoint {checkpoint} was recorded without its file {missing}")
+
+    def _on_undo(self, path: str) -> None:
+        checkpoint = layout.number_of(layout.completed_folder(self._job), path)
+        if checkpoint is not None:
+            self._world.note("disk", f"checkpoint {checkpoint} was not durable after all")
+            self.durable.pop(checkpoint, None)
+            self.records.pop(checkpoint, None)
 
 
 class MessageChecker:
@@ -72,11 +96,24 @@ class MessageChecker:
         self._master = master
         self._newest = CheckpointId(0)
         self._newest_epoch = 0
+        self._announced = CheckpointId(0)
+        self.relied_on: dict[CheckpointId, None] = {}
+        """Checkpoints that tasks were told to be complete, or began from."""
+        self.epoch = 0
+        """The highest one that was deployed."""
         self.attempts = 0
-        """The highest epoch that was deployed."""
         self.restores = 0
         """How many attempts began from a checkpoint."""
+        self.on_ending: Callable[[], None] = lambda: None
+        """Called when a slot is told to leave for good."""
         self.ever_ran = False
+        """Whether the newest driver knows that the job can run."""
+        self.on_run: Callable[[], None] = lambda: None
+        """Called when an attempt begins to run."""
+        self.on_failure: Callable[[], None] = lambda: None
+        """Called when an attempt is given up."""
+        self._run_epoch = 0
+        self._cancelled_epoch = 0
 
     def __call__(self, sender: str, _receiver: str, frames: list[bytes]) -> None:
         """Look at one message."""
@@ -89,18 +126,39 @@ class MessageChecker:
                 case TriggerCheckpoint(checkpoint=checkpoint, epoch=epoch):
                     self._triggered(checkpoint, epoch)
                 case Deploy(epoch=epoch, restored_checkpoint=restored):
-                    if epoch > self.attempts:
-                        self.attempts = epoch
-                        self.restores += restored is not None
-                case Run():
+                    if epoch > self.epoch:
+                        self._began(epoch, restored)
+                case Run(epoch=epoch):
                     self.ever_ran = True
+                    if epoch > self._run_epoch:
+                        self._run_epoch = epoch
+                        self.on_run()
+                case Leave():
+                    self.on_ending()
+                case CancelTasks(epoch=epoch):
+                    if epoch > self._cancelled_epoch:
+                        self._cancelled_epoch = epoch
+                        self.on_failure()
                 case NotifyComplete(checkpoint=checkpoint):
                     if checkpoint not in self._ledger.durable:
                         self._world.violate(
                             Rule.EARLY_COMMIT, f"checkpoint {checkpoint} was announced before it was durable"
                         )
+                    self._announced = max(self._announced, checkpoint)
+                    self.relied_on[checkpoint] = None
                 case _:
                     pass
+
+    def _began(self, epoch: int, restored: CheckpointId | None) -> None:
+        self.epoch = epoch
+        self.attempts += 1
+        self.restores += restored is not None
+        if restored is not None:
+            self.relied_on[restored] = None
+        if (restored or 0) < self._announced:
+            self._world.violate(
+                Rule.NEWEST, f"epoch {epoch} began from checkpoint {restored}, {self._announced} had been announced"
+            )
 
     def _triggered(self, checkpoint: CheckpointId, epoch: int) -> None:
         # The same id goes to several tasks, but never to tasks of two attempts, and never again after a newer one.
@@ -125,11 +183,11 @@ class CommitChecker:
     def _committed(self, transaction: Transaction) -> None:
         if self._ledger.contains(transaction.token):
             return
-        if transaction.epoch < self._messages.attempts:
+        if transaction.epoch < self._messages.epoch:
             self._world.violate(
                 Rule.FENCING,
                 f"{transaction.name} was committed, is in no durable checkpoint, and belongs to epoch "
-                f"{transaction.epoch} while epoch {self._messages.attempts} runs",
+                f"{transaction.epoch} while epoch {self._messages.epoch} runs",
             )
         else:
             self._world.violate(Rule.EARLY_COMMIT, f"{transaction.name} was committed and is in no durable checkpoint")
@@ -138,61 +196,24 @@ class CommitChecker:
         self._world.violate(Rule.FENCING, f"{transaction.name} was to be committed, but a later attempt has dropped it")
 
 
-def check_output(world: World, committed: Iterable[Transaction], expected: Counter[Row], *, complete: bool) -> None:
-    """Compare the visible rows with what they must be; with `complete` none may be missing."""
-    actual: Counter[Row] = Counter()
-    for transaction in committed:
-        for batch in transaction.batches:
-            actual.update(rows_of(batch))
-    surplus, missing = actual - expected, expected - actual
-    if surplus:
-        known = sum(1 for row in surplus if row in expected)
-        world.violate(
-            Rule.EXACTLY_ONCE,
-            f"{surplus.total()} rows too many ({known} kinds are repeated, {len(surplus) - known} are wrong), "
-            f"such as {_first(surplus)}",
-        )
-    if missing and complete:
-        world.violate(Rule.EXACTLY_ONCE, f"{missing.total()} rows are missing, such as {_first(missing)}")
-
-
-def check_order(world: World, committed: Iterable[Transaction], workload: Workload) -> None:
-    """The rows of a key must be visible in the order of the input."""
-    if workload.shape is not Shape.KEYED:
-        return
-    last: dict[int, int] = {}
-    seen: dict[tuple[int, int], None] = {}
-    for transaction in committed:
-        for batch in transaction.batches:
-            for key, seq, *_ in rows_of(batch):
-                if (key, seq) in seen:
-                    # A repeated record is for another checker.
-                    continue
-                seen[key, seq] = None
-                if seq < last.get(key, -1):
-                    world.violate(
-                        Rule.KEY_ORDER, f"record {seq} of key {key} came after record {last[key]} ({transaction.name})"
-                    )
-                    return
-                last[key] = seq
-
-
-def check_files(world: World, disk: Disk, job: JobId, *, kept: Sequence[CheckpointId]) -> None:
-    """Nothing may be left but the checkpoints that are `kept`, and these must be whole. Cleaning is best effort:
-    where the storage failed, something may be left."""
+def check_files(
+    world: World, disk: Disk, job: JobId, *, kept: Sequence[CheckpointId], allowed: Iterable[str], keeps_ids: bool
+) -> None:
+    """Nothing may be left but the checkpoints that are `kept`, which must be whole, other files that are `allowed` and,
+    if it `keeps_ids`, the counters. Cleaning is best effort: where the storage failed, something may be left."""
     folder = layout.job_folder(job)
-    allowed: dict[str, None] = {}
+    expected: dict[str, None] = dict.fromkeys(allowed)
     for checkpoint in kept:
-        allowed |= dict.fromkeys(_files_of(world, disk, folder, checkpoint))
-    if kept:
-        # Whoever takes the job up again must not give away the ids of what it kept.
-        counters = layout.counter_folder(folder)
-        allowed |= {path: None for path in disk.files if layout.number_of(counters, path) is not None}
+        expected |= dict.fromkeys(_files_of(world, disk, folder, checkpoint))
+    if keeps_ids:
+        for counters in (layout.counter_folder(folder), layout.drivers_folder(folder)):
+            expected |= {path: None for path in disk.files if layout.number_of(counters, path) is not None}
+    expected[layout.outcome_file(folder)] = None
     excused = _excused(disk, folder)
     orphans = [
         path
         for path in disk.files
-        if path not in allowed and not any(path == place or is_below(path, place) for place in excused)
+        if path not in expected and not any(path == place or is_below(path, place) for place in excused)
     ]
     if orphans:
         world.violate(Rule.NO_ORPHANS, f"{len(orphans)} files are left over: {', '.join(orphans[:5])}")
@@ -217,15 +238,16 @@ def _files_of(world: World, disk: Disk, folder: layout.JobFolder, checkpoint: Ch
     return [layout.completed_file(folder, checkpoint), path, *referred_files(metadata)]
 
 
-def referred_files(metadata: bytes) -> list[str]:
+def root_of(record: CompletedCheckpoint) -> str:
+    """Where the paths in a checkpoint's metadata begin: those of a savepoint in its own folder."""
+    return f"{record.location}/" if record.kind.is_savepoint else ""
+
+
+def referred_files(metadata: bytes, *, root: str = "") -> list[str]:
     """Paths that a metadata file refers to."""
-    return [file.path for file in decode_metadata("_metadata", metadata).files if file.path is not None]
+    return [root + file.path for file in decode_metadata("_metadata", metadata).files if file.path is not None]
 
 
-def missing_files(files: dict[str, bytes], metadata: bytes) -> list[str]:
+def missing_files(files: dict[str, bytes], metadata: bytes, *, root: str = "") -> list[str]:
     """Those of them that do not exist."""
-    return [path for path in referred_files(metadata) if path not in files]
-
-
-def _first(rows: Counter[Row]) -> str:
-    return ", ".join(str(row) for row in sorted(rows)[:3])
+    return [path for path in referred_files(metadata, root=root) if path not in files]

@@ -1,21 +1,21 @@
-"""The clock of a simulated process: virtual time."""
+"""The clock of a simulated process: virtual time, unless someone has set it."""
 
 from __future__ import annotations
 
 from penstock.core.ids import Instant
-from penstock.sim.world import World
+from penstock.sim.world import Actor
 
 
 class SimClock:
-    """`Clock` of one actor. All clocks of a world agree."""
+    """`Clock` of one actor."""
 
-    def __init__(self, world: World) -> None:
-        self._world = world
+    def __init__(self, actor: Actor) -> None:
+        self._actor = actor
 
     def now(self) -> Instant:
         """Milliseconds since 1970, virtual; does not move during a turn."""
-        return self._world.now()
+        return self._actor.now()
 
     def precise_ms(self) -> float:
-        """The same in fractions."""
-        return self._world.now_us / 1_000
+        """A finer clock, for durations; nobody can set it. Moves during a turn that has a slow step in it."""
+        return (self._actor.world.now_us + self._actor.spent_us) / 1_000

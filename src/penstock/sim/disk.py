@@ -1,7 +1,7 @@
 """The storage of a world: files in memory, which outlive every process.
 
 A write is durable when it returns. A faulty one raises before it has done anything, or after it has done everything;
-the caller cannot tell which.
+the caller cannot tell which. Others see it before it is durable: a crash of the writer may undo it then.
 """
 
 from __future__ import annotations
@@ -22,8 +22,12 @@ class Disk:
     def __init__(self, world: World) -> None:
         self.files: dict[str, bytes] = {}
         self.taps: list[WriteTap] = []
+        self.undo_taps: list[Callable[[str], None]] = []
+        """Called with the path of whatever was seen, and never became durable."""
         self.undeleted: list[str] = []
         """What was to be deleted, file or folder, while the storage was out of order."""
+        self.writers: dict[str, str] = {}
+        """Who wrote each file last."""
         self.unwritten: list[str] = []
         """What was to be written meanwhile; it may be there all the same."""
         self.errors = 0
@@ -55,7 +59,20 @@ class Disk:
         if self.files.pop(path, None) is not None:
             self.world.trace("delete", path)
 
-    def draw_fault(self) -> str | None:
+    def undo(self, path: str, made: bytes | None, before: bytes | None) -> None:
+        """A change was not durable: the file is again as it was before, unless somebody has changed it since."""
+        if self.files.get(path) != made:
+            return
+        self.world.trace("undo", path)
+        if before is None:
+            del self.files[path]
+        else:
+            self.files[path] = before
+        if made is not None:
+            for tap in self.undo_taps:
+                tap(path)
+
+    def draw_fault(self, call: str, path: str) -> str | None:  # noqa: ARG002
         """`before` or `after` if the call that is being made goes wrong."""
         if self.world.now_us >= self._faulty_until_us or self.world.random.random() >= self._fault_share:
             return None
@@ -78,7 +95,13 @@ class SimStore:
         """Create or replace a file, all or nothing; durable when it returns."""
         path = self._root + path
         content = bytes(memoryview(data))
-        self._perform("write", path, lambda: self._disk.put(path, content))
+
+        def put() -> None:
+            self._remember(path, content)
+            self._disk.writers[path] = self._actor.name
+            self._disk.put(path, content)
+
+        self._perform("write", path, put)
 
     def read(self, path: str) -> bytes:
         """The whole file."""
@@ -97,7 +120,7 @@ class SimStore:
     def delete(self, path: str) -> None:
         """Remove one file."""
         path = self._root + path
-        self._perform("delete", path, lambda: self._disk.remove(path))
+        self._perform("delete", path, lambda: self._remove(path))
 
     def delete_tree(self, prefix: str) -> None:
         """Remove a folder with all that is in it."""
@@ -105,13 +128,22 @@ class SimStore:
 
         def remove_all() -> None:
             for path in [path for path in self._disk.files if is_below(path, prefix)]:
-                self._disk.remove(path)
+                self._remove(path)
 
         self._perform("delete", prefix, remove_all)
 
+    def _remove(self, path: str) -> None:
+        if path in self._disk.files:
+            self._remember(path, None)
+            self._disk.remove(path)
+
+    def _remember(self, path: str, made: bytes | None) -> None:
+        before = self._disk.files.get(path)
+        self._actor.unsynced.append(lambda: self._disk.undo(path, made, before))
+
     def _perform(self, call: str, path: str, action: Callable[[], None]) -> None:
         self._actor.used(call)
-        fault = self._disk.draw_fault()
+        fault = self._disk.draw_fault(call, path)
         if fault != "before":
             action()
         elif call == "delete":

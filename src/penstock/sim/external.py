@@ -21,6 +21,8 @@ class Transaction:
     """What one subtask wrote between two checkpoints."""
 
     name: str
+    target: str
+    """The sink that it was written to."""
     subtask: int
     epoch: int
     checkpoint: int
@@ -56,11 +58,20 @@ class ExternalSystem:
         self._fault_share = share
         self._fails_after = after
 
-    def prepare(self, *, subtask: int, epoch: int, checkpoint: int, batches: tuple[pa.RecordBatch, ...]) -> Transaction:
+    def spend(self, time_us: int) -> None:
+        """Whoever acts at this moment needs so much of its processor's time."""
+        if self._world.acting is not None:
+            self._world.acting.spend(time_us)
+
+    def prepare(
+        self, target: str, *, subtask: int, epoch: int, checkpoint: int, batches: tuple[pa.RecordBatch, ...]
+    ) -> Transaction:
         """Make a closed transaction durable; nobody sees it yet."""
         self._names += 1
-        name = f"{subtask}/{epoch}/{checkpoint}/{self._names}"
-        transaction = Transaction(name=name, subtask=subtask, epoch=epoch, checkpoint=checkpoint, batches=batches)
+        name = f"{target}/{subtask}/{epoch}/{checkpoint}/{self._names}"
+        transaction = Transaction(
+            name=name, target=target, subtask=subtask, epoch=epoch, checkpoint=checkpoint, batches=batches
+        )
 
         def act() -> None:
             self.prepared[transaction.token] = transaction
@@ -88,21 +99,23 @@ class ExternalSystem:
         self._world.note(who, f"committed {transaction.name} ({rows} rows)")
         self.on_commit(transaction)
 
-    def drop(self, *, subtask: int, before_epoch: int) -> None:
-        """Forget what earlier attempts of a subtask prepared."""
+    def drop(self, target: str, *, subtask: int, before_epoch: int) -> None:
+        """Forget what earlier attempts of a subtask prepared for a sink."""
 
         def act() -> None:
             for token, transaction in list(self.prepared.items()):
-                if transaction.subtask == subtask and transaction.epoch < before_epoch:
+                theirs = (transaction.target, transaction.subtask) == (target, subtask)
+                if theirs and transaction.epoch < before_epoch:
                     self.dropped[token] = self.prepared.pop(token)
                     self._world.trace("drop", transaction.name)
 
         self._perform("drop", act)
 
-    def drop_all(self) -> None:
-        """Forget everything that was never committed."""
-        self.dropped.update(self.prepared)
-        self.prepared.clear()
+    def drop_all(self, target: str) -> None:
+        """Forget everything that was prepared for a sink and never committed."""
+        for token, transaction in list(self.prepared.items()):
+            if transaction.target == target:
+                self.dropped[token] = self.prepared.pop(token)
 
     def _perform(self, call: str, action: Callable[[], None]) -> None:
         actor = self._world.acting

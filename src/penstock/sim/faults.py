@@ -7,21 +7,20 @@ faults strike, and end, within the safety phase; what comes after it is free of 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from random import Random
 from typing import assert_never
 
 from penstock.sim.background import Pace
 from penstock.sim.disk import Disk
 from penstock.sim.external import ExternalSystem
+from penstock.sim.masters import MASTER, MasterHost
 from penstock.sim.network import Network
 from penstock.sim.slots import Notice, SlotHost
-from penstock.sim.world import Fuse, World
-
-MASTER = "master"
+from penstock.sim.world import Actor, Fuse, World
 
 CALLS = ("send", "send", "receive", "submit", "collect", "write", "write-done", "read", "connect", "commit", "prepare")
-"""Where a slot may die in the middle of a turn or of background work."""
+"""Where a process may die in the middle of a turn or of background work."""
 
 SHARES = (0.05, 0.3, 1.0)
 """The part of all calls that may go wrong."""
@@ -29,19 +28,21 @@ SHARES = (0.05, 0.3, 1.0)
 
 @dataclass(frozen=True, kw_only=True)
 class SlotCrash:
-    """A slot's process dies between two turns."""
+    """A process dies between two turns."""
 
     at_ms: int
-    slot: int
+    slot: int | None
+    """None: the master."""
     notice: Notice
 
 
 @dataclass(frozen=True, kw_only=True)
 class CrashInCall:
-    """A slot's process dies at the n-th call of a port from here on: in the middle of a turn, or of background work."""
+    """A process dies at the n-th call of a port from here on: in the middle of a turn, or of background work."""
 
     at_ms: int
-    slot: int
+    slot: int | None
+    """None: the master."""
     call: str
     calls: int
     notice: Notice
@@ -49,10 +50,11 @@ class CrashInCall:
 
 @dataclass(frozen=True, kw_only=True)
 class CrashAfterCheckpoint:
-    """A slot's process dies soon after the next checkpoint has become durable: what that one holds is restored."""
+    """A process dies soon after the next checkpoint has become durable: what that one holds is restored."""
 
     at_ms: int
-    slot: int
+    slot: int | None
+    """None: the master."""
     delay_ms: int
     notice: Notice
 
@@ -100,11 +102,29 @@ class ConnectionLoss:
 
 @dataclass(frozen=True, kw_only=True)
 class SlotPause:
-    """A slot gets no processor for a while, and then goes on as if nothing had been."""
+    """A process gets no processor for a while, and then goes on as if nothing had been."""
 
     at_ms: int
     for_ms: int
+    slot: int | None
+    """None: the master."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClockJump:
+    """A slot's clock goes forwards or back. It stays wrong."""
+
+    at_ms: int
+    by_ms: int
     slot: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class CrashAtEnd:
+    """The master dies at its n-th call of a port after it has told a slot to leave for good, whenever that is."""
+
+    at_ms: int
+    calls: int
 
 
 Fault = (
@@ -116,20 +136,22 @@ Fault = (
     | SinkErrors
     | ConnectionLoss
     | SlotPause
+    | ClockJump
+    | CrashAtEnd
 )
 
 
 def end_ms(fault: Fault) -> int:
     """When a fault is over. Those that wait for something to happen are called off when the safety phase is over."""
     match fault:
-        case SlotCrash() | CrashInCall() | CrashAfterCheckpoint():
+        case SlotCrash() | CrashInCall() | CrashAfterCheckpoint() | ClockJump() | CrashAtEnd():
             return fault.at_ms
         case _:
             return fault.at_ms + fault.for_ms
 
 
-def draw_faults(random: Random, *, parallelism: int, safety_ms: int) -> tuple[Fault, ...]:
-    """The faults of a world, by time."""
+def draw_faults(random: Random, *, parallelism: int, safety_ms: int, lasting: bool) -> tuple[Fault, ...]:
+    """The faults of a world, by time; the master dies only if the job is `lasting`."""
     if random.random() < 0.05:
         return ()
     kinds = [draw for draw in _DRAWS if random.random() < 0.4]
@@ -138,16 +160,22 @@ def draw_faults(random: Random, *, parallelism: int, safety_ms: int) -> tuple[Fa
     # Whatever else goes wrong, most worlds restore something: that is what checkpoints are for.
     restores = random.choice((0, 1, 1, 2, 3))
     faults += [_draw_crash_after_checkpoint(random, parallelism, safety_ms) for _ in range(restores)]
+    if lasting:
+        deadly = (_draw_crash, _draw_crash_in_call, _draw_crash_in_call, _draw_crash_after_checkpoint)
+        for _ in range(random.choice((1, 1, 2, 3))):
+            faults.append(replace(random.choice(deadly)(random, parallelism, safety_ms), slot=None))
+        if random.random() < 0.5:
+            faults.append(CrashAtEnd(at_ms=0, calls=random.randint(1, 25)))
     return tuple(sorted(faults, key=lambda fault: fault.at_ms))
 
 
-def _draw_crash(random: Random, parallelism: int, safety_ms: int) -> Fault:
+def _draw_crash(random: Random, parallelism: int, safety_ms: int) -> SlotCrash:
     return SlotCrash(
         at_ms=random.randint(0, safety_ms), slot=random.randrange(parallelism), notice=_draw_notice(random)
     )
 
 
-def _draw_crash_in_call(random: Random, parallelism: int, safety_ms: int) -> Fault:
+def _draw_crash_in_call(random: Random, parallelism: int, safety_ms: int) -> CrashInCall:
     return CrashInCall(
         at_ms=random.randint(0, safety_ms),
         slot=random.randrange(parallelism),
@@ -157,7 +185,7 @@ def _draw_crash_in_call(random: Random, parallelism: int, safety_ms: int) -> Fau
     )
 
 
-def _draw_crash_after_checkpoint(random: Random, parallelism: int, safety_ms: int) -> Fault:
+def _draw_crash_after_checkpoint(random: Random, parallelism: int, safety_ms: int) -> CrashAfterCheckpoint:
     return CrashAfterCheckpoint(
         at_ms=random.randint(0, safety_ms // 2),
         slot=random.randrange(parallelism),
@@ -203,8 +231,22 @@ def _draw_connection_loss(random: Random, parallelism: int, safety_ms: int) -> F
 
 def _draw_pause(random: Random, parallelism: int, safety_ms: int) -> Fault:
     return SlotPause(
-        at_ms=random.randint(0, safety_ms), for_ms=_draw_length_ms(random), slot=random.randrange(parallelism)
+        at_ms=random.randint(0, safety_ms), for_ms=_draw_length_ms(random), slot=_draw_process(random, parallelism)
     )
+
+
+def _draw_clock_jump(random: Random, parallelism: int, safety_ms: int) -> Fault:
+    by_ms = random.choice((random.randint(1, 200), random.randint(200, 6_000), 3_600_000))
+    return ClockJump(
+        at_ms=random.randint(0, safety_ms),
+        by_ms=by_ms if random.random() < 0.5 else -min(by_ms, 6_000),
+        slot=random.randrange(parallelism),
+    )
+
+
+def _draw_process(random: Random, parallelism: int) -> int | None:
+    process = random.randint(0, parallelism)
+    return None if process == parallelism else process
 
 
 _DRAWS: tuple[Callable[[Random, int, int], Fault], ...] = (
@@ -215,6 +257,7 @@ _DRAWS: tuple[Callable[[Random, int, int], Fault], ...] = (
     _draw_sink_errors,
     _draw_connection_loss,
     _draw_pause,
+    _draw_clock_jump,
 )
 
 
@@ -234,6 +277,7 @@ class Injector:
         world: World,
         *,
         host: SlotHost,
+        masters: MasterHost,
         network: Network,
         disk: Disk,
         external: ExternalSystem,
@@ -241,11 +285,13 @@ class Injector:
     ) -> None:
         self._world = world
         self._host = host
+        self._masters = masters
         self._network = network
         self._disk = disk
         self._external = external
         self._pace = pace
         self._after_checkpoint: list[CrashAfterCheckpoint] = []
+        self._at_end: list[CrashAtEnd] = []
 
     def schedule(self, faults: tuple[Fault, ...]) -> None:
         """Put all faults on the heap."""
@@ -258,11 +304,18 @@ class Injector:
             self._world.after(fault.delay_ms * 1_000, lambda fault=fault: self._crash(fault))  # type: ignore[misc]
         self._after_checkpoint.clear()
 
+    def job_ending(self) -> None:
+        """Something else for which a crash may have waited."""
+        if self._at_end and self._masters.actor is not None and self._masters.actor.fuse is None:
+            self._masters.actor.fuse = Fuse(None, self._at_end.pop().calls)
+
     def disarm(self) -> None:
-        """No slot dies from here on, not even one whose death waits for something."""
+        """No process dies from here on, not even one whose death waits for something, the end aside."""
         self._after_checkpoint.clear()
         for actor in self._host.living.values():
             actor.fuse = None
+        if self._masters.actor is not None:
+            self._masters.actor.fuse = None
 
     def _strike(self, fault: Fault) -> None:
         self._world.note("fault", repr(fault))
@@ -271,11 +324,13 @@ class Injector:
                 self._crash(fault)
             case CrashAfterCheckpoint():
                 self._after_checkpoint.append(fault)
+            case CrashAtEnd():
+                self._at_end.append(fault)
             case CrashInCall():
-                slot = self._host.current(fault.slot)
-                if slot is not None:
+                actor = self._process(fault.slot)
+                if actor is not None:
                     self._host.notice = fault.notice
-                    self._host.living[slot].fuse = Fuse(fault.call, fault.calls)
+                    actor.fuse = Fuse(fault.call, fault.calls)
             case StorageErrors():
                 self._disk.fail(for_us=fault.for_ms * 1_000, share=fault.share, after=fault.after)
             case SlowStorage():
@@ -285,13 +340,26 @@ class Injector:
             case ConnectionLoss():
                 self._cut(fault)
             case SlotPause():
-                slot = self._host.current(fault.slot)
-                if slot is not None:
-                    self._host.living[slot].pause(fault.for_ms * 1_000)
+                actor = self._process(fault.slot)
+                if actor is not None:
+                    actor.pause(fault.for_ms * 1_000)
+            case ClockJump():
+                actor = self._process(fault.slot)
+                if actor is not None:
+                    actor.jump(fault.by_ms * 1_000)
             case _:
                 assert_never(fault)
 
+    def _process(self, slot: int | None) -> Actor | None:
+        if slot is None:
+            return self._masters.actor
+        current = self._host.current(slot)
+        return None if current is None else self._host.living[current]
+
     def _crash(self, fault: SlotCrash | CrashAfterCheckpoint) -> None:
+        if fault.slot is None:
+            self._masters.crash()
+            return
         slot = self._host.current(fault.slot)
         if slot is not None:
             self._host.crash(slot, fault.notice)

@@ -1,41 +1,23 @@
-"""The jobs that run in a world, their source and sink, and what their output must be.
+"""What runs in a world: the parameters of a job, its input and source, its sink.
 
-    WINDOW      source → watermark → where → combine ═by key═► window → sink
-    KEYED       source → map_batches ═by key═► map_batches → sink          (order per key is checked)
-    REBALANCED  source ═in turn═► map → sink
-
-The input of a job is a function of its parameters. Every key lives in one split, so that its records have an order;
-event time is out of order by less than the watermark's delay, so that no record is ever late.
+The input of a job is a function of its parameters. A key lives in one split of one source, so that its records have an
+order, unless the parameters say that all splits share their keys; event time is out of order by less than the
+watermark's delay, so that no record is ever late. How the steps between source and sink are put together is in
+`shapes`, what must come out in `expected`.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
 import msgspec
-import polars as pl
 import pyarrow as pa
 
 from penstock.api.connector import End, Pause, Polled, Sink, SinkWriter, Source, SourceReader, WriterContext
-from penstock.api.steps import (
-    Aggregate,
-    CombineStep,
-    MapBatchesStep,
-    MapStep,
-    ReadStep,
-    TumblingWindow,
-    WatermarkStep,
-    WhereStep,
-    WindowStep,
-    WriteStep,
-)
-from penstock.api.window_schema import partial_schema, result_schema
-from penstock.core.ids import OperatorId
-from penstock.plan.graph import Input, Node, Partitioning, Plan, build_plan
 from penstock.sim.external import ExternalSystem, Transaction, system_of
 
 SCHEMA = pa.schema(
@@ -59,6 +41,35 @@ class Shape(Enum):
     WINDOW = "window"
     KEYED = "keyed"
     REBALANCED = "rebalanced"
+    BROADCAST = "broadcast"
+    TWICE = "twice"
+    """Two exchanges by key, one behind the other."""
+    DIAMOND = "diamond"
+    """One source, two branches that become one again."""
+    TWO_SINKS = "two-sinks"
+    UNION = "union"
+    """Several sources, of which some end long before the others."""
+    UNION_WINDOW = "union-window"
+    HASH_HASH = "hash-hash"
+    HASH_FORWARD = "hash-forward"
+    HASH_BROADCAST = "hash-broadcast"
+    REBALANCE_HASH = "rebalance-hash"
+
+    @property
+    def has_windows(self) -> bool:
+        """Whether records are aggregated."""
+        return self in (Shape.WINDOW, Shape.UNION_WINDOW)
+
+    @property
+    def most_sources(self) -> int:
+        """How many sources it can have; all but one need an entry in `Workload.other_rows`."""
+        if self in (Shape.UNION, Shape.UNION_WINDOW):
+            return 3
+        return 2 if self in PAIRS else 1
+
+
+PAIRS = (Shape.HASH_HASH, Shape.HASH_FORWARD, Shape.HASH_BROADCAST, Shape.REBALANCE_HASH)
+"""Two sources that are read by one step, each distributed in its own way."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,8 +78,9 @@ class Workload:
 
     shape: Shape
     splits: int
+    """Of each source."""
     rows: int
-    """Of each split."""
+    """Of each split of the first source."""
     keys: int
     """Of each split."""
     salt: int
@@ -80,6 +92,17 @@ class Workload:
     window_us: int
     disorder_us: int
     """A record is at most this much out of order within its split."""
+    other_rows: tuple[int, ...] = ()
+    """Of each split of each further source."""
+    shares_keys: bool = False
+    """Whether all splits have the same keys: records of one key then have no order."""
+    slow_us: int = 0
+    """How long the slow step of the job takes for a batch."""
+
+    @property
+    def sources(self) -> int:
+        """How many sources the job has."""
+        return 1 + len(self.other_rows)
 
 
 # --- the input -----------------------------------------------------------------------
@@ -94,16 +117,18 @@ def _mix(number: int) -> int:
 
 
 def make_inputs(workload: Workload) -> tuple[pa.RecordBatch, ...]:
-    """All records, one table per split."""
-    return tuple(_make_split(workload, split) for split in range(workload.splits))
-
-
-def _make_split(workload: Workload, split: int) -> pa.RecordBatch:
+    """All records, one table per split; the splits of the first source come first."""
     seen: Counter[int] = Counter()
+    rows = [each for each in (workload.rows, *workload.other_rows) for _ in range(workload.splits)]
+    return tuple(_make_split(workload, split, count, seen) for split, count in enumerate(rows))
+
+
+def _make_split(workload: Workload, split: int, count: int, seen: Counter[int]) -> pa.RecordBatch:
+    splits = workload.splits * workload.sources
     keys, seqs, values, times = [], [], [], []
-    for row in range(workload.rows):
+    for row in range(count):
         draw = _mix((workload.salt << 40) ^ (split << 24) ^ row)
-        key = split + workload.splits * (draw % workload.keys)
+        key = draw % workload.keys if workload.shares_keys else split + splits * (draw % workload.keys)
         keys.append(key)
         seqs.append(seen[key])
         seen[key] += 1
@@ -113,7 +138,12 @@ def _make_split(workload: Workload, split: int) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(arrays, schema=SCHEMA)
 
 
-class _Position(msgspec.Struct, frozen=True):
+def source_of(workload: Workload, key: int) -> int:
+    """Which source has the records of a key, where splits do not share their keys."""
+    return key % (workload.splits * workload.sources) // workload.splits
+
+
+class Position(msgspec.Struct, frozen=True):
     """Where a reader stands in a split."""
 
     split: int
@@ -121,11 +151,12 @@ class _Position(msgspec.Struct, frozen=True):
 
 
 class SimSource(Source):
-    """Reads the input tables of a world."""
+    """Reads the input tables of a world that belong to one of its sources."""
 
-    def __init__(self, world: int, workload: Workload) -> None:
+    def __init__(self, world: int, workload: Workload, number: int = 0) -> None:
         self._world = world
         self._workload = workload
+        self._number = number
 
     @property
     def schema(self) -> pa.Schema:
@@ -134,21 +165,26 @@ class SimSource(Source):
 
     def splits(self, parallelism: int) -> list[bytes]:  # noqa: ARG002
         """One split per table."""
-        return [msgspec.msgpack.encode(_Position(split, 0)) for split in range(self._workload.splits)]
+        first, count = self._number * self._workload.splits, self._workload.splits
+        return [msgspec.msgpack.encode(Position(split, 0)) for split in range(first, first + count)]
 
     def open(self, splits: Sequence[bytes]) -> SourceReader:
         """A reader from the given positions on."""
-        positions = [msgspec.msgpack.decode(split, type=_Position) for split in splits]
-        return SimReader(system_of(self._world), self._workload, positions)
+        return SimReader(system_of(self._world), self._workload, decode_positions(splits))
+
+
+def decode_positions(splits: Sequence[bytes]) -> list[Position]:
+    """Where a reader stood, by what its snapshot holds."""
+    return [msgspec.msgpack.decode(split, type=Position) for split in splits]
 
 
 class SimReader(SourceReader):
     """Serves the split that is furthest behind, so that event time advances evenly; pauses after each burst."""
 
-    def __init__(self, system: ExternalSystem, workload: Workload, positions: list[_Position]) -> None:
+    def __init__(self, system: ExternalSystem, workload: Workload, positions: list[Position]) -> None:
         self._inputs = system.inputs
         self._workload = workload
-        self._rows = {p.split: p.row for p in positions if p.row < workload.rows}
+        self._rows = {p.split: p.row for p in positions if p.row < system.inputs[p.split].num_rows}
         self._served = 0
         self._resumes_ms = 0
 
@@ -173,21 +209,22 @@ class SimReader(SourceReader):
 
     def snapshot(self) -> list[bytes]:
         """Every split that has records left."""
-        return [msgspec.msgpack.encode(_Position(split, row)) for split, row in sorted(self._rows.items())]
+        return [msgspec.msgpack.encode(Position(split, row)) for split, row in sorted(self._rows.items())]
 
 
 # --- the output -----------------------------------------------------------------------
 
 
 class SimSink(Sink):
-    """Writes into the external system of a world."""
+    """Writes into the external system of a world, under its own name."""
 
-    def __init__(self, world: int) -> None:
+    def __init__(self, world: int, target: str = "sink") -> None:
         self.world = world
+        self.target = target
 
     def writer(self, context: WriterContext) -> SinkWriter:
         """A writer whose transactions bear the context's attempt."""
-        return SimWriter(system_of(self.world), context)
+        return SimWriter(system_of(self.world), context, self.target)
 
     def commit(self, committables: Sequence[bytes]) -> None:
         """Make transactions visible."""
@@ -195,19 +232,20 @@ class SimSink(Sink):
 
     def clean(self, context: WriterContext, keep: Sequence[bytes]) -> None:  # noqa: ARG002
         """Drop what earlier attempts left; what is to be kept has been committed."""
-        system_of(self.world).drop(subtask=context.subtask, before_epoch=context.epoch)
+        system_of(self.world).drop(self.target, subtask=context.subtask, before_epoch=context.epoch)
 
     def end(self, job: str) -> None:  # noqa: ARG002
         """Drop all that was never committed."""
-        system_of(self.world).drop_all()
+        system_of(self.world).drop_all(self.target)
 
 
 class SimWriter(SinkWriter):
     """Collects batches; a transaction is whatever came between two checkpoints."""
 
-    def __init__(self, system: ExternalSystem, context: WriterContext) -> None:
+    def __init__(self, system: ExternalSystem, context: WriterContext, target: str = "sink") -> None:
         self.system = system
         self.context = context
+        self.target = target
         self.open_batches: list[pa.RecordBatch] = []
 
     def write(self, batch: pa.RecordBatch) -> None:
@@ -228,103 +266,9 @@ class SimWriter(SinkWriter):
     def prepare_now(self, checkpoint: int, batches: tuple[pa.RecordBatch, ...]) -> Transaction:
         """Make a closed transaction durable."""
         context = self.context
-        return self.system.prepare(subtask=context.subtask, epoch=context.epoch, checkpoint=checkpoint, batches=batches)
-
-
-# --- the steps between -----------------------------------------------------------------------
-
-
-def keep_condition() -> pl.Expr:
-    """What the window job filters by."""
-    return pl.col("value") % 3 != 0
-
-
-def double(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """What the keyed job does to a batch."""
-    values = pl.Series(batch.column("value")) * 2
-    return batch.set_column(2, "value", values.to_arrow())
-
-
-def same(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """What the keyed job does behind the exchange."""
-    return batch
-
-
-def negate(row: dict[str, Any]) -> dict[str, Any]:
-    """What the rebalanced job does to a row."""
-    return {**row, "value": -row["value"]}
-
-
-AGGREGATES = (Aggregate(name="n", kind="count", column=None), Aggregate(name="top", kind="max", column="value"))
-
-
-def make_plan(workload: Workload, *, world: int, parallelism: int, sink: Sink) -> Plan:
-    """The plan of a job, its splits filled in."""
-    source = SimSource(world, workload)
-    read = ReadStep(source=source, splits=tuple(source.splits(parallelism)))
-    steps: list[tuple[str, Any, Partitioning]] = [("source", read, Partitioning.FORWARD)]
-    match workload.shape:
-        case Shape.WINDOW:
-            steps += _window_steps(workload, sink)
-        case Shape.KEYED:
-            twice = MapBatchesStep(function=double, kind="arrow", schema=SCHEMA)
-            steps.append(("double", twice, Partitioning.FORWARD))
-            steps.append(("same", MapBatchesStep(function=same, kind="arrow", schema=SCHEMA), Partitioning.HASH))
-            steps.append(("sink", WriteStep(sink=sink, schema=SCHEMA), Partitioning.FORWARD))
-        case Shape.REBALANCED:
-            steps.append(("negate", MapStep(function=negate, flat=False, schema=SCHEMA), Partitioning.REBALANCE))
-            steps.append(("sink", WriteStep(sink=sink, schema=SCHEMA), Partitioning.FORWARD))
-    nodes = tuple(_node(i, name, step, partitioning) for i, (name, step, partitioning) in enumerate(steps))
-    return build_plan(nodes, parallelism=parallelism, max_parallelism=None)
-
-
-def _window_steps(workload: Workload, sink: Sink) -> list[tuple[str, Any, Partitioning]]:
-    window = TumblingWindow(size_us=workload.window_us)
-    keys = ("key",)
-    partial = partial_schema(SCHEMA, keys=keys, time_column="ts", aggregates=AGGREGATES)
-    result = result_schema(SCHEMA, keys=keys, time_column="ts", aggregates=AGGREGATES)
-    # A reader's splits differ by one batch at most, and each is out of order by its own disorder.
-    delay_us = workload.disorder_us + (workload.batch_rows + 1) * TICK_US
-    forward, by_key = Partitioning.FORWARD, Partitioning.HASH
-    combine = CombineStep(keys=keys, time_column="ts", window=window, aggregates=AGGREGATES, schema=partial)
-    return [
-        ("watermark", WatermarkStep(column="ts", delay_us=delay_us, idle_after_ms=None), forward),
-        ("where", WhereStep(condition=keep_condition(), schema=SCHEMA), forward),
-        ("combine", combine, forward),
-        ("window", WindowStep(keys=keys, window=window, aggregates=AGGREGATES, schema=result), by_key),
-        ("sink", WriteStep(sink=sink, schema=result), forward),
-    ]
-
-
-def _node(number: int, name: str, step: Any, partitioning: Partitioning) -> Node:
-    keys = ("key",) if partitioning is Partitioning.HASH else ()
-    inputs = (Input(node=number - 1, partitioning=partitioning, keys=keys),) if number else ()
-    return Node(number=number, operator=OperatorId(name), name=name, step=step, inputs=inputs, is_source=number == 0)
-
-
-# --- what must come out -----------------------------------------------------------------------
-
-
-def expected_rows(workload: Workload, inputs: Iterable[pa.RecordBatch]) -> Counter[Row]:
-    """The output of the job, computed without it."""
-    records = [row for table in inputs for row in rows_of(table)]
-    match workload.shape:
-        case Shape.WINDOW:
-            return _expected_windows(records, workload.window_us)
-        case Shape.KEYED:
-            return Counter((key, seq, value * 2, ts) for key, seq, value, ts in records)
-        case Shape.REBALANCED:
-            return Counter((key, seq, -value, ts) for key, seq, value, ts in records)
-
-
-def _expected_windows(records: Iterable[Row], window_us: int) -> Counter[Row]:
-    found: dict[tuple[int, int], tuple[int, int]] = {}
-    for key, _, value, ts in records:
-        if value % 3 != 0:
-            place = (key, ts // window_us * window_us)
-            count, top = found.get(place, (0, value))
-            found[place] = (count + 1, max(top, value))
-    return Counter((key, start, start + window_us, n, top) for (key, start), (n, top) in found.items())
+        return self.system.prepare(
+            self.target, subtask=context.subtask, epoch=context.epoch, checkpoint=checkpoint, batches=batches
+        )
 
 
 def rows_of(batch: pa.RecordBatch) -> list[Row]:

@@ -57,6 +57,7 @@ class Network:
         self._wires: dict[tuple[str, str], _Wire] = {}
         self.taps: list[Tap] = []
         self.messages = 0
+        self.cuts = 0
 
     def transport(self, actor: Actor) -> SimTransport:
         """The end of the network at a process."""
@@ -67,6 +68,7 @@ class Network:
     def cut(self, one: str, other: str, *, for_us: int, holds_back: bool) -> None:
         """Break the connection between two processes, both ways. With `holds_back` what is sent meanwhile arrives when
         it works again; otherwise it is lost."""
+        self.cuts += 1
         for pair in ((one, other), (other, one)):
             wire = self._wire(*pair)
             wire.lose(0)

@@ -14,22 +14,30 @@ from penstock.api.connector import Sink
 from penstock.core.ids import CheckpointId, JobId, SlotId
 from penstock.core.job.events import JobState
 from penstock.core.job.lifecycle import START_FAILURES_BEFORE_FIRST_RUN
+from penstock.core.recovery.metadata import SnapshotKind
+from penstock.core.recovery.tenure import Tenure
 from penstock.runtime.master import MasterDriver, MasterPorts
 from penstock.runtime.slot import SlotAddress, SlotDriver, SlotPorts
-from penstock.settings import Retention
+from penstock.settings import Mode, Retention
 from penstock.sim.background import Pace, SimBackground
-from penstock.sim.checkers import CommitChecker, Ledger, MessageChecker, check_files, check_order, check_output
+from penstock.sim.checkers import CommitChecker, Ledger, MessageChecker, check_files
 from penstock.sim.clock import SimClock
+from penstock.sim.comparison import Standard, check_order, check_output, shown_by
 from penstock.sim.disk import Disk
+from penstock.sim.expected import expected_rows, read_before
 from penstock.sim.external import ExternalSystem, enter, leave
-from penstock.sim.faults import MASTER, Injector
-from penstock.sim.jobs import SimSink, expected_rows, make_inputs, make_plan
+from penstock.sim.faults import Injector
+from penstock.sim.jobs import SimSink, make_inputs
 from penstock.sim.logs import watch_logs, watch_messages
+from penstock.sim.masters import MASTER, MasterHost
 from penstock.sim.network import ADDRESS_PREFIX, Network
 from penstock.sim.rules import Rule, Violation
 from penstock.sim.scenario import Scenario, draw_scenario
+from penstock.sim.shapes import make_plan
 from penstock.sim.slots import SlotHost
+from penstock.sim.user import Moment, User, Wish
 from penstock.sim.world import Actor, World, seeded
+from penstock.storage.metadata import decode_metadata
 
 JOB = JobId("job")
 
@@ -45,11 +53,17 @@ class Result:
     violations: tuple[Violation, ...]
     outcome: JobState | None
     crashes: int
+    takeovers: int
+    """How many drivers died."""
     checkpoints: int
     """How many became durable."""
     attempts: int
     restores: int
     """How many attempts began from a checkpoint."""
+    granted: tuple[Wish, ...]
+    """What the user asked for and got."""
+    refused: tuple[Wish, ...]
+    """What the user asked for and did not get."""
     virtual_ms: int
     digest: str
     """Of everything that happened, in order. The same seed gives the same digest."""
@@ -67,7 +81,7 @@ class Parts:
     """What a world is made of. A test puts in a part that is wrong on purpose, to see a checker find it."""
 
     disk: Callable[[World], Disk] = Disk
-    sink: Callable[[int], Sink] = SimSink
+    sink: Callable[[int, str], Sink] = SimSink
 
 
 SOUND = Parts()
@@ -120,31 +134,48 @@ class Simulation:
         if keep_log:
             self.network.taps.append(watch_messages(self.world, master=MASTER))
         CommitChecker(self.world, self.ledger, self.messages, self.external)
-        self._sink = parts.sink(scenario.seed)
-        self.master = self._build_master()
+        self._parts = parts
+        self.world.loses_unsynced = scenario.loses_unsynced
+        self.masters = MasterHost(
+            self.world,
+            self.disk,
+            JOB,
+            build=self._build_master,
+            died=self._master_died,
+            lasting=scenario.lasting,
+        )
+        self.user = User(self.world, disk=self.disk, ledger=self.ledger, masters=self.masters)
+        self.messages.on_run = lambda: self.user.happened(Moment.RUN)
+        self.messages.on_failure = lambda: self.user.happened(Moment.FAILURE)
 
     def run(self) -> None:
         """Through all phases."""
         world, scenario = self.world, self._scenario
         injector = Injector(
-            world, host=self.host, network=self.network, disk=self.disk, external=self.external, pace=self.pace
+            world,
+            host=self.host,
+            masters=self.masters,
+            network=self.network,
+            disk=self.disk,
+            external=self.external,
+            pace=self.pace,
         )
         injector.schedule(scenario.faults)
-        self.ledger.on_durable = injector.checkpoint_durable
+        self.ledger.on_durable += [injector.checkpoint_durable, lambda: self.user.happened(Moment.CHECKPOINT)]
+        self.messages.on_ending = injector.job_ending
         world.at(scenario.calm_from_ms * 1_000, injector.disarm)
         if scenario.cancel_at_ms is not None:
             world.at(scenario.cancel_at_ms * 1_000, self._cancel)
-        self.master.start(world.now())
-        self._master_actor.wake()
-        ended = world.run(self._has_ended, until_us=scenario.deadline_ms * 1_000)
+        self.user.schedule(scenario.requests)
+        self.masters.start()
+        ended = world.run(lambda: self.masters.has_ended, until_us=scenario.deadline_ms * 1_000)
         if world.stopped:
             return
         if not ended:
             world.violate(Rule.LIVENESS, f"the job had not ended by {scenario.deadline_ms} ms: {self._state()}")
             return
-        # The master's process goes away with the job.
-        self._master_actor.die()
-        world.note(MASTER, f"job ended: {self.master.outcome}")
+        self.masters.leave()
+        world.note(MASTER, f"job ended: {self._outcome}")
         if not world.run(lambda: self.host.is_empty, until_us=world.now_us + QUIET_US) and not world.stopped:
             names = ", ".join(str(slot) for slot in self.host.living)
             world.violate(Rule.LIVENESS, f"slots did not leave when the job had ended: {names}")
@@ -155,11 +186,14 @@ class Simulation:
         return Result(
             seed=self._scenario.seed,
             violations=tuple(self.world.violations),
-            outcome=self.master.outcome,
+            outcome=self._outcome,
             crashes=self.host.crashes,
+            takeovers=self.masters.crashes,
             checkpoints=len(self.ledger.durable),
             attempts=self.messages.attempts,
             restores=self.messages.restores,
+            granted=tuple(asked.wish for asked in self.user.asked if asked.is_granted),
+            refused=tuple(asked.wish for asked in self.user.asked if not asked.is_granted),
             virtual_ms=self.world.now_ms,
             digest=self.world.digest,
             header=tuple(self._scenario.header()),
@@ -168,28 +202,36 @@ class Simulation:
 
     # --- the parts -----------------------------------------------------------------------
 
-    def _build_master(self) -> MasterDriver:
+    def _master_died(self, name: str) -> None:
+        self.network.died(name)
+        self.user.lose_driver()
+
+    def _build_master(self, actor: Actor, tenure: Tenure | None) -> MasterDriver:
         scenario = self._scenario
-        actor = self._master_actor = Actor(self.world, MASTER)
+        self.messages.ever_ran = tenure is not None and bool(tenure.completed)
         transport = self.network.transport(actor)
         self.host.wake_master = actor.wake
         self.host.has_called = transport.has_heard
         parallelism = scenario.settings.parallelism
-        driver = MasterDriver(
+        return MasterDriver(
             job=JOB,
-            plan=make_plan(scenario.workload, world=scenario.seed, parallelism=parallelism, sink=self._sink),
+            plan=make_plan(
+                scenario.workload,
+                world=scenario.seed,
+                parallelism=parallelism,
+                sink=lambda name: self._parts.sink(scenario.seed, name),
+            ),
             settings=scenario.settings,
             ports=MasterPorts(
-                clock=SimClock(self.world),
+                clock=SimClock(actor),
                 transport=transport,
                 background=SimBackground(actor, self.pace),
                 store=self.disk.store(actor),
                 slots=self.host,
             ),
             draws=tuple(self.world.random.random() for _ in range(64)),
+            tenure=tenure,
         )
-        actor.driver = driver
-        return driver
 
     def _build_slot(self, slot: SlotId, actor: Actor) -> SlotDriver:
         transport = self.network.transport(actor)
@@ -198,7 +240,7 @@ class Simulation:
             job=JOB,
             settings=self._scenario.settings,
             ports=SlotPorts(
-                clock=SimClock(self.world),
+                clock=SimClock(actor),
                 transport=transport,
                 background=SimBackground(actor, self.pace),
                 store=self.disk.store(actor),
@@ -211,40 +253,84 @@ class Simulation:
 
     # --- the end -----------------------------------------------------------------------
 
-    def _has_ended(self) -> bool:
-        return self.master.outcome is not None
+    @property
+    def _outcome(self) -> JobState | None:
+        return self.masters.driver.outcome if self.masters.driver is not None else None
 
     def _cancel(self) -> None:
         self.world.note("user", "cancels the job")
-        self.master.cancel()
-        self._master_actor.wake()
+        self.masters.call(lambda driver: driver.cancel())
 
     def _state(self) -> str:
-        view = self.master.view()
+        if self.masters.driver is None:
+            return "no driver ever came up"
+        view = self.masters.driver.view()
         failures = "; ".join(f"epoch {failure.epoch}: {failure.text}" for failure in view.failures[-3:])
         return f"{view.state.value} in epoch {view.epoch}, {len(self.ledger.durable)} checkpoints, {failures}"
 
     def _check_end(self) -> None:
-        world, workload, outcome = self.world, self._scenario.workload, self.master.outcome
+        world, outcome = self.world, self._outcome
         if not self._is_legal(outcome):
             world.violate(Rule.LIVENESS, f"the job ended as {outcome}: {self._state()}")
+        self._check_rows()
+        self.user.check_end(outcome)
+        kept = self._kept()
+        # Whoever takes the job up again must not give away the ids of what it kept, or of a savepoint that it was to be
+        # stopped with.
+        stopped = any(record.kind.is_synchronous for record in self.ledger.records.values())
+        keeps_ids = bool(kept) or (stopped and outcome is not JobState.FINISHED)
+        allowed = [*self.user.given, *self._strays()]
+        check_files(world, self.disk, JOB, kept=kept, allowed=allowed, keeps_ids=keeps_ids)
+
+    def _check_rows(self) -> None:
+        scenario, workload = self._scenario, self._scenario.workload
+        stop = self.user.stopped
+        savepoint = stop.savepoint if stop is not None else None
+        inputs, complete, rule = self.external.inputs, self._outcome is JobState.FINISHED, Rule.EXACTLY_ONCE
+        # A job that fails after it was drained restarts from there, and ends again.
+        drained = [r for r in self.ledger.records.values() if r.kind is SnapshotKind.TERMINATE]
+        savepoint = next((r for r in drained if r.checkpoint in self.messages.relied_on), savepoint)
+        if savepoint is not None:
+            rule = Rule.STOPPED
+            if workload.shape.has_windows and savepoint.kind is SnapshotKind.SUSPEND:
+                # Which windows were still open is known to nobody outside; but none that was shown may lack a record.
+                complete = False
+            else:
+                inputs = read_before(decode_metadata(savepoint.path, self.disk.files[savepoint.path]), inputs)
+        elif self.user.may_have_stopped:
+            complete = False
+        # Every further attempt reads again what came behind the barriers that it starts from.
+        repeats = scenario.settings.checkpoint.mode is Mode.AT_LEAST_ONCE and self.messages.attempts > 1
+        standard = Standard(
+            complete=complete,
+            repeats=repeats,
+            rule=Rule.AT_LEAST_ONCE if repeats and rule is Rule.EXACTLY_ONCE else rule,
+        )
         committed = list(self.external.committed.values())
-        expected = expected_rows(workload, self.external.inputs)
-        check_output(world, committed, expected, complete=outcome is JobState.FINISHED)
-        check_order(world, committed, workload)
-        check_files(world, self.disk, JOB, kept=self._kept())
+        expected = expected_rows(workload, inputs, parallelism=scenario.settings.parallelism)
+        check_output(self.world, shown_by(committed), expected, standard, windows=workload.shape.has_windows)
+        check_order(self.world, committed, workload)
+
+    def _strays(self) -> list[str]:
+        """What slots of a driver that had died wrote, perhaps after the job had ended, and what it had begun for a user
+        who never got an answer: nobody could tell them."""
+        old = [str(slot) for slot in self.host.started if slot.incarnation < self.masters.first_incarnation]
+        written = [path for path, writer in self.disk.writers.items() if writer in old]
+        return written + [path for path in self.disk.files if self.user.may_have_begun(path)]
 
     def _is_legal(self, outcome: JobState | None) -> bool:
         if outcome is JobState.CANCELLED:
-            return self._scenario.cancel_at_ms is not None
+            wishes = [request.wish for request in self._scenario.requests]
+            return self._scenario.cancel_at_ms is not None or Wish.CANCEL in wishes
         if outcome is JobState.FAILED:
             # A job whose slots keep dying before it ever ran gives up: it is its environment that is wrong.
-            return not self.messages.ever_ran and self.host.losses >= START_FAILURES_BEFORE_FIRST_RUN
+            lost = self.host.losses + self.network.cuts
+            return not self.messages.ever_ran and lost >= START_FAILURES_BEFORE_FIRST_RUN
         return outcome is JobState.FINISHED
 
     def _kept(self) -> list[CheckpointId]:
         """The checkpoints that must outlive the job."""
-        checkpoint, outcome = self._scenario.settings.checkpoint, self.master.outcome
+        checkpoint, outcome = self._scenario.settings.checkpoint, self._outcome
         keeps = {
             Retention.DELETE: (),
             Retention.KEEP_ON_FAILURE: (JobState.FAILED,),

@@ -1,4 +1,5 @@
-"""What the seed decides before a world begins: the job, its settings, the network's and storage's pace, the faults."""
+"""What the seed decides before a world begins: the job, its settings, the network's and storage's pace, the faults, and
+what the user asks for."""
 
 from __future__ import annotations
 
@@ -10,19 +11,24 @@ from penstock.settings import (
     ExponentialDelay,
     FixedDelay,
     JobSettings,
+    Mode,
     NetworkSettings,
     Restart,
     Retention,
     SlotSettings,
 )
 from penstock.sim.faults import Fault, draw_faults, end_ms
-from penstock.sim.jobs import TICK_US, Shape, Workload
+from penstock.sim.jobs import PAIRS, TICK_US, Shape, Workload
+from penstock.sim.user import UserRequest, draw_requests
 
 ROW_BYTES = 32
 """Of a record in a channel."""
 
 STEADY_BATCHES = 40
 """How many batches a steady stream has at most, over all splits."""
+
+VERTICES = {Shape.DIAMOND: 5, Shape.UNION: 3, Shape.UNION_WINDOW: 3, Shape.TWO_SINKS: 3, Shape.TWICE: 3}
+"""Of those shapes that have more than two, with one source."""
 
 LIVENESS_MS = 120_000
 """Many times what the longest of the drawn jobs needs, time-outs and restarts included."""
@@ -51,6 +57,12 @@ class Scenario:
     safety_ms: int
     """No fault begins after this."""
     faults: tuple[Fault, ...]
+    lasting: bool = False
+    """Whether another driver takes the job over when one dies."""
+    loses_unsynced: bool = False
+    """Whether a crash may undo what was not yet synced."""
+    requests: tuple[UserRequest, ...] = ()
+    """What else the user asks for."""
     liveness_ms: int = LIVENESS_MS
     """How long the job may take once all faults are over."""
 
@@ -70,40 +82,68 @@ class Scenario:
         lines += [
             f"  {field.name}: {getattr(self, field.name)}"
             for field in fields(self)
-            if field.name not in ("seed", "faults", "settings")
+            if field.name not in ("seed", "faults", "settings", "requests")
         ]
         lines += [f"  {field.name}: {getattr(self.settings, field.name)}" for field in fields(self.settings)]
+        lines += [f"  request: {request}" for request in self.requests]
         lines += [f"  fault: {fault}" for fault in self.faults] or ["  no faults"]
         return lines
 
 
 def draw_scenario(seed: int, random: Random) -> Scenario:
     """The scenario of a seed."""
-    parallelism = random.choice((1, 2, 2, 2, 2, 3, 3, 4))
-    duration_ms = random.choice((300, 600, 2_000))
+    shape = random.choice(tuple(Shape))
+    # The more vertices, the more channels a slot more brings: those shapes have fewer of them, most of the time.
+    parallelism = random.choice((1, 2, 2, 2, 2, 3, 3, 4) if shape in VERTICES else (1, 2, 2, 2, 3, 3, 4, 5, 6))
+    duration_ms = random.choice((300, 300, 600, 600, 2_000))
     # Slots take their time to come up, and the job to restart.
     safety_ms = duration_ms + 600
     # Under pressure a steady stream meets a slow network: something is in flight whenever a barrier comes.
     pressed = random.random() < 0.7
-    workload = _draw_workload(random, parallelism, duration_ms)
+    lasting = random.random() < 0.3
+    workload = _draw_workload(random, shape, parallelism, duration_ms)
     settings = _draw_settings(random, parallelism, workload.batch_rows, duration_ms)
     if pressed:
         workload = _steady(workload, parallelism, duration_ms)
         settings = replace(settings, network=_draw_narrow_network(random, workload.batch_rows))
+    workload = replace(workload, other_rows=_draw_other_rows(random, workload))
+    work_us = (50, random.choice((500, 5_000, 30_000)))
     return Scenario(
         seed=seed,
         world_seed=random.getrandbits(64),
         workload=workload,
-        settings=settings,
+        settings=replace(settings, checkpoint=_possible(settings.checkpoint, workload, work_us)),
         latency_us=(20, random.choice((5_000, 20_000, 20_000) if pressed else (100, 1_000, 10_000))),
         spike_share=random.choice((0.0, 0.0, 0.02)),
-        work_us=(50, random.choice((500, 5_000, 30_000))),
+        work_us=work_us,
         start_us=(1_000, random.choice((20_000, 20_000, 400_000))),
         failing_starts=random.choice((0, 0, 0, 1, 2)),
         cancel_at_ms=_draw_cancel(random, settings, duration_ms),
         safety_ms=safety_ms,
-        faults=draw_faults(random, parallelism=parallelism, safety_ms=safety_ms),
+        faults=draw_faults(random, parallelism=parallelism, safety_ms=safety_ms, lasting=lasting),
+        requests=draw_requests(random, duration_ms=duration_ms),
+        lasting=lasting,
+        loses_unsynced=random.random() < 0.3,
     )
+
+
+def _possible(checkpoint: CheckpointSettings, workload: Workload, work_us: tuple[int, int]) -> CheckpointSettings:
+    """With a time-out in which a slot can write the snapshots of all its tasks, however many checkpoints are under way,
+    and a barrier gets through the queues before a slow step: a job that is always too slow need not come to its end."""
+    tasks = VERTICES.get(workload.shape, 2) + workload.sources - 1
+    writing_us = 2 * tasks * work_us[1] * checkpoint.max_concurrent
+    waiting_us = 4 * workload.slow_us * workload.splits * workload.sources
+    possible = checkpoint.timeout_ms * 1_000 >= 3 * (writing_us + waiting_us)
+    return checkpoint if possible else replace(checkpoint, timeout_ms=10_000)
+
+
+def _draw_other_rows(random: Random, workload: Workload) -> tuple[int, ...]:
+    """Further sources end with the first one, or long before it."""
+    shape, rows = workload.shape, workload.rows
+    if shape.most_sources == 1:
+        return ()
+    count = 1 if shape in PAIRS else random.randint(1, shape.most_sources - 1)
+    return tuple(max(1, random.choice((rows // 10, rows // 3, rows))) for _ in range(count))
 
 
 def _draw_cancel(random: Random, settings: JobSettings, duration_ms: int) -> int | None:
@@ -112,13 +152,13 @@ def _draw_cancel(random: Random, settings: JobSettings, duration_ms: int) -> int
     return random.randint(0, 2 * duration_ms) if random.random() < share else None
 
 
-def _draw_workload(random: Random, parallelism: int, duration_ms: int) -> Workload:
-    splits = random.randint(1, parallelism + 2)
+def _draw_workload(random: Random, shape: Shape, parallelism: int, duration_ms: int) -> Workload:
+    splits = random.randint(1, parallelism + 2 if shape.most_sources == 1 else parallelism)
     batch_rows = random.choice((1, 4, 16))
     batches = max(2, random.choice((6, 20, 40)) // splits)
     burst = random.choice((1, 3, 10))
     return Workload(
-        shape=random.choice(tuple(Shape)),
+        shape=shape,
         splits=splits,
         rows=batch_rows * batches - random.randint(0, batch_rows - 1),
         keys=random.choice((1, 3, 20)),
@@ -128,6 +168,8 @@ def _draw_workload(random: Random, parallelism: int, duration_ms: int) -> Worklo
         pause_ms=_pause_ms(parallelism, splits, batches, burst, duration_ms),
         window_us=TICK_US * random.choice((7, 50, 400)),
         disorder_us=TICK_US * random.choice((0, 5, 60)),
+        shares_keys=shape.has_windows and random.random() < 0.5,
+        slow_us=random.choice((0, 0, 1_000, 4_000, 15_000)),
     )
 
 
@@ -178,18 +220,29 @@ def _draw_narrow_network(random: Random, batch_rows: int) -> NetworkSettings:
 
 
 def _draw_checkpoint(random: Random, duration_ms: int) -> CheckpointSettings:
-    unaligned = random.random() < 0.5
+    mode, unaligned, aligned_timeout_ms = random.choice(
+        (
+            (Mode.AT_LEAST_ONCE, False, None),
+            (Mode.EXACTLY_ONCE, False, None),
+            (Mode.EXACTLY_ONCE, True, None),
+            (Mode.EXACTLY_ONCE, True, random.choice((1, 20))),
+        )
+    )
+    # Back to back, as far as the storage lets them: only where that does not last long.
+    shortest = 10 if duration_ms <= 600 else 50
     return CheckpointSettings(
-        interval_ms=random.choice((None, 50, 50, 100, max(50, duration_ms // 6), 2_000)),
+        interval_ms=random.choice((None, shortest, 50, 100, max(50, duration_ms // 6), 2_000)),
         timeout_ms=random.choice((300, 2_000, 2_000, 10_000)),
-        min_pause_ms=random.choice((0, 0, 100)),
+        min_pause_ms=random.choice((0, 0, 0, 100)),
         max_concurrent=1 if unaligned else random.choice((1, 1, 2, 4)),
         tolerable_failures=random.choice((0, 2, None, None)),
+        mode=mode,
         unaligned=unaligned,
-        aligned_timeout_ms=random.choice((None, None, 1, 20)) if unaligned else None,
+        aligned_timeout_ms=aligned_timeout_ms,
         num_retained=random.choice((1, 1, 3)),
         retention=random.choice(tuple(Retention)),
         inline_threshold_bytes=random.choice((0, 200, 20_480)),
+        after_tasks_finish=random.random() >= 0.1,
     )
 
 

@@ -63,9 +63,11 @@ class SlotHost:
         self._news: list[SlotEnded] = []
         self._starting = 0
         self.living: dict[SlotId, Actor] = {}
+        self.started: dict[SlotId, None] = {}
+        """Every slot that ever came up."""
         self.crashes = 0
         self.losses = 0
-        """Slots that died, did not come up or were stopped."""
+        """Slots that died, did not come up, were stopped or gave up."""
         self.notice = Notice.TOLD
         """How the next crash is made known."""
         self.wake_master: Callable[[], None] = lambda: None
@@ -103,7 +105,7 @@ class SlotHost:
     def crash(self, slot: SlotId, notice: Notice) -> None:
         """A slot's process dies at once."""
         actor = self.living.pop(slot)
-        actor.die()
+        actor.crash()
         self._died(actor.name)
         self.crashes += 1
         self.losses += 1
@@ -128,6 +130,7 @@ class SlotHost:
             return
         actor = Actor(self._world, str(slot))
         self.living[slot] = actor
+        self.started[slot] = None
         driver = self._build(slot, actor)
         actor.driver = driver
         actor.on_crash = lambda: self.crash(slot, self.notice)
@@ -141,6 +144,7 @@ class SlotHost:
         actor = self.living.pop(slot)
         driver.close()
         actor.die()
+        self.losses += driver.error is not None
         self._died(actor.name)
         self._world.note(actor.name, "left" if driver.error is None else f"left: {driver.error.splitlines()[0]}")
         self._tell_later(slot, driver.error)

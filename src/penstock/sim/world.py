@@ -67,6 +67,8 @@ class World:
         """Set by a violation after which going on makes no sense."""
         self.acting: Actor | None = None
         """Whose turn or background work runs at this moment."""
+        self.loses_unsynced = False
+        """Whether a crash may undo what the storage had done of a piece of work that had not ended."""
         self._keep_log = keep_log
         self._heap: list[tuple[int, int, Callable[[], None]]] = []
         self._pushed = 0
@@ -80,7 +82,7 @@ class World:
         return self.now_us // 1_000
 
     def now(self) -> Instant:
-        """What every clock in the world shows."""
+        """What a clock that is right shows."""
         return Instant(BEGINNING_MS + self.now_us // 1_000)
 
     def at(self, time_us: int, action: Callable[[], None]) -> None:
@@ -155,15 +157,15 @@ class World:
 
 
 class Fuse:
-    """Kills an actor in the middle of something: at the n-th call of a port."""
+    """Kills an actor in the middle of something: at the n-th call of a port, of one kind or (None) of any."""
 
-    def __init__(self, call: str, calls_left: int) -> None:
+    def __init__(self, call: str | None, calls_left: int) -> None:
         self._call = call
         self._calls_left = calls_left
 
     def burn(self, call: str) -> bool:
         """Count a call; true if this is the one."""
-        if call != self._call:
+        if self._call is not None and call != self._call:
             return False
         self._calls_left -= 1
         return self._calls_left <= 0
@@ -182,19 +184,50 @@ class Actor:
         """What the host does about a `Crash`."""
         self.after_turn: Callable[[], None] = lambda: None
         self.turns = 0
+        self.unsynced: list[Callable[[], None]] = []
+        """Undoes what the piece of work under way has done to the storage, one entry per step."""
+        self.spent_us = 0
+        """How much of its processor's time the turn under way has taken so far."""
         self._port_calls = 0
         self._idle_turns = 0
         self._paused_until_us = 0
+        self._busy_until_us = 0
         self._next_turn_us: int | None = None
+        self._clock_ahead_us = 0
+        self._clock_shown = Instant(0)
+
+    def now(self) -> Instant:
+        """What this process's clock shows: it may be wrong, and never goes back."""
+        shown = Instant(BEGINNING_MS + (self.world.now_us + self._clock_ahead_us) // 1_000)
+        self._clock_shown = max(self._clock_shown, shown)
+        return self._clock_shown
+
+    def jump(self, by_us: int) -> None:
+        """Someone sets the clock. One that is set back stands still until it is right about what it showed last."""
+        self._clock_ahead_us += by_us
+        self.wake()
 
     def die(self) -> None:
         """Be no more. Whatever was scheduled for this actor finds it dead."""
         self.alive = False
         self.driver = None
 
+    def crash(self) -> None:
+        """Die without a warning. What was done to the storage and not yet synced may be undone, the last steps first:
+        a step begins when those before it are durable."""
+        if self.world.loses_unsynced and self.unsynced:
+            for undo in reversed(self.unsynced[self.world.random.randint(0, len(self.unsynced)) :]):
+                undo()
+        self.die()
+
     def pause(self, for_us: int) -> None:
         """Get no processor for a while, like a process that was sent SIGSTOP."""
         self._paused_until_us = max(self._paused_until_us, self.world.now_us + for_us)
+
+    def spend(self, time_us: int) -> None:
+        """Work for so long: the turn under way lasts longer, and the next one comes later. Background work goes on."""
+        self.spent_us += time_us
+        self._busy_until_us = self.world.now_us + self.spent_us
 
     def when_awake(self, action: Callable[[], None]) -> None:
         """Do `action` here and at once, or as soon as the pause is over, or never if the actor is dead by then."""
@@ -224,7 +257,11 @@ class Actor:
             self.world.at(time_us, lambda: self._turn_if_due(time_us))
 
     def _turn_if_due(self, time_us: int) -> None:
-        if self._next_turn_us == time_us:
+        if self._next_turn_us != time_us:
+            return
+        if self.world.now_us < self._busy_until_us:
+            self.world.at(self._busy_until_us, lambda: self._turn_if_due(time_us))
+        else:
             self.when_awake(self._take_turn)
 
     def _take_turn(self) -> None:
@@ -233,7 +270,8 @@ class Actor:
             return
         self._next_turn_us = None
         self.turns += 1
-        now, calls_before = world.now(), self._port_calls
+        self.spent_us = 0
+        now, calls_before = self.now(), self._port_calls
         world.trace("turn", self.name)
         try:
             with world.as_actor(self):
@@ -270,4 +308,4 @@ class Actor:
             return
         # A loop is never woken early, and often a little late.
         late_us = world.between(0, 1_000) if world.random.random() < 0.9 else world.between(0, 20_000)
-        self.turn_at((deadline - BEGINNING_MS) * 1_000 + late_us)
+        self.turn_at((deadline - BEGINNING_MS) * 1_000 - self._clock_ahead_us + late_us)

@@ -10,15 +10,15 @@ from penstock.core.ids import Instant
 
 
 class WallClock:
-    """The machine's clock, made never to go back."""
+    """The machine's clock as it was when this was made, and goes on from there: one that is set meanwhile would let
+    every time-out of the process run out at once, or none."""
 
     def __init__(self) -> None:
-        self._last = 0
+        self._ahead_ns = time.time_ns() - time.monotonic_ns()
 
     def now(self) -> Instant:
-        """Milliseconds since 1970."""
-        self._last = max(self._last, time.time_ns() // 1_000_000)
-        return Instant(self._last)
+        """Milliseconds since 1970; never goes back."""
+        return Instant((time.monotonic_ns() + self._ahead_ns) // 1_000_000)
 
     def precise_ms(self) -> float:
         """A finer clock, for durations within this process only."""

@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 
 from penstock.api.connector import Source, SourceReader
-from penstock.connectors.splits import parquet_files
+from penstock.connectors.splits import ParquetFiles, parquet_files
 from penstock.core.errors import HostError, InvariantError, UsageError
 from penstock.spark.slots import short_reason
 
@@ -49,6 +49,10 @@ class DataFrameSource(Source):
         except Exception as error:
             raise HostError(f"the DataFrame could not be written to {folder}: {short_reason(str(error))}") from error
         return parquet_files(folder, schema=self._schema)
+
+    def resumed(self) -> Source:
+        """The source over what an earlier job wrote, of which the splits are in its snapshot."""
+        return ParquetFiles(files=(), columns=self._schema)
 
     def splits(self, parallelism: int) -> list[bytes]:
         """Never asked: the source that `land` returns is."""

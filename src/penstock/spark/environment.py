@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import socket
 import tempfile
@@ -12,16 +13,21 @@ from typing import Any
 from penstock.api.backends import StateBackend, as_state_settings
 from penstock.api.checkpointing import Checkpointing
 from penstock.api.program import Program
+from penstock.api.restoring import Restore
+from penstock.api.restoring import restore as make_restore
 from penstock.api.steps import ReadStep, WriteStep
 from penstock.api.stream import Stream
 from penstock.core.errors import SettingsError, UsageError
-from penstock.core.ids import JobId, SlotId
+from penstock.core.ids import JobId, OperatorId, SlotId
 from penstock.core.recovery import layout
+from penstock.core.recovery.metadata import CompletedCheckpoint
+from penstock.core.recovery.plan import RestorePlan
 from penstock.net.keys import make_job_keys
 from penstock.net.zeromq import ZmqTransport
 from penstock.plan.graph import OperatorPlan, Plan
 from penstock.runtime.master import MasterDriver, MasterPorts
 from penstock.runtime.slot import MASTER
+from penstock.runtime.starting import StartingPoint, record_start, starting_point
 from penstock.runtime.views import JobView
 from penstock.settings import (
     CheckpointSettings,
@@ -50,8 +56,8 @@ class Environment(Program):
         parallelism: how many slots, and so how many subtasks each step. Default: one less than Spark has cores.
         checkpointing: when checkpoints are taken and where they are kept. Without it the job takes only its final
             one, into a temporary folder, and a failure ends it.
-        restart: what follows a failure: `no_restart()`, `fixed_delay(...)`, `exponential_delay(...)`. Default:
-            exponential delay with checkpointing, none without.
+        restart: what follows a failure: `no_restart()`, `fixed_delay(...)`, `exponential_delay(...)`,
+            `failure_rate(...)`. Default: exponential delay with checkpointing, none without.
         max_parallelism: the number of key groups; the job can never be rescaled beyond it.
         network: how slots exchange batches.
         slots: how slots are watched.
@@ -101,25 +107,48 @@ class Environment(Program):
         """
         return self.read(DataFrameSource(frame), name=name)
 
-    def start(self, name: str = "job") -> Job:
-        """Start the job and return at once; the handle says how it goes."""
+    def start(self, name: str = "job", *, restore: Restore | str | os.PathLike[str] | None = None) -> Job:
+        """Start the job and return at once; the handle says how it goes.
+
+        With `restore` it goes on from a savepoint or checkpoint, its own of an earlier run or another job's, with
+        whatever parallelism: a path, or `penstock.restore(...)` for more than a path.
+
+        Raises:
+            UsageError: what it is to start from is not there, or does not fit the program.
+
+        """
         check_session(self._spark)
         plan = self.plan()
         check_host(self._spark, parallelism=self.settings.parallelism)
         use_own_interpreter(self._spark)
         job = JobId(f"{_slug(name)}-{fresh_token()}")
+        point = None if restore is None else self._starting_point(plan, restore)
         root = self._storage_root()
-        plan = self._prepare(plan, job, root)
-        return self._launch(plan, job=job, name=name, root=root)
+        if point is None:
+            plan = self._prepare(plan, job, root)
+        else:
+            plan = self._prepare(point.plan, job, root, begin=point.fresh)
+            record_start(FileStore(root), job, point)
+        return self._launch(plan, job=job, name=name, root=root, started_from=point.record if point else None)
 
-    def run(self, name: str = "job") -> JobView:
-        """Start the job and wait for its end; its last view. Ctrl-C cancels it.
+    def restore_plan(self, restore: Restore | str | os.PathLike[str]) -> RestorePlan:
+        """What `start` with the same `restore` would do, without doing it: which state goes where, what is left over,
+        what is new. Print it to read it.
+
+        Raises:
+            UsageError: it is not there, or does not fit the program.
+
+        """
+        return self._starting_point(self.plan(), restore).restore_plan
+
+    def run(self, name: str = "job", *, restore: Restore | str | os.PathLike[str] | None = None) -> JobView:
+        """Start the job, as `start` does, and wait for its end; its last view. Ctrl-C cancels it.
 
         Raises:
             JobFailed: it failed for good; the cause is in the text.
 
         """
-        job = self.start(name)
+        job = self.start(name, restore=restore)
         try:
             return job.wait()
         except KeyboardInterrupt:
@@ -132,8 +161,13 @@ class Environment(Program):
             return self._checkpointing.location
         return tempfile.mkdtemp(prefix="penstock-")
 
-    def _prepare(self, plan: Plan, job: JobId, root: str) -> Plan:
-        """Land DataFrames, ask sources for their splits, see that sinks can be written."""
+    def _starting_point(self, plan: Plan, restore: Restore | str | os.PathLike[str]) -> StartingPoint:
+        chosen = restore if isinstance(restore, Restore) else make_restore(restore)
+        return starting_point(FileStore(chosen.path), chosen, plan, self.settings)
+
+    def _prepare(self, plan: Plan, job: JobId, root: str, *, begin: tuple[OperatorId, ...] | None = None) -> Plan:
+        """Land DataFrames, ask sources for their splits, see that sinks can be written. `begin` names the sources that
+        begin at their beginning; the others have their splits in the snapshot that the job starts from."""
         inputs = FileStore(root).root
 
         def prepared(operator: OperatorPlan) -> OperatorPlan:
@@ -143,6 +177,9 @@ class Environment(Program):
             if not isinstance(step, ReadStep):
                 return operator
             source = step.source
+            if begin is not None and operator.operator not in begin:
+                source = source.resumed() if isinstance(source, DataFrameSource) else source
+                return replace(operator, step=replace(step, source=source))
             if isinstance(source, DataFrameSource):
                 folder = inputs / layout.inputs_folder(layout.job_folder(job), operator.operator)
                 source = source.land(Path(folder))
@@ -156,7 +193,7 @@ class Environment(Program):
             ),
         )
 
-    def _launch(self, plan: Plan, *, job: JobId, name: str, root: str) -> Job:
+    def _launch(self, plan: Plan, *, job: JobId, name: str, root: str, started_from: CompletedCheckpoint | None) -> Job:
         local = is_local(self._spark)
         kind = self.settings.network.transport
         socket_folder = Path(tempfile.mkdtemp(prefix="penstock-"))
@@ -191,6 +228,7 @@ class Environment(Program):
                 clock=clock, transport=transport, background=background, store=FileStore(root), slots=slots
             ),
             draws=draws(),
+            started_from=started_from,
         )
         parts = MasterParts(
             driver=driver,
@@ -201,6 +239,7 @@ class Environment(Program):
             socket_folder=socket_folder,
             storage_root=root,
             temporary_root=Path(root) if self._checkpointing is None else None,
+            cores=lambda: free_cores(self._spark),
         )
         return Job(job=job, name=name, parts=parts)
 

@@ -11,22 +11,35 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 from penstock.core.coordinator.effects import RequestFailure
 from penstock.core.coordinator.events import RequestKind
-from penstock.core.errors import InvariantError, JobCancelled, JobFailed, SnapshotFailed, UserCodeError
+from penstock.core.errors import (
+    InvariantError,
+    JobCancelled,
+    JobFailed,
+    RescaleFailed,
+    SnapshotFailed,
+    UsageError,
+    UserCodeError,
+)
 from penstock.core.ids import JobId
 from penstock.core.job.events import FailureCause, JobState
 from penstock.core.recovery.metadata import CompletedCheckpoint
+from penstock.net.control import ControlServer
 from penstock.net.zeromq import ZmqTransport
 from penstock.runtime.master import MasterDriver, SnapshotRequest
 from penstock.runtime.views import JobView
 from penstock.spark.background import ThreadBackground
 from penstock.spark.clock import WallClock
+from penstock.spark.control import handle
 from penstock.spark.slots import SparkSlots
 from penstock.storage.files import FileStore
 
 log = logging.getLogger(__name__)
+
+AnswerT = TypeVar("AnswerT")
 
 VIEW_EVERY_MS = 100
 """How often the view is made anew while somebody may be looking."""
@@ -45,6 +58,8 @@ class MasterParts:
     storage_root: str
     temporary_root: Path | None
     """The storage of a job that asked for none; goes with it."""
+    cores: Callable[[], int]
+    """How many tasks Spark can run at once now."""
 
 
 class Job:
@@ -58,6 +73,7 @@ class Job:
         self._over = threading.Event()
         self._crash: BaseException | None = None
         self._view = parts.driver.view()
+        self._control = self._open_control()
         self._thread = threading.Thread(target=self._run, name=f"penstock-master-{job}", daemon=True)
         self._thread.start()
 
@@ -88,6 +104,7 @@ class Job:
         while not self._over.wait(0.2):
             if deadline is not None and clock.precise_ms() >= deadline:
                 raise TimeoutError(f"job {self.name!r} is still {self._view.state.value} after {timeout} s")
+        self._thread.join()
         if self._crash is not None:
             raise InvariantError(f"the master of job {self.name!r} broke: {self._crash}") from self._crash
         driver = self._parts.driver
@@ -153,6 +170,35 @@ class Job:
         self.finish()
         return location
 
+    def rescale(self, parallelism: int, *, timeout: float | None = None) -> None:
+        """Change the parallelism of the running job, and wait until it runs with it.
+
+        Slots that are needed besides come up first, while the job goes on; then a checkpoint is taken, and the tasks
+        start from it with the new parallelism. Slots that stay keep their processes. If it cannot be done the job goes
+        on as it was. It goes on, too, if `timeout` seconds were not enough to see the end of it.
+
+        Raises:
+            UsageError: the parallelism is more than Spark has cores, or makes no sense.
+            RescaleFailed: it was not changed; the text says why.
+
+        """
+        if isinstance(parallelism, bool) or not isinstance(parallelism, int) or parallelism < 1:
+            raise UsageError(f"parallelism is {parallelism!r}; give a whole number from 1")
+        cores = self._parts.cores()
+        if parallelism > cores:
+            raise UsageError(
+                f"a parallelism of {parallelism} needs as many slots, and Spark has {cores} cores",
+                hint=f"give Spark more cores, or rescale to at most {cores}",
+            )
+        answered: queue.SimpleQueue[str | None] = queue.SimpleQueue()
+        ended = RescaleFailed(f"job {self.name!r} has ended")
+        if self._over.is_set():
+            raise ended
+        self._command(lambda driver: driver.rescale(parallelism, answered.put))
+        refusal = self._answer(answered, what="rescale", timeout=timeout, ended=ended)
+        if refusal is not None:
+            raise RescaleFailed(f"job {self.name!r} was not rescaled to {parallelism}: {refusal}")
+
     def _target(self, directory: str | os.PathLike[str] | None) -> str:
         if directory is None:
             return f"{self._parts.storage_root}/savepoints"
@@ -163,22 +209,34 @@ class Job:
         if self._over.is_set():
             raise SnapshotFailed(f"job {self.name!r} has ended")
         self._command(lambda driver: driver.request(request, answered.put))
-        deadline = None if timeout is None else self._parts.clock.precise_ms() + 1_000 * timeout
-        while True:
-            try:
-                answer = answered.get(timeout=0.2)
-                break
-            except queue.Empty:
-                if self._over.is_set():
-                    raise SnapshotFailed(f"job {self.name!r} ended before the {request.kind.value} was done") from None
-                if deadline is not None and self._parts.clock.precise_ms() >= deadline:
-                    raise TimeoutError(f"the {request.kind.value} was not done after {timeout} s") from None
+        ended = SnapshotFailed(f"job {self.name!r} ended before the {request.kind.value} was done")
+        answer = self._answer(answered, what=request.kind.value, timeout=timeout, ended=ended)
         if isinstance(answer, RequestFailure):
             raise SnapshotFailed(
                 f"the {request.kind.value} of job {self.name!r} failed: {answer.text or 'no reason given'}",
                 savepoint=answer.savepoint,
             )
         return answer
+
+    def _open_control(self) -> ControlServer | None:
+        try:
+            return ControlServer(self.id, lambda request: handle(self, request))
+        except (OSError, UsageError) as error:
+            log.warning("job %r cannot be reached from the command line: %s", self.name, error)
+            return None
+
+    def _answer(
+        self, answered: queue.SimpleQueue[AnswerT], *, what: str, timeout: float | None, ended: Exception
+    ) -> AnswerT:
+        deadline = None if timeout is None else self._parts.clock.precise_ms() + 1_000 * timeout
+        while True:
+            try:
+                return answered.get(timeout=0.2)
+            except queue.Empty:
+                if self._over.is_set():
+                    raise ended from None
+                if deadline is not None and self._parts.clock.precise_ms() >= deadline:
+                    raise TimeoutError(f"the {what} was not done after {timeout} s") from None
 
     def _command(self, call: Callable[[MasterDriver], None]) -> None:
         self._commands.append(call)
@@ -218,6 +276,9 @@ class Job:
                 shutil.rmtree(parts.temporary_root, ignore_errors=True)
         finally:
             self._over.set()
+            # A caller who stops the job is answered when it is over.
+            if self._control is not None:
+                self._control.close()
 
 
 def _failed(name: str, cause: FailureCause | None, view: JobView) -> JobFailed:

@@ -1,4 +1,4 @@
-"""Which checkpoints of a job are complete, and which ids it has used, as small files of a store.
+"""Which checkpoints of a job are complete, and which numbers it has used, as small files of a store.
 
 A *pointer* says that a checkpoint is complete and carries what the coordinator has to know about it:
 
@@ -9,7 +9,7 @@ A *pointer* says that a checkpoint is complete and carries what the coordinator 
     8 bytes   xxh3-64 of the id and the data
     …         the data
 
-Numbers are unsigned, most significant byte first. The *counter* is a file whose name is the lowest id that was never
+Numbers are unsigned, most significant byte first. A *counter* is a file whose name is the lowest number that was never
 given away. It is replaced by a file of a higher name before the lower one goes, and the highest counts: it cannot go
 back, whoever writes it.
 """
@@ -32,7 +32,6 @@ _MAGIC = b"PCKP"
 _VERSION = 1
 _HEADER = struct.Struct(">4sHQQQ")
 _ID = struct.Struct(">Q")
-_FIRST_ID = CheckpointId(1)
 
 
 class CompletedEntry(NamedTuple):
@@ -68,7 +67,7 @@ class FileCompletedStore:
         entries: list[CompletedEntry] = []
         for path in self._store.list_files(folder):
             checkpoint = _number(folder, path)
-            entries.append(CompletedEntry(checkpoint, _decode(path, checkpoint, self._store.read(path))))
+            entries.append(CompletedEntry(checkpoint, decode_pointer(path, checkpoint, self._store.read(path))))
         return entries
 
     def remove(self, checkpoint: CheckpointId) -> None:
@@ -76,29 +75,34 @@ class FileCompletedStore:
         self._store.delete(layout.completed_file(self._job_dir, checkpoint))
 
 
-class IdCounter:
-    """The checkpoint ids of one job that are still free. Calls block."""
+class Counter:
+    """Numbers from `first` on that are still free, counted in a folder of their own. Calls block."""
 
-    def __init__(self, store: Store, job_dir: JobFolder) -> None:
+    def __init__(self, store: Store, folder: str, *, first: int) -> None:
         self._store = store
-        self._job_dir = job_dir
+        self._folder = folder
+        self._first = first
 
-    def next_id(self) -> CheckpointId:
-        """The lowest id that was never given away, by this driver or any before it."""
-        return max((number for number, _ in self._numbers()), default=_FIRST_ID)
+    def next(self) -> int:
+        """The lowest number that was never given away, by this driver or any before it."""
+        return max((number for number, _ in self._numbers()), default=self._first)
 
-    def advance(self, next_id: CheckpointId) -> None:
-        """Make it durable that every id below `next_id` is used. Going back, or not moving, does nothing."""
+    def advance(self, following: int) -> None:
+        """Make it durable that every number below `following` is used. Going back, or not moving, does nothing."""
         numbers = self._numbers()
-        if next_id <= max((number for number, _ in numbers), default=_FIRST_ID):
+        if following <= max((number for number, _ in numbers), default=self._first):
             return
-        self._store.write(layout.counter_file(self._job_dir, next_id), f"{next_id}\n".encode())
+        self._store.write(layout.counted_file(self._folder, following), f"{following}\n".encode())
         for _, path in numbers:
             self._store.delete(path)
 
-    def _numbers(self) -> list[tuple[CheckpointId, str]]:
-        folder = layout.counter_folder(self._job_dir)
-        return [(_number(folder, path), path) for path in self._store.list_files(folder)]
+    def _numbers(self) -> list[tuple[int, str]]:
+        return [(_number(self._folder, path), path) for path in self._store.list_files(self._folder)]
+
+
+def checkpoint_ids(store: Store, job_dir: JobFolder) -> Counter:
+    """The checkpoint ids of one job."""
+    return Counter(store, layout.counter_folder(job_dir), first=1)
 
 
 def _number(folder: str, path: str) -> CheckpointId:
@@ -112,7 +116,8 @@ def _encode(checkpoint: CheckpointId, data: bytes) -> bytes:
     return _HEADER.pack(_MAGIC, _VERSION, checkpoint, len(data), _checksum(checkpoint, data)) + data
 
 
-def _decode(path: str, checkpoint: CheckpointId, content: bytes) -> bytes:
+def decode_pointer(path: str, checkpoint: CheckpointId, content: bytes) -> bytes:
+    """The data of the pointer at `path`. Raises `CorruptFile` if it is cut, changed, foreign or newer."""
     hint = f"restore it from a copy; or delete it to give up checkpoint {checkpoint}, if an older one will do"
     if len(content) < _HEADER.size:
         raise CorruptFile(f"{path} is cut: {len(content)} bytes are not even its header", hint=hint)

@@ -8,6 +8,7 @@ from penstock.core.errors import CorruptFile, UsageError
 from penstock.core.messages import StateFile
 from penstock.core.recovery.layout import component
 from penstock.ports import Frame, Store
+from penstock.storage.places import read_file
 
 
 class SnapshotWriter:
@@ -66,7 +67,7 @@ class SnapshotReader:
             raise CorruptFile(
                 "a state handle has neither a path nor content", hint="restore from another checkpoint or savepoint"
             )
-        return _checked(file, self._store.read(file.path), f"state file {file.path}")
+        return _checked(file, read_file(self._store, file.path), f"state file {file.path}")
 
 
 def _checked(file: StateFile, data: bytes, what: str) -> bytes:

@@ -460,7 +460,7 @@ class _Cluster:
             plan=plan,
             settings=self._settings,
             ports=MasterPorts(
-                clock=SimClock(self._world),
+                clock=SimClock(actor),
                 transport=self._network.transport(actor),
                 background=SimBackground(actor, self._pace),
                 store=self._disk.store(actor),
@@ -478,7 +478,7 @@ class _Cluster:
             job=self._job,
             settings=self._settings,
             ports=SlotPorts(
-                clock=SimClock(self._world),
+                clock=SimClock(actor),
                 transport=transport,
                 background=SimBackground(actor, self._pace),
                 store=self._disk.store(actor),

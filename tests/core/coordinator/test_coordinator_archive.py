@@ -181,6 +181,30 @@ def test_a_doubtful_record_outlives_an_older_one_that_is_stored_after_it(store, 
     assert sorted(r.deleted) == ["ckpt/chk-1", "ckpt/chk-2"]
 
 
+def test_a_failover_is_told_which_records_to_withdraw_before_it_restores_an_older_one(store):
+    r = store()
+    r.take(1)
+    r.hold = {StorePointer}
+    r.take(2)
+    r.feed(PointerFailed(checkpoint=TWO, inconsistent=True))
+    assert (r.coordinator.doubtful, r.coordinator.latest.checkpoint) == ((2,), 1)
+    r.hold = set()
+    r.take(3)
+    assert (r.coordinator.doubtful, r.coordinator.latest.checkpoint) == ((), 3)
+
+
+def test_it_is_known_beforehand_what_will_outlive_the_job(store):
+    r = store(retention=Retention.KEEP_ON_FAILURE, num_retained=2)
+    r.take(1)
+    r.hold = {StorePointer}
+    r.take(2)
+    r.feed(PointerFailed(checkpoint=TWO, inconsistent=True))
+    assert r.coordinator.kept_after(JobEnd.FAILED) == (1, 2)
+    assert r.coordinator.kept_after(JobEnd.CANCELLED) == ()
+    r.feed(ShutDown(status=JobEnd.FAILED))
+    assert r.deleted == []
+
+
 def test_a_stop_whose_record_is_in_doubt_names_the_savepoint_and_never_deletes_it(store, make, pick):
     r = store()
     r.hold = {StorePointer}

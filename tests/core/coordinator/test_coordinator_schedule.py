@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from penstock.core.coordinator.coordinator import MAX_MIN_PAUSE_MS
-from penstock.core.coordinator.effects import CheckpointStarted, RequestDropped
+from penstock.core.coordinator.effects import CheckpointStarted, CreateLocation, RequestDropped
 from penstock.core.coordinator.events import (
     AttemptStarted,
     BacklogChanged,
@@ -270,9 +270,23 @@ def test_tasks_deployed_as_finished_have_seen_their_data(rig, make, pick):
     assert pick.begun(end_data(r, make, "t2")) == [1]
 
 
-def test_with_checkpoints_after_the_end_switched_off_there_is_no_last_one(rig, make, pick):
+def test_with_checkpoints_after_the_end_switched_off_there_is_a_last_one_that_says_so(rig, make, pick):
+    """Tasks know by that one that no other task has data left, and end together."""
+
+    def finals(effects):
+        return [effect.options.final for effect in pick.of(effects, CreateLocation)]
+
     r = rig(after_tasks_finish=False).start()
-    assert pick.begun(end_data(r, make, "t1", "t2")) == []
+    end_data(r, make, "t1")
+    assert finals(r.request()) == [False]
+    r.ack("t1", 1, make.state("t1", finished=True))
+    # Nobody ends with checkpoint 1, so the next one need not wait for that.
+    assert finals(r.ack("t2", 1) + r.request()) == [False]
+    r.ack_all(2)
+    assert finals(end_data(r, make, "t2")) == [True]
+    r.ack("t1", 3, make.state("t1", finished=True))
+    r.ack("t2", 3, make.state("t2", finished=True))
+    assert finals(r.request()) == []
 
 
 def test_a_last_checkpoint_that_failed_is_tried_again(rig, make, pick):

@@ -6,6 +6,7 @@ import pytest
 
 from penstock.core.coordinator.effects import (
     CreateLocation,
+    DeleteFiles,
     SendToTask,
     StorePointer,
     WriteMetadata,
@@ -186,14 +187,26 @@ def test_a_savepoint_registers_nothing_and_must_not_refer_to_others(store, make,
     assert pick.aborted(effects) == [(4, CheckpointFailure.DECLINED)]
 
 
-def test_an_aborted_savepoint_leaves_no_file_not_even_late_ones(store, make):
+def test_an_aborted_savepoint_leaves_no_file_not_even_late_ones(store, make, pick):
+    """The paths of its files begin in its folder. What is written there later is for whoever ends the job to delete."""
     r = store()
     r.request(RequestKind.SAVEPOINT)
-    r.ack("t1", 1, make.state("t1", make.file("save/S", "S")))
-    r.decline("t2", 1)
-    assert r.deleted == ["save/S", "savepoints/chk-1"]
-    r.ack("t2", 1, make.state("t2", make.file("save/late", "L")))
-    assert r.deleted[-1] == "save/late"
+    r.ack("t1", 1, make.state("t1", make.file("S", "S")))
+    folder = "savepoints/chk-1"
+    (aborted,) = pick.of(r.decline("t2", 1), DeleteFiles)
+    assert (aborted.paths, aborted.root, aborted.folder) == (("S",), folder, folder)
+    (late,) = pick.of(r.ack("t2", 1, make.state("t2", make.file("late", "L"))), DeleteFiles)
+    assert (late.paths, late.root, late.folder) == (("late",), folder, None)
+    assert r.coordinator.failed_savepoints == (folder,)
+
+
+def test_a_savepoint_that_completed_is_none_that_failed(store, make):
+    r = store()
+    r.take(1, make.file("T"), kind=RequestKind.SAVEPOINT)
+    r.request(RequestKind.SAVEPOINT)
+    assert r.coordinator.failed_savepoints == ("savepoints/chk-2",)
+    r.ack_all(2)
+    assert r.coordinator.failed_savepoints == ()
 
 
 # --- snapshots from before -------------------------------------------------------------------------------------------

@@ -147,6 +147,24 @@ def test_losing_a_second_slot_while_failing_costs_no_second_restart():
     assert feed(job, 12, *up(A2, B2)) == [DeployTasks(epoch=Epoch(2), slots=(A2, B2))]
 
 
+def test_a_driver_that_takes_the_job_over_numbers_its_attempts_and_slots_above_those_before_it():
+    job = JobLifecycle(slots=1, tasks=TASKS[:1], settings=SLOTS, restart=NoRestart(), first_epoch=3_000_001)
+    slot = SlotId(SlotIndex(0), 3_000_001)
+    assert feed(job, 0, JobStarted()) == [StartSlot(slot=slot)]
+    assert feed(job, 0, SlotRegistered(slot=A1)) == [TellLeave(slot=A1)]
+    assert feed(job, 0, SlotRegistered(slot=slot)) == [DeployTasks(epoch=Epoch(3_000_001), slots=(slot,))]
+
+
+def test_a_job_that_ran_before_does_not_take_bad_luck_for_a_wrong_environment():
+    for ran_before in (False, True):
+        restart = FixedDelay(attempts=9, delay_ms=0)
+        job = JobLifecycle(slots=1, tasks=TASKS[:1], settings=SLOTS, restart=restart, ran_before=ran_before)
+        feed(job, 0, JobStarted())
+        for incarnation in (1, 2, 3):
+            feed(job, 0, SlotGone(slot=SlotId(SlotIndex(0), incarnation), error="no luck"))
+        assert (job.state is JobState.STARTING) is ran_before
+
+
 def test_a_woken_process_of_an_older_incarnation_is_sent_away():
     job = running(FixedDelay(attempts=1, delay_ms=0))
     feed(job, 10, SlotGone(slot=A1, error="silent"))

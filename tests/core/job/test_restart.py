@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from penstock.core.ids import Instant
 from penstock.core.job.restart import make_restart_strategy
-from penstock.settings import ExponentialDelay, FixedDelay, NoRestart
+from penstock.settings import ExponentialDelay, FailureRate, FixedDelay, NoRestart
 
 
 def test_none_gives_up_at_once():
@@ -46,3 +46,9 @@ def test_exponential_delay_gives_up_after_its_attempts():
     assert strategy.failed(Instant(0), 0.5) == 1000
     assert strategy.failed(Instant(1), 0.5) is None
     assert "all 1 restarts" in strategy.why_not
+
+
+def test_a_rate_bears_so_many_failures_in_a_time_and_forgets_older_ones():
+    strategy = make_restart_strategy(FailureRate(max_failures=2, interval_ms=1_000, delay_ms=30))
+    assert [strategy.failed(Instant(t), 0.5) for t in (0, 900, 1_001, 1_900)] == [30, 30, 30, None]
+    assert "more than 2 failures came within 1000 ms" in strategy.why_not

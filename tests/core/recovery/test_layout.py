@@ -19,7 +19,10 @@ def test_every_kind_of_file_has_its_place() -> None:
     assert layout.shared_folder(JOB) == "hot-auctions/shared"
     assert layout.task_owned_folder(JOB) == "hot-auctions/taskowned"
     assert layout.completed_file(JOB, N(7)) == "hot-auctions/completed/0000000000000000007"
-    assert layout.counter_file(JOB, N(8)) == "hot-auctions/counter/0000000000000000008"
+    counters = layout.counter_folder(JOB), layout.drivers_folder(JOB)
+    assert layout.counted_file(counters[0], 8) == "hot-auctions/counter/0000000000000000008"
+    assert layout.counted_file(counters[1], 2) == "hot-auctions/drivers/0000000000000000002"
+    assert layout.outcome_file(JOB) == "hot-auctions/outcome/_outcome"
     assert layout.inputs_folder(JOB, OperatorId("read bids")) == "hot-auctions/inputs/read%20bids"
     assert layout.snapshot_prefix(TaskId(VertexId("win/dow"), 3)) == "win%2Fdow-3"
 
@@ -33,7 +36,9 @@ def test_names_of_pointers_sort_like_their_numbers(one: int, other: int) -> None
 @given(st.integers(0, 2**63 - 1))
 def test_the_number_of_a_pointer_can_be_read_back(number: int) -> None:
     assert layout.number_of(layout.completed_folder(JOB), layout.completed_file(JOB, N(number))) == number
-    assert layout.number_of(layout.counter_folder(JOB), layout.counter_file(JOB, N(number))) == number
+    assert (
+        layout.number_of(layout.counter_folder(JOB), layout.counted_file(layout.counter_folder(JOB), number)) == number
+    )
 
 
 @pytest.mark.parametrize(

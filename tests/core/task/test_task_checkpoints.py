@@ -72,8 +72,14 @@ def abort(number: int, completed: int | None = None) -> AbortNotified:
     return AbortNotified(checkpoint=c(number), latest_completed=None if completed is None else c(completed))
 
 
-def task(*, restored: int | None = None, max_concurrent: int = 1, started: bool = True) -> TaskCheckpoints:
-    machine = TaskCheckpoints(restored=None if restored is None else c(restored), max_concurrent=max_concurrent)
+def task(
+    *, restored: int | None = None, max_concurrent: int = 1, started: bool = True, after_tasks_finish: bool = True
+) -> TaskCheckpoints:
+    machine = TaskCheckpoints(
+        restored=None if restored is None else c(restored),
+        max_concurrent=max_concurrent,
+        after_tasks_finish=after_tasks_finish,
+    )
     if started:
         feed(machine, TaskStarted())
     return machine
@@ -220,6 +226,12 @@ def test_a_failed_write_declines():
     assert feed(machine, written(1)) == [DiscardSnapshot(checkpoint=c(1), state=STATE)]
 
 
+def test_what_was_written_for_an_aborted_savepoint_lies_in_its_own_folder():
+    machine = task()
+    feed(machine, due(1, savepoint=True, target="save/1"), abort(1))
+    assert feed(machine, written(1)) == [DiscardSnapshot(checkpoint=c(1), state=STATE, target="save/1")]
+
+
 def test_a_failed_write_of_an_aborted_checkpoint_is_no_news():
     machine = task()
     feed(machine, due(1), abort(1))
@@ -276,6 +288,24 @@ def test_any_later_checkpoint_ends_the_task_too_and_only_once():
     feed(machine, DataFinished(), due(2), due(3))
     assert EndTask() in feed(machine, complete(3))
     assert EndTask() not in feed(machine, due(4), complete(4))
+
+
+def test_where_tasks_may_not_end_before_others_only_the_last_checkpoint_of_all_ends_one():
+    """1. A checkpoint after this task's data, but not after that of all. 2. The last one is aborted: some tasks have
+    seen its barrier, others have not. 3. Another one completes. 4. The last one is taken again."""
+    machine = task(after_tasks_finish=False)
+    feed(machine, DataFinished(), due(1))
+    assert EndTask() not in feed(machine, complete(1))
+    feed(machine, due(2, final=True), abort(2), due(3))
+    assert EndTask() not in feed(machine, complete(3))
+    feed(machine, due(4, final=True))
+    assert EndTask() in feed(machine, complete(4))
+
+
+def test_a_synchronous_savepoint_ends_also_a_task_that_may_not_end_before_others():
+    machine = task(after_tasks_finish=False)
+    feed(machine, due(1, synchronous=True, savepoint=True))
+    assert EndTask() in feed(machine, complete(1))
 
 
 def test_a_synchronous_savepoint_is_the_only_one_that_ends_the_task():

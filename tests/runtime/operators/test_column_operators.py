@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.api.steps import SelectStep, WhereStep
+from penstock.api.steps import SelectStep, UnionStep, WhereStep
 from penstock.core.errors import UserCodeError
 
 SCHEMA = pa.schema(
@@ -125,3 +125,16 @@ def test_an_expression_that_fails_on_data_is_the_programs_error(rig, step):
     made = rig(step, subtask=2, parallelism=3)
     with pytest.raises(UserCodeError, match="user function of 'the step' failed in subtask 2"):
         made.operator.process(batch_of([1]))
+
+
+# --- union -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_union_hands_on_all_inputs_under_one_schema(rig):
+    strict = pa.schema([pa.field("n", pa.int64(), nullable=False)], metadata={"from": "one"})
+    common = pa.schema([pa.field("n", pa.int64())])
+    made = rig(UnionStep(schema=common))
+    made.operator.process(pa.record_batch({"n": [1]}, schema=strict))
+    made.operator.process(pa.record_batch({"n": [None]}, schema=common))
+    assert [row["n"] for row in made.output.rows] == [1, None]
+    assert all(item.schema.equals(common, check_metadata=True) for item in made.output.items)

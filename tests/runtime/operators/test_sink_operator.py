@@ -161,10 +161,30 @@ def test_a_commit_under_way_is_not_started_twice(rig, shelf, step):
     made.operator.completed(1)
     made.operator.completed(2)
     settle(made)
+    assert shelf.committed == [b"1:1"]
+    assert made.operator.pending
+    settle(made)
     assert shelf.committed == [b"1:1", b"2:2"]
     assert shelf.commits == 2
     assert not made.operator.pending
     assert made.snapshot(3).is_empty
+
+
+def test_a_commit_that_fails_is_not_overtaken_by_that_of_a_later_checkpoint(rig, shelf, step):
+    """Whoever reads the results sees them in the order in which they came."""
+    made = rig(step)
+    write(made, 1)
+    made.snapshot(1)
+    write(made, 2)
+    made.snapshot(2)
+    shelf.failing = ["commit"]
+    made.operator.completed(1)
+    made.operator.completed(2)
+    made.background.run()
+    shelf.failing = []
+    settle(made)
+    assert shelf.committed == []
+    assert len(made.failures) == 1
 
 
 def test_a_transaction_being_committed_is_still_named_by_the_next_checkpoint(rig, step):

@@ -481,6 +481,23 @@ def test_an_empty_window_still_remembers_how_far_it_fired(rig):
     assert [r["n"] for r in again.output.rows] == [1]
 
 
+def test_after_a_drain_records_that_follow_are_not_late_for_it(rig):
+    """Event time was driven to its end, and a job that is started from that savepoint goes on with its data. Windows
+    that had closed before are closed."""
+    combine, window = steps(records([]).schema, offset=0)
+    back = rig(window)
+    back.operator.watermark(29)
+    back.operator.watermark(MAX_WATERMARK)
+    again = rig(window, files=back.files, restored=[back.snapshot()])
+    front = rig(combine)
+    front.operator.process(records([(1, 1, 15), (1, 1, 35)]))
+    for partials in front.output.items:
+        again.operator.process(partials)
+    again.operator.watermark(39)
+    assert again.operator.late_dropped == 1
+    assert [r["n"] for r in again.output.rows] == [1]
+
+
 def test_many_small_batches_are_merged_into_few_tables(rig):
     """However many batches come between two snapshots, freezing takes references to a bounded number of tables."""
     combine, window = steps(records([]).schema)

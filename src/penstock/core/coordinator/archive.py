@@ -61,8 +61,8 @@ class Archive:
         """Not retained any more, but files in their folders are still used."""
         self._doubtful: list[CompletedCheckpoint] = []
         """Perhaps stored, perhaps not."""
-        self._savepoints: set[CheckpointId] = set()
-        """All savepoints of this driver's time: users take few."""
+        self._savepoints: dict[CheckpointId, str | None] = {}
+        """All savepoints of this driver's time, for users take few -> the folder of each, if it got one."""
         self._of_user: dict[CheckpointId, frozenset[str]] = {}
         """Those of them that completed -> their files."""
         self._unanswered: dict[CheckpointId, _Leftover] = {}
@@ -79,6 +79,18 @@ class Archive:
     def latest(self) -> CompletedCheckpoint | None:
         """What a failover restores."""
         return self._retained.latest
+
+    @property
+    def doubtful(self) -> tuple[CheckpointId, ...]:
+        """Those that may be on record although storing them seemed to fail. A failover that restores an older one
+        withdraws them first: another driver would find them when what they promised to commit is gone."""
+        return tuple(c.checkpoint for c in self._doubtful)
+
+    def kept_after(self, status: JobEnd) -> tuple[CheckpointId, ...]:
+        """Those that the job took and that would outlive it, if it ended like this now."""
+        everything = (*self._retained.all, *self._doubtful)
+        own = [c for c in everything if c.claim is None]
+        return tuple(sorted(c.checkpoint for c in own if not _discards(c.discard, status)))
 
     @property
     def is_storing(self) -> bool:
@@ -118,7 +130,8 @@ class Archive:
         if pending is not None:
             held.update(pending.own_files())
         own = own_files_of(state, shares=checkpoint not in self._savepoints)
-        return self.cleaner.clean_leftovers(path for path in own if path not in held)
+        left = [path for path in own if path not in held]
+        return self.cleaner.clean_leftovers(left, self._savepoints.get(checkpoint))
 
     def _known(self) -> tuple[CompletedCheckpoint, ...]:
         return (*self._retained.all, *self._subsumed, *self._doubtful)
@@ -131,20 +144,33 @@ class Archive:
         if pending.phase in (Phase.LOCATING, Phase.WRITING):
             self._unanswered[pending.checkpoint] = leftover
             return []
-        return self.cleaner.clean_checkpoint(leftover.paths, leftover.folder)
+        return self._clean(pending.checkpoint, leftover)
 
     def answered(self, checkpoint: CheckpointId, folder: str | None = None) -> list[DeleteFiles]:
         """Work for a checkpoint that is not pending has answered, having made `folder` or not."""
         leftover = self._unanswered.pop(checkpoint, None)
         if leftover is None:
             return []
-        return self.cleaner.clean_checkpoint(leftover.paths, folder if leftover.folder is None else leftover.folder)
+        return self._clean(checkpoint, leftover if leftover.folder is not None else leftover._replace(folder=folder))
+
+    def _clean(self, checkpoint: CheckpointId, leftover: _Leftover) -> list[DeleteFiles]:
+        return self.cleaner.clean_checkpoint(leftover.paths, leftover.folder, self._savepoints.get(checkpoint))
 
     # --- completed checkpoints ----------------------------------------------------------------------------------------
 
     def expect_savepoint(self, checkpoint: CheckpointId) -> None:
         """A savepoint begins under that id."""
-        self._savepoints.add(checkpoint)
+        self._savepoints[checkpoint] = None
+
+    def locate_savepoint(self, checkpoint: CheckpointId, folder: str) -> None:
+        """A savepoint has its folder, in which the paths of its files begin."""
+        self._savepoints[checkpoint] = folder
+
+    @property
+    def failed_savepoints(self) -> tuple[str, ...]:
+        """The folders of savepoints that did not complete, when none is under way."""
+        failed = (folder for checkpoint, folder in self._savepoints.items() if checkpoint not in self._of_user)
+        return tuple(folder for folder in failed if folder is not None)
 
     def give_to_user(self, pending: PendingCheckpoint) -> None:
         """A savepoint is there, and nobody but the user deletes it."""

@@ -15,21 +15,24 @@ class Cleaner:
         self._checkpoints: set[int] = set()
         self._leftovers: set[int] = set()
 
-    def clean_checkpoint(self, paths: Iterable[str], folder: str | None) -> list[DeleteFiles]:
-        """Delete what belongs to one checkpoint. Counts until it has ended."""
-        return self._delete(self._checkpoints, tuple(dict.fromkeys(paths)), folder)
+    def clean_checkpoint(self, paths: Iterable[str], folder: str | None, root: str | None = None) -> list[DeleteFiles]:
+        """Delete what belongs to one checkpoint; paths begin at `root`. Counts until it has ended."""
+        return self._delete(self._checkpoints, paths, folder, root)
 
-    def clean_leftovers(self, paths: Iterable[str]) -> list[DeleteFiles]:
-        """Delete single files. Does not count."""
-        return self._delete(self._leftovers, tuple(dict.fromkeys(paths)), None)
+    def clean_leftovers(self, paths: Iterable[str], root: str | None = None) -> list[DeleteFiles]:
+        """Delete single files; paths begin at `root`. Does not count."""
+        return self._delete(self._leftovers, paths, None, root)
 
-    def _delete(self, ongoing: set[int], paths: tuple[str, ...], folder: str | None) -> list[DeleteFiles]:
+    def _delete(
+        self, ongoing: set[int], given: Iterable[str], folder: str | None, root: str | None
+    ) -> list[DeleteFiles]:
+        paths = tuple(dict.fromkeys(given))
         if not paths and folder is None:
             return []
         number = self._next_number
         self._next_number += 1
         ongoing.add(number)
-        return [DeleteFiles(cleaning=number, paths=paths, folder=folder)]
+        return [DeleteFiles(cleaning=number, paths=paths, folder=folder, root=root)]
 
     def ended(self, cleaning: int) -> None:
         """A deletion has ended, in success or not. Saying it twice does no harm."""

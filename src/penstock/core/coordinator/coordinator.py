@@ -217,14 +217,34 @@ class CheckpointCoordinator:
         return not archive.is_storing if self._ended is None else archive.is_idle
 
     @property
+    def is_stopping(self) -> bool:
+        """Whether a stop with savepoint is under way."""
+        return self._stopping.is_under_way
+
+    @property
     def latest(self) -> CompletedCheckpoint | None:
         """What a failover restores."""
         return self._lifecycle.archive.latest
 
     @property
+    def doubtful(self) -> tuple[CheckpointId, ...]:
+        """Checkpoints whose records must be withdrawn before `latest` is restored."""
+        return self._lifecycle.archive.doubtful
+
+    def kept_after(self, status: JobEnd) -> tuple[CheckpointId, ...]:
+        """The checkpoints that would outlive a job that ends like this now."""
+        return self._lifecycle.archive.kept_after(status)
+
+    @property
     def retained(self) -> tuple[CompletedCheckpoint, ...]:
         """The completed checkpoints in the store, oldest first."""
         return self._lifecycle.archive.retained
+
+    @property
+    def failed_savepoints(self) -> tuple[str, ...]:
+        """The folders of savepoints that did not complete, when none is under way. They have been deleted; but a task
+        that was given up may not know that, and write there again."""
+        return self._lifecycle.archive.failed_savepoints
 
     @property
     def next_id(self) -> CheckpointId:
@@ -322,6 +342,10 @@ class CheckpointCoordinator:
         if self._lifecycle.archive.is_storing:
             raise InvariantError("an attempt starts while the outcome of the latest checkpoint is not known")
         self._fail_over(event.tasks, now)
+        if event.graph is not None:
+            self._board.change_graph(event.graph)
+            self._planner = Planner(event.graph, after_tasks_finish=self._settings.after_tasks_finish)
+            self._lifecycle.change_graph(event.graph)
         tasks = self._board.tasks if event.tasks is None else event.tasks
         self._board.deploy(event.epoch, tasks, event.finished_vertices)
         if event.restored is not None:
@@ -396,7 +420,7 @@ class CheckpointCoordinator:
 
     def _look_at_requests(self, now: Instant) -> None:
         """Start what may start."""
-        if self._settings.after_tasks_finish and self._board.awaits_last_checkpoint:
+        if self._board.awaits_last_checkpoint:
             self._final.arm(now)
         if self._may_take_final and self._final.is_due(now):
             self._submit(Request(kind=SnapshotKind.CHECKPOINT, submitted=now, final=True), now)

@@ -65,6 +65,8 @@ class DeleteFiles(Effect, frozen=True, kw_only=True):
     """As in `StateFile.path`."""
     folder: str | None = None
     """As in `LocationCreated.location`."""
+    root: str | None = None
+    """Where the paths begin: the folder of a savepoint; None: in the checkpoint directory."""
 
 
 # --- operator coordinators and hooks ---------------------------------------------------------------------------------

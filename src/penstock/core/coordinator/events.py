@@ -9,6 +9,7 @@ from __future__ import annotations
 from enum import Enum
 
 from penstock.core.effects import Event, Ticked
+from penstock.core.graph import CheckpointGraph
 from penstock.core.ids import CheckpointId, Epoch, OperatorId, RequestId, TaskId, VertexId
 from penstock.core.messages import Acknowledge, Decline
 from penstock.core.reasons import CheckpointFailure
@@ -28,6 +29,8 @@ class AttemptStarted(Event, frozen=True, kw_only=True):
     """Vertices that are deployed as finished: they were so in the snapshot that is restored."""
     restored: CompletedCheckpoint | None = None
     """What the tasks start from; for statistics."""
+    graph: CheckpointGraph | None = None
+    """Set if the job has been rescaled: the same vertices, with another parallelism."""
 
 
 class TaskRunning(Event, frozen=True, kw_only=True):

@@ -14,10 +14,11 @@ import msgspec
 
 from penstock.core.coordinator.pending import PendingCheckpoint
 from penstock.core.coordinator.registry import SharedStateRegistry
-from penstock.core.graph import CheckpointGraph, CheckpointVertex
+from penstock.core.graph import CheckpointGraph, CheckpointVertex, OperatorLabel
 from penstock.core.ids import JobId, OperatorId, TaskId
 from penstock.core.messages import OperatorState, SubtaskState
 from penstock.core.reasons import CheckpointFailure
+from penstock.core.recovery.in_flight import edges_of
 from penstock.core.recovery.metadata import CheckpointMetadata, OperatorSnapshot, TaskChannels
 
 
@@ -38,6 +39,7 @@ class Finalizer:
         self._graph = graph
         self._registry = registry
         self._job_settings = job_settings
+        self._edges = edges_of(graph)
 
     def finalize(self, pending: PendingCheckpoint) -> CheckpointMetadata | CannotFinalize:
         """The metadata of a checkpoint that everybody has acknowledged."""
@@ -64,6 +66,7 @@ class Finalizer:
             coordinators=dict(pending.coordinator_states),
             hooks=dict(pending.hook_states),
             settings=self._job_settings,
+            edges=self._edges,
         )
 
     def _snapshots_of(
@@ -87,6 +90,7 @@ class Finalizer:
                 finished=finished,
                 finished_subtasks=named,
                 ended_subtasks=ended,
+                label=vertex.labels.get(operator, OperatorLabel()),
             )
             for operator, subtasks in by_operator.items()
         }

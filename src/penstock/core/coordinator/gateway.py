@@ -88,12 +88,16 @@ class Gateways:
 
     def __init__(self, graph: CheckpointGraph, board: TaskBoard) -> None:
         self._board = board
+        self._next_number = 1
+        self.change_graph(graph)
+
+    def change_graph(self, graph: CheckpointGraph) -> None:
+        """All gateways are new, and open; what was on its way to anybody is lost."""
         self._vertices = {o: v.vertex for v in graph.vertices for o in v.coordinators}
         self._gateways = {
             o: [SubtaskGateway() for _ in range(v.parallelism)] for v in graph.vertices for o in v.coordinators
         }
         self._operators_in = {v.vertex: v.coordinators for v in graph.vertices}
-        self._next_number = 1
         self._on_the_way: dict[int, SentEvent] = {}
 
     @property

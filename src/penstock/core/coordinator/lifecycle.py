@@ -104,12 +104,20 @@ class Lifecycle:
         self._settings = settings
         self._first_id = next_id
         self._board = board
+        self._job_settings = options.job_settings
         self._finalizer = Finalizer(job, graph, archive.registry, options.job_settings)
         self._tolerance = FailureTolerance(settings.tolerable_failures)
         self._pending: dict[CheckpointId, PendingCheckpoint] = {}
         self._triggering = Triggering(graph, board, options.hooks, self.effects)
         self._expired: deque[CheckpointId] = deque(maxlen=REMEMBERED_EXPIRED)
         self._is_shut_down = False
+
+    def change_graph(self, graph: CheckpointGraph) -> None:
+        """The job has been rescaled. Nothing may be under way."""
+        if self._pending:
+            raise InvariantError(f"the job is rescaled while checkpoints {sorted(self._pending)} are under way")
+        self._finalizer = Finalizer(self._job, graph, self.archive.registry, self._job_settings)
+        self.gateways.change_graph(graph)
 
     @property
     def num_pending(self) -> int:
@@ -179,6 +187,7 @@ class Lifecycle:
             full=kind is not SnapshotKind.CHECKPOINT,
             target=request.target,
             canonical=request.canonical,
+            final=request.final,
         )
 
     def handle_master(self, event: MasterEvent, now: Instant) -> None:
@@ -298,6 +307,8 @@ class Lifecycle:
             self.effects += self.archive.answered(event.checkpoint, event.location)
         else:
             self.stories.tell(event.checkpoint, now, f"located at {event.location}")
+            if pending.kind.is_savepoint:
+                self.archive.locate_savepoint(event.checkpoint, event.location)
             self._triggering.locate(pending, event.location)
             self._after_step(pending, now)
 
@@ -398,7 +409,10 @@ class Lifecycle:
             )
             self.effects.append(SendToTask(task=task, message=message))
         ends_all = pending.kind.is_synchronous
-        self._board.let_go(t for t, s in pending.states.items() if ends_all or (s is not None and s.finished))
+        ends_finished = self._settings.after_tasks_finish or pending.options.final
+        self._board.let_go(
+            t for t, s in pending.states.items() if ends_all or (ends_finished and s is not None and s.finished)
+        )
         self.effects += [TellCheckpointComplete(operator=o, checkpoint=checkpoint) for o in self.gateways.operators]
 
     def _abort(

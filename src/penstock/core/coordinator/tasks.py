@@ -26,6 +26,10 @@ class TaskBoard:
     """The state of every task, with counts, so that no question costs a walk over all tasks."""
 
     def __init__(self, graph: CheckpointGraph) -> None:
+        self.change_graph(graph)
+
+    def change_graph(self, graph: CheckpointGraph) -> None:
+        """The job has these tasks, of which none runs yet; nothing is remembered of others."""
         self.tasks = graph.tasks
         self._states = dict.fromkeys(self.tasks, TaskState.DOWN)
         self._epochs = dict.fromkeys(self.tasks, Epoch(0))

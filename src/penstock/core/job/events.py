@@ -21,6 +21,8 @@ class JobState(Enum):
     """An attempt failed: its tasks are being dropped, lost slots replaced."""
     RESTARTING = "restarting"
     """All slots are back; the restart strategy's pause runs."""
+    RESCALING = "rescaling"
+    """Tasks are being dropped, to be deployed with another parallelism."""
     ENDING = "ending"
     """Slots leave; the outcome is decided."""
     FINISHED = "finished"
@@ -102,6 +104,24 @@ class CancelRequested(Event, frozen=True, kw_only=True):
     """The user wants the job to end now."""
 
 
+class RescaleRequested(Event, frozen=True, kw_only=True):
+    """The user wants the running job to have `slots` slots, and so these tasks. Answered by `RescalePrepared`, then
+    `AttemptRescaled`; or by `RescaleGivenUp`, at any time before that."""
+
+    slots: int
+    tasks: tuple[TaskId, ...]
+
+
+class RescaleConfirmed(Event, frozen=True, kw_only=True):
+    """The checkpoint that was to be taken first is complete: the tasks may go over."""
+
+
+class RescaleFailing(Event, frozen=True, kw_only=True):
+    """What was to be done first could not be."""
+
+    text: str
+
+
 JobEvent = (
     JobStarted
     | SlotRegistered
@@ -112,6 +132,9 @@ JobEvent = (
     | AttemptFailed
     | TaskDone
     | CancelRequested
+    | RescaleRequested
+    | RescaleConfirmed
+    | RescaleFailing
     | Ticked
 )
 
@@ -167,6 +190,24 @@ class AttemptEnded(Effect, frozen=True, kw_only=True):
     """None: the job gives up."""
 
 
+class RescalePrepared(Effect, frozen=True, kw_only=True):
+    """Every slot that the new parallelism needs is there: take a checkpoint, then say `RescaleConfirmed`. The job goes
+    on meanwhile."""
+
+
+class RescaleGivenUp(Effect, frozen=True, kw_only=True):
+    """The parallelism stays as it is."""
+
+    text: str
+
+
+class AttemptRescaled(Effect, frozen=True, kw_only=True):
+    """The attempt `epoch` is over, and the next one has another parallelism: no checkpoint of it can complete."""
+
+    epoch: Epoch
+    slots: int
+
+
 class JobEnding(Effect, frozen=True, kw_only=True):
     """The outcome is decided; slots are leaving."""
 
@@ -181,4 +222,17 @@ class JobEnded(Effect, frozen=True, kw_only=True):
     cause: FailureCause | None
 
 
-JobEffect = StartSlot | StopSlot | TellLeave | TellCancel | DeployTasks | RunTasks | AttemptEnded | JobEnding | JobEnded
+JobEffect = (
+    StartSlot
+    | StopSlot
+    | TellLeave
+    | TellCancel
+    | DeployTasks
+    | RunTasks
+    | AttemptEnded
+    | RescalePrepared
+    | RescaleGivenUp
+    | AttemptRescaled
+    | JobEnding
+    | JobEnded
+)

@@ -1,9 +1,10 @@
 """The life of a job: slots come up, attempts run, fail and start again, and at last the job ends.
 
     CREATED ─► STARTING ─► DEPLOYING ─► RUNNING ─► ENDING ─► FINISHED | CANCELLED | FAILED
-                   ▲            ▲          │ failure    ▲
-                   │            │          ▼            │ the strategy gives up, cancel
-                   └──────── RESTARTING ◄─ FAILING ─────┘
+                             ▲    ▲        │ │ failure    ▲
+                             │    │rescale │ │            │ the strategy gives up, cancel
+                             │    RESCALING◄ ▼            │
+                             └── RESTARTING ◄─ FAILING ───┘
 
 Rules of this file:
 * An attempt is one epoch. Whatever fails in it ends it as a whole; the next attempt has the next epoch.
@@ -11,6 +12,9 @@ Rules of this file:
   task of two epochs ever runs in one slot.
 * A slot is known by its incarnation. News of an older incarnation changes nothing.
 * Every wait has a deadline: for slots to come up, to cancel, to deploy, to be heard of, to leave.
+* A change of parallelism disturbs the running attempt only when nothing is missing for the next one: additional slots
+  come up first, as spares, then a checkpoint is taken, and then the tasks go over. What goes wrong before that leaves
+  the job as it is.
 
 Not handled here: what a slot is (the host's business), what is restored (the driver asks recovery), checkpoints.
 """
@@ -21,10 +25,11 @@ from typing import assert_never
 
 from penstock.core.effects import Ticked
 from penstock.core.errors import InvariantError
-from penstock.core.ids import Epoch, Instant, SlotId, SlotIndex, TaskId
+from penstock.core.ids import Epoch, Instant, SlotId, TaskId
 from penstock.core.job.events import (
     AttemptEnded,
     AttemptFailed,
+    AttemptRescaled,
     CancelRequested,
     DeployTasks,
     FailureCause,
@@ -34,6 +39,11 @@ from penstock.core.job.events import (
     JobEvent,
     JobStarted,
     JobState,
+    RescaleConfirmed,
+    RescaleFailing,
+    RescaleGivenUp,
+    RescalePrepared,
+    RescaleRequested,
     RunTasks,
     SlotCancelled,
     SlotGone,
@@ -47,27 +57,13 @@ from penstock.core.job.events import (
     TellLeave,
 )
 from penstock.core.job.restart import make_restart_strategy
+from penstock.core.job.slot_states import SlotState, SlotStates
 from penstock.settings import Restart, SlotSettings
 
 START_FAILURES_BEFORE_FIRST_RUN = 3
 """A job with a slot that dies this often in a row, before the job ever ran, has a wrong environment, not bad luck."""
 
 LEAVE_TIMEOUT_MS = 5_000
-
-
-class _Slot:
-    """What is known of one slot."""
-
-    def __init__(self, slot: SlotId, now: Instant) -> None:
-        self.slot = slot
-        self.registered = False
-        self.left = False
-        self.heard: Instant = now
-        self.failed_starts = 0
-        """How many times in a row it was gone before it called in."""
-        self.clean_up_to = Epoch(0)
-        """No task of an epoch up to this one runs there."""
-        self.ready_for = Epoch(0)
 
 
 class JobLifecycle:
@@ -81,19 +77,26 @@ class JobLifecycle:
         settings: SlotSettings,
         restart: Restart,
         first_epoch: int = 1,
+        ran_before: bool = False,
         draws: tuple[float, ...] = (0.5,),
     ) -> None:
+        """`first_epoch` lies above all epochs and incarnations of drivers that had the job before; `ran_before` says
+        that it ran with one of them."""
         self.state = JobState.CREATED
         self.epoch = Epoch(first_epoch - 1)
         self._settings = settings
         self._strategy = make_restart_strategy(restart)
         self._tasks = dict.fromkeys(tasks)
         self._unfinished: dict[TaskId, None] = {}
-        self._slots: dict[SlotIndex, _Slot] = {}
+        self._slots = SlotStates(first_epoch)
         self._slot_count = slots
+        self._rescale: RescaleRequested | None = None
+        """Asked for, and not done yet."""
+        self._rescale_prepared = False
+        self._rescale_deadline: Instant | None = None
         self._draws = draws
         self._failures = 0
-        self._ever_ran = False
+        self._ever_ran = ran_before
         self._deadline: Instant | None = None
         self._restart_at: Instant | None = None
         self._outcome: JobState | None = None
@@ -122,6 +125,12 @@ class JobLifecycle:
                 return self._handle_task_done(event, now)
             case CancelRequested():
                 return self._handle_cancel_requested(now)
+            case RescaleRequested():
+                return self._handle_rescale_requested(event, now)
+            case RescaleConfirmed():
+                return self._handle_rescale_confirmed(now)
+            case RescaleFailing():
+                return self._give_up_rescale(event.text, now)
             case Ticked():
                 return self._handle_ticked(now)
             case _:
@@ -131,23 +140,26 @@ class JobLifecycle:
         """The latest time at which `Ticked` must be fed in; None if only an event can help."""
         if self.state.is_terminal:
             return None
-        times = [t for t in (self._deadline, self._restart_at) if t is not None]
+        times = [t for t in (self._deadline, self._restart_at, self._rescale_deadline) if t is not None]
         if self.state is not JobState.ENDING:
             timeout = self._settings.heartbeat_timeout_ms
-            times += [Instant(s.heard + timeout) for s in self._slots.values() if s.registered]
+            times += [Instant(s.heard + timeout) for s in self._slots.watched if s.registered]
+            times += self._slots.departing.values()
         return min(times, default=None)
 
     def validate(self) -> None:
         """Raise `InvariantError` if the machine's own state contradicts itself."""
-        if self.state is JobState.RUNNING and not all(s.ready_for == self.epoch for s in self._slots.values()):
+        if self.state is JobState.RUNNING and not all(s.ready_for == self.epoch for s in self._slots.in_order):
             raise InvariantError(f"job runs epoch {self.epoch} with slots that are not ready for it")
-        if self.state.is_terminal and any(not s.left for s in self._slots.values()):
+        if self.state.is_terminal and not self._slots.is_empty:
             raise InvariantError(f"job is {self.state.value} with slots left")
+        if self._rescale is not None and self.state is not JobState.RUNNING:
+            raise InvariantError(f"job is {self.state.value} and still to be rescaled")
 
     @property
     def slots(self) -> tuple[SlotId, ...]:
         """The current incarnation of every slot, in order."""
-        return tuple(self._slots[i].slot for i in sorted(self._slots))
+        return tuple(known.slot for known in self._slots.in_order)
 
     @property
     def finished_tasks(self) -> int:
@@ -161,12 +173,10 @@ class JobLifecycle:
             raise InvariantError(f"job started twice, it is {self.state.value}")
         self.state = JobState.STARTING
         self._deadline = Instant(now + self._settings.start_timeout_ms)
-        for i in range(self._slot_count):
-            self._slots[SlotIndex(i)] = _Slot(SlotId(SlotIndex(i), 1), now)
-        return [StartSlot(slot=s.slot) for s in self._slots.values()]
+        return [StartSlot(slot=known.slot) for known in self._slots.add_members(self._slot_count, now)]
 
     def _handle_registered(self, event: SlotRegistered, now: Instant) -> list[JobEffect]:
-        known = self._slots.get(event.slot.number)
+        known = self._slots.of(event.slot.number)
         if known is None or known.left or self.state in (JobState.ENDING, JobState.CREATED) or self.state.is_terminal:
             return [TellLeave(slot=event.slot)]
         if event.slot[:2] != known.slot[:2] or event.slot.attempt < known.slot.attempt:
@@ -177,23 +187,25 @@ class JobLifecycle:
                 known.heard = now
                 return []
             # The cluster itself started the slot again: the process before it is dead.
-            effects = self._lose(known, f"{known.slot} was started again by the cluster", now, replace=False)
+            effects: list[JobEffect] = []
+            if not self._slots.is_spare(known):
+                effects = self._lose(known, f"{known.slot} was started again by the cluster", now, replace=False)
             known.slot = event.slot
             return effects + self._arrived(known, now)
         known.slot = event.slot
         return self._arrived(known, now)
 
-    def _arrived(self, known: _Slot, now: Instant) -> list[JobEffect]:
+    def _arrived(self, known: SlotState, now: Instant) -> list[JobEffect]:
         known.registered = True
         known.failed_starts = 0
         known.heard = now
         known.clean_up_to = self.epoch
-        return self._advance(now)
+        return self._spares_arrived() if self._slots.is_spare(known) else self._advance(now)
 
     def _advance(self, now: Instant) -> list[JobEffect]:
         """Go on to the next attempt as soon as nothing is missing for it."""
-        waiting = (JobState.STARTING, JobState.FAILING, JobState.RESTARTING)
-        slots = [self._slots[i] for i in sorted(self._slots)]
+        waiting = (JobState.STARTING, JobState.FAILING, JobState.RESTARTING, JobState.RESCALING)
+        slots = self._slots.in_order
         if self.state not in waiting or not all(s.registered and s.clean_up_to >= self.epoch for s in slots):
             return []
         if self._restart_at is not None and now < self._restart_at:
@@ -208,14 +220,14 @@ class JobLifecycle:
         return [DeployTasks(epoch=self.epoch, slots=self.slots)]
 
     def _handle_ready(self, event: SlotReady, now: Instant) -> list[JobEffect]:
-        known = self._current(event.slot)
+        known = self._slots.current(event.slot)
         if known is None:
             return []
         known.heard = now
         if event.epoch != self.epoch or self.state is not JobState.DEPLOYING:
             return []
         known.ready_for = event.epoch
-        if not all(s.ready_for == self.epoch for s in self._slots.values()):
+        if not all(s.ready_for == self.epoch for s in self._slots.in_order):
             return []
         self.state = JobState.RUNNING
         self._deadline = None
@@ -230,15 +242,19 @@ class JobLifecycle:
         return self._fail(event.cause, now)
 
     def _handle_gone(self, event: SlotGone, now: Instant) -> list[JobEffect]:
-        known = self._current(event.slot)
+        if self._slots.departing.pop(event.slot, None) is not None:
+            return self._end_if_empty()
+        known = self._slots.current(event.slot)
         if known is None or self.state.is_terminal:
             return []
         if self.state is JobState.ENDING:
             known.left = True
             return self._end_if_empty()
+        if self._slots.is_spare(known):
+            return self._lose_spare(known, event.error or "it left without being told to", now)
         return self._lose(known, event.error or f"{event.slot} left without being told to", now, replace=True)
 
-    def _lose(self, known: _Slot, error: str, now: Instant, *, replace: bool) -> list[JobEffect]:
+    def _lose(self, known: SlotState, error: str, now: Instant, *, replace: bool) -> list[JobEffect]:
         """A slot's process is gone: end the attempt if one is on, and ask for the next incarnation."""
         never_came_up = not known.registered
         known.registered = False
@@ -253,12 +269,12 @@ class JobLifecycle:
         if self._outcome is not None:
             return effects
         if replace:
-            known.slot = SlotId(lost.number, lost.incarnation + 1)
+            known.slot = self._slots.next_of(lost.number)
             effects.append(StartSlot(slot=known.slot))
         self._deadline = Instant(now + self._settings.start_timeout_ms)
         return effects
 
-    def _could_not_start(self, known: _Slot, cause: FailureCause, now: Instant) -> list[JobEffect]:
+    def _could_not_start(self, known: SlotState, cause: FailureCause, now: Instant) -> list[JobEffect]:
         known.failed_starts += 1
         if not self._ever_ran:
             given_up = known.failed_starts >= START_FAILURES_BEFORE_FIRST_RUN
@@ -272,21 +288,95 @@ class JobLifecycle:
         self._failures += 1
         delay_ms = self._strategy.failed(now, self._draw())
         ended = AttemptEnded(epoch=self.epoch, cause=cause, restart_in_ms=delay_ms)
+        given_up = self._give_up_rescale(f"the attempt failed meanwhile: {cause.text}", now)
         if delay_ms is None:
-            return [ended, *self._end(JobState.FAILED, cause, now)]
+            return [ended, *given_up, *self._end(JobState.FAILED, cause, now)]
         self.state = JobState.FAILING
         self._restart_at = Instant(now + delay_ms)
         self._deadline = Instant(now + self._settings.cancel_timeout_ms)
-        live = [s for i, s in sorted(self._slots.items()) if s.registered]
-        return [ended, *(TellCancel(slot=s.slot, epoch=self.epoch) for s in live)]
+        return [ended, *given_up, *self._cancel_all()]
+
+    def _cancel_all(self) -> list[JobEffect]:
+        return [TellCancel(slot=s.slot, epoch=self.epoch) for s in self._slots.in_order if s.registered]
 
     def _handle_cancelled(self, event: SlotCancelled, now: Instant) -> list[JobEffect]:
-        known = self._current(event.slot)
+        known = self._slots.current(event.slot)
         if known is None:
             return []
         known.heard = now
         known.clean_up_to = max(known.clean_up_to, event.epoch)
         return self._advance(now)
+
+    # --- rescaling -----------------------------------------------------------------------
+
+    def _handle_rescale_requested(self, event: RescaleRequested, now: Instant) -> list[JobEffect]:
+        refusal = None
+        if self._rescale is not None:
+            refusal = f"the job is already on its way to {self._rescale.slots} slots"
+        elif self.state is not JobState.RUNNING:
+            refusal = f"the job is {self.state.value}, and can be rescaled only while it is running"
+        elif event.slots == self._slot_count:
+            refusal = f"the job has {event.slots} slots already"
+        if refusal is not None:
+            return [RescaleGivenUp(text=refusal)]
+        self._rescale = event
+        self._rescale_deadline = Instant(now + self._settings.start_timeout_ms)
+        spares = self._slots.add_spares(event.slots, now)
+        return [*(StartSlot(slot=known.slot) for known in spares), *self._spares_arrived()]
+
+    def _spares_arrived(self) -> list[JobEffect]:
+        """Go on with the rescale as soon as nothing is missing for it."""
+        if self._rescale_prepared or not all(s.registered for s in self._slots.spares.values()):
+            return []
+        self._rescale_prepared = True
+        # From here on the deadline of the checkpoint counts.
+        self._rescale_deadline = None
+        return [RescalePrepared()]
+
+    def _handle_rescale_confirmed(self, now: Instant) -> list[JobEffect]:
+        rescale = self._rescale
+        if rescale is None or not self._rescale_prepared:
+            # It was given up meanwhile.
+            return []
+        self._forget_rescale()
+        self._slots.take_spares_in()
+        surplus = self._slots.take_out(rescale.slots)
+        self._slot_count = rescale.slots
+        self._tasks = dict.fromkeys(rescale.tasks)
+        self.state = JobState.RESCALING
+        self._deadline = Instant(now + self._settings.cancel_timeout_ms)
+        effects: list[JobEffect] = [
+            AttemptRescaled(epoch=self.epoch, slots=rescale.slots),
+            *self._dismiss(surplus, now),
+        ]
+        survivors = [s for s in self._slots.in_order if s.clean_up_to < self.epoch]
+        return [*effects, *(TellCancel(slot=s.slot, epoch=self.epoch) for s in survivors)]
+
+    def _give_up_rescale(self, text: str, now: Instant) -> list[JobEffect]:
+        if self._rescale is None:
+            return []
+        self._forget_rescale()
+        return [RescaleGivenUp(text=text), *self._dismiss(self._slots.take_spares_out(), now)]
+
+    def _forget_rescale(self) -> None:
+        self._rescale = None
+        self._rescale_prepared = False
+        self._rescale_deadline = None
+
+    def _dismiss(self, unneeded: list[SlotState], now: Instant) -> list[JobEffect]:
+        """Let slots go that the job does not need, while it goes on."""
+        effects: list[JobEffect] = []
+        for known in unneeded:
+            if known.registered:
+                self._slots.departing[known.slot] = Instant(now + LEAVE_TIMEOUT_MS)
+                effects.append(TellLeave(slot=known.slot))
+            else:
+                effects.append(StopSlot(slot=known.slot))
+        return effects
+
+    def _lose_spare(self, known: SlotState, error: str, now: Instant) -> list[JobEffect]:
+        del self._slots.spares[known.slot.number]
+        return self._give_up_rescale(f"slot {known.slot.number}, which it needs besides, was lost: {error}", now)
 
     # --- ending -----------------------------------------------------------------------
 
@@ -302,20 +392,20 @@ class JobLifecycle:
         return self._end(JobState.CANCELLED, None, now)
 
     def _end(self, outcome: JobState, cause: FailureCause | None, now: Instant) -> list[JobEffect]:
+        given_up = self._give_up_rescale("the job ends", now)
         self.state = JobState.ENDING
         self._outcome, self._cause = outcome, cause
         self._restart_at = None
         self._deadline = Instant(now + LEAVE_TIMEOUT_MS)
-        effects: list[JobEffect] = [JobEnding(outcome=outcome, cause=cause)]
-        for index in sorted(self._slots):
-            known = self._slots[index]
+        effects: list[JobEffect] = [*given_up, JobEnding(outcome=outcome, cause=cause)]
+        for known in self._slots.in_order:
             # A slot that never called in cannot be told: it is stopped, and told again should it still call.
             effects.append(TellLeave(slot=known.slot) if known.registered else StopSlot(slot=known.slot))
             known.left = not known.registered
         return effects + self._end_if_empty()
 
     def _end_if_empty(self) -> list[JobEffect]:
-        if self._outcome is None or not all(s.left for s in self._slots.values()):
+        if self._outcome is None or not self._slots.is_empty:
             return []
         self.state = self._outcome
         self._deadline = None
@@ -324,7 +414,7 @@ class JobLifecycle:
     # --- time -----------------------------------------------------------------------
 
     def _handle_heard(self, event: SlotHeard, now: Instant) -> list[JobEffect]:
-        known = self._current(event.slot)
+        known = self._slots.current(event.slot)
         if known is not None:
             known.heard = now
         return []
@@ -334,11 +424,13 @@ class JobLifecycle:
             return []
         effects: list[JobEffect] = []
         if self.state is not JobState.ENDING:
-            for index in sorted(self._slots):
-                known = self._slots[index]
+            for known in self._slots.watched:
                 silent_ms = now - known.heard
                 if known.registered and silent_ms >= self._settings.heartbeat_timeout_ms:
                     effects += self._give_up(known, f"not heard of for {silent_ms} ms", now)
+            effects += self._stop_departing(now)
+        if self._rescale_deadline is not None and now >= self._rescale_deadline:
+            effects += self._spares_too_late(now)
         if self._deadline is not None and now >= self._deadline:
             effects += self._handle_deadline(now)
         if self._restart_at is not None and now >= self._restart_at:
@@ -349,13 +441,15 @@ class JobLifecycle:
 
     def _handle_deadline(self, now: Instant) -> list[JobEffect]:
         self._deadline = None
-        slots = [self._slots[i] for i in sorted(self._slots)]
+        slots = self._slots.in_order
         effects: list[JobEffect] = []
         if self.state is JobState.ENDING:
             for known in slots:
                 if not known.left:
                     known.left = True
                     effects.append(StopSlot(slot=known.slot))
+            effects += [StopSlot(slot=slot) for slot in self._slots.departing]
+            self._slots.departing.clear()
             return effects + self._end_if_empty()
         if self.state is JobState.DEPLOYING:
             for known in slots:
@@ -375,16 +469,27 @@ class JobLifecycle:
             return effects + self._end(JobState.FAILED, FailureCause(text=text), now)
         return effects
 
-    def _give_up(self, known: _Slot, error: str, now: Instant) -> list[JobEffect]:
-        if self.state is JobState.ENDING or known.left:
+    def _give_up(self, known: SlotState, error: str, now: Instant) -> list[JobEffect]:
+        if self.state is JobState.ENDING or known.left or self._slots.current(known.slot) is not known:
             return []
-        return [StopSlot(slot=known.slot), *self._lose(known, error, now, replace=True)]
+        stop = StopSlot(slot=known.slot)
+        if self._slots.is_spare(known):
+            return [stop, *self._lose_spare(known, error, now)]
+        return [stop, *self._lose(known, error, now, replace=True)]
+
+    def _stop_departing(self, now: Instant) -> list[JobEffect]:
+        late = [slot for slot, until in self._slots.departing.items() if now >= until]
+        for slot in late:
+            del self._slots.departing[slot]
+        return [StopSlot(slot=slot) for slot in late]
+
+    def _spares_too_late(self, now: Instant) -> list[JobEffect]:
+        spares = self._slots.spares
+        there = sum(known.registered for known in spares.values())
+        text = f"only {there} of {len(spares)} additional slots came up in {self._settings.start_timeout_ms} ms"
+        return self._give_up_rescale(text, now)
 
     # --- small things -----------------------------------------------------------------------
-
-    def _current(self, slot: SlotId) -> _Slot | None:
-        known = self._slots.get(slot.number)
-        return known if known is not None and known.slot == slot else None
 
     def _draw(self) -> float:
         return self._draws[self._failures % len(self._draws)]

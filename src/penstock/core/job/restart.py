@@ -6,10 +6,11 @@ a number in [0, 1): chance comes in from outside.
 
 from __future__ import annotations
 
+from collections import deque
 from typing import Protocol, assert_never
 
 from penstock.core.ids import Instant
-from penstock.settings import ExponentialDelay, FixedDelay, NoRestart, Restart
+from penstock.settings import ExponentialDelay, FailureRate, FixedDelay, NoRestart, Restart
 
 
 class RestartStrategy(Protocol):
@@ -73,6 +74,24 @@ class _Exponential:
         return max(0, round(pause_ms * (1 + settings.jitter * (2 * draw - 1))))
 
 
+class _Rate:
+    def __init__(self, settings: FailureRate) -> None:
+        self._settings = settings
+        self._recent: deque[Instant] = deque()
+
+    @property
+    def why_not(self) -> str:
+        settings = self._settings
+        return f"more than {settings.max_failures} failures came within {settings.interval_ms} ms"
+
+    def failed(self, now: Instant, draw: float) -> int | None:  # noqa: ARG002
+        recent, settings = self._recent, self._settings
+        recent.append(now)
+        while now - recent[0] > settings.interval_ms:
+            recent.popleft()
+        return None if len(recent) > settings.max_failures else settings.delay_ms
+
+
 def make_restart_strategy(settings: Restart) -> RestartStrategy:
     """The strategy that the settings name."""
     match settings:
@@ -82,5 +101,7 @@ def make_restart_strategy(settings: Restart) -> RestartStrategy:
             return _Fixed(settings)
         case ExponentialDelay():
             return _Exponential(settings)
+        case FailureRate():
+            return _Rate(settings)
         case _:
             assert_never(settings)

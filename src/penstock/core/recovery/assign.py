@@ -1,132 +1,132 @@
-"""Which subtask starts from which state: a checkpoint dealt out to today's parallelism.
+"""Which subtask starts from which state: a snapshot dealt out to the program that starts from it.
 
-* Keyed state: a subtask gets every piece whose key groups meet its own range; it filters the rows itself.
-* Split lists: with the same parallelism everyone keeps their own; else all parts of a name, in old order, are dealt out
-  evenly, the remainder going one each to the next subtasks in line, and the next name beginning where it stopped.
-* Union lists: everyone gets all parts. Broadcast: subtask i gets copy i modulo the number of copies.
+The questions are answered one by one: whose state is whose (`matching`), how many key groups (`key_group_count`), what
+had finished (`finished`), what each subtask of an operator gets (`operator_state`), and into which channels goes what
+was in flight (`in_flight`). This file puts the answers together.
 
-Deliberately not here: reading files, and in-flight channel state of a checkpoint with another parallelism.
+Deliberately not here: reading files.
 """
 
 from __future__ import annotations
 
 import msgspec
 
-from penstock.core.errors import UsageError
 from penstock.core.graph import CheckpointGraph, CheckpointVertex
-from penstock.core.ids import TaskId
-from penstock.core.messages import OperatorState, TaskRestore
-from penstock.core.recovery.metadata import CheckpointMetadata, OperatorSnapshot
+from penstock.core.ids import OperatorId, TaskId, VertexId
+from penstock.core.messages import TaskRestore
+from penstock.core.recovery.finished import check_finished, finished_vertices
+from penstock.core.recovery.in_flight import Flow, add_in_flight, flows_of
+from penstock.core.recovery.key_group_count import key_group_count
+from penstock.core.recovery.matching import Matched, match
+from penstock.core.recovery.metadata import (
+    NO_SURPRISES,
+    CheckpointMetadata,
+    MatchingRules,
+    OperatorSnapshot,
+    Unmatched,
+)
+from penstock.core.recovery.operator_state import deal
 
 
-def assign(metadata: CheckpointMetadata, graph: CheckpointGraph) -> dict[TaskId, TaskRestore]:
-    """What every subtask of the graph starts from. Raises `UsageError` if the checkpoint does not fit the graph."""
-    known = {operator for vertex in graph.vertices for operator in vertex.operators}
-    lost = [o for o, snapshot in metadata.operators.items() if o not in known and _has_state(snapshot)]
-    if lost:
-        raise UsageError(
-            f"checkpoint {metadata.checkpoint} has state of steps that the program does not have: {', '.join(lost)}",
-            hint="give the steps the names they had when the checkpoint was taken",
-        )
-    parallelism = {vertex.vertex: vertex.parallelism for vertex in graph.vertices}
+class Assignment(msgspec.Struct, frozen=True, kw_only=True):
+    """A snapshot dealt out."""
+
+    tasks: dict[TaskId, TaskRestore]
+    """What every subtask of the graph starts from."""
+    matched: Matched
+    flows: tuple[Flow, ...]
+    finished: tuple[VertexId, ...]
+    """Vertices that are deployed as finished."""
+
+
+NOTHING_RESTORED = Assignment(
+    tasks={}, matched=Matched(restored=(), fresh=(), left_over=(), dropped=()), flows=(), finished=()
+)
+"""Every task starts from the beginning."""
+
+
+def assign(metadata: CheckpointMetadata, graph: CheckpointGraph, rules: MatchingRules = NO_SURPRISES) -> Assignment:
+    """Deal a snapshot out. Raises `UsageError` if it does not fit the graph."""
+    matched = match(metadata, graph, rules)
+    kept = _restored_part(metadata, matched)
+    known = kept.operators
+    key_group_count(kept, graph, given=graph.max_parallelism)
+    check_finished(kept, graph)
+    finished = finished_vertices(kept, graph)
     restores: dict[TaskId, TaskRestore] = {}
     for vertex in graph.vertices:
-        # An operator that the checkpoint does not know is left out: it starts afresh.
-        dealt = {
-            o: _deal(metadata, metadata.operators[o], vertex, graph.max_parallelism)
-            for o in vertex.operators
-            if o in metadata.operators
-        }
-        for task in vertex.tasks:
-            restores[task] = TaskRestore(operators={o: states[task.subtask] for o, states in dealt.items()})
-    for saved in metadata.channels:
-        snapshot = next((o for o in metadata.operators.values() if o.vertex == saved.task.vertex), None)
-        if saved.task not in restores or (snapshot and snapshot.parallelism != parallelism.get(saved.task.vertex)):
-            raise UsageError(
-                f"checkpoint {metadata.checkpoint} has in-flight data and was taken with another parallelism",
-                hint="restore it with the parallelism it was taken with",
-            )
-        restores[saved.task] = msgspec.structs.replace(
-            restores[saved.task], input_channels=saved.inputs, output_channels=saved.outputs
+        if vertex.vertex in finished:
+            restores.update(dict.fromkeys(vertex.tasks, TaskRestore(finished=True)))
+        else:
+            restores.update(_deal_vertex(vertex, known, _fed_tasks(vertex, graph, restores)))
+    flows = flows_of(metadata, graph, _unwanted(metadata, graph, matched, rules))
+    add_in_flight(restores, flows, graph)
+    return Assignment(tasks=restores, matched=matched, flows=flows, finished=finished)
+
+
+def fitting_key_groups(
+    metadata: CheckpointMetadata, graph: CheckpointGraph, rules: MatchingRules, *, given: int | None
+) -> int:
+    """How many key groups the graph must have for `assign`; `given` is what the user asked for. Raises `UsageError`."""
+    return key_group_count(_restored_part(metadata, match(metadata, graph, rules)), graph, given=given)
+
+
+def _restored_part(metadata: CheckpointMetadata, matched: Matched) -> CheckpointMetadata:
+    operators = {operator: metadata.operators[operator] for operator in matched.restored}
+    return msgspec.structs.replace(metadata, operators=operators)
+
+
+def _unwanted(
+    metadata: CheckpointMetadata, graph: CheckpointGraph, matched: Matched, rules: MatchingRules
+) -> tuple[OperatorId, ...]:
+    """Operators whose in-flight input may go nowhere: the program does not have them, and the user knows."""
+    wanted = {operator for vertex in graph.vertices for operator in vertex.operators}
+    gone = (operator for operator in metadata.operators if operator not in wanted)
+    return tuple(o for o in gone if rules.unmatched is Unmatched.IGNORE or o in matched.dropped)
+
+
+def _fed_tasks(
+    vertex: CheckpointVertex, graph: CheckpointGraph, restores: dict[TaskId, TaskRestore]
+) -> dict[TaskId, None]:
+    """Tasks of a vertex that get more data, because one that feeds them has not seen all of its own."""
+    fed: dict[TaskId, None] = {}
+    for edge in graph.edges:
+        if edge.downstream != vertex.vertex:
+            continue
+        going_on = [
+            t for t in graph.vertex(edge.upstream).tasks if not (restores[t].finished or restores[t].data_ended)
+        ]
+        if edge.all_to_all:
+            fed.update(dict.fromkeys(vertex.tasks if going_on else ()))
+        else:
+            fed.update(dict.fromkeys(TaskId(vertex.vertex, task.subtask) for task in going_on))
+    return fed
+
+
+def _deal_vertex(
+    vertex: CheckpointVertex, known: dict[OperatorId, OperatorSnapshot], fed: dict[TaskId, None]
+) -> dict[TaskId, TaskRestore]:
+    # An operator that the snapshot does not know is left out: it starts afresh.
+    snapshots = [known[operator] for operator in vertex.operators if operator in known]
+    dealt = {snapshot.operator: deal(snapshot, vertex.parallelism) for snapshot in snapshots}
+    return {
+        task: TaskRestore(
+            operators={operator: states[task.subtask] for operator, states in dealt.items()},
+            data_ended=task not in fed
+            and len(snapshots) == len(vertex.operators)
+            and all(_has_ended(snapshot, task.subtask, vertex.parallelism) for snapshot in snapshots),
+            rescaled=any(snapshot.parallelism != vertex.parallelism for snapshot in snapshots),
         )
-    return restores
+        for task in vertex.tasks
+    }
 
 
-def _has_state(snapshot: OperatorSnapshot) -> bool:
-    return any(not state.is_empty for state in snapshot.subtasks.values())
-
-
-def _deal(
-    metadata: CheckpointMetadata, snapshot: OperatorSnapshot, vertex: CheckpointVertex, max_parallelism: int
-) -> list[tuple[OperatorState, ...]]:
-    """The states of one operator for each of its subtasks."""
-    if snapshot.max_parallelism != max_parallelism:
-        raise UsageError(
-            f"checkpoint {metadata.checkpoint} was taken with max_parallelism {snapshot.max_parallelism}, "
-            f"the job has {max_parallelism}",
-            hint=f"set max_parallelism={snapshot.max_parallelism}",
-        )
-    lists = _deal_lists(snapshot, vertex.parallelism)
-    states: list[tuple[OperatorState, ...]] = []
-    for subtask in range(vertex.parallelism):
-        keyed = _keyed(snapshot, subtask, vertex.parallelism)
-        own = lists[subtask]
-        states.append(tuple(keyed) if own.is_empty else (*keyed, own))
-    return states
-
-
-def _keyed(snapshot: OperatorSnapshot, subtask: int, parallelism: int) -> list[OperatorState]:
-    groups = snapshot.max_parallelism
-    first = (subtask * groups + parallelism - 1) // parallelism
-    last = ((subtask + 1) * groups - 1) // parallelism
-    found: list[OperatorState] = []
-    for number in sorted(snapshot.subtasks):
-        state = snapshot.subtasks[number]
-        low, high = state.key_groups or (0, groups - 1)
-        if state.keyed and low <= last and high >= first:
-            found.append(OperatorState(operator=state.operator, keyed=state.keyed, key_groups=state.key_groups))
-    return found
-
-
-def _deal_lists(snapshot: OperatorSnapshot, parallelism: int) -> list[OperatorState]:
-    """The operator state (not keyed) of every new subtask."""
-    old = [snapshot.subtasks[number] for number in sorted(snapshot.subtasks)]
+def _has_ended(snapshot: OperatorSnapshot, subtask: int, parallelism: int) -> bool:
+    """Whether a subtask of today has nothing left to do but to wait for its last checkpoint."""
+    ended = {*snapshot.ended_subtasks, *snapshot.finished_subtasks}
     if snapshot.parallelism == parallelism:
-        split = [dict(snapshot.subtasks[i].split_lists) if i in snapshot.subtasks else {} for i in range(parallelism)]
-    else:
-        split = _redistribute(old, parallelism)
-    union: dict[str, tuple[bytes, ...]] = {}
-    for state in old:
-        for name, parts in state.union_lists.items():
-            union[name] = union.get(name, ()) + parts
-    copies = [state.broadcast for state in old if state.broadcast]
-    return [
-        OperatorState(
-            operator=snapshot.operator,
-            split_lists=split[i],
-            union_lists=union,
-            broadcast=copies[i % len(copies)] if copies else {},
-        )
-        for i in range(parallelism)
-    ]
-
-
-def _redistribute(old: list[OperatorState], parallelism: int) -> list[dict[str, tuple[bytes, ...]]]:
-    dealt: list[dict[str, tuple[bytes, ...]]] = [{} for _ in range(parallelism)]
-    names = dict.fromkeys(name for state in old for name in state.split_lists)
-    start = 0
-    for name in names:
-        parts = [part for state in old for part in state.split_lists.get(name, ())]
-        each, rest = divmod(len(parts), parallelism)
-        taken = 0
-        # Who gets one more is decided in turn; the parts themselves stay in order over the subtasks.
-        bonus = {(start + i) % parallelism for i in range(rest)}
-        for subtask in range(parallelism):
-            count = each + (subtask in bonus)
-            dealt[subtask][name] = tuple(parts[taken : taken + count])
-            taken += count
-        start = (start + rest) % parallelism
-    return dealt
+        return subtask in ended
+    return len(ended) == snapshot.parallelism
 
 
 def encode_restore(restore: TaskRestore) -> bytes:

@@ -6,6 +6,8 @@
     <job>/taskowned/…               state that tasks themselves delete
     <job>/completed/<19 digits>     one pointer per retained checkpoint
     <job>/counter/<19 digits>       the lowest checkpoint id that was never given away
+    <job>/drivers/<19 digits>       the lowest term that no driver of the job has had
+    <job>/outcome/_outcome          how the job ended, if another driver could ask
     <job>/inputs/<operator>/…       data handed over by the driver before the job starts
 
 All paths are relative to the root of a store, with `/`. Numbers in file names have 19 digits, so that the order of the
@@ -100,9 +102,24 @@ def counter_folder(job: JobFolder) -> str:
     return f"{job}/counter"
 
 
-def counter_file(job: JobFolder, next_id: CheckpointId) -> str:
-    """Says by its name that every id below `next_id` may have been used."""
-    return f"{counter_folder(job)}/{next_id:0{_DIGITS}d}"
+def drivers_folder(job: JobFolder) -> str:
+    """The counter of drivers, and nothing else."""
+    return f"{job}/drivers"
+
+
+def counted_file(folder: str, number: int) -> str:
+    """Says by its name that every number below `number` may have been used. `folder` holds one counter."""
+    return f"{folder}/{number:0{_DIGITS}d}"
+
+
+def outcome_folder(job: JobFolder) -> str:
+    """How the job ended, and nothing else."""
+    return f"{job}/outcome"
+
+
+def outcome_file(job: JobFolder) -> str:
+    """How the job ended."""
+    return f"{outcome_folder(job)}/_outcome"
 
 
 def number_of(folder: str, path: str) -> CheckpointId | None:

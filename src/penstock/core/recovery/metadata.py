@@ -14,6 +14,7 @@ from typing import Any
 
 import msgspec
 
+from penstock.core.graph import OperatorLabel, Partitioning
 from penstock.core.ids import CheckpointId, Instant, JobId, OperatorId, TaskId, VertexId
 from penstock.core.messages import ChannelState, OperatorState, StateFile
 from penstock.settings import Retention
@@ -54,6 +55,28 @@ class Claim(Enum):
     """The user, who may delete them at any time: the first checkpoint must not refer to them."""
     LEGACY = "legacy"
     """The user, who may not delete them: checkpoints refer to them, and nobody deletes them."""
+
+
+class Unmatched(Enum):
+    """What becomes of state that no operator of the program wants."""
+
+    REFUSE = "refuse"
+    """The restore is refused, with what it might belong to."""
+    IGNORE = "ignore"
+    """It is left over: nobody reads it."""
+
+
+class MatchingRules(msgspec.Struct, frozen=True, kw_only=True):
+    """What the user wants of operators that only one side has."""
+
+    unmatched: Unmatched = Unmatched.REFUSE
+    drop: tuple[str, ...] = ()
+    """Operators of the snapshot, by id or by the name of the step, whose state is not used, also if the program has
+    them: those start afresh."""
+
+
+NO_SURPRISES = MatchingRules()
+"""All state must find its operator."""
 
 
 class DiscardRules(msgspec.Struct, frozen=True, kw_only=True):
@@ -101,6 +124,49 @@ class OperatorSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     """Subtasks that had ended for good while others still ran."""
     ended_subtasks: tuple[int, ...] = ()
     """Subtasks that took part, but had seen all their data and finished their operators before."""
+    label: OperatorLabel = OperatorLabel()
+
+    @property
+    def has_state(self) -> bool:
+        """Whether there is anything to restore."""
+        return any(not state.is_empty for state in self.subtasks.values())
+
+    @property
+    def has_keyed_state(self) -> bool:
+        """Whether some of it is by key group."""
+        return any(state.keyed for state in self.subtasks.values())
+
+    @property
+    def size(self) -> int:
+        """Bytes that a restore has to read."""
+        return sum(state.size for state in self.subtasks.values())
+
+    @property
+    def title(self) -> str:
+        """What to call it in a message."""
+        return described(self.operator, self.label)
+
+
+def described(operator: OperatorId, label: OperatorLabel) -> str:
+    """An operator, for people: its id, and its name where that says more."""
+    known = label.name if label.name != operator else ""
+    extra = ", ".join(part for part in (known, label.kind) if part)
+    return f"{operator} ({extra})" if extra else str(operator)
+
+
+class EdgeSnapshot(msgspec.Struct, frozen=True, kw_only=True):
+    """What the number of an edge meant when channels were named by it. An edge is found again by what it joined."""
+
+    number: int
+    upstream: OperatorId
+    """The operator that emitted its records: the last of its chain."""
+    downstream: OperatorId
+    """The operator that took them: the first of its chain."""
+    partitioning: Partitioning
+    upstream_parallelism: int
+    downstream_parallelism: int
+    keys: tuple[str, ...] = ()
+    input_number: int = 0
 
 
 class TaskChannels(msgspec.Struct, frozen=True, kw_only=True):
@@ -128,6 +194,14 @@ class CheckpointMetadata(msgspec.Struct, frozen=True, kw_only=True):
     """State of master hooks, by hook id; those without state are left out."""
     settings: dict[str, Any] = {}
     """The job's settings at that time, as plain values."""
+    edges: tuple[EdgeSnapshot, ...] = ()
+    """The edges whose channels may be among `channels`. None in metadata of before they were written down: the numbers
+    are then taken to mean what they mean today."""
+
+    @property
+    def title(self) -> str:
+        """What to call it in a message."""
+        return f"{self.kind.value.lower()} {self.checkpoint}"
 
     @property
     def files(self) -> tuple[StateFile, ...]:
@@ -152,7 +226,7 @@ class CheckpointMetadata(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def size(self) -> int:
         """Bytes of state that a restore has to read."""
-        operators = sum(s.size for o in self.operators.values() for s in o.subtasks.values())
+        operators = sum(o.size for o in self.operators.values())
         channels = sum(n for t in self.channels for c in (*t.inputs, *t.outputs) for _, n in c.ranges)
         return operators + channels + sum(map(len, (*self.coordinators.values(), *self.hooks.values())))
 
@@ -178,6 +252,13 @@ class CompletedCheckpoint(msgspec.Struct, frozen=True, kw_only=True):
     """How a snapshot that the job was started from is owned; None for what the job itself took."""
     private_files: tuple[str, ...] = ()
     shared_files: tuple[SharedFile, ...] = ()
+    rules: MatchingRules = MatchingRules()
+    """For a snapshot that the job was started from: what becomes of operators that only one side has."""
+
+    @property
+    def title(self) -> str:
+        """What to call it in a message."""
+        return f"{self.kind.value.lower()} {self.checkpoint}"
 
     @property
     def can_be_built_on(self) -> bool:
@@ -193,7 +274,14 @@ class CompletedCheckpoint(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def restored_from(
-    metadata: CheckpointMetadata, *, location: str, path: str, metadata_size: int, claim: Claim, retention: Retention
+    metadata: CheckpointMetadata,
+    *,
+    location: str,
+    path: str,
+    metadata_size: int,
+    claim: Claim,
+    retention: Retention,
+    rules: MatchingRules = NO_SURPRISES,
 ) -> CompletedCheckpoint:
     """The record of a snapshot that a job is started from: the first of its completed checkpoints."""
     owned = claim is Claim.CLAIM
@@ -215,4 +303,5 @@ def restored_from(
             for f in metadata.files
             if f.shared_key is not None
         ),
+        rules=rules,
     )

@@ -68,8 +68,9 @@ MOST_REMEMBERED_ABORTS = 256
 class _Running:
     """A snapshot whose asynchronous part is under way."""
 
-    def __init__(self, metrics: AlignmentMetrics) -> None:
+    def __init__(self, metrics: AlignmentMetrics, target: str | None) -> None:
         self.metrics = metrics
+        self.target = target
         self.sync_ms = 0.0
         self.discarded = False
 
@@ -77,10 +78,11 @@ class _Running:
 class TaskCheckpoints:
     """The checkpoint machine of one subtask."""
 
-    def __init__(self, *, restored: CheckpointId | None, max_concurrent: int) -> None:
+    def __init__(self, *, restored: CheckpointId | None, max_concurrent: int, after_tasks_finish: bool = True) -> None:
         self._last = CheckpointId(restored or 0)
         """The newest checkpoint that was begun or given up here."""
         self._last_completed = CheckpointId(restored or 0)
+        self._after_tasks_finish = after_tasks_finish
         self._remember = max(1, min(max_concurrent, MOST_REMEMBERED_ABORTS))
         self._aborted: dict[CheckpointId, None] = {}
         """Aborted before their barrier came; oldest first."""
@@ -90,7 +92,8 @@ class TaskCheckpoints:
         self._stopped = False
         self._data_finished = False
         self._final: CheckpointId | None = None
-        """The first checkpoint taken after the end of data."""
+        """The first checkpoint taken after the end of data; if no task may end before the others, the newest one that
+        was taken after the end of all data."""
         self._savepoint: CheckpointId | None = None
         """The synchronous savepoint that ends the task."""
         self._ended = False
@@ -187,9 +190,9 @@ class TaskCheckpoints:
             effects.append(ArmOutputTimeout(barrier=outgoing))
         if outgoing.options.timeoutable or outgoing.options.unaligned:
             effects.append(SaveOutput(checkpoint=checkpoint))
-        if self._data_finished and self._final is None:
+        if self._data_finished and (self._final is None if self._after_tasks_finish else barrier.options.final):
             self._final = checkpoint
-        self._running[checkpoint] = _Running(metrics)
+        self._running[checkpoint] = _Running(metrics, barrier.options.target)
         effects.append(TakeSnapshot(barrier=barrier, after_data=self._data_finished))
         return effects
 
@@ -233,7 +236,8 @@ class TaskCheckpoints:
     def _handle_written(self, event: SnapshotWritten) -> list[TaskEffect]:
         running = self._running.pop(event.checkpoint, None)
         if running is None or running.discarded or self._stopped:
-            return [DiscardSnapshot(checkpoint=event.checkpoint, state=event.state)]
+            target = None if running is None else running.target
+            return [DiscardSnapshot(checkpoint=event.checkpoint, state=event.state, target=target)]
         return [
             AcknowledgeSnapshot(
                 checkpoint=event.checkpoint,
@@ -271,6 +275,9 @@ class TaskCheckpoints:
     def _may_end(self, completed: CheckpointId) -> bool:
         if self._savepoint is not None:
             return completed == self._savepoint
+        if not self._after_tasks_finish:
+            # Another one that is complete was not taken by all tasks after their data: some would stay behind.
+            return completed == self._final
         return self._final is not None and completed >= self._final
 
     def _handle_abort(self, event: AbortNotified) -> list[TaskEffect]:

@@ -174,6 +174,8 @@ class DiscardSnapshot(Effect, frozen=True, kw_only=True):
 
     checkpoint: CheckpointId
     state: SubtaskState | None
+    target: str | None = None
+    """The folder of a savepoint, in which its paths begin; None for checkpoints."""
 
 
 class TellCompleted(Effect, frozen=True, kw_only=True):

@@ -64,6 +64,8 @@ class OperatorContext:
     reader: StateReader
     fail: Callable[[BaseException], None]
     """Fail the task because of something that happened in the background."""
+    rescaled: bool = False
+    """Whether `restored` was taken with another parallelism, and dealt out anew."""
     wake_at: Callable[[Instant], None] = lambda _: None
     """Have `tick` called at that time, if not before."""
     state: StateSettings = field(default_factory=StateSettings)

@@ -13,13 +13,14 @@ from penstock.api.steps import (
     ReadStep,
     SelectStep,
     Step,
+    UnionStep,
     WatermarkStep,
     WhereStep,
     WindowStep,
     WriteStep,
 )
 from penstock.runtime.operators.base import Operator
-from penstock.runtime.operators.columns import SelectOperator, WhereOperator
+from penstock.runtime.operators.columns import SelectOperator, UnionOperator, WhereOperator
 from penstock.runtime.operators.functions import MapBatchesOperator, MapOperator
 from penstock.runtime.operators.keyed import KeyedOperator
 from penstock.runtime.operators.process import ProcessOperator
@@ -48,6 +49,8 @@ def build_operator(step: Step) -> Operator:
             return ProcessOperator(step)
         case KeyedProcessStep():
             return KeyedOperator(step)
+        case UnionStep():
+            return UnionOperator(step)
         case CombineStep():
             return CombineOperator(step)
         case WindowStep():

@@ -1,4 +1,4 @@
-"""Filters and computed columns, by Polars expressions over whole batches.
+"""Filters and computed columns, by Polars expressions over whole batches; and streams that become one.
 
 Only the columns an expression reads go into Polars; what it does not compute stays the array it was, so nothing is
 copied or changes its type on the way. Polars runs in its own pool, whose size the process sets before it is imported.
@@ -12,7 +12,7 @@ from typing import Any
 import polars as pl
 import pyarrow as pa
 
-from penstock.api.steps import SelectStep, WhereStep
+from penstock.api.steps import SelectStep, UnionStep, WhereStep
 from penstock.core.errors import UserCodeError
 from penstock.runtime.operators.base import Operator
 
@@ -69,6 +69,19 @@ class SelectOperator(Operator):
         except Exception as error:
             raise _user_error(self, error) from error
         self.output.emit(pa.RecordBatch.from_arrays(columns, schema=schema))
+
+
+class UnionOperator(Operator):
+    """What comes in on any input, under one schema: batches that are merged behind it must agree on all of it."""
+
+    def __init__(self, step: UnionStep) -> None:
+        self._schema = step.schema
+
+    def process(self, batch: pa.RecordBatch) -> None:
+        """Hand the records on."""
+        if not batch.schema.equals(self._schema, check_metadata=True):
+            batch = pa.RecordBatch.from_arrays(batch.columns, schema=self._schema)
+        self.output.emit(batch)
 
 
 def _reads(expressions: Sequence[pl.Expr]) -> list[str] | None:

@@ -6,6 +6,8 @@ complete and the commit has been done. So an aborted checkpoint loses nothing, a
 next one, and a restore finds in the checkpoint exactly what that checkpoint promised to commit.
 
     open --barrier--> closed --snapshot work--> prepared --completed--> committing --done--> forgotten
+
+One commit is under way at a time: records become visible in the order in which they came, also when a commit fails.
 """
 
 from __future__ import annotations
@@ -34,7 +36,6 @@ class _Transaction:
 
     def __init__(self, checkpoint: CheckpointId, work: Callable[[], list[bytes]]) -> None:
         self.checkpoint = checkpoint
-        self.committing = False
         self._work = work
         self._prepared: list[bytes] | None = None
         # Snapshots of two checkpoints may be written at the same time, and both name this transaction.
@@ -62,7 +63,9 @@ class SinkOperator(Operator):
         self._sink = step.sink
         self._writer: SinkWriter | None = None
         self._transactions: list[_Transaction] = []
-        self._commits_under_way = 0
+        self._completed = CheckpointId(0)
+        """The newest checkpoint that is complete."""
+        self._committing: list[_Transaction] = []
 
     def load(self, context: OperatorContext) -> None:
         """Commit what the restored checkpoint promised, then remove what nobody will commit."""
@@ -70,7 +73,10 @@ class SinkOperator(Operator):
         committables = [_decode(part)[1] for part in parts]
         if committables:
             self._sink.commit(committables)
-        self._sink.clean(_writer_context(context), committables)
+        # At another parallelism a transaction that this subtask of then prepared may be another one's to commit, and
+        # that one may not have come to it yet.
+        if not context.rescaled:
+            self._sink.clean(_writer_context(context), committables)
 
     def open(self, context: OperatorContext, output: Output) -> None:
         """Open a writer with its first transaction."""
@@ -99,22 +105,23 @@ class SinkOperator(Operator):
 
     def completed(self, checkpoint: CheckpointId) -> None:
         """Commit everything that belongs to `checkpoint` or an earlier one."""
-        due = [t for t in self._transactions if t.checkpoint <= checkpoint and not t.committing]
+        self._completed = max(self._completed, checkpoint)
+        if not self._committing:
+            self._commit_next()
+
+    def _commit_next(self) -> None:
+        due = [t for t in self._transactions if t.checkpoint <= self._completed]
         committables = [committable for transaction in due for committable in transaction.prepared]
         if not committables:
             self._forget(due)
             return
-        for transaction in due:
-            transaction.committing = True
-        self._commits_under_way += 1
-        self.context.background.submit(
-            lambda: self._sink.commit(committables), lambda outcome: self._committed(due, outcome)
-        )
+        self._committing = due
+        self.context.background.submit(lambda: self._sink.commit(committables), self._committed)
 
     @property
     def pending(self) -> bool:
         """Whether a commit is under way."""
-        return self._commits_under_way > 0
+        return bool(self._committing)
 
     def close(self) -> None:
         """Abandon the open transaction."""
@@ -122,13 +129,14 @@ class SinkOperator(Operator):
             self._writer.close()
             self._writer = None
 
-    def _committed(self, done: list[_Transaction], outcome: Outcome) -> None:
-        self._commits_under_way -= 1
+    def _committed(self, outcome: Outcome) -> None:
+        done, self._committing = self._committing, []
         if outcome.error is not None:
             # They stay carried: the restore that follows commits them again.
             self.context.fail(outcome.error)
             return
         self._forget(done)
+        self._commit_next()
 
     def _forget(self, done: list[_Transaction]) -> None:
         self._transactions = [t for t in self._transactions if t not in done]

@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from penstock.api.steps import CombineStep, WindowStep
 from penstock.api.window_schema import WINDOW_START
-from penstock.core.elements import CheckpointOptions
+from penstock.core.elements import MAX_WATERMARK, CheckpointOptions
 from penstock.core.errors import UsageError
 from penstock.core.ids import CheckpointId, OperatorId
 from penstock.core.messages import OperatorState
@@ -122,7 +122,11 @@ class WindowOperator(Operator):
         """Fire the windows that are due, then hand the watermark on."""
         step = self._step
         due = self._table.take_due(time_us + 1 - step.window.size_us)
-        if self._fired_by_group is not None:
+        if time_us == MAX_WATERMARK:
+            # After a stop with drain the data goes on, should the job be started from its savepoint: nothing is late
+            # because of that stop.
+            pass
+        elif self._fired_by_group is not None:
             self._set_fired(np.maximum(self._fired_by_group, time_us))
         elif self._fired_us is None or time_us > self._fired_us:
             self._fired_us = time_us

@@ -1,0 +1,141 @@
+"""`penstock list`, `checkpoint`, `savepoint`, `stop`, `rescale` and `cancel`: look at this user's running jobs, and ask
+things of them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.console import Console
+from rich.table import Table
+
+from penstock.cli.failures import reported_failures
+from penstock.core.errors import PeerError
+from penstock.net.control import call, find_job, running_jobs
+
+_AS_JSON = click.option("--json", "as_json", is_flag=True, help="End with one line of JSON.")
+_JOB = click.argument("job")
+
+
+@click.command("list")
+@_AS_JSON
+def list_jobs(*, as_json: bool) -> None:
+    """Show the running jobs of this user on this host."""
+    with reported_failures():
+        found = [view for job in running_jobs() if (view := _view(job)) is not None]
+        if as_json:
+            click.echo(json.dumps(found))
+        elif not found:
+            click.echo("no job of this user runs on this host")
+        else:
+            Console().print(_table(found))
+
+
+def _view(job: str) -> dict[str, Any] | None:
+    try:
+        return call(job, "view")
+    except PeerError:
+        # It has ended meanwhile.
+        return None
+
+
+def _table(jobs: list[dict[str, Any]]) -> Table:
+    table = Table(box=None, pad_edge=False)
+    table.add_column("job", no_wrap=True, overflow="fold", min_width=max(len(job["id"]) for job in jobs))
+    table.add_column("state")
+    for title in ("slots", "restarts", "rows read", "checkpoints", "last"):
+        table.add_column(title, justify="right")
+    for job in jobs:
+        last = job["last_checkpoint"]
+        failed = f", {job['checkpoints_failed']} failed" if job["checkpoints_failed"] else ""
+        table.add_row(
+            job["id"],
+            job["state"],
+            str(job["slots"]),
+            str(job["restarts"]),
+            f"{job['rows_read']:,}",
+            f"{job['checkpoints_completed']}{failed}",
+            "none" if last is None else f"{last} in {job['last_checkpoint_ms']} ms",
+        )
+    return table
+
+
+@click.command("checkpoint")
+@_JOB
+@_AS_JSON
+def checkpoint(*, job: str, as_json: bool) -> None:
+    """Have a running JOB (its id, its name, or the beginning of one) take a checkpoint now."""
+    _ask(job, "checkpoint", as_json=as_json, said=lambda result: f"checkpoint {result['checkpoint']} is complete")
+
+
+@click.command("savepoint")
+@_JOB
+@click.argument("directory", required=False)
+@_AS_JSON
+def savepoint(*, job: str, directory: str | None, as_json: bool) -> None:
+    """Have a running JOB take a savepoint below DIRECTORY, and go on."""
+    _ask(
+        job,
+        "savepoint",
+        as_json=as_json,
+        said=lambda result: f"savepoint: {result['savepoint']}",
+        directory=_absolute(directory),
+    )
+
+
+@click.command("stop")
+@_JOB
+@click.option("--savepoint", "directory", metavar="DIRECTORY", help="Where the savepoint goes.")
+@click.option("--drain", is_flag=True, help="Close all windows and finish first, as if all data had been seen.")
+@_AS_JSON
+def stop(*, job: str, directory: str | None, drain: bool, as_json: bool) -> None:
+    """End a running JOB with a savepoint, from which it can be started again."""
+    _ask(
+        job,
+        "stop",
+        as_json=as_json,
+        said=lambda result: f"stopped; savepoint: {result['savepoint']}",
+        directory=_absolute(directory),
+        drain=drain,
+    )
+
+
+@click.command("rescale")
+@_JOB
+@click.argument("parallelism", type=click.IntRange(min=1))
+@_AS_JSON
+def rescale(*, job: str, parallelism: int, as_json: bool) -> None:
+    """Have a running JOB go on with another PARALLELISM, from a checkpoint that it takes for that."""
+    _ask(
+        job,
+        "rescale",
+        as_json=as_json,
+        said=lambda result: f"the job runs with {result['slots']} slots",
+        parallelism=parallelism,
+    )
+
+
+@click.command("cancel")
+@_JOB
+@_AS_JSON
+def cancel(*, job: str, as_json: bool) -> None:
+    """End a running JOB at once, without a savepoint."""
+    _ask(job, "cancel", as_json=as_json, said=lambda _result: "the job is being cancelled")
+
+
+def _ask(job: str, command: str, *, as_json: bool, said: Callable[[dict[str, Any]], str], **arguments: Any) -> None:
+    with reported_failures():
+        found = find_job(job)
+        result = call(found, command, **arguments)
+        click.echo(json.dumps({"job": found, **result}) if as_json else said(result))
+
+
+def _absolute(directory: str | None) -> str | None:
+    """The job has another working folder. A URI stays as it is."""
+    return directory if directory is None or "://" in directory else str(Path(directory).absolute())
+
+
+COMMANDS = (list_jobs, checkpoint, savepoint, stop, rescale, cancel)

@@ -1,0 +1,42 @@
+"""What the checkpoint coordinator, and a restore, must know about a plan."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from penstock.core.graph import CheckpointEdge, CheckpointGraph, CheckpointVertex, OperatorLabel
+from penstock.plan.graph import Plan
+
+
+def checkpoint_graph(plan: Plan) -> CheckpointGraph:
+    """The plan without what its steps do."""
+    return CheckpointGraph(
+        vertices=tuple(
+            CheckpointVertex(
+                vertex=v.vertex,
+                parallelism=v.parallelism,
+                operators=tuple(o.operator for o in v.operators),
+                is_source=v.is_source,
+                labels={o.operator: OperatorLabel(name=o.name, kind=_kind_of(o.step)) for o in v.operators},
+            )
+            for v in plan.vertices
+        ),
+        edges=tuple(
+            CheckpointEdge(
+                upstream=e.upstream,
+                downstream=e.downstream,
+                all_to_all=e.partitioning.all_to_all,
+                number=e.number,
+                partitioning=e.partitioning,
+                keys=e.keys,
+                input_number=e.input_number,
+            )
+            for e in plan.edges
+        ),
+        max_parallelism=plan.max_parallelism,
+    )
+
+
+def _kind_of(step: Any) -> str:
+    """What a step does, in a word."""
+    return type(step).__name__.removesuffix("Step").lower()

@@ -1,0 +1,77 @@
+"""What users ask of a running job, and how they are answered."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from penstock.core.coordinator.effects import RequestFailure
+from penstock.core.coordinator.events import RequestKind
+from penstock.core.ids import TaskId
+from penstock.core.job.events import JobEvent, RescaleConfirmed, RescaleFailing, RescaleRequested
+from penstock.core.recovery.metadata import CompletedCheckpoint
+
+
+@dataclass(frozen=True, kw_only=True)
+class SnapshotRequest:
+    """A checkpoint or savepoint, or a stop with savepoint."""
+
+    kind: RequestKind
+    target: str | None = None
+    """Where a savepoint goes; None for checkpoints."""
+    drain: bool = False
+    """With a stop: event time goes to its end first."""
+
+
+Answer = Callable[[CompletedCheckpoint | RequestFailure], None]
+RescaleAnswer = Callable[[str | None], None]
+"""Told why the parallelism was not changed; None if it was, and the job runs with it."""
+
+
+class RescaleRequests:
+    """Takes a request to rescale through its steps: slots, then a checkpoint, then the change."""
+
+    def __init__(self, *, feed: Callable[[JobEvent], None], request: Callable[[SnapshotRequest, Answer], None]) -> None:
+        self._feed = feed
+        self._request = request
+        self._answer: RescaleAnswer | None = None
+        self._is_changing = False
+
+    def ask(self, slots: int, tasks: tuple[TaskId, ...], answer: RescaleAnswer) -> None:
+        """The user wants another parallelism; `answer` is called once."""
+        if self._answer is not None:
+            answer("the job is already being rescaled")
+            return
+        self._answer = answer
+        self._feed(RescaleRequested(slots=slots, tasks=tasks))
+
+    def prepared(self) -> None:
+        """All slots are there: what the new tasks start from is saved as late as possible."""
+
+        def saved(result: CompletedCheckpoint | RequestFailure) -> None:
+            if isinstance(result, RequestFailure):
+                text = result.text or (result.reason.text if result.reason is not None else "no reason given")
+                self._feed(RescaleFailing(text=f"the checkpoint before it failed: {text}"))
+            else:
+                self._feed(RescaleConfirmed())
+
+        self._request(SnapshotRequest(kind=RequestKind.CHECKPOINT), saved)
+
+    def changing(self) -> None:
+        """The tasks go over; whatever fails from here on, the parallelism is the new one."""
+        self._is_changing = True
+
+    def running(self) -> None:
+        """An attempt runs."""
+        if self._is_changing:
+            self._tell(None)
+
+    def given_up(self, text: str) -> None:
+        """The parallelism stays as it is, or the job is over."""
+        self._tell(text)
+
+    def _tell(self, text: str | None) -> None:
+        answer, self._answer = self._answer, None
+        self._is_changing = False
+        if answer is not None:
+            answer(text)

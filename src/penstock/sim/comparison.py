@@ -1,0 +1,129 @@
+"""Whether the rows that a job has shown are those it should have shown, by what its checkpoints promise."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Hashable, Iterable
+from dataclasses import dataclass
+
+from penstock.sim.expected import order_of
+from penstock.sim.external import Transaction
+from penstock.sim.jobs import Row, Workload, rows_of
+from penstock.sim.rules import Rule
+from penstock.sim.world import World
+
+Place = tuple[int, int, int]
+"""Key, begin and end of a window."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Standard:
+    """What rows are held to."""
+
+    complete: bool
+    """None may be missing."""
+    repeats: bool = False
+    """Records may count more than once."""
+    rule: Rule = Rule.EXACTLY_ONCE
+    """What is broken if they are not as they should be."""
+
+
+def shown_by(committed: Iterable[Transaction]) -> dict[str, Counter[Row]]:
+    """The visible rows of each sink."""
+    shown: dict[str, Counter[Row]] = {}
+    for transaction in committed:
+        rows = shown.setdefault(transaction.target, Counter())
+        for batch in transaction.batches:
+            rows.update(rows_of(batch))
+    return shown
+
+
+def check_output(
+    world: World,
+    shown: dict[str, Counter[Row]],
+    expected: dict[str, Counter[Row]],
+    standard: Standard,
+    *,
+    windows: bool,
+) -> None:
+    """Compare the visible rows of every sink with what they must be."""
+    compare = _check_windows if windows and standard.repeats else _check_rows
+    for target in dict.fromkeys((*expected, *shown)):
+        compare(world, target, shown.get(target, Counter()), expected.get(target, Counter()), standard)
+
+
+def _check_rows(world: World, target: str, actual: Counter[Row], expected: Counter[Row], standard: Standard) -> None:
+    surplus, missing = actual - expected, expected - actual
+    wrong = Counter({row: count for row, count in surplus.items() if row not in expected})
+    if standard.repeats:
+        surplus = wrong
+    if surplus:
+        world.violate(
+            standard.rule,
+            f"{target} shows {surplus.total()} rows too many ({len(surplus) - len(wrong)} kinds are repeated, "
+            f"{len(wrong)} are wrong), such as {_first(surplus)}",
+        )
+    if missing and standard.complete:
+        world.violate(standard.rule, f"{missing.total()} rows are missing in {target}, such as {_first(missing)}")
+
+
+def _check_windows(world: World, target: str, actual: Counter[Row], expected: Counter[Row], standard: Standard) -> None:
+    """By window: how many records were counted in all its rows, and which was the greatest."""
+    wanted = _by_window(expected)
+    found = _by_window(actual)
+    wrong = [
+        f"{place}: {found[place]} instead of {wanted.get(place, (0, 0))}"
+        for place in found
+        if place not in wanted or found[place][1] > wanted[place][1]
+    ]
+    if wrong:
+        world.violate(standard.rule, f"{len(wrong)} windows in {target} are wrong, such as {sorted(wrong)[0]}")
+    # What is read again may make a smaller row of a window that was shown before, but one row must have it all.
+    fullest: dict[Place, int] = {}
+    for key, start, end, count, _ in actual:
+        fullest[key, start, end] = max(count, fullest.get((key, start, end), 0))
+    early = [place for place, count in fullest.items() if place in wanted and count < wanted[place][0]]
+    if early:
+        world.violate(standard.rule, f"{len(early)} windows in {target} closed early, such as {sorted(early)[0]}")
+    missing = [
+        place
+        for place, (count, top) in wanted.items()
+        if found.get(place, (0, 0))[0] < count or found.get(place, (0, 0))[1] != top
+    ]
+    if missing and standard.complete:
+        world.violate(standard.rule, f"{len(missing)} windows in {target} lack records, such as {sorted(missing)[0]}")
+
+
+def _by_window(rows: Counter[Row]) -> dict[Place, tuple[int, int]]:
+    found: dict[Place, tuple[int, int]] = {}
+    for (key, start, end, count, top), times in rows.items():
+        before, greatest = found.get((key, start, end), (0, top))
+        found[key, start, end] = (before + count * times, max(greatest, top))
+    return found
+
+
+def check_order(world: World, committed: Iterable[Transaction], workload: Workload) -> None:
+    """The rows of a key must be visible in the order of the input, wherever the shape of the job keeps it."""
+    group_of = order_of(workload)
+    if group_of is None or workload.shares_keys:
+        return
+    last: dict[tuple[str, Hashable], int] = {}
+    seen: dict[tuple[str, Hashable, int], None] = {}
+    for transaction in committed:
+        target = transaction.target
+        for row in (row for batch in transaction.batches for row in rows_of(batch)):
+            group, seq = group_of(row, transaction.subtask), row[1]
+            if group is None or (target, group, seq) in seen:
+                # A repeated record is for another checker.
+                continue
+            seen[target, group, seq] = None
+            if seq < last.get((target, group), -1):
+                before = last[target, group]
+                text = f"record {seq} of {group} came after record {before} ({transaction.name})"
+                world.violate(Rule.KEY_ORDER, text)
+                return
+            last[target, group] = seq
+
+
+def _first(rows: Counter[Row]) -> str:
+    return ", ".join(str(row) for row in sorted(rows)[:3])

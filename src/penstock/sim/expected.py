@@ -1,0 +1,96 @@
+"""What must come out of a job, computed without it: the rows of every sink, and which of them have an order."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterable, Sequence
+
+import pyarrow as pa
+
+from penstock.core.recovery.metadata import CheckpointMetadata
+from penstock.runtime.operators.source import SPLITS
+from penstock.sim.jobs import Row, Shape, Workload, decode_positions, rows_of, source_of
+from penstock.sim.shapes import BUCKETS, SECOND_SINK, SINK
+
+Order = Callable[[Row, int], Hashable]
+"""From a row, and the subtask of the sink that showed it, to the group in which rows must be seen in the order of the
+input; None for a row that has no order."""
+
+
+def expected_rows(workload: Workload, inputs: Sequence[pa.RecordBatch], *, parallelism: int) -> dict[str, Counter[Row]]:
+    """The output of the job by sink."""
+    shape = workload.shape
+    records = [row for table in inputs for row in rows_of(table)]
+    if shape.has_windows:
+        return {SINK: _expected_windows(records, workload.window_us)}
+    match shape:
+        case Shape.REBALANCED:
+            rows = Counter(_negated(record) for record in records)
+        case Shape.TWICE:
+            rows = Counter((key, seq, value % BUCKETS, ts) for key, seq, value, ts in records)
+        case Shape.DIAMOND:
+            rows = Counter(_doubled(record) for record in records)
+            rows.update(_negated(record) for record in records if record[2] % 3 != 0)
+        case Shape.KEYED | Shape.UNION | Shape.TWO_SINKS:
+            rows = Counter(_doubled(record) for record in records)
+        case _:
+            rows = Counter()
+            for record in records:
+                rows[record] += parallelism if _goes_to_all(workload, record) else 1
+    return {SINK: rows, SECOND_SINK: rows} if shape is Shape.TWO_SINKS else {SINK: rows}
+
+
+def _doubled(record: Row) -> Row:
+    key, seq, value, ts = record
+    return (key, seq, value * 2, ts)
+
+
+def _negated(record: Row) -> Row:
+    key, seq, value, ts = record
+    return (key, seq, -1 - value, ts)
+
+
+def _goes_to_all(workload: Workload, record: Row) -> bool:
+    if workload.shape is Shape.HASH_BROADCAST:
+        return source_of(workload, record[0]) == 1
+    return workload.shape is Shape.BROADCAST
+
+
+def _expected_windows(records: Iterable[Row], window_us: int) -> Counter[Row]:
+    found: dict[tuple[int, int], tuple[int, int]] = {}
+    for key, _, value, ts in records:
+        if value % 3 != 0:
+            place = (key, ts // window_us * window_us)
+            count, top = found.get(place, (0, value))
+            found[place] = (count + 1, max(top, value))
+    return Counter((key, start, start + window_us, n, top) for (key, start), (n, top) in found.items())
+
+
+def order_of(workload: Workload) -> Order | None:
+    """How the rows of a job are ordered; None if they are not. In all shapes with an order the sequence number is the
+    second column."""
+    match workload.shape:
+        case Shape.KEYED | Shape.UNION | Shape.TWO_SINKS | Shape.HASH_HASH | Shape.HASH_FORWARD:
+            return lambda row, _: row[0]
+        case Shape.TWICE:
+            return lambda row, _: (row[0], row[2])
+        case Shape.DIAMOND:
+            return lambda row, _: (row[0], row[2] < 0)
+        case Shape.BROADCAST | Shape.HASH_BROADCAST:
+            return lambda row, subtask: (row[0], subtask)
+        case Shape.REBALANCE_HASH:
+            return lambda row, _: row[0] if source_of(workload, row[0]) == 1 else None
+        case _:
+            return None
+
+
+def read_before(metadata: CheckpointMetadata, inputs: Sequence[pa.RecordBatch]) -> tuple[pa.RecordBatch, ...]:
+    """What the sources had read when a snapshot was taken, by the positions in its state."""
+    rows = {
+        position.split: position.row
+        for operator in metadata.operators.values()
+        for state in operator.subtasks.values()
+        for position in decode_positions(state.split_lists.get(SPLITS, ()))
+    }
+    # A split that is in nobody's state has been read to its end.
+    return tuple(table.slice(0, rows.get(split, table.num_rows)) for split, table in enumerate(inputs))

@@ -1,0 +1,116 @@
+"""The driver processes of a world: one at a time, and when it dies another takes the job over, if the job is lasting.
+
+boot ──► takes the job over ──► master takes turns ──► the job has ended
+ ▲            └─ the storage says no: again, soon       └──► crashes
+ └───────────────────────── after a while ◄───────────────────┘
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from penstock.core.errors import StorageError
+from penstock.core.ids import JobId
+from penstock.core.recovery import layout
+from penstock.core.recovery.tenure import Tenure
+from penstock.runtime.master import MasterDriver
+from penstock.sim.disk import Disk
+from penstock.sim.world import Actor, Crash, World
+from penstock.storage.tenure import take_over
+
+MASTER = "master"
+
+AWAY_US = (1_000, 3_000_000)
+"""How long it takes until another driver takes a job over."""
+BOOT_AGAIN_US = 300_000
+CALL_AGAIN_US = 100_000
+
+
+class MasterHost:
+    """Holds the driver process that a world has at the moment."""
+
+    def __init__(
+        self,
+        world: World,
+        disk: Disk,
+        job: JobId,
+        *,
+        build: Callable[[Actor, Tenure | None], MasterDriver],
+        died: Callable[[str], None],
+        lasting: bool,
+    ) -> None:
+        self._world = world
+        self._disk = disk
+        self._folder = layout.job_folder(job)
+        self._build = build
+        self._died = died
+        self._lasting = lasting
+        self.actor: Actor | None = None
+        """None while no driver is there."""
+        self.driver: MasterDriver | None = None
+        """The newest one, dead or alive."""
+        self.first_incarnation = 1
+        """Slots of the newest driver are numbered from here on."""
+        self.crashes = 0
+
+    def start(self) -> None:
+        """The user starts the job; or another driver finds it without one."""
+        actor = Actor(self._world, MASTER)
+        try:
+            with self._world.as_actor(actor):
+                tenure = self._take_over(actor) if self._lasting else None
+        except StorageError:
+            self._world.after(BOOT_AGAIN_US, self.start)
+            return
+        actor.on_crash = self.crash
+        driver = self._build(actor, tenure)
+        actor.driver = driver
+        self.actor, self.driver = actor, driver
+        if tenure is not None and tenure.term > 0:
+            self.first_incarnation = tenure.first_epoch
+            self._world.note(MASTER, f"takes the job over, term {tenure.term}")
+        with self._world.as_actor(actor):
+            driver.start(actor.now())
+        actor.wake()
+
+    def _take_over(self, actor: Actor) -> Tenure:
+        tenure = take_over(self._disk.store(actor), self._folder)
+        actor.unsynced.clear()
+        return tenure
+
+    def crash(self) -> None:
+        """The driver's process dies at once. Its slots live on until they notice."""
+        actor = self.actor
+        if actor is None:
+            return
+        self.actor = None
+        actor.crash()
+        self._died(MASTER)
+        self.crashes += 1
+        self._world.note(MASTER, "crashed")
+        self._world.after(self._world.between(*AWAY_US), self.start)
+
+    def call(self, what: Callable[[MasterDriver], None]) -> None:
+        """The user asks something of the job; when no driver is there, the next one."""
+        actor, driver = self.actor, self.driver
+        if actor is None or driver is None:
+            self._world.after(CALL_AGAIN_US, lambda: self.call(what))
+            return
+        try:
+            with self._world.as_actor(actor):
+                what(driver)
+        except Crash:
+            actor.on_crash()
+            return
+        actor.wake()
+
+    def leave(self) -> None:
+        """The driver's process goes away with the job."""
+        if self.actor is not None:
+            self.actor.die()
+            self.actor = None
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether the job has ended, and somebody knows it."""
+        return self.actor is not None and self.driver is not None and self.driver.outcome is not None

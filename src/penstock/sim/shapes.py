@@ -1,0 +1,246 @@
+"""How the jobs of a world are put together, from source to sink.
+
+    WINDOW          source → watermark → where → combine ═key═► window → sink
+    KEYED           source → double ═key═► same → sink
+    REBALANCED      source ═in turn═► negate, row by row → sink
+    BROADCAST       source ═to all═► same → sink
+    TWICE           source ═key═► bucket ═value═► same → sink
+    DIAMOND         source ─┬─► double ──────────┬─► union ═key═► same → sink
+                            └─► where → negate ──┘
+    TWO_SINKS       source → double ─┬─► sink
+                                     └═key═► same → second
+    UNION           source, source-2, source-3 ─► union → double ═key═► same → sink
+    UNION_WINDOW    source → watermark, source-2 → watermark-2, … ─► union → where → combine ═key═► window → sink
+    HASH_HASH …     source ═one way═►┬─ union → same → sink
+                    source-2 ═other═►┘
+
+Where a workload has a slow step, it stands behind `same`, `negate` or the window: back-pressure builds up on the way to
+it. Steps have the same names in all shapes, so that tests can speak of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, assert_never
+
+import polars as pl
+import pyarrow as pa
+
+from penstock.api.connector import Sink
+from penstock.api.steps import (
+    Aggregate,
+    CombineStep,
+    MapBatchesStep,
+    MapStep,
+    ReadStep,
+    Step,
+    TumblingWindow,
+    UnionStep,
+    WatermarkStep,
+    WhereStep,
+    WindowStep,
+    WriteStep,
+)
+from penstock.api.window_schema import partial_schema, result_schema
+from penstock.core.ids import OperatorId
+from penstock.plan.graph import Input, Node, Partitioning, Plan, build_plan
+from penstock.sim.external import system_of
+from penstock.sim.jobs import SCHEMA, TICK_US, Shape, SimSource, Workload
+
+SINK = "sink"
+SECOND_SINK = "second"
+
+AGGREGATES = (Aggregate(name="n", kind="count", column=None), Aggregate(name="top", kind="max", column="value"))
+
+FORWARD, HASH = Partitioning.FORWARD, Partitioning.HASH
+REBALANCE, BROADCAST = Partitioning.REBALANCE, Partitioning.BROADCAST
+
+DISTRIBUTIONS = {
+    Shape.HASH_HASH: (HASH, HASH),
+    Shape.HASH_FORWARD: (HASH, FORWARD),
+    Shape.HASH_BROADCAST: (HASH, BROADCAST),
+    Shape.REBALANCE_HASH: (REBALANCE, HASH),
+}
+"""How the two sources of a pair reach the step that reads both."""
+
+BUCKETS = 4
+"""So many values are left behind the first exchange of `TWICE`."""
+
+# --- the steps between -----------------------------------------------------------------------
+
+
+def keep_condition() -> pl.Expr:
+    """What windows and one branch of a diamond filter by."""
+    return pl.col("value") % 3 != 0
+
+
+def double(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Twice the value."""
+    return _with_values(batch, pl.Series(batch.column("value")) * 2)
+
+
+def bucket(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """One of few values."""
+    return _with_values(batch, pl.Series(batch.column("value")) % BUCKETS)
+
+
+def same(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """The batch itself."""
+    return batch
+
+
+def _with_values(batch: pa.RecordBatch, values: pl.Series) -> pa.RecordBatch:
+    return batch.set_column(2, "value", values.to_arrow())
+
+
+class Negate:
+    """Less than zero, row by row; a row may take its time."""
+
+    def __init__(self, world: int, row_us: int) -> None:
+        self._world = world
+        self._row_us = row_us
+
+    def __call__(self, row: dict[str, Any]) -> dict[str, Any]:
+        """The row with its value negated."""
+        if self._row_us:
+            system_of(self._world).spend(self._row_us)
+        return {**row, "value": -1 - row["value"]}
+
+
+class Slow:
+    """The batch itself, after a while."""
+
+    def __init__(self, world: int, batch_us: int) -> None:
+        self._world = world
+        self._batch_us = batch_us
+
+    def __call__(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """The batch itself."""
+        system_of(self._world).spend(self._batch_us)
+        return batch
+
+
+# --- plans -----------------------------------------------------------------------
+
+
+def make_plan(workload: Workload, *, world: int, parallelism: int, sink: Callable[[str], Sink]) -> Plan:
+    """The plan of a job, its splits filled in; `sink` makes the sink of a name."""
+    return _Builder(workload, world, parallelism, sink).plan()
+
+
+class _Builder:
+    """Collects the nodes of a plan."""
+
+    def __init__(self, workload: Workload, world: int, parallelism: int, sink: Callable[[str], Sink]) -> None:
+        self._workload = workload
+        self._world = world
+        self._parallelism = parallelism
+        self._sink = sink
+        self._nodes: list[Node] = []
+
+    def plan(self) -> Plan:
+        """The plan of the workload's shape."""
+        match self._workload.shape:
+            case Shape.WINDOW:
+                self._windows(self._watermark(self._source(), ""))
+            case Shape.KEYED:
+                self._write(self._same(self._map("double", double, self._source()), HASH))
+            case Shape.REBALANCED:
+                self._write(self._negate(self._source(), REBALANCE))
+            case Shape.BROADCAST:
+                self._write(self._same(self._source(), BROADCAST))
+            case Shape.TWICE:
+                buckets = self._map("bucket", bucket, self._source(), HASH)
+                self._write(self._same(buckets, HASH, "value"))
+            case Shape.DIAMOND:
+                self._diamond()
+            case Shape.TWO_SINKS:
+                doubled = self._map("double", double, self._source())
+                self._write(doubled)
+                self._write(self._same(doubled, HASH), SECOND_SINK)
+            case Shape.UNION:
+                united = self._unite(*((source, FORWARD) for source in self._sources()))
+                self._write(self._same(self._map("double", double, united), HASH))
+            case Shape.UNION_WINDOW:
+                timed = [self._watermark(source, _suffix(i)) for i, source in enumerate(self._sources())]
+                self._windows(self._unite(*((source, FORWARD) for source in timed)))
+            case Shape.HASH_HASH | Shape.HASH_FORWARD | Shape.HASH_BROADCAST | Shape.REBALANCE_HASH as pair:
+                united = self._unite(*zip(self._sources(), DISTRIBUTIONS[pair], strict=True))
+                self._write(self._same(united, FORWARD))
+            case _:
+                assert_never(self._workload.shape)
+        return build_plan(tuple(self._nodes), parallelism=self._parallelism, max_parallelism=None)
+
+    def _diamond(self) -> None:
+        source = self._source()
+        doubled = self._map("double", double, source)
+        kept = self._add("where", WhereStep(condition=keep_condition(), schema=SCHEMA), (source, FORWARD))
+        united = self._unite((doubled, FORWARD), (self._negate(kept, FORWARD), FORWARD))
+        self._write(self._same(united, HASH))
+
+    def _windows(self, timed: int) -> None:
+        workload, keys = self._workload, ("key",)
+        window = TumblingWindow(size_us=workload.window_us)
+        partial = partial_schema(SCHEMA, keys=keys, time_column="ts", aggregates=AGGREGATES)
+        result = result_schema(SCHEMA, keys=keys, time_column="ts", aggregates=AGGREGATES)
+        kept = self._add("where", WhereStep(condition=keep_condition(), schema=SCHEMA), (timed, FORWARD))
+        combine = CombineStep(keys=keys, time_column="ts", window=window, aggregates=AGGREGATES, schema=partial)
+        combined = self._add("combine", combine, (kept, FORWARD))
+        step = WindowStep(keys=keys, window=window, aggregates=AGGREGATES, schema=result)
+        windowed = self._slowed(self._add("window", step, (combined, HASH)), result)
+        self._add(SINK, WriteStep(sink=self._sink(SINK), schema=result), (windowed, FORWARD))
+
+    # --- single steps -----------------------------------------------------------------------
+
+    def _sources(self) -> list[int]:
+        return [self._source(number) for number in range(self._workload.sources)]
+
+    def _source(self, number: int = 0) -> int:
+        source = SimSource(self._world, self._workload, number)
+        read = ReadStep(source=source, splits=tuple(source.splits(self._parallelism)))
+        return self._add(f"source{_suffix(number)}", read)
+
+    def _watermark(self, before: int, suffix: str) -> int:
+        workload = self._workload
+        # A reader's splits differ by one batch at most, and each is out of order by its own disorder.
+        delay_us = workload.disorder_us + (workload.batch_rows + 1) * TICK_US
+        step = WatermarkStep(column="ts", delay_us=delay_us, idle_after_ms=None)
+        return self._add(f"watermark{suffix}", step, (before, FORWARD))
+
+    def _map(self, name: str, function: Callable[[Any], Any], before: int, partitioning: Partitioning = FORWARD) -> int:
+        return self._add(name, MapBatchesStep(function=function, kind="arrow", schema=SCHEMA), (before, partitioning))
+
+    def _same(self, before: int, partitioning: Partitioning, key: str = "key") -> int:
+        step = MapBatchesStep(function=same, kind="arrow", schema=SCHEMA)
+        return self._slowed(self._add("same", step, (before, partitioning), key=key), SCHEMA)
+
+    def _negate(self, before: int, partitioning: Partitioning) -> int:
+        row_us = self._workload.slow_us // self._workload.batch_rows
+        step = MapStep(function=Negate(self._world, row_us), flat=False, schema=SCHEMA)
+        return self._add("negate", step, (before, partitioning))
+
+    def _slowed(self, before: int, schema: pa.Schema) -> int:
+        if not self._workload.slow_us:
+            return before
+        step = MapBatchesStep(function=Slow(self._world, self._workload.slow_us), kind="arrow", schema=schema)
+        return self._add("slow", step, (before, FORWARD))
+
+    def _unite(self, *before: tuple[int, Partitioning]) -> int:
+        return self._add("union", UnionStep(schema=SCHEMA), *before)
+
+    def _write(self, before: int, name: str = SINK) -> None:
+        self._add(name, WriteStep(sink=self._sink(name), schema=SCHEMA), (before, FORWARD))
+
+    def _add(self, name: str, step: Step, *before: tuple[int, Partitioning], key: str = "key") -> int:
+        number = len(self._nodes)
+        inputs = tuple(
+            Input(node=node, partitioning=partitioning, keys=(key,) if partitioning is HASH else ())
+            for node, partitioning in before
+        )
+        node = Node(number=number, operator=OperatorId(name), name=name, step=step, inputs=inputs, is_source=not before)
+        self._nodes.append(node)
+        return number
+
+
+def _suffix(number: int) -> str:
+    return f"-{number + 1}" if number else ""

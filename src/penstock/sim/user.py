@@ -1,0 +1,236 @@
+"""The user of a job in a world: asks for checkpoints and savepoints, stops and cancels it, and is told the truth.
+
+A request is made at its time, or when something happens for the first time after it: that is how the worst moments are
+hit. Every savepoint has a folder of its own, so that it can be seen what each request left behind.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from enum import Enum
+from random import Random
+
+from penstock.core.coordinator.effects import RequestFailure
+from penstock.core.coordinator.events import RequestKind
+from penstock.core.job.events import JobState
+from penstock.core.recovery.metadata import CompletedCheckpoint
+from penstock.runtime.master import SnapshotRequest
+from penstock.sim.checkers import Ledger, missing_files, referred_files, root_of
+from penstock.sim.disk import Disk, is_below
+from penstock.sim.masters import MasterHost
+from penstock.sim.rules import Rule
+from penstock.sim.world import World
+
+
+class Wish(Enum):
+    """What a user wants."""
+
+    CHECKPOINT = "checkpoint"
+    SAVEPOINT = "savepoint"
+    STOP = "stop"
+    DRAIN = "stop with drain"
+    CANCEL = "cancel"
+
+    @property
+    def stops(self) -> bool:
+        """Whether the job ends with a savepoint."""
+        return self in (Wish.STOP, Wish.DRAIN)
+
+
+class Moment(Enum):
+    """When a request is made."""
+
+    THEN = "then"
+    """At its time."""
+    RUN = "run"
+    """When the next attempt has been told to run."""
+    CHECKPOINT = "checkpoint"
+    """When the next checkpoint has become durable, and nobody knows of it yet."""
+    FAILURE = "failure"
+    """When the next attempt has failed, and the job is about to restart."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class UserRequest:
+    """Something that a user asks for once."""
+
+    at_ms: int
+    wish: Wish
+    moment: Moment = Moment.THEN
+    delay_ms: int = 0
+    """After the moment."""
+
+
+def draw_requests(random: Random, *, duration_ms: int) -> tuple[UserRequest, ...]:
+    """The requests of a world, by time. Most end with the end of the data, some with a stop."""
+    if random.random() < 0.45:
+        return ()
+    wishes = [random.choice((Wish.CHECKPOINT, Wish.SAVEPOINT)) for _ in range(random.choice((0, 1, 1, 2, 4)))]
+    ends = random.choice(
+        ((), (), (Wish.STOP,), (Wish.DRAIN,), (Wish.STOP, Wish.STOP), (Wish.DRAIN, Wish.STOP), (Wish.STOP, Wish.CANCEL))
+    )
+    drawn = [_draw_request(random, wish, duration_ms) for wish in (*wishes, *ends)]
+    if len(ends) > 1 and random.random() < 0.7:
+        # One right after the other.
+        first, second = drawn[-2:]
+        drawn[-1] = UserRequest(
+            at_ms=first.at_ms,
+            wish=second.wish,
+            moment=first.moment,
+            delay_ms=first.delay_ms + random.choice((0, 1, random.randint(0, 100))),
+        )
+    return tuple(sorted(drawn, key=lambda request: request.at_ms))
+
+
+def _draw_request(random: Random, wish: Wish, duration_ms: int) -> UserRequest:
+    moment = random.choice((Moment.THEN, Moment.RUN, Moment.RUN, Moment.RUN, Moment.CHECKPOINT, Moment.FAILURE))
+    delays = (random.randint(0, 20), random.randint(0, 300), random.randint(0, duration_ms))
+    return UserRequest(
+        at_ms=0 if random.random() < 0.3 else random.randint(0, duration_ms),
+        wish=wish,
+        moment=moment,
+        delay_ms=0 if moment is Moment.THEN else random.choice(delays),
+    )
+
+
+Answer = CompletedCheckpoint | RequestFailure
+
+
+@dataclass
+class Asked:
+    """A request that was made, and what came of it."""
+
+    wish: Wish
+    target: str | None
+    answers: list[Answer] = field(default_factory=list)
+    abandoned: bool = False
+    """The driver died before it could answer."""
+    given: dict[str, bytes] = field(default_factory=dict)
+    """The files of the savepoint that was promised, as they were then."""
+
+    @property
+    def is_granted(self) -> bool:
+        """Whether the first answer says that it was done."""
+        return bool(self.answers) and isinstance(self.answers[0], CompletedCheckpoint)
+
+    @property
+    def savepoint(self) -> CompletedCheckpoint | None:
+        """What was promised; None if nothing was."""
+        answer = self.answers[0] if self.answers else None
+        return answer if self.target is not None and isinstance(answer, CompletedCheckpoint) else None
+
+
+class User:
+    """Makes the requests of a scenario and keeps the answers."""
+
+    def __init__(self, world: World, *, disk: Disk, ledger: Ledger, masters: MasterHost) -> None:
+        self._world = world
+        self._disk = disk
+        self._ledger = ledger
+        self._masters = masters
+        self._waiting: dict[Moment, list[UserRequest]] = {moment: [] for moment in Moment}
+        self.asked: list[Asked] = []
+
+    def schedule(self, requests: tuple[UserRequest, ...]) -> None:
+        """Put all requests on the heap."""
+        for request in requests:
+            self._world.at(request.at_ms * 1_000, self._when_due(request))
+
+    def happened(self, moment: Moment) -> None:
+        """Something for which requests may wait."""
+        due, self._waiting[moment] = self._waiting[moment], []
+        for request in due:
+            self._world.after(request.delay_ms * 1_000, self._asking(request))
+
+    def _when_due(self, request: UserRequest) -> Callable[[], None]:
+        if request.moment is Moment.THEN:
+            return self._asking(request)
+        return lambda: self._waiting[request.moment].append(request)
+
+    def _asking(self, request: UserRequest) -> Callable[[], None]:
+        return lambda: self._ask(request.wish)
+
+    def _ask(self, wish: Wish) -> None:
+        if self._masters.actor is None:
+            return
+        self._world.note("user", f"asks for a {wish.value}")
+        if wish is Wish.CANCEL:
+            self._masters.call(lambda driver: driver.cancel())
+            return
+        target = None if wish is Wish.CHECKPOINT else f"savepoints/{len(self.asked)}"
+        asked = Asked(wish, target)
+        self.asked.append(asked)
+        kind = {Wish.CHECKPOINT: RequestKind.CHECKPOINT, Wish.SAVEPOINT: RequestKind.SAVEPOINT}.get(
+            wish, RequestKind.STOP
+        )
+        request = SnapshotRequest(kind=kind, target=target, drain=wish is Wish.DRAIN)
+        self._masters.call(lambda driver: driver.request(request, lambda answer: self._answered(asked, answer)))
+
+    def lose_driver(self) -> None:
+        """The driver died: who waits for an answer of it gets none."""
+        for asked in self.asked:
+            asked.abandoned = asked.abandoned or not asked.answers
+
+    def may_have_begun(self, path: str) -> bool:
+        """Whether a file may be part of a savepoint whose driver died before it could answer."""
+        return any(a.abandoned and a.target is not None and is_below(path, a.target) for a in self.asked)
+
+    @property
+    def may_have_stopped(self) -> bool:
+        """Whether a driver may have stopped the job and died before it could say so."""
+        return any(asked.abandoned and asked.wish.stops for asked in self.asked)
+
+    # --- what the answers are worth -----------------------------------------------------------------------
+
+    def _answered(self, asked: Asked, answer: Answer) -> None:
+        asked.answers.append(answer)
+        if isinstance(answer, RequestFailure):
+            self._world.note("user", f"is told that the {asked.wish.value} failed: {answer.text.splitlines()[0]}")
+            if answer.savepoint is not None:
+                self._take(asked, answer.savepoint, answer.savepoint.rpartition("/")[0])
+            return
+        self._world.note("user", f"is told that the {asked.wish.value} is done: {answer.path}")
+        if asked.target is not None:
+            if not is_below(answer.location, asked.target):
+                self._world.violate(
+                    Rule.SAVEPOINTS, f"{answer.location} is not below {asked.target}, where it was wanted"
+                )
+            self._take(asked, answer.path, root_of(answer).rstrip("/"))
+        elif answer.checkpoint not in self._ledger.durable:
+            self._world.violate(Rule.ANSWERED, f"checkpoint {answer.checkpoint} was promised and is not durable")
+
+    def _take(self, asked: Asked, path: str, location: str) -> None:
+        """Look at a savepoint that was promised."""
+        files, root = self._disk.files, f"{location}/"
+        metadata = files.get(path)
+        if metadata is None:
+            self._world.violate(Rule.SAVEPOINTS, f"{path} was promised and is not there")
+            return
+        for missing in missing_files(files, metadata, root=root):
+            self._world.violate(Rule.SAVEPOINTS, f"{path} was promised without its file {missing}")
+        wanted = (path, *referred_files(metadata, root=root))
+        asked.given = {each: files[each] for each in wanted if each in files}
+
+    @property
+    def stopped(self) -> Asked | None:
+        """The stop that ended the job; None if none did."""
+        return next((asked for asked in self.asked if asked.wish.stops and asked.savepoint is not None), None)
+
+    @property
+    def given(self) -> list[str]:
+        """All files that belong to the user."""
+        return [path for asked in self.asked for path in asked.given]
+
+    def check_end(self, outcome: JobState | None) -> None:
+        """The job is over: all answers must be there, and be true to the last."""
+        for number, asked in enumerate(self.asked):
+            if len(asked.answers) != 1 and not asked.abandoned:
+                self._world.violate(
+                    Rule.ANSWERED, f"request {number}, a {asked.wish.value}, was answered {len(asked.answers)} times"
+                )
+            gone = [path for path, data in asked.given.items() if self._disk.files.get(path) != data]
+            if gone:
+                self._world.violate(Rule.SAVEPOINTS, f"{len(gone)} files are gone or changed, such as {gone[0]}")
+        if self.stopped is not None and outcome is not JobState.FINISHED:
+            self._world.violate(Rule.ANSWERED, f"the job was said to be stopped, and is {outcome}")

@@ -1,0 +1,89 @@
+"""What other processes may ask of a running job, over its control socket."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from penstock.core.errors import UsageError
+from penstock.net.control import Request
+from penstock.runtime.views import JobView
+
+
+class Controlled(Protocol):
+    """A running job, as far as others can ask things of it."""
+
+    name: str
+
+    def view(self) -> JobView:
+        """The job as it is."""
+        ...
+
+    def checkpoint(self) -> int:
+        """Take a checkpoint and wait for it."""
+        ...
+
+    def savepoint(self, directory: str | os.PathLike[str] | None = None) -> str:
+        """Take a savepoint and wait for it."""
+        ...
+
+    def stop(self, *, savepoint: str | os.PathLike[str] | None = None, drain: bool = False) -> str:
+        """End the job with a savepoint and wait for both."""
+        ...
+
+    def rescale(self, parallelism: int) -> None:
+        """Change the parallelism and wait until the job runs with it."""
+        ...
+
+    def cancel(self) -> None:
+        """End the job at once."""
+        ...
+
+
+def handle(job: Controlled, request: Request) -> dict[str, Any]:
+    """Do what a request says. Raises `UsageError` for what cannot be asked, and whatever the job raises."""
+    commands: dict[str, Callable[..., dict[str, Any]]] = {
+        "view": lambda: described(job.name, job.view()),
+        "checkpoint": lambda: {"checkpoint": job.checkpoint()},
+        "savepoint": lambda directory=None: {"savepoint": job.savepoint(directory)},
+        "stop": lambda directory=None, drain=False: {"savepoint": job.stop(savepoint=directory, drain=drain)},
+        "rescale": lambda parallelism: _rescale(job, parallelism),
+        "cancel": lambda: _cancel(job),
+    }
+    command = commands.get(request.command)
+    if command is None:
+        raise UsageError(f"a job cannot {request.command!r}", hint=f"it can {', '.join(commands)}")
+    try:
+        return command(**request.arguments)
+    except TypeError as error:
+        raise UsageError(f"{request.command}: {error}") from error
+
+
+def _rescale(job: Controlled, parallelism: int) -> dict[str, Any]:
+    job.rescale(parallelism)
+    return {"slots": parallelism}
+
+
+def _cancel(job: Controlled) -> dict[str, Any]:
+    job.cancel()
+    return {}
+
+
+def described(name: str, view: JobView) -> dict[str, Any]:
+    """A job in a few plain values."""
+    counts, latest = view.checkpoints.counts, view.checkpoints.latest_completed
+    return {
+        "id": view.job,
+        "name": name,
+        "state": view.state.value,
+        "slots": len(view.slots),
+        "restarts": view.restarts,
+        "rows_read": view.rows_read,
+        "watermark_us": view.watermark_us,
+        "checkpoints_completed": counts.completed,
+        "checkpoints_failed": counts.failed,
+        "last_checkpoint": latest.checkpoint if latest is not None else None,
+        "last_checkpoint_ms": latest.duration_ms if latest is not None else None,
+        "last_failure": view.failures[-1].text if view.failures else None,
+    }

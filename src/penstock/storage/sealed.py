@@ -1,0 +1,65 @@
+"""Small records with a seal: whoever reads one gets exactly what was written, or is told what is wrong with the file.
+
+    4 bytes   what it is
+    2 bytes   version of its format
+    8 bytes   number of data bytes
+    8 bytes   xxh3-64 of the data
+    …         the data
+
+Numbers are unsigned, most significant byte first.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Generic, TypeVar
+
+import msgspec
+import xxhash
+
+from penstock.core.errors import CorruptFile
+
+T = TypeVar("T")
+
+_HEADER = struct.Struct(">4sHQQ")
+
+
+class Seal(Generic[T]):
+    """One kind of record: `kind` is a struct, kept as msgpack. Nothing in it is pickled."""
+
+    def __init__(self, magic: bytes, version: int, kind: type[T], *, what: str, hint: str) -> None:
+        self._magic = magic
+        self._version = version
+        self._decoder: msgspec.msgpack.Decoder[T] = msgspec.msgpack.Decoder(kind)
+        self._what = what
+        self._hint = hint
+
+    def encode(self, record: T) -> bytes:
+        """The content of the file."""
+        data = msgspec.msgpack.encode(record)
+        return _HEADER.pack(self._magic, self._version, len(data), xxhash.xxh3_64_intdigest(data)) + data
+
+    def decode(self, path: str, content: bytes) -> T:
+        """What the file at `path` says. Raises `CorruptFile` if it is cut, changed, foreign or newer."""
+        if len(content) < _HEADER.size:
+            raise self._corrupt(f"{path} is cut: {len(content)} bytes are not even its header")
+        magic, version, size, checksum = _HEADER.unpack_from(content)
+        data = content[_HEADER.size :]
+        if magic != self._magic:
+            raise self._corrupt(f"{path} is not {self._what}")
+        if version > self._version:
+            raise CorruptFile(
+                f"{path} has format version {version}; this program reads up to {self._version}",
+                hint="use a newer penstock",
+            )
+        if len(data) != size:
+            raise self._corrupt(f"{path} has {len(data)} bytes of data instead of {size}")
+        if xxhash.xxh3_64_intdigest(data) != checksum:
+            raise self._corrupt(f"{path} was changed: its checksum does not fit")
+        try:
+            return self._decoder.decode(data)
+        except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+            raise self._corrupt(f"{path} cannot be read: {error}") from error
+
+    def _corrupt(self, text: str) -> CorruptFile:
+        return CorruptFile(text, hint=self._hint)

@@ -1,0 +1,112 @@
+"""What had finished stays finished, and the program must still allow it."""
+
+from __future__ import annotations
+
+import pytest
+from snapshot_rig import edge, graph_of, operator, simple_graph, snapshot_of, vertex
+
+from penstock.core.errors import UsageError
+from penstock.core.graph import Partitioning
+from penstock.core.ids import TaskId, VertexId
+from penstock.core.recovery.assign import assign
+
+READ, COUNT = VertexId("read"), VertexId("count")
+
+
+def done(name: str, **more):
+    return operator(name, state=False, finished=True, **more)
+
+
+def partly(name: str):
+    return operator(name, state=False, finished_subtasks=(0,))
+
+
+@pytest.mark.parametrize("parallelism", [2, 3])
+def test_a_finished_vertex_is_deployed_as_finished_at_any_parallelism(parallelism):
+    assignment = assign(snapshot_of(done("read"), operator("count")), simple_graph(parallelism))
+    assert assignment.finished == (READ,)
+    assert [assignment.tasks[TaskId(READ, i)].finished for i in range(parallelism)] == [True] * parallelism
+    assert not any(assignment.tasks[TaskId(COUNT, i)].finished for i in range(parallelism))
+
+
+def test_a_chain_must_not_mix_what_has_finished_with_what_has_not():
+    metadata = snapshot_of(done("read"))
+    with pytest.raises(UsageError, match="read finished and new not finished, which the program runs in one chain"):
+        assign(metadata, graph_of(vertex("read", "new")))
+
+
+@pytest.mark.parametrize(
+    ("upstream", "downstream", "partitioning", "fits"),
+    [
+        (done, done, Partitioning.HASH, True),
+        (partly, done, Partitioning.HASH, False),
+        (partly, done, Partitioning.FORWARD, False),
+        (operator, done, Partitioning.HASH, False),
+        (done, partly, Partitioning.HASH, True),
+        (partly, partly, Partitioning.HASH, False),
+        (partly, partly, Partitioning.FORWARD, True),
+        (operator, partly, Partitioning.FORWARD, False),
+        (done, operator, Partitioning.HASH, True),
+        (operator, operator, Partitioning.HASH, True),
+    ],
+)
+def test_whatever_comes_before_must_have_come_as_far(upstream, downstream, partitioning, fits):
+    metadata = snapshot_of(upstream("read"), downstream("count"))
+    if fits:
+        assign(metadata, simple_graph(2, partitioning))
+        return
+    with pytest.raises(UsageError, match="it reads from read") as caught:
+        assign(metadata, simple_graph(2, partitioning))
+    assert caught.value.hint is not None
+
+
+def test_a_new_source_before_what_has_finished_is_refused():
+    today = graph_of(
+        vertex("read"), vertex("new"), vertex("count"), edges=(edge("read", "count"), edge("new", "count", number=1))
+    )
+    with pytest.raises(UsageError, match="count finished, but in the program it reads from new, which is not finished"):
+        assign(snapshot_of(done("read"), done("count")), today)
+
+
+# --- tasks that had seen all their data, but had not ended -----------------------------------------------------------
+
+
+def ended(name: str, *subtasks: int, **more):
+    return operator(name, ended_subtasks=subtasks, **more)
+
+
+def over(metadata, graph) -> dict[VertexId, list[bool]]:
+    tasks = assign(metadata, graph).tasks
+    return {v.vertex: [tasks[t].data_ended for t in v.tasks] for v in graph.vertices}
+
+
+def test_a_subtask_that_had_seen_all_its_data_does_not_finish_again():
+    metadata = snapshot_of(ended("read", 0, 1), ended("count", 1))
+    assert over(metadata, simple_graph(2)) == {READ: [True, True], COUNT: [False, True]}
+
+
+def test_at_another_parallelism_all_must_have_seen_all_their_data():
+    assert over(snapshot_of(ended("read", 0), operator("count")), simple_graph(3))[READ] == [False] * 3
+    metadata = snapshot_of(ended("read", 0, finished_subtasks=(1,)), operator("count"))
+    assert over(metadata, simple_graph(3))[READ] == [True] * 3
+
+
+def test_a_subtask_goes_on_if_whoever_feeds_it_does():
+    today = graph_of(
+        vertex("read"), vertex("new"), vertex("count"), edges=(edge("read", "count"), edge("new", "count", number=1))
+    )
+    metadata = snapshot_of(ended("read", 0, 1), ended("count", 0, 1))
+    assert over(metadata, today) == {READ: [True, True], VertexId("new"): [False, False], COUNT: [False, False]}
+
+
+def test_a_pairwise_edge_feeds_its_own_subtask_only():
+    metadata = snapshot_of(ended("read", 1), ended("count", 0, 1))
+    assert over(metadata, simple_graph(2, Partitioning.FORWARD)) == {READ: [False, True], COUNT: [False, True]}
+
+
+def test_a_chain_with_a_new_operator_goes_on():
+    assert over(snapshot_of(ended("read", 0, 1)), graph_of(vertex("read", "new")))[READ] == [False, False]
+
+
+def test_behind_a_finished_vertex_those_that_had_seen_all_their_data_stay_so():
+    assert over(snapshot_of(done("read"), ended("count", 0, 1)), simple_graph(2))[COUNT] == [True, True]

@@ -1,0 +1,26 @@
+"""Running a few worlds with a bug in them, to see which rules are found broken."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from penstock.sim.rules import Rule
+from penstock.sim.run import SOUND, Parts, run_scenario
+from penstock.sim.scenario import Scenario
+
+Change = Callable[[Scenario], Scenario]
+
+
+def found(scenarios: list[Scenario], parts: Parts = SOUND) -> list[Rule]:
+    """The rules that were broken over all these worlds, in the order in which they were first seen to be."""
+    results = [run_scenario(world, parts=parts) for world in scenarios]
+    return list(dict.fromkeys(violation.rule for result in results for violation in result.violations))
+
+
+def worlds(make: Any, count: int, *steps: Change, **changes: object) -> list[Scenario]:
+    """Plain worlds with these changes, put through these steps."""
+    made = [make.plain(number, **changes) for number in range(count)]
+    for step in steps:
+        made = [step(scenario) for scenario in made]
+    return made
