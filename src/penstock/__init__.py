@@ -12,11 +12,38 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from penstock.api.aggregates import count, max, mean, min, sum  # noqa: A004
+    from penstock.api.backends import memory, rocksdb
     from penstock.api.checkpointing import Checkpointing
     from penstock.api.connector import End, Pause, Sink, SinkWriter, Source, SourceReader, WriterContext
+    from penstock.api.functions import (
+        FunctionContext,
+        KeyedBroadcastFunction,
+        KeyedContext,
+        KeyedFunction,
+        ProcessFunction,
+        Timer,
+        Timers,
+    )
     from penstock.api.restarts import exponential_delay, failure_rate, fixed_delay, no_restart
     from penstock.api.restoring import Restore, restore
-    from penstock.api.stream import KeyedStream, Stream, WindowedStream
+    from penstock.api.state import (
+        AggregatingState,
+        BroadcastState,
+        ListState,
+        MapState,
+        ReducingState,
+        ValueState,
+        aggregating_state,
+        broadcast_state,
+        list_state,
+        map_state,
+        reducing_state,
+        split_list_state,
+        ttl,
+        union_list_state,
+        value_state,
+    )
+    from penstock.api.stream import ConnectedStream, KeyedStream, Stream, WindowedStream
     from penstock.api.windows import tumbling
     from penstock.connectors import nexmark
     from penstock.connectors.parquet import parquet
@@ -45,11 +72,38 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "penstock.api.aggregates": ("count", "max", "mean", "min", "sum"),
+    "penstock.api.backends": ("memory", "rocksdb"),
     "penstock.api.checkpointing": ("Checkpointing",),
     "penstock.api.connector": ("End", "Pause", "Sink", "SinkWriter", "Source", "SourceReader", "WriterContext"),
+    "penstock.api.functions": (
+        "FunctionContext",
+        "KeyedBroadcastFunction",
+        "KeyedContext",
+        "KeyedFunction",
+        "ProcessFunction",
+        "Timer",
+        "Timers",
+    ),
     "penstock.api.restarts": ("exponential_delay", "failure_rate", "fixed_delay", "no_restart"),
     "penstock.api.restoring": ("Restore", "restore"),
-    "penstock.api.stream": ("KeyedStream", "Stream", "WindowedStream"),
+    "penstock.api.state": (
+        "AggregatingState",
+        "BroadcastState",
+        "ListState",
+        "MapState",
+        "ReducingState",
+        "ValueState",
+        "aggregating_state",
+        "broadcast_state",
+        "list_state",
+        "map_state",
+        "reducing_state",
+        "split_list_state",
+        "ttl",
+        "union_list_state",
+        "value_state",
+    ),
+    "penstock.api.stream": ("ConnectedStream", "KeyedStream", "Stream", "WindowedStream"),
     "penstock.api.windows": ("tumbling",),
     "penstock.connectors": ("nexmark",),
     "penstock.connectors.parquet": ("parquet",),
@@ -94,11 +148,15 @@ def __dir__() -> list[str]:
 
 
 __all__ = [
+    "AggregatingState",
+    "BroadcastState",
     "Checkpointing",
+    "ConnectedStream",
     "CorruptFile",
     "End",
     "Environment",
     "ExternalError",
+    "FunctionContext",
     "HostError",
     "InvariantError",
     "Job",
@@ -106,10 +164,17 @@ __all__ = [
     "JobFailed",
     "JobState",
     "JobView",
+    "KeyedBroadcastFunction",
+    "KeyedContext",
+    "KeyedFunction",
     "KeyedStream",
+    "ListState",
+    "MapState",
     "NetworkSettings",
     "Pause",
     "PeerError",
+    "ProcessFunction",
+    "ReducingState",
     "RescaleFailed",
     "Restore",
     "RestorePlan",
@@ -123,21 +188,35 @@ __all__ = [
     "StorageError",
     "Stream",
     "StreamError",
+    "Timer",
+    "Timers",
     "UsageError",
     "UserCodeError",
+    "ValueState",
     "WindowedStream",
     "WriterContext",
+    "aggregating_state",
+    "broadcast_state",
     "count",
     "exponential_delay",
     "failure_rate",
     "fixed_delay",
+    "list_state",
+    "map_state",
     "max",
     "mean",
+    "memory",
     "min",
     "nexmark",
     "no_restart",
     "parquet",
+    "reducing_state",
     "restore",
+    "rocksdb",
+    "split_list_state",
     "sum",
+    "ttl",
     "tumbling",
+    "union_list_state",
+    "value_state",
 ]

@@ -172,6 +172,22 @@ class SlotSettings:
 
 
 @dataclass(frozen=True, kw_only=True)
+class StateSettings:
+    """Where keyed state is kept while the job runs."""
+
+    backend: str = "memory"
+    """`memory`: as Python objects in the slots' processes; fastest, and bounded by their memory."""
+
+    def problems(self) -> list[str]:
+        """What is wrong, one line each, with what to change."""
+        if self.backend == "rocksdb":
+            return ["state backend 'rocksdb' is not part of this version; use 'memory'"]
+        if self.backend != "memory":
+            return [f"state backend is {self.backend!r}; use 'memory'"]
+        return []
+
+
+@dataclass(frozen=True, kw_only=True)
 class JobSettings:
     """Everything about one job that is the same in all its processes; written into each checkpoint."""
 
@@ -185,6 +201,7 @@ class JobSettings:
     restart: Restart = field(default_factory=ExponentialDelay)
     network: NetworkSettings = field(default_factory=NetworkSettings)
     slot: SlotSettings = field(default_factory=SlotSettings)
+    state: StateSettings = field(default_factory=StateSettings)
 
     def problems(self) -> list[str]:
         """What is wrong, one line each, with what to change."""
@@ -205,4 +222,4 @@ class JobSettings:
             )
         if self.network.transport not in ("auto", "ipc", "tcp"):
             found.append(f"network transport is {self.network.transport!r}; use 'auto', 'ipc' or 'tcp'")
-        return found + self.checkpoint.problems()
+        return found + self.checkpoint.problems() + self.state.problems()

@@ -47,6 +47,17 @@ class Summing(Operator):
         self.busy = False
         self.tick_at = None
         self.write_error = None
+        self.tells_inputs = False
+
+    def process_input(self, batch, number):
+        if not self.tells_inputs:
+            super().process_input(batch, number)
+            return
+        self.story.append(("process", number, *batch.column(0).to_pylist()))
+
+    @property
+    def timeless_inputs(self):
+        return (1,) if self.tells_inputs else ()
 
     def process(self, batch):
         self.sum += sum(batch.column(0).to_pylist())
@@ -214,6 +225,7 @@ class Rig:
         restore=None,
         inputs=None,
         dealt=None,
+        input_numbers=None,
         **checkpointing,
     ):
         self.story = []
@@ -222,6 +234,7 @@ class Rig:
         self.host = Host(self.story)
         self.sum = Summing(self.story)
         operators = [self.sum]
+        self.sum.tells_inputs = input_numbers is not None
         self.script = deque(script or ())
         if script is not None:
             operators.insert(0, SourceOperator(ReadStep(source=ScriptSource(self.script))))
@@ -241,7 +254,12 @@ class Rig:
             else OperatorChain(operators, [self._context(f"operator {i}") for i in range(len(operators))]),
             gate=InputGate(
                 [
-                    InputChannel(ChannelKey(0, i, 0), window_bytes=WINDOW, grant=self._note_grant)
+                    InputChannel(
+                        ChannelKey(0, i, 0),
+                        window_bytes=WINDOW,
+                        grant=self._note_grant,
+                        input_number=input_numbers[i] if input_numbers else 0,
+                    )
                     for i in range(channels)
                 ]
             ),

@@ -3,10 +3,10 @@
 The rule:
 
 * A step that the user named has an id made of that name alone. It keeps it wherever the step is moved.
-* Another step that holds state (a source, a window, a sink) has the id of the nearest step with state before it, a dot,
-  and what it is: `bids` for a source, `bids.window-auction` for a window over it by the key `auction`,
-  `bids.window-auction.parquet` for the sink behind. Steps without state do not count: adding or removing them, or
-  another branch, changes no id of a step with state.
+* Another step that holds state (a source, a window, a function, a sink) has the id of the nearest step with state
+  before it, a dot, and what it is: `bids` for a source, `bids.window-auction` for a window over it by the key
+  `auction`, `bids.window-auction.parquet` for the sink behind. Steps without state do not count: adding or removing
+  them, or another branch, changes no id of a step with state.
 * Behind a union there are several nearest steps with state, one per stream at most: the id has all of them, in the
   order of the alphabet (`asks-and-bids.window-auction`), so that it does not matter which stream is united with which.
 * Two steps with state that would get the same id are refused: numbering them would let their states change places when
@@ -25,7 +25,8 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from penstock.api.steps import ReadStep, Step, WindowStep, WriteStep
+from penstock.api.state import declared_states
+from penstock.api.steps import KeyedProcessStep, ProcessStep, ReadStep, Step, WindowStep, WriteStep
 from penstock.core.errors import UsageError
 from penstock.core.ids import OperatorId
 from penstock.plan.graph import Input
@@ -58,7 +59,9 @@ class RecordedStep:
     @property
     def has_state(self) -> bool:
         """Whether checkpoints contain something of it."""
-        return isinstance(self.step, ReadStep | WindowStep | WriteStep)
+        if isinstance(self.step, ProcessStep):
+            return bool(declared_states(self.step.function))
+        return isinstance(self.step, ReadStep | WindowStep | KeyedProcessStep | WriteStep)
 
     def __str__(self) -> str:
         what = repr(self.kind) if self.given_name is None else f"{self.given_name!r} ({self.kind})"

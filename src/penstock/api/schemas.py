@@ -18,7 +18,10 @@ import pyarrow.types as pt
 from penstock.api.ddl import TIMESTAMP, parse_columns, parse_type
 from penstock.core.errors import UsageError
 
-SchemaLike = pa.Schema | Mapping[str, type | pa.DataType | str] | str
+TypeLike = type | pa.DataType | str
+"""What every type argument takes."""
+
+SchemaLike = pa.Schema | Mapping[str, TypeLike] | str
 """What every schema argument takes."""
 
 _PYTHON_TYPES: dict[type, pa.DataType] = {
@@ -58,20 +61,34 @@ def check_schema(schema: pa.Schema, *, argument: str) -> pa.Schema:
     return schema
 
 
+def as_type(given: TypeLike, *, argument: str) -> pa.DataType:
+    """The Arrow type that was meant. Raises `UsageError` naming `argument`."""
+    found = _type(given, argument)
+    if found is None:
+        raise UsageError(f"{argument} is {given!r}, which is no type", hint=_type_hint())
+    return found
+
+
+def _type(given: object, argument: str) -> pa.DataType | None:
+    if isinstance(given, pa.DataType):
+        return given
+    if isinstance(given, str):
+        return parse_type(given, argument=argument)
+    return _PYTHON_TYPES.get(given) if isinstance(given, type) else None
+
+
+def _type_hint() -> str:
+    known = ", ".join(python.__name__ for python in _PYTHON_TYPES)
+    return f"give one of {known}, a pa.DataType, or a text such as 'bigint' or 'decimal(10, 2)'"
+
+
 def _field(name: object, kind: object, argument: str) -> pa.Field[pa.DataType]:
     if not isinstance(name, str):
         raise UsageError(f"{argument} has a column named {name!r}; names are texts")
-    if isinstance(kind, pa.DataType):
-        return pa.field(name, kind)
-    if isinstance(kind, str):
-        return pa.field(name, parse_type(kind, argument=f"the type of column {name!r} in {argument}"))
-    if isinstance(kind, type) and kind in _PYTHON_TYPES:
-        return pa.field(name, _PYTHON_TYPES[kind])
-    known = ", ".join(python.__name__ for python in _PYTHON_TYPES)
-    raise UsageError(
-        f"{argument} has {kind!r} as the type of column {name!r}",
-        hint=f"give one of {known}, a pa.DataType, or a text such as 'bigint' or 'decimal(10, 2)'",
-    )
+    found = _type(kind, f"the type of column {name!r} in {argument}")
+    if found is None:
+        raise UsageError(f"{argument} has {kind!r} as the type of column {name!r}", hint=_type_hint())
+    return pa.field(name, found)
 
 
 def empty_frame(schema: pa.Schema) -> pl.DataFrame:
@@ -145,4 +162,21 @@ def unknown_column(name: str, columns: Sequence[str], *, argument: str) -> Usage
     return UsageError(
         f"{argument}: there is no column {name!r}; there are {', '.join(columns)}",
         hint=f"did you mean {near[0]!r}?" if near else None,
+    )
+
+
+def can_be_key(kind: pa.DataType) -> bool:
+    """Whether values of a type can be compared and hashed as keys."""
+    return (
+        pt.is_integer(kind)
+        or pt.is_boolean(kind)
+        or pt.is_float32(kind)
+        or pt.is_float64(kind)
+        or pt.is_date(kind)
+        or pt.is_time(kind)
+        or pt.is_timestamp(kind)
+        or pt.is_string(kind)
+        or pt.is_large_string(kind)
+        or pt.is_binary(kind)
+        or pt.is_large_binary(kind)
     )

@@ -13,6 +13,7 @@ import polars as pl
 import pyarrow as pa
 
 from penstock.api.connector import Sink, Source
+from penstock.api.functions import KeyedFunction, ProcessFunction
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,6 +69,30 @@ class MapStep:
     function: Callable[[dict[str, Any]], Any]
     flat: bool
     schema: pa.Schema
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProcessStep:
+    """A function with state, over all records of a subtask."""
+
+    function: ProcessFunction
+    schema: pa.Schema
+    """Of the output."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class KeyedProcessStep:
+    """A function with state per key; with a second input that every subtask gets all records of, if it is connected."""
+
+    function: KeyedFunction
+    keys: tuple[str, ...]
+    key_schema: pa.Schema
+    """The key columns."""
+    schema: pa.Schema
+    """Of the output."""
+    is_connected: bool = False
+    broadcast_has_time: bool = False
+    """Whether the broadcast input has event time, and so holds that of the step back."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -136,6 +161,8 @@ Step = (
     | SelectStep
     | MapBatchesStep
     | MapStep
+    | ProcessStep
+    | KeyedProcessStep
     | UnionStep
     | CombineStep
     | WindowStep

@@ -22,14 +22,25 @@ from penstock.api.aggregates import AggregateCall
 from penstock.api.connector import Sink
 from penstock.api.durations import Duration, duration_ms, duration_us
 from penstock.api.expressions import CompiledColumns, ExpressionLike, compile_columns, compile_condition
+from penstock.api.functions import (
+    KeyedBroadcastFunction,
+    KeyedFunction,
+    ProcessFunction,
+    check_function,
+    check_states,
+)
 from penstock.api.inference import BatchKind, check_kind, inferred_schema
 from penstock.api.ledger import Ledger
+from penstock.api.reductions import RunningReduce
 from penstock.api.schemas import SchemaLike, as_schema, common_schema, empty_frame, unknown_column
+from penstock.api.state import StateKind
 from penstock.api.steps import (
     Aggregate,
     CombineStep,
+    KeyedProcessStep,
     MapBatchesStep,
     MapStep,
+    ProcessStep,
     SelectStep,
     Step,
     TumblingWindow,
@@ -60,10 +71,31 @@ class StreamState:
     """How an event time that was there got lost, as a part of a sentence."""
     partitioning: Partitioning = Partitioning.FORWARD
     """How records go to the next step."""
+    partition_keys: tuple[str, ...] = ()
+    """By which columns, if that is by key."""
 
     def input(self) -> tuple[Input, ...]:
         """The input of the next step."""
-        return (Input(node=self.last_step, partitioning=self.partitioning),)
+        return (Input(node=self.last_step, partitioning=self.partitioning, keys=self.partition_keys),)
+
+    def behind(self, number: int, schema: pa.Schema) -> StreamState:
+        """What is known about the records that a function makes, in step `number`. It may compute anything; a column
+        of the same name and type is taken to be the same time."""
+        column, lost = self.time_column, self.time_lost
+        kept = column is not None and column in schema.names and self.schema.field(column) == schema.field(column)
+        if column is not None and not kept:
+            lost = f"the event time in {column!r} was lost in {self.ledger.step(number)}"
+        return StreamState(
+            ledger=self.ledger,
+            last_step=number,
+            schema=schema,
+            time_column=column if kept else None,
+            time_lost=None if kept else lost,
+        )
+
+    def input_by_key(self, keys: tuple[str, ...]) -> Input:
+        """The input of a next step that gets the records of each key together."""
+        return Input(node=self.last_step, partitioning=Partitioning.HASH, keys=keys)
 
 
 class Stream:
@@ -181,6 +213,17 @@ class Stream:
         given = as_schema(schema, argument="schema")
         return self._then_function(MapStep(function=function, flat=True, schema=given), kind="flat_map", name=name)
 
+    def process(self, function: ProcessFunction, *, schema: SchemaLike, name: str | None = None) -> Stream:
+        """What a function with state of its own makes of each record, or of each batch; see `ProcessFunction`.
+
+        Its state is kept under `name`.
+        """
+        check_function(function, ProcessFunction, argument="process", methods=("on_row", "on_batch"))
+        keyed = tuple(kind for kind in StateKind if kind.is_keyed)
+        check_states(function, keyed, where="needs a key: use key_by(...) and a KeyedFunction")
+        step = ProcessStep(function=function, schema=as_schema(schema, argument="schema"))
+        return self._then_function(step, kind="process", name=name)
+
     # --- time and distribution ---------------------------------------------------------------------------------------
 
     def watermark(
@@ -215,11 +258,17 @@ class Stream:
 
     def rebalance(self) -> Stream:
         """The same records, dealt out evenly to the subtasks of the next step."""
-        return Stream(replace(self._state, partitioning=Partitioning.REBALANCE))
+        return Stream(replace(self._state, partitioning=Partitioning.REBALANCE, partition_keys=()))
+
+    def repartition(self, *columns: str) -> Stream:
+        """The same records; those with equal values in these columns go to the same subtask of the next step."""
+        self._check_columns(columns, "repartition")
+        check_key_types(self.schema, columns)
+        return Stream(replace(self._state, partitioning=Partitioning.HASH, partition_keys=columns))
 
     def broadcast(self) -> Stream:
         """The same records, each of them sent to every subtask of the next step."""
-        return Stream(replace(self._state, partitioning=Partitioning.BROADCAST))
+        return Stream(replace(self._state, partitioning=Partitioning.BROADCAST, partition_keys=()))
 
     def union(self, *others: Stream, name: str | None = None) -> Stream:
         """The records of this stream and of others, which have the same columns; in no order among each other.
@@ -318,11 +367,9 @@ class Stream:
             )
         return other._state  # noqa: SLF001  # of the same class
 
-    def _then_function(self, step: MapStep | MapBatchesStep, *, kind: str, name: str | None) -> Stream:
-        # A function may compute anything; a column of the same name and type is taken to be the same time.
-        time_column = self._state.time_column
-        kept = time_column in step.schema.names and self.schema.field(time_column) == step.schema.field(time_column)
-        return self._then(step, step.schema, kind=kind, name=name, time_column=time_column if kept else None)
+    def _then_function(self, step: MapStep | MapBatchesStep | ProcessStep, *, kind: str, name: str | None) -> Stream:
+        number = self._state.ledger.add(step, kind=kind, name=name, inputs=self._state.input())
+        return Stream(self._state.behind(number, step.schema))
 
     def _compiled(
         self, columns: Iterable[ExpressionLike], named: Mapping[str, ExpressionLike]
@@ -363,6 +410,36 @@ class KeyedStream:
             raise self._no_event_time()
         return WindowedStream(self._state, self._keys, window)
 
+    def process(self, function: KeyedFunction, *, schema: SchemaLike, name: str | None = None) -> Stream:
+        """What a function with state makes of each record, and of its timers; see `KeyedFunction`.
+
+        State and timers are kept under `name`. Records of one key are handled in the order in which they come.
+        """
+        check_function(function, KeyedFunction, argument="process", methods=("on_row",))
+        if isinstance(function, KeyedBroadcastFunction):
+            raise UsageError(
+                f"{type(function).__name__} needs a broadcast stream",
+                hint="write .key_by(...).connect(broadcast_stream).process(...)",
+            )
+        step = _keyed_step(function, self._state, self._keys, schema)
+        return _behind(step, self._state, inputs=(self._state.input_by_key(self._keys),), kind="process", name=name)
+
+    def reduce(self, function: Callable[[Row, Row], Row], *, name: str | None = None) -> Stream:
+        """For each record, all records of its key so far, reduced to one by `function(before, record)`: a dict with the
+        same columns. The first record of a key is handed on as it is."""
+        _check_callable(function, "reduce")
+        step = _keyed_step(RunningReduce(function, self.schema), self._state, self._keys, self.schema)
+        return _behind(step, self._state, inputs=(self._state.input_by_key(self._keys),), kind="reduce", name=name)
+
+    def connect(self, broadcast: Stream) -> ConnectedStream:
+        """These records, and besides them all records of another stream in every subtask: rules, settings, prices."""
+        if not isinstance(broadcast, Stream):
+            raise UsageError(f"connect takes a stream, not {broadcast!r}")
+        other: StreamState = broadcast._state  # noqa: SLF001  # a stream is what this module says it is
+        if other.ledger is not self._state.ledger:
+            raise UsageError("connect takes a stream of the same environment")
+        return ConnectedStream(self._state, self._keys, other)
+
     def _no_event_time(self) -> UsageError:
         times = [field.name for field in self._state.schema if pa.types.is_timestamp(field.type)]
         example = f'.watermark("{times[0] if times else "ts"}", delay="5s")'
@@ -379,6 +456,37 @@ class KeyedStream:
 
     def __repr__(self) -> str:
         return f"<KeyedStream by {', '.join(self._keys)} of {_described(self._state)}>"
+
+
+class ConnectedStream:
+    """Keyed records, and those of a broadcast stream. Made by `KeyedStream.connect`."""
+
+    def __init__(self, state: StreamState, keys: tuple[str, ...], broadcast: StreamState) -> None:
+        self._state = state
+        self._keys = keys
+        self._broadcast = broadcast
+
+    def process(self, function: KeyedBroadcastFunction, *, schema: SchemaLike, name: str | None = None) -> Stream:
+        """What a function with state makes of the records of both; see `KeyedBroadcastFunction`.
+
+        If the broadcast stream has a watermark, event time is that of the stream which is behind; if it has none, it is
+        that of the keyed stream alone.
+        """
+        check_function(function, KeyedBroadcastFunction, argument="process", methods=("on_broadcast",))
+        check_function(function, KeyedFunction, argument="process", methods=("on_row",))
+        state, other = self._state, self._broadcast
+        step = replace(
+            _keyed_step(function, state, self._keys, schema),
+            is_connected=True,
+            broadcast_has_time=other.time_column is not None,
+        )
+        broadcast = Input(node=other.last_step, partitioning=Partitioning.BROADCAST)
+        inputs = (state.input_by_key(self._keys), broadcast)
+        return _behind(step, state, inputs=inputs, kind="connect", name=name)
+
+    def __repr__(self) -> str:
+        keys = ", ".join(self._keys)
+        return f"<ConnectedStream by {keys} of {_described(self._state)} and {_described(self._broadcast)}>"
 
 
 class WindowedStream:
@@ -416,6 +524,25 @@ class WindowedStream:
     def __repr__(self) -> str:
         seconds = self._window.size_us / 1_000_000
         return f"<WindowedStream of {seconds:g} s by {', '.join(self._keys)} of {_described(self._state)}>"
+
+
+def _keyed_step(
+    function: KeyedFunction, state: StreamState, keys: tuple[str, ...], schema: SchemaLike
+) -> KeyedProcessStep:
+    return KeyedProcessStep(
+        function=function,
+        keys=keys,
+        key_schema=pa.schema([pa.field(key, state.schema.field(key).type) for key in keys]),
+        schema=as_schema(schema, argument="schema"),
+    )
+
+
+def _behind(
+    step: KeyedProcessStep, state: StreamState, *, inputs: tuple[Input, ...], kind: str, name: str | None
+) -> Stream:
+    """The stream behind a step over keyed records of `state`."""
+    number = state.ledger.add(step, kind=kind, label="-".join((kind, *step.keys)), inputs=inputs, name=name)
+    return Stream(state.behind(number, step.schema))
 
 
 def _named_aggregate(name: str, call: AggregateCall) -> Aggregate:

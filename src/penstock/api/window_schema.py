@@ -20,6 +20,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.types as pt
 
+from penstock.api.schemas import can_be_key
 from penstock.api.steps import Aggregate
 from penstock.core.errors import UsageError
 
@@ -40,7 +41,7 @@ def check_key_types(schema: pa.Schema, columns: Sequence[str]) -> None:
         raise UsageError("a key needs at least one column")
     for column in columns:
         kind = _type_of(schema, column, role="key column")
-        if not _can_be_key(kind):
+        if not can_be_key(kind):
             raise UsageError(
                 f"column {column!r} of type {kind} cannot be a key",
                 hint="use integers, booleans, floats, dates, times, timestamps, strings or binary; cast it first",
@@ -142,22 +143,6 @@ def _distinct(fields: list[pa.Field[Any]]) -> pa.Schema:
                 hint="give the aggregate another name, or rename the key column before key_by",
             )
     return pa.schema(fields)
-
-
-def _can_be_key(kind: pa.DataType) -> bool:
-    return (
-        pt.is_integer(kind)
-        or pt.is_boolean(kind)
-        or pt.is_float32(kind)
-        or pt.is_float64(kind)
-        or pt.is_date(kind)
-        or pt.is_time(kind)
-        or pt.is_timestamp(kind)
-        or pt.is_string(kind)
-        or pt.is_large_string(kind)
-        or pt.is_binary(kind)
-        or pt.is_large_binary(kind)
-    )
 
 
 def _has_order(kind: pa.DataType) -> bool:

@@ -13,7 +13,6 @@ from penstock.core.errors import InvariantError, UserCodeError
 from penstock.core.ids import CheckpointId, Instant
 from penstock.core.messages import OperatorState
 from penstock.runtime.operators.base import Operator, OperatorContext, SnapshotWork, StateWriter
-from penstock.runtime.operators.functions import MapOperator
 from penstock.runtime.operators.source import SourceOperator
 from penstock.runtime.outputs import TaskOutputs
 
@@ -44,7 +43,7 @@ class OperatorChain:
     @property
     def is_row_wise(self) -> bool:
         """Whether an operator calls a function of the user's for every row, which may be slow."""
-        return any(isinstance(operator, MapOperator) for operator in self.operators)
+        return any(operator.is_row_wise for operator in self.operators)
 
     def load(self) -> None:
         """The blocking part of a start. Runs off the loop."""

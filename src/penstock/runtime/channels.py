@@ -151,8 +151,17 @@ class Subpartition:
 class InputChannel:
     """The receiving end: a queue, and the credit that is owed for what was read from it."""
 
-    def __init__(self, key: ChannelKey, *, window_bytes: int, grant: Callable[[ChannelKey, int], None]) -> None:
+    def __init__(
+        self,
+        key: ChannelKey,
+        *,
+        window_bytes: int,
+        grant: Callable[[ChannelKey, int], None],
+        input_number: int = 0,
+    ) -> None:
         self.key = key
+        self.input_number = input_number
+        """Which input of the task's first operator it feeds."""
         self.queue: deque[tuple[Item, int, int]] = deque()
         """What waits, with its cost and its number; numbers follow the order of arrival."""
         self.blocked = False

@@ -10,7 +10,7 @@ import pyarrow as pa
 from penstock.api.steps import ReadStep, WatermarkStep
 from penstock.core.barrier.select import make_handler
 from penstock.core.errors import InvariantError
-from penstock.core.ids import CheckpointId, Epoch, JobId, OperatorId, TaskId, VertexId
+from penstock.core.ids import CheckpointId, Epoch, Instant, JobId, OperatorId, TaskId, VertexId
 from penstock.core.messages import TaskRestore
 from penstock.core.task.checkpoints import TaskCheckpoints
 from penstock.plan.graph import Plan
@@ -50,9 +50,14 @@ def build_task(task: TaskId, restore: TaskRestore, deployment: Deployment) -> Ta
         # By the task and not by its id: the next attempt has a task of the same id.
         built.fail(error)
 
+    def wake_at(time: Instant) -> None:
+        built.wake_at(time)
+
     built = Task(
         task,
-        chain=FinishedChain() if restore.finished else _build_chain(task, restore, deployment, fail=fail),
+        chain=FinishedChain()
+        if restore.finished
+        else _build_chain(task, restore, deployment, fail=fail, wake_at=wake_at),
         gate=gate,
         outputs=_build_outputs(task, deployment),
         handler=make_handler(settings.checkpoint, channels=len(gate.channels)),
@@ -70,7 +75,12 @@ def _build_gate(task: TaskId, deployment: Deployment) -> InputGate:
     window = deployment.settings.network.channel_bytes
     return InputGate(
         [
-            InputChannel(ChannelKey(edge.number, upstream, task.subtask), window_bytes=window, grant=deployment.grant)
+            InputChannel(
+                ChannelKey(edge.number, upstream, task.subtask),
+                window_bytes=window,
+                grant=deployment.grant,
+                input_number=edge.input_number,
+            )
             for edge, upstream in deployment.plan.channels_into(task)
         ]
     )
@@ -94,7 +104,12 @@ def _build_outputs(task: TaskId, deployment: Deployment) -> TaskOutputs:
 
 
 def _build_chain(
-    task: TaskId, restore: TaskRestore, deployment: Deployment, *, fail: Callable[[BaseException], None]
+    task: TaskId,
+    restore: TaskRestore,
+    deployment: Deployment,
+    *,
+    fail: Callable[[BaseException], None],
+    wake_at: Callable[[Instant], None],
 ) -> OperatorChain:
     plan, host = deployment.plan, deployment.host
     vertex = plan.vertex(task.vertex)
@@ -116,6 +131,8 @@ def _build_chain(
             rescaled=restore.rescaled,
             reader=deployment.reader,
             fail=fail,
+            wake_at=wake_at,
+            state=deployment.settings.state,
         )
 
     planned = vertex.operators

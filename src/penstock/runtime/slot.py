@@ -211,7 +211,8 @@ class SlotDriver:
         if target is not None:
             # The savepoint's own folder: paths inside it are relative, so that it can be moved.
             return SnapshotWriter(store.at(target), "", prefix, threshold)
-        return SnapshotWriter(store, layout.checkpoint_folder(self._folder, barrier.checkpoint), prefix, threshold)
+        folder, shared = layout.checkpoint_folder(self._folder, barrier.checkpoint), layout.shared_folder(self._folder)
+        return SnapshotWriter(store, folder, prefix, threshold, shared_folder=shared)
 
     def discard(self, state: SubtaskState | None, target: str | None = None) -> None:
         """Delete the files of a snapshot that nobody will use; `target` is the folder of a savepoint."""

@@ -149,6 +149,9 @@ class Task:
         gate.on_announced = self._announced
         self._source = chain.source
         self._valve = WatermarkValve(len(gate.channels))
+        for index, channel in enumerate(gate.channels):
+            if channel.input_number in chain.head.timeless_inputs:
+                self._valve.end(index)
         self._data_open = len(gate.channels)
         """Channels whose data has not ended."""
         self._drains = True
@@ -298,14 +301,14 @@ class Task:
         self._run_chain(polled)
         return True
 
-    def _run_chain(self, batch: pa.RecordBatch) -> None:
+    def _run_chain(self, batch: pa.RecordBatch, input_number: int = 0) -> None:
         self.counters.batches_in += 1
         self.counters.rows_in += batch.num_rows
         if self._slices is None:
-            self.chain.head.process(batch)
+            self.chain.head.process_input(batch, input_number)
             return
         begun = self._host.precise_ms()
-        self.chain.head.process(batch)
+        self.chain.head.process_input(batch, input_number)
         self._slices.took(batch.num_rows, self._host.precise_ms() - begun)
 
     def _process(self, index: ChannelIndex, batch: pa.RecordBatch, cost: int, now: Instant) -> None:
@@ -313,8 +316,9 @@ class Task:
             batch, rest, left = self._slices.cut(batch, cost)
             self.gate.give_back(index, rest, left)
             cost -= left
-        self._run_chain(batch)
-        self.gate.channels[index].consumed(cost)
+        channel = self.gate.channels[index]
+        self._run_chain(batch, channel.input_number)
+        channel.consumed(cost)
         if self._holds_back and self.gate.is_drained:
             self._let_in()
         if self._handler.pending is not None:
@@ -385,6 +389,11 @@ class Task:
             self._feed(Ticked(), now)
         self._snapshots.tick(now)
         self._send()
+
+    def wake_at(self, time: Instant) -> None:
+        """An operator wants to be called at `time`, if not before."""
+        if self._tick_at is not None:
+            self._tick_at = min(self._tick_at, max(time, Instant(self._host.now() + 1)))
 
     def next_deadline(self) -> Instant | None:
         """When `tick` or `step` must be called at the latest; None if only a message can help."""

@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from penstock.api.backends import StateBackend, as_state_settings
 from penstock.api.checkpointing import Checkpointing
 from penstock.api.program import Program
 from penstock.api.restoring import Restore
@@ -63,6 +64,7 @@ class Environment(Program):
         network: how slots exchange batches.
         slots: how slots are watched.
         source_batch_rows: a source is asked for at most this many rows at a time.
+        state_backend: where keyed state is kept while the job runs: `ps.memory()`, or its name.
         landing: where Spark lands the DataFrames of `from_dataframe`: a folder that the driver and all executors have
             mounted. Default: the checkpoint directory, if that is such a folder.
 
@@ -79,6 +81,7 @@ class Environment(Program):
         network: NetworkSettings | None = None,
         slots: SlotSettings | None = None,
         source_batch_rows: int = JobSettings.source_batch_rows,
+        state_backend: StateBackend | None = None,
         landing: str | os.PathLike[str] | None = None,
     ) -> None:
         check_session(spark)
@@ -92,6 +95,7 @@ class Environment(Program):
             network=network or NetworkSettings(),
             slot=slots or SlotSettings(),
             source_batch_rows=source_batch_rows,
+            state=as_state_settings(state_backend),
         )
         problems = settings.problems()
         if problems:

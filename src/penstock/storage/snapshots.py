@@ -8,6 +8,7 @@ import xxhash
 
 from penstock.core.errors import CorruptFile, UsageError
 from penstock.core.messages import StateFile
+from penstock.core.recovery.layout import component
 from penstock.ports import Frame, Store
 
 
@@ -24,15 +25,19 @@ class SnapshotWriter:
     Calls block.
 
     Whoever makes two writers for the same folder gives them different prefixes. Pieces of at most `inline_threshold`
-    bytes become no file; they travel in their handles.
+    bytes become no file; they travel in their handles. Shared pieces always become files, in `shared_folder`, named by
+    their key; without such a folder nothing is shared.
     """
 
-    def __init__(self, store: Store, folder: str, prefix: str, inline_threshold: int) -> None:
+    def __init__(
+        self, store: Store, folder: str, prefix: str, inline_threshold: int, *, shared_folder: str | None = None
+    ) -> None:
         if inline_threshold < 0:
             raise UsageError(f"inline_threshold is {inline_threshold}; it cannot be negative")
         self._store = store
         self._path_start = f"{folder}/{prefix}-" if folder else f"{prefix}-"
         self._inline_threshold = inline_threshold
+        self._shared_folder = shared_folder
         self._files = 0
 
     def put(self, data: Frame) -> StateFile:
@@ -45,6 +50,16 @@ class SnapshotWriter:
         self._files += 1
         self._store.write(path, view)
         return StateFile(path=path, size=view.nbytes, checksum=checksum)
+
+    def put_shared(self, data: Frame, key: str) -> StateFile:
+        """Make `data` durable where later checkpoints may refer to it again. Raises `StorageError`."""
+        if self._shared_folder is None:
+            return self.put(data)
+        view = memoryview(data)
+        path = f"{self._shared_folder}/{component(key)}"
+        self._store.write(path, view)
+        checksum = xxhash.xxh3_64_intdigest(view)
+        return StateFile(path=path, size=view.nbytes, checksum=checksum, shared_key=key)
 
 
 class SnapshotReader:

@@ -9,15 +9,19 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import pyarrow as pa
 
 from penstock.core.elements import CheckpointOptions
 from penstock.core.ids import CheckpointId, Epoch, Instant, JobId, TaskId
-from penstock.core.messages import OperatorState, StateFile
+from penstock.core.messages import OperatorState
 from penstock.ports import Background
+from penstock.settings import StateSettings
+from penstock.state.backend import StateReader, StateWriter
+
+__all__ = ["Operator", "OperatorContext", "Output", "SnapshotWork", "StateReader", "StateWriter"]
 
 
 class Output(Protocol):
@@ -29,22 +33,6 @@ class Output(Protocol):
 
     def watermark(self, time_us: int, *, idle: bool = False) -> None:
         """Hand on that no record at or before `time_us` follows."""
-        ...
-
-
-class StateWriter(Protocol):
-    """Where the asynchronous part of a snapshot puts bytes."""
-
-    def put(self, data: bytes) -> StateFile:
-        """Make `data` durable (small data stays inline) and return its handle."""
-        ...
-
-
-class StateReader(Protocol):
-    """Where a restore gets bytes from."""
-
-    def get(self, file: StateFile) -> bytes:
-        """The bytes of a handle, checked against their checksum. Raises `CorruptFile` or `StorageError`."""
         ...
 
 
@@ -78,6 +66,10 @@ class OperatorContext:
     """Fail the task because of something that happened in the background."""
     rescaled: bool = False
     """Whether `restored` was taken with another parallelism, and dealt out anew."""
+    wake_at: Callable[[Instant], None] = lambda _: None
+    """Have `tick` called at that time, if not before."""
+    state: StateSettings = field(default_factory=StateSettings)
+    """Where keyed state is kept."""
 
 
 class Operator(ABC):
@@ -95,9 +87,23 @@ class Operator(ABC):
         """The blocking part of a start: read state, commit what a checkpoint promised. Runs off the loop, before
         `open`."""
 
+    @property
+    def is_row_wise(self) -> bool:
+        """Whether it calls a function of the user's for every row, which may be slow."""
+        return False
+
+    @property
+    def timeless_inputs(self) -> tuple[int, ...]:
+        """The numbers of those inputs that have no event time, and so must not hold it back."""
+        return ()
+
     @abstractmethod
     def process(self, batch: pa.RecordBatch) -> None:
         """Take one batch in."""
+
+    def process_input(self, batch: pa.RecordBatch, number: int) -> None:  # noqa: ARG002
+        """Take one batch of an input in, where there are several; by default it makes no difference which."""
+        self.process(batch)
 
     def watermark(self, time_us: int, *, idle: bool = False) -> None:
         """Event time has reached `time_us`; by default only handed on."""

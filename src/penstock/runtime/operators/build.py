@@ -6,8 +6,10 @@ from typing import assert_never
 
 from penstock.api.steps import (
     CombineStep,
+    KeyedProcessStep,
     MapBatchesStep,
     MapStep,
+    ProcessStep,
     ReadStep,
     SelectStep,
     Step,
@@ -20,6 +22,8 @@ from penstock.api.steps import (
 from penstock.runtime.operators.base import Operator
 from penstock.runtime.operators.columns import SelectOperator, UnionOperator, WhereOperator
 from penstock.runtime.operators.functions import MapBatchesOperator, MapOperator
+from penstock.runtime.operators.keyed import KeyedOperator
+from penstock.runtime.operators.process import ProcessOperator
 from penstock.runtime.operators.sink import SinkOperator
 from penstock.runtime.operators.source import SourceOperator
 from penstock.runtime.operators.watermark import WatermarkOperator
@@ -41,6 +45,10 @@ def build_operator(step: Step) -> Operator:
             return MapBatchesOperator(step)
         case MapStep():
             return MapOperator(step)
+        case ProcessStep():
+            return ProcessOperator(step)
+        case KeyedProcessStep():
+            return KeyedOperator(step)
         case UnionStep():
             return UnionOperator(step)
         case CombineStep():

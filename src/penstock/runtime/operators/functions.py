@@ -1,13 +1,8 @@
-"""Functions of the user's program, over batches or row by row.
-
-This is the boundary to user code: whatever it raises, and whatever it returns that is not what the step promised,
-becomes a `UserCodeError` that names the operator and the subtask.
-"""
+"""Functions of the user's program without state, over batches or row by row."""
 
 from __future__ import annotations
 
 import importlib
-import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
@@ -15,8 +10,10 @@ import polars as pl
 import pyarrow as pa
 
 from penstock.api.steps import MapBatchesStep, MapStep
-from penstock.core.errors import UsageError, UserCodeError
-from penstock.runtime.operators.base import Operator, OperatorContext
+from penstock.core.errors import UsageError
+from penstock.runtime.operators.base import Operator, OperatorContext, Output
+from penstock.runtime.operators.rows import batch_of, rows_of
+from penstock.runtime.operators.user_code import Wrong, describe, describe_columns, guarded, wrong_result
 
 
 class MapBatchesOperator(Operator):
@@ -31,25 +28,11 @@ class MapBatchesOperator(Operator):
         if batch.num_rows == 0:
             return
         given = self._to_user(batch)
-        for result in self._results(given):
-            for made in self._from_user(result, self._wrong):
+        wrong = wrong_result(self.context)
+        for result in results_of(lambda: self._step.function(given), self.context):
+            for made in self._from_user(result, wrong):
                 if made.num_rows:
                     self.output.emit(made)
-
-    def _results(self, given: Any) -> Iterator[Any]:
-        """Each result of the function, by itself; a generator runs as far as it must for the next one."""
-        with_results: Any = _guarded(lambda: self._step.function(given), self.context)
-        if with_results is None:
-            return
-        if not _is_several(with_results):
-            yield with_results
-            return
-        iterator = iter(with_results)
-        while (result := _guarded(lambda: next(iterator, _NOTHING_MORE), self.context)) is not _NOTHING_MORE:
-            yield result
-
-    def _wrong(self, what: str) -> UserCodeError:
-        return _error(self.context, f"TypeError: {what}")
 
 
 class MapOperator(Operator):
@@ -58,53 +41,44 @@ class MapOperator(Operator):
     def __init__(self, step: MapStep) -> None:
         self._step = step
 
+    @property
+    def is_row_wise(self) -> bool:
+        """It calls a function for every row."""
+        return True
+
+    def open(self, context: OperatorContext, output: Output) -> None:
+        """Start."""
+        super().open(context, output)
+        self._wrong = wrong_result(context)
+
     def process(self, batch: pa.RecordBatch) -> None:
         """Hand on the rows that the function makes of the batch's rows."""
         if batch.num_rows == 0:
             return
         function = self._step.function
-        rows = batch.to_pylist()
+        rows = rows_of(batch)
         if self._step.flat:
-            made = _guarded(lambda: [new for row in rows for new in function(row)], self.context)
+            made = guarded(lambda: [new for row in rows for new in function(row)], self.context)
         else:
-            made = _guarded(lambda: [function(row) for row in rows], self.context)
-        names = self._step.schema.names
-        expected = frozenset(names)
-        for row in made:
-            if not isinstance(row, Mapping):
-                raise self._wrong(f"expected a dict with {', '.join(names)}; got {_describe(row)}")
-            if row.keys() != expected:
-                raise self._wrong(f"expected a dict with {', '.join(names)}; got one with {', '.join(map(str, row))}")
-        if not made:
-            return
-        try:
-            result = pa.RecordBatch.from_pylist(made, schema=self._step.schema)
-        except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError) as error:
-            raise self._wrong(f"expected rows of {_columns(self._step.schema)}; {error}") from error
-        self.output.emit(result)
-
-    def _wrong(self, what: str) -> UserCodeError:
-        return _error(self.context, f"TypeError: {what}")
+            made = guarded(lambda: [function(row) for row in rows], self.context)
+        if made:
+            self.output.emit(batch_of(made, self._step.schema, self._wrong))
 
 
 _NOTHING_MORE = object()
 
-Wrong = Callable[[str], UserCodeError]
 
-
-def _guarded(call: Callable[[], Any], context: OperatorContext) -> Any:
-    """Run user code; its exceptions come out as `UserCodeError` with its own part of the traceback."""
-    try:
-        return call()
-    except Exception as error:
-        inner = error.__traceback__
-        while inner is not None and inner.tb_frame.f_code.co_filename == __file__:
-            inner = inner.tb_next
-        raise _error(context, "".join(traceback.format_exception(type(error), error, inner))) from error
-
-
-def _error(context: OperatorContext, text: str) -> UserCodeError:
-    return UserCodeError(operator=context.name, subtask=context.task.subtask, traceback_text=text)
+def results_of(call: Callable[[], Any], context: OperatorContext) -> Iterator[Any]:
+    """Each result of a user's function, by itself; a generator runs as far as it must for the next one."""
+    returned = guarded(call, context)
+    if returned is None:
+        return
+    if not _is_several(returned):
+        yield returned
+        return
+    iterator = iter(returned)
+    while (result := guarded(lambda: next(iterator, _NOTHING_MORE), context)) is not _NOTHING_MORE:
+        yield result
 
 
 def _is_several(result: Any) -> bool:
@@ -118,7 +92,7 @@ def _conversions(
     schema = step.schema
     match step.kind:
         case "arrow":
-            return lambda batch: batch, lambda result, wrong: _from_arrow(result, schema, wrong)
+            return lambda batch: batch, lambda result, wrong: from_arrow(result, schema, wrong)
         case "polars":
             expected = pl.DataFrame(schema.empty_table()).schema
             return pl.DataFrame, lambda result, wrong: _from_polars(result, schema, expected, wrong)
@@ -142,14 +116,15 @@ def _require_pandas() -> None:
         ) from error
 
 
-def _from_arrow(result: Any, schema: pa.Schema, wrong: Wrong) -> list[pa.RecordBatch]:
+def from_arrow(result: Any, schema: pa.Schema, wrong: Wrong) -> list[pa.RecordBatch]:
+    """What a function over Arrow batches returned, in exactly `schema`. Raises what `wrong` makes."""
     if not isinstance(result, pa.RecordBatch | pa.Table):
-        raise wrong(f"expected a pyarrow RecordBatch or Table; got {_describe(result)}")
+        raise wrong(f"expected a pyarrow RecordBatch or Table; got {describe(result)}")
     if sorted(result.schema.names) != sorted(schema.names):
-        raise wrong(f"expected columns {_columns(schema)}; got {_columns(result.schema)}")
+        raise wrong(f"expected columns {describe_columns(schema)}; got {describe_columns(result.schema)}")
     ordered = result.select(schema.names)
     if [field.type for field in ordered.schema] != [field.type for field in schema]:
-        raise wrong(f"expected columns {_columns(schema)}; got {_columns(result.schema)}")
+        raise wrong(f"expected columns {describe_columns(schema)}; got {describe_columns(result.schema)}")
     if isinstance(ordered, pa.RecordBatch):
         return [pa.RecordBatch.from_arrays(ordered.columns, schema=schema)]
     # The cast changes no type; it takes the field's metadata and nullability from the schema.
@@ -158,7 +133,7 @@ def _from_arrow(result: Any, schema: pa.Schema, wrong: Wrong) -> list[pa.RecordB
 
 def _from_polars(result: Any, schema: pa.Schema, expected: pl.Schema, wrong: Wrong) -> list[pa.RecordBatch]:
     if not isinstance(result, pl.DataFrame):
-        raise wrong(f"expected a polars DataFrame; got {_describe(result)}")
+        raise wrong(f"expected a polars DataFrame; got {describe(result)}")
     if dict(result.schema) != dict(expected):
         raise wrong(f"expected columns {_polars_columns(expected)}; got {_polars_columns(result.schema)}")
     return result.select(schema.names).to_arrow().cast(schema).combine_chunks().to_batches()
@@ -167,25 +142,14 @@ def _from_polars(result: Any, schema: pa.Schema, expected: pl.Schema, wrong: Wro
 def _from_pandas(result: Any, schema: pa.Schema, wrong: Wrong) -> list[pa.RecordBatch]:
     pandas = importlib.import_module("pandas")
     if not isinstance(result, pandas.DataFrame):
-        raise wrong(f"expected a pandas DataFrame; got {_describe(result)}")
+        raise wrong(f"expected a pandas DataFrame; got {describe(result)}")
     names = [str(name) for name in result.columns]
     if sorted(names) != sorted(schema.names):
-        raise wrong(f"expected columns {_columns(schema)}; got {', '.join(names)}")
+        raise wrong(f"expected columns {describe_columns(schema)}; got {', '.join(names)}")
     try:
         return [pa.RecordBatch.from_pandas(result, schema=schema, preserve_index=False)]
     except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
-        raise wrong(f"expected columns {_columns(schema)}; {error}") from error
-
-
-def _describe(value: Any) -> str:
-    if value is None:
-        return "None"
-    kind = type(value)
-    return f"{kind.__module__}.{kind.__qualname__}" if kind.__module__ != "builtins" else kind.__qualname__
-
-
-def _columns(schema: pa.Schema) -> str:
-    return ", ".join(f"{field.name}: {field.type}" for field in schema)
+        raise wrong(f"expected columns {describe_columns(schema)}; {error}") from error
 
 
 def _polars_columns(schema: Mapping[str, Any]) -> str:

@@ -1,0 +1,250 @@
+"""Functions with state: classes whose methods are called row by row, by key.
+
+    class Visits(ps.KeyedFunction):
+        seen = ps.value_state("seen", "bigint", default=0)
+
+        def on_row(self, row, context):
+            self.seen.set(self.seen.get() + 1)
+            context.timers.at_event_time(row["ts"] + timedelta(minutes=1))
+            yield {"page": context.key, "n": self.seen.get()}
+
+        def on_timer(self, timer, context):
+            self.seen.clear()
+
+    visits.key_by("page").process(Visits(), schema="page string, n bigint")
+
+A method returns the rows it makes: one dict, an iterable of dicts (so it may be a generator), or None. Every subtask
+has a function object of its own, unpickled from the one that `process` was given; what must survive a failure belongs
+into declared state (`penstock.api.state`), not into attributes.
+
+**Time.** A row may have an event time or none, be on time or late: `on_row` is called for it all the same. It is late
+if its time is not after `context.watermark`. An event-time timer fires when the watermark reaches it; one that is set
+at or before the watermark fires when the rows at hand have been handled. Timers fire in order of time, those of one
+time in order of key. When all data has been seen, event time goes to its end: every event-time timer fires, and so does
+what `on_timer` sets meanwhile, up to the time of the last timer that was set before. Processing-time timers that are
+still set then do not fire. After a restore, processing-time timers whose time has passed fire at once.
+"""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import pyarrow as pa
+
+from penstock.api.state import State, StateKind, declared_states
+from penstock.core.errors import UsageError
+
+Rows = Mapping[str, Any] | Iterable[Mapping[str, Any]] | None
+"""What a method may return: one row, several, or none."""
+
+Row = dict[str, Any]
+
+EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
+_MICROSECOND = datetime.timedelta(microseconds=1)
+_EARLIEST_US = (datetime.datetime.min.replace(tzinfo=datetime.UTC) - EPOCH) // _MICROSECOND
+_LATEST_US = (datetime.datetime.max.replace(tzinfo=datetime.UTC) - EPOCH) // _MICROSECOND
+
+
+class Timer:
+    """A timer that fires."""
+
+    __slots__ = ("kind", "time_us")
+
+    def __init__(self, kind: str, time_us: int) -> None:
+        self.kind = kind
+        """Which time it waited for: `event-time` or `processing-time`."""
+        self.time_us = time_us
+        """The time it was set for, in microseconds since 1970."""
+
+    @property
+    def time(self) -> datetime.datetime:
+        """The time it was set for, in UTC."""
+        return EPOCH + datetime.timedelta(microseconds=self.time_us)
+
+    def __repr__(self) -> str:
+        return f"<{self.kind} timer of {self.time}>"
+
+
+class Timers:
+    """The timers of the current key. A key has at most one timer of a kind for a time: set again, it is the same one.
+
+    A time is a `datetime` (one without a time zone is taken as UTC), or a whole number of microseconds since 1970.
+    """
+
+    def at_event_time(self, time: datetime.datetime | int) -> None:
+        """Have `on_timer` called when the watermark reaches `time`."""
+        raise NotImplementedError
+
+    def at_processing_time(self, time: datetime.datetime | int) -> None:
+        """Have `on_timer` called when the clock reaches `time`."""
+        raise NotImplementedError
+
+    def delete_event_time(self, time: datetime.datetime | int) -> None:
+        """Take an event-time timer back; nothing happens if it is not set."""
+        raise NotImplementedError
+
+    def delete_processing_time(self, time: datetime.datetime | int) -> None:
+        """Take a processing-time timer back; nothing happens if it is not set."""
+        raise NotImplementedError
+
+    def event_times(self) -> list[datetime.datetime]:
+        """For when event-time timers are set, in order."""
+        raise NotImplementedError
+
+    def processing_times(self) -> list[datetime.datetime]:
+        """For when processing-time timers are set, in order."""
+        raise NotImplementedError
+
+
+class FunctionContext:
+    """What a function may know about where it runs."""
+
+    @property
+    def name(self) -> str:
+        """The name of the step."""
+        raise NotImplementedError
+
+    @property
+    def subtask(self) -> int:
+        """Which of the step's subtasks this is, from 0."""
+        raise NotImplementedError
+
+    @property
+    def parallelism(self) -> int:
+        """How many subtasks the step has."""
+        raise NotImplementedError
+
+    @property
+    def watermark(self) -> datetime.datetime | None:
+        """How far event time has come; None before the first watermark, the greatest datetime after the last."""
+        raise NotImplementedError
+
+    @property
+    def processing_time(self) -> datetime.datetime:
+        """The time on the clock, to the millisecond."""
+        raise NotImplementedError
+
+
+class KeyedContext(FunctionContext):
+    """The same, where there is a key."""
+
+    key: Any
+    """The current key: the value of the key column, or a tuple if there are several. None where there is no key."""
+    timers: Timers
+
+
+class Function:
+    """What functions with state have in common."""
+
+    def open(self, context: FunctionContext) -> None:
+        """Called once before anything else, with operator state restored. It may block."""
+
+    def close(self) -> None:
+        """Called once at the end, also after a failure."""
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        declared_states(cls)
+
+
+class KeyedFunction(Function):
+    """A function over the rows of a keyed stream; see `KeyedStream.process`."""
+
+    def on_row(self, row: Row, context: KeyedContext) -> Rows:
+        """Called for every record, with the state of its key."""
+        raise NotImplementedError
+
+    def on_timer(self, timer: Timer, context: KeyedContext) -> Rows:  # noqa: ARG002
+        """Called when a timer fires, with the state of the key that set it."""
+        raise UsageError(
+            f"{timer!r} fired in {type(self).__name__}, which has no on_timer", hint="write the method on_timer"
+        )
+
+    def on_end(self, context: KeyedContext) -> Rows:
+        """Called once per subtask when all data has been seen and all event-time timers have fired; not when the job is
+        stopped without drain. There is no key."""
+
+
+class KeyedBroadcastFunction(KeyedFunction):
+    """A function over a keyed stream and a broadcast one; see `KeyedStream.connect`.
+
+    `on_row` reads broadcast state, `on_broadcast` writes it. Rows of the two streams come in no particular order;
+    neither do broadcast rows that were made by different subtasks.
+    """
+
+    def on_broadcast(self, row: Row, context: KeyedContext) -> Rows:
+        """Called in every subtask for every broadcast record. There is no key."""
+        raise NotImplementedError
+
+
+class ProcessFunction(Function):
+    """A function over the rows or batches of a stream; see `Stream.process`. Write `on_row` or `on_batch`.
+
+    It may have operator state: `split_list_state`, `union_list_state`, `broadcast_state`.
+    """
+
+    def on_row(self, row: Row, context: FunctionContext) -> Rows:
+        """Called for every record."""
+        raise NotImplementedError
+
+    def on_batch(
+        self, batch: pa.RecordBatch, context: FunctionContext
+    ) -> pa.RecordBatch | pa.Table | Iterable[pa.RecordBatch | pa.Table] | None:
+        """Called for every batch of records. How many rows it has changes from run to run."""
+        raise NotImplementedError
+
+    def on_end(self, context: FunctionContext) -> Rows:
+        """Called once per subtask when all data has been seen; not when the job is stopped without drain."""
+
+
+def time_in_us(given: datetime.datetime | int) -> int:
+    """A point in time in microseconds since 1970. Raises `UsageError` if it is none."""
+    if isinstance(given, datetime.datetime):
+        aware = given if given.tzinfo is not None else given.replace(tzinfo=datetime.UTC)
+        return (aware - EPOCH) // _MICROSECOND
+    if isinstance(given, int) and not isinstance(given, bool):
+        if _EARLIEST_US <= given <= _LATEST_US:
+            return given
+        raise UsageError(f"a timer for {given} microseconds since 1970 is beyond the year 9999")
+    raise UsageError(f"a timer is set for {given!r}", hint="give a datetime, or microseconds since 1970")
+
+
+def is_overridden(function: Function, base: type[Function], method: str) -> bool:
+    """Whether a function's class has its own version of a method of `base`."""
+    return getattr(type(function), method) is not getattr(base, method)
+
+
+def check_function(function: object, base: type[Function], *, argument: str, methods: tuple[str, ...]) -> None:
+    """Raise `UsageError` unless `function` is an instance of `base` with one of `methods`, and its states can be."""
+    if isinstance(function, type) and issubclass(function, base):
+        raise UsageError(
+            f"{argument} takes an object, not the class {function.__name__}", hint=f"{function.__name__}()"
+        )
+    if not isinstance(function, base):
+        raise UsageError(
+            f"{argument} takes a function of class {base.__name__}, not {function!r}",
+            hint=f"write a class that inherits from ps.{base.__name__}",
+        )
+    written = [method for method in methods if is_overridden(function, base, method)]
+    if len(written) != 1:
+        raise UsageError(
+            f"{type(function).__name__} has {'no ' + ' or '.join(methods) if not written else ' and '.join(written)}",
+            hint=f"write the method {methods[0]}" if not written else "write one of them only",
+        )
+    declared_states(function)
+
+
+def keyed_states(states: Mapping[str, State]) -> dict[str, State]:
+    """Those that there is one of per key."""
+    return {name: state for name, state in states.items() if state.spec.kind.is_keyed}
+
+
+def check_states(function: Function, kinds: tuple[StateKind, ...], *, where: str) -> None:
+    """Raise `UsageError` if a function declares state of kinds that it cannot have there."""
+    for state in declared_states(function).values():
+        if state.spec.kind in kinds:
+            raise UsageError(
+                f"{type(function).__name__} declares {state.spec.kind.value} state {state.spec.name!r}, which {where}"
+            )

@@ -1,0 +1,408 @@
+"""State of a user's function: declared by name and type, used inside calls.
+
+    class Visits(KeyedFunction):
+        seen = value_state("seen", "bigint", default=0)
+        pages = map_state("pages", key="string", value="bigint", ttl=ttl("1h"))
+
+A declaration stands on the class (or on the instance, set in `__init__`). When the job runs, the attribute is a handle
+on the real state: for keyed state that of the key whose row or timer is being handled, and of no other. Outside of such
+a call a handle raises `UsageError`.
+
+Keyed state, one per key:
+
+    value_state          one value
+    list_state           values in order
+    map_state            values by a key of their own
+    reducing_state       one value, to which others are added by a function
+    aggregating_state    one accumulator, to which values are added by a function, and a result made of it
+
+State of a subtask, whatever the key (operator state). The kind says who gets it when a job is restored:
+
+    split_list_state     a list whose parts are dealt out evenly to the subtasks
+    union_list_state     a list of which every subtask gets the parts of all
+    broadcast_state      a map that is the same in all subtasks
+
+A type is Spark's name of it ("bigint", "array<string>"), a Python type, a `pa.DataType`, or `object` for any value that
+can be pickled. Values of the first three can be read as columns of a table from any snapshot; prefer them.
+
+A value that was got from state or put into it belongs to the call that did so. To change a list or another object in
+place, get it, change it and set it again, in one call; do not keep it for a later one.
+"""
+
+# A declaration has the methods of its handle and can only refuse, whatever it is given.
+# ruff: noqa: ARG002
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, Literal, NoReturn
+
+import pyarrow as pa
+
+from penstock.api.durations import Duration, duration_ms
+from penstock.api.schemas import TypeLike, as_type, can_be_key
+from penstock.core.errors import UsageError
+
+_LONGEST_NAME = 200
+
+
+class StateKind(Enum):
+    """What a state holds. The value is its name in snapshots."""
+
+    VALUE = "value"
+    LIST = "list"
+    MAP = "map"
+    REDUCING = "reducing"
+    AGGREGATING = "aggregating"
+    SPLIT_LIST = "split-list"
+    UNION_LIST = "union-list"
+    BROADCAST = "broadcast"
+
+    @property
+    def is_keyed(self) -> bool:
+        """Whether there is one per key, and not one per subtask."""
+        return self not in (StateKind.SPLIT_LIST, StateKind.UNION_LIST, StateKind.BROADCAST)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ttl:
+    """How long an entry of a state lives. Made by `ttl`."""
+
+    duration_ms: int
+    renewed_by_reads: bool = False
+
+
+def ttl(duration: Duration, *, on: Literal["write", "read-and-write"] = "write") -> Ttl:
+    """A time to live, in processing time, since an entry was last written; or written or read.
+
+    An entry that is older is never seen again. It is left out of snapshots, and removed in the background. In a list or
+    a map every element has a time of its own.
+    """
+    if on not in ("write", "read-and-write"):
+        raise UsageError(f"on is {on!r}; choose 'write' or 'read-and-write'")
+    length = duration_ms(duration, argument="ttl")
+    if length == 0:
+        raise UsageError("a ttl of 0 would keep nothing", hint="give a duration above 0, or no ttl")
+    return Ttl(duration_ms=length, renewed_by_reads=on == "read-and-write")
+
+
+@dataclass(frozen=True, kw_only=True)
+class StateSpec:
+    """What a back end must know about a declared state."""
+
+    name: str
+    kind: StateKind
+    type: pa.DataType | None
+    """Of a value, an element of a list, or an accumulator; None for any object, pickled."""
+    map_key: pa.DataType | None = None
+    """Of the keys of a map; None if it is none, or if they are any objects."""
+    ttl: Ttl | None = None
+
+    def __str__(self) -> str:
+        types = [_type_name(self.type)]
+        if self.kind in (StateKind.MAP, StateKind.BROADCAST):
+            types.insert(0, _type_name(self.map_key))
+        return f"{self.kind.value}<{', '.join(types)}>"
+
+
+class State:
+    """A declared state: what all kinds have in common. Handles have the same methods, and work."""
+
+    def __init__(self, spec: StateSpec) -> None:
+        self.spec = spec
+
+    def clear(self) -> None:
+        """Remove everything."""
+        self._unusable()
+
+    def _unusable(self) -> NoReturn:
+        raise UsageError(
+            f"state {self.spec.name!r} is declared, but no job is running it",
+            hint="use it inside the methods of a function that a stream's process() was given",
+        )
+
+    def __repr__(self) -> str:
+        return f"<state {self.spec.name!r}: {self.spec}>"
+
+
+class ValueState(State):
+    """One value per key. Made by `value_state`."""
+
+    def __init__(self, spec: StateSpec, default: Any = None) -> None:
+        super().__init__(spec)
+        self.default = default
+
+    def get(self) -> Any:
+        """The value, or the default if there is none."""
+        self._unusable()
+
+    def set(self, value: Any) -> None:
+        """Replace the value; None removes it."""
+        self._unusable()
+
+    def exists(self) -> bool:
+        """Whether there is a value; the default does not count."""
+        self._unusable()
+
+
+class ListState(State):
+    """Values in the order in which they were added. Made by `list_state`, `split_list_state`, `union_list_state`."""
+
+    def get(self) -> list[Any]:
+        """All values; the list is the caller's own."""
+        self._unusable()
+
+    def add(self, value: Any) -> None:
+        """Append one value."""
+        self._unusable()
+
+    def extend(self, values: Iterable[Any]) -> None:
+        """Append several values."""
+        self._unusable()
+
+    def set(self, values: Iterable[Any]) -> None:
+        """Replace all values."""
+        self._unusable()
+
+    def exists(self) -> bool:
+        """Whether there is at least one value."""
+        self._unusable()
+
+
+class MapState(State):
+    """Values by key. Made by `map_state`."""
+
+    def get(self, key: Any, default: Any = None) -> Any:
+        """The value of `key`, or `default` if there is none."""
+        self._unusable()
+
+    def set(self, key: Any, value: Any) -> None:
+        """Add or replace a value."""
+        self._unusable()
+
+    def remove(self, key: Any) -> None:
+        """Remove a value; nothing happens if there is none."""
+        self._unusable()
+
+    def items(self) -> Iterator[tuple[Any, Any]]:
+        """All entries, in no particular order. The map may be changed meanwhile, which may or may not be seen."""
+        self._unusable()
+
+    def keys(self) -> Iterator[Any]:
+        """All keys."""
+        return (key for key, _ in self.items())
+
+    def values(self) -> Iterator[Any]:
+        """All values."""
+        return (value for _, value in self.items())
+
+    def exists(self) -> bool:
+        """Whether there is at least one entry."""
+        self._unusable()
+
+    def __contains__(self, key: Any) -> bool:
+        self._unusable()
+
+    def __getitem__(self, key: Any) -> Any:
+        found = self.get(key, _NOTHING)
+        if found is _NOTHING:
+            raise KeyError(key)
+        return found
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        self.set(key, value)
+
+    def __delitem__(self, key: Any) -> None:
+        if key not in self:
+            raise KeyError(key)
+        self.remove(key)
+
+    def __iter__(self) -> Iterator[Any]:
+        return self.keys()
+
+
+class BroadcastState(MapState):
+    """A map that is the same in every subtask. Made by `broadcast_state`.
+
+    It is written where broadcast records are handled, which all subtasks see, and read anywhere. What a subtask writes
+    must follow from those records alone; else the subtasks drift apart.
+    """
+
+
+class ReducingState(State):
+    """One value per key, made of all that were added. Made by `reducing_state`."""
+
+    def __init__(self, spec: StateSpec, reduce: Callable[[Any, Any], Any]) -> None:
+        super().__init__(spec)
+        self.reduce = reduce
+
+    def get(self) -> Any:
+        """The reduced value; None if nothing was added."""
+        self._unusable()
+
+    def add(self, value: Any) -> None:
+        """Reduce the value with what there is; the first one is taken as it is."""
+        self._unusable()
+
+    def exists(self) -> bool:
+        """Whether something was added."""
+        self._unusable()
+
+
+class AggregatingState(State):
+    """One accumulator per key. Made by `aggregating_state`."""
+
+    def __init__(
+        self,
+        spec: StateSpec,
+        *,
+        create: Callable[[], Any],
+        add: Callable[[Any, Any], Any],
+        result: Callable[[Any], Any] | None,
+    ) -> None:
+        super().__init__(spec)
+        self.create = create
+        self.add_to = add
+        self.result_of = result
+
+    def get(self) -> Any:
+        """The result of the accumulator; None if nothing was added."""
+        self._unusable()
+
+    def add(self, value: Any) -> None:
+        """Add a value to the accumulator."""
+        self._unusable()
+
+    def exists(self) -> bool:
+        """Whether something was added."""
+        self._unusable()
+
+
+# --- declarations ----------------------------------------------------------------------------------------------------
+
+
+def value_state(name: str, type: TypeLike, *, default: Any = None, ttl: Ttl | None = None) -> ValueState:  # noqa: A002
+    """One value per key. `default` is what `get` returns when there is none."""
+    return ValueState(_spec(name, StateKind.VALUE, type, ttl=ttl), default)
+
+
+def list_state(name: str, type: TypeLike, *, ttl: Ttl | None = None) -> ListState:  # noqa: A002
+    """A list per key; `type` is that of its elements."""
+    return ListState(_spec(name, StateKind.LIST, type, ttl=ttl))
+
+
+def map_state(name: str, *, key: TypeLike, value: TypeLike, ttl: Ttl | None = None) -> MapState:
+    """A map per key. Entries can be read and changed one by one, however many there are."""
+    return MapState(_spec(name, StateKind.MAP, value, map_key=key, ttl=ttl))
+
+
+def reducing_state(
+    name: str,
+    type: TypeLike,  # noqa: A002
+    reduce: Callable[[Any, Any], Any],
+    *,
+    ttl: Ttl | None = None,
+) -> ReducingState:
+    """A value per key, to which others are added by `reduce(old, new)`."""
+    _check_callable(reduce, name, "reduce")
+    return ReducingState(_spec(name, StateKind.REDUCING, type, ttl=ttl), reduce)
+
+
+def aggregating_state(
+    name: str,
+    type: TypeLike,  # noqa: A002
+    *,
+    create: Callable[[], Any],
+    add: Callable[[Any, Any], Any],
+    result: Callable[[Any], Any] | None = None,
+    ttl: Ttl | None = None,
+) -> AggregatingState:
+    """An accumulator per key, of the given type: `create()` makes one, `add(accumulator, value)` returns the next one,
+    `result(accumulator)` is what `get` returns (the accumulator itself if it is left out)."""
+    _check_callable(create, name, "create")
+    _check_callable(add, name, "add")
+    if result is not None:
+        _check_callable(result, name, "result")
+    spec = _spec(name, StateKind.AGGREGATING, type, ttl=ttl)
+    return AggregatingState(spec, create=create, add=add, result=result)
+
+
+def split_list_state(name: str, type: TypeLike) -> ListState:  # noqa: A002
+    """A list per subtask. When a job is restored with another parallelism, the parts are dealt out evenly."""
+    return ListState(_spec(name, StateKind.SPLIT_LIST, type))
+
+
+def union_list_state(name: str, type: TypeLike) -> ListState:  # noqa: A002
+    """A list per subtask. When a job is restored, every subtask gets the parts of all, and keeps those it wants.
+
+    No checkpoint is taken while some of the step's subtasks have ended and others have not: the parts of those that
+    ended would be lost.
+    """
+    return ListState(_spec(name, StateKind.UNION_LIST, type))
+
+
+def broadcast_state(name: str, *, key: TypeLike, value: TypeLike) -> BroadcastState:
+    """A map that is the same in every subtask. When a job is restored, every subtask gets one of the copies."""
+    return BroadcastState(_spec(name, StateKind.BROADCAST, value, map_key=key))
+
+
+def declared_states(function: object) -> dict[str, State]:
+    """The states that a function (or its class) declares, by the name of the attribute. Raises `UsageError` if one name
+    stands for different states."""
+    kind = function if isinstance(function, type) else type(function)
+    found: dict[str, State] = {}
+    for base in reversed(kind.__mro__):
+        found.update({name: value for name, value in vars(base).items() if isinstance(value, State)})
+        # A subclass may put something else in the place of a declaration.
+        found = {name: state for name, state in found.items() if name not in vars(base) or vars(base)[name] is state}
+    if kind is not function:
+        found.update({n: value for n, value in getattr(function, "__dict__", {}).items() if isinstance(value, State)})
+    by_name: dict[str, State] = {}
+    for state in found.values():
+        other = by_name.setdefault(state.spec.name, state)
+        if other.spec != state.spec:
+            raise UsageError(
+                f"{kind.__name__} declares state {state.spec.name!r} twice: as {_described(other.spec)} and as "
+                f"{_described(state.spec)}",
+                hint="give one of them another name",
+            )
+    return found
+
+
+_NOTHING = object()
+
+
+def _spec(
+    name: str, kind: StateKind, given: TypeLike, *, map_key: TypeLike | None = None, ttl: Ttl | None = None
+) -> StateSpec:
+    if not isinstance(name, str) or not name.strip() or len(name) > _LONGEST_NAME or not name.isprintable():
+        raise UsageError(
+            f"{name!r} cannot be the name of a state", hint=f"give a text of one line, up to {_LONGEST_NAME} letters"
+        )
+    if ttl is not None and not isinstance(ttl, Ttl):
+        raise UsageError(f"the ttl of state {name!r} is {ttl!r}", hint='write ttl=ps.ttl("1h")')
+    key_type = None
+    if map_key is not None and map_key is not object:
+        key_type = as_type(map_key, argument=f"the key type of state {name!r}")
+        if not can_be_key(key_type):
+            raise UsageError(
+                f"the key type of state {name!r} is {key_type}, which cannot be a key",
+                hint="use integers, booleans, floats, dates, times, timestamps, strings or binary; or object",
+            )
+    value_type = None if given is object else as_type(given, argument=f"the type of state {name!r}")
+    return StateSpec(name=name, kind=kind, type=value_type, map_key=key_type, ttl=ttl)
+
+
+def _check_callable(given: object, name: str, argument: str) -> None:
+    if not callable(given):
+        raise UsageError(f"{argument} of state {name!r} is {given!r}, which is no function")
+
+
+def _type_name(kind: pa.DataType | None) -> str:
+    return "object" if kind is None else str(kind)
+
+
+def _described(spec: StateSpec) -> str:
+    return str(spec) if spec.ttl is None else f"{spec} with a ttl of {spec.ttl.duration_ms} ms"

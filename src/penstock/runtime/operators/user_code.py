@@ -1,0 +1,63 @@
+"""The boundary to user code: whatever it raises, and whatever it returns that is not what the step promised, becomes a
+`UserCodeError` that names the operator and the subtask."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from penstock.core.errors import StreamError, UserCodeError
+from penstock.runtime.operators.base import OperatorContext
+
+Wrong = Callable[[str], UserCodeError]
+"""Makes the error for a result that is not what was promised."""
+
+_OURS = str(Path(__file__).parent)
+
+
+def guarded(call: Callable[[], Any], context: OperatorContext) -> Any:
+    """Run user code; its exceptions come out as `UserCodeError` with its own part of the traceback."""
+    try:
+        return call()
+    except UserCodeError:
+        raise
+    except Exception as error:
+        raise user_error(error, context) from error
+
+
+def user_error(error: Exception, context: OperatorContext) -> UserCodeError:
+    """The error for what user code raised; frames of the operators that called it are left out."""
+    inner = error.__traceback__
+    while inner is not None and inner.tb_frame.f_code.co_filename.startswith(_OURS):
+        inner = inner.tb_next
+    if isinstance(error, StreamError):
+        # The last line is what is shown first: it must be what is wrong, and not only what to do about it.
+        told = f"{type(error).__name__}: {error.message}" + (f"; {error.hint}" if error.hint else "")
+        return _error(context, "".join(["Traceback (most recent call last):\n", *traceback.format_tb(inner), told]))
+    return _error(context, "".join(traceback.format_exception(type(error), error, inner)))
+
+
+def wrong_result(context: OperatorContext) -> Wrong:
+    """What makes errors for results of this operator's function."""
+    return lambda what: _error(context, f"TypeError: {what}")
+
+
+def _error(context: OperatorContext, text: str) -> UserCodeError:
+    return UserCodeError(operator=context.name, subtask=context.task.subtask, traceback_text=text)
+
+
+def describe(value: Any) -> str:
+    """What kind of thing a value is."""
+    if value is None:
+        return "None"
+    kind = type(value)
+    return f"{kind.__module__}.{kind.__qualname__}" if kind.__module__ != "builtins" else kind.__qualname__
+
+
+def describe_columns(schema: pa.Schema) -> str:
+    """The names and types of columns."""
+    return ", ".join(f"{field.name}: {field.type}" for field in schema)

@@ -1,0 +1,15 @@
+"""Which back end a job's settings ask for."""
+
+from __future__ import annotations
+
+from penstock.core.errors import SettingsError
+from penstock.state.backend import KeyedBackend, StateContext
+from penstock.state.memory import MemoryBackend
+
+
+def make_backend(context: StateContext) -> KeyedBackend:
+    """A new back end of the kind that `context.settings` names."""
+    problems = context.settings.problems()
+    if problems:
+        raise SettingsError(problems)
+    return MemoryBackend(context)

@@ -1,0 +1,51 @@
+"""Keys as Python values: from columns and back, and in what order their timers fire."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.types as pt
+
+from penstock.state.values import to_python
+
+NAN = math.nan
+"""The one NaN among keys. A NaN equals itself only as the same object."""
+
+
+def keys_of(columns: Sequence[Any]) -> list[Any]:
+    """The keys of rows, from their key columns: values, or tuples of values if there are several columns."""
+    values = [key_values(column) for column in columns]
+    return values[0] if len(values) == 1 else list(zip(*values, strict=True))
+
+
+def key_values(column: Any) -> list[Any]:
+    """The values of one key column, such that equal keys are equal values."""
+    values = to_python(column)
+    if not pt.is_floating(column.type):
+        return values
+    # Adding zero turns -0.0 into 0.0.
+    return [value if value is None else NAN if value != value else value + 0.0 for value in values]
+
+
+def key_columns(keys: Sequence[Any], schema: pa.Schema) -> list[Any]:
+    """The key columns of rows with these keys."""
+    if len(schema) == 1:
+        return [pa.array(keys, schema.field(0).type)]
+    values = zip(*keys, strict=True) if keys else [() for _ in schema]
+    return [pa.array(list(column), field.type) for column, field in zip(values, schema, strict=True)]
+
+
+def ranking(schema: pa.Schema) -> Callable[[Any], Any]:
+    """What to sort keys by: null first, then ascending, NaN last; by columns."""
+    if len(schema) == 1:
+        return _rank
+    return lambda key: tuple(map(_rank, key))
+
+
+def _rank(value: Any) -> tuple[Any, ...]:
+    if value is None:
+        return (0,)
+    return (2,) if value is NAN else (1, value)

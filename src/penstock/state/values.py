@@ -1,0 +1,158 @@
+"""Values between Arrow and Python: whole columns, and single values on their way into typed state.
+
+A typed state gives back what a column of its type would: an integer that was set where a double is declared comes out
+as a float, before and after a restore alike. What the type cannot hold is refused when it is set, not when a snapshot
+is taken.
+"""
+
+from __future__ import annotations
+
+import copy
+import datetime
+import decimal
+import numbers
+import pickle
+from collections.abc import Callable
+from typing import Any
+
+import cloudpickle
+import numpy as np
+import pyarrow as pa
+import pyarrow.types as pt
+
+from penstock.core.errors import CorruptFile, UsageError
+
+Coerce = Callable[[Any], Any]
+
+_EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
+_IMMUTABLE = frozenset(
+    {
+        int,
+        float,
+        bool,
+        str,
+        bytes,
+        type(None),
+        datetime.datetime,
+        datetime.date,
+        datetime.time,
+        datetime.timedelta,
+        decimal.Decimal,
+        frozenset,
+    }
+)
+
+
+def to_python(column: Any) -> list[Any]:
+    """The values of an Arrow array, as `to_pylist` gives them, in a fraction of the time for timestamps in UTC."""
+    kind = column.type
+    if pt.is_timestamp(kind) and kind.unit == "us" and kind.tz in ("UTC", None):
+        numbers = column.view(pa.int64())
+        counts = (numbers.fill_null(0) if numbers.null_count else numbers).to_numpy()
+        values: list[Any]
+        if kind.tz is None:
+            values = counts.view("datetime64[us]").tolist()
+        else:
+            values = [_EPOCH + since for since in counts.view("timedelta64[us]").tolist()]
+        if numbers.null_count:
+            for place in np.flatnonzero(numbers.is_null().to_numpy(zero_copy_only=False)).tolist():
+                values[place] = None
+        return values
+    return column.to_pylist()  # type: ignore[no-any-return]
+
+
+def is_mutable(value: Any) -> bool:
+    """Whether a value could be changed in place."""
+    return type(value) not in _IMMUTABLE
+
+
+def holds_mutable(kind: pa.DataType | None) -> bool:
+    """Whether values of a type could be changed in place; of None, which stands for any object, some can."""
+    return kind is None or pt.is_nested(kind)
+
+
+def own_copy(value: Any) -> Any:
+    """A value that shares nothing that can be changed with the one given."""
+    return value if type(value) in _IMMUTABLE else copy.deepcopy(value)
+
+
+def coercer(kind: pa.DataType | None, *, what: str) -> Coerce:
+    """What turns a value into one that a state of this type gives back. Raises `UsageError` naming `what`."""
+    if kind is None:
+        return _as_it_is
+    whole = _by_arrow(kind, what)
+    if pt.is_signed_integer(kind):
+        return _whole_numbers(kind.bit_width, whole)
+    if pt.is_timestamp(kind) and kind.unit == "us" and kind.tz in ("UTC", None):
+        return _times(None if kind.tz is None else datetime.UTC, whole)
+    exact = _EXACT.get(kind)
+    return whole if exact is None else _exactly(exact, whole)
+
+
+_EXACT: dict[pa.DataType, type] = {
+    pa.float64(): float,
+    pa.string(): str,
+    pa.bool_(): bool,
+    pa.binary(): bytes,
+    pa.date32(): datetime.date,
+}
+
+
+def _as_it_is(value: Any) -> Any:
+    return value
+
+
+def _exactly(exact: type, otherwise: Coerce) -> Coerce:
+    return lambda value: value if type(value) is exact else otherwise(value)
+
+
+def _whole_numbers(bits: int, otherwise: Coerce) -> Coerce:
+    least, most = -(2 ** (bits - 1)), 2 ** (bits - 1) - 1
+    return lambda value: value if type(value) is int and least <= value <= most else otherwise(value)
+
+
+def _times(zone: datetime.tzinfo | None, otherwise: Coerce) -> Coerce:
+    kind = datetime.datetime
+    return lambda value: value if type(value) is kind and value.tzinfo is zone else otherwise(value)
+
+
+def _by_arrow(kind: pa.DataType, what: str) -> Coerce:
+    def coerce(value: Any) -> Any:
+        if value is None:
+            return None
+        if not _is_of_its_kind(value, kind):
+            raise UsageError(f"{what} is of type {kind}; {value!r} does not fit")
+        try:
+            return to_python(pa.array([value], kind))[0]
+        except (pa.ArrowException, OverflowError, ValueError, TypeError) as error:
+            raise UsageError(f"{what} is of type {kind}; {value!r} does not fit ({error})") from error
+
+    return coerce
+
+
+def _is_of_its_kind(value: Any, kind: pa.DataType) -> bool:
+    """Refuses what Arrow would bend: it cuts off what is behind the point, and takes truth values for numbers."""
+    if pt.is_integer(kind):
+        return isinstance(value, numbers.Integral) and not isinstance(value, bool)
+    if pt.is_floating(kind):
+        return not isinstance(value, bool | str)
+    return True
+
+
+def pickled(value: Any) -> bytes:
+    """An object as bytes. Classes that cannot be imported by name travel with their definition."""
+    try:
+        return pickle.dumps(value, protocol=5)
+    except (pickle.PicklingError, AttributeError, TypeError):
+        return bytes(cloudpickle.dumps(value, protocol=5))
+
+
+def unpickled(data: bytes, *, what: str) -> Any:
+    """The object of `pickled`. Raises `CorruptFile` naming `what`."""
+    try:
+        return pickle.loads(data)  # noqa: S301  # state that this job, or a job of this user, wrote
+    except Exception as error:
+        raise CorruptFile(
+            f"an object in {what} cannot be unpickled: {type(error).__name__}: {error}",
+            hint="its class must be importable under the name it had when the snapshot was taken",
+        ) from error

@@ -1,0 +1,166 @@
+"""A keyed step of several subtasks on a back end, without a job: its state, its snapshots and its clock.
+
+A back end that is to be held to the contract is added to `BACKENDS`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pyarrow as pa
+import xxhash
+
+from penstock.api.state import declared_states
+from penstock.core.elements import CheckpointOptions
+from penstock.core.errors import CorruptFile
+from penstock.core.ids import CheckpointId, Instant
+from penstock.core.messages import StateFile
+from penstock.plan.key_groups import owner_of, range_of
+from penstock.runtime.keys import key_groups
+from penstock.settings import StateSettings
+from penstock.state.backend import StateContext, TimerKind
+from penstock.state.handles import keyed_handle
+from penstock.state.keys import key_columns
+from penstock.state.memory import MemoryBackend
+
+GROUPS = 16
+BACKENDS = {"memory": MemoryBackend}
+BY_NUMBER = pa.schema([pa.field("k", pa.int64())])
+
+
+class Files:
+    """A store of state files in memory. Implements `StateWriter` and `StateReader`."""
+
+    def __init__(self):
+        self.contents = {}
+        self.fails = None
+
+    def put(self, data):
+        return self._put(data, None)
+
+    def put_shared(self, data, key):
+        return self._put(data, key)
+
+    def get(self, file):
+        data = self.contents[file.path]
+        if xxhash.xxh3_64_intdigest(data) != file.checksum:
+            raise CorruptFile(f"{file.path} was changed")
+        return data
+
+    def _put(self, data, key):
+        if self.fails is not None:
+            raise self.fails
+        content = bytes(memoryview(data))
+        path = f"file-{len(self.contents)}" if key is None else f"shared-{key}"
+        self.contents[path] = content
+        return StateFile(
+            path=path, size=len(content), checksum=xxhash.xxh3_64_intdigest(content), shared_key=key, placeholder=False
+        )
+
+
+class Clock:
+    """Time stands still until a test moves it."""
+
+    def __init__(self):
+        self.now = Instant(1_000_000)
+
+    def __call__(self):
+        return self.now
+
+
+@dataclass
+class Taken:
+    """A snapshot of all subtasks: work to be run, then files."""
+
+    checkpoint: CheckpointId
+    work: list
+    files: list | None = None
+
+    def run(self, store):
+        self.files = [work(store) for work in self.work]
+
+
+class Step:
+    """All subtasks of a keyed step. States are those that the class `declares` declares."""
+
+    def __init__(self, kind, declares, *, parallelism=1, clock=None, keys=BY_NUMBER, store=None, restored=()):
+        self.clock = clock or Clock()
+        self.store = store or Files()
+        self.keys = keys
+        self.parallelism = parallelism
+        states = declared_states(declares)
+        self.backends, self.handles = [], []
+        self._checkpoints = 0
+        for subtask in range(parallelism):
+            backend = BACKENDS[kind](self._context(subtask, [s.spec for s in states.values()]))
+            if restored:
+                backend.restore(restored, self.store)
+            self.backends.append(backend)
+            self.handles.append({name: keyed_handle(s, backend, self.clock) for name, s in states.items()})
+
+    def _context(self, subtask, specs):
+        return StateContext(
+            operator="step",
+            name="a step",
+            subtask=subtask,
+            keys=self.keys,
+            groups=GROUPS,
+            own_groups=range_of(subtask, parallelism=self.parallelism, groups=GROUPS),
+            groups_of=self.groups_of,
+            specs=tuple({spec.name: spec for spec in specs}.values()),
+            now=self.clock,
+            settings=StateSettings(),
+        )
+
+    def groups_of(self, batch):
+        return key_groups(batch, self.keys.names, GROUPS)
+
+    def group_of(self, key):
+        batch = pa.RecordBatch.from_arrays(key_columns([key], self.keys), schema=self.keys)
+        return int(self.groups_of(batch)[0])
+
+    def at(self, key):
+        """The handles of the subtask that owns `key`, with `key` current."""
+        subtask = self._enter(key)
+        return self.handles[subtask]
+
+    def timers(self, key):
+        return self.backends[self._enter(key)].timers
+
+    def _enter(self, key):
+        group = self.group_of(key)
+        subtask = owner_of(group, parallelism=self.parallelism, groups=GROUPS)
+        self.backends[subtask].set_key(key, group)
+        return subtask
+
+    def fire(self, kind, until_us):
+        """Every timer that is due, by subtask, as (time, key)."""
+        fired = []
+        for backend in self.backends:
+            while (due := backend.timers.pop_due(kind, until_us)) is not None:
+                time_us, key, group = due
+                assert group == self.group_of(key)
+                fired.append((time_us, key))
+        return fired
+
+    def snapshot(self, **options):
+        """Freeze every subtask."""
+        self._checkpoints += 1
+        checkpoint = CheckpointId(self._checkpoints)
+        frozen = [backend.snapshot(checkpoint, CheckpointOptions(**options)) for backend in self.backends]
+        return Taken(checkpoint, frozen)
+
+    def save(self, **options):
+        """A snapshot that is written at once; the files of each subtask."""
+        taken = self.snapshot(**options)
+        taken.run(self.store)
+        for backend in self.backends:
+            backend.completed(taken.checkpoint)
+        return taken.files
+
+    def close(self):
+        for backend in self.backends:
+            backend.close()
+
+
+EVENT_TIME, PROCESSING_TIME = TimerKind.EVENT_TIME, TimerKind.PROCESSING_TIME
