@@ -256,6 +256,30 @@ def test_a_savepoint_goes_with_the_first_checkpoint_of_the_job_only_if_that_has_
     assert rows_in(tmp_path / "out") == EVERY_ROW
 
 
+@pytest.mark.parametrize(("claim", "stays"), [(Claim.NO_CLAIM, True), (Claim.CLAIM, False)])
+def test_a_retained_checkpoint_that_is_claimed_goes_with_its_folder_and_no_other(threaded_job, tmp_path, claim, stays):
+    gate, out = tmp_path / "gate", tmp_path / "out"
+    checkpoint = {"inline_threshold_bytes": 0, "num_retained": 2}
+    first = threaded_job(plan_of(out, gate, 2), settings(2, **checkpoint), job="first")
+
+    def cancel_after_three(running):
+        if running.driver.view().checkpoints.counts.completed >= 3:
+            running.driver.cancel()
+
+    assert first.run(cancel_after_three) is JobState.CANCELLED
+    first.close()
+    folder = tmp_path / "checkpoints" / "first"
+    kept = sorted(folder.glob("chk-*"))
+    assert len(kept) == 2
+    record = start_from(folder, claim)
+    gate.touch()
+    second = threaded_job(plan_of(out, gate, 3), settings(3, num_retained=1), job="second", started_from=record)
+    assert second.run() is JobState.FINISHED, second.driver.view().failures
+    assert rows_in(out) == EVERY_ROW
+    left = sorted(folder.glob("chk-*"))
+    assert left == (kept if stays else [path for path in kept if str(path) != record.location])
+
+
 @pytest.mark.parametrize("claim", [Claim.NO_CLAIM, Claim.CLAIM])
 def test_a_savepoint_stays_if_the_job_is_cancelled_before_its_first_checkpoint(threaded_job, tmp_path, claim):
     """With `Retention.KEEP`, also a claimed one: it is all there is to go on from."""
