@@ -224,7 +224,9 @@ def _excused(disk: Disk, folder: layout.JobFolder) -> list[str]:
     pointers = [layout.number_of(layout.completed_folder(folder), path) for path in disk.unwritten]
     # Nobody knows whether such a checkpoint was recorded: it is kept, since a restore might look for it.
     doubtful = [layout.checkpoint_folder(folder, checkpoint) for checkpoint in pointers if checkpoint is not None]
-    return disk.undeleted + doubtful
+    # Whoever cleans up all of a job looks first what there is of it.
+    unseen = [place for place in disk.unlisted if place == folder]
+    return disk.undeleted + doubtful + unseen
 
 
 def _files_of(world: World, disk: Disk, folder: layout.JobFolder, checkpoint: CheckpointId) -> list[str]:

@@ -28,6 +28,8 @@ class Disk:
         """What was to be deleted, file or folder, while the storage was out of order."""
         self.writers: dict[str, str] = {}
         """Who wrote each file last."""
+        self.unlisted: list[str] = []
+        """Folders whose files were asked for meanwhile, in vain."""
         self.unwritten: list[str] = []
         """What was to be written meanwhile; it may be there all the same."""
         self.errors = 0
@@ -148,6 +150,8 @@ class SimStore:
             action()
         elif call == "delete":
             self._disk.undeleted.append(path)
+        elif call == "list":
+            self._disk.unlisted.append(path)
         if fault is not None:
             self._disk.errors += 1
             if call == "write":
