@@ -185,7 +185,6 @@ def test_what_happens_changes_the_digest_and_the_log_does_not():
 
 def test_an_actor_that_works_for_long_takes_its_next_turn_later_and_sees_its_clock_move():
     world = World(1)
-    clock = SimClock(world)
     seen: list[float] = []
 
     def turn(now: Instant) -> Instant | None:
@@ -196,6 +195,7 @@ def test_an_actor_that_works_for_long_takes_its_next_turn_later_and_sees_its_clo
         return now if len(seen) < 4 else None
 
     actor, driver = actor_with(world, turn)
+    clock = SimClock(actor)
     actor.wake()
     world.at(10_000, lambda: actor.when_awake(lambda: seen.append(-1.0)))
     world.run(lambda: False, until_us=1_000_000)
