@@ -108,7 +108,7 @@ def draw_scenario(seed: int, random: Random) -> Scenario:
         settings = replace(settings, network=_draw_narrow_network(random, workload.batch_rows))
     workload = replace(workload, other_rows=_draw_other_rows(random, workload))
     work_us = (50, random.choice((500, 5_000, 30_000)))
-    return Scenario(
+    scenario = Scenario(
         seed=seed,
         world_seed=random.getrandbits(64),
         workload=workload,
@@ -125,6 +125,8 @@ def draw_scenario(seed: int, random: Random) -> Scenario:
         lasting=lasting,
         loses_unsynced=random.random() < 0.3,
     )
+    spares = replace(scenario.settings.slot, spares=random.choice((0, 0, 1, 2)))
+    return replace(scenario, settings=replace(scenario.settings, slot=spares))
 
 
 def _possible(checkpoint: CheckpointSettings, workload: Workload, work_us: tuple[int, int]) -> CheckpointSettings:
