@@ -9,6 +9,7 @@ from penstock.cli.bench import bench
 from penstock.cli.coordinator_bench import coordinator
 from penstock.cli.demo import demo
 from penstock.cli.jobs import COMMANDS as JOB_COMMANDS
+from penstock.cli.recovery import recovery
 from penstock.cli.sim import sim
 from penstock.cli.torture import torture
 from penstock.cli.verify import verify
@@ -24,3 +25,4 @@ for _command in (demo, *JOB_COMMANDS, bench, sim, torture, verify):
     main.add_command(_command)
 bench.add_command(backpressure)
 bench.add_command(coordinator)
+bench.add_command(recovery)

@@ -49,7 +49,7 @@ def run_structured_streaming(
 ) -> Throughput:
     """Run the query until it has processed `bids.events`; how fast it was after the warm-up. Raises `HostError`."""
     rows_per_batch = min(ROWS_PER_BATCH, max(1, bids.events // 4))
-    with _settings(spark, SETTINGS | {"spark.sql.shuffle.partitions": str(parallelism)}):
+    with spark_settings(spark, SETTINGS | {"spark.sql.shuffle.partitions": str(parallelism)}):
         numbers = (
             spark.readStream.format("rate-micro-batch")
             .option("rowsPerBatch", rows_per_batch)
@@ -122,7 +122,8 @@ def _micro_batch(progress: Any) -> MicroBatch:
 
 
 @contextmanager
-def _settings(spark: Any, settings: Mapping[str, str]) -> Iterator[None]:
+def spark_settings(spark: Any, settings: Mapping[str, str]) -> Iterator[None]:
+    """A session with these settings while the block runs."""
     before = {name: spark.conf.get(name, None) for name in settings}
     for name, value in settings.items():
         spark.conf.set(name, value)

@@ -135,7 +135,8 @@ def _capacity(facts: HostFacts) -> str:
     cpus = facts.text("spark.task.cpus", "1")
     if cpus == "1":
         return f"has {facts.task_slots} cores, {facts.free} of them free now"
-    return f"has room for {facts.task_slots} tasks of {cpus} cores each (spark.task.cpus), for {facts.free} more of them now"
+    room = f"has room for {facts.task_slots} tasks of {cpus} cores each (spark.task.cpus)"
+    return f"{room}, for {facts.free} more of them now"
 
 
 def _may_grow(facts: HostFacts, needs: Needs) -> bool:

@@ -5,8 +5,9 @@ their way out.
         │             └── the job does not need it after all ──┘
         └───────► standby ─────► member, in the place of one that died
 
-A member has a *place*: the subtasks that it runs. Its number says who it is, and is the place only as long as no standby
-has come in. A number that is used again gets the next incarnation, so that news of who had it before changes nothing.
+A member has a *place*: the subtasks that it runs. Its number says who it is, and is the place only as long as no
+standby has come in. A number that is used again gets the next incarnation, so that news of who had it before changes
+nothing.
 """
 
 from __future__ import annotations
