@@ -2,7 +2,7 @@
 
 Everything that starts threads or opens sockets is made here, after Spark's daemon has forked the worker, and closed
 before the task returns, and what was set is set back: the process is reused by whatever Spark runs next. What stays is
-what makes the next start fast: imported modules.
+what makes the next start fast: imported modules, and what libraries keep once per process.
 """
 
 from __future__ import annotations
