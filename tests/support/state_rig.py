@@ -22,9 +22,10 @@ from penstock.state.backend import StateContext, TimerKind
 from penstock.state.handles import keyed_handle
 from penstock.state.keys import key_columns
 from penstock.state.memory import MemoryBackend
+from penstock.state.rocksdb.backend import RocksBackend
 
 GROUPS = 16
-BACKENDS = {"memory": MemoryBackend}
+BACKENDS = {"memory": MemoryBackend, "rocksdb": RocksBackend}
 BY_NUMBER = pa.schema([pa.field("k", pa.int64())])
 
 
