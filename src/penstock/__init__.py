@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from penstock.api.aggregates import count, max, mean, min, sum  # noqa: A004
+    from penstock.api.backends import memory, rocksdb
     from penstock.api.checkpointing import Checkpointing
     from penstock.api.connector import End, Pause, Sink, SinkWriter, Source, SourceReader, WriterContext
     from penstock.api.functions import (
@@ -68,6 +69,7 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "penstock.api.aggregates": ("count", "max", "mean", "min", "sum"),
+    "penstock.api.backends": ("memory", "rocksdb"),
     "penstock.api.checkpointing": ("Checkpointing",),
     "penstock.api.connector": ("End", "Pause", "Sink", "SinkWriter", "Source", "SourceReader", "WriterContext"),
     "penstock.api.functions": (
@@ -193,11 +195,13 @@ __all__ = [
     "map_state",
     "max",
     "mean",
+    "memory",
     "min",
     "nexmark",
     "no_restart",
     "parquet",
     "reducing_state",
+    "rocksdb",
     "split_list_state",
     "sum",
     "ttl",

@@ -233,6 +233,7 @@ def check_function(function: object, base: type[Function], *, argument: str, met
             f"{type(function).__name__} has {'no ' + ' or '.join(methods) if not written else ' and '.join(written)}",
             hint=f"write the method {methods[0]}" if not written else "write one of them only",
         )
+    declared_states(function)
 
 
 def keyed_states(states: Mapping[str, State]) -> dict[str, State]:

@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from penstock.api.backends import StateBackend, as_state_settings
 from penstock.api.checkpointing import Checkpointing
 from penstock.api.program import Program
 from penstock.api.steps import ReadStep, WriteStep
@@ -55,6 +56,7 @@ class Environment(Program):
         network: how slots exchange batches.
         slots: how slots are watched.
         source_batch_rows: a source is asked for at most this many rows at a time.
+        state_backend: where keyed state is kept while the job runs: `ps.memory()`, or its name.
 
     """
 
@@ -69,6 +71,7 @@ class Environment(Program):
         network: NetworkSettings | None = None,
         slots: SlotSettings | None = None,
         source_batch_rows: int = JobSettings.source_batch_rows,
+        state_backend: StateBackend | None = None,
     ) -> None:
         check_session(spark)
         if restart is None:
@@ -81,6 +84,7 @@ class Environment(Program):
             network=network or NetworkSettings(),
             slot=slots or SlotSettings(),
             source_batch_rows=source_batch_rows,
+            state=as_state_settings(state_backend),
         )
         problems = settings.problems()
         if problems:
