@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Protocol
 
 import pytest
+from state_rig import close_steps
 
 from penstock.net.keys import make_job_keys
 from penstock.net.zeromq import ZmqTransport
@@ -99,3 +100,10 @@ STORES: dict[str, Callable[[Path], Store]] = {"files": FileStore}
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
     """An empty store of each kind."""
     return STORES[request.param](tmp_path / "root")
+
+
+@pytest.fixture(autouse=True)
+def _steps_are_closed() -> Iterator[None]:
+    """Back ends let go of their files when the test is over."""
+    yield
+    close_steps()

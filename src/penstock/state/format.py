@@ -1,4 +1,5 @@
-"""The canonical format of keyed state: one file per operator and subtask, which every back end can write and restore.
+"""The canonical format of keyed state, which every back end can write and restore: one file per operator and subtask, or
+several, each complete in itself, if the state is larger than memory.
 
     4 bytes   PKST
     2 bytes   version of this format
@@ -233,6 +234,11 @@ def _described(entry: TableEntry, spec: StateSpec) -> TableEntry:
 
 
 # --- reading ---------------------------------------------------------------------------------------------------------
+
+
+def is_canonical(data: bytes) -> bool:
+    """Whether data begins like a file of this format."""
+    return data[:4] == MAGIC
 
 
 class CanonicalFile:

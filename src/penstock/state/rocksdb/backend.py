@@ -12,7 +12,8 @@ database instead.
 from __future__ import annotations
 
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 from penstock.core.elements import CheckpointOptions
 from penstock.core.ids import CheckpointId
@@ -44,22 +45,34 @@ from penstock.state.rocksdb.tables import (
     RocksLists,
     RocksMaps,
     RocksValues,
+    Row,
     Scope,
     Table,
     make_table,
 )
-from penstock.state.rocksdb.timers import RocksTimers
+from penstock.state.rocksdb.timers import RocksTimers, TimerLimits
 
-_MOST_IN_MEMORY = 16 * 1024 * 1024
 _SHARE_IN_MEMORY = 4
 """Changes in memory may take this part of what write buffers may take."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Limits:
+    """How much is in memory at once."""
+
+    changes_bytes: int = 16 * 1024 * 1024
+    """Changes that are not in the database, while no snapshot waits for its files."""
+    piece_rows: int = 200_000
+    """Rows of a canonical file."""
+    timers: TimerLimits = TimerLimits()
 
 
 class RocksBackend(KeyedBackend):
     """Keyed state on the disk of the slot."""
 
-    def __init__(self, context: StateContext) -> None:
+    def __init__(self, context: StateContext, limits: Limits | None = None) -> None:
         self._context = context
+        self._limits = limits or Limits()
         self._folder = LocalFolder(context.settings.local_directory)
         self._keys = KeyCodec(context.keys)
         self._encode_key = self._keys.encode
@@ -81,7 +94,7 @@ class RocksBackend(KeyedBackend):
             raise
 
     def _use(self, db: Database) -> None:
-        memory = min(_MOST_IN_MEMORY, self._context.settings.write_buffer_bytes // _SHARE_IN_MEMORY)
+        memory = min(self._limits.changes_bytes, self._context.settings.write_buffer_bytes // _SHARE_IN_MEMORY)
         self._store = LayeredStore(db, memory)
         self._codecs = {entry.name: EntryCodec(entry) for entry in self._catalog.entries}
         for name, codec in self._codecs.items():
@@ -91,7 +104,9 @@ class RocksBackend(KeyedBackend):
                 self._tables[name] = make_table(codec, self._store, self._scope, self._counter)
         own = self._context.own_groups
         if self._timers is None:
-            self._timers = self.timers = RocksTimers(self._keys, own, self._store, self._scope)
+            self._timers = self.timers = RocksTimers(
+                self._keys, own, self._store, self._scope, limits=self._limits.timers
+            )
         else:
             self._timers.bind(self._store)
         self._sweep = Sweep(self._store, self._codecs.values(), self._keys, own)
@@ -146,18 +161,16 @@ class RocksBackend(KeyedBackend):
 
     def _canonical(self, checkpoint: CheckpointId) -> SnapshotFiles:
         self._cuts[checkpoint] = cut = self._store.freeze(None)
-        items = self._store.frozen_items()
+        items: Iterator[Row] | None = self._store.frozen_items()
         codecs = tuple(self._codecs.values())
-        context, now = self._context, self._context.now()
+        context, now, piece_rows = self._context, self._context.now(), self._limits.piece_rows
 
         def write(writer: StateWriter) -> tuple[StateFile, ...]:
             nonlocal items
-            if cut.given_up:
+            frozen, items = items, None
+            if cut.given_up or frozen is None:
                 return ()
-            try:
-                return canonical.write(context, codecs, items, writer, now=now)
-            finally:
-                del items
+            return canonical.write(context, codecs, frozen, writer, now=now, piece_rows=piece_rows)
 
         return write
 

@@ -7,7 +7,7 @@ all of them are the state. A state that fits into one piece is one file.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -23,8 +23,7 @@ from penstock.state.rocksdb.tables import PREFIX_SIZE, Counter, EntryCodec, Row,
 from penstock.state.rocksdb.timers import timer_of, timer_rows
 from penstock.state.values import to_python
 
-PIECE_ROWS = 200_000
-PIECE_BYTES = 32 * 1024 * 1024
+_PIECE_BYTES = 32 * 1024 * 1024
 _LOAD_ROWS = 500_000
 _LOAD_BYTES = 64 * 1024 * 1024
 _ROWS_BETWEEN_PAUSES = 2_048
@@ -93,24 +92,20 @@ class _Piece:
         self.rows = 0
         self.bytes = 0
 
-    @property
-    def is_full(self) -> bool:
-        """Whether the next row belongs to the next file."""
-        return self.rows >= PIECE_ROWS or self.bytes >= PIECE_BYTES
-
 
 def write(
     context: StateContext,
     codecs: Iterable[EntryCodec],
-    items: Callable[[], Iterator[Row]],
+    items: Iterator[Row],
     writer: StateWriter,
     *,
     now: int,
+    piece_rows: int,
 ) -> tuple[StateFile, ...]:
-    """Write everything in canonical files. Reads nothing but its arguments: to be run off the loop."""
+    """Write everything in canonical files of about `piece_rows` rows. Reads nothing but its arguments: to be run off the loop."""
     by_number = {codec.number: codec for codec in codecs}
     files: list[StateFile] = []
-    for piece in _pieces(KeyCodec(context.keys), by_number, items()):
+    for piece in _pieces(KeyCodec(context.keys), by_number, items, piece_rows):
         states = ((by_number[number].spec, iter(rows)) for number, rows in piece.states.items())
         data = canonical.encode(context, states, iter(piece.timers), now=now)
         if data is not None:
@@ -118,9 +113,11 @@ def write(
     return tuple(files)
 
 
-def _pieces(keys: KeyCodec, codecs: dict[bytes, EntryCodec], items: Iterator[Row]) -> Iterator[_Piece]:
+def _pieces(
+    keys: KeyCodec, codecs: dict[bytes, EntryCodec], items: Iterator[Row], piece_rows: int
+) -> Iterator[_Piece]:
     piece = _Piece()
-    while some := list(islice(items, _ROWS_BETWEEN_PAUSES)):
+    while some := list(islice(items, min(_ROWS_BETWEEN_PAUSES, piece_rows))):
         for row, value in some:
             number = row[2:PREFIX_SIZE]
             if number == _BY_TIME:
@@ -131,7 +128,7 @@ def _pieces(keys: KeyCodec, codecs: dict[bytes, EntryCodec], items: Iterator[Row
                 piece.states.setdefault(number, []).append(_state_row(keys, codecs[number], row, value))
             piece.rows += 1
             piece.bytes += len(row) + len(value)
-        if piece.is_full:
+        if piece.rows >= piece_rows or piece.bytes >= _PIECE_BYTES:
             yield piece
             piece = _Piece()
         # A thread that lets go of the interpreter for no time at all gets it back before another one wakes up.

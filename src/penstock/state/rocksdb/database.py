@@ -93,16 +93,14 @@ class Database:
         """The value of a key, or None."""
 
     def items(self, start: bytes) -> Iterator[tuple[bytes, bytes]]:
-        """Keys and values from `start` on, in order, as they are now."""
+        """Keys and values from `start` on, in order, as they are now, whatever is written before they are read. The
+        iterator may be read by another thread, and outlive the database. (Those of the library's own snapshots are not
+        used: they show what was written later.)"""
         return self._db.items(from_key=start)  # type: ignore[return-value]
 
     def items_backwards(self, start: bytes) -> Iterator[tuple[bytes, bytes]]:
         """Keys and values from `start` down, in descending order, as they are now."""
         return self._db.items(backwards=True, from_key=start)  # type: ignore[return-value]
-
-    def view(self) -> View:
-        """Everything as it is now, whatever is written later; it may outlive the database."""
-        return View(self._db.snapshot())
 
     def write(self, changes: Iterable[Change]) -> None:
         """Make the changes, all at once."""
@@ -155,17 +153,6 @@ class Database:
             self._closed = True
             self._db.close()
             _shared.leave()
-
-
-class View:
-    """A database as it was at one time."""
-
-    def __init__(self, snapshot: Any) -> None:
-        self._snapshot = snapshot
-
-    def items(self, start: bytes) -> Iterator[tuple[bytes, bytes]]:
-        """Keys and values from `start` on, in order."""
-        return self._snapshot.items(from_key=start)  # type: ignore[no-any-return]
 
 
 def _options(settings: StateSettings, cache: Any, buffers: Any) -> Any:

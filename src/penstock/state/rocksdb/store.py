@@ -21,14 +21,14 @@ from __future__ import annotations
 import shutil
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from heapq import merge
 from itertools import islice
 from pathlib import Path
 
 from penstock.core.errors import HostError
 from penstock.state.backend import MISSING
-from penstock.state.rocksdb.database import Change, Database, View
+from penstock.state.rocksdb.database import Change, Database
 
 _ENTRY_BYTES = 256
 """What an entry takes in memory, beside its value."""
@@ -257,11 +257,9 @@ class LayeredStore:
             self._cuts = [*self._cuts, cut]
         return cut
 
-    def frozen_items(self) -> Callable[[], Iterator[tuple[bytes, bytes]]]:
-        """Every entry that is frozen or in the database now, in order. The function that is returned may be called
-        by any thread."""
-        view, layers = self.db.view(), self._frozen
-        return lambda: _merged_all(view, layers)
+    def frozen_items(self) -> Iterator[tuple[bytes, bytes]]:
+        """Every entry that is frozen or in the database now, in order. May be read by any thread."""
+        return _merged_all(self.db.items(b""), self._frozen)
 
     def make(self, cut: Cut) -> None:
         """Link the files of the cut into its folder. By any thread; blocks. Raises `HostError` when the store is
@@ -340,10 +338,9 @@ def _beginning_with(stored: Iterator[tuple[bytes, bytes]], prefix: bytes) -> Ite
         yield key, value
 
 
-def _merged_all(view: View, layers: tuple[Layer, ...]) -> Iterator[tuple[bytes, bytes]]:
+def _merged_all(stored: Iterator[tuple[bytes, bytes]], layers: tuple[Layer, ...]) -> Iterator[tuple[bytes, bytes]]:
     changes: Singles = {}
     for layer in reversed(layers):
         changes.update(layer.changes())
     added = sorted((key, value) for key, value in changes.items() if value is not None)
-    kept = ((key, value) for key, value in view.items(b"") if key not in changes)
-    return merge(kept, added)
+    yield from merge(((key, value) for key, value in stored if key not in changes), added)

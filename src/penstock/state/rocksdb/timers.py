@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterator
+from dataclasses import dataclass
 from itertools import islice
 
 from penstock.state.backend import Key, TimerKind, TimerTable
@@ -29,20 +30,27 @@ _KIND_OF = {byte[0]: kind for kind, byte in _KINDS.items()}
 _BY_TIME = TIMERS_BY_TIME.to_bytes(2, "big")
 _BY_KEY = TIMERS_BY_KEY.to_bytes(2, "big")
 _TIME_SIZE = 8
-_READ_AT_ONCE = 64
-MOST_IN_MEMORY = 65_536
-"""Timers of one kind."""
-
 _Place = tuple[bytes, bytes]
 """Time and key in one, and the key group: the order in which timers fire."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TimerLimits:
+    """How many timers are in memory."""
+
+    most_in_memory: int = 65_536
+    """Of one kind."""
+    read_at_once: int = 64
+    """Of one key group."""
 
 
 class _Upcoming:
     """The next timers of one kind, of all key groups of the subtask."""
 
-    def __init__(self, kind: TimerKind, groups: tuple[int, int], store: LayeredStore) -> None:
+    def __init__(self, kind: TimerKind, groups: tuple[int, int], store: LayeredStore, limits: TimerLimits) -> None:
         self._byte = _KINDS[kind]
         self._store = store
+        self._limits = limits
         self._known: dict[_Place, None] = {}
         self._heap: list[_Place] = []
         self._horizons: dict[bytes, bytes] = {group.to_bytes(2, "big"): b"" for group in range(groups[0], groups[1] + 1)}
@@ -57,14 +65,14 @@ class _Upcoming:
         horizon = self._horizons.get(place[1])
         if horizon is None or place[0] < horizon:
             self._push(place)
-            if len(self._known) > MOST_IN_MEMORY:
+            if len(self._known) > self._limits.most_in_memory:
                 self._forget()
         return True
 
     def remove(self, place: _Place) -> None:
         """A timer is not set any more."""
         self._known.pop(place, None)
-        if len(self._heap) > 2 * len(self._known) + _READ_AT_ONCE:
+        if len(self._heap) > 2 * len(self._known) + self._limits.read_at_once:
             self._heap = sorted(self._known)
 
     def first(self) -> _Place | None:
@@ -84,11 +92,12 @@ class _Upcoming:
 
     def _read_on(self, group: bytes) -> None:
         prefix = group + _BY_TIME + self._byte
-        found = [suffix for suffix, _ in islice(self._store.scan(prefix, self._horizons[group]), _READ_AT_ONCE)]
+        limit = self._limits.read_at_once
+        found = [suffix for suffix, _ in islice(self._store.scan(prefix, self._horizons[group]), limit)]
         for suffix in found:
             if (suffix, group) not in self._known:
                 self._push((suffix, group))
-        if len(found) < _READ_AT_ONCE:
+        if len(found) < limit:
             del self._horizons[group]
         else:
             # The least that comes after it.
@@ -96,7 +105,8 @@ class _Upcoming:
 
     def _forget(self) -> None:
         places = sorted(self._known)
-        kept, forgotten = places[: MOST_IN_MEMORY // 2], places[MOST_IN_MEMORY // 2 :]
+        half = self._limits.most_in_memory // 2
+        kept, forgotten = places[:half], places[half:]
         self._known = dict.fromkeys(kept)
         self._heap = kept
         for suffix, group in reversed(forgotten):
@@ -112,16 +122,19 @@ class _Upcoming:
 class RocksTimers(TimerTable):
     """The timers of all keys."""
 
-    def __init__(self, keys: KeyCodec, groups: tuple[int, int], store: LayeredStore, scope: Scope) -> None:
+    def __init__(
+        self, keys: KeyCodec, groups: tuple[int, int], store: LayeredStore, scope: Scope, *, limits: TimerLimits
+    ) -> None:
         self._keys = keys
         self._groups = groups
+        self._limits = limits
         self._scope = scope
         self.bind(store)
 
     def bind(self, store: LayeredStore) -> None:
         """The timers are those of this store from now on."""
         self._store = store
-        self._upcoming = {kind: _Upcoming(kind, self._groups, store) for kind in TimerKind}
+        self._upcoming = {kind: _Upcoming(kind, self._groups, store, self._limits) for kind in TimerKind}
 
     def add(self, kind: TimerKind, time_us: int) -> None:
         """Set a timer for the current key."""
