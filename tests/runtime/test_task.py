@@ -234,6 +234,34 @@ def test_a_source_without_room_has_no_deadline_that_lies_in_the_past():
     assert rig.steps()[0] == ("process", 1)
 
 
+def test_an_operator_that_wants_to_be_woken_earlier_is():
+    rig = Rig().run()
+    rig.sum.tick_at = Instant(1_000)
+    rig.task.tick(Instant(0))
+    rig.task.wake_at(Instant(400))
+    rig.task.wake_at(Instant(700))
+    assert rig.task.next_deadline() == 400
+    rig.told()
+    for time in (399, 400, 999, 1_000):
+        rig.task.tick(Instant(time))
+    assert rig.told() == [("tick", 400), ("tick", 1_000)]
+
+
+def test_a_deadline_is_never_in_the_past():
+    rig = Rig().run()
+    rig.host.time = Instant(50)
+    rig.task.tick(Instant(50))
+    rig.task.wake_at(Instant(10))
+    assert rig.task.next_deadline() == 51
+
+
+def test_a_batch_comes_with_the_number_of_its_input_and_an_input_without_event_time_holds_nobody_back():
+    rig = Rig(input_numbers=(0, 1)).run()
+    rig.push(1, rows(1))
+    rig.push(0, rows(2), Watermark(time_us=70))
+    assert rig.steps() == [("process", 1, 1), ("process", 0, 2), ("watermark", 70)]
+
+
 def test_operators_are_ticked_when_they_asked_for_it():
     rig = Rig(channels=1).run()
     rig.sum.tick_at = Instant(40)

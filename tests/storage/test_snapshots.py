@@ -31,6 +31,20 @@ def test_large_state_becomes_a_file_and_small_state_stays_inline(store):
     assert store.read("job/chk-7/window-2-0") == b"12345"
 
 
+def test_a_shared_piece_is_a_file_under_its_key_however_small(store):
+    writer = SnapshotWriter(store, FOLDER, "window-2", 100, shared_folder="job/shared")
+    file = writer.put_shared(b"1", "epoch 1/000012.sst")
+    checksum = xxhash.xxh3_64_intdigest(b"1")
+    path = "job/shared/epoch%201%2F000012.sst"
+    assert file == StateFile(path=path, size=1, checksum=checksum, shared_key="epoch 1/000012.sst")
+    assert SnapshotReader(store).get(file) == b"1"
+
+
+def test_a_savepoint_shares_nothing(store):
+    file = SnapshotWriter(store, "", "window-2", 0).put_shared(b"1", "key")
+    assert (file.path, file.shared_key) == ("window-2-0", None)
+
+
 def test_every_piece_has_a_file_of_its_own(store):
     writer = SnapshotWriter(store, FOLDER, "window-2", 0)
     files = [writer.put(data) for data in (b"a", b"a", b"b")]

@@ -47,6 +47,17 @@ class Summing(Operator):
         self.busy = False
         self.tick_at = None
         self.write_error = None
+        self.tells_inputs = False
+
+    def process_input(self, batch, number):
+        if not self.tells_inputs:
+            super().process_input(batch, number)
+            return
+        self.story.append(("process", number, *batch.column(0).to_pylist()))
+
+    @property
+    def timeless_inputs(self):
+        return (1,) if self.tells_inputs else ()
 
     def process(self, batch):
         self.sum += sum(batch.column(0).to_pylist())
@@ -184,13 +195,16 @@ class ScriptSource(Source):
 class Rig:
     """A task with `channels` inputs, or with a scripted source, and one output channel."""
 
-    def __init__(self, *, channels=2, script=None, granted=WINDOW, output_bytes=10_000, **checkpointing):
+    def __init__(
+        self, *, channels=2, script=None, granted=WINDOW, output_bytes=10_000, input_numbers=None, **checkpointing
+    ):
         self.story = []
         self.out = []
         self.grants = []
         self.host = Host(self.story)
         self.sum = Summing(self.story)
         operators = [self.sum]
+        self.sum.tells_inputs = input_numbers is not None
         self.script = deque(script or ())
         if script is not None:
             operators.insert(0, SourceOperator(ReadStep(source=ScriptSource(self.script))))
@@ -208,7 +222,12 @@ class Rig:
             chain=OperatorChain(operators, [self._context(f"operator {i}") for i in range(len(operators))]),
             gate=InputGate(
                 [
-                    InputChannel(ChannelKey(0, i, 0), window_bytes=WINDOW, grant=self._note_grant)
+                    InputChannel(
+                        ChannelKey(0, i, 0),
+                        window_bytes=WINDOW,
+                        grant=self._note_grant,
+                        input_number=input_numbers[i] if input_numbers else 0,
+                    )
                     for i in range(channels)
                 ]
             ),

@@ -104,34 +104,47 @@ TimerRow = tuple[Key, TimerKind, int]
 
 def encode(
     context: StateContext, states: Iterable[tuple[StateSpec, Iterator[Row]]], timers: Iterator[TimerRow], *, now: int
-) -> bytes | None:
+) -> pa.Buffer | None:
     """The content of a file with these states; None if there is nothing to write. What has expired at `now` is left
     out. Works in pieces and reads nothing but its arguments: to be run off the loop."""
-    tables = [(spec, _state_table(context, spec, rows, now)) for spec, rows in states]
-    timer_table = _timer_table(context, timers)
-    sections: list[tuple[TableEntry, bytes]] = []
+    sections: list[tuple[TableEntry, pa.Buffer]] = []
     offset = 0
-    for spec, table in tables:
+    for spec, rows in states:
+        table = _state_table(context, spec, rows, now)
         if table.num_rows:
             entry, content = _section(table, offset)
             sections.append((_described(entry, spec), content))
-            offset += len(content)
+            offset += _padded(content.size)
+    timer_table = _timer_table(context, timers)
     if timer_table.num_rows:
         sections.append(_section(timer_table, offset))
     if not sections:
         return None
-    header = msgspec.json.encode(
-        Header(
-            operator=context.operator,
-            key_columns=tuple(context.keys.names),
-            groups=context.groups,
-            own_groups=context.own_groups,
-            tables=tuple(entry for entry, _ in sections),
-        )
+    header = Header(
+        operator=context.operator,
+        key_columns=tuple(context.keys.names),
+        groups=context.groups,
+        own_groups=context.own_groups,
+        tables=tuple(entry for entry, _ in sections),
     )
+    return _assembled(header, [content for _, content in sections])
+
+
+def _assembled(header: Header, sections: Sequence[pa.Buffer]) -> pa.Buffer:
+    """The whole file. What is large is copied by Arrow, which lets go of the interpreter meanwhile."""
+    text = msgspec.json.encode(header)
     # JSON may end in blanks: the tables begin at an aligned place.
-    header += b" " * (-(_PREFIX.size + len(header)) % _ALIGNMENT)
-    return b"".join([_PREFIX.pack(MAGIC, VERSION, len(header)), header, *(content for _, content in sections)])
+    text += b" " * (_padded(_PREFIX.size + len(text)) - _PREFIX.size - len(text))
+    sink = pa.BufferOutputStream()
+    sink.write(_PREFIX.pack(MAGIC, VERSION, len(text)) + text)
+    for content in sections:
+        sink.write(content)
+        sink.write(bytes(_padded(content.size) - content.size))
+    return sink.getvalue()
+
+
+def _padded(size: int) -> int:
+    return -(-size // _ALIGNMENT) * _ALIGNMENT
 
 
 def state_schema(spec: StateSpec, keys: pa.Schema) -> pa.Schema:
@@ -205,20 +218,20 @@ def _by_group(table: pa.Table) -> pa.Table:
     groups = np.asarray(table.column(0).to_numpy())
     if (groups[1:] >= groups[:-1]).all():
         return table
-    return table.take(np.argsort(groups, kind="stable"))
+    # A stable sort of 16-bit numbers is a radix sort.
+    return table.take(np.argsort(groups.astype(np.uint16), kind="stable"))
 
 
-def _section(table: pa.Table, offset: int) -> tuple[TableEntry, bytes]:
+def _section(table: pa.Table, offset: int) -> tuple[TableEntry, pa.Buffer]:
     batches = [batch for batch in table.combine_chunks().to_batches(max_chunksize=BATCH_ROWS) if batch.num_rows]
     sink = pa.BufferOutputStream()
     with pa.ipc.new_file(sink, table.schema) as writer:
         for batch in batches:
             writer.write_batch(batch)
-    content = sink.getvalue().to_pybytes()
-    padding = b"\0" * (-len(content) % _ALIGNMENT)
+    content = sink.getvalue()
     spans = tuple((batch.column(0)[0].as_py(), batch.column(0)[-1].as_py()) for batch in batches)
-    entry = TableEntry(name="", kind=TIMERS, offset=offset, length=len(content), rows=table.num_rows, batches=spans)
-    return entry, content + padding
+    entry = TableEntry(name="", kind=TIMERS, offset=offset, length=content.size, rows=table.num_rows, batches=spans)
+    return entry, content
 
 
 def _described(entry: TableEntry, spec: StateSpec) -> TableEntry:

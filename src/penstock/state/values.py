@@ -83,6 +83,8 @@ def coercer(kind: pa.DataType | None, *, what: str) -> Coerce:
     whole = _by_arrow(kind, what)
     if pt.is_signed_integer(kind):
         return _whole_numbers(kind.bit_width, whole)
+    if pt.is_timestamp(kind) and kind.unit == "us" and kind.tz in ("UTC", None):
+        return _times(None if kind.tz is None else datetime.UTC, whole)
     exact = _EXACT.get(kind)
     return whole if exact is None else _exactly(exact, whole)
 
@@ -92,6 +94,7 @@ _EXACT: dict[pa.DataType, type] = {
     pa.string(): str,
     pa.bool_(): bool,
     pa.binary(): bytes,
+    pa.date32(): datetime.date,
 }
 
 
@@ -106,6 +109,11 @@ def _exactly(exact: type, otherwise: Coerce) -> Coerce:
 def _whole_numbers(bits: int, otherwise: Coerce) -> Coerce:
     least, most = -(2 ** (bits - 1)), 2 ** (bits - 1) - 1
     return lambda value: value if type(value) is int and least <= value <= most else otherwise(value)
+
+
+def _times(zone: datetime.tzinfo | None, otherwise: Coerce) -> Coerce:
+    kind = datetime.datetime
+    return lambda value: value if type(value) is kind and value.tzinfo is zone else otherwise(value)
 
 
 def _by_arrow(kind: pa.DataType, what: str) -> Coerce:

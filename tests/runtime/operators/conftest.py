@@ -47,7 +47,7 @@ class MemoryFiles:
         self.files = {}
 
     def put(self, data):
-        assert isinstance(data, bytes)
+        data = bytes(memoryview(data))
         path = f"file-{len(self.files)}"
         self.files[path] = data
         return StateFile(path=path, size=len(data), checksum=xxhash.xxh3_64_intdigest(data))

@@ -243,7 +243,9 @@ class Misuse(ps.KeyedFunction):
 def test_state_used_where_there_is_no_key_says_so(rig):
     found = rig(step_of(Misuse()))
     found.operator.process(rows((1, 0)))
-    with pytest.raises(UserCodeError, match="keyed state and timers were used where there is no key"):
+    with pytest.raises(
+        UserCodeError, match=r"failed in subtask 0: UsageError: keyed state .* there is no key; use them in"
+    ):
         found.operator.finish()
 
 

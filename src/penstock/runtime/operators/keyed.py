@@ -93,6 +93,7 @@ class KeyedOperator(FunctionOperator):
         self._past_timer = False
         """Whether an event-time timer was set that is due already."""
         self.timers_fired = 0
+        self._to_close: KeyedBackend | None = None
 
     def _load_keyed(self, context: OperatorContext) -> None:
         step = self._step
@@ -112,6 +113,7 @@ class KeyedOperator(FunctionOperator):
                 settings=context.state,
             )
         )
+        self._to_close = self._backend
         if not context.fresh:
             self._backend.restore([state.keyed for state in context.restored if state.keyed], context.reader)
         self._bind({name: keyed_handle(state, self._backend, context.now) for name, state in states.items()})
@@ -290,13 +292,13 @@ class KeyedOperator(FunctionOperator):
         return {"timers_fired": self.timers_fired}
 
     def close(self) -> None:
-        """Close the function and the back end."""
-        opened = self._opened
+        """Close the function and the back end, which may be there although the function was never opened."""
+        backend, self._to_close = self._to_close, None
         try:
             super().close()
         finally:
-            if opened:
-                self._backend.close()
+            if backend is not None:
+                backend.close()
 
 
 def _in_ms(time_us: int) -> Instant:

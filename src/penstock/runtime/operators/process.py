@@ -79,6 +79,7 @@ class FunctionOperator(Operator):
         self._schema = schema
         self._declared = declared_states(function)
         self._opened = False
+        self._closed = False
         self._may_write_broadcast = True
 
     def load(self, context: OperatorContext) -> None:
@@ -99,6 +100,9 @@ class FunctionOperator(Operator):
         self._running = self._make_context(context)
         self._opened = True
         guarded(lambda: self._function.open(self._running), context)
+        if self._closed:
+            # The attempt was given up meanwhile, and nobody will close it any more.
+            self.close()
 
     def _load_keyed(self, context: OperatorContext) -> None:
         """Restore keyed state, where there is such."""
@@ -159,6 +163,7 @@ class FunctionOperator(Operator):
 
     def close(self) -> None:
         """Close the function."""
+        self._closed = True
         if self._opened:
             self._opened = False
             self._function.close()

@@ -10,7 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from penstock.core.errors import UserCodeError
+from penstock.core.errors import StreamError, UserCodeError
 from penstock.runtime.operators.base import OperatorContext
 
 Wrong = Callable[[str], UserCodeError]
@@ -34,6 +34,10 @@ def user_error(error: Exception, context: OperatorContext) -> UserCodeError:
     inner = error.__traceback__
     while inner is not None and inner.tb_frame.f_code.co_filename.startswith(_OURS):
         inner = inner.tb_next
+    if isinstance(error, StreamError):
+        # The last line is what is shown first: it must be what is wrong, and not only what to do about it.
+        told = f"{type(error).__name__}: {error.message}" + (f"; {error.hint}" if error.hint else "")
+        return _error(context, "".join(["Traceback (most recent call last):\n", *traceback.format_tb(inner), told]))
     return _error(context, "".join(traceback.format_exception(type(error), error, inner)))
 
 
