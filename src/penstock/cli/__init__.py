@@ -9,6 +9,7 @@ from penstock.cli.bench import bench
 from penstock.cli.coordinator_bench import coordinator
 from penstock.cli.demo import demo
 from penstock.cli.sim import sim
+from penstock.cli.state_bench import state
 from penstock.cli.torture import torture
 
 
@@ -22,3 +23,4 @@ for _command in (demo, bench, sim, torture):
     main.add_command(_command)
 bench.add_command(backpressure)
 bench.add_command(coordinator)
+bench.add_command(state)
