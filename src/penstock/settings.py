@@ -159,13 +159,14 @@ class StateSettings:
     """Where keyed state is kept while the job runs."""
 
     backend: str = "memory"
-    """`memory`: as Python objects in the slots' processes; fastest, and bounded by their memory. `rocksdb`: on the slots'
-    disks; bounded by these, and only what changed is uploaded with a checkpoint."""
+    """`memory`: as Python objects in the slots' processes; fastest, and bounded by their memory. `rocksdb`: on the
+    slots' disks; bounded by these, and only what changed is uploaded with a checkpoint."""
     local_directory: str | None = None
-    """`rocksdb`: a folder on a local disk of every executor. None: the system's folder for temporary files. What is in it
-    is needed only while a slot runs."""
+    """`rocksdb`: a folder on a local disk of every executor. None: the system's folder for temporary files. What is in
+    it is needed only while a slot runs."""
     write_buffer_bytes: int = 64 * 1024 * 1024
-    """`rocksdb`: how much of what was written may wait in the memory of a slot for being written to disk, over all steps."""
+    """`rocksdb`: how much of what was written may wait in the memory of a slot before it is written to disk, over all
+    steps."""
     block_cache_bytes: int = 128 * 1024 * 1024
     """`rocksdb`: how much of what was read is kept in the memory of a slot, over all steps."""
 

@@ -27,8 +27,8 @@ def rocksdb(
     """Keyed state in RocksDB, on the disks of the slots' hosts: it may be larger than memory, and a checkpoint uploads
     only what is new.
 
-    `local_directory` is a folder on a local disk, the same on every host; by default that for temporary files. Each slot
-    takes about `write_buffer_bytes` and `block_cache_bytes` of memory, over all steps.
+    `local_directory` is a folder on a local disk, the same on every host; by default that for temporary files. Each
+    slot takes about `write_buffer_bytes` and `block_cache_bytes` of memory, over all steps.
     """
     return _checked(
         StateSettings(
@@ -48,7 +48,9 @@ def as_state_settings(given: StateBackend | None) -> StateSettings:
         return _checked(StateSettings(backend=given))
     if isinstance(given, StateSettings):
         return _checked(given)
-    raise UsageError(f"state_backend is {given!r}", hint="give 'memory' or 'rocksdb', or what ps.memory() or ps.rocksdb() returns")
+    raise UsageError(
+        f"state_backend is {given!r}", hint="give 'memory' or 'rocksdb', or what ps.memory() or ps.rocksdb() returns"
+    )
 
 
 def _checked(settings: StateSettings) -> StateSettings:

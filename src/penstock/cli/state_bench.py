@@ -1,13 +1,14 @@
 """`penstock bench state`: what keyed state costs.
 
-    incremental_share        of many keys in RocksDB one in a hundred changes between two checkpoints: the bytes that the
-                             second uploads, over the size of the whole state
-    sync_growth              the time for which a snapshot of state in memory holds up the loop, with many keys over that
-                             with few
+    incremental_share        of many keys in RocksDB one in a hundred changes between two checkpoints: the bytes that
+                             the second uploads, over the size of the whole state
+    sync_growth              the time for which a snapshot of state in memory holds up the loop, with many keys over
+                             that with few
     restore_mb_per_second    how fast a slot is restored, by the slower of both back ends: RocksDB from its own files,
                              memory from a canonical file
     rows_ratio_to_spark      rows per second that a function counts by key, one call per row, over those of the same
-                             count by Structured Streaming's transformWithState, in one Spark (`penstock.cli.state_rows`)
+                             count by Structured Streaming's transformWithState, in one Spark
+                             (`penstock.cli.state_rows`)
 
 All but the last need no Spark: a back end is driven as its operator would drive it, with checkpoints in a folder.
 """

@@ -11,6 +11,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib.util import find_spec
 from pathlib import Path
 from typing import IO, Any
 
@@ -49,10 +50,8 @@ class CountRows(ps.KeyedFunction):
 
 def measure_rows(work: Path, *, rows: int, parallelism: int, screen: IO[str]) -> tuple[float, float]:
     """Rows per second of Penstock and of Spark."""
-    try:
-        import google.protobuf  # noqa: F401  # what Spark's Python state is spoken to with
-    except ImportError as error:
-        raise HostError("Spark's transformWithState needs protobuf", hint="pip install 'protobuf>=6.33.5,<7'") from error
+    if find_spec("google.protobuf") is None:
+        raise HostError("Spark's transformWithState needs protobuf", hint="pip install 'protobuf>=6.33.5,<7'")
     cores = parallelism + SPARE_CORES
     click.echo(f"starting Spark local[{cores}] ...", file=screen)
     with spark_session(SessionOptions(application="penstock bench", cores=cores, work=work)) as spark:

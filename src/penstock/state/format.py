@@ -1,5 +1,6 @@
-"""The canonical format of keyed state, which every back end can write and restore: one file per operator and subtask, or
-several, each complete in itself, if the state is larger than memory.
+"""The canonical format of keyed state, which every back end can write and restore.
+
+An operator of a subtask has one file; or several, each complete in itself, if its state is larger than memory:
 
     4 bytes   PKST
     2 bytes   version of this format

@@ -1,1 +1,1 @@
-"""Keyed state in RocksDB, on the disk of the slot: larger than memory, with checkpoints that upload only what is new."""
+"""Keyed state in RocksDB, on the disk of the slot: larger than memory; a checkpoint uploads only what is new."""

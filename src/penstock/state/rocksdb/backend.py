@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from penstock.core.elements import CheckpointOptions
 from penstock.core.ids import CheckpointId
@@ -64,7 +64,7 @@ class Limits:
     """Changes that are not in the database, while no snapshot waits for its files."""
     piece_rows: int = 200_000
     """Rows of a canonical file."""
-    timers: TimerLimits = TimerLimits()
+    timers: TimerLimits = field(default_factory=TimerLimits)
 
 
 class RocksBackend(KeyedBackend):
@@ -245,4 +245,3 @@ class RocksBackend(KeyedBackend):
         """Let go of everything, and remove the local folder."""
         self._store.close()
         self._folder.remove()
-

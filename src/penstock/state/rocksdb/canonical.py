@@ -102,7 +102,8 @@ def write(
     now: int,
     piece_rows: int,
 ) -> tuple[StateFile, ...]:
-    """Write everything in canonical files of about `piece_rows` rows. Reads nothing but its arguments: to be run off the loop."""
+    """Write everything in canonical files of about `piece_rows` rows. To be run off the loop: reads nothing but its
+    arguments."""
     by_number = {codec.number: codec for codec in codecs}
     files: list[StateFile] = []
     for piece in _pieces(KeyCodec(context.keys), by_number, items, piece_rows):
@@ -113,9 +114,7 @@ def write(
     return tuple(files)
 
 
-def _pieces(
-    keys: KeyCodec, codecs: dict[bytes, EntryCodec], items: Iterator[Row], piece_rows: int
-) -> Iterator[_Piece]:
+def _pieces(keys: KeyCodec, codecs: dict[bytes, EntryCodec], items: Iterator[Row], piece_rows: int) -> Iterator[_Piece]:
     piece = _Piece()
     while some := list(islice(items, min(_ROWS_BETWEEN_PAUSES, piece_rows))):
         for row, value in some:

@@ -71,15 +71,17 @@ class Catalog:
                 self._entries[spec.name] = _entry(spec, self._next_number())
 
     def take_in(self, found: Iterable[tuple[StateSpec, StateEntry | None]], context: StateContext, *, now: int) -> None:
-        """States of a snapshot come in: the entry they have in its catalog, if it has one. Those that are declared go on
-        as declared. Raises `UsageError` if they cannot."""
+        """States of a snapshot come in, each with its entry in the snapshot's catalog, if that has one. Those that are
+        declared go on as declared. Raises `UsageError` if they cannot."""
         declared = {spec.name: spec for spec in context.specs}
         for old_spec, old in found:
             spec = declared.get(old_spec.name, old_spec)
             check_fits(old_spec, spec, context)
             mine = self._entries.get(spec.name)
             number = self._next_number() if mine is None else mine.number
-            since = now if spec.ttl is not None and old_spec.ttl is None else None if old is None else old.timed_since_ms
+            since = (
+                now if spec.ttl is not None and old_spec.ttl is None else None if old is None else old.timed_since_ms
+            )
             earlier = None if mine is None else mine.timed_since_ms
             self._entries[spec.name] = msgspec.structs.replace(
                 _entry(spec, number),
@@ -121,6 +123,7 @@ def _read_type(data: bytes | None) -> pa.DataType | None:
     if data is None:
         return None
     try:
-        return pa.ipc.read_schema(pa.py_buffer(data)).field(0).type
+        found: pa.DataType = pa.ipc.read_schema(pa.py_buffer(data)).field(0).type
     except (pa.ArrowException, OSError, ValueError, IndexError) as error:
         raise CorruptFile(f"a type in a snapshot cannot be read: {error}") from error
+    return found

@@ -94,8 +94,8 @@ class Database:
 
     def items(self, start: bytes) -> Iterator[tuple[bytes, bytes]]:
         """Keys and values from `start` on, in order, as they are now, whatever is written before they are read. The
-        iterator may be read by another thread, and outlive the database. (Those of the library's own snapshots are not
-        used: they show what was written later.)"""
+        iterator may be read by another thread, and outlive the database."""
+        # The library's snapshots would be the other way to do this; their iterators show what was written later.
         return self._db.items(from_key=start)  # type: ignore[return-value]
 
     def items_backwards(self, start: bytes) -> Iterator[tuple[bytes, bytes]]:
@@ -128,7 +128,7 @@ class Database:
                 writer[key] = value
             writer.finish()
             moving = rocksdict.IngestExternalFileOptions()
-            moving.set_move_files(True)  # noqa: FBT003
+            moving.set_move_files(True)
             self._db.ingest_external_file([os.fspath(path)], moving)
         except Exception as error:
             raise _failed("write to", self.path, error) from error
@@ -138,7 +138,7 @@ class Database:
         try:
             # The checkpoint would flush too, but without letting other threads of the interpreter go on.
             self._db.flush()
-            rocksdict.Checkpoint(self._db).create_checkpoint(os.fspath(folder))  # type: ignore[attr-defined]
+            rocksdict.Checkpoint(self._db).create_checkpoint(os.fspath(folder))
         except Exception as error:
             raise _failed("make a checkpoint of", self.path, error) from error
 
@@ -180,8 +180,8 @@ def _options(settings: StateSettings, cache: Any, buffers: Any) -> Any:
     tables.set_block_cache(cache)
     tables.set_block_size(_BLOCK_BYTES)
     tables.set_bloom_filter(_FILTER_BITS, False)  # noqa: FBT003
-    tables.set_cache_index_and_filter_blocks(True)  # noqa: FBT003
-    tables.set_pin_l0_filter_and_index_blocks_in_cache(True)  # noqa: FBT003
+    tables.set_cache_index_and_filter_blocks(True)
+    tables.set_pin_l0_filter_and_index_blocks_in_cache(True)
     tables.set_format_version(5)
     options.set_block_based_table_factory(tables)
     return options

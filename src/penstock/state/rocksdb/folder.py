@@ -16,6 +16,7 @@ import os
 import shutil
 import stat
 import tempfile
+import weakref
 from pathlib import Path
 
 from penstock.core.errors import HostError, Retry
@@ -24,15 +25,17 @@ _LOCK = ".lock"
 
 
 class LocalFolder:
-    """A fresh folder, for one back end. Raises `HostError` if none can be made."""
+    """A fresh folder, for one back end, that is removed when it is told, when nobody has this object any more, or when
+    the process ends. Raises `HostError` if none can be made."""
 
     def __init__(self, local_directory: str | None) -> None:
         base = Path(local_directory or tempfile.gettempdir()).absolute() / f"penstock-state-{os.geteuid()}"
         try:
             base.mkdir(mode=stat.S_IRWXU, parents=True, exist_ok=True)
             _remove_abandoned(base)
-            self._lock, self._lock_path = _locked_file(base)
-            self.path = self._lock_path.with_suffix("")
+            lock, lock_path = _locked_file(base)
+            self.path = lock_path.with_suffix("")
+            self._remove = weakref.finalize(self, _remove_own, self.path, lock_path, lock, os.getpid())
             self.path.mkdir(mode=stat.S_IRWXU)
         except OSError as error:
             raise HostError(
@@ -48,11 +51,15 @@ class LocalFolder:
 
     def remove(self) -> None:
         """Remove the folder with everything in it. Nothing happens the second time."""
-        if self._lock >= 0:
-            shutil.rmtree(self.path, ignore_errors=True)
-            self._lock_path.unlink(missing_ok=True)
-            os.close(self._lock)
-            self._lock = -1
+        self._remove()
+
+
+def _remove_own(path: Path, lock_path: Path, lock: int, owner: int) -> None:
+    # A process that the owner has forked has the same object.
+    if os.getpid() == owner:
+        shutil.rmtree(path, ignore_errors=True)
+        lock_path.unlink(missing_ok=True)
+        os.close(lock)
 
 
 def _locked_file(base: Path) -> tuple[int, Path]:

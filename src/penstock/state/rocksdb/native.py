@@ -6,9 +6,9 @@
     …         the header: `Index` as JSON
     …         the small files that the header names, one after the other
 
-Numbers are unsigned, most significant byte first. The index is the first file of a snapshot and belongs to it alone; the
-others are the table files that it names, in its order. Table files never change: a later snapshot of the same database
-refers to those that it still has.
+Numbers are unsigned, most significant byte first. The index is the first file of a snapshot and belongs to it alone;
+the others are the table files that it names, in its order. Table files never change: a later snapshot of the same
+database refers to those that it still has.
 """
 
 from __future__ import annotations

@@ -108,7 +108,8 @@ def micros(since: datetime.timedelta) -> int:
 
 def number_of(value: Any, kind: pa.DataType) -> int:
     """The number that Arrow has for a date or time."""
-    return int(pa.scalar(value, kind).value)
+    scalar: Any = pa.scalar(value, kind)
+    return int(scalar.value)
 
 
 def _to_days(value: datetime.date) -> int:

@@ -11,8 +11,8 @@
     null, also inside                                nil
 
 An entry of a state with a TTL begins with the byte C1, which no value begins with, and 8 bytes: the time since which it
-lives, in milliseconds since 1970, signed, most significant byte first. In a map whose keys are of any type, 4 bytes with
-the length of the pickled key and that key come next. Then comes the value.
+lives, in milliseconds since 1970, signed, most significant byte first. In a map whose keys are of any type, 4 bytes
+with the length of the pickled key and that key come next. Then comes the value.
 
 The encoding is part of the format of snapshots: it never changes without a new version of it.
 """

@@ -1,7 +1,7 @@
 """How the state of old subtasks becomes that of one new one.
 
-A snapshot in the own format of which at least half of the key groups belong to the new subtask becomes its database: what
-belongs to others is removed, and the table files may be referred to by the next checkpoint. Everything else, other
+A snapshot in the own format of which at least half of the key groups belong to the new subtask becomes its database:
+what belongs to others is removed, and the table files may be referred to by the next checkpoint. Everything else, other
 snapshots in the own format and canonical files, is read and added, as far as it belongs to the new subtask.
 """
 

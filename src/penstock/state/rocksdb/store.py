@@ -9,8 +9,8 @@ database before the snapshot has its files:
     the database    everything before
 
 A *cut* writes the frozen layers up to its own and links the files of the database into a folder. The snapshot's work
-makes it, off the loop. The loop makes it itself if the live layer has grown far beyond its size meanwhile. Cuts are made
-in the order of their snapshots, one at a time.
+makes it, off the loop. The loop makes it itself if the live layer has grown far beyond its size meanwhile. Cuts are
+made in the order of their snapshots, one at a time.
 
 Most entries have a key of their own. Those that are also read in groups (the entries of a map, the elements of a list,
 timers) are kept in memory by the prefix that they have in common, so that a group is found without looking at others.

@@ -5,7 +5,8 @@ A key in the database is, most significant byte first:
     2 bytes   key group
     2 bytes   number of the state (`penstock.state.rocksdb.catalog`)
     …         the key, in order (`penstock.state.rocksdb.ordered`)
-    …         of a map: the map's key, in order too, or what tells objects apart; of a list: 8 bytes, its element's number
+    …         of a map: the map's key, in order too, or what tells objects apart
+    8 bytes   of a list: the number of its element
 
 An element of a list is numbered by a counter of the whole back end: adding one does not read the others.
 """
@@ -19,7 +20,7 @@ from penstock.api.state import StateKind
 from penstock.state.backend import MISSING, NO_KEY, ListTable, MapTable, ValueTable
 from penstock.state.rocksdb.catalog import StateEntry
 from penstock.state.rocksdb.ordered import object_identity, value_codec
-from penstock.state.rocksdb.packed import time_of, value_packer, with_time, without_time
+from penstock.state.rocksdb.packed import Pack, Unpack, time_of, value_packer, with_time, without_time
 from penstock.state.rocksdb.store import LayeredStore
 from penstock.state.values import pickled, unpickled
 
@@ -82,6 +83,8 @@ class EntryCodec:
             self.encode_map_key, self._decode_map_key = value_codec(spec.map_key)
         else:
             self.encode_map_key = object_identity
+        self.encode: Pack
+        self.decode: Unpack
         if spec.ttl is not None:
             self.encode, self.decode = self._encode_timed, self._decode_timed
         elif entry.timed:

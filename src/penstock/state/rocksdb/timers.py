@@ -53,7 +53,9 @@ class _Upcoming:
         self._limits = limits
         self._known: dict[_Place, None] = {}
         self._heap: list[_Place] = []
-        self._horizons: dict[bytes, bytes] = {group.to_bytes(2, "big"): b"" for group in range(groups[0], groups[1] + 1)}
+        self._horizons: dict[bytes, bytes] = {
+            group.to_bytes(2, "big"): b"" for group in range(groups[0], groups[1] + 1)
+        }
         """Where the unread timers of a key group begin; there is none if all are in memory."""
         self._nearest: list[_Place] = [(b"", group) for group in self._horizons]
         """A heap of horizons; those that were moved on are in it too, until their turn comes."""
