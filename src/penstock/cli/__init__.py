@@ -11,6 +11,7 @@ from penstock.cli.demo import demo
 from penstock.cli.jobs import COMMANDS as JOB_COMMANDS
 from penstock.cli.recovery import recovery
 from penstock.cli.sim import sim
+from penstock.cli.state_bench import state
 from penstock.cli.torture import torture
 from penstock.cli.verify import verify
 
@@ -26,3 +27,4 @@ for _command in (demo, *JOB_COMMANDS, bench, sim, torture, verify):
 bench.add_command(backpressure)
 bench.add_command(coordinator)
 bench.add_command(recovery)
+bench.add_command(state)
