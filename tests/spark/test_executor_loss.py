@@ -15,7 +15,7 @@ import penstock
 
 pytestmark = pytest.mark.slow
 
-TIMEOUT_S = 400
+TIMEOUT_S = 600
 
 PROGRAM = """
 import json, os, signal, sys
@@ -60,7 +60,7 @@ os.kill(executors[1], signal.SIGKILL)
 after = wait_for(job, lambda v: v.state is JobState.RUNNING and v.epoch > before.epoch)
 orphan = alive(workers[1])
 gate.touch()
-view = job.wait(200)
+view = job.wait(300)
 print(json.dumps({
     "different_executors": executors[0] != executors[1],
     "survivor_kept_its_process": after.slots[0].pid == workers[0],

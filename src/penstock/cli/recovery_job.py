@@ -10,14 +10,17 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
 from penstock.api.connector import Sink, SinkWriter, WriterContext
 from penstock.cli.latency import KEY_STRIDE, KEYS, SCHEMA, PacedSource
 from penstock.core.errors import UserCodeError
-from penstock.spark.environment import Environment
+
+if TYPE_CHECKING:
+    # Slots import this module, and have no use for the driver's side.
+    from penstock.spark.environment import Environment
 
 RATE = 2_000
 """Records a second: what is measured is how long a failure lasts, not how much is behind it."""

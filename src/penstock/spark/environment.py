@@ -10,6 +10,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import cloudpickle
+
 from penstock.api.backends import StateBackend, as_state_settings
 from penstock.api.checkpointing import Checkpointing
 from penstock.api.program import Program
@@ -56,6 +58,9 @@ from penstock.spark.worker import SlotSpec
 from penstock.storage.files import FileStore
 from penstock.storage.locations import open_store
 from penstock.storage.remote import RemoteStore
+
+LARGEST_PROGRAM_BYTES = 1_000_000
+"""A plan up to this size goes to a slot twice: with its Spark task, for its imports, and when it is deployed."""
 
 
 class Environment(Program):
@@ -246,6 +251,8 @@ class Environment(Program):
         )
         background = ThreadBackground(transport.wake, name=f"penstock-master-{job}-background")
 
+        program = cloudpickle.dumps(plan)
+
         def spec(slot: SlotId) -> SlotSpec:
             return SlotSpec(
                 slot=slot,
@@ -257,6 +264,7 @@ class Environment(Program):
                 driver_host=socket.gethostname(),
                 socket_folder=str(socket_folder) if by_ipc else None,
                 keys=keys,
+                program=program if len(program) <= LARGEST_PROGRAM_BYTES else b"",
             )
 
         slots = SparkSlots(self._spark, job=job, job_name=name, spec=spec, wake=transport.wake)

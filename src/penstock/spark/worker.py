@@ -11,9 +11,11 @@ import os
 import socket
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+
+import cloudpickle
 
 from penstock.core.errors import SlotLost
 from penstock.core.ids import JobId, SlotId
@@ -40,6 +42,9 @@ class SlotSpec:
     socket_folder: str | None
     """The job's private folder for sockets on the driver's host."""
     keys: JobKeys
+    program: bytes = b""
+    """The plan, pickled, for its imports: a slot does them before it calls in, and not when it is to take over. Empty
+    if it is too large to be sent twice."""
 
 
 def run_slot(spec: SlotSpec) -> None:
@@ -49,7 +54,14 @@ def run_slot(spec: SlotSpec) -> None:
     context = TaskContext.get()
     attempt = context.attemptNumber() if context is not None else 0
     with _one_core():
+        _import_program(spec.program)
         _Slot(spec, SlotId(spec.slot.number, spec.slot.incarnation, attempt)).run()
+
+
+def _import_program(program: bytes) -> None:
+    # Whatever is wrong with it is told when tasks are built from it, where it reaches the user.
+    with suppress(Exception):
+        cloudpickle.loads(program)
 
 
 @contextmanager
