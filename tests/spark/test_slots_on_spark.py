@@ -156,7 +156,9 @@ def test_nothing_of_a_job_is_left_in_the_workers_that_spark_uses_again(spark, tm
     seen = workers(spark)
     assert first & set(seen), "Spark started other workers; the test saw nothing"
     once = seen[next(iter(first & set(seen)))].pop("descriptors")
-    assert [kind for kind in once if kind != "anon_inode"] == before.pop("descriptors")
+    # The worker of the first look may have had a slot of another test.
+    before_descriptors = [kind for kind in before.pop("descriptors") if kind != "anon_inode"]
+    assert [kind for kind in once if kind != "anon_inode"] == before_descriptors
     second = hosts_of_a_job(spark, tmp_path / "second")
     seen = workers(spark)
     assert second & set(seen), "Spark started other workers; the test saw nothing"
