@@ -196,7 +196,6 @@ def test_an_actor_that_works_for_long_takes_its_next_turn_later_and_sees_its_clo
         return now if len(seen) < 4 else None
 
     actor, driver = actor_with(world, turn)
-    clock = SimClock(actor)
     actor.wake()
     world.at(10_000, lambda: actor.when_awake(lambda: seen.append(-1.0)))
     world.run(lambda: False, until_us=1_000_000)

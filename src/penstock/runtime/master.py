@@ -19,7 +19,6 @@ from penstock.core.coordinator.effects import AnswerRequest, RequestFailure
 from penstock.core.coordinator.events import (
     Acknowledged,
     AttemptStarted,
-    CheckpointRequested,
     CoordinatorEvent,
     Declined,
     FailedOver,
@@ -204,14 +203,7 @@ class MasterDriver:
             return
         number = RequestId(len(self._answers) + 1)
         self._answers[number] = answer
-        self._feed_coordinator(
-            CheckpointRequested(
-                request=number,
-                kind=request.kind,
-                target=request.target,
-                drain=request.drain,
-            )
-        )
+        self._feed_coordinator(request.event(number))
 
     def rescale(self, parallelism: int, answer: RescaleAnswer) -> None:
         """Change the parallelism of the running job; `answer` is called once, from a turn. Belongs to the loop's

@@ -221,13 +221,10 @@ def check_files(
 
 
 def _excused(disk: Disk, folder: layout.JobFolder) -> list[str]:
-    """Files and folders that may be left because the storage was out of order when it mattered."""
+    """Folders that may be left because the storage was out of order when a checkpoint was recorded."""
     pointers = [layout.number_of(layout.completed_folder(folder), path) for path in disk.unwritten]
     # Nobody knows whether such a checkpoint was recorded: it is kept, since a restore might look for it.
-    doubtful = [layout.checkpoint_folder(folder, checkpoint) for checkpoint in pointers if checkpoint is not None]
-    # Whoever cleans up all of a job looks first what there is of it.
-    unseen = [place for place in disk.unlisted if place == folder]
-    return doubtful + unseen
+    return [layout.checkpoint_folder(folder, checkpoint) for checkpoint in pointers if checkpoint is not None]
 
 
 def _files_of(world: World, disk: Disk, folder: layout.JobFolder, checkpoint: CheckpointId) -> list[str]:

@@ -26,8 +26,6 @@ class Disk:
         """Called with the path of whatever was seen, and never became durable."""
         self.writers: dict[str, str] = {}
         """Who wrote each file last."""
-        self.unlisted: list[str] = []
-        """Folders whose files were asked for while the storage was out of order, in vain."""
         self.unwritten: list[str] = []
         """What was to be written while the storage was out of order; it may be there all the same."""
         self.errors = 0
@@ -146,8 +144,6 @@ class SimStore:
         fault = self._disk.draw_fault(call, path)
         if fault != "before":
             action()
-        elif call == "list":
-            self._disk.unlisted.append(path)
         if fault is not None:
             self._disk.errors += 1
             if call == "write":
