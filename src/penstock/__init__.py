@@ -14,7 +14,16 @@ if TYPE_CHECKING:
     from penstock.api.aggregates import count, max, mean, min, sum  # noqa: A004
     from penstock.api.backends import memory, rocksdb
     from penstock.api.checkpointing import Checkpointing
-    from penstock.api.connector import End, Pause, Sink, SinkWriter, Source, SourceReader, WriterContext
+    from penstock.api.connector import (
+        End,
+        Pause,
+        Sink,
+        SinkWriter,
+        Source,
+        SourceReader,
+        SplitProgress,
+        WriterContext,
+    )
     from penstock.api.functions import (
         FunctionContext,
         KeyedBroadcastFunction,
@@ -74,7 +83,16 @@ _HOMES = {
     "penstock.api.aggregates": ("count", "max", "mean", "min", "sum"),
     "penstock.api.backends": ("memory", "rocksdb"),
     "penstock.api.checkpointing": ("Checkpointing",),
-    "penstock.api.connector": ("End", "Pause", "Sink", "SinkWriter", "Source", "SourceReader", "WriterContext"),
+    "penstock.api.connector": (
+        "End",
+        "Pause",
+        "Sink",
+        "SinkWriter",
+        "Source",
+        "SourceReader",
+        "SplitProgress",
+        "WriterContext",
+    ),
     "penstock.api.functions": (
         "FunctionContext",
         "KeyedBroadcastFunction",
@@ -185,6 +203,7 @@ __all__ = [
     "SnapshotFailed",
     "Source",
     "SourceReader",
+    "SplitProgress",
     "StorageError",
     "Stream",
     "StreamError",
