@@ -66,9 +66,11 @@ if TYPE_CHECKING:
     from penstock.core.job.events import JobState
     from penstock.core.recovery.plan import RestorePlan
     from penstock.runtime.views import JobView
+    from penstock.savepoints.catalog import EdgeInfo, OperatorInfo, StateInfo
     from penstock.settings import NetworkSettings, SlotSettings
     from penstock.spark.environment import Environment
     from penstock.spark.job import Job
+    from penstock.spark.savepoints import Savepoint, SavepointWriter, new_savepoint, read_savepoint
 
 _HOMES = {
     "penstock.api.aggregates": ("count", "max", "mean", "min", "sum"),
@@ -126,9 +128,11 @@ _HOMES = {
     "penstock.core.job.events": ("JobState",),
     "penstock.core.recovery.plan": ("RestorePlan",),
     "penstock.runtime.views": ("JobView",),
+    "penstock.savepoints.catalog": ("EdgeInfo", "OperatorInfo", "StateInfo"),
     "penstock.settings": ("NetworkSettings", "SlotSettings"),
     "penstock.spark.environment": ("Environment",),
     "penstock.spark.job": ("Job",),
+    "penstock.spark.savepoints": ("Savepoint", "SavepointWriter", "new_savepoint", "read_savepoint"),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
@@ -153,6 +157,7 @@ __all__ = [
     "Checkpointing",
     "ConnectedStream",
     "CorruptFile",
+    "EdgeInfo",
     "End",
     "Environment",
     "ExternalError",
@@ -171,6 +176,7 @@ __all__ = [
     "ListState",
     "MapState",
     "NetworkSettings",
+    "OperatorInfo",
     "Pause",
     "PeerError",
     "ProcessFunction",
@@ -178,6 +184,8 @@ __all__ = [
     "RescaleFailed",
     "Restore",
     "RestorePlan",
+    "Savepoint",
+    "SavepointWriter",
     "SettingsError",
     "Sink",
     "SinkWriter",
@@ -185,6 +193,7 @@ __all__ = [
     "SnapshotFailed",
     "Source",
     "SourceReader",
+    "StateInfo",
     "StorageError",
     "Stream",
     "StreamError",
@@ -207,9 +216,11 @@ __all__ = [
     "mean",
     "memory",
     "min",
+    "new_savepoint",
     "nexmark",
     "no_restart",
     "parquet",
+    "read_savepoint",
     "reducing_state",
     "restore",
     "rocksdb",

@@ -21,25 +21,25 @@ from penstock.core.errors import CorruptFile, MalformedMessage, UsageError
 from penstock.core.ids import OperatorId
 from penstock.core.messages import ChannelState, OperatorState, StateFile
 from penstock.core.recovery.metadata import CheckpointMetadata, OperatorSnapshot
-from penstock.savepoints.tables import ALL_GROUPS, FoundTable, StateFileContent
+from penstock.savepoints.tables import ALL_GROUPS, FoundTable, file_sets, read_files
 from penstock.storage.locations import open_store
 from penstock.storage.places import Anywhere
 from penstock.storage.restoring import find_snapshot
 from penstock.storage.snapshots import SnapshotReader
 from penstock.wire.codec import BatchCodec
 
-PARTS = pa.schema([pa.field("subtask", pa.int32()), pa.field("part", pa.int32()), pa.field("value", pa.binary())])
+_PARTS: dict[str, pa.DataType] = {"subtask": pa.int32(), "part": pa.int32(), "value": pa.binary()}
+PARTS = pa.schema(_PARTS)
 """The columns of operator state. What is in a part is the business of who wrote it: of functions, a pickled value."""
 
-IN_FLIGHT = pa.schema(
-    [
-        pa.field("edge", pa.int32()),
-        pa.field("side", pa.string()),
-        pa.field("upstream", pa.int32()),
-        pa.field("downstream", pa.int32()),
-        pa.field("number", pa.int32()),
-    ]
-)
+_PLACES: dict[str, pa.DataType] = {
+    "edge": pa.int32(),
+    "side": pa.string(),
+    "upstream": pa.int32(),
+    "downstream": pa.int32(),
+    "number": pa.int32(),
+}
+IN_FLIGHT = pa.schema(_PLACES)
 """The columns of in-flight data before those of the batch: the edge, at which end it waited (`input`: not yet read,
 `output`: not yet sent), between which subtasks, and the number of the batch there."""
 
@@ -47,8 +47,8 @@ IN_FLIGHT = pa.schema(
 class Piece(msgspec.Struct, frozen=True, kw_only=True):
     """Rows of a state that lie in one file. Can be sent to another process and read there."""
 
-    file: StateFile
-    """With a full path."""
+    files: tuple[StateFile, ...]
+    """With full paths: one file, or all that a back end in its own format has written for a subtask."""
     what: str
     """How to name it in a message."""
     name: str
@@ -59,8 +59,7 @@ class Piece(msgspec.Struct, frozen=True, kw_only=True):
 
 def read_piece(piece: Piece, location: str) -> pa.Table:
     """The rows of a piece; `location` is that of the snapshot. Blocks. Raises `CorruptFile` or `StorageError`."""
-    data = SnapshotReader(Anywhere(open_store(location))).get(piece.file)
-    content = StateFileContent(data, what=piece.what)
+    content = read_files(piece.files, SnapshotReader(Anywhere(open_store(location))), what=piece.what)
     for table in content.tables:
         if (table.name, table.kind) == (piece.name, piece.kind):
             return content.rows(table, piece.groups)
@@ -296,12 +295,12 @@ class SnapshotData:
     def _keyed(self, snapshot: OperatorSnapshot) -> list[_Found]:
         found: dict[tuple[str, str], list[tuple[FoundTable, Piece]]] = {}
         for subtask, state in sorted(snapshot.subtasks.items()):
-            for file in state.keyed:
-                what = _described(file, snapshot, subtask)
-                for table in StateFileContent(self._reader.get(file), what=what).tables:
+            for files in file_sets(state.keyed, self._reader):
+                what = _described(files[0], snapshot, subtask)
+                for table in read_files(files, self._reader, what=what).tables:
                     # The key groups of a file are known without opening it.
                     groups = state.key_groups or ALL_GROUPS
-                    piece = Piece(file=file, what=what, name=table.name, kind=table.kind, groups=groups)
+                    piece = Piece(files=files, what=what, name=table.name, kind=table.kind, groups=groups)
                     found.setdefault((table.name, table.kind), []).append((table, piece))
         return [_keyed_state(tables) for tables in found.values()]
 

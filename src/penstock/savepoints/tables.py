@@ -22,8 +22,10 @@ import pyarrow as pa
 
 from penstock.api.state import StateSpec
 from penstock.core.errors import UsageError
+from penstock.core.messages import StateFile
 from penstock.runtime.operators.window_table import KEY_GROUP as WINDOW_KEY_GROUP
 from penstock.runtime.operators.window_table import read_file
+from penstock.state.backend import StateReader
 from penstock.state.format import (
     KEY_GROUP,
     MAGIC,
@@ -92,22 +94,16 @@ class FoundTable:
 
 
 class StateFileContent:
-    """One file of keyed state or of a window, read into memory. Raises `CorruptFile` for one that cannot be read, and
-    `UsageError` for one in a format of its own that a back end has written."""
+    """One file of keyed state or of a window, read into memory. Raises `CorruptFile` for one that cannot be read."""
 
     def __init__(self, data: bytes, *, what: str) -> None:
         self._canonical: CanonicalFile | None = None
         if data[:4] == STREAM_START:
             self._window, self._window_header = read_file(data)
             self.tables: tuple[FoundTable, ...] = (self._found_window(len(data)),)
-        elif data[:4] == MAGIC:
+        else:
             self._canonical = CanonicalFile(data, what=what)
             self.tables = tuple(self._found(entry) for entry in self._canonical.header.tables)
-        else:
-            raise UsageError(
-                f"{what} was saved by a state back end in its own format, which cannot be read as a table",
-                hint="start the job from it, take a canonical savepoint, and read that",
-            )
 
     def rows(self, table: FoundTable, groups: tuple[int, int] = ALL_GROUPS) -> pa.Table:
         """The rows of a table, those of a range of key groups."""
@@ -167,3 +163,25 @@ class StateFileContent:
         assert table.schema.names[last] == WINDOW_KEY_GROUP
         ordered = table.select([last, *range(last)])
         return ordered.rename_columns(column_names(ordered.schema.names, keys))
+
+
+def file_sets(files: tuple[StateFile, ...], reader: StateReader) -> list[tuple[StateFile, ...]]:
+    """The files of one subtask, by what can be read alone: each by itself, or all together if they are a back end's
+    own."""
+    return [(file,) for file in files] if files and _is_ours(reader.get(files[0])) else [files] * bool(files)
+
+
+def read_files(files: tuple[StateFile, ...], reader: StateReader, *, what: str) -> StateFileContent:
+    """What is in one of `file_sets`. Blocks. Raises `CorruptFile` or `StorageError`; and `UsageError` for what a back
+    end has written in a format of its own."""
+    data = reader.get(files[0])
+    if _is_ours(data):
+        return StateFileContent(data, what=what)
+    raise UsageError(
+        f"{what} was saved by a state back end in its own format, which cannot be read as a table",
+        hint="start the job from it, take a canonical savepoint, and read that",
+    )
+
+
+def _is_ours(data: bytes) -> bool:
+    return data[:4] in (MAGIC, STREAM_START)

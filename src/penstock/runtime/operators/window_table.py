@@ -140,12 +140,7 @@ class WindowTable:
         batches = merged.combine_chunks().to_batches() if frozen else []
         numbers = np.concatenate([np.empty(0, np.int32), *(key_groups(b, self._keys, groups) for b in batches)])
         order = np.argsort(numbers.astype(np.uint16), kind="stable")
-        table = merged.take(order).append_column(KEY_GROUP, pa.array(numbers[order], pa.int32()))
-        metadata = {_METADATA_KEY: msgspec.json.encode(header)}
-        sink = pa.BufferOutputStream()
-        with pa.ipc.new_stream(sink, table.schema.with_metadata(metadata)) as writer:
-            writer.write_table(table)
-        return sink.getvalue().to_pybytes()
+        return write_file(merged.take(order).append_column(KEY_GROUP, pa.array(numbers[order], pa.int32())), header)
 
     def _merge(self) -> None:
         if not self._appended:
@@ -183,6 +178,15 @@ def decode(data: bytes, own: tuple[int, int]) -> tuple[pa.Table, Header]:
         if entry.first_group <= own[1] and entry.last_group >= own[0]
     )
     return rows.replace_schema_metadata(None), msgspec.structs.replace(header, fired=fired)
+
+
+def write_file(table: pa.Table, header: Header) -> bytes:
+    """The bytes of a snapshot: rows in the order of their key groups, which are the last column."""
+    metadata = {_METADATA_KEY: msgspec.json.encode(header)}
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema.with_metadata(metadata)) as writer:
+        writer.write_table(table)
+    return sink.getvalue().to_pybytes()
 
 
 def read_file(data: bytes) -> tuple[pa.Table, Header]:
