@@ -354,6 +354,7 @@ class CanonicalFile:
         try:
             reader = pa.ipc.open_file(self._body.slice(entry.offset, entry.length))
             schema = reader.schema
+            check_names(schema)
         except _ARROW_ERRORS as error:
             raise self._unreadable(entry, error) from error
         if schema.names[: 1 + len(self.header.key_columns)] != [KEY_GROUP, *self.header.key_columns]:
@@ -453,6 +454,14 @@ class CanonicalFile:
 
     def _corrupt(self, text: str) -> CorruptFile:
         return CorruptFile(f"{self._what} {text}", hint=_HINT)
+
+
+def check_names(columns: Iterable[Any]) -> None:
+    """Raise `ValueError` if the names of columns, or of fields inside of them, are no text: Arrow looks at them only
+    when they are used."""
+    for field in columns:
+        _ = field.name
+        check_names(field.type.field(number) for number in range(field.type.num_fields))
 
 
 def _whole(column: Any) -> Any:

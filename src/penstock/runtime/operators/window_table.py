@@ -25,6 +25,7 @@ from penstock.core.errors import CorruptFile
 from penstock.runtime.keys import key_groups
 from penstock.runtime.operators.aggregation import group, of_partials
 from penstock.runtime.operators.dense import int64_values
+from penstock.state.format import check_names
 
 KEY_GROUP = "__key_group"
 FORMAT = 1
@@ -195,6 +196,7 @@ def read_file(data: bytes) -> tuple[pa.Table, Header]:
     try:
         table = pa.ipc.open_stream(data).read_all()
         table.validate(full=True)
+        check_names(table.schema)
         header = msgspec.json.decode((table.schema.metadata or {})[_METADATA_KEY], type=Header)
     except (pa.ArrowException, OSError, EOFError, KeyError, ValueError, MemoryError, msgspec.MsgspecError) as error:
         raise CorruptFile(f"the snapshot of a window cannot be read: {error}", hint=_HINT) from error
