@@ -56,14 +56,18 @@ class LocalCopies:
             copy = bytes(view) if view.nbytes <= IN_MEMORY_BYTES else _to_file(view)
         except OSError:
             copy = None
+        self._settle(path, copy, view.nbytes)
+
+    def _settle(self, path: str, copy: bytes | IO[bytes] | None, size: int) -> None:
+        """Take a copy in for which room was taken, or give the room back."""
         with self._lock:
-            self._bytes -= view.nbytes
+            self._bytes -= size
             if self._closed:
                 _let_go(copy)
             elif copy is not None:
                 self._drop(path)
-                self._kept[path], self._sizes[path] = copy, view.nbytes
-                self._bytes += view.nbytes
+                self._kept[path], self._sizes[path] = copy, size
+                self._bytes += size
 
     def get(self, file: StateFile) -> bytes | None:
         """The bytes of a handle; None if there is no copy, or it is not what the handle says."""
