@@ -8,9 +8,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from random import Random
-from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
@@ -25,9 +24,6 @@ from penstock.sim.jobs import Row, Workload
 from penstock.sim.rules import Rule
 from penstock.sim.world import World
 from penstock.storage.metadata import decode_metadata
-
-if TYPE_CHECKING:
-    from penstock.sim.scenario import Scenario
 
 MOVED = "moved"
 """The folder that snapshots are moved to."""
@@ -103,19 +99,6 @@ def take_origin(disk: Disk, folder: str, again: Again) -> Origin:
         metadata=disk.files[f"{folder}/{layout.METADATA_NAME}"],
         files=own,
         others={path: data for path, data in disk.files.items() if path not in own},
-    )
-
-
-def scenario_again(scenario: Scenario, again: Again, *, from_ms: int) -> Scenario:
-    """The world of the second job, which begins at that time."""
-    return replace(
-        scenario,
-        settings=replace(scenario.settings, parallelism=again.parallelism),
-        faults=tuple(replace(fault, at_ms=fault.at_ms + from_ms) for fault in again.faults),
-        safety_ms=from_ms + again.safety_ms,
-        requests=(),
-        cancel_at_ms=None,
-        again=None,
     )
 
 

@@ -24,7 +24,7 @@ from penstock.runtime.master import MasterDriver, MasterPorts
 from penstock.runtime.slot import SlotAddress, SlotDriver, SlotPorts
 from penstock.runtime.starting import StartingPoint, record_start, starting_point
 from penstock.settings import Mode, Retention
-from penstock.sim.again import Origin, check_both, check_untouched, find_origin, scenario_again, take_origin
+from penstock.sim.again import Origin, check_both, check_untouched, find_origin, take_origin
 from penstock.sim.background import Pace, SimBackground
 from penstock.sim.checkers import CommitChecker, Ledger, MessageChecker, check_files
 from penstock.sim.clock import SimClock
@@ -266,7 +266,7 @@ class Simulation:
         world.run(lambda: world.now_us >= from_us, until_us=from_us)
         origin = take_origin(self.disk, found[1], again)
         world.note("user", f"starts another job from {origin.folder}, on {again.parallelism} slots")
-        scenario = scenario_again(self._scenario, again, from_ms=world.now_ms)
+        scenario = self._scenario.second(again, from_ms=world.now_ms)
         return Simulation(scenario, self._parts, keep_log=self._keeps_log, after=(self, origin))
 
     def _begin(self) -> bool:

@@ -79,6 +79,18 @@ class Scenario:
         """The job must have ended by then."""
         return self.calm_from_ms + self.liveness_ms
 
+    def second(self, again: Again, *, from_ms: int) -> Scenario:
+        """What is left of the world for the job that goes on at that time."""
+        return replace(
+            self,
+            settings=replace(self.settings, parallelism=again.parallelism),
+            faults=tuple(replace(fault, at_ms=fault.at_ms + from_ms) for fault in again.faults),
+            safety_ms=from_ms + again.safety_ms,
+            requests=(),
+            cancel_at_ms=None,
+            again=None,
+        )
+
     def header(self) -> list[str]:
         """Every parameter, one line each."""
         lines = [f"seed {self.seed}"]
