@@ -101,7 +101,7 @@ MUTATIONS = (cut, flip, flip, overwrite, splice, leave_out, beginning, another)
 
 def mutants(data: bytes, count: int, seed: int, mutations=MUTATIONS):
     """So many changed versions of a file, none of which is the file itself."""
-    random, made = Random(seed), 0  # noqa: S311  # nothing secret
+    random, made = Random(seed), 0
     while made < max(1, count // SHARE):
         mutant = random.choice(mutations)(random, data)
         if random.random() < 0.1 and mutant:
@@ -117,8 +117,7 @@ def read_all(inputs, read, check=lambda found: None) -> Counter:
     for data in inputs:
         try:
             found = read(data)
-        except REFUSED as error:
-            assert error.message
+        except REFUSED:
             outcomes["refused"] += 1
         else:
             check(found)
@@ -223,7 +222,8 @@ def test_metadata_that_fits_its_checksum_is_read_with_the_right_types_or_refused
 
     inputs = (sealed(mutant) for mutant in mutants(small_metadata(), 25_000, seed=3) if len(mutant) >= 22)
     outcomes = read_all(inputs, read_metadata, check)
-    assert outcomes["read"] and outcomes["refused"] > outcomes.total() / 4
+    assert outcomes["read"]
+    assert outcomes["refused"] > outcomes.total() / 4
 
 
 def test_pointers_and_outcomes_that_fit_their_checksums_are_read_with_the_right_types_or_refused():
@@ -336,7 +336,7 @@ def test_windows_that_fit_their_checksum_are_read_with_the_right_types_or_refuse
 def test_in_flight_data_that_fits_its_checksum_is_read_with_the_right_types_or_refused():
     """Also with places in the metadata that are not those of batches."""
     data, ranges = content.channel_file()
-    random = Random(11)  # noqa: S311  # nothing secret
+    random = Random(11)
 
     def read(mutant):
         file = StateFile(path=None, size=len(mutant), checksum=xxhash.xxh3_64_intdigest(mutant), inline=mutant)

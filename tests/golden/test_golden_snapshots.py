@@ -62,9 +62,7 @@ def keyed_files(snapshot, operator):
 
 @pytest.mark.parametrize("parallelism", [1, 2, 3])
 def test_every_kind_of_keyed_state_comes_back_at_any_parallelism(snapshot, reader, parallelism):
-    step = Step(
-        "memory", content.Every, parallelism=parallelism, restored=keyed_files(snapshot, "every"), store=reader
-    )
+    step = Step("memory", content.Every, parallelism=parallelism, restored=keyed_files(snapshot, "every"), store=reader)
     for key in KEYS:
         handles = step.at(key)
         for name, value in expected(key).items():

@@ -22,7 +22,9 @@ from penstock.storage.files import FileStore
 from penstock.storage.metadata import decode_metadata, encode_metadata
 
 
-@pytest.fixture(params=[SAVEPOINT, CHECKPOINT_FOLDER, JOB_FOLDER, CHECKPOINT_FOLDER / "_metadata"], ids=lambda p: p.name)
+@pytest.fixture(
+    params=[SAVEPOINT, CHECKPOINT_FOLDER, JOB_FOLDER, CHECKPOINT_FOLDER / "_metadata"], ids=lambda p: p.name
+)
 def data(request):
     return SnapshotData(request.param)
 

@@ -28,9 +28,7 @@ def old():
 
 
 def changed(old, tmp_path, spec, rows, *, groups=GROUPS):
-    given = GivenState(
-        spec=spec, keys=BY_NUMBER, rows=TableRows(pa.Table.from_pylist(rows), BY_NUMBER, groups)
-    )
+    given = GivenState(spec=spec, keys=BY_NUMBER, rows=TableRows(pa.Table.from_pylist(rows), BY_NUMBER, groups))
     made = Draft(base=old, max_parallelism=groups, parallelism=2).with_keyed(OperatorId("every"), given)
     return SnapshotData(made.write(tmp_path / "new", now=Instant(0)))
 
