@@ -11,6 +11,7 @@ from penstock.cli.demo import demo
 from penstock.cli.jobs import COMMANDS as JOB_COMMANDS
 from penstock.cli.sim import sim
 from penstock.cli.state import state
+from penstock.cli.state_bench import state as state_bench
 from penstock.cli.torture import torture
 from penstock.cli.verify import verify
 
@@ -25,3 +26,4 @@ for _command in (demo, *JOB_COMMANDS, bench, sim, state, torture, verify):
     main.add_command(_command)
 bench.add_command(backpressure)
 bench.add_command(coordinator)
+bench.add_command(state_bench)
