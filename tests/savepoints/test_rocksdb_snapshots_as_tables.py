@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import golden_content as content
+import pyarrow as pa
 import pytest
 from state_rig import EVENT_TIME, GROUPS, Step, close_steps
 
@@ -14,6 +15,7 @@ from penstock.core.recovery.metadata import CheckpointMetadata, OperatorSnapshot
 from penstock.plan.key_groups import range_of
 from penstock.savepoints.catalog import SnapshotData
 from penstock.savepoints.comparison import compare
+from penstock.savepoints.rows import GivenState, TableRows
 from penstock.savepoints.writing import Draft
 from penstock.storage.files import FileStore
 from penstock.storage.metadata import encode_metadata
@@ -99,3 +101,9 @@ def test_a_state_of_rocksdb_is_changed_and_copied(memory, tmp_path):
     made = Draft(base=found, max_parallelism=GROUPS, parallelism=2)
     copied = SnapshotData(made.write(tmp_path / "copy", now=Instant(0)))
     assert not any(state.differs for state in compare(memory, copied))
+    keys = pa.schema([pa.field("k", pa.int64())])
+    rows = TableRows(pa.table({"k": [1, 2], "value": [10, 20]}), keys, GROUPS)
+    made = made.with_keyed(OperatorId("step"), GivenState(spec=Mixed.count.spec, keys=keys, rows=rows))
+    changed = SnapshotData(made.write(tmp_path / "changed", now=Instant(0)))
+    (state,) = [state for state in compare(memory, changed) if state.differs]
+    assert (state.state, state.changed, state.removed) == ("count", 2, 48)
