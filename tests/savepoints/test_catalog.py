@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 import shutil
+import uuid
 
 import golden_content as content
 import msgspec
@@ -14,11 +15,13 @@ from golden_snapshots import CHECKPOINT_FOLDER, JOB_FOLDER, SAVEPOINT
 from state_rig import GROUPS
 
 from penstock.core.errors import CorruptFile, UsageError
-from penstock.core.ids import OperatorId
+from penstock.core.ids import Instant, OperatorId
 from penstock.core.recovery.metadata import CheckpointMetadata
 from penstock.savepoints.catalog import Piece, SnapshotData, read_piece
 from penstock.savepoints.tables import column_names
+from penstock.savepoints.writing import Draft
 from penstock.storage.files import FileStore
+from penstock.storage.locations import open_store
 from penstock.storage.metadata import decode_metadata, encode_metadata
 
 
@@ -202,3 +205,15 @@ def test_a_key_column_keeps_its_name_and_ours_gets_out_of_the_way():
     columns = ["__key_group", "value", "__value"]
     assert column_names(columns, ["value"]) == ["key_group", "value", "_value"]
     assert column_names(columns[::2], ["k"]) == ["key_group", "value"]
+
+
+def test_a_snapshot_is_read_and_written_where_a_uri_leads(s3):
+    source, target = s3.uri(f"state/{uuid.uuid4()}"), s3.uri(f"state/{uuid.uuid4()}")
+    store = open_store(source)
+    for file in SAVEPOINT.iterdir():
+        store.write(file.name, file.read_bytes())
+    data = SnapshotData(source)
+    assert {row["k"]: row["value"] for row in rows_of(data, "every", "big")} == {k: expected(k)["big"] for k in KEYS}
+    copy = Draft(base=data, max_parallelism=GROUPS, parallelism=2).write(target, now=Instant(0))
+    assert sorted(open_store(target).list_files("")) == sorted(file.name for file in SAVEPOINT.iterdir())
+    assert rows_of(SnapshotData(copy), "pairs", "count") == rows_of(data, "pairs", "count")
