@@ -300,7 +300,7 @@ def no_pickles(inputs):
 def test_keyed_state_that_fits_its_checksum_is_read_with_the_right_types_or_refused(start):
     data = typed_state()
     if start == "anywhere":
-        inputs = mutants(data, 15_000, seed=6)
+        inputs = mutants(data, 8_000, seed=6)
     else:
         size = 10 + int.from_bytes(data[6:10], "big")
         inputs = (head + data[size:] for head in mutants(data[:size], 12_000, seed=7) if head)
@@ -317,7 +317,7 @@ def test_state_is_shown_as_a_table_or_refused():
         for table in tables:
             table.validate(full=True)
 
-    read_all(no_pickles(mutants(typed_state(), 4_000, seed=8)), read, check)
+    read_all(no_pickles(mutants(typed_state(), 2_000, seed=8)), read, check)
     read_all(mutants(FILES["savepoint/windows-0-0"], 2_000, seed=9), read, check)
 
 

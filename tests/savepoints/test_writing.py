@@ -191,7 +191,16 @@ def test_rows_that_cannot_be_the_states_are_refused_and_leave_nothing(spec, rows
         Draft(max_parallelism=GROUPS, parallelism=1).with_keyed(OperatorId("a"), given(spec, rows)).write(
             tmp_path / "new", now=NOW
         )
-    assert not list(tmp_path.rglob("*[0-9]")) + list(tmp_path.rglob("_metadata"))
+    assert not [path for path in tmp_path.rglob("*") if path.is_file()]
+
+
+def test_what_was_written_before_a_row_was_refused_is_removed(tmp_path):
+    good = [{"k": key, "value": key} for key in range(20)]
+    made = Draft(max_parallelism=GROUPS, parallelism=2).with_keyed(OperatorId("a"), given(Fresh.seen.spec, good))
+    made = made.with_keyed(OperatorId("b"), given(Fresh.seen.spec, [*good, {"k": 1, "value": 2}]))
+    with pytest.raises(UsageError, match="2 values for k=1"):
+        made.write(tmp_path / "new", now=NOW)
+    assert not [path for path in tmp_path.rglob("*") if path.is_file()]
 
 
 def test_keys_of_an_operator_are_the_same_for_all_its_states():
