@@ -101,7 +101,7 @@ MUTATIONS = (cut, flip, flip, overwrite, splice, leave_out, beginning, another)
 
 def mutants(data: bytes, count: int, seed: int, mutations=MUTATIONS):
     """So many changed versions of a file, none of which is the file itself."""
-    random, made = Random(seed), 0  # nothing secret
+    random, made = Random(seed), 0
     while made < max(1, count // SHARE):
         mutant = random.choice(mutations)(random, data)
         if random.random() < 0.1 and mutant:
@@ -117,8 +117,8 @@ def read_all(inputs, read, check=lambda found: None) -> Counter:
     for data in inputs:
         try:
             found = read(data)
-        except REFUSED as error:
-            outcomes["refused" if error.message else "refused without a word"] += 1
+        except REFUSED:
+            outcomes["refused"] += 1
         else:
             check(found)
             outcomes["read"] += 1
@@ -300,7 +300,7 @@ def no_pickles(inputs):
 def test_keyed_state_that_fits_its_checksum_is_read_with_the_right_types_or_refused(start):
     data = typed_state()
     if start == "anywhere":
-        inputs = mutants(data, 15_000, seed=6)
+        inputs = mutants(data, 8_000, seed=6)
     else:
         size = 10 + int.from_bytes(data[6:10], "big")
         inputs = (head + data[size:] for head in mutants(data[:size], 12_000, seed=7) if head)
@@ -317,7 +317,7 @@ def test_state_is_shown_as_a_table_or_refused():
         for table in tables:
             table.validate(full=True)
 
-    read_all(no_pickles(mutants(typed_state(), 4_000, seed=8)), read, check)
+    read_all(no_pickles(mutants(typed_state(), 2_000, seed=8)), read, check)
     read_all(mutants(FILES["savepoint/windows-0-0"], 2_000, seed=9), read, check)
 
 
@@ -336,7 +336,7 @@ def test_windows_that_fit_their_checksum_are_read_with_the_right_types_or_refuse
 def test_in_flight_data_that_fits_its_checksum_is_read_with_the_right_types_or_refused():
     """Also with places in the metadata that are not those of batches."""
     data, ranges = content.channel_file()
-    random = Random(11)  # nothing secret
+    random = Random(11)
 
     def read(mutant):
         file = StateFile(path=None, size=len(mutant), checksum=xxhash.xxh3_64_intdigest(mutant), inline=mutant)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import sys
 import threading
-from types import SimpleNamespace
 import tracemalloc
+from types import SimpleNamespace
 
 import pytest
 from state_rig import EVENT_TIME, Step

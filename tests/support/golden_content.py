@@ -277,24 +277,13 @@ def snapshot(store: Tree, folder: str, *, start: str, kind: SnapshotKind) -> Che
         )
         for name, found in subtasks.items()
     }
-    channels: tuple[TaskChannels, ...] = ()
-    if not kind.is_savepoint:
-        content, ranges_in_file = channel_file()
-        store.write(f"{folder}/channels-0", content)
-        file = handle(content, f"{start}channels-0")
-        received = ChannelState(edge=0, upstream=0, downstream=1, file=file, ranges=tuple(ranges_in_file[:1]))
-        waiting = ChannelState(edge=0, upstream=1, downstream=0, file=file, ranges=tuple(ranges_in_file[1:]))
-        channels = (
-            TaskChannels(task=TaskId(VertexId("every"), 1), inputs=(received,)),
-            TaskChannels(task=TaskId(VertexId("source"), 1), outputs=(waiting,)),
-        )
     return CheckpointMetadata(
         job=JOB,
         checkpoint=CHECKPOINT,
         timestamp=Instant(1_790_000_000_000),
         kind=kind,
         operators=operators,
-        channels=channels,
+        channels=() if kind.is_savepoint else in_flight(store, folder, start),
         coordinators={OperatorId("source"): b"\x01"},
         hooks={"hook": b"\x02"},
         settings={"parallelism": PARALLELISM},
@@ -309,6 +298,19 @@ def snapshot(store: Tree, folder: str, *, start: str, kind: SnapshotKind) -> Che
                 keys=("k",),
             ),
         ),
+    )
+
+
+def in_flight(store: Tree, folder: str, start: str) -> tuple[TaskChannels, ...]:
+    """Write what was in flight: one batch that was not read, and one that was not sent."""
+    data, ranges = channel_file()
+    store.write(f"{folder}/channels-0", data)
+    file = handle(data, f"{start}channels-0")
+    received = ChannelState(edge=0, upstream=0, downstream=1, file=file, ranges=tuple(ranges[:1]))
+    waiting = ChannelState(edge=0, upstream=1, downstream=0, file=file, ranges=tuple(ranges[1:]))
+    return (
+        TaskChannels(task=TaskId(VertexId("every"), 1), inputs=(received,)),
+        TaskChannels(task=TaskId(VertexId("source"), 1), outputs=(waiting,)),
     )
 
 

@@ -85,7 +85,8 @@ class GivenState:
         counts: Any = table.select(identity).group_by(identity).aggregate([([], "count_all")])
         if counts.num_rows < table.num_rows:
             twice = next(row for row in counts.to_pylist() if row["count_all"] > 1)
-            key = ", ".join(f"{name}={twice[name]!r}" for name in identity)
+            shown = zip(column_names(identity, keys), identity, strict=True)
+            key = ", ".join(f"{name}={twice[column]!r}" for name, column in shown)
             raise UsageError(f"state {self.name!r} is given {twice['count_all']} values for {key}", hint="give one")
 
 

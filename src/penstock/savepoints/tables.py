@@ -15,17 +15,23 @@ Windows have `key_group`, the keys, `window_start` and one column per partial ag
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pyarrow as pa
 
 from penstock.api.state import StateSpec
+from penstock.core.elements import CheckpointOptions
 from penstock.core.errors import UsageError
+from penstock.core.ids import CheckpointId, Instant
 from penstock.core.messages import StateFile
+from penstock.ports import Frame
+from penstock.runtime.keys import key_groups
 from penstock.runtime.operators.window_table import KEY_GROUP as WINDOW_KEY_GROUP
 from penstock.runtime.operators.window_table import read_file
-from penstock.state.backend import StateReader
+from penstock.settings import StateSettings
+from penstock.state.backend import StateContext, StateReader
+from penstock.state.backends import make_backend
 from penstock.state.format import (
     KEY_GROUP,
     MAGIC,
@@ -38,6 +44,7 @@ from penstock.state.format import (
     CanonicalFile,
     TableEntry,
 )
+from penstock.state.rocksdb.native import NativeSnapshot, is_native
 
 WINDOWS = "windows"
 """The kind, and the name, of the state of a window."""
@@ -165,18 +172,45 @@ class StateFileContent:
         return ordered.rename_columns(column_names(ordered.schema.names, keys))
 
 
+class SeveralFiles:
+    """Files that are the state of one subtask together."""
+
+    def __init__(self, contents: Sequence[StateFileContent]) -> None:
+        self._contents = contents
+        found: dict[tuple[str, str], FoundTable] = {}
+        for content in contents:
+            for table in content.tables:
+                known = found.get((table.name, table.kind))
+                more = (0, 0) if known is None else (known.rows, known.size_bytes)
+                found[table.name, table.kind] = replace(
+                    table, rows=table.rows + more[0], size_bytes=table.size_bytes + more[1]
+                )
+        self.tables: tuple[FoundTable, ...] = tuple(found.values())
+
+    def rows(self, table: FoundTable, groups: tuple[int, int] = ALL_GROUPS) -> pa.Table:
+        """The rows of a table, those of a range of key groups."""
+        return pa.concat_tables(
+            content.rows(found, groups)
+            for content in self._contents
+            for found in content.tables
+            if (found.name, found.kind) == (table.name, table.kind)
+        )
+
+
 def file_sets(files: tuple[StateFile, ...], reader: StateReader) -> list[tuple[StateFile, ...]]:
     """The files of one subtask, by what can be read alone: each by itself, or all together if they are a back end's
     own."""
     return [(file,) for file in files] if files and _is_ours(reader.get(files[0])) else [files] * bool(files)
 
 
-def read_files(files: tuple[StateFile, ...], reader: StateReader, *, what: str) -> StateFileContent:
+def read_files(files: tuple[StateFile, ...], reader: StateReader, *, what: str) -> StateFileContent | SeveralFiles:
     """What is in one of `file_sets`. Blocks. Raises `CorruptFile` or `StorageError`; and `UsageError` for what a back
-    end has written in a format of its own."""
+    end that is not known here has written in a format of its own."""
     data = reader.get(files[0])
     if _is_ours(data):
         return StateFileContent(data, what=what)
+    if is_native(data):
+        return SeveralFiles([StateFileContent(content, what=what) for content in _canonical(files, reader, what)])
     raise UsageError(
         f"{what} was saved by a state back end in its own format, which cannot be read as a table",
         hint="start the job from it, take a canonical savepoint, and read that",
@@ -185,3 +219,44 @@ def read_files(files: tuple[StateFile, ...], reader: StateReader, *, what: str) 
 
 def _is_ours(data: bytes) -> bool:
     return data[:4] in (MAGIC, STREAM_START)
+
+
+class _Kept:
+    """Where a back end writes what is to be read at once."""
+
+    def __init__(self) -> None:
+        self.contents: list[bytes] = []
+
+    def put(self, data: Frame) -> StateFile:
+        self.contents.append(bytes(memoryview(data)))
+        return StateFile(path=None, size=len(self.contents[-1]), checksum=0)
+
+    def put_shared(self, data: Frame, key: str) -> StateFile:  # noqa: ARG002  # nothing is shared
+        return self.put(data)
+
+
+def _canonical(files: tuple[StateFile, ...], reader: StateReader, what: str) -> list[bytes]:
+    """Files of RocksDB in the canonical format: restored into a database, and written from there. Nothing expires."""
+    index = NativeSnapshot(reader.get(files[0]), files, what=what).index
+    keys = index.key_schema
+    backend = make_backend(
+        StateContext(
+            operator=index.operator,
+            name=index.operator,
+            subtask=0,
+            keys=keys,
+            groups=index.groups,
+            own_groups=index.own_groups,
+            groups_of=lambda batch: key_groups(batch, keys.names, index.groups),
+            specs=(),
+            now=lambda: Instant(0),
+            settings=StateSettings(backend="rocksdb"),
+        )
+    )
+    kept = _Kept()
+    try:
+        backend.restore([files], reader)
+        backend.snapshot(CheckpointId(1), CheckpointOptions(canonical=True))(kept)
+    finally:
+        backend.close()
+    return kept.contents
