@@ -272,12 +272,7 @@ class Environment(Program):
             clock=clock, transport=transport, background=background, store=store, slots=slots, landing=self._landing
         )
         driver = MasterDriver(
-            job=job,
-            plan=plan,
-            settings=self.settings,
-            ports=ports,
-            draws=draws(),
-            started_from=started_from,
+            job=job, plan=plan, settings=self.settings, ports=ports, draws=draws(), started_from=started_from
         )
         parts = MasterParts(
             driver=driver,
