@@ -174,6 +174,8 @@ class SlotSettings:
     """A slot that has not dropped its tasks after this long is given up and replaced."""
     deploy_timeout_ms: int = MINUTE_MS
     """A slot that has not restored its tasks after this long is given up and replaced."""
+    spares: int = 0
+    """How many slots are kept ready besides, with no work, to take the place of one that dies. Each costs a core."""
 
 
 LEAST_WRITE_BUFFER_BYTES = 1024 * 1024
@@ -245,6 +247,8 @@ class JobSettings:
                 f"heartbeat timeout is {self.slot.heartbeat_timeout_ms} ms; slots and master say that they live every "
                 f"second, so the least is {LEAST_HEARTBEAT_TIMEOUT_MS} ms"
             )
+        if self.slot.spares < 0:
+            found.append(f"spare_slots is {self.slot.spares}; 0 is the least")
         if self.network.transport not in ("auto", "ipc", "tcp"):
             found.append(f"network transport is {self.network.transport!r}; use 'auto', 'ipc' or 'tcp'")
         return found + self.checkpoint.problems() + self.state.problems()

@@ -7,13 +7,9 @@ import signal
 import subprocess
 import sys
 import textwrap
-import time
-from collections.abc import Sequence
-from pathlib import Path
 
-import cloudpickle
-import pyarrow as pa
 import pytest
+from bid_jobs import GatedBids, checkpointing, committed, files_below, hot_auctions, reference, wait_for
 
 import penstock as ps
 from penstock.core.job.events import JobState
@@ -21,93 +17,6 @@ from penstock.core.recovery import layout
 from penstock.storage.locations import open_store
 from penstock.storage.metadata import decode_metadata
 from penstock.storage.verification import Standing, verify_directory
-
-# What is defined here goes to the workers by value: they cannot import a test module.
-cloudpickle.register_pickle_by_value(sys.modules[__name__])
-
-EVENTS = 600_000
-
-
-class GatedReader(ps.SourceReader):
-    """Holds its last split back until a file exists, and reads slowly meanwhile."""
-
-    def __init__(self, reader: ps.SourceReader, gate: Path) -> None:
-        self._reader = reader
-        self._gate = gate
-
-    def poll(self, max_rows: int, now_ms: int):
-        if not self._gate.exists():
-            if len(self._reader.snapshot()) <= 1:
-                return ps.Pause(5)
-            if now_ms % 4:
-                return ps.Pause(1)
-        return self._reader.poll(min(max_rows, 4_000), now_ms)
-
-    def snapshot(self) -> list[bytes]:
-        return self._reader.snapshot()
-
-
-class GatedBids(ps.Source):
-    """Bids that do not end before a file exists: the test decides when they may."""
-
-    def __init__(self, gate: Path) -> None:
-        self._inner = ps.nexmark.bids(events=EVENTS, seed=3)
-        self._gate = gate
-
-    @property
-    def schema(self) -> pa.Schema:
-        return self._inner.schema
-
-    def splits(self, parallelism: int) -> list[bytes]:
-        return self._inner.splits(parallelism)
-
-    def open(self, splits: Sequence[bytes]) -> ps.SourceReader:
-        return GatedReader(self._inner.open(splits), self._gate)
-
-
-def hot_auctions(env: ps.Environment, source: ps.Source, out: Path) -> None:
-    (
-        env.read(source)
-        .watermark("ts", delay="4s")
-        .where("price > 100")
-        .key_by("auction")
-        .window(ps.tumbling("10s"))
-        .aggregate(n=ps.count(), top=ps.max("price"))
-        .write(ps.parquet(str(out)))
-    )
-
-
-def reference(spark) -> list[tuple]:
-    spark.sql(ps.nexmark.bids_sql(events=EVENTS, seed=3)).createOrReplaceTempView("bids")
-    rows = spark.sql(
-        "SELECT auction, window.start AS s, count(*) AS n, max(price) AS top FROM bids WHERE price > 100 "
-        "GROUP BY auction, window(ts, '10 seconds')"
-    ).collect()
-    return sorted(tuple(row) for row in rows)
-
-
-def committed(spark, out: Path) -> list[tuple]:
-    return sorted(
-        tuple(r) for r in spark.read.parquet(str(out)).select("auction", "window_start", "n", "top").collect()
-    )
-
-
-def wait_for(job: ps.Job, condition) -> ps.JobView:
-    """The first view for which the condition holds; fails if the job ends before."""
-    while not condition(view := job.view()):
-        if job.is_over:
-            job.wait()
-            raise AssertionError(f"the job ended before the test saw what it waited for: {view}")
-        time.sleep(0.02)
-    return view
-
-
-def checkpointing(tmp_path: Path, interval: str = "200ms") -> ps.Checkpointing:
-    return ps.Checkpointing(interval=interval, directory=tmp_path / "checkpoints")
-
-
-def files_below(folder: Path) -> list[Path]:
-    return [p for p in folder.rglob("*") if p.is_file()]
 
 
 def test_any_dataframe_goes_in_and_spark_reads_what_comes_out(spark, tmp_path):

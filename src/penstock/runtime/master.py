@@ -280,6 +280,7 @@ class MasterDriver:
             checkpoints=self._coordinator.view(),
             failures=tuple(self._progress.failures),
             tasks=totals.tasks,
+            spares=tuple(slot_view(slot, self._slots.get(slot)) for slot in self._lifecycle.spares),
         )
 
     # --- what slots say ------------------------------------------------------------------
@@ -495,8 +496,8 @@ class MasterDriver:
             PeerAddress(slot=s, host=known.host, ipc_address=known.ipc_address, tcp_address=known.tcp_address)
             for s, known in ((slot, self._slots[slot]) for slot in effect.slots)
         )
-        for slot in effect.slots:
-            tasks = self._plan.tasks_of_slot(slot.number)
+        for place, slot in enumerate(effect.slots):
+            tasks = self._plan.tasks_of_slot(place)
             self._send(
                 slot,
                 Deploy(

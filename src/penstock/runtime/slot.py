@@ -137,6 +137,9 @@ class SlotDriver:
         self._writers: dict[ChannelKey, Task] = {}
         """Who has the sending end of a channel."""
         self._peers: dict[int, PeerAddress] = {}
+        """Who has which place in the attempt."""
+        self._place = int(slot.number)
+        """This slot's own: the subtasks that it runs. A slot that stood by has the place of another."""
         self._codecs: dict[int, BatchCodec] = {}
         self._channel_files = self._new_channel_files()
         self._registered = False
@@ -509,7 +512,8 @@ class SlotDriver:
                 raise StreamError(f"{name} on {peer.host} has no address that {self.slot} can reach")
             self._links.connect(name, address)
             self._links.begin(name, self._epoch)
-        self._peers = {p.slot.number: p for p in peers}
+        self._peers = dict(enumerate(peers))
+        self._place = next((place for place, peer in self._peers.items() if peer.slot == self.slot), self._place)
 
     def _run(self, message: Run) -> None:
         if message.epoch != self._epoch:
@@ -529,7 +533,7 @@ class SlotDriver:
 
     def _deliver(self, key: ChannelKey, item: Item, cost: int) -> None:
         """Send an item to the receiving end of its channel: to ourselves by a queue, to others by their link."""
-        if key.downstream == self.slot.number:
+        if key.downstream == self._place:
             self._deliver_here(key, item, cost)
             return
         channel = Channel(*key)
@@ -547,7 +551,7 @@ class SlotDriver:
 
     def _grant(self, key: ChannelKey, bytes_granted: int) -> None:
         """Send credit to the sending end of a channel."""
-        if key.upstream == self.slot.number:
+        if key.upstream == self._place:
             self._grant_here(key, bytes_granted)
             return
         credit = Credit(

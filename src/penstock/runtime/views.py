@@ -62,6 +62,8 @@ class JobView:
     """The last ones, oldest first."""
     tasks: dict[str, dict[str, float]] = field(default_factory=dict)
     """Task id -> running totals of this attempt."""
+    spares: tuple[SlotView, ...] = ()
+    """Slots that are up and stand by."""
 
 
 def slot_view(slot: SlotId, registered: Register | None) -> SlotView:

@@ -142,7 +142,9 @@ def draw_scenario(seed: int, random: Random) -> Scenario:
         loses_unsynced=random.random() < 0.3,
     )
     again = draw_again(random, parallelism=parallelism, safety_ms=safety_ms, lasting=lasting)
-    return replace(drawn, again=again)
+    # Drawn last: what other seeds have found stays found by them.
+    slot = replace(drawn.settings.slot, spares=random.choice((0, 0, 1, 2)))
+    return replace(drawn, again=again, settings=replace(drawn.settings, slot=slot))
 
 
 def _possible(checkpoint: CheckpointSettings, workload: Workload, work_us: tuple[int, int]) -> CheckpointSettings:

@@ -10,6 +10,8 @@ from typing import Any
 
 from penstock.ports import Outcome
 
+CLOSE_TIMEOUT_S = 30
+
 
 class ThreadBackground:
     """`Background` on one daemon thread; `wake` is called from it whenever something has ended."""
@@ -39,7 +41,12 @@ class ThreadBackground:
         except queue.Empty:
             pass
         self._work.put(None)
-        self._thread.join(timeout=30)
+        self._thread.join(timeout=CLOSE_TIMEOUT_S)
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether the thread is still there: work that hangs keeps it."""
+        return self._thread.is_alive()
 
     def _run(self) -> None:
         while (piece := self._work.get()) is not None:

@@ -10,6 +10,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import cloudpickle
+
 from penstock.api.backends import StateBackend, as_state_settings
 from penstock.api.checkpointing import Checkpointing
 from penstock.api.program import Program
@@ -41,13 +43,24 @@ from penstock.settings import (
 from penstock.spark.background import ThreadBackground
 from penstock.spark.clock import WallClock, draws, fresh_token
 from penstock.spark.dataframes import DataFrameSource
+from penstock.spark.host_rules import Needs
 from penstock.spark.job import Job, MasterParts
-from penstock.spark.preflight import check_host, check_session, free_cores, is_local, use_own_interpreter
+from penstock.spark.preflight import (
+    capacity_now,
+    check_host,
+    check_session,
+    is_local,
+    task_slots,
+    use_own_interpreter,
+)
 from penstock.spark.slots import SparkSlots
 from penstock.spark.worker import SlotSpec
 from penstock.storage.files import FileStore
 from penstock.storage.locations import open_store
 from penstock.storage.remote import RemoteStore
+
+LARGEST_PROGRAM_BYTES = 1_000_000
+"""A plan up to this size goes to a slot twice: with its Spark task, for its imports, and when it is deployed."""
 
 
 class Environment(Program):
@@ -63,6 +76,8 @@ class Environment(Program):
         max_parallelism: the number of key groups; the job can never be rescaled beyond it.
         network: how slots exchange batches.
         slots: how slots are watched.
+        spare_slots: how many slots are kept ready besides, with no work, to take the place of one that dies at once
+            instead of after the second or so that a new one needs. Each costs a core.
         source_batch_rows: a source is asked for at most this many rows at a time.
         state_backend: where keyed state is kept while the job runs: `ps.memory()`, or its name.
         landing: where Spark lands the DataFrames of `from_dataframe`: a folder that the driver and all executors have
@@ -80,6 +95,7 @@ class Environment(Program):
         max_parallelism: int | None = None,
         network: NetworkSettings | None = None,
         slots: SlotSettings | None = None,
+        spare_slots: int = 0,
         source_batch_rows: int = JobSettings.source_batch_rows,
         state_backend: StateBackend | None = None,
         landing: str | os.PathLike[str] | None = None,
@@ -88,12 +104,12 @@ class Environment(Program):
         if restart is None:
             restart = ExponentialDelay() if checkpointing is not None else NoRestart()
         settings = JobSettings(
-            parallelism=parallelism if parallelism is not None else max(1, free_cores(spark) - 1),
+            parallelism=parallelism if parallelism is not None else max(1, task_slots(spark) - 1 - spare_slots),
             max_parallelism=max_parallelism,
             checkpoint=checkpointing.settings if checkpointing is not None else CheckpointSettings(),
             restart=restart,
             network=network or NetworkSettings(),
-            slot=slots or SlotSettings(),
+            slot=replace(slots or SlotSettings(), spares=spare_slots) if spare_slots else slots or SlotSettings(),
             source_batch_rows=source_batch_rows,
             state=as_state_settings(state_backend),
         )
@@ -131,7 +147,7 @@ class Environment(Program):
         """
         check_session(self._spark)
         plan = self.plan()
-        check_host(self._spark, parallelism=self.settings.parallelism)
+        check_host(self._spark, Needs(parallelism=self.settings.parallelism, spare_slots=self.settings.slot.spares))
         use_own_interpreter(self._spark)
         job = JobId(f"{_slug(name)}-{fresh_token()}")
         point = None if restore is None else self._starting_point(plan, restore)
@@ -235,6 +251,8 @@ class Environment(Program):
         )
         background = ThreadBackground(transport.wake, name=f"penstock-master-{job}-background")
 
+        program = cloudpickle.dumps(plan)
+
         def spec(slot: SlotId) -> SlotSpec:
             return SlotSpec(
                 slot=slot,
@@ -246,6 +264,7 @@ class Environment(Program):
                 driver_host=socket.gethostname(),
                 socket_folder=str(socket_folder) if by_ipc else None,
                 keys=keys,
+                program=program if len(program) <= LARGEST_PROGRAM_BYTES else b"",
             )
 
         slots = SparkSlots(self._spark, job=job, job_name=name, spec=spec, wake=transport.wake)
@@ -269,7 +288,8 @@ class Environment(Program):
             socket_folder=socket_folder,
             storage_root=store.location,
             temporary_root=Path(store.location) if self._checkpointing is None else None,
-            cores=lambda: free_cores(self._spark),
+            cores=lambda: task_slots(self._spark) - self.settings.slot.spares,
+            capacity=lambda: capacity_now(self._spark),
         )
         return Job(job=job, name=name, parts=parts)
 

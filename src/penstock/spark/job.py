@@ -60,7 +60,9 @@ class MasterParts:
     temporary_root: Path | None
     """The storage of a job that asked for none; goes with it."""
     cores: Callable[[], int]
-    """How many tasks Spark can run at once now."""
+    """How many slots that work the job may have."""
+    capacity: Callable[[], str]
+    """How much room Spark has now, in words."""
 
 
 class Job:
@@ -112,7 +114,9 @@ class Job:
         if driver.outcome is JobState.CANCELLED:
             raise JobCancelled(f"job {self.name!r} was cancelled")
         if driver.outcome is JobState.FAILED:
-            raise _failed(self.name, driver.cause, self._view)
+            # What never ran had no room, or no fit environment.
+            hint = self._parts.capacity() if self._view.epoch == 0 else None
+            raise _failed(self.name, driver.cause, self._view, hint)
         if self._view.late_dropped:
             log.warning(
                 "%d results of job %r came after their window had closed and were dropped; give watermark() more delay",
@@ -296,15 +300,15 @@ class Job:
                 self._control.close()
 
 
-def _failed(name: str, cause: FailureCause | None, view: JobView) -> JobFailed:
+def _failed(name: str, cause: FailureCause | None, view: JobView, hint: str | None) -> JobFailed:
     if cause is None:
-        return JobFailed(f"job {name!r} failed")
+        return JobFailed(f"job {name!r} failed", hint=hint)
     where = f" in {cause.operator!r}, subtask {cause.subtask}" if cause.operator is not None else ""
     tried = f" after {view.restarts} restarts" if view.restarts else ""
     text = f"job {name!r} failed{tried}{where}: {cause.text}"
     if cause.traceback:
         text += f"\n{cause.traceback.rstrip()}"
-    failure = JobFailed(text, cause_text=cause.text)
+    failure = JobFailed(text, cause_text=cause.text, hint=hint)
     if cause.user_code:
         failure.__cause__ = UserCodeError(
             operator=cause.operator or "?", subtask=cause.subtask or 0, traceback_text=cause.traceback

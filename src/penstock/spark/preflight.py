@@ -5,12 +5,21 @@ from __future__ import annotations
 import logging
 import shutil
 import sys
+import threading
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from py4j.protocol import Py4JError
+
 from penstock.core.errors import HostError, UsageError
+from penstock.spark.host_rules import HostFacts, Needs, is_local_master, judge
 
 log = logging.getLogger(__name__)
+
+EXECUTOR_LOOK_S = 0.5
+EXECUTOR_LOOKS = 40
+"""On a cluster, how often to look for executors that are still on their way before the job is refused."""
 
 
 def check_session(session: Any) -> None:
@@ -34,35 +43,68 @@ def check_session(session: Any) -> None:
 
 def is_local(session: Any) -> bool:
     """Whether the slots are processes on the driver's host, in one JVM."""
-    master: str = session.sparkContext.master
-    return master == "local" or master.startswith("local[")
+    return is_local_master(session.sparkContext.master)
 
 
-def free_cores(session: Any) -> int:
-    """How many tasks Spark can run at once, as far as it knows."""
-    return int(session.sparkContext.defaultParallelism)
+def task_slots(session: Any) -> int:
+    """How many tasks Spark can run at once, on the executors that it has."""
+    context = session.sparkContext._jsc.sc()  # noqa: SLF001  # Python has no way to ask
+    try:
+        return int(context.maxNumConcurrentTasks(context.resourceProfileManager().defaultResourceProfile()))
+    except Py4JError:
+        # Not part of Spark's public interface: another version may not have it.
+        return int(session.sparkContext.defaultParallelism)
 
 
-def check_host(session: Any, *, parallelism: int) -> None:
-    """Raise `UsageError` with everything that would keep the slots from coming up or staying up."""
-    conf = session.sparkContext.getConf()
-    problems: list[str] = []
-    cores = free_cores(session)
-    if cores < parallelism:
-        master = session.sparkContext.master
-        more = f"local[{parallelism + 1}]" if is_local(session) else f"executors with {parallelism + 1} cores in all"
-        problems.append(
-            f"the job needs {parallelism} slots, Spark ({master}) has {cores} cores: use {more}, or parallelism={cores}"
-        )
-    elif cores == parallelism:
-        log.warning("no core is left for Spark's own work", extra={"cores": cores, "slots": parallelism})
-    idle = conf.get("spark.python.worker.idleTimeoutSeconds", "0")
-    if idle != "0" and conf.get("spark.python.worker.killOnIdleTimeout", "false") == "true":
-        problems.append(f"spark.python.worker.killOnIdleTimeout kills every slot after {idle} s: set it to false")
-    if conf.get("spark.speculation", "false") == "true":
-        problems.append("spark.speculation would start slots twice: set it to false")
-    if problems:
-        raise UsageError("; ".join(problems))
+def busy_slots(session: Any) -> int:
+    """How many tasks Spark runs, or has waiting, for others; as far as it knows, which lags a little behind."""
+    tracker = session.sparkContext.statusTracker()
+    stages = [tracker.getStageInfo(stage) for stage in tracker.getActiveStageIds()]
+    return sum(stage.numTasks - stage.numCompletedTasks for stage in stages if stage is not None)
+
+
+def host_facts(session: Any) -> HostFacts:
+    """What a live session says about itself."""
+    context = session.sparkContext
+    return HostFacts(
+        master=context.master,
+        version=context.version,
+        task_slots=task_slots(session),
+        busy=busy_slots(session),
+        conf=dict(context.getConf().getAll()),
+    )
+
+
+def check_host(session: Any, needs: Needs) -> None:
+    """Raise `UsageError` with everything that would keep the slots from coming up or staying up. Log the rest."""
+    facts = host_facts(session)
+    patience = 0 if facts.is_local else EXECUTOR_LOOKS
+    while facts.task_slots < needs.slots and patience:
+        # Executors come up after the session is there.
+        patience -= 1
+        threading.Event().wait(EXECUTOR_LOOK_S)
+        facts = host_facts(session)
+    found = judge(facts, needs)
+    for warning in found.warnings:
+        log.warning("%s", warning)
+    if found.problems:
+        raise UsageError(told(found.problems))
+
+
+def told(problems: Sequence[str]) -> str:
+    """One message for all problems."""
+    if len(problems) == 1:
+        return problems[0]
+    return f"{len(problems)} things keep Spark from hosting the job: " + "; ".join(problems)
+
+
+def capacity_now(session: Any) -> str:
+    """How much room Spark has, for the text of a job that got too little of it."""
+    try:
+        facts = host_facts(session)
+    except (Py4JError, AttributeError, OSError):
+        return "the SparkSession does not answer any more"
+    return f"Spark ({facts.master}) runs {facts.task_slots} tasks at once, and has room for {facts.free} more now"
 
 
 def use_own_interpreter(session: Any) -> None:

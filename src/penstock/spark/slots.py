@@ -13,6 +13,7 @@ from typing import Any
 
 from penstock.core.ids import JobId, SlotId
 from penstock.ports import SlotEnded
+from penstock.spark.clock import WallClock
 from penstock.spark.worker import SlotSpec, run_slot
 
 
@@ -45,15 +46,18 @@ class SparkSlots:
         news: list[SlotEnded] = []
         while self._ended:
             news.append(self._ended.popleft())
+            self._threads.pop(news[-1].slot, None)
         return news
 
     def close(self, timeout_s: float) -> None:
-        """Wait for the Spark jobs of all slots to be over."""
+        """Wait for the Spark jobs of all slots to be over, so long in all."""
+        clock = WallClock()
+        until_ms = clock.precise_ms() + 1_000 * timeout_s
         for thread in self._threads.values():
-            thread.join(timeout_s)
+            thread.join(max(0.0, (until_ms - clock.precise_ms()) / 1_000))
 
     def _tag(self, slot: SlotId) -> str:
-        return f"penstock-{self._job}-{slot}"
+        return f"{job_group(self._job)}-{slot}"
 
     def _host(self, slot: SlotId) -> None:
         error: str | None = None
@@ -67,7 +71,9 @@ class SparkSlots:
     def _submit(self, slot: SlotId) -> None:
         context = self._session.sparkContext
         # These are properties of the submitting thread.
-        context.setJobGroup(f"penstock-{self._job}", f"{self._job_name}: slot {slot.number}, start {slot.incarnation}")
+        group = job_group(self._job)
+        context.setJobGroup(group, f"{self._job_name}: slot {slot.number}, start {slot.incarnation}")
+        context.addJobTag(group)
         context.addJobTag(self._tag(slot))
         context.setLocalProperty("callSite.short", f"penstock: {self._job_name}, slot {slot.number}")
         context.setLocalProperty("callSite.long", f"job {self._job}\n{slot}")
@@ -82,6 +88,11 @@ class SparkSlots:
 
         frame = self._session.range(0, 1, 1, 1).mapInArrow(task, "slot long")
         frame.write.format("noop").mode("overwrite").save()
+
+
+def job_group(job: JobId) -> str:
+    """The job group of all slots of a job, which is also a tag of each: what to look for in Spark's own tools."""
+    return f"penstock-{job}"
 
 
 def short_reason(text: str) -> str:

@@ -1,7 +1,8 @@
 """The inside of a slot's Spark task: one Python process, one loop.
 
 Everything that starts threads or opens sockets is made here, after Spark's daemon has forked the worker, and closed
-before the task returns: the process is reused by whatever Spark runs next.
+before the task returns, and what was set is set back: the process is reused by whatever Spark runs next. What stays is
+what makes the next start fast: imported modules, and what libraries keep once per process.
 """
 
 from __future__ import annotations
@@ -9,13 +10,20 @@ from __future__ import annotations
 import os
 import socket
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+
+import cloudpickle
 
 from penstock.core.errors import SlotLost
 from penstock.core.ids import JobId, SlotId
 from penstock.net.keys import JobKeys
 from penstock.settings import JobSettings
+from penstock.spark.jvm_watch import JvmWatch, jvm_socket
+
+POLARS_THREADS = "POLARS_MAX_THREADS"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,19 +42,45 @@ class SlotSpec:
     socket_folder: str | None
     """The job's private folder for sockets on the driver's host."""
     keys: JobKeys
+    program: bytes = b""
+    """The plan, pickled, for its imports: a slot does them before it calls in, and not when it is to take over. Empty
+    if it is too large to be sent twice."""
 
 
 def run_slot(spec: SlotSpec) -> None:
     """Be the slot until the master says leave. Raises `SlotLost` if the slot ended in any other way."""
-    # One thread per pool: a slot has one core. Read by Polars when it is first imported, so it comes before that.
-    os.environ.setdefault("POLARS_MAX_THREADS", "1")
-    import pyarrow as pa
     from pyspark import TaskContext
 
-    pa.set_cpu_count(1)
     context = TaskContext.get()
     attempt = context.attemptNumber() if context is not None else 0
-    _Slot(spec, SlotId(spec.slot.number, spec.slot.incarnation, attempt)).run()
+    with _one_core():
+        _import_program(spec.program)
+        _Slot(spec, SlotId(spec.slot.number, spec.slot.incarnation, attempt)).run()
+
+
+def _import_program(program: bytes) -> None:
+    # Whatever is wrong with it is told when tasks are built from it, where it reaches the user.
+    with suppress(Exception):
+        cloudpickle.loads(program)
+
+
+@contextmanager
+def _one_core() -> Iterator[None]:
+    """One thread per pool while the block runs: a slot has one core. Only Polars, which reads its variable when it is
+    first imported, keeps to that for good."""
+    unset = POLARS_THREADS not in os.environ
+    if unset:
+        os.environ[POLARS_THREADS] = "1"
+    import pyarrow as pa
+
+    before = pa.cpu_count()
+    pa.set_cpu_count(1)
+    try:
+        yield
+    finally:
+        pa.set_cpu_count(before)
+        if unset:
+            del os.environ[POLARS_THREADS]
 
 
 class _Slot:
@@ -90,6 +124,7 @@ class _Slot:
         clock = WallClock()
         transport = ZmqTransport(str(self._slot), keys=spec.keys, ipc_dir=folder, host=host)
         background = ThreadBackground(transport.wake, name="penstock-slot-background")
+        watch = JvmWatch(jvm_socket(), transport.wake)
         try:
             driver = SlotDriver(
                 self._slot,
@@ -107,11 +142,12 @@ class _Slot:
                 master_address=master,
             )
             try:
-                while not driver.left:
-                    now = clock.now()
-                    deadline = driver.turn(now)
-                    if deadline is None or deadline > now:
-                        transport.wait(None if deadline is None else max(0, deadline - clock.now()))
+                with watch:
+                    while not driver.left and not watch.closed:
+                        now = clock.now()
+                        deadline = driver.turn(now)
+                        if deadline is None or deadline > now:
+                            transport.wait(None if deadline is None else max(0, deadline - clock.now()))
                 # What was said last (that we leave) is still on its way out.
                 transport.wait(20)
             finally:
@@ -119,6 +155,11 @@ class _Slot:
         finally:
             background.close()
             transport.close()
+        # Whatever is raised ends the process, which is then not reused.
+        if background.is_alive:
+            raise SlotLost("work in the background did not end")
+        if watch.closed:
+            raise SlotLost("Spark has closed its connection to the worker")
         if driver.error is not None:
             raise SlotLost(driver.error)
 

@@ -13,8 +13,11 @@ Rules of this file:
 * A slot is known by its incarnation. News of an older incarnation changes nothing.
 * Every wait has a deadline: for slots to come up, to cancel, to deploy, to be heard of, to leave.
 * A change of parallelism disturbs the running attempt only when nothing is missing for the next one: additional slots
-  come up first, as spares, then a checkpoint is taken, and then the tasks go over. What goes wrong before that leaves
+  come up first, then a checkpoint is taken, and then the tasks go over. What goes wrong before that leaves
   the job as it is.
+* Spare slots stand by once the job runs. One that is up gets the place of a member that dies, at once; the next one is
+  asked for when the job runs again, so that its start does not delay that. One that is lost is asked for again after a
+  pause. One that comes up while a member is missing gets its place: the cluster may have no core left for the member.
 
 Not handled here: what a slot is (the host's business), what is restored (the driver asks recovery), checkpoints.
 """
@@ -65,6 +68,11 @@ START_FAILURES_BEFORE_FIRST_RUN = 3
 
 LEAVE_TIMEOUT_MS = 5_000
 
+STANDBY_PAUSE_MS = 1_000
+"""Before a standby that was lost is asked for again; it doubles until one has called in."""
+
+LONGEST_STANDBY_PAUSE_MS = 60_000
+
 
 class JobLifecycle:
     """Decides when slots are asked for, deployed, cancelled and let go."""
@@ -94,6 +102,9 @@ class JobLifecycle:
         """Asked for, and not done yet."""
         self._rescale_prepared = False
         self._rescale_deadline: Instant | None = None
+        self._standby_at: Instant | None = None
+        """Not before then is the next standby asked for, because the last one was lost."""
+        self._standby_pause_ms = STANDBY_PAUSE_MS
         self._draws = draws
         self._failures = 0
         self._ever_ran = ran_before
@@ -145,6 +156,8 @@ class JobLifecycle:
             timeout = self._settings.heartbeat_timeout_ms
             times += [Instant(s.heard + timeout) for s in self._slots.watched if s.registered]
             times += self._slots.departing.values()
+        if self.state is JobState.RUNNING and self._standby_at is not None:
+            times.append(self._standby_at)
         return min(times, default=None)
 
     def validate(self) -> None:
@@ -160,6 +173,11 @@ class JobLifecycle:
     def slots(self) -> tuple[SlotId, ...]:
         """The current incarnation of every slot, in order."""
         return tuple(known.slot for known in self._slots.in_order)
+
+    @property
+    def spares(self) -> tuple[SlotId, ...]:
+        """The slots that are up and stand by."""
+        return tuple(known.slot for known in self._slots.standbys.values() if known.registered)
 
     @property
     def finished_tasks(self) -> int:
@@ -188,7 +206,7 @@ class JobLifecycle:
                 return []
             # The cluster itself started the slot again: the process before it is dead.
             effects: list[JobEffect] = []
-            if not self._slots.is_spare(known):
+            if known in self._slots.in_order:
                 effects = self._lose(known, f"{known.slot} was started again by the cluster", now, replace=False)
             known.slot = event.slot
             return effects + self._arrived(known, now)
@@ -200,7 +218,10 @@ class JobLifecycle:
         known.failed_starts = 0
         known.heard = now
         known.clean_up_to = self.epoch
-        return self._spares_arrived() if self._slots.is_spare(known) else self._advance(now)
+        if self._slots.is_standby(known):
+            self._standby_pause_ms = STANDBY_PAUSE_MS
+            self._slots.exchange(known)
+        return self._additional_arrived() if self._slots.is_additional(known) else self._advance(now)
 
     def _advance(self, now: Instant) -> list[JobEffect]:
         """Go on to the next attempt as soon as nothing is missing for it."""
@@ -232,7 +253,7 @@ class JobLifecycle:
         self.state = JobState.RUNNING
         self._deadline = None
         self._ever_ran = True
-        return [RunTasks(epoch=self.epoch, slots=self.slots)]
+        return [RunTasks(epoch=self.epoch, slots=self.slots), *self._ask_for_standbys(now)]
 
     # --- failing -----------------------------------------------------------------------
 
@@ -250,8 +271,8 @@ class JobLifecycle:
         if self.state is JobState.ENDING:
             known.left = True
             return self._end_if_empty()
-        if self._slots.is_spare(known):
-            return self._lose_spare(known, event.error or "it left without being told to", now)
+        if known not in self._slots.in_order:
+            return self._lose_other(known, event.error or "it left without being told to", now)
         return self._lose(known, event.error or f"{event.slot} left without being told to", now, replace=True)
 
     def _lose(self, known: SlotState, error: str, now: Instant, *, replace: bool) -> list[JobEffect]:
@@ -268,6 +289,9 @@ class JobLifecycle:
             effects += self._could_not_start(known, cause, now)
         if self._outcome is not None:
             return effects
+        if replace and (standby := self._slots.take_standby_in(known)) is not None:
+            standby.clean_up_to = self.epoch
+            return effects + self._advance(now)
         if replace:
             known.slot = self._slots.next_of(lost.number)
             effects.append(StartSlot(slot=known.slot))
@@ -321,12 +345,12 @@ class JobLifecycle:
             return [RescaleGivenUp(text=refusal)]
         self._rescale = event
         self._rescale_deadline = Instant(now + self._settings.start_timeout_ms)
-        spares = self._slots.add_spares(event.slots, now)
-        return [*(StartSlot(slot=known.slot) for known in spares), *self._spares_arrived()]
+        additional = self._slots.add_additional(event.slots, now)
+        return [*(StartSlot(slot=known.slot) for known in additional), *self._additional_arrived()]
 
-    def _spares_arrived(self) -> list[JobEffect]:
+    def _additional_arrived(self) -> list[JobEffect]:
         """Go on with the rescale as soon as nothing is missing for it."""
-        if self._rescale_prepared or not all(s.registered for s in self._slots.spares.values()):
+        if self._rescale_prepared or not all(s.registered for s in self._slots.additional.values()):
             return []
         self._rescale_prepared = True
         # From here on the deadline of the checkpoint counts.
@@ -339,7 +363,7 @@ class JobLifecycle:
             # It was given up meanwhile.
             return []
         self._forget_rescale()
-        self._slots.take_spares_in()
+        self._slots.take_additional_in()
         surplus = self._slots.take_out(rescale.slots)
         self._slot_count = rescale.slots
         self._tasks = dict.fromkeys(rescale.tasks)
@@ -356,7 +380,7 @@ class JobLifecycle:
         if self._rescale is None:
             return []
         self._forget_rescale()
-        return [RescaleGivenUp(text=text), *self._dismiss(self._slots.take_spares_out(), now)]
+        return [RescaleGivenUp(text=text), *self._dismiss(self._slots.take_additional_out(), now)]
 
     def _forget_rescale(self) -> None:
         self._rescale = None
@@ -374,9 +398,25 @@ class JobLifecycle:
                 effects.append(StopSlot(slot=known.slot))
         return effects
 
-    def _lose_spare(self, known: SlotState, error: str, now: Instant) -> list[JobEffect]:
-        del self._slots.spares[known.slot.number]
-        return self._give_up_rescale(f"slot {known.slot.number}, which it needs besides, was lost: {error}", now)
+    # --- standing by -----------------------------------------------------------------------
+
+    def _ask_for_standbys(self, now: Instant) -> list[JobEffect]:
+        """See that as many slots stand by as the settings say, while the job runs."""
+        missing = self._settings.spares - len(self._slots.standbys)
+        if self.state is not JobState.RUNNING or (self._standby_at is not None and now < self._standby_at):
+            return []
+        self._standby_at = None
+        return [StartSlot(slot=self._slots.add_standby(now).slot) for _ in range(missing)]
+
+    def _lose_other(self, known: SlotState, error: str, now: Instant) -> list[JobEffect]:
+        """A slot is gone that ran nothing."""
+        is_additional = self._slots.is_additional(known)
+        self._slots.lose(known)
+        if is_additional:
+            return self._give_up_rescale(f"slot {known.slot.number}, which it needs besides, was lost: {error}", now)
+        self._standby_at = Instant(now + self._standby_pause_ms)
+        self._standby_pause_ms = min(2 * self._standby_pause_ms, LONGEST_STANDBY_PAUSE_MS)
+        return []
 
     # --- ending -----------------------------------------------------------------------
 
@@ -393,11 +433,13 @@ class JobLifecycle:
 
     def _end(self, outcome: JobState, cause: FailureCause | None, now: Instant) -> list[JobEffect]:
         given_up = self._give_up_rescale("the job ends", now)
+        unneeded = self._dismiss(self._slots.take_standbys_out(), now)
+        self._standby_at = None
         self.state = JobState.ENDING
         self._outcome, self._cause = outcome, cause
         self._restart_at = None
         self._deadline = Instant(now + LEAVE_TIMEOUT_MS)
-        effects: list[JobEffect] = [*given_up, JobEnding(outcome=outcome, cause=cause)]
+        effects: list[JobEffect] = [*given_up, *unneeded, JobEnding(outcome=outcome, cause=cause)]
         for known in self._slots.in_order:
             # A slot that never called in cannot be told: it is stopped, and told again should it still call.
             effects.append(TellLeave(slot=known.slot) if known.registered else StopSlot(slot=known.slot))
@@ -430,13 +472,15 @@ class JobLifecycle:
                     effects += self._give_up(known, f"not heard of for {silent_ms} ms", now)
             effects += self._stop_departing(now)
         if self._rescale_deadline is not None and now >= self._rescale_deadline:
-            effects += self._spares_too_late(now)
+            effects += self._additional_too_late(now)
         if self._deadline is not None and now >= self._deadline:
             effects += self._handle_deadline(now)
         if self._restart_at is not None and now >= self._restart_at:
             effects += self._advance(now)
             # If that was not all, only slots are missing now, which have a deadline of their own.
             self._restart_at = None
+        if self._standby_at is not None and now >= self._standby_at:
+            effects += self._ask_for_standbys(now)
         return effects
 
     def _handle_deadline(self, now: Instant) -> list[JobEffect]:
@@ -473,8 +517,8 @@ class JobLifecycle:
         if self.state is JobState.ENDING or known.left or self._slots.current(known.slot) is not known:
             return []
         stop = StopSlot(slot=known.slot)
-        if self._slots.is_spare(known):
-            return [stop, *self._lose_spare(known, error, now)]
+        if known not in self._slots.in_order:
+            return [stop, *self._lose_other(known, error, now)]
         return [stop, *self._lose(known, error, now, replace=True)]
 
     def _stop_departing(self, now: Instant) -> list[JobEffect]:
@@ -483,10 +527,10 @@ class JobLifecycle:
             del self._slots.departing[slot]
         return [StopSlot(slot=slot) for slot in late]
 
-    def _spares_too_late(self, now: Instant) -> list[JobEffect]:
-        spares = self._slots.spares
-        there = sum(known.registered for known in spares.values())
-        text = f"only {there} of {len(spares)} additional slots came up in {self._settings.start_timeout_ms} ms"
+    def _additional_too_late(self, now: Instant) -> list[JobEffect]:
+        additional = self._slots.additional
+        there = sum(known.registered for known in additional.values())
+        text = f"only {there} of {len(additional)} additional slots came up in {self._settings.start_timeout_ms} ms"
         return self._give_up_rescale(text, now)
 
     # --- small things -----------------------------------------------------------------------

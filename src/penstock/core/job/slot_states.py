@@ -1,9 +1,13 @@
-"""What is known of the slots of a job: those that run it, those that are to run it, and those on their way out.
+"""What is known of the slots of a job: those that run it, those that are to run it, those that stand by, and those on
+their way out.
 
-    asked for ──► spare ──► member ──► departing ──► gone
-                    └─── the job does not need it after all ───┘
+    asked for ──► additional ──► member ──► departing ──► gone
+        │             └── the job does not need it after all ──┘
+        └───────► standby ─────► member, in the place of one that died
 
-A number that is used again gets the next incarnation, so that news of who had it before changes nothing.
+A member has a *place*: the subtasks that it runs. Its number says who it is, and is the place only as long as no
+standby has come in. A number that is used again gets the next incarnation, so that news of who had it before changes
+nothing.
 """
 
 from __future__ import annotations
@@ -27,44 +31,55 @@ class SlotState:
 
 
 class SlotStates:
-    """Every slot that the job knows of, by its number."""
+    """Every slot that the job knows of."""
 
     def __init__(self, first_incarnation: int) -> None:
-        self.members: dict[SlotIndex, SlotState] = {}
-        self.spares: dict[SlotIndex, SlotState] = {}
-        """Asked for, for a parallelism that the job does not have yet."""
+        self.members: dict[int, SlotState] = {}
+        """By their places."""
+        self.additional: dict[SlotIndex, SlotState] = {}
+        """Asked for, for a parallelism that the job does not have yet. By their numbers, as all below."""
+        self.standbys: dict[SlotIndex, SlotState] = {}
+        """There to take the place of a member that dies."""
         self.departing: dict[SlotId, Instant] = {}
         """Told to leave, while the job goes on; until when they may."""
         self._incarnations: dict[SlotIndex, int] = {}
         self._first_incarnation = first_incarnation
+        self._numbers: dict[SlotIndex, SlotState] = {}
+        """Members, additional ones and standbys."""
 
     @property
     def in_order(self) -> list[SlotState]:
-        """The members, by number."""
+        """The members, by place."""
         return [self.members[i] for i in sorted(self.members)]
 
     @property
     def watched(self) -> list[SlotState]:
-        """Everybody who must be heard of: members, then spares."""
-        return [*self.in_order, *(self.spares[i] for i in sorted(self.spares))]
+        """Everybody who must be heard of: members, then the others."""
+        others = {**self.additional, **self.standbys}
+        return [*self.in_order, *(others[i] for i in sorted(others))]
 
     @property
     def is_empty(self) -> bool:
         """Whether nobody is there any more."""
-        return all(known.left for known in self.members.values()) and not self.spares and not self.departing
+        others = (self.additional, self.standbys, self.departing)
+        return all(known.left for known in self.members.values()) and not any(others)
 
     def of(self, number: SlotIndex) -> SlotState | None:
-        """The member or spare of that number."""
-        return self.members.get(number) or self.spares.get(number)
+        """Whoever has that number."""
+        return self._numbers.get(number)
 
     def current(self, slot: SlotId) -> SlotState | None:
-        """The member or spare that is just this one, and not an earlier or later one of its number."""
+        """The one that is just this one, and not an earlier or later one of its number."""
         known = self.of(slot.number)
         return known if known is not None and known.slot == slot else None
 
-    def is_spare(self, known: SlotState) -> bool:
-        """Whether the job does not run there yet."""
-        return self.spares.get(known.slot.number) is known
+    def is_additional(self, known: SlotState) -> bool:
+        """Whether the job is to run there, and does not yet."""
+        return self.additional.get(known.slot.number) is known
+
+    def is_standby(self, known: SlotState) -> bool:
+        """Whether it only stands by."""
+        return self.standbys.get(known.slot.number) is known
 
     def next_of(self, number: SlotIndex) -> SlotId:
         """The next incarnation of a number."""
@@ -73,27 +88,81 @@ class SlotStates:
 
     def add_members(self, count: int, now: Instant) -> list[SlotState]:
         """The slots that the job starts with."""
-        self.members = {SlotIndex(i): SlotState(self.next_of(SlotIndex(i)), now) for i in range(count)}
+        for place in range(count):
+            self.members[place] = self._new(now)
         return self.in_order
 
-    def add_spares(self, count: int, now: Instant) -> list[SlotState]:
-        """As many spares as there must be for `count` members; those that are new."""
-        numbers = [SlotIndex(i) for i in range(len(self.members), count)]
-        self.spares = {number: SlotState(self.next_of(number), now) for number in numbers}
-        return [self.spares[number] for number in numbers]
+    def add_additional(self, count: int, now: Instant) -> list[SlotState]:
+        """As many as are missing for `count` members; those that are new."""
+        added = [self._new(now) for _ in range(len(self.members), count)]
+        self.additional = {known.slot.number: known for known in added}
+        return added
 
-    def take_spares_in(self) -> None:
-        """The spares become members."""
-        self.members.update(self.spares)
-        self.spares = {}
+    def add_standby(self, now: Instant) -> SlotState:
+        """One more that stands by."""
+        known = self._new(now)
+        self.standbys[known.slot.number] = known
+        return known
+
+    def take_additional_in(self) -> None:
+        """The additional ones become members."""
+        for number in sorted(self.additional):
+            self.members[len(self.members)] = self.additional[number]
+        self.additional = {}
+
+    def take_standby_in(self, lost: SlotState) -> SlotState | None:
+        """A standby that is up gets the place of a member, whose number is free then; None if there is none."""
+        ready = [self.standbys[i] for i in sorted(self.standbys) if self.standbys[i].registered]
+        if not ready:
+            return None
+        self._replace(lost, ready[0])
+        self._forget(lost)
+        return ready[0]
+
+    def exchange(self, standby: SlotState) -> None:
+        """A standby that is up gets the place of a member that is not, which stands by when it comes up; if any."""
+        missing = [known for known in self.in_order if not known.registered]
+        if missing:
+            self._replace(missing[0], standby)
+            self.standbys[missing[0].slot.number] = missing[0]
+
+    def _replace(self, member: SlotState, standby: SlotState) -> None:
+        place = next(place for place, known in self.members.items() if known is member)
+        self.members[place] = self.standbys.pop(standby.slot.number)
 
     def take_out(self, count: int) -> list[SlotState]:
-        """Members from number `count` on are members no more."""
-        numbers = [i for i in sorted(self.members) if i >= count]
-        return [self.members.pop(number) for number in numbers]
+        """Members from place `count` on are members no more."""
+        taken = [self.members.pop(place) for place in sorted(self.members) if place >= count]
+        return self._forget(*taken)
 
-    def take_spares_out(self) -> list[SlotState]:
-        """The spares are not needed."""
-        taken = [self.spares[i] for i in sorted(self.spares)]
-        self.spares = {}
-        return taken
+    def take_additional_out(self) -> list[SlotState]:
+        """The additional ones are not needed."""
+        taken = [self.additional[i] for i in sorted(self.additional)]
+        self.additional = {}
+        return self._forget(*taken)
+
+    def take_standbys_out(self) -> list[SlotState]:
+        """Nobody needs to stand by any more."""
+        taken = [self.standbys[i] for i in sorted(self.standbys)]
+        self.standbys = {}
+        return self._forget(*taken)
+
+    def lose(self, known: SlotState) -> None:
+        """An additional one or a standby is gone."""
+        self.additional.pop(known.slot.number, None)
+        self.standbys.pop(known.slot.number, None)
+        self._forget(known)
+
+    def _new(self, now: Instant) -> SlotState:
+        """With the lowest number that nobody has."""
+        number = SlotIndex(0)
+        while number in self._numbers:
+            number = SlotIndex(number + 1)
+        known = SlotState(self.next_of(number), now)
+        self._numbers[number] = known
+        return known
+
+    def _forget(self, *gone: SlotState) -> list[SlotState]:
+        for known in gone:
+            del self._numbers[known.slot.number]
+        return list(gone)

@@ -1,0 +1,275 @@
+"""The rules by which a Spark is judged before a job is started on it. Facts in, sentences out; no Spark is asked here.
+
+A *problem* would keep slots from coming up or from staying up, and the job is not started. A *warning* makes the job
+slower, or shakier than it need be.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from decimal import Decimal, InvalidOperation
+
+LEAST_SPARK = (4, 1)
+LEAST_WORKER_MB = 768
+"""Address space below which a worker cannot even import what it needs."""
+ROOMY_WORKER_MB = 2_048
+LONGEST_KILL_S = 10
+
+_UNITS_MB = {"b": 1 / 1024**2, "k": 1 / 1024, "m": 1.0, "g": 1_024.0, "t": 1_024.0**2, "p": 1_024.0**3}
+_UNITS_S = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3_600.0, "d": 86_400.0}
+_QUANTITY = re.compile(r"\s*(\d+)\s*([a-z]*)\s*")
+_LOOPBACK = ("localhost", "127.", "::1", "[::1]")
+
+
+@dataclass(frozen=True, kw_only=True)
+class HostFacts:
+    """What was found out about a Spark."""
+
+    master: str
+    version: str
+    task_slots: int
+    """How many tasks it can run at once."""
+    busy: int
+    """How many of them other work runs, or waits for."""
+    conf: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def is_local(self) -> bool:
+        """Whether all slots are processes on the driver's host, in one JVM."""
+        return is_local_master(self.master)
+
+    @property
+    def free(self) -> int:
+        """How many tasks it could run besides what it does."""
+        return max(0, self.task_slots - self.busy)
+
+    def text(self, name: str, default: str) -> str:
+        """A setting, or what Spark takes if it is not set."""
+        return self.conf.get(name, default).strip()
+
+    def is_on(self, name: str, *, default: bool) -> bool:
+        """A setting that is true or false."""
+        return self.text(name, str(default)).lower() == "true"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Needs:
+    """What a job needs."""
+
+    parallelism: int
+    spare_slots: int = 0
+
+    @property
+    def slots(self) -> int:
+        """Slots in all."""
+        return self.parallelism + self.spare_slots
+
+
+@dataclass(frozen=True, kw_only=True)
+class Findings:
+    """All that is wrong, one sentence each, with the setting to change."""
+
+    problems: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+
+
+def is_local_master(master: str) -> bool:
+    """Whether a master URL means one JVM on this host."""
+    return master == "local" or master.startswith("local[")
+
+
+def judge(facts: HostFacts, needs: Needs) -> Findings:
+    """Everything that a job with these needs would meet on such a Spark."""
+    found: list[tuple[str, str]] = []
+    for rule in _RULES:
+        found += rule(facts, needs)
+    return Findings(
+        problems=tuple(text for kind, text in found if kind == PROBLEM),
+        warnings=tuple(text for kind, text in found if kind == WARNING),
+    )
+
+
+# --- the rules -----------------------------------------------------------------------
+
+PROBLEM, WARNING = "problem", "warning"
+
+Found = list[tuple[str, str]]
+
+
+def _version(facts: HostFacts, _needs: Needs) -> Found:
+    numbers = tuple(int(n) for n in re.findall(r"\d+", facts.version)[:2])
+    if numbers >= LEAST_SPARK:
+        return []
+    least = ".".join(map(str, LEAST_SPARK))
+    return [(PROBLEM, f"this is Spark {facts.version}: use {least} or later")]
+
+
+def _room(facts: HostFacts, needs: Needs) -> Found:
+    has = _capacity(facts)
+    spare = f" ({needs.spare_slots} of them spare)" if needs.spare_slots else ""
+    needed = f"the job needs {needs.slots} slots{spare}"
+    if facts.task_slots < needs.slots and not _may_grow(facts, needs):
+        wanted = needs.slots + 1
+        more = f"local[{wanted}]" if facts.is_local else f"executors with room for {wanted} tasks in all"
+        least = (
+            f", or parallelism={facts.task_slots - needs.spare_slots}" if facts.task_slots > needs.spare_slots else ""
+        )
+        return [(PROBLEM, f"{needed}, Spark ({facts.master}) {has}: use {more}{least}")]
+    if facts.task_slots < needs.slots:
+        return []
+    if facts.free < needs.slots:
+        return [
+            (
+                WARNING,
+                f"{needed}, Spark ({facts.master}) {has}: slots wait until other work ends, or give it more cores",
+            )
+        ]
+    if facts.task_slots == needs.slots:
+        return [(WARNING, f"{needed}, Spark ({facts.master}) {has}: give it one more, for Spark's own work")]
+    return []
+
+
+def _capacity(facts: HostFacts) -> str:
+    cpus = facts.text("spark.task.cpus", "1")
+    if cpus == "1":
+        return f"has {facts.task_slots} cores, {facts.free} of them free now"
+    room = f"has room for {facts.task_slots} tasks of {cpus} cores each (spark.task.cpus)"
+    return f"{room}, for {facts.free} more of them now"
+
+
+def _may_grow(facts: HostFacts, needs: Needs) -> bool:
+    """Whether dynamic allocation may add the executors that are missing."""
+    if not facts.is_on("spark.dynamicAllocation.enabled", default=False):
+        return False
+    most = facts.text("spark.dynamicAllocation.maxExecutors", "")
+    if not most.isdigit():
+        return True
+    per_executor = _number(facts.text("spark.executor.cores", "1")) / _number(facts.text("spark.task.cpus", "1"))
+    return int(most) * int(per_executor) >= needs.slots
+
+
+def _task_cpus(facts: HostFacts, _needs: Needs) -> Found:
+    cpus = facts.text("spark.task.cpus", "1")
+    if _number(cpus) <= 1:
+        return []
+    return [(WARNING, f"spark.task.cpus={cpus} keeps {cpus} cores for every slot, which uses one: set it to 1")]
+
+
+def _idle_timeout(facts: HostFacts, _needs: Needs) -> Found:
+    seconds = facts.text("spark.python.worker.idleTimeoutSeconds", "0")
+    if seconds == "0" or not facts.is_on("spark.python.worker.killOnIdleTimeout", default=False):
+        return []
+    return [
+        (
+            PROBLEM,
+            (
+                f"spark.python.worker.killOnIdleTimeout kills every slot after {seconds} s "
+                "(spark.python.worker.idleTimeoutSeconds), because slots say nothing to Spark: set it to false"
+            ),
+        )
+    ]
+
+
+def _speculation(facts: HostFacts, _needs: Needs) -> Found:
+    if not facts.is_on("spark.speculation", default=False):
+        return []
+    return [(PROBLEM, "spark.speculation would start slots twice: set it to false")]
+
+
+def _dynamic_allocation(facts: HostFacts, needs: Needs) -> Found:
+    if facts.is_local or not facts.is_on("spark.dynamicAllocation.enabled", default=False):
+        return []
+    decommission = facts.is_on("spark.decommission.enabled", default=False)
+    takes = "decommissions executors under running slots" if decommission else "takes executors away between restarts"
+    return [
+        (
+            WARNING,
+            (
+                f"spark.dynamicAllocation.enabled {takes}: set it to false, or spark.dynamicAllocation.minExecutors to "
+                f"what {needs.slots} slots need"
+            ),
+        )
+    ]
+
+
+def _reuse(facts: HostFacts, _needs: Needs) -> Found:
+    if facts.is_on("spark.python.worker.reuse", default=True):
+        return []
+    return [(WARNING, "spark.python.worker.reuse=false starts an interpreter for every slot: set it to true")]
+
+
+def _worker_memory(facts: HostFacts, _needs: Needs) -> Found:
+    text = facts.text("spark.executor.pyspark.memory", "")
+    memory_mb = _quantity(text, _UNITS_MB, default="m")
+    if not memory_mb:
+        return []
+    share_mb = int(memory_mb / max(Decimal(1), _number(facts.text("spark.executor.cores", "1"))))
+    if share_mb >= ROOMY_WORKER_MB:
+        return []
+    return [
+        (
+            PROBLEM if share_mb < LEAST_WORKER_MB else WARNING,
+            (
+                f"spark.executor.pyspark.memory={text} limits the address space of a slot to {share_mb} MB: leave it "
+                f"unset, or give each core {ROOMY_WORKER_MB} MB"
+            ),
+        )
+    ]
+
+
+def _kill_timeout(facts: HostFacts, _needs: Needs) -> Found:
+    text = facts.text("spark.python.task.killTimeout", "2s")
+    if _quantity(text, _UNITS_S, default="ms") <= LONGEST_KILL_S:
+        return []
+    return [
+        (WARNING, f"spark.python.task.killTimeout={text} keeps a slot that hangs on its core that long: set it to 2s")
+    ]
+
+
+def _driver_address(facts: HostFacts, _needs: Needs) -> Found:
+    host = facts.text("spark.driver.host", "")
+    if facts.is_local or facts.master.startswith("local-cluster") or not host.startswith(_LOOPBACK):
+        return []
+    return [
+        (
+            WARNING,
+            (
+                f"spark.driver.host is {host}, which executors on other hosts cannot call: "
+                "set it to an address that they reach"
+            ),
+        )
+    ]
+
+
+_RULES: tuple[Callable[[HostFacts, Needs], Found], ...] = (
+    _version,
+    _room,
+    _task_cpus,
+    _idle_timeout,
+    _speculation,
+    _dynamic_allocation,
+    _reuse,
+    _worker_memory,
+    _kill_timeout,
+    _driver_address,
+)
+
+
+def _number(text: str) -> Decimal:
+    try:
+        return Decimal(text)
+    except InvalidOperation:
+        return Decimal(1)
+
+
+def _quantity(text: str, units: Mapping[str, float], *, default: str) -> Decimal:
+    """A size or duration as Spark writes it; zero for one that cannot be read, which Spark itself would refuse."""
+    matched = _QUANTITY.fullmatch(text.lower())
+    if matched is None:
+        return Decimal(0)
+    unit = matched[2] or default
+    # Sizes may be written with a B behind the letter.
+    factor = units.get(unit) or units.get(unit.removesuffix("b").removesuffix("i"))
+    return Decimal(matched[1]) * Decimal(str(factor)) if factor is not None else Decimal(0)

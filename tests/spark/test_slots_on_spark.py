@@ -1,0 +1,258 @@
+"""Slots as Spark tasks: what Spark shows of them, what they leave behind, and what happens when they die or hang."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import json
+import os
+import signal
+import sys
+import threading
+import time
+from pathlib import Path
+
+import cloudpickle
+import pyarrow as pa
+import pytest
+from bid_jobs import GatedBids, checkpointing, committed, hot_auctions, reference, wait_for
+
+import penstock as ps
+from penstock.core.job.events import JobState
+from penstock.spark.preflight import busy_slots, host_facts, task_slots
+from penstock.spark.slots import job_group
+
+cloudpickle.register_pickle_by_value(sys.modules[__name__])
+
+NO_PAUSE = ps.fixed_delay(attempts=10, delay="0s")
+
+
+def spark_jobs(spark, job: ps.Job) -> list[int]:
+    """The ids of all Spark jobs that were slots of a job."""
+    return sorted(spark.sparkContext.statusTracker().getJobIdsForGroup(job_group(job.id)))
+
+
+def end(job: ps.Job) -> None:
+    job.cancel()
+    with pytest.raises(ps.JobCancelled):
+        job.wait(60)
+
+
+# --- what Spark shows ------------------------------------------------------------------------------------------------
+
+
+def test_spark_shows_which_slot_of_which_job_a_spark_job_is(spark, tmp_path):
+    env = ps.Environment(spark, parallelism=2, checkpointing=checkpointing(tmp_path), restart=NO_PAUSE)
+    hot_auctions(env, GatedBids(tmp_path / "gate"), tmp_path / "out")
+    job = env.start("Hot auctions")
+    before = wait_for(job, lambda v: v.checkpoints.counts.completed >= 1)
+    os.kill(before.slots[1].pid, signal.SIGKILL)
+    wait_for(job, lambda v: v.state is JobState.RUNNING and v.epoch == 2)
+    ids = spark_jobs(spark, job)
+    store = spark.sparkContext._jsc.sc().statusStore()
+    shown = {store.job(number).description().get(): store.job(number) for number in ids}
+    assert sorted(shown) == [
+        "Hot auctions: slot 0, start 1",
+        "Hot auctions: slot 1, start 1",
+        "Hot auctions: slot 1, start 2",
+    ]
+    last = shown["Hot auctions: slot 1, start 2"]
+    assert last.name() == "penstock: Hot auctions, slot 1"
+    assert last.jobGroup().get() == job_group(job.id)
+    tags = last.jobTags().mkString(" ").split()
+    assert {job_group(job.id), f"{job_group(job.id)}-slot-1.2.0"} <= {tag.rpartition("tag-")[2] for tag in tags} | set(
+        tags
+    )
+    end(job)
+
+
+def test_a_session_that_cannot_host_a_job_says_all_that_is_wrong_at_once(spark, tmp_path, monkeypatch):
+    facts = host_facts(spark)
+    assert facts.master == "local[4]"
+    assert task_slots(spark) == 4
+    assert facts.conf["spark.app.name"] == "penstock-tests"
+    env = ps.Environment(spark, parallelism=3, spare_slots=2, checkpointing=checkpointing(tmp_path))
+    hot_auctions(env, ps.nexmark.bids(events=10), tmp_path / "out")
+    with pytest.raises(
+        ps.UsageError, match=r"needs 5 slots \(2 of them spare\), Spark \(local\[4\]\) has 4 cores, \d of"
+    ):
+        env.start("too-wide")
+
+
+def test_slots_of_a_running_job_count_as_busy_and_a_job_that_gets_no_room_says_so(spark, tmp_path):
+    env = ps.Environment(spark, parallelism=3, checkpointing=checkpointing(tmp_path))
+    hot_auctions(env, GatedBids(tmp_path / "gate"), tmp_path / "out")
+    first = env.start("first")
+    wait_for(first, lambda v: v.state is JobState.RUNNING)
+    assert busy_slots(spark) == 3
+    narrow = ps.Environment(spark, parallelism=2, slots=ps.SlotSettings(start_timeout_ms=2_000))
+    hot_auctions(narrow, GatedBids(tmp_path / "gate"), tmp_path / "out2")
+    with pytest.raises(ps.JobFailed, match=r"only \d of 2 slots came up") as raised:
+        narrow.run("second")
+    assert "runs 4 tasks at once, and has room for 1 more now" in str(raised.value.hint)
+    end(first)
+
+
+# --- what is left ----------------------------------------------------------------------------------------------------
+
+
+def workers(spark) -> dict[int, dict]:
+    """What is there in each of Spark's four workers, by process id."""
+
+    def look_around(batches):
+        """What is there in a worker, as one row."""
+        from pyspark import BarrierTaskContext
+
+        for _ in batches:
+            pass
+        # All at once, so that each is in a worker of its own.
+        BarrierTaskContext.get().barrier()
+        links = []
+        for descriptor in Path("/proc/self/fd").iterdir():
+            # One of them is that of the listing itself.
+            with contextlib.suppress(OSError):
+                links.append(str(descriptor.readlink()).partition(":")[0])
+        found = {
+            "pid": os.getpid(),
+            "threads": sorted(thread.name for thread in threading.enumerate()),
+            "descriptors": sorted(links),
+            "contexts": sum(
+                str(type(o).__module__).startswith("zmq") and type(o).__name__ == "Context" and not o.closed
+                for o in gc.get_objects()
+            ),
+            "environment": sorted(name for name in os.environ if "THREADS" in name or "PENSTOCK" in name),
+            "handlers": [
+                str(signal.getsignal(number))
+                for number in (signal.SIGINT, signal.SIGTERM, signal.SIGCHLD, signal.SIGHUP)
+            ],
+            "arrow": pa.cpu_count(),
+        }
+        yield pa.RecordBatch.from_pydict({"found": [json.dumps(found)]})
+
+    rows = spark.range(0, 4, 1, 4).mapInArrow(look_around, "found string", barrier=True).collect()
+    found = [json.loads(row.found) for row in rows]
+    return {worker.pop("pid"): worker for worker in found}
+
+
+def hosts_of_a_job(spark, place: Path) -> set[int]:
+    """Run a job to its end; the process ids of its slots."""
+    place.mkdir()
+    gate = place / "gate"
+    env = ps.Environment(
+        spark, parallelism=2, checkpointing=checkpointing(place), network=ps.NetworkSettings(transport="tcp")
+    )
+    hot_auctions(env, GatedBids(gate), place / "out")
+    job = env.start("tidy")
+    slots = {slot.pid for slot in wait_for(job, lambda v: v.checkpoints.counts.completed >= 1).slots}
+    gate.touch()
+    assert job.wait(120).state is JobState.FINISHED
+    return slots
+
+
+def test_nothing_of_a_job_is_left_in_the_workers_that_spark_uses_again(spark, tmp_path):
+    """But what a library opens for itself once in a process: an event loop of Polars', and that no second time."""
+    before = next(iter(workers(spark).values()))
+    first = hosts_of_a_job(spark, tmp_path / "first")
+    seen = workers(spark)
+    assert first & set(seen), "Spark started other workers; the test saw nothing"
+    once = seen[next(iter(first & set(seen)))].pop("descriptors")
+    # The worker of the first look may have had a slot of another test.
+    before_descriptors = [kind for kind in before.pop("descriptors") if kind != "anon_inode"]
+    assert [kind for kind in once if kind != "anon_inode"] == before_descriptors
+    second = hosts_of_a_job(spark, tmp_path / "second")
+    seen = workers(spark)
+    assert second & set(seen), "Spark started other workers; the test saw nothing"
+    for pid in second & set(seen):
+        assert seen[pid].pop("descriptors") == once
+        assert seen[pid] == before
+
+
+# --- failures --------------------------------------------------------------------------------------------------------
+
+
+class Fuse:
+    """Raises once, when a file appears."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def __call__(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        if self._path.exists():
+            self._path.unlink()
+            raise RuntimeError("the fuse has blown")
+        return batch
+
+
+def test_a_failed_task_restarts_in_place_and_no_spark_job_is_touched(spark, tmp_path):
+    gate, fuse = tmp_path / "gate", tmp_path / "fuse"
+    env = ps.Environment(spark, parallelism=2, checkpointing=checkpointing(tmp_path), restart=NO_PAUSE)
+    (
+        env.read(GatedBids(gate))
+        .map_batches(Fuse(fuse))
+        .watermark("ts", delay="4s")
+        .where("price > 100")
+        .key_by("auction")
+        .window(ps.tumbling("10s"))
+        .aggregate(n=ps.count(), top=ps.max("price"))
+        .write(ps.parquet(str(tmp_path / "out")))
+    )
+    job = env.start("fuse")
+    before = wait_for(job, lambda v: v.checkpoints.counts.completed >= 1)
+    hosting = spark_jobs(spark, job)
+    fuse.touch()
+    after = wait_for(job, lambda v: v.state is JobState.RUNNING and v.epoch == 2)
+    assert [slot.pid for slot in after.slots] == [slot.pid for slot in before.slots]
+    assert "the fuse has blown" in after.failures[-1].text
+    assert spark_jobs(spark, job) == hosting
+    gate.touch()
+    assert job.wait(120).state is JobState.FINISHED
+    assert committed(spark, tmp_path / "out") == reference(spark)
+
+
+def test_a_spare_slot_takes_the_place_of_a_killed_one_and_is_replaced_itself(spark, tmp_path):
+    gate = tmp_path / "gate"
+    env = ps.Environment(spark, parallelism=2, spare_slots=1, checkpointing=checkpointing(tmp_path), restart=NO_PAUSE)
+    hot_auctions(env, GatedBids(gate), tmp_path / "out")
+    job = env.start("spare")
+    before = wait_for(job, lambda v: v.checkpoints.counts.completed >= 1 and v.spares)
+    os.kill(before.slots[0].pid, signal.SIGKILL)
+    after = wait_for(job, lambda v: v.state is JobState.RUNNING and v.epoch == 2)
+    assert [slot.pid for slot in after.slots] == [before.spares[0].pid, before.slots[1].pid]
+    again = wait_for(job, lambda v: v.spares)
+    assert again.spares[0].pid not in {slot.pid for slot in (*before.slots, *before.spares)}
+    # The job goes on with its slots in other places than their numbers say.
+    wait_for(job, lambda v: v.checkpoints.counts.completed > after.checkpoints.counts.completed)
+    os.kill(again.slots[1].pid, signal.SIGKILL)
+    wait_for(job, lambda v: v.state is JobState.RUNNING and v.epoch == 3)
+    gate.touch()
+    assert job.wait(120).state is JobState.FINISHED
+    assert committed(spark, tmp_path / "out") == reference(spark)
+
+
+def test_a_hung_slot_is_found_by_its_silence_and_fenced_when_it_wakes(spark, tmp_path):
+    gate = tmp_path / "gate"
+    env = ps.Environment(
+        spark,
+        parallelism=2,
+        checkpointing=checkpointing(tmp_path),
+        restart=NO_PAUSE,
+        slots=ps.SlotSettings(heartbeat_interval_ms=300, heartbeat_timeout_ms=3_000),
+    )
+    hot_auctions(env, GatedBids(gate), tmp_path / "out")
+    job = env.start("hung")
+    before = wait_for(job, lambda v: v.checkpoints.counts.completed >= 2)
+    hung = before.slots[1].pid
+    os.kill(hung, signal.SIGSTOP)
+    try:
+        lost = wait_for(job, lambda v: v.failures)
+    finally:
+        os.kill(hung, signal.SIGCONT)
+    assert "slot 1 was lost: not heard of for" in lost.failures[0].text
+    after = wait_for(job, lambda v: v.state is JobState.RUNNING and v.epoch >= 2)
+    assert after.slots[0].pid == before.slots[0].pid
+    assert after.slots[1].pid != hung
+    gate.touch()
+    assert job.wait(120).state is JobState.FINISHED
+    assert committed(spark, tmp_path / "out") == reference(spark)
+    while Path(f"/proc/{hung}").exists():
+        time.sleep(0.05)

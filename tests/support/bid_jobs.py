@@ -1,0 +1,100 @@
+"""A job over bids whose end the test decides, for tests on a real Spark."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import cloudpickle
+import pyarrow as pa
+
+import penstock as ps
+
+# What is defined here goes to the workers by value: they cannot import a test module.
+cloudpickle.register_pickle_by_value(sys.modules[__name__])
+
+EVENTS = 600_000
+
+
+class GatedReader(ps.SourceReader):
+    """Holds its last split back until a file exists, and reads slowly meanwhile."""
+
+    def __init__(self, reader: ps.SourceReader, gate: Path) -> None:
+        self._reader = reader
+        self._gate = gate
+
+    def poll(self, max_rows: int, now_ms: int):
+        if not self._gate.exists():
+            if len(self._reader.snapshot()) <= 1:
+                return ps.Pause(5)
+            if now_ms % 4:
+                return ps.Pause(1)
+        return self._reader.poll(min(max_rows, 4_000), now_ms)
+
+    def snapshot(self) -> list[bytes]:
+        return self._reader.snapshot()
+
+
+class GatedBids(ps.Source):
+    """Bids that do not end before a file exists: the test decides when they may."""
+
+    def __init__(self, gate: Path) -> None:
+        self._inner = ps.nexmark.bids(events=EVENTS, seed=3)
+        self._gate = gate
+
+    @property
+    def schema(self) -> pa.Schema:
+        return self._inner.schema
+
+    def splits(self, parallelism: int) -> list[bytes]:
+        return self._inner.splits(parallelism)
+
+    def open(self, splits: Sequence[bytes]) -> ps.SourceReader:
+        return GatedReader(self._inner.open(splits), self._gate)
+
+
+def hot_auctions(env: ps.Environment, source: ps.Source, out: Path) -> None:
+    (
+        env.read(source)
+        .watermark("ts", delay="4s")
+        .where("price > 100")
+        .key_by("auction")
+        .window(ps.tumbling("10s"))
+        .aggregate(n=ps.count(), top=ps.max("price"))
+        .write(ps.parquet(str(out)))
+    )
+
+
+def reference(spark) -> list[tuple]:
+    spark.sql(ps.nexmark.bids_sql(events=EVENTS, seed=3)).createOrReplaceTempView("bids")
+    rows = spark.sql(
+        "SELECT auction, window.start AS s, count(*) AS n, max(price) AS top FROM bids WHERE price > 100 "
+        "GROUP BY auction, window(ts, '10 seconds')"
+    ).collect()
+    return sorted(tuple(row) for row in rows)
+
+
+def committed(spark, out: Path) -> list[tuple]:
+    return sorted(
+        tuple(r) for r in spark.read.parquet(str(out)).select("auction", "window_start", "n", "top").collect()
+    )
+
+
+def wait_for(job: ps.Job, condition) -> ps.JobView:
+    """The first view for which the condition holds; fails if the job ends before."""
+    while not condition(view := job.view()):
+        if job.is_over:
+            job.wait()
+            raise AssertionError(f"the job ended before the test saw what it waited for: {view}")
+        time.sleep(0.02)
+    return view
+
+
+def checkpointing(tmp_path: Path, interval: str = "200ms") -> ps.Checkpointing:
+    return ps.Checkpointing(interval=interval, directory=tmp_path / "checkpoints")
+
+
+def files_below(folder: Path) -> list[Path]:
+    return [p for p in folder.rglob("*") if p.is_file()]
