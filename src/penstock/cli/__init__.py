@@ -9,6 +9,7 @@ from penstock.cli.bench import bench
 from penstock.cli.coordinator_bench import coordinator
 from penstock.cli.demo import demo
 from penstock.cli.jobs import COMMANDS as JOB_COMMANDS
+from penstock.cli.processor_bench import processor
 from penstock.cli.sim import sim
 from penstock.cli.state_bench import state
 from penstock.cli.torture import torture
@@ -26,3 +27,4 @@ for _command in (demo, *JOB_COMMANDS, bench, sim, torture, verify):
 bench.add_command(backpressure)
 bench.add_command(coordinator)
 bench.add_command(state)
+bench.add_command(processor)

@@ -27,7 +27,7 @@ from pyspark.sql.types import Row
 from penstock.api.functions import EPOCH, FunctionContext, KeyedContext, Timer
 from penstock.api.grouped import GroupedFunction, Wrong
 from penstock.core.errors import UsageError
-from penstock.spark.processor_states import Variable, as_plain, make_row
+from penstock.spark.processor_states import Variable, as_plain, rows_with
 from penstock.state.values import to_python
 
 EVENT_TIME = "eventtime"
@@ -92,6 +92,8 @@ class ProcessorFunction(GroupedFunction):
         opened = {v.name: v.opened(vars(self)[attribute]) for attribute, v in self._variables.items()}
         kinds = {v.name: v for v in self._variables.values()}
         assert isinstance(context, KeyedContext)
+        self._key_row = rows_with(self._keys)
+        self._row_schema: pa.Schema | None = None
         self._handle = RunningHandle(opened, kinds, context, self._time_mode)
         processor = pickle.loads(self._pickled)  # noqa: S301  # the user's own, from the plan
         processor.init(self._handle)
@@ -118,13 +120,9 @@ class ProcessorFunction(GroupedFunction):
 
     def rows_of(self, batch: pa.RecordBatch) -> Any:
         """PySpark rows with all columns."""
-        names = batch.schema.names
-        rows = []
-        for values in zip(*map(to_python, batch.columns), strict=True):
-            row = tuple.__new__(Row, values)
-            row.__fields__ = names
-            rows.append(row)
-        return rows
+        if self._row_schema != batch.schema:
+            self._row_schema, self._row = batch.schema, rows_with(batch.schema.names)
+        return list(map(self._row, zip(*map(to_python, batch.columns), strict=True)))
 
     def on_group(self, rows: Any, context: KeyedContext) -> Iterable[Any] | None:
         """The rows of a key."""
@@ -140,7 +138,7 @@ class ProcessorFunction(GroupedFunction):
         self._handle.begin_firing(expiry_ms)
         try:
             result = self._processor.handleExpiredTimer(
-                make_row(self._keys, self._key(context)), self._timer_values(context), ExpiredTimerInfo(expiry_ms)
+                self._key_row(self._key(context)), self._timer_values(context), ExpiredTimerInfo(expiry_ms)
             )
             return None if result is None else list(result)
         finally:

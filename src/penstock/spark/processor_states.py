@@ -14,6 +14,7 @@ from __future__ import annotations
 import datetime
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -83,14 +84,18 @@ class Fields:
     def __init__(self, schema: pa.Schema, *, what: str) -> None:
         self.names = list(schema.names)
         self._what = what
-        self._into = [_into_state(field.type, f"field {field.name!r} of {what}") for field in schema]
+        into = [_into_state(field.type, f"field {field.name!r} of {what}") for field in schema]
         self._out = [_out_of_state(field.type) for field in schema]
         self._is_plain = not any(self._out)
-        self._fields = list(zip(self.names, self._into, strict=True))
+        self._fields = list(zip(self.names, into, strict=True))
+        self._only = self._fields[0] if len(schema) == 1 else None
 
     def pack(self, given: Any) -> dict[str, Any]:
         """What a table is given for a tuple. Raises `UsageError` if it does not fit."""
         if isinstance(given, tuple | list) and len(given) == len(self.names):
+            if self._only is not None:
+                name, into = self._only
+                return {name: into(given[0])}
             return {name: into(value) for (name, into), value in zip(self._fields, given, strict=True)}
         raise UsageError(
             f"{self._what} has the fields {', '.join(self.names)}; {given!r} does not fit",
@@ -195,11 +200,11 @@ def _out_of_state(kind: pa.DataType) -> Convert | None:
         return _as_local
     if pt.is_struct(kind):
         outs = [_out_of_state(field.type) for field in kind]
-        names = [field.name for field in kind]
+        row = rows_with([field.name for field in kind])
         return lambda value: (
             None
             if value is None
-            else make_row(names, (v if out is None else out(v) for out, v in zip(outs, value.values(), strict=True)))
+            else row(v if out is None else out(v) for out, v in zip(outs, value.values(), strict=True))
         )
     if isinstance(kind, pa.ListType | pa.LargeListType):
         element = _out_of_state(kind.value_type)
@@ -214,11 +219,10 @@ def _same(value: Any) -> Any:
     return value
 
 
-def make_row(names: list[str], values: Any) -> Row:
-    """A PySpark row with these fields."""
-    row: Row = tuple.__new__(Row, values)
-    row.__fields__ = names
-    return row
+def rows_with(names: list[str]) -> Callable[[Any], Row]:
+    """What makes PySpark rows with these fields out of tuples. The names are kept once, in a class of their own: to
+    give them to every row would take longer than to make it. Pickled, they become plain rows."""
+    return partial(tuple.__new__, type("Row", (Row,), {"__fields__": names, "__module__": Row.__module__}))
 
 
 # --- what a processor holds in its hands -----------------------------------------------------------------------------
@@ -296,6 +300,7 @@ class ProcessorMap(spark_api.MapState):
         self._table = table
         self._keys = keys
         self._fields = fields
+        self._row = rows_with(fields.names)
 
     def exists(self) -> bool:
         """Whether there is an entry."""
@@ -304,7 +309,7 @@ class ProcessorMap(spark_api.MapState):
     def getValue(self, key: tuple[Any, ...]) -> Row | None:
         """The value of a key, as a row; None if there is none."""
         found = self._table.get(self._keys.pack(key))
-        return None if found is MISSING else make_row(self._fields.names, self._fields.unpack(found))
+        return None if found is MISSING else self._row(self._fields.unpack(found))
 
     def containsKey(self, key: tuple[Any, ...]) -> bool:
         """Whether there is a value of that key."""

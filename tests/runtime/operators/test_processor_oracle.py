@@ -112,11 +112,7 @@ def as_rows(rows):
 
 
 def fed(tester, rows):
-    return [
-        (row.k, row.what, row.v)
-        for key, own in by_key(rows).items()
-        for row in tester.test(key, as_rows(own))
-    ]
+    return [(row.k, row.what, row.v) for key, own in by_key(rows).items() for row in tester.test(key, as_rows(own))]
 
 
 def told(rows):
@@ -199,7 +195,9 @@ def test_processing_time_timers_are_those_of_the_tester(rig, script):
     script=scripts,
 )
 def test_an_initial_state_is_that_of_the_tester(rig, initial, script):
-    table = pa.table({"k": pa.array([k for k, _ in initial], pa.string()), "n": [n for _, n in initial] or pa.array([], pa.int64())})
+    table = pa.table(
+        {"k": pa.array([k for k, _ in initial], pa.string()), "n": [n for _, n in initial] or pa.array([], pa.int64())}
+    )
     ours = Ours(rig, processors.Seeded(), initial_state=table)
     tester = TwsTester(processors.Seeded(), initialStateRow=[(k, Row(k=k, n=n)) for k, n in initial])
     for part in script:
