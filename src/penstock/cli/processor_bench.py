@@ -18,7 +18,7 @@ import click
 from penstock.cli.failures import reported_failures
 
 if TYPE_CHECKING:
-    from penstock.cli.latency import Latency
+    from penstock.cli.processor_runs import ProcessorResult
 
 DEFAULT_ROWS = 4_000_000
 LATENCY_RATE = 1_000
@@ -34,16 +34,6 @@ class ProcessorBenchOptions:
     latency_seconds: float
     directory: Path | None
     as_json: bool
-
-
-@dataclass(frozen=True, kw_only=True)
-class ProcessorResult:
-    """What was measured."""
-
-    rows_per_second: float
-    spark_rows_per_second: float
-    latency: Latency
-    spark_latency: Latency
 
 
 @click.command("processor")
@@ -82,7 +72,15 @@ def run_processor_bench(options: ProcessorBenchOptions) -> None:
 
     screen = sys.stderr if options.as_json else sys.stdout
     with work_directory(options.directory, keep=False, prefix="penstock-bench-") as work:
-        result = processor_runs.measure(options, work, screen)
+        result = processor_runs.measure(
+            work,
+            rows=options.rows,
+            parallelism=options.parallelism,
+            cores=options.parallelism + SPARE_CORES,
+            rate=LATENCY_RATE,
+            seconds=options.latency_seconds,
+            screen=screen,
+        )
     found = summary(result)
     click.echo(
         f"ratios to transformWithState: {found['rows_ratio']:.2f} times the rows, "

@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
@@ -31,7 +32,6 @@ from penstock.cli.latency import (
     read_latency,
 )
 from penstock.cli.metering import MeteredSink, MeteredSource, read_throughput
-from penstock.cli.processor_bench import LATENCY_RATE, SPARE_CORES, ProcessorBenchOptions, ProcessorResult
 from penstock.cli.processors import COUNTED, PASSED, CountRowsOfKey, PassRows
 from penstock.cli.running import running_job
 from penstock.cli.session import SessionOptions, spark_session
@@ -47,25 +47,35 @@ _FIRST_BATCH_S = 120.0
 _LATENCY_WARMUP_SHARE = 0.25
 
 
-def measure(options: ProcessorBenchOptions, work: Path, screen: IO[str]) -> ProcessorResult:
-    """All four runs, on one Spark."""
+@dataclass(frozen=True, kw_only=True)
+class ProcessorResult:
+    """What was measured."""
+
+    rows_per_second: float
+    spark_rows_per_second: float
+    latency: Latency
+    spark_latency: Latency
+
+
+def measure(
+    work: Path, *, rows: int, parallelism: int, cores: int, rate: int, seconds: float, screen: IO[str]
+) -> ProcessorResult:
+    """All four runs, on one Spark. Latency is measured at `rate` rows a second, for so many seconds."""
     check_protobuf()
-    cores = options.parallelism + SPARE_CORES
-    parallelism, seconds = options.parallelism, options.latency_seconds
     click.echo(f"starting Spark local[{cores}] ...", file=screen)
     with spark_session(SessionOptions(application="penstock bench", cores=cores, work=work)) as spark:
         with removed(work / "rows") as place:
-            own_rows = _rows(spark, place, rows=options.rows, parallelism=parallelism)
+            own_rows = _rows(spark, place, rows=rows, parallelism=parallelism)
         click.echo(f"penstock: {own_rows:,.0f} rows/s", file=screen)
         with removed(work / "spark-rows") as place:
-            rows = max(options.rows // SPARK_SHARE, 4)
-            spark_rows = spark_rows_per_second(spark, place, rows=rows, parallelism=parallelism)
+            fewer = max(rows // SPARK_SHARE, 4)
+            spark_rows = spark_rows_per_second(spark, place, rows=fewer, parallelism=parallelism)
         click.echo(f"transformWithState: {spark_rows:,.0f} rows/s", file=screen)
         with removed(work / "latency") as place:
-            own = _measured(_latency(spark, place, seconds=seconds, parallelism=parallelism))
+            own = _measured(_latency(spark, place, rate=rate, seconds=seconds, parallelism=parallelism))
         click.echo(f"penstock: p50 {own.p50_ms:.1f} ms, p99 {own.p99_ms:.1f} ms", file=screen)
         with removed(work / "spark-latency") as place:
-            theirs = _measured(_spark_latency(spark, place, seconds=seconds, parallelism=parallelism))
+            theirs = _measured(_spark_latency(spark, place, rate=rate, seconds=seconds, parallelism=parallelism))
         click.echo(f"transformWithState: p50 {theirs.p50_ms:.0f} ms, p99 {theirs.p99_ms:.0f} ms", file=screen)
     return ProcessorResult(
         rows_per_second=own_rows, spark_rows_per_second=spark_rows, latency=own, spark_latency=theirs
@@ -105,10 +115,10 @@ def _rows(spark: Any, place: Path, *, rows: int, parallelism: int) -> float:
     return found.rows_per_second
 
 
-def _latency(spark: Any, place: Path, *, seconds: float, parallelism: int) -> Latency | None:
+def _latency(spark: Any, place: Path, *, rate: int, seconds: float, parallelism: int) -> Latency | None:
     environment = _environment(spark, place, parallelism)
     (
-        environment.read(PacedSource(rate=LATENCY_RATE, seconds=seconds))
+        environment.read(PacedSource(rate=rate, seconds=seconds))
         .key_by("key")
         .transform_with_state(PassRows(), output_schema=PASSED)
         .write(LatencySink(str(place / "times")))
@@ -121,7 +131,7 @@ def _latency(spark: Any, place: Path, *, seconds: float, parallelism: int) -> La
 # --- Spark -----------------------------------------------------------------------------------------------------------
 
 
-def _spark_latency(spark: Any, place: Path, *, seconds: float, parallelism: int) -> Latency | None:
+def _spark_latency(spark: Any, place: Path, *, rate: int, seconds: float, parallelism: int) -> Latency | None:
     seen: list[np.ndarray] = []
 
     def look(batch: Any, _: int) -> None:
@@ -131,7 +141,7 @@ def _spark_latency(spark: Any, place: Path, *, seconds: float, parallelism: int)
 
     with (
         session_settings(spark, SETTINGS | {"spark.sql.shuffle.partitions": str(parallelism)}),
-        PacedLines(LATENCY_RATE) as lines,
+        PacedLines(rate) as lines,
     ):
         rows = (
             spark.readStream.format("socket")
