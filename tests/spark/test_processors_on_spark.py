@@ -24,7 +24,8 @@ from penstock.core.job.events import JobState
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
 ROWS = 60_000
-KEYS = 40
+KEYS = 2_000
+LOOK_EVERY = 100
 OUT = "k string, what string, v bigint"
 
 
@@ -56,9 +57,11 @@ class Deadly(Visits):
     def __init__(self, checkpoints: Path, killed: Path) -> None:
         self._checkpoints = checkpoints
         self._killed = killed
+        self._calls = 0
 
     def handleInputRows(self, key, rows, timerValues):
-        if not self._killed.exists():
+        self._calls += 1
+        if self._calls % LOOK_EVERY == 0 and not self._killed.exists():
             if any(self._checkpoints.glob("*/completed/*")):
                 self._killed.touch()
                 os.kill(os.getpid(), signal.SIGKILL)
@@ -105,6 +108,9 @@ def test_a_processor_gives_what_structured_streaming_gives_although_a_worker_is_
         parallelism=2,
         checkpointing=ps.Checkpointing(interval="100ms", directory=checkpoints),
         restart=ps.fixed_delay(attempts=3, delay="0s"),
+        # Barriers must not wait behind all of the data.
+        network=ps.NetworkSettings(channel_bytes=20_000, output_bytes=20_000, batch_bytes=5_000),
+        source_batch_rows=500,
     )
     keyed = env.from_dataframe(spark.read.parquet(str(visits))).key_by("k")
     made = keyed.transform_with_state(

@@ -32,9 +32,8 @@ from penstock.api.steps import KeyedProcessStep
 from penstock.core.elements import MAX_WATERMARK
 from penstock.core.errors import UsageError, UserCodeError
 from penstock.core.ids import Instant
-from penstock.runtime.operators.grouped import group_rows
 from penstock.spark.processors import host_processor
-from penstock.testing import collect, run, scripted
+from penstock.testing import scripted
 
 SCHEMA = pa.schema([("k", pa.int64()), ("v", pa.int64()), ("ts", pa.timestamp("us", "UTC"))])
 OUT = "k bigint, text string"
@@ -570,66 +569,3 @@ def test_without_a_host_it_says_where_processors_run():
     stream = Program().read(scripted([{"k": 1}], schema="k bigint")).key_by("k")
     with pytest.raises(UsageError, match="needs an Environment on Spark"):
         stream.transform_with_state(Made(), output_schema=OUT)
-
-
-# --- whole jobs ------------------------------------------------------------------------------------------------------
-
-
-class CountAndForward(StatefulProcessor):
-    """Counts a key's rows and tells of each of them, whatever the batches."""
-
-    def init(self, handle):
-        self.count = handle.getValueState("count", "n bigint")
-
-    def handleInitialState(self, key, initialState, timerValues):
-        self.count.update((initialState.n,))
-
-    def handleInputRows(self, key, rows, timerValues):
-        (count,) = self.count.get() or (0,)
-        for row in rows:
-            count += 1
-            yield Row(k=key[0], text=f"{count} {row.v}")
-        self.count.update((count,))
-
-
-@pytest.mark.parametrize("seed", range(3))
-def test_a_job_that_crashes_gives_every_result_once(seed):
-    script = [{"k": n % 5, "v": n} for n in range(60)]
-    initial = pa.table({"k": [0, 1], "n": [100, 200]})
-
-    def program(env):
-        keyed = env.read(scripted(script, schema="k bigint, v bigint")).key_by("k")
-        made = keyed.transform_with_state(CountAndForward(), output_schema=OUT, initial_state=initial, name="count")
-        made.write(collect())
-
-    found = run(program, seed=seed, crashes=3)
-    want = [(n % 5, f"{n // 5 + 1 + {0: 100, 1: 200}.get(n % 5, 0)} {n}") for n in range(60)]
-    assert sorted((row["k"], row["text"]) for row in found) == sorted(want)
-
-
-# --- grouping --------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    "columns",
-    [
-        {"a": pa.array([1, 2, 1, None, 2, None])},
-        {"a": pa.array(["x", "y", "x", None, "", "x"])},
-        {"a": pa.array([0.0, -0.0, float("nan"), 1.0, None, float("nan")])},
-        {"a": pa.array([1, 1, 2, 1, 2, 1]), "b": pa.array(["p", "q", "p", "p", None, "q"])},
-        {"a": pa.array([True, False, True, None, False, True]), "b": pa.array([1, 1, 1, 1, 1, 1])},
-        {"a": pa.array([7, 7, 7, 7, 7, 7])},
-        {"a": pa.array([6, 5, 4, 3, 2, 1])},
-    ],
-)
-def test_rows_are_grouped_as_a_dict_would(columns):
-    batch = pa.RecordBatch.from_pydict({**columns, "n": pa.array(range(6))})
-    found = group_rows(batch, list(columns))
-    want: dict = {}
-    for n, key in enumerate(zip(*(c.to_pylist() for c in columns.values()), strict=True)):
-        same = tuple("nan" if isinstance(v, float) and v != v else v for v in key)
-        want.setdefault(same, []).append(n)
-    numbers = found.rows.column("n").to_pylist()
-    assert [numbers[a:b] for a, b in zip(found.bounds[:-1], found.bounds[1:], strict=True)] == list(want.values())
-    firsts = list(zip(*(c.to_pylist() for c in found.firsts.columns), strict=True))
-    assert [tuple("nan" if isinstance(v, float) and v != v else v for v in key) for key in firsts] == list(want)
