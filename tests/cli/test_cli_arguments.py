@@ -45,7 +45,9 @@ def test_a_wrong_argument_is_refused_by_name(arguments, named, monkeypatch):
     assert "Traceback" not in result.output
 
 
-@pytest.mark.parametrize("command", [(), ("demo",), ("bench",), ("bench", "window"), ("sim",), ("verify",)])
+@pytest.mark.parametrize(
+    "command", [(), ("demo",), ("bench",), ("bench", "window"), ("bench", "processor"), ("sim",), ("verify",)]
+)
 def test_every_command_explains_itself(command):
     result = run(*command, "--help")
     assert result.exit_code == 0

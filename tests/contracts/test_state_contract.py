@@ -477,6 +477,34 @@ def test_a_state_that_is_no_longer_declared_is_kept(kind, step):
     check(Step(kind, Plain, store=step.store, restored=between.save()), range(10))
 
 
+@pytest.mark.parametrize("canonical", [True, False])
+@pytest.mark.parametrize("parallelism", [1, 2])
+def test_a_state_that_is_dropped_is_not_restored(kind, parallelism, canonical):
+    class Both:
+        old = ps.value_state("old", "bigint")
+        new = ps.value_state("new", "bigint")
+
+    class New:
+        new = ps.value_state("new", "bigint")
+
+    class OldAgain:
+        old = ps.list_state("old", "string")
+        new = ps.value_state("new", "bigint")
+
+    step = Step(kind, Both, parallelism=2)
+    for key in range(20):
+        handles = step.at(key)
+        handles["old"].set(key)
+        handles["new"].set(-key)
+    saved = step.save(canonical=canonical)
+    less = Step(kind, New, parallelism=parallelism, store=step.store, restored=saved, dropped=("old",))
+    again = Step(kind, OldAgain, parallelism=2, store=step.store, restored=less.save(canonical=canonical))
+    for key in range(20):
+        assert less.at(key)["new"].get() == -key
+        assert again.at(key)["new"].get() == -key
+        assert again.at(key)["old"].get() == []
+
+
 def test_numbers_may_become_wider(kind):
     class Narrow:
         n = ps.value_state("n", "int")

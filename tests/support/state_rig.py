@@ -95,11 +95,14 @@ class Taken:
 class Step:
     """All subtasks of a keyed step. States are those that the class `declares` declares."""
 
-    def __init__(self, kind, declares, *, parallelism=1, clock=None, keys=BY_NUMBER, store=None, restored=()):
+    def __init__(
+        self, kind, declares, *, parallelism=1, clock=None, keys=BY_NUMBER, store=None, restored=(), dropped=()
+    ):
         self.clock = clock or Clock()
         self.store = store or Files()
         self.keys = keys
         self.parallelism = parallelism
+        self.dropped = dropped
         states = declared_states(declares)
         self.backends, self.handles = [], []
         _steps.append(self)
@@ -123,6 +126,7 @@ class Step:
             specs=tuple({spec.name: spec for spec in specs}.values()),
             now=self.clock,
             settings=StateSettings(local_directory=LOCAL_DIRECTORY),
+            dropped=self.dropped,
         )
 
     def groups_of(self, batch):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from penstock.api.steps import Aggregate
 from penstock.core.errors import UsageError
 
 
@@ -50,3 +51,13 @@ def _checked(kind: str, column: object) -> str:
             hint="compute an expression with with_columns first",
         )
     return column
+
+
+def named_aggregate(name: str, call: AggregateCall) -> Aggregate:
+    """The result column of that name. Raises `UsageError` if `call` is no aggregate."""
+    if not isinstance(call, AggregateCall):
+        raise UsageError(
+            f"aggregate: {name} is {call!r}, which is no aggregate",
+            hint='use count(), sum("column"), min("column"), max("column") or mean("column")',
+        )
+    return Aggregate(name=name, kind=call.kind, column=call.column)

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
+from penstock.api.grouped import ProcessorHost
 from penstock.api.naming import RecordedStep, operator_ids
 from penstock.api.steps import ReadStep, Step, WriteStep
 from penstock.core.errors import UsageError
@@ -18,7 +19,11 @@ _LONGEST_NAME = 200
 class Ledger:
     """Collects the steps of a program. Streams hold the number of their last step and look it up here."""
 
-    def __init__(self, *, parallelism: int, max_parallelism: int | None) -> None:
+    def __init__(
+        self, *, parallelism: int, max_parallelism: int | None, processor_host: ProcessorHost | None = None
+    ) -> None:
+        self.processor_host = processor_host
+        """Makes functions of processors of Spark's; None where there is no Spark."""
         self._parallelism = parallelism
         self._max_parallelism = max_parallelism
         self._steps: list[RecordedStep] = []

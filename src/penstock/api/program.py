@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from penstock.api.connector import Source
+from penstock.api.grouped import ProcessorHost
 from penstock.api.ledger import Ledger
 from penstock.api.schemas import check_schema
 from penstock.api.steps import ReadStep
@@ -16,12 +17,16 @@ from penstock.settings import JobSettings
 class Program:
     """Collects the steps of one job and makes its plan. What runs it builds on this."""
 
-    def __init__(self, settings: JobSettings | None = None) -> None:
+    def __init__(self, settings: JobSettings | None = None, *, processor_host: ProcessorHost | None = None) -> None:
         self._settings = JobSettings() if settings is None else settings
         problems = self._settings.problems()
         if problems:
             raise SettingsError(problems)
-        self._ledger = Ledger(parallelism=self._settings.parallelism, max_parallelism=self._settings.max_parallelism)
+        self._ledger = Ledger(
+            parallelism=self._settings.parallelism,
+            max_parallelism=self._settings.max_parallelism,
+            processor_host=processor_host,
+        )
 
     @property
     def settings(self) -> JobSettings:

@@ -180,3 +180,12 @@ def can_be_key(kind: pa.DataType) -> bool:
         or pt.is_binary(kind)
         or pt.is_large_binary(kind)
     )
+
+
+def as_timestamp(column: str, kind: pa.DataType) -> str:
+    """How a column that is no timestamp of microseconds can become one, as it would be written."""
+    if pt.is_integer(kind):
+        return f'{column}="timestamp_millis({column})"'
+    if pt.is_timestamp(kind) or pt.is_date(kind):
+        return f'{column}="CAST({column} AS TIMESTAMP)"'
+    return f'{column}=pl.col("{column}").str.to_datetime("%Y-%m-%dT%H:%M:%S", time_zone="UTC")'

@@ -13,12 +13,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Literal
 
 import polars as pl
 import pyarrow as pa
 
-from penstock.api.aggregates import AggregateCall
+from penstock.api.aggregates import AggregateCall, named_aggregate
 from penstock.api.connector import Sink
 from penstock.api.durations import Duration, duration_ms, duration_us
 from penstock.api.expressions import CompiledColumns, ExpressionLike, compile_columns, compile_condition
@@ -29,13 +29,13 @@ from penstock.api.functions import (
     check_function,
     check_states,
 )
+from penstock.api.grouped import HostedProcessor
 from penstock.api.inference import BatchKind, check_kind, inferred_schema
 from penstock.api.ledger import Ledger
 from penstock.api.reductions import RunningReduce
-from penstock.api.schemas import SchemaLike, as_schema, common_schema, empty_frame, unknown_column
+from penstock.api.schemas import SchemaLike, as_schema, as_timestamp, common_schema, empty_frame, unknown_column
 from penstock.api.state import StateKind
 from penstock.api.steps import (
-    Aggregate,
     CombineStep,
     KeyedProcessStep,
     MapBatchesStep,
@@ -240,7 +240,7 @@ class Stream:
         if not isinstance(kind, pa.TimestampType) or kind.unit != "us":
             raise UsageError(
                 f"watermark: column {column!r} is of type {kind}, event time must be timestamp[us]",
-                hint=f"convert it first: .with_columns({_as_timestamp(column, kind)})",
+                hint=f"convert it first: .with_columns({as_timestamp(column, kind)})",
             )
         step = WatermarkStep(
             column=column,
@@ -432,6 +432,43 @@ class KeyedStream:
         step = _keyed_step(RunningReduce(function, self.schema), self._state, self._keys, self.schema)
         return _behind(step, self._state, inputs=(self._state.input_by_key(self._keys),), kind="reduce", name=name)
 
+    def transform_with_state(
+        self,
+        processor: Any,
+        *,
+        output_schema: Any,
+        time_mode: str = "None",
+        output_mode: str = "Append",
+        initial_state: Any = None,
+        kind: Literal["row", "pandas"] = "row",
+        name: str | None = None,
+    ) -> Stream:
+        """What a PySpark `StatefulProcessor` makes of each key's records and timers; it runs as it is written.
+
+        `time_mode` and `output_mode` mean what they mean to Spark's `transformWithState`. With `kind="pandas"` it is
+        one for `transformWithStateInPandas`. `initial_state` is a DataFrame with the key columns, whose rows go to
+        `handleInitialState` before anything else. State and timers are kept under `name`. See docs/spark.md.
+        """
+        host = self._state.ledger.processor_host
+        if host is None:
+            raise UsageError("transform_with_state needs an Environment on Spark", hint="make a ps.Environment(spark)")
+        function = host(
+            HostedProcessor(
+                processor=processor,
+                output_schema=output_schema,
+                time_mode=time_mode,
+                output_mode=output_mode,
+                initial_state=initial_state,
+                kind=kind,
+                keys=self._keys,
+                input_schema=self._state.schema,
+                time_column=self._state.time_column,
+            )
+        )
+        step = _keyed_step(function, self._state, self._keys, function.schema)
+        inputs = (self._state.input_by_key(self._keys),)
+        return _behind(step, self._state, inputs=inputs, kind="transform-with-state", name=name)
+
     def connect(self, broadcast: Stream) -> ConnectedStream:
         """These records, and besides them all records of another stream in every subtask: rules, settings, prices."""
         if not isinstance(broadcast, Stream):
@@ -504,7 +541,7 @@ class WindowedStream:
 
         To name the step, call `.name(...)` on the result; its state is kept under the name.
         """
-        calls = [_named_aggregate(name, call) for name, call in aggregates.items()]
+        calls = [named_aggregate(name, call) for name, call in aggregates.items()]
         state, keys = self._state, self._keys
         assert state.time_column is not None
         partial = partial_schema(state.schema, keys=keys, time_column=state.time_column, aggregates=calls)
@@ -544,24 +581,6 @@ def _behind(
     """The stream behind a step over keyed records of `state`."""
     number = state.ledger.add(step, kind=kind, label="-".join((kind, *step.keys)), inputs=inputs, name=name)
     return Stream(state.behind(number, step.schema))
-
-
-def _named_aggregate(name: str, call: AggregateCall) -> Aggregate:
-    if not isinstance(call, AggregateCall):
-        raise UsageError(
-            f"aggregate: {name} is {call!r}, which is no aggregate",
-            hint='use count(), sum("column"), min("column"), max("column") or mean("column")',
-        )
-    return Aggregate(name=name, kind=call.kind, column=call.column)
-
-
-def _as_timestamp(column: str, kind: pa.DataType) -> str:
-    """How a column that is no timestamp of microseconds can become one, as it would be written."""
-    if pa.types.is_integer(kind):
-        return f'{column}="timestamp_millis({column})"'
-    if pa.types.is_timestamp(kind) or pa.types.is_date(kind):
-        return f'{column}="CAST({column} AS TIMESTAMP)"'
-    return f'{column}=pl.col("{column}").str.to_datetime("%Y-%m-%dT%H:%M:%S", time_zone="UTC")'
 
 
 def _check_callable(function: object, argument: str) -> None:

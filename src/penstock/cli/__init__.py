@@ -9,6 +9,7 @@ from penstock.cli.bench import bench
 from penstock.cli.coordinator_bench import coordinator
 from penstock.cli.demo import demo
 from penstock.cli.jobs import COMMANDS as JOB_COMMANDS
+from penstock.cli.processor_bench import processor
 from penstock.cli.recovery import recovery
 from penstock.cli.sim import sim
 from penstock.cli.state import state
@@ -27,5 +28,6 @@ for _command in (demo, *JOB_COMMANDS, bench, sim, state, torture, verify):
     main.add_command(_command)
 bench.add_command(backpressure)
 bench.add_command(coordinator)
+bench.add_command(processor)
 bench.add_command(recovery)
 bench.add_command(state_bench)

@@ -127,6 +127,14 @@ class LatencySink(Sink):
                 Path(self.directory, _PREPARED + name).rename(Path(self.directory, name))
 
 
+def pairs_of(created_us: np.ndarray, now_us: int) -> np.ndarray:
+    """When records were created and how long they took, for records that are all there at `now_us`."""
+    pairs = np.empty(len(created_us), dtype=_PAIR)
+    pairs["created_us"] = created_us
+    pairs["latency_us"] = now_us - pairs["created_us"]
+    return pairs
+
+
 class _LatencyWriter(SinkWriter):
     def __init__(self, directory: Path, context: WriterContext) -> None:
         self._directory = directory
@@ -135,10 +143,7 @@ class _LatencyWriter(SinkWriter):
 
     def write(self, batch: pa.RecordBatch) -> None:
         now_us = time.time_ns() // 1_000
-        pairs = np.empty(batch.num_rows, dtype=_PAIR)
-        pairs["created_us"] = batch.column("created_us").to_numpy(zero_copy_only=False)
-        pairs["latency_us"] = now_us - pairs["created_us"]
-        self._pairs.append(pairs)
+        self._pairs.append(pairs_of(batch.column("created_us").to_numpy(zero_copy_only=False), now_us))
 
     def prepare(self, checkpoint: int) -> Callable[[], list[bytes]]:
         pairs, self._pairs = self._pairs, []
@@ -194,7 +199,11 @@ def read_latency(directory: Path, *, warmup_s: float) -> Latency | None:
     parts = [np.frombuffer(path.read_bytes(), dtype=_PAIR) for path in files]
     if not parts:
         return None
-    pairs = np.concatenate(parts)
+    return latency_of(np.concatenate(parts), warmup_s=warmup_s)
+
+
+def latency_of(pairs: np.ndarray, *, warmup_s: float) -> Latency | None:
+    """The same of pairs in memory: when a record was created, and how long it took."""
     kept = pairs["latency_us"][pairs["created_us"] >= pairs["created_us"].min() + int(warmup_s * 1_000_000)]
     if not len(kept):
         return None

@@ -145,12 +145,12 @@ class _Runs:
 
     def _structured_streaming(self) -> None:
         from penstock.cli.recovery_job import Fuse, start_query
-        from penstock.cli.structured_streaming import SETTINGS, spark_settings
+        from penstock.cli.structured_streaming import SETTINGS, session_settings
 
         place = self._work / "spark-stream"
         place.mkdir()
         fuse, checkpoint = Fuse(str(place / "fuse")), place / "checkpoint"
-        with spark_settings(self._spark, SETTINGS | {"spark.sql.shuffle.partitions": str(PARALLELISM)}):
+        with session_settings(self._spark, SETTINGS | {"spark.sql.shuffle.partitions": str(PARALLELISM)}):
             query = start_query(self._spark, fuse, checkpoint)
             try:
                 for _ in range(self._rounds):

@@ -48,18 +48,23 @@ class CountRows(ps.KeyedFunction):
         return {"k": context.key, "n": count}
 
 
-def measure_rows(work: Path, *, rows: int, parallelism: int, screen: IO[str]) -> tuple[float, float]:
-    """Rows per second of Penstock and of Spark."""
+def check_protobuf() -> None:
+    """Raise `HostError` if Spark's own transformWithState cannot run."""
     if find_spec("google.protobuf") is None:
         raise HostError("Spark's transformWithState needs protobuf", hint="pip install 'protobuf>=6.33.5,<7'")
+
+
+def measure_rows(work: Path, *, rows: int, parallelism: int, screen: IO[str]) -> tuple[float, float]:
+    """Rows per second of Penstock and of Spark."""
+    check_protobuf()
     cores = parallelism + SPARE_CORES
     click.echo(f"starting Spark local[{cores}] ...", file=screen)
     with spark_session(SessionOptions(application="penstock bench", cores=cores, work=work)) as spark:
-        with _removed(work / "penstock") as place:
+        with removed(work / "penstock") as place:
             own = _penstock(spark, place, rows=rows, parallelism=parallelism)
         click.echo(f"penstock, one call per row: {own:,.0f} rows/s", file=screen)
-        with _removed(work / "spark-stream") as place:
-            found = _spark(spark, place, rows=max(rows // SPARK_SHARE, 4), parallelism=parallelism)
+        with removed(work / "spark-stream") as place:
+            found = spark_rows_per_second(spark, place, rows=max(rows // SPARK_SHARE, 4), parallelism=parallelism)
         click.echo(f"transformWithState: {found:,.0f} rows/s", file=screen)
     return own, found
 
@@ -87,34 +92,15 @@ def _penstock(spark: Any, place: Path, *, rows: int, parallelism: int) -> float:
     return found.rows_per_second
 
 
-def _spark(spark: Any, place: Path, *, rows: int, parallelism: int) -> float:
-    from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
-    from pyspark.sql.types import Row
-
-    class CountRowsOfKey(StatefulProcessor):
-        """Counts the rows of each key."""
-
-        def init(self, handle: StatefulProcessorHandle) -> None:
-            """Declare the state."""
-            self._seen = handle.getValueState("seen", "n bigint")
-
-        def handleInputRows(self, key: Any, rows: Iterator[Any], timerValues: Any) -> Iterator[Any]:  # noqa: N802,N803,ARG002
-            """Count."""
-            found = self._seen.get()
-            count = 0 if found is None else found[0]
-            for _ in rows:
-                count += 1
-            self._seen.update((count,))
-            yield Row(k=key[0], n=count)
-
-        def close(self) -> None:
-            """Nothing is left to do."""
+def spark_rows_per_second(spark: Any, place: Path, *, rows: int, parallelism: int) -> float:
+    """How fast Structured Streaming counts bids by key, with its own transformWithState."""
+    from penstock.cli.processors import COUNTED, CountRowsOfKey
 
     def counted(numbers: Any) -> Any:
         bids = numbers.selectExpr(*nexmark.bid_columns_sql(seed=1)).selectExpr(f"auction % {KEYS} AS k")
         return bids.groupBy("k").transformWithState(
             statefulProcessor=CountRowsOfKey(),
-            outputStructType="k bigint, n bigint",
+            outputStructType=COUNTED,
             outputMode="append",
             timeMode="None",
         )
@@ -131,7 +117,8 @@ def _spark(spark: Any, place: Path, *, rows: int, parallelism: int) -> float:
 
 
 @contextmanager
-def _removed(place: Path) -> Iterator[Path]:
+def removed(place: Path) -> Iterator[Path]:
+    """A directory that is gone when the block ends."""
     place.mkdir()
     try:
         yield place

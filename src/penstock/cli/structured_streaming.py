@@ -71,7 +71,7 @@ def run_streaming_query(
 ) -> Throughput:
     """Run what `transform` makes of a stream of numbers `n`, in append mode, until it has processed so many `rows`; how
     fast it was after the warm-up. Raises `HostError`."""
-    with spark_settings(spark, SETTINGS | {"spark.sql.shuffle.partitions": str(parallelism)}):
+    with session_settings(spark, SETTINGS | {"spark.sql.shuffle.partitions": str(parallelism)}):
         numbers = (
             spark.readStream.format("rate-micro-batch")
             .option("rowsPerBatch", rows_per_batch)
@@ -144,8 +144,8 @@ def _micro_batch(progress: Any) -> MicroBatch:
 
 
 @contextmanager
-def spark_settings(spark: Any, settings: Mapping[str, str]) -> Iterator[None]:
-    """A session with these settings while the block runs."""
+def session_settings(spark: Any, settings: Mapping[str, str]) -> Iterator[None]:
+    """A session with these settings, which has those it had before when the block ends."""
     before = {name: spark.conf.get(name, None) for name in settings}
     for name, value in settings.items():
         spark.conf.set(name, value)

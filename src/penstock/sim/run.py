@@ -425,7 +425,8 @@ class Simulation:
         )
         check_order(self.world, committed, self._scenario.workload)
         if finished:
-            allowed = [*check_untouched(self.world, self.disk, origin), *self._strays()]
+            untouched = check_untouched(self.world, self.disk, origin, forgetful=self.masters.crashes > 0)
+            allowed = [*untouched, *self._strays()]
             check_files(self.world, self.disk, self._job, kept=(), allowed=allowed, keeps_ids=False)
 
     def _strays(self) -> list[str]:

@@ -14,10 +14,11 @@ import cloudpickle
 
 from penstock.api.backends import StateBackend, as_state_settings
 from penstock.api.checkpointing import Checkpointing
+from penstock.api.grouped import GroupedFunction, HostedProcessor
 from penstock.api.program import Program
 from penstock.api.restoring import Restore
 from penstock.api.restoring import restore as make_restore
-from penstock.api.steps import ReadStep, WriteStep
+from penstock.api.steps import KeyedProcessStep, ReadStep, WriteStep
 from penstock.api.stream import Stream
 from penstock.core.errors import SettingsError, UsageError
 from penstock.core.ids import JobId, OperatorId, SlotId
@@ -116,7 +117,7 @@ class Environment(Program):
         problems = settings.problems()
         if problems:
             raise SettingsError(problems)
-        super().__init__(settings)
+        super().__init__(settings, processor_host=self._host_processor)
         self._spark = spark
         self._checkpointing = checkpointing
         self._landing = FileStore(landing) if landing is not None else None
@@ -127,13 +128,23 @@ class Environment(Program):
         Spark writes the DataFrame once, when the job starts, into the job's directory (or into `landing`, see
         `Environment`); from there it is read and, after a failure, read again exactly as before.
         """
+        self._check_landing()
+        return self.read(DataFrameSource(frame), name=name)
+
+    def _check_landing(self) -> None:
         directory = self._checkpointing.location if self._checkpointing is not None else ""
         if self._landing is None and not roots.is_local(directory):
             raise UsageError(
                 f"a DataFrame cannot be landed in {roots.shown(directory)}, which is no mounted folder",
                 hint="give Environment(landing=...) a folder that the driver and all executors have mounted",
             )
-        return self.read(DataFrameSource(frame), name=name)
+
+    def _host_processor(self, given: HostedProcessor) -> GroupedFunction:
+        from penstock.spark.processors import host_processor
+
+        if given.initial_state is not None:
+            self._check_landing()
+        return host_processor(given, self._spark)
 
     def start(self, name: str = "job", *, restore: Restore | str | os.PathLike[str] | None = None) -> Job:
         """Start the job and return at once; the handle says how it goes.
@@ -211,6 +222,11 @@ class Environment(Program):
             step = operator.step
             if isinstance(step, WriteStep):
                 step.sink.start(job)
+            folder = layout.inputs_folder(layout.job_folder(job), operator.operator)
+            if isinstance(step, KeyedProcessStep) and isinstance(step.function, GroupedFunction):
+                is_new = begin is None or operator.operator in begin
+                function = step.function.landed(Path(landing.location) / folder if is_new else None)
+                return replace(operator, step=replace(step, function=function))
             if not isinstance(step, ReadStep):
                 return operator
             source = step.source
@@ -218,7 +234,6 @@ class Environment(Program):
                 source = source.resumed() if isinstance(source, DataFrameSource) else source
                 return replace(operator, step=replace(step, source=source))
             if isinstance(source, DataFrameSource):
-                folder = layout.inputs_folder(layout.job_folder(job), operator.operator)
                 source = source.land(FileStore(landing.location).root / folder)
             splits = tuple(source.splits(plan.parallelism))
             return replace(operator, step=replace(step, source=source, splits=splits))

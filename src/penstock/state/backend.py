@@ -19,9 +19,9 @@ Rules that the contract suite (`tests/contracts`) holds every back end to:
   from then on; the back end leaves it out of snapshots and removes it in the background.
 * A snapshot is the state at the moment `snapshot` was called: every entry that was there, none that came later, however
   many snapshots are under way at once, and whatever becomes of them.
-* States that a snapshot has and the function does not declare are kept, and written again with the next snapshot. A
-  state that is declared with another kind or another type than the snapshot has is refused with `UsageError`; integers
-  and floats may become wider.
+* States that a snapshot has and the function does not declare are kept, and written again with the next snapshot,
+  unless the context says that they are dropped. A state that is declared with another kind or another type than the
+  snapshot has is refused with `UsageError`; integers and floats may become wider.
 * With `CheckpointOptions.canonical`, and in a savepoint unless the back end says otherwise, the snapshot is one file in
   the canonical format (`penstock.state.format`), which every back end can restore; or several such files, if it is too
   large to be made in memory at once. Snapshots of its own format may
@@ -136,6 +136,8 @@ class StateContext:
     now: Callable[[], Instant]
     """The time of the loop's turn. To be called on the loop only."""
     settings: StateSettings
+    dropped: tuple[str, ...] = ()
+    """States that are left out of what is restored; none of them is in `specs`."""
 
 
 class ValueTable(ABC):

@@ -44,6 +44,21 @@ def keyed_handle(state: State, backend: KeyedBackend, now: Now) -> State:
             raise TypeError(f"{state!r} is of no known kind")
 
 
+def keyed_table(state: State, backend: KeyedBackend, now: Now) -> ValueTable | ListTable | MapTable:
+    """The table behind the handle of a declared value, list or map state: it hides what has expired, and knows nothing
+    of types and defaults."""
+    name = state.spec.name
+    match state:
+        case ValueState():
+            return _timed_value(state, backend.value_table(name), now)
+        case ListState():
+            return _timed_list(state, backend.list_table(name), now)
+        case MapState():
+            return _timed_map(state, backend.map_table(name), now)
+        case _:
+            raise TypeError(f"{state!r} is of no known kind")
+
+
 def _what(state: State) -> str:
     return f"state {state.spec.name!r}"
 

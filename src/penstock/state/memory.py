@@ -431,7 +431,7 @@ class MemoryBackend(KeyedBackend):
         own, now = self._context.own_groups, self._context.now()
         for entry in file.header.tables:
             check_keys(file.key_schema(entry), self._context)
-            if entry.kind == TIMERS:
+            if entry.kind == TIMERS or entry.name in self._context.dropped:
                 continue
             found = file.spec_of(entry)
             table = self._tables.get(entry.name)

@@ -27,6 +27,7 @@ from penstock.api.connector import (
     WriterContext,
 )
 from penstock.api.durations import Duration, duration_ms
+from penstock.api.grouped import GroupedFunction, HostedProcessor
 from penstock.api.program import Program
 from penstock.api.steps import ReadStep, WriteStep
 from penstock.core.errors import InvariantError, JobFailed, UsageError, UserCodeError
@@ -151,7 +152,7 @@ def run(
     )
     linger_ms = duration_ms(linger, argument="linger") + 2 * (interval_ms or 0)
     settings = _settings(world, parallelism, interval_ms)
-    program = Program(settings)
+    program = Program(settings, processor_host=_host_processor)
     build(program)
     plan = program.plan()
     watch = RunWatch(world, crashes=crashes, linger_ms=linger_ms)
@@ -173,6 +174,13 @@ def run(
     for sink in sinks:
         _collected[sink] = _committed(systems[sink.number])
     return [row for sink in sinks for row in sink.rows]
+
+
+def _host_processor(given: HostedProcessor) -> GroupedFunction:
+    # Only programs that have processors of Spark's pay for it.
+    from penstock.spark.processors import host_processor
+
+    return host_processor(given)
 
 
 def _committed(system: ExternalSystem) -> list[Row]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import assert_never
 
+from penstock.api.grouped import GroupedFunction
 from penstock.api.steps import (
     CombineStep,
     KeyedProcessStep,
@@ -22,6 +23,7 @@ from penstock.api.steps import (
 from penstock.runtime.operators.base import Operator
 from penstock.runtime.operators.columns import SelectOperator, UnionOperator, WhereOperator
 from penstock.runtime.operators.functions import MapBatchesOperator, MapOperator
+from penstock.runtime.operators.grouped import GroupedOperator
 from penstock.runtime.operators.keyed import KeyedOperator
 from penstock.runtime.operators.process import ProcessOperator
 from penstock.runtime.operators.sink import SinkOperator
@@ -48,6 +50,8 @@ def build_operator(step: Step) -> Operator:
         case ProcessStep():
             return ProcessOperator(step)
         case KeyedProcessStep():
+            if isinstance(step.function, GroupedFunction):
+                return GroupedOperator(step, step.function)
             return KeyedOperator(step)
         case UnionStep():
             return UnionOperator(step)

@@ -111,11 +111,19 @@ class KeyedOperator(FunctionOperator):
                 specs=tuple({state.spec.name: state.spec for state in states.values()}.values()),
                 now=context.now,
                 settings=context.state,
+                dropped=self._dropped_states(),
             )
         )
         self._to_close = self._backend
         if not context.fresh:
             self._backend.restore([state.keyed for state in context.restored if state.keyed], context.reader)
+        self._bind_keyed(context)
+
+    def _dropped_states(self) -> tuple[str, ...]:
+        return ()
+
+    def _bind_keyed(self, context: OperatorContext) -> None:
+        states = keyed_states(self._declared)
         self._bind({name: keyed_handle(state, self._backend, context.now) for name, state in states.items()})
 
     def _make_context(self, context: OperatorContext) -> _KeyedContext:

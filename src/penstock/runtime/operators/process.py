@@ -7,13 +7,13 @@ handles in the places of its declarations, and operator state.
 from __future__ import annotations
 
 import datetime
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
 
 from penstock.api.functions import EPOCH, Function, FunctionContext, ProcessFunction, is_overridden
-from penstock.api.state import State, declared_states
+from penstock.api.state import declared_states
 from penstock.api.steps import ProcessStep
 from penstock.core.elements import MAX_WATERMARK, CheckpointOptions
 from penstock.core.errors import UsageError
@@ -110,7 +110,7 @@ class FunctionOperator(Operator):
     def _make_context(self, context: OperatorContext) -> RunningContext:
         return RunningContext(context)
 
-    def _bind(self, handles: dict[str, State]) -> None:
+    def _bind(self, handles: Mapping[str, object]) -> None:
         for attribute, handle in handles.items():
             object.__setattr__(self._function, attribute, handle)
 

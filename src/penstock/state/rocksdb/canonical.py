@@ -68,7 +68,7 @@ def load(
     keys = KeyCodec(context.keys)
     for entry in file.header.tables:
         canonical.check_keys(file.key_schema(entry), context)
-        if entry.kind == canonical.TIMERS:
+        if entry.kind == canonical.TIMERS or entry.name in context.dropped:
             continue
         catalog.take_in([(file.spec_of(entry), None)], context, now=now)
         codec = EntryCodec(next(found for found in catalog.entries if found.name == entry.name))

@@ -93,6 +93,10 @@ class Catalog:
         """The database of a snapshot becomes this one, with its numbers."""
         self._entries = {entry.name: entry for entry in entries}
 
+    def drop(self, name: str) -> None:
+        """Forget a state, whose entries are gone."""
+        del self._entries[name]
+
     def _next_number(self) -> int:
         number = max((entry.number + 1 for entry in self._entries.values()), default=FIRST_STATE)
         if number > LAST_STATE:

@@ -15,7 +15,7 @@ from penstock.core.messages import StateFile
 from penstock.state.backend import StateContext, StateReader
 from penstock.state.format import CanonicalFile, check_keys
 from penstock.state.rocksdb.canonical import Loader, load
-from penstock.state.rocksdb.catalog import TIMERS_BY_KEY, TIMERS_BY_TIME, Catalog
+from penstock.state.rocksdb.catalog import TIMERS_BY_KEY, TIMERS_BY_TIME, Catalog, StateEntry
 from penstock.state.rocksdb.database import Database
 from penstock.state.rocksdb.native import NativeSnapshot, is_native
 from penstock.state.rocksdb.tables import Counter, Row
@@ -82,10 +82,16 @@ class Restored:
             db.remove_range(b"", first.to_bytes(2, "big"))
         if base.index.own_groups[1] > last:
             db.remove_range((last + 1).to_bytes(2, "big"), _END_OF_GROUPS)
+        for entry in base.index.states:
+            if entry.name in self._context.dropped:
+                for group in range(first, last + 1):
+                    start = (group << 16) + entry.number
+                    db.remove_range(start.to_bytes(4, "big"), (start + 1).to_bytes(4, "big"))
+                self.catalog.drop(entry.name)
         return db
 
     def _describe(self, snapshot: NativeSnapshot) -> None:
-        found = [(entry.spec(), entry) for entry in snapshot.index.states]
+        found = [(entry.spec(), entry) for entry in self._wanted(snapshot)]
         self.catalog.take_in(found, self._context, now=self._context.now())
         self.counter.next = max(self.counter.next, snapshot.index.next_element)
 
@@ -100,7 +106,7 @@ class Restored:
             shutil.rmtree(folder, ignore_errors=True)
 
     def _rows(self, db: Database, snapshot: NativeSnapshot) -> Iterator[Row]:
-        numbers = {entry.number: self.catalog.number_of(entry.name) for entry in snapshot.index.states}
+        numbers = {entry.number: self.catalog.number_of(entry.name) for entry in self._wanted(snapshot)}
         numbers |= {number: number for number in (TIMERS_BY_TIME, TIMERS_BY_KEY)}
         renumbered = {old.to_bytes(2, "big"): new.to_bytes(2, "big") for old, new in numbers.items()}
         first, last = _common(snapshot.index.own_groups, self._context.own_groups)
@@ -108,7 +114,11 @@ class Restored:
         for key, value in db.items(first.to_bytes(2, "big")):
             if key >= end:
                 return
-            yield key[:2] + renumbered[key[2:4]] + key[4:], value
+            if (number := renumbered.get(key[2:4])) is not None:
+                yield key[:2] + number + key[4:], value
+
+    def _wanted(self, snapshot: NativeSnapshot) -> list[StateEntry]:
+        return [entry for entry in snapshot.index.states if entry.name not in self._context.dropped]
 
     def _described(self, file: StateFile) -> str:
         where = "inside the metadata" if file.path is None else f"in {file.path}"
