@@ -16,7 +16,6 @@ from penstock.core.ids import CheckpointId
 from penstock.core.recovery.layout import JobFolder
 from penstock.core.recovery.tenure import Tenure
 from penstock.ports import Store
-from penstock.runtime import ending
 from penstock.settings import Retention
 from penstock.sim import masters
 from penstock.sim.disk import Disk
@@ -25,6 +24,7 @@ from penstock.sim.rules import Rule
 from penstock.sim.run import SOUND, Parts, Result, run_scenario
 from penstock.sim.scenario import Scenario
 from penstock.sim.slots import Notice
+from penstock.storage.records import FileRecords
 from penstock.storage.tenure import take_over
 
 MASTER_DIES = CrashAfterCheckpoint(at_ms=200, slot=None, delay_ms=0, notice=Notice.TOLD)
@@ -75,7 +75,7 @@ def test_a_job_that_seems_never_to_have_begun_is_found(make: Any, monkeypatch: p
     """1. The job finishes, its records are dropped. 2. The driver dies. 3. Another finds no record: without the
     outcome it would begin at the beginning, and show every result twice."""
     worlds = [world for calls in range(5, 20) for world in lasting(make, 1, CrashAtEnd(at_ms=0, calls=calls))]
-    monkeypatch.setattr(ending, "record_outcome", lambda *_: None)
+    monkeypatch.setattr(FileRecords, "record_outcome", lambda *_: None)
     assert Rule.NEWEST in broken_rules(run_all(worlds))
 
 

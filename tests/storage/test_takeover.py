@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import msgspec
 import pytest
 
-from penstock.core.errors import CorruptFile
-from penstock.core.ids import CheckpointId, Instant, JobId
+from penstock.core.errors import CorruptFile, JobTakenOver
+from penstock.core.ids import CheckpointId, Instant, JobId, OperatorId, Term
 from penstock.core.job.events import JobState
 from penstock.core.recovery import layout
 from penstock.core.recovery.metadata import CompletedCheckpoint, SnapshotKind
-from penstock.core.recovery.tenure import Outcome
-from penstock.storage.completed import FileCompletedStore, checkpoint_ids
+from penstock.core.recovery.tenure import Outcome, Start
+from penstock.ports import Frame
+from penstock.storage.completed import FileCompletedStore
 from penstock.storage.files import FileStore
-from penstock.storage.tenure import record_outcome, take_over
+from penstock.storage.records import FileRecords
+from penstock.storage.tenure import take_over
 
 JOB = layout.job_folder(JobId("job"))
+START = Start(splits={OperatorId("read"): (b"one", b"two")}, max_parallelism=128)
 OUTCOME = Outcome(state=JobState.FAILED, cause="boom", retained=(CheckpointId(4), CheckpointId(7)))
 
 
@@ -34,6 +39,10 @@ def completed(checkpoint: int) -> CompletedCheckpoint:
     )
 
 
+def encoded(checkpoint: int) -> bytes:
+    return msgspec.msgpack.encode(completed(checkpoint))
+
+
 @pytest.fixture
 def store(tmp_path: Path) -> FileStore:
     return FileStore(tmp_path)
@@ -46,12 +55,16 @@ def test_every_driver_has_a_term_of_its_own(store: FileStore):
 
 def test_a_driver_finds_records_ids_and_outcome_of_the_one_before(store: FileStore):
     assert take_over(store, JOB).completed == ()
+    records = FileRecords(store, JOB, term=Term(0))
     for checkpoint in (4, 7):
-        FileCompletedStore(store, JOB).record(CheckpointId(checkpoint), msgspec.msgpack.encode(completed(checkpoint)))
-    checkpoint_ids(store, JOB).advance(9)
-    record_outcome(store, JOB, OUTCOME)
+        records.record(CheckpointId(checkpoint), encoded(checkpoint))
+    records.take_ids(CheckpointId(9))
+    records.record_start(START, None)
+    records.record_outcome(OUTCOME)
     found = take_over(store, JOB)
     assert (found.completed, found.next_id, found.outcome) == ((completed(4), completed(7)), 9, OUTCOME)
+    assert found.start == START
+    assert take_over(store, JOB) == msgspec.structs.replace(found, term=Term(2)), "whoever comes later finds the same"
 
 
 def test_a_record_that_is_no_record_is_refused(store: FileStore):
@@ -62,8 +75,9 @@ def test_a_record_that_is_no_record_is_refused(store: FileStore):
 
 @pytest.mark.parametrize("change", ["cut", "flip", "foreign", "newer", "garbage"])
 def test_an_outcome_that_was_damaged_is_refused_by_name(store: FileStore, change: str):
-    record_outcome(store, JOB, OUTCOME)
-    path = layout.outcome_file(JOB)
+    take_over(store, JOB)
+    FileRecords(store, JOB, term=Term(0)).record_outcome(OUTCOME)
+    path = layout.outcome_file(JOB, Term(0))
     content = store.read(path)
     damaged = {
         "cut": content[:-3],
@@ -73,5 +87,111 @@ def test_an_outcome_that_was_damaged_is_refused_by_name(store: FileStore, change
         "garbage": b"",
     }[change]
     store.write(path, damaged)
-    with pytest.raises(CorruptFile, match="job/outcome/_outcome"):
+    with pytest.raises(CorruptFile, match="job/outcome/0000000000000000000"):
         take_over(store, JOB)
+
+
+# --- two drivers at once ---------------------------------------------------------------------------------------------
+
+
+def change_everything(records: FileRecords) -> list[Callable[[], object]]:
+    """All that a driver may do to the records of its job."""
+    return [
+        lambda: records.record(CheckpointId(5), encoded(5)),
+        lambda: records.holds(CheckpointId(4)),
+        lambda: records.remove(CheckpointId(4)),
+        lambda: records.take_ids(CheckpointId(600)),
+        lambda: records.record_start(START, completed(5)),
+        lambda: records.record_outcome(OUTCOME),
+        records.clear,
+    ]
+
+
+def first_driver(store: FileStore) -> FileRecords:
+    """One that has a checkpoint on record."""
+    records = FileRecords(store, JOB, term=take_over(store, JOB).term)
+    records.take_ids(CheckpointId(64))
+    records.record(CheckpointId(4), encoded(4))
+    return records
+
+
+def test_whatever_a_driver_changes_it_learns_that_another_has_the_job(store: FileStore):
+    old = first_driver(store)
+    take_over(store, JOB)
+    for change in change_everything(old):
+        with pytest.raises(JobTakenOver, match="another driver has taken job job over"):
+            change()
+
+
+def test_what_a_driver_changes_too_late_changes_nothing_for_those_that_come_later(store: FileStore):
+    """1. A second driver takes the job over. 2. The first, which was asleep, does all that it was about to do. 3. The
+    second dies before its first checkpoint. 4. A third finds what the second found."""
+    old = first_driver(store)
+    second = take_over(store, JOB)
+    for change in change_everything(old):
+        with suppress(JobTakenOver):
+            change()
+    third = take_over(store, JOB)
+    assert third.completed == second.completed == (completed(4),)
+    assert (third.outcome, third.start) == (None, None)
+    assert third.next_id >= second.next_id
+
+
+def test_a_record_that_was_there_before_the_term_was_claimed_counts(store: FileStore):
+    first_driver(store).record(CheckpointId(5), encoded(5), forget=[CheckpointId(4)])
+    assert take_over(store, JOB).completed == (completed(5),)
+
+
+def test_a_driver_that_dropped_what_it_found_for_something_newer_left_only_that(store: FileStore):
+    first_driver(store)
+    second = take_over(store, JOB)
+    records = FileRecords(store, JOB, term=second.term)
+    records.record(second.next_id, encoded(second.next_id), forget=[CheckpointId(4)])
+    assert take_over(store, JOB).completed == (completed(second.next_id),)
+
+
+def test_a_driver_that_was_overtaken_while_it_took_the_job_over_does_not_have_it(store: FileStore):
+    """1. One driver has claimed its term and looks around. 2. Another takes the job over. 3. The first goes on."""
+
+    class Overtaking(FileStore):
+        waiting = True
+
+        def write(self, path: str, data: Frame) -> None:
+            if self.waiting and "/tenures/" in path:
+                self.waiting = False
+                take_over(FileStore(self.root), JOB)
+            super().write(path, data)
+
+    first_driver(store)
+    with pytest.raises(JobTakenOver):
+        take_over(Overtaking(store.root), JOB)
+    assert take_over(store, JOB).completed == (completed(4),)
+
+
+def test_of_two_that_take_a_job_over_at_once_one_has_it(store: FileStore):
+    class Simultaneous(FileStore):
+        waiting = True
+
+        def create(self, path: str, data: Frame) -> bool:
+            if self.waiting:
+                self.waiting = False
+                take_over(FileStore(self.root), JOB)
+            return super().create(path, data)
+
+    with pytest.raises(JobTakenOver):
+        take_over(Simultaneous(store.root), JOB)
+
+
+def test_a_job_that_has_ended_begins_anew_only_if_that_is_asked_for(store: FileStore):
+    old = first_driver(store)
+    old.record_outcome(OUTCOME)
+    assert take_over(store, JOB).outcome == OUTCOME
+    again = take_over(store, JOB, anew=True)
+    assert (again.outcome, again.completed, again.start) == (None, (), None)
+    assert again.next_id >= 64
+    assert take_over(store, JOB).outcome is None
+
+
+def test_a_job_that_has_not_ended_goes_on_whatever_is_asked_for(store: FileStore):
+    first_driver(store)
+    assert take_over(store, JOB, anew=True).completed == (completed(4),)

@@ -209,7 +209,7 @@ def check_files(
     if keeps_ids:
         for counters in (layout.counter_folder(folder), layout.drivers_folder(folder)):
             expected |= {path: None for path in disk.files if layout.number_of(counters, path) is not None}
-    expected[layout.outcome_file(folder)] = None
+    expected |= {path: None for path in disk.files if layout.outlives_the_job(folder, path.rpartition("/")[0])}
     excused = _excused(disk, folder)
     orphans = [
         path

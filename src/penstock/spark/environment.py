@@ -47,6 +47,7 @@ from penstock.spark.slots import SparkSlots
 from penstock.spark.worker import SlotSpec
 from penstock.storage.files import FileStore
 from penstock.storage.locations import open_store
+from penstock.storage.records import FileRecords
 from penstock.storage.remote import RemoteStore
 
 
@@ -143,7 +144,7 @@ class Environment(Program):
             plan = self._prepare(plan, job, landing)
         else:
             plan = self._prepare(point.plan, job, landing, begin=point.fresh)
-            record_start(store, job, point)
+            record_start(FileRecords(store, layout.job_folder(job), term=None), point)
         return self._launch(plan, job=job, name=name, store=store, started_from=point.record if point else None)
 
     def restore_plan(self, restore: Restore | str | os.PathLike[str]) -> RestorePlan:

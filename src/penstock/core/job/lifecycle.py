@@ -1,6 +1,6 @@
 """The life of a job: slots come up, attempts run, fail and start again, and at last the job ends.
 
-    CREATED ─► STARTING ─► DEPLOYING ─► RUNNING ─► ENDING ─► FINISHED | CANCELLED | FAILED
+    CREATED ─► STARTING ─► DEPLOYING ─► RUNNING ─► ENDING ─► FINISHED | CANCELLED | FAILED | SUSPENDED
                              ▲    ▲        │ │ failure    ▲
                              │    │rescale │ │            │ the strategy gives up, cancel
                              │    RESCALING◄ ▼            │
@@ -39,6 +39,7 @@ from penstock.core.job.events import (
     JobEvent,
     JobStarted,
     JobState,
+    LeadershipLost,
     RescaleConfirmed,
     RescaleFailing,
     RescaleGivenUp,
@@ -125,6 +126,8 @@ class JobLifecycle:
                 return self._handle_task_done(event, now)
             case CancelRequested():
                 return self._handle_cancel_requested(now)
+            case LeadershipLost():
+                return self._handle_leadership_lost(now)
             case RescaleRequested():
                 return self._handle_rescale_requested(event, now)
             case RescaleConfirmed():
@@ -390,6 +393,14 @@ class JobLifecycle:
         if self.state is JobState.ENDING or self.state.is_terminal:
             return []
         return self._end(JobState.CANCELLED, None, now)
+
+    def _handle_leadership_lost(self, now: Instant) -> list[JobEffect]:
+        suspended = JobState.SUSPENDED
+        if self.state is not JobState.ENDING and not self.state.is_terminal:
+            return self._end(suspended, None, now)
+        # However it was to end: it does not end with this driver.
+        self._outcome, self._cause = suspended, None
+        return [JobEnding(outcome=suspended, cause=None), *self._end_if_empty()]
 
     def _end(self, outcome: JobState, cause: FailureCause | None, now: Instant) -> list[JobEffect]:
         given_up = self._give_up_rescale("the job ends", now)
