@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 
 import msgspec
@@ -94,62 +92,6 @@ def test_an_outcome_that_was_damaged_is_refused_by_name(store: FileStore, change
 # --- two drivers at once ---------------------------------------------------------------------------------------------
 
 
-def change_everything(records: FileRecords) -> list[Callable[[], object]]:
-    """All that a driver may do to the records of its job."""
-    return [
-        lambda: records.record(CheckpointId(5), encoded(5)),
-        lambda: records.holds(CheckpointId(4)),
-        lambda: records.remove(CheckpointId(4)),
-        lambda: records.take_ids(CheckpointId(600)),
-        lambda: records.record_start(START, completed(5)),
-        lambda: records.record_outcome(OUTCOME),
-        records.clear,
-    ]
-
-
-def first_driver(store: FileStore) -> FileRecords:
-    """One that has a checkpoint on record."""
-    records = FileRecords(store, JOB, term=take_over(store, JOB).term)
-    records.take_ids(CheckpointId(64))
-    records.record(CheckpointId(4), encoded(4))
-    return records
-
-
-def test_whatever_a_driver_changes_it_learns_that_another_has_the_job(store: FileStore):
-    old = first_driver(store)
-    take_over(store, JOB)
-    for change in change_everything(old):
-        with pytest.raises(JobTakenOver, match="another driver has taken job job over"):
-            change()
-
-
-def test_what_a_driver_changes_too_late_changes_nothing_for_those_that_come_later(store: FileStore):
-    """1. A second driver takes the job over. 2. The first, which was asleep, does all that it was about to do. 3. The
-    second dies before its first checkpoint. 4. A third finds what the second found."""
-    old = first_driver(store)
-    second = take_over(store, JOB)
-    for change in change_everything(old):
-        with suppress(JobTakenOver):
-            change()
-    third = take_over(store, JOB)
-    assert third.completed == second.completed == (completed(4),)
-    assert (third.outcome, third.start) == (None, None)
-    assert third.next_id >= second.next_id
-
-
-def test_a_record_that_was_there_before_the_term_was_claimed_counts(store: FileStore):
-    first_driver(store).record(CheckpointId(5), encoded(5), forget=[CheckpointId(4)])
-    assert take_over(store, JOB).completed == (completed(5),)
-
-
-def test_a_driver_that_dropped_what_it_found_for_something_newer_left_only_that(store: FileStore):
-    first_driver(store)
-    second = take_over(store, JOB)
-    records = FileRecords(store, JOB, term=second.term)
-    records.record(second.next_id, encoded(second.next_id), forget=[CheckpointId(4)])
-    assert take_over(store, JOB).completed == (completed(second.next_id),)
-
-
 def test_a_driver_that_was_overtaken_while_it_took_the_job_over_does_not_have_it(store: FileStore):
     """1. One driver has claimed its term and looks around. 2. Another takes the job over. 3. The first goes on."""
 
@@ -162,7 +104,7 @@ def test_a_driver_that_was_overtaken_while_it_took_the_job_over_does_not_have_it
                 take_over(FileStore(self.root), JOB)
             super().write(path, data)
 
-    first_driver(store)
+    FileRecords(store, JOB, term=take_over(store, JOB).term).record(CheckpointId(4), encoded(4))
     with pytest.raises(JobTakenOver):
         take_over(Overtaking(store.root), JOB)
     assert take_over(store, JOB).completed == (completed(4),)
@@ -180,18 +122,3 @@ def test_of_two_that_take_a_job_over_at_once_one_has_it(store: FileStore):
 
     with pytest.raises(JobTakenOver):
         take_over(Simultaneous(store.root), JOB)
-
-
-def test_a_job_that_has_ended_begins_anew_only_if_that_is_asked_for(store: FileStore):
-    old = first_driver(store)
-    old.record_outcome(OUTCOME)
-    assert take_over(store, JOB).outcome == OUTCOME
-    again = take_over(store, JOB, anew=True)
-    assert (again.outcome, again.completed, again.start) == (None, (), None)
-    assert again.next_id >= 64
-    assert take_over(store, JOB).outcome is None
-
-
-def test_a_job_that_has_not_ended_goes_on_whatever_is_asked_for(store: FileStore):
-    first_driver(store)
-    assert take_over(store, JOB, anew=True).completed == (completed(4),)

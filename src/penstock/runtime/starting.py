@@ -59,6 +59,16 @@ def starting_point(store: Store, restore: Restore, plan: Plan, settings: JobSett
     return StartingPoint(plan=plan, record=record, restore_plan=restore_plan)
 
 
+def point_of(store: Store, record: CompletedCheckpoint, plan: Plan, settings: JobSettings) -> StartingPoint:
+    """Look at what a job goes on from that another driver had, if this driver has another program. Blocks. Raises
+    `UsageError` if it does not fit the program, `CorruptFile` or `StorageError` if it cannot be read."""
+    metadata = read_completed(store, record)
+    groups = fitting_key_groups(metadata, checkpoint_graph(plan), record.rules, given=settings.max_parallelism)
+    plan = plan.with_key_groups(groups)
+    restore_plan = plan_restore(metadata, checkpoint_graph(plan), record.rules)
+    return StartingPoint(plan=plan, record=record, restore_plan=restore_plan)
+
+
 def restore_newest(
     store: Store,
     records: JobRecords,
