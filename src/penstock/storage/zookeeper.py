@@ -152,25 +152,26 @@ class _Session:
         if self._node is None:
             self._node = self.retried(self._enter)
         mine = self._node.rpartition("/")[2]
-        names = sorted(self.retried(lambda: self.client.get_children(self._election)), key=_place)
+        names = sorted(self.retried(lambda: self.answer(self.client.get_children_async(self._election))), key=_place)
         if mine not in names:
             raise taken_over(self._job)
         before = names[: names.index(mine)]
         if not before:
             return True
         watched = f"{self._election}/{before[-1]}"
-        if self.retried(lambda: self.client.exists(watched, watch=lambda _event: changed())) is None:
+        if self.retried(lambda: self.answer(self.client.exists_async(watched, watch=lambda _event: changed()))) is None:
             changed()
         return False
 
     def _enter(self) -> str:
         client = self.client
-        client.ensure_path(self._election)
+        self.answer(client.ensure_path_async(self._election))
         # An earlier try may have got through.
-        for name in client.get_children(self._election):
+        for name in self.answer(client.get_children_async(self._election)):
             if name.startswith(self._token):
                 return f"{self._election}/{name}"
-        path: str = client.create(f"{self._election}/{self._token}-", ephemeral=True, sequence=True)
+        entered = client.create_async(f"{self._election}/{self._token}-", ephemeral=True, sequence=True)
+        path: str = self.answer(entered)
         return path
 
     def change(self, fill: Callable[[Any], None]) -> None:
@@ -188,7 +189,7 @@ class _Session:
         transaction = self.client.transaction()
         transaction.check(self._node, 0)
         fill(transaction)
-        results = transaction.commit()
+        results = self.answer(transaction.commit_async())
         if isinstance(results[0], zk.NoNodeError):
             raise taken_over(self._job)
         failed = [result for result in results if isinstance(result, Exception)]
@@ -215,6 +216,10 @@ class _Session:
                     hint="see that this driver may read and write below the root node",
                 ) from error
 
+    def answer(self, asked: Any) -> Any:
+        """What the server says. A client whose connection is broken would wait for as long as it is."""
+        return asked.get(timeout=self._timeout_s)
+
     def close(self) -> None:
         self.client.remove_listener(self._listen)
         self.client.stop()
@@ -235,7 +240,7 @@ class ZooKeeperRecords:
 
     def take_over(self, *, anew: bool) -> Tenure:
         """Begin the next term. Raises `StorageError`, `CorruptFile`, `JobTakenOver`."""
-        self._session.retried(lambda: self._client.ensure_path(f"{self._base}/completed"))
+        self._session.retried(lambda: self._session.answer(self._client.ensure_path_async(f"{self._base}/completed")))
         before = self._number("term")
         self._term = Term(0 if before is None else before + 1)
         self._put("term", b"%d" % self._term)
@@ -304,7 +309,7 @@ class ZooKeeperRecords:
 
     def _checkpoints(self) -> list[CheckpointId]:
         folder = f"{self._base}/completed"
-        names = self._session.retried(lambda: self._client.get_children(folder))
+        names = self._session.retried(lambda: self._session.answer(self._client.get_children_async(folder)))
         return sorted(CheckpointId(int(name)) for name in names)
 
     def _completed(self, checkpoint: CheckpointId) -> CompletedCheckpoint:
@@ -314,7 +319,7 @@ class ZooKeeperRecords:
     def _read(self, name: str) -> bytes | None:
         def read() -> bytes | None:
             try:
-                data: bytes = self._client.get(f"{self._base}/{name}")[0]
+                data: bytes = self._session.answer(self._client.get_async(f"{self._base}/{name}"))[0]
             except zk.NoNodeError:
                 return None
             return data
@@ -329,7 +334,7 @@ class ZooKeeperRecords:
         path = f"{self._base}/{name}"
 
         def put(transaction: Any) -> None:
-            if self._client.exists(path) is None:
+            if self._session.answer(self._client.exists_async(path)) is None:
                 transaction.create(path, data)
             else:
                 transaction.set_data(path, data)
@@ -340,7 +345,7 @@ class ZooKeeperRecords:
         path = f"{self._base}/{name}"
 
         def drop(transaction: Any) -> None:
-            if self._client.exists(path) is not None:
+            if self._session.answer(self._client.exists_async(path)) is not None:
                 transaction.delete(path)
 
         self._session.change(drop)
