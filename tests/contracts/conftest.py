@@ -10,6 +10,7 @@ from typing import Protocol
 import pytest
 from election_rig import FileMeeting, Meeting, Office, StoreOffice, ZooKeeperMeeting
 from pyarrow.fs import LocalFileSystem
+from state_rig import close_steps
 
 from penstock.net.keys import make_job_keys
 from penstock.net.zeromq import ZmqTransport
@@ -150,3 +151,10 @@ def meeting(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Meeting]
     )
     yield made
     made.close()
+
+
+@pytest.fixture(autouse=True)
+def _steps_are_closed() -> Iterator[None]:
+    """Back ends let go of their files when the test is over."""
+    yield
+    close_steps()
