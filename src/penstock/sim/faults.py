@@ -127,6 +127,16 @@ class CrashAtEnd:
     calls: int
 
 
+@dataclass(frozen=True, kw_only=True)
+class DriverOversleeps:
+    """The master gets no processor for a while; another takes the job over, and the first goes on beside it."""
+
+    at_ms: int
+    for_ms: int
+    taken_over_ms: int
+    """After so long."""
+
+
 Fault = (
     SlotCrash
     | CrashInCall
@@ -138,6 +148,7 @@ Fault = (
     | SlotPause
     | ClockJump
     | CrashAtEnd
+    | DriverOversleeps
 )
 
 
@@ -343,6 +354,8 @@ class Injector:
                 actor = self._process(fault.slot)
                 if actor is not None:
                     actor.pause(fault.for_ms * 1_000)
+            case DriverOversleeps():
+                self._masters.oversleep(fault.for_ms * 1_000, fault.taken_over_ms * 1_000)
             case ClockJump():
                 actor = self._process(fault.slot)
                 if actor is not None:

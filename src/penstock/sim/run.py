@@ -142,6 +142,7 @@ class Simulation:
             JOB,
             build=self._build_master,
             died=self._master_died,
+            set_aside=self._master_set_aside,
             lasting=scenario.lasting,
         )
         self.user = User(self.world, disk=self.disk, ledger=self.ledger, masters=self.masters)
@@ -206,11 +207,16 @@ class Simulation:
         self.network.died(name)
         self.user.lose_driver()
 
+    def _master_set_aside(self, below: int) -> None:
+        """Slots whose incarnation is below that belong to a driver that another has taken the job over from."""
+        self.network.set_aside(MASTER, lambda name: int(name.split(".")[1]) < below)
+        self.user.lose_driver()
+
     def _build_master(self, actor: Actor, tenure: Tenure | None) -> MasterDriver:
         scenario = self._scenario
         self.messages.ever_ran = tenure is not None and bool(tenure.completed)
         transport = self.network.transport(actor)
-        self.host.wake_master = actor.wake
+        first_incarnation = tenure.first_epoch if tenure is not None else 1
         self.host.has_called = transport.has_heard
         parallelism = scenario.settings.parallelism
         return MasterDriver(
@@ -227,7 +233,7 @@ class Simulation:
                 transport=transport,
                 background=SimBackground(actor, self.pace),
                 store=self.disk.store(actor),
-                slots=self.host,
+                slots=self.host.of_driver(first_incarnation, actor.wake),
             ),
             draws=tuple(self.world.random.random() for _ in range(64)),
             tenure=tenure,
@@ -322,6 +328,7 @@ class Simulation:
         """What slots of a driver that had died wrote, perhaps after the job had ended, and what it had begun for a user
         who never got an answer: nobody could tell them."""
         old = [str(slot) for slot in self.host.started if slot.incarnation < self.masters.first_incarnation]
+        old += [actor.name for actor in self.masters.aside]
         written = [path for path, writer in self.disk.writers.items() if writer in old]
         return written + [path for path in self.disk.files if self.user.may_have_begun(path)]
 
