@@ -124,9 +124,16 @@ def over(line: str) -> bool:
     return line.startswith("over ")
 
 
-@pytest.fixture(params=["files", "zookeeper"])
-def stage(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Stage]:
-    made = Stage(tmp_path, request.getfixturevalue("zookeeper").hosts if request.param == "zookeeper" else "")
+@pytest.fixture(scope="module", params=["files", "zookeeper"])
+def meeting_place(request: pytest.FixtureRequest) -> str:
+    """Where drivers meet: the hosts of ZooKeeper, or nothing for a folder. Of wider scope than a test, as the server
+    is."""
+    return request.getfixturevalue("zookeeper").hosts if request.param == "zookeeper" else ""
+
+
+@pytest.fixture
+def stage(meeting_place: str, tmp_path: Path) -> Iterator[Stage]:
+    made = Stage(tmp_path, meeting_place)
     yield made
     made.close()
 

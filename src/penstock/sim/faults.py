@@ -177,12 +177,21 @@ def draw_faults(random: Random, *, parallelism: int, safety_ms: int, lasting: bo
             faults.append(replace(random.choice(deadly)(random, parallelism, safety_ms), slot=None))
         if random.random() < 0.5:
             faults.append(CrashAtEnd(at_ms=0, calls=random.randint(1, 25)))
+        if random.random() < 0.4:
+            faults.append(_draw_oversleep(random, safety_ms))
     return tuple(sorted(faults, key=lambda fault: fault.at_ms))
 
 
 def _draw_crash(random: Random, parallelism: int, safety_ms: int) -> SlotCrash:
     return SlotCrash(
         at_ms=random.randint(0, safety_ms), slot=random.randrange(parallelism), notice=_draw_notice(random)
+    )
+
+
+def _draw_oversleep(random: Random, safety_ms: int) -> DriverOversleeps:
+    slept_ms = _draw_length_ms(random)
+    return DriverOversleeps(
+        at_ms=random.randint(0, safety_ms), for_ms=slept_ms, taken_over_ms=random.randint(1, slept_ms)
     )
 
 

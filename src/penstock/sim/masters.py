@@ -25,6 +25,8 @@ AWAY_US = (1_000, 3_000_000)
 """How long it takes until another driver takes a job over."""
 BOOT_AGAIN_US = 300_000
 CALL_AGAIN_US = 100_000
+TOLD_US = (1_000, 2_000_000)
+"""How long it takes until a driver that wakes up is told that another has the job, if it does not find out itself."""
 
 
 class MasterHost:
@@ -116,6 +118,13 @@ class MasterHost:
             self._world.note(actor.name, "is taken over from")
             self._set_aside(self.first_incarnation + EPOCHS_PER_TERM // 2)
             self.start()
+            wakes_us = max(0, for_us - taken_over_us)
+            self._world.after(wakes_us + self._world.between(*TOLD_US), lambda: actor.when_awake(tell))
+
+        def tell() -> None:
+            with self._world.as_actor(actor):
+                driver.lose()
+            actor.wake()
 
         self._world.after(taken_over_us, take_over)
 
