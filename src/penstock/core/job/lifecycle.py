@@ -1,10 +1,10 @@
 """The life of a job: slots come up, attempts run, fail and start again, and at last the job ends.
 
-    CREATED ─► STARTING ─► DEPLOYING ─► RUNNING ─► ENDING ─► FINISHED | CANCELLED | FAILED | SUSPENDED
-                             ▲    ▲        │ │ failure    ▲
-                             │    │rescale │ │            │ the strategy gives up, cancel
-                             │    RESCALING◄ ▼            │
-                             └── RESTARTING ◄─ FAILING ───┘
+    STANDBY ─► CREATED ─► STARTING ─► DEPLOYING ─► RUNNING ─► ENDING ─► FINISHED | CANCELLED | FAILED | SUSPENDED
+                                        ▲    ▲        │ │ failure    ▲
+                                        │    │rescale │ │            │ the strategy gives up, cancel
+                                        │    RESCALING◄ ▼            │
+                                        └── RESTARTING ◄─ FAILING ───┘
 
 Rules of this file:
 * An attempt is one epoch. Whatever fails in it ends it as a whole; the next attempt has the next epoch.
@@ -16,7 +16,8 @@ Rules of this file:
   come up first, as spares, then a checkpoint is taken, and then the tasks go over. What goes wrong before that leaves
   the job as it is.
 
-Not handled here: what a slot is (the host's business), what is restored (the driver asks recovery), checkpoints.
+Not handled here: what a slot is (the host's business), what is restored (the driver asks recovery), checkpoints, and
+which driver has the job: one on STANDBY has no lifecycle yet.
 """
 
 from __future__ import annotations
