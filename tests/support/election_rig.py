@@ -26,6 +26,10 @@ FOLDER = layout.job_folder(JOB)
 PATIENCE_S = 60
 
 
+def clock_ms() -> float:
+    return time.monotonic() * 1_000
+
+
 class Taken(NamedTuple):
     """What a driver has that has the job."""
 
@@ -117,7 +121,6 @@ class FileMeeting(_Drivers):
 
     def driver(self) -> Election:
         store = FileStore(self._folder)
-        clock_ms = lambda: time.monotonic() * 1_000  # noqa: E731
         return self.noted(FileElection(store, FOLDER, lease_ms=500, anew=False, clock_ms=clock_ms))
 
     def put_to_sleep(self, leader: Any) -> None:
@@ -144,9 +147,10 @@ class FileMeeting(_Drivers):
 class ZooKeeperMeeting(_Drivers):
     """In ZooKeeper, with the checkpoints in a folder. An office, too."""
 
-    def __init__(self, server: ZooKeeperServer, folder: Path) -> None:
+    def __init__(self, server: ZooKeeperServer, folder: Path, *, session_timeout_ms: int = 10_000) -> None:
         super().__init__()
         self._server = server
+        self._session_timeout_ms = session_timeout_ms
         self._store = FileStore(folder)
         self._root = f"/test-{uuid.uuid4().hex}"
         self._last: Any = None
@@ -155,9 +159,12 @@ class ZooKeeperMeeting(_Drivers):
         from penstock.storage.zookeeper import ZooKeeperElection
 
         settings = InZooKeeper(
-            hosts=self._server.hosts, root=self._root, session_timeout_ms=10_000, restart_finished=anew
+            hosts=self._server.hosts,
+            root=self._root,
+            session_timeout_ms=self._session_timeout_ms,
+            restart_finished=anew,
         )
-        return self.noted(ZooKeeperElection(settings, JOB, self._store))
+        return self.noted(ZooKeeperElection(settings, JOB, self._store, token=uuid.uuid4().hex, clock_ms=clock_ms))
 
     def take_over(self, *, anew: bool = False) -> Taken:
         if self._last is not None:

@@ -89,7 +89,7 @@ from penstock.core.recovery.tenure import Outcome as JobOutcome
 from penstock.core.recovery.tenure import Tenure
 from penstock.plan.checkpoint_graph import checkpoint_graph
 from penstock.plan.graph import Plan
-from penstock.ports import Outcome
+from penstock.ports import JobRecords, Outcome
 from penstock.runtime.checkpointing import Answers, CheckpointEffects
 from penstock.runtime.ending import JOB_END, Ending, Record
 from penstock.runtime.links import Links
@@ -143,19 +143,7 @@ class MasterDriver:
         self._lifecycle = make_lifecycle(plan, settings, found, draws)
         completed = found.completed or (() if started_from is None else (started_from,))
         self._coordinator = CheckpointCoordinator(job, settings.checkpoint, self._graph, found.next_id, completed)
-        self._checkpointing = CheckpointEffects(
-            job=job,
-            store=ports.store,
-            records=records,
-            background=ports.background,
-            master=Answers(
-                feed=self._feed_coordinator,
-                send=self._send_to_task,
-                fail=self._fail_attempt,
-                answer=self._answer,
-                taken_over=self.lose,
-            ),
-        )
+        self._checkpointing = self._make_checkpointing(records)
         self._links = Links(ports.transport, on_packet=self._on_packet, on_broken=self._on_broken)
         self._slots: dict[SlotId, Register] = {}
         self._names: dict[str, SlotId] = {}
@@ -182,6 +170,21 @@ class MasterDriver:
         self._queue: deque[tuple[str, Any]] = deque()
         self._draining = False
         self._now = Instant(0)
+
+    def _make_checkpointing(self, records: JobRecords) -> CheckpointEffects:
+        return CheckpointEffects(
+            job=self._job,
+            store=self._ports.store,
+            records=records,
+            background=self._ports.background,
+            master=Answers(
+                feed=self._feed_coordinator,
+                send=self._send_to_task,
+                fail=self._fail_attempt,
+                answer=self._answer,
+                taken_over=self.lose,
+            ),
+        )
 
     # --- the driver's contract -----------------------------------------------------------
 

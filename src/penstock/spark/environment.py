@@ -22,7 +22,7 @@ from penstock.core.ids import JobId, SlotId
 from penstock.core.recovery import layout, roots
 from penstock.core.recovery.metadata import CompletedCheckpoint
 from penstock.core.recovery.plan import RestorePlan
-from penstock.net.keys import make_job_keys
+from penstock.net.keys import JobKeys, make_job_keys
 from penstock.net.zeromq import ZmqTransport
 from penstock.plan.graph import Plan
 from penstock.ports import Leader
@@ -93,11 +93,8 @@ class Environment(Program):
         high_availability: HighAvailability | None = None,
     ) -> None:
         check_session(spark)
-        if high_availability is not None and checkpointing is None:
-            raise UsageError(
-                "a job without checkpoints has nothing for another driver to go on from",
-                hint="give Environment(checkpointing=ps.Checkpointing(directory=...)), too",
-            )
+        if checkpointing is None:
+            _refuse_lasting(high_availability)
         if restart is None:
             restart = ExponentialDelay() if checkpointing is not None else NoRestart()
         settings = JobSettings(
@@ -246,6 +243,13 @@ class Environment(Program):
             leader.records.record_start(start, began_with)
         return self._launch(ready, job=job, name=name, store=store, started_from=began_with, leader=leader)
 
+    def _open_transport(self, keys: JobKeys, socket_folder: Path) -> ZmqTransport:
+        local = is_local(self._spark)
+        kind = self.settings.network.transport
+        by_ipc, by_tcp = kind != "tcp", kind == "tcp" or not local
+        host = "127.0.0.1" if local else self._spark.sparkContext.getConf().get("spark.driver.host")
+        return ZmqTransport(MASTER, keys=keys, ipc_dir=socket_folder if by_ipc else None, host=host if by_tcp else None)
+
     def _launch(
         self,
         plan: Plan,
@@ -256,16 +260,11 @@ class Environment(Program):
         started_from: CompletedCheckpoint | None = None,
         leader: Leader | None = None,
     ) -> MasterParts:
-        local = is_local(self._spark)
-        kind = self.settings.network.transport
+        by_ipc = self.settings.network.transport != "tcp"
         socket_folder = Path(tempfile.mkdtemp(prefix="penstock-"))
         keys = make_job_keys()
         clock = WallClock()
-        by_ipc, by_tcp = kind != "tcp", kind == "tcp" or not local
-        host = "127.0.0.1" if local else self._spark.sparkContext.getConf().get("spark.driver.host")
-        transport = ZmqTransport(
-            MASTER, keys=keys, ipc_dir=socket_folder if by_ipc else None, host=host if by_tcp else None
-        )
+        transport = self._open_transport(keys, socket_folder)
         background = ThreadBackground(transport.wake, name=f"penstock-master-{job}-background")
 
         def spec(slot: SlotId) -> SlotSpec:
@@ -309,6 +308,14 @@ class Environment(Program):
             socket_folder=socket_folder,
             temporary_root=Path(store.location) if self._checkpointing is None else None,
             leader=leader,
+        )
+
+
+def _refuse_lasting(chosen: HighAvailability | None) -> None:
+    if chosen is not None:
+        raise UsageError(
+            "a job without checkpoints has nothing for another driver to go on from",
+            hint="give Environment(checkpointing=ps.Checkpointing(directory=...)), too",
         )
 
 

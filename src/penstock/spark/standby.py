@@ -21,7 +21,7 @@ from penstock.ports import Election, Leader, Store
 from penstock.runtime.starting import StartingPoint, point_of
 from penstock.runtime.views import JobView
 from penstock.settings import JobSettings
-from penstock.spark.clock import WallClock
+from penstock.spark.clock import WallClock, fresh_token
 from penstock.spark.dataframes import DataFrameSource
 from penstock.spark.job import MasterParts
 from penstock.storage.election import FileElection
@@ -46,7 +46,7 @@ def open_election(chosen: HighAvailability, job: JobId, store: Store) -> Electio
         )
     from penstock.storage.zookeeper import ZooKeeperElection
 
-    return ZooKeeperElection(chosen, job, store)
+    return ZooKeeperElection(chosen, job, store, token=fresh_token(), clock_ms=WallClock().precise_ms)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -18,8 +18,6 @@ from __future__ import annotations
 
 import logging
 import threading
-import time
-import uuid
 from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
@@ -53,13 +51,17 @@ log = logging.getLogger(__name__)
 class ZooKeeperElection:
     """One driver of a job, waiting for its turn."""
 
-    def __init__(self, settings: InZooKeeper, job: JobId, store: Store) -> None:
-        """`store` has the job's checkpoints."""
+    def __init__(
+        self, settings: InZooKeeper, job: JobId, store: Store, *, token: str, clock_ms: Callable[[], float]
+    ) -> None:
+        """`store` has the job's checkpoints. `token` is a name that no other driver has. `clock_ms` measures time, from
+        wherever it likes."""
         self._settings = settings
         self._job = layout.job_folder(job)
         self._store = store
         self._base = f"{settings.root}/{self._job}"
-        self._token = uuid.uuid4().hex
+        self._token = token
+        self._clock_ms = clock_ms
         self._session: _Session | None = None
         self._changed = threading.Event()
         self._anew = settings.restart_finished
@@ -71,7 +73,7 @@ class ZooKeeperElection:
             self.close()
             session = None
         if session is None:
-            session = self._session = _Session(self._settings, self._job, self._token)
+            session = self._session = _Session(self._settings, self._job, self._token, self._clock_ms)
             self._changed.set()
         if not self._changed.is_set():
             return None
@@ -124,13 +126,15 @@ class ZooKeeperLeader:
 class _Session:
     """A driver's connection, and its node in the election. May be used from any thread."""
 
-    def __init__(self, settings: InZooKeeper, job: str, token: str) -> None:
+    def __init__(self, settings: InZooKeeper, job: str, token: str, clock_ms: Callable[[], float]) -> None:
         self.is_lost = False
         self.on_lost: Callable[[], None] = lambda: None
         self._settings = settings
         self._job = job
         self._election = f"{settings.root}/{job}/election"
         self._token = token
+        self._clock_ms = clock_ms
+        self._closed = threading.Event()
         self._node: str | None = None
         self._timeout_s = settings.session_timeout_ms / 1_000
         self.client = KazooClient(hosts=settings.hosts, timeout=self._timeout_s)
@@ -200,16 +204,16 @@ class _Session:
     def retried(self, call: Callable[[], T]) -> T:
         """Try again while the connection is broken, for as long as the session may last. Raises `JobTakenOver` if it
         is over."""
-        deadline = time.monotonic() + self._timeout_s
+        deadline = self._clock_ms() + self._settings.session_timeout_ms
         while True:
             try:
                 return call()
             except (zk.SessionExpiredError, zk.ConnectionClosedError) as error:
                 raise taken_over(self._job) from error
             except (zk.ConnectionLoss, zk.OperationTimeoutError, self.client.handler.timeout_exception) as error:
-                if time.monotonic() >= deadline:
+                if self._clock_ms() >= deadline:
                     raise _unreachable(self._settings.hosts, error) from error
-                time.sleep(RETRY_S)
+                self._closed.wait(RETRY_S)
             except zk.KazooException as error:
                 raise StorageError(
                     f"ZooKeeper at {self._settings.hosts} refused: {type(error).__name__} {error}",
@@ -221,6 +225,7 @@ class _Session:
         return asked.get(timeout=self._timeout_s)
 
     def close(self) -> None:
+        self._closed.set()
         self.client.remove_listener(self._listen)
         self.client.stop()
         self.client.close()
