@@ -14,7 +14,16 @@ if TYPE_CHECKING:
     from penstock.api.aggregates import count, max, mean, min, sum  # noqa: A004
     from penstock.api.backends import memory, rocksdb
     from penstock.api.checkpointing import Checkpointing
-    from penstock.api.connector import End, Pause, Sink, SinkWriter, Source, SourceReader, WriterContext
+    from penstock.api.connector import (
+        End,
+        Pause,
+        Sink,
+        SinkWriter,
+        Source,
+        SourceReader,
+        SplitProgress,
+        WriterContext,
+    )
     from penstock.api.functions import (
         FunctionContext,
         KeyedBroadcastFunction,
@@ -68,15 +77,26 @@ if TYPE_CHECKING:
     from penstock.core.job.events import JobState
     from penstock.core.recovery.plan import RestorePlan
     from penstock.runtime.views import JobView
+    from penstock.savepoints.catalog import EdgeInfo, OperatorInfo, StateInfo
     from penstock.settings import NetworkSettings, SlotSettings
     from penstock.spark.environment import Environment
     from penstock.spark.job import Job
+    from penstock.spark.savepoints import Savepoint, SavepointWriter, new_savepoint, read_savepoint
 
 _HOMES = {
     "penstock.api.aggregates": ("count", "max", "mean", "min", "sum"),
     "penstock.api.backends": ("memory", "rocksdb"),
     "penstock.api.checkpointing": ("Checkpointing",),
-    "penstock.api.connector": ("End", "Pause", "Sink", "SinkWriter", "Source", "SourceReader", "WriterContext"),
+    "penstock.api.connector": (
+        "End",
+        "Pause",
+        "Sink",
+        "SinkWriter",
+        "Source",
+        "SourceReader",
+        "SplitProgress",
+        "WriterContext",
+    ),
     "penstock.api.functions": (
         "FunctionContext",
         "KeyedBroadcastFunction",
@@ -130,9 +150,11 @@ _HOMES = {
     "penstock.core.job.events": ("JobState",),
     "penstock.core.recovery.plan": ("RestorePlan",),
     "penstock.runtime.views": ("JobView",),
+    "penstock.savepoints.catalog": ("EdgeInfo", "OperatorInfo", "StateInfo"),
     "penstock.settings": ("NetworkSettings", "SlotSettings"),
     "penstock.spark.environment": ("Environment",),
     "penstock.spark.job": ("Job",),
+    "penstock.spark.savepoints": ("Savepoint", "SavepointWriter", "new_savepoint", "read_savepoint"),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
@@ -157,6 +179,7 @@ __all__ = [
     "Checkpointing",
     "ConnectedStream",
     "CorruptFile",
+    "EdgeInfo",
     "End",
     "Environment",
     "ExternalError",
@@ -176,6 +199,7 @@ __all__ = [
     "ListState",
     "MapState",
     "NetworkSettings",
+    "OperatorInfo",
     "Pause",
     "PeerError",
     "ProcessFunction",
@@ -183,6 +207,8 @@ __all__ = [
     "RescaleFailed",
     "Restore",
     "RestorePlan",
+    "Savepoint",
+    "SavepointWriter",
     "SettingsError",
     "Sink",
     "SinkWriter",
@@ -190,6 +216,8 @@ __all__ = [
     "SnapshotFailed",
     "Source",
     "SourceReader",
+    "SplitProgress",
+    "StateInfo",
     "StorageError",
     "Stream",
     "StreamError",
@@ -213,9 +241,11 @@ __all__ = [
     "mean",
     "memory",
     "min",
+    "new_savepoint",
     "nexmark",
     "no_restart",
     "parquet",
+    "read_savepoint",
     "reducing_state",
     "restore",
     "rocksdb",

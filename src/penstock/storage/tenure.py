@@ -91,7 +91,7 @@ def decode_completed(checkpoint: CheckpointId, data: bytes) -> CompletedCheckpoi
     """What the record of a checkpoint says. Raises `CorruptFile`."""
     try:
         return _completed.decode(data)
-    except (msgspec.MsgspecError, ValueError) as error:
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         raise CorruptFile(
             f"the record of checkpoint {checkpoint} cannot be read: {error}",
             hint=f"delete it to give up checkpoint {checkpoint}, if an older one will do",

@@ -15,7 +15,17 @@ from weakref import WeakKeyDictionary
 
 import pyarrow as pa
 
-from penstock.api.connector import End, Pause, Polled, Sink, SinkWriter, Source, SourceReader, WriterContext
+from penstock.api.connector import (
+    End,
+    Pause,
+    Polled,
+    Sink,
+    SinkWriter,
+    Source,
+    SourceReader,
+    SplitProgress,
+    WriterContext,
+)
 from penstock.api.durations import Duration, duration_ms
 from penstock.api.program import Program
 from penstock.api.steps import ReadStep, WriteStep
@@ -362,6 +372,9 @@ class _WatchedReader(SourceReader):
 
     def snapshot(self) -> list[bytes]:
         return self._reader.snapshot()
+
+    def progress(self) -> SplitProgress | None:
+        return self._reader.progress()
 
     def checkpoint_completed(self, checkpoint: int) -> None:
         self._reader.checkpoint_completed(checkpoint)

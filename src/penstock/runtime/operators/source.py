@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from penstock.api.connector import End, Polled, SourceReader
+from penstock.api.connector import End, Polled, SourceReader, SplitProgress
 from penstock.api.steps import ReadStep
 from penstock.core.elements import MAX_WATERMARK, CheckpointOptions
 from penstock.core.errors import UsageError
@@ -47,6 +47,10 @@ class SourceOperator(Operator):
                 f"its schema has {_columns(self._schema)}"
             )
         return polled
+
+    def progress(self) -> SplitProgress | None:
+        """How far the reader has come with its splits, if it tells them apart."""
+        return None if self._reader is None else self._reader.progress()
 
     def process(self, batch: pa.RecordBatch) -> None:
         """Hand polled records down the chain."""
