@@ -184,6 +184,8 @@ class Actor:
         """What the host does about a `Crash`."""
         self.after_turn: Callable[[], None] = lambda: None
         self.turns = 0
+        self.is_superseded = False
+        """Whether another process has its place, although it lives."""
         self.unsynced: list[Callable[[], None]] = []
         """Undoes what the piece of work under way has done to the storage, one entry per step."""
         self.spent_us = 0
