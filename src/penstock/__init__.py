@@ -14,7 +14,18 @@ if TYPE_CHECKING:
     from penstock.api.aggregates import count, max, mean, min, sum  # noqa: A004
     from penstock.api.backends import memory, rocksdb
     from penstock.api.checkpointing import Checkpointing
-    from penstock.api.connector import End, Pause, Sink, SinkWriter, Source, SourceReader, WriterContext
+    from penstock.api.connector import (
+        Committer,
+        End,
+        Found,
+        Pause,
+        Sink,
+        SinkWriter,
+        Source,
+        SourceReader,
+        SplitEnumerator,
+        WriterContext,
+    )
     from penstock.api.functions import (
         FunctionContext,
         KeyedBroadcastFunction,
@@ -74,7 +85,18 @@ _HOMES = {
     "penstock.api.aggregates": ("count", "max", "mean", "min", "sum"),
     "penstock.api.backends": ("memory", "rocksdb"),
     "penstock.api.checkpointing": ("Checkpointing",),
-    "penstock.api.connector": ("End", "Pause", "Sink", "SinkWriter", "Source", "SourceReader", "WriterContext"),
+    "penstock.api.connector": (
+        "Committer",
+        "End",
+        "Found",
+        "Pause",
+        "Sink",
+        "SinkWriter",
+        "Source",
+        "SourceReader",
+        "SplitEnumerator",
+        "WriterContext",
+    ),
     "penstock.api.functions": (
         "FunctionContext",
         "KeyedBroadcastFunction",
@@ -151,11 +173,13 @@ __all__ = [
     "AggregatingState",
     "BroadcastState",
     "Checkpointing",
+    "Committer",
     "ConnectedStream",
     "CorruptFile",
     "End",
     "Environment",
     "ExternalError",
+    "Found",
     "FunctionContext",
     "HostError",
     "InvariantError",
@@ -185,6 +209,7 @@ __all__ = [
     "SnapshotFailed",
     "Source",
     "SourceReader",
+    "SplitEnumerator",
     "StorageError",
     "Stream",
     "StreamError",

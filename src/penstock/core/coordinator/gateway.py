@@ -157,9 +157,7 @@ class Gateways:
                 self._gateways[operator][task.subtask] = SubtaskGateway()
         self._on_the_way = {n: sent for n, sent in self._on_the_way.items() if sent.task not in gone}
 
-    def submit(
-        self, operator: OperatorId, subtask: int, event: bytes, *, may_be_lost: bool
-    ) -> list[SendOperatorEvent]:
+    def submit(self, operator: OperatorId, subtask: int, event: bytes, *, may_be_lost: bool) -> list[SendOperatorEvent]:
         """An operator coordinator wants an event sent."""
         gateways = self._gateways.get(operator, [])
         if not 0 <= subtask < len(gateways):

@@ -21,6 +21,7 @@ from penstock.api.steps import (
 )
 from penstock.runtime.operators.base import Operator
 from penstock.runtime.operators.columns import SelectOperator, UnionOperator, WhereOperator
+from penstock.runtime.operators.driver_sink import DriverCommittedSink
 from penstock.runtime.operators.functions import MapBatchesOperator, MapOperator
 from penstock.runtime.operators.keyed import KeyedOperator
 from penstock.runtime.operators.process import ProcessOperator
@@ -56,6 +57,6 @@ def build_operator(step: Step) -> Operator:
         case WindowStep():
             return WindowOperator(step)
         case WriteStep():
-            return SinkOperator(step)
+            return DriverCommittedSink(step) if step.sink.commits_on_driver else SinkOperator(step)
         case _:
             assert_never(step)
