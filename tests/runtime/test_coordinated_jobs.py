@@ -131,8 +131,8 @@ class Ledger(Committer):
         if len(self._sink.calls) in self._sink.breaks_on:
             raise ValueError("the table is locked")
 
-    def close(self):
-        self._sink.closed.append(True)
+    def close(self, *, owes):
+        self._sink.closed.append(owes)
 
 
 class LedgerSink(Sink):
@@ -247,7 +247,7 @@ def test_every_id_is_committed_with_the_same_rows_however_often(threaded_job, tm
     job = threaded_job(plan_of(source, sink), settings(checkpoint=checkpoint))
     assert job.run(kill_slots(source.gate, times=3)) is JobState.FINISHED, job.driver.view().failures
     assert by_id(sink.calls) == EVERYTHING
-    assert sink.closed == [True]
+    assert sink.closed == [False]
     locked = [failure for failure in job.driver.view().failures if "the table is locked" in failure.text]
     assert [(f.operator, f.user_code) for f in locked] == [("sink", True)] * 3
     assert "in commit" in locked[0].traceback
@@ -270,6 +270,14 @@ def test_an_enumerator_that_raises_fails_the_job_with_its_traceback(threaded_job
     assert "the catalog is gone" in job.driver.cause.text
     assert "in discover" in job.driver.cause.traceback
     assert source.closed == [True]
+
+
+def test_a_committer_that_gave_up_knows_that_it_owes_something(threaded_job, tmp_path):
+    sink = LedgerSink(breaks_on=(2,))
+    job = threaded_job(plan_of(Discovered(tmp_path / "gate"), sink), settings(restart=NoRestart()))
+    assert job.run() is JobState.FAILED
+    assert len(sink.calls) == 2
+    assert sink.closed == [True]
 
 
 def test_a_rescaled_job_goes_on_finding_splits(threaded_job, tmp_path):

@@ -149,8 +149,9 @@ class Committer(ABC):
         """Commit what all subtasks prepared at the barrier of `checkpoint`. Ids come in order. May be called again with
         the same ones after a failure: the second time must do nothing, or do the same again."""
 
-    def close(self) -> None:  # noqa: B027  # most have nothing to close
-        """The job has ended. Called once."""
+    def close(self, *, owes: bool) -> None:  # noqa: B027  # most have nothing to close
+        """The job has ended. Called once. `owes` says that something of a completed checkpoint was not committed:
+        another job may start from there, so what is needed to commit it must stay."""
 
 
 class Sink(ABC):

@@ -21,6 +21,9 @@ from penstock.core.errors import StorageError, UsageError
 SPLIT_ROWS = 1_000_000
 """Row groups are joined into splits of at least so many rows, as far as a file has them."""
 
+SPLIT_EVERYTHING = 1 << 62
+"""More rows than any file has."""
+
 
 def parquet_files(paths: str | Path | Sequence[str | Path], *, schema: pa.Schema | None = None) -> ParquetFiles:
     """Parquet files, or the files of a folder, on a file system that every slot can reach.
@@ -76,6 +79,32 @@ class ParquetFiles(Source):
         return _SplitReader(self.columns, [msgspec.msgpack.decode(split, type=_Split) for split in splits])
 
 
+@dataclass(frozen=True, kw_only=True)
+class FollowedFiles(ParquetFiles):
+    """Files that are found while the job runs. Who finds them is not its business: it only reads."""
+
+    files: tuple[str, ...] = ()
+
+    @property
+    def discovers(self) -> bool:
+        """Always: there are no files to begin with."""
+        return True
+
+
+def whole_file_splits(file: str | Path) -> list[bytes]:
+    """A file as one split; none if it has no rows. Raises `StorageError`."""
+    try:
+        found = _splits_of(str(file), _group_rows(str(file)), SPLIT_EVERYTHING)
+    except (OSError, pa.ArrowInvalid) as error:
+        raise StorageError(f"{file} cannot be read: {error}") from error
+    return [msgspec.msgpack.encode(split) for split in found]
+
+
+def file_of_split(split: bytes) -> str:
+    """The path of the file that a split is part of."""
+    return msgspec.msgpack.decode(split, type=_Split).file
+
+
 class _SplitReader(SourceReader):
     """Reads splits in the order given; decodes no more of a row group than is asked for."""
 
@@ -102,6 +131,10 @@ class _SplitReader(SourceReader):
     def snapshot(self) -> list[bytes]:
         """Splits with rows left, at their positions."""
         return [msgspec.msgpack.encode(split) for split in self._splits if split.position < split.rows]
+
+    def add_splits(self, splits: Sequence[bytes]) -> None:
+        """Read these, too."""
+        self._splits += [msgspec.msgpack.decode(split, type=_Split) for split in splits]
 
     def close(self) -> None:
         """Close the file that is being read."""

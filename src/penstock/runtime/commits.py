@@ -64,8 +64,8 @@ class DriverCommits(OperatorCoordinator):
         """What was prepared for it is carried on, and committed with the next one."""
 
     def close(self) -> None:
-        """Close the committer."""
-        self._committer.close()
+        """Close the committer. What a snapshot promises and was not done may be done by another job."""
+        self._committer.close(owes=bool(self._waiting or self._promised))
 
     def _commit(self, parts: Sequence[bytes]) -> None:
         groups: dict[int, list[bytes]] = {}

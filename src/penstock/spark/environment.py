@@ -12,11 +12,14 @@ from typing import Any
 
 from penstock.api.backends import StateBackend, as_state_settings
 from penstock.api.checkpointing import Checkpointing
+from penstock.api.durations import Duration, duration_ms
+from penstock.api.foreach import ForEachCheckpoint
 from penstock.api.program import Program
 from penstock.api.restoring import Restore
 from penstock.api.restoring import restore as make_restore
 from penstock.api.steps import ReadStep, WriteStep
 from penstock.api.stream import Stream
+from penstock.connectors.parquet import local_path
 from penstock.core.errors import SettingsError, UsageError
 from penstock.core.ids import JobId, OperatorId, SlotId
 from penstock.core.recovery import layout, roots
@@ -41,9 +44,11 @@ from penstock.settings import (
 from penstock.spark.background import ThreadBackground
 from penstock.spark.clock import WallClock, draws, fresh_token
 from penstock.spark.dataframes import DataFrameSource
+from penstock.spark.foreach import LandedResults
 from penstock.spark.job import Job, MasterParts
 from penstock.spark.preflight import check_host, check_session, free_cores, is_local, use_own_interpreter
 from penstock.spark.slots import SparkSlots
+from penstock.spark.streams import StreamSource
 from penstock.spark.worker import SlotSpec
 from penstock.storage.files import FileStore
 from penstock.storage.locations import open_store
@@ -111,13 +116,50 @@ class Environment(Program):
         Spark writes the DataFrame once, when the job starts, into the job's directory (or into `landing`, see
         `Environment`); from there it is read and, after a failure, read again exactly as before.
         """
+        self._check_landing()
+        return self.read(DataFrameSource(frame), name=name)
+
+    def from_stream(
+        self,
+        frame: Any,
+        *,
+        trigger: Duration | None = None,
+        available_now: bool = False,
+        directory: str | os.PathLike[str] | None = None,
+        name: str | None = None,
+    ) -> Stream:
+        """A stream of the rows of a streaming DataFrame, whatever Structured Streaming source and SQL made it.
+
+        A query of Spark's lands its micro-batches in the job's directory (or in `landing`, see `Environment`), from
+        where each is read exactly once, as long as Spark's source can be read again; files go when a completed
+        checkpoint no longer needs them. The query runs as long as the job, and needs cores of its own.
+
+        Args:
+            frame: what `spark.readStream` and SQL gave; nothing that keeps state may be in it that needs another
+                output mode than append.
+            trigger: how often Spark takes a batch. Default: as soon as there is something.
+            available_now: take what is there now, in as many batches as the source likes, and end.
+            directory: where to land and keep what must outlive the job, so that another job can go on from a
+                snapshot of this one: a folder that the driver and all executors have mounted.
+            name: of the step.
+
+        """
+        if directory is None:
+            self._check_landing()
+        trigger_ms = None if trigger is None else duration_ms(trigger, argument="trigger")
+        if available_now and trigger_ms is not None:
+            raise UsageError("trigger and available_now were both given", hint="choose one of them")
+        place = None if directory is None else Path(local_path(os.fspath(directory)))
+        source = StreamSource(frame, trigger_ms=trigger_ms, available_now=available_now, directory=place)
+        return self.read(source, name=name)
+
+    def _check_landing(self) -> None:
         directory = self._checkpointing.location if self._checkpointing is not None else ""
         if self._landing is None and not roots.is_local(directory):
             raise UsageError(
                 f"a DataFrame cannot be landed in {roots.shown(directory)}, which is no mounted folder",
                 hint="give Environment(landing=...) a folder that the driver and all executors have mounted",
             )
-        return self.read(DataFrameSource(frame), name=name)
 
     def start(self, name: str = "job", *, restore: Restore | str | os.PathLike[str] | None = None) -> Job:
         """Start the job and return at once; the handle says how it goes.
@@ -193,16 +235,26 @@ class Environment(Program):
 
         def prepared(operator: OperatorPlan) -> OperatorPlan:
             step = operator.step
+            if isinstance(step, WriteStep) and isinstance(step.sink, ForEachCheckpoint):
+                self._check_landing()
+                place = Path(landing.location) / layout.results_folder(layout.job_folder(job), operator.operator)
+                step = replace(step, sink=LandedResults(place, self._spark, step.sink.function))
+                operator = replace(operator, step=step)
             if isinstance(step, WriteStep):
                 step.sink.start(job)
             if not isinstance(step, ReadStep):
                 return operator
             source = step.source
+            folder = layout.inputs_folder(layout.job_folder(job), operator.operator)
+            if isinstance(source, StreamSource):
+                resumes = begin is not None and operator.operator not in begin
+                return replace(
+                    operator, step=replace(step, source=source.land(Path(landing.location) / folder, resumes=resumes))
+                )
             if begin is not None and operator.operator not in begin:
                 source = source.resumed() if isinstance(source, DataFrameSource) else source
                 return replace(operator, step=replace(step, source=source))
             if isinstance(source, DataFrameSource):
-                folder = layout.inputs_folder(layout.job_folder(job), operator.operator)
                 source = source.land(FileStore(landing.location).root / folder)
             splits = tuple(source.splits(plan.parallelism))
             return replace(operator, step=replace(step, source=source, splits=splits))
@@ -248,9 +300,21 @@ class Environment(Program):
                 keys=keys,
             )
 
+        made: list[ThreadBackground] = []
+
+        def workers(operator: str) -> ThreadBackground:
+            made.append(ThreadBackground(transport.wake, name=f"penstock-master-{job}-{operator}"))
+            return made[-1]
+
         slots = SparkSlots(self._spark, job=job, job_name=name, spec=spec, wake=transport.wake)
         ports = MasterPorts(
-            clock=clock, transport=transport, background=background, store=store, slots=slots, landing=self._landing
+            clock=clock,
+            transport=transport,
+            background=background,
+            store=store,
+            slots=slots,
+            landing=self._landing,
+            workers=workers,
         )
         driver = MasterDriver(
             job=job,
@@ -264,6 +328,7 @@ class Environment(Program):
             driver=driver,
             transport=transport,
             background=background,
+            workers=made,
             slots=slots,
             clock=clock,
             socket_folder=socket_folder,
