@@ -171,20 +171,40 @@ class SlotSettings:
     """A slot that has not restored its tasks after this long is given up and replaced."""
 
 
+LEAST_WRITE_BUFFER_BYTES = 1024 * 1024
+LEAST_BLOCK_CACHE_BYTES = 1024 * 1024
+
+
 @dataclass(frozen=True, kw_only=True)
 class StateSettings:
     """Where keyed state is kept while the job runs."""
 
     backend: str = "memory"
-    """`memory`: as Python objects in the slots' processes; fastest, and bounded by their memory."""
+    """`memory`: as Python objects in the slots' processes; fastest, and bounded by their memory. `rocksdb`: on the
+    slots' disks; bounded by these, and only what changed is uploaded with a checkpoint."""
+    local_directory: str | None = None
+    """`rocksdb`: a folder on a local disk of every executor. None: the system's folder for temporary files. What is in
+    it is needed only while a slot runs."""
+    write_buffer_bytes: int = 64 * 1024 * 1024
+    """`rocksdb`: how much of what was written may wait in the memory of a slot before it is written to disk, over all
+    steps."""
+    block_cache_bytes: int = 128 * 1024 * 1024
+    """`rocksdb`: how much of what was read is kept in the memory of a slot, over all steps."""
 
     def problems(self) -> list[str]:
         """What is wrong, one line each, with what to change."""
-        if self.backend == "rocksdb":
-            return ["state backend 'rocksdb' is not part of this version; use 'memory'"]
-        if self.backend != "memory":
-            return [f"state backend is {self.backend!r}; use 'memory'"]
-        return []
+        found: list[str] = []
+        if self.backend not in ("memory", "rocksdb"):
+            found.append(f"state backend is {self.backend!r}; use 'memory' or 'rocksdb'")
+        if self.write_buffer_bytes < LEAST_WRITE_BUFFER_BYTES:
+            found.append(
+                f"state write buffer is {self.write_buffer_bytes} bytes; it must be at least {LEAST_WRITE_BUFFER_BYTES}"
+            )
+        if self.block_cache_bytes < LEAST_BLOCK_CACHE_BYTES:
+            found.append(
+                f"state block cache is {self.block_cache_bytes} bytes; it must be at least {LEAST_BLOCK_CACHE_BYTES}"
+            )
+        return found
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pyarrow as pa
 import pytest
 
@@ -242,10 +244,11 @@ def test_the_back_end_is_chosen_by_name_or_by_settings():
         as_state_settings(7)
 
 
-def test_a_back_end_that_is_not_there_yet_says_so():
-    for use in (ps.rocksdb, lambda: as_state_settings("rocksdb"), lambda: Program(JobSettings(state=_ROCKS))):
-        with pytest.raises(SettingsError, match="'rocksdb' is not part of this version"):
-            use()
-
-
-_ROCKS = StateSettings(backend="rocksdb")
+def test_the_back_end_on_disk_has_settings_of_its_own():
+    assert as_state_settings("rocksdb") == ps.rocksdb() == StateSettings(backend="rocksdb")
+    made = ps.rocksdb(local_directory=Path("/somewhere"), write_buffer_bytes=2**20, block_cache_bytes=2**21)
+    assert made == StateSettings(
+        backend="rocksdb", local_directory="/somewhere", write_buffer_bytes=2**20, block_cache_bytes=2**21
+    )
+    with pytest.raises(SettingsError, match=r"write buffer is 5 bytes(.|\n)*block cache is 6 bytes"):
+        ps.rocksdb(write_buffer_bytes=5, block_cache_bytes=6)

@@ -40,18 +40,18 @@ class PlayedJob:
             failures=(),
         )
 
-    def checkpoint(self) -> int:
-        self.asked.append(("checkpoint",))
+    def checkpoint(self, *, full: bool = False) -> int:
+        self.asked.append(("checkpoint", full))
         return 10
 
-    def savepoint(self, directory: str | None = None) -> str:
-        self.asked.append(("savepoint", directory))
+    def savepoint(self, directory: str | None = None, *, native: bool = False) -> str:
+        self.asked.append(("savepoint", directory, native))
         if directory is None:
             raise SnapshotFailed("the savepoint failed: the disk is full")
         return f"{directory}/savepoint-1"
 
-    def stop(self, *, savepoint: str | None = None, drain: bool = False) -> str:
-        self.asked.append(("stop", savepoint, drain))
+    def stop(self, *, savepoint: str | None = None, drain: bool = False, native: bool = False) -> str:
+        self.asked.append(("stop", savepoint, drain, native))
         return f"{savepoint}/savepoint-2"
 
     def rescale(self, parallelism: int) -> None:
@@ -96,17 +96,17 @@ def test_where_nothing_runs_the_list_is_empty(folder: Path):
 
 def test_a_job_is_asked_by_its_name(job: PlayedJob, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)
-    assert penstock("checkpoint", "counts").output == "checkpoint 10 is complete\n"
-    assert json.loads(penstock("savepoint", "counts", "save", "--json").output) == {
+    assert penstock("checkpoint", "counts", "--full").output == "checkpoint 10 is complete\n"
+    assert json.loads(penstock("savepoint", "counts", "save", "--native", "--json").output) == {
         "job": "counts-0123abcd",
         "savepoint": f"{tmp_path}/save/savepoint-1",
     }
     assert penstock("stop", "counts", "--drain", "--savepoint", "s3://bucket/save").exit_code == 0
     assert penstock("cancel", "counts-0").exit_code == 0
     assert job.asked == [
-        ("checkpoint",),
-        ("savepoint", f"{tmp_path}/save"),
-        ("stop", "s3://bucket/save", True),
+        ("checkpoint", True),
+        ("savepoint", f"{tmp_path}/save", True),
+        ("stop", "s3://bucket/save", True, False),
         ("cancel",),
     ]
 

@@ -9,6 +9,7 @@ from typing import Protocol
 
 import pytest
 from pyarrow.fs import LocalFileSystem
+from state_rig import close_steps
 
 from penstock.net.keys import make_job_keys
 from penstock.net.zeromq import ZmqTransport
@@ -114,3 +115,10 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
         case _:
             server = request.getfixturevalue("s3")
             return open_store(server.uri(f"contract/{uuid.uuid4()}"))
+
+
+@pytest.fixture(autouse=True)
+def _steps_are_closed() -> Iterator[None]:
+    """Back ends let go of their files when the test is over."""
+    yield
+    close_steps()

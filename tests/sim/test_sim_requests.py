@@ -17,6 +17,7 @@ from penstock.core.recovery.metadata import CompletedCheckpoint
 from penstock.runtime.master import MasterDriver
 from penstock.runtime.operators.sink import SinkOperator
 from penstock.runtime.task import Task
+from penstock.settings import Mode
 from penstock.sim.disk import Disk
 from penstock.sim.faults import CrashAfterCheckpoint, SlotCrash
 from penstock.sim.jobs import Shape, SimReader
@@ -69,6 +70,20 @@ def test_a_stop_ends_every_job_in_the_middle_of_its_data(make: Any, shape: Shape
     result = run_scenario(asking(make, ask(wish), shape=shape, count=1)[0])
     assert (result.violations, result.outcome) == ((), JobState.FINISHED)
     assert result.granted == (wish,)
+
+
+@pytest.mark.parametrize("shape", [Shape.KEYED, Shape.HASH_BROADCAST, Shape.UNION_WINDOW])
+def test_with_at_least_once_a_stop_may_have_shown_records_that_it_would_have_read_again(make: Any, shape: Shape):
+    """1. What came behind the barriers is committed with the checkpoint. 2. A slot dies. 3. The next attempt is stopped
+    before it has read that again: it is shown, and the savepoint is before it."""
+    crash = CrashAfterCheckpoint(at_ms=150, slot=1, delay_ms=0, notice=Notice.TOLD)
+    stop = ask(Wish.STOP, 160, Moment.RUN, 1)
+    tracked = [
+        make.checkpoints(scenario, mode=Mode.AT_LEAST_ONCE)
+        for scenario in asking(make, stop, shape=shape, count=4, faults=(crash,))
+    ]
+    assert found(tracked) == []
+    assert Wish.STOP in run_scenario(tracked[0]).granted
 
 
 def test_requests_that_come_too_early_or_too_late_are_refused(make: Any):

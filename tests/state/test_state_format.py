@@ -7,7 +7,7 @@ from collections import Counter
 
 import pyarrow as pa
 import pytest
-from state_rig import EVENT_TIME, GROUPS, PROCESSING_TIME, Step
+from state_rig import EVENT_TIME, GROUPS, PROCESSING_TIME, Files, Step
 
 import penstock as ps
 from penstock.core.errors import CorruptFile, UsageError
@@ -124,11 +124,10 @@ def test_a_newer_file_is_refused(data):
 
 
 def test_files_of_another_back_ends_own_format_are_refused():
-    step = Step("memory", Mixed)
-    step.at(1)["count"].set(1)
-    ((file,),) = step.save()
+    store = Files()
+    files = (store.put(b"PKRX and more"), store.put(b"a table"))
     with pytest.raises(UsageError, match="saved by another back end in its own format"):
-        Step("memory", Mixed, store=step.store, restored=[(file, file)])
+        Step("memory", Mixed, store=store, restored=[files])
 
 
 def test_an_object_whose_class_is_gone_names_the_state():

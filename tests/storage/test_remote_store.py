@@ -104,27 +104,24 @@ import sys
 from penstock.storage.locations import open_store
 store = open_store(sys.argv[1])
 store.write("ready", b"")
-print("writing", flush=True)
 store.write("job/chk-1/large", bytes(64 * 1024 * 1024))
 """
 
 
 def test_a_writer_killed_in_the_middle_leaves_nothing_that_looks_complete(s3, store):
-    """1. A writer uploads 64 MB. 2. When the server has begun to take it, it is killed. 3. Nothing is left."""
-    writer = subprocess.Popen(
-        [sys.executable, "-c", textwrap.dedent(WRITER), store.location], stdout=subprocess.PIPE, text=True
-    )
+    """1. A writer uploads 64 MB. 2. When the server has its first parts, it is killed. 3. Nothing is left."""
+    before = s3.uploads()
+    s3.hold_parts()
+    writer = subprocess.Popen([sys.executable, "-c", textwrap.dedent(WRITER), store.location])
     try:
-        assert writer.stdout is not None
-        assert writer.stdout.readline() == "writing\n"
-        begun = s3.uploads()
-        while s3.uploads() == begun and writer.poll() is None:
-            pass
+        while s3.parts_held() == 0:
+            assert writer.poll() is None
         os.kill(writer.pid, signal.SIGKILL)
     finally:
         writer.kill()
-        writer.communicate()
-    assert s3.uploads() > 0, "the upload was under way, and its parts are the bucket's to clean up"
+        writer.wait()
+        s3.release_parts()
+    assert s3.uploads() == before + 1, "the upload was under way, and its parts are the bucket's to clean up"
     assert store.list_files("") == ["ready"]
     with pytest.raises(StorageError, match="does not exist"):
         store.read("job/chk-1/large")

@@ -71,6 +71,17 @@ class S3Server:
         """How many uploads in parts have begun and not been completed."""
         return int(self._say("uploads"))
 
+    def hold_parts(self) -> None:
+        """Parts of uploads are taken in, and not answered before `release_parts`."""
+        self._say("hold")
+
+    def parts_held(self) -> int:
+        """How many parts wait for their answer."""
+        return int(self._say("held"))
+
+    def release_parts(self) -> None:
+        self._say("release")
+
     def close(self) -> None:
         assert self._process.stdin is not None
         assert self._process.stdout is not None
@@ -96,13 +107,33 @@ class S3Server:
             pass
 
 
+class Gate:
+    """The application, with a gate before the parts of uploads."""
+
+    def __init__(self, app: Any) -> None:
+        self._app = app
+        self._lock = threading.Lock()
+        self.is_open = threading.Event()
+        self.is_open.set()
+        self.waiting = 0
+
+    def __call__(self, environ: dict[str, Any], start_response: Any) -> Any:
+        if "partNumber=" in environ.get("QUERY_STRING", ""):
+            with self._lock:
+                self.waiting += 1
+            self.is_open.wait()
+            with self._lock:
+                self.waiting -= 1
+        return self._app(environ, start_response)
+
+
 def serve() -> None:
     """Be the server."""
     from moto.core.models import DEFAULT_ACCOUNT_ID
     from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
     from moto.s3.models import s3_backends
 
-    app = DomainDispatcherApplication(create_backend_app)
+    app = Gate(DomainDispatcherApplication(create_backend_app))
     server = _listen(app, 0)
     port = server.server_port
     print(port, flush=True)
@@ -115,6 +146,12 @@ def serve() -> None:
                 server.server_close()
             case "start":
                 server = _listen(app, port)
+            case "hold":
+                app.is_open.clear()
+            case "held":
+                answer = str(app.waiting)
+            case "release":
+                app.is_open.set()
             case "keys":
                 answer = json.dumps(sorted(key for bucket in buckets for key in bucket.keys))
             case "uploads":

@@ -5,7 +5,9 @@ A back end that is to be held to the contract is added to `BACKENDS`.
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
+from functools import partial
 
 import pyarrow as pa
 import xxhash
@@ -22,9 +24,19 @@ from penstock.state.backend import StateContext, TimerKind
 from penstock.state.handles import keyed_handle
 from penstock.state.keys import key_columns
 from penstock.state.memory import MemoryBackend
+from penstock.state.rocksdb.backend import Limits, RocksBackend
+from penstock.state.rocksdb.timers import TimerLimits
 
 GROUPS = 16
-BACKENDS = {"memory": MemoryBackend}
+# As little in memory as possible, so that everything is read from disk again.
+SMALL = Limits(changes_bytes=2_000, timers=TimerLimits(most_in_memory=4, read_at_once=2))
+BACKENDS = {
+    "memory": MemoryBackend,
+    "rocksdb": RocksBackend,
+    "rocksdb-small": partial(RocksBackend, limits=SMALL),
+}
+# Databases make sure that what they write is on the disk; tests need not wait for that.
+LOCAL_DIRECTORY = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
 BY_NUMBER = pa.schema([pa.field("k", pa.int64())])
 
 
@@ -90,12 +102,13 @@ class Step:
         self.parallelism = parallelism
         states = declared_states(declares)
         self.backends, self.handles = [], []
+        _steps.append(self)
         self._checkpoints = 0
         for subtask in range(parallelism):
             backend = BACKENDS[kind](self._context(subtask, [s.spec for s in states.values()]))
+            self.backends.append(backend)
             if restored:
                 backend.restore(restored, self.store)
-            self.backends.append(backend)
             self.handles.append({name: keyed_handle(s, backend, self.clock) for name, s in states.items()})
 
     def _context(self, subtask, specs):
@@ -109,7 +122,7 @@ class Step:
             groups_of=self.groups_of,
             specs=tuple({spec.name: spec for spec in specs}.values()),
             now=self.clock,
-            settings=StateSettings(),
+            settings=StateSettings(local_directory=LOCAL_DIRECTORY),
         )
 
     def groups_of(self, batch):
@@ -161,6 +174,16 @@ class Step:
     def close(self):
         for backend in self.backends:
             backend.close()
+        self.backends = []
+
+
+_steps = []
+
+
+def close_steps():
+    """Close what tests have left open."""
+    while _steps:
+        _steps.pop().close()
 
 
 EVENT_TIME, PROCESSING_TIME = TimerKind.EVENT_TIME, TimerKind.PROCESSING_TIME

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import os
+
 from penstock.core.errors import SettingsError, UsageError
 from penstock.settings import StateSettings
+
+_DEFAULTS = StateSettings()
 
 StateBackend = str | StateSettings
 """What a `state_backend` argument takes: a name, or what `memory` or `rocksdb` returns."""
@@ -14,9 +18,26 @@ def memory() -> StateSettings:
     return _checked(StateSettings(backend="memory"))
 
 
-def rocksdb() -> StateSettings:
-    """Keyed state in RocksDB, on the disks of the slots' hosts. Not part of this version: raises `SettingsError`."""
-    return _checked(StateSettings(backend="rocksdb"))
+def rocksdb(
+    *,
+    local_directory: str | os.PathLike[str] | None = None,
+    write_buffer_bytes: int = _DEFAULTS.write_buffer_bytes,
+    block_cache_bytes: int = _DEFAULTS.block_cache_bytes,
+) -> StateSettings:
+    """Keyed state in RocksDB, on the disks of the slots' hosts: it may be larger than memory, and a checkpoint uploads
+    only what is new.
+
+    `local_directory` is a folder on a local disk, the same on every host; by default that for temporary files. Each
+    slot takes about `write_buffer_bytes` and `block_cache_bytes` of memory, over all steps.
+    """
+    return _checked(
+        StateSettings(
+            backend="rocksdb",
+            local_directory=None if local_directory is None else os.fspath(local_directory),
+            write_buffer_bytes=write_buffer_bytes,
+            block_cache_bytes=block_cache_bytes,
+        )
+    )
 
 
 def as_state_settings(given: StateBackend | None) -> StateSettings:
@@ -27,7 +48,9 @@ def as_state_settings(given: StateBackend | None) -> StateSettings:
         return _checked(StateSettings(backend=given))
     if isinstance(given, StateSettings):
         return _checked(given)
-    raise UsageError(f"state_backend is {given!r}", hint="give 'memory', or what ps.memory() returns")
+    raise UsageError(
+        f"state_backend is {given!r}", hint="give 'memory' or 'rocksdb', or what ps.memory() or ps.rocksdb() returns"
+    )
 
 
 def _checked(settings: StateSettings) -> StateSettings:

@@ -10,6 +10,7 @@ from penstock.cli.coordinator_bench import coordinator
 from penstock.cli.demo import demo
 from penstock.cli.jobs import COMMANDS as JOB_COMMANDS
 from penstock.cli.sim import sim
+from penstock.cli.state_bench import state
 from penstock.cli.torture import torture
 from penstock.cli.verify import verify
 
@@ -24,3 +25,4 @@ for _command in (demo, *JOB_COMMANDS, bench, sim, torture, verify):
     main.add_command(_command)
 bench.add_command(backpressure)
 bench.add_command(coordinator)
+bench.add_command(state)

@@ -18,6 +18,9 @@ from penstock.net.control import call, find_job, running_jobs
 
 _AS_JSON = click.option("--json", "as_json", is_flag=True, help="End with one line of JSON.")
 _JOB = click.argument("job")
+_NATIVE = click.option(
+    "--native", is_flag=True, help="In the format of the job's state back end: quicker, and only that one restores it."
+)
 
 
 @click.command("list")
@@ -65,17 +68,20 @@ def _table(jobs: list[dict[str, Any]]) -> Table:
 
 @click.command("checkpoint")
 @_JOB
+@click.option("--full", is_flag=True, help="Refer to no file of an earlier checkpoint.")
 @_AS_JSON
-def checkpoint(*, job: str, as_json: bool) -> None:
+def checkpoint(*, job: str, full: bool, as_json: bool) -> None:
     """Have a running JOB (its id, its name, or the beginning of one) take a checkpoint now."""
-    _ask(job, "checkpoint", as_json=as_json, said=lambda result: f"checkpoint {result['checkpoint']} is complete")
+    done = "checkpoint {checkpoint} is complete"
+    _ask(job, "checkpoint", as_json=as_json, said=lambda result: done.format(**result), full=full)
 
 
 @click.command("savepoint")
 @_JOB
 @click.argument("directory", required=False)
+@_NATIVE
 @_AS_JSON
-def savepoint(*, job: str, directory: str | None, as_json: bool) -> None:
+def savepoint(*, job: str, directory: str | None, native: bool, as_json: bool) -> None:
     """Have a running JOB take a savepoint below DIRECTORY, and go on."""
     _ask(
         job,
@@ -83,6 +89,7 @@ def savepoint(*, job: str, directory: str | None, as_json: bool) -> None:
         as_json=as_json,
         said=lambda result: f"savepoint: {result['savepoint']}",
         directory=_absolute(directory),
+        native=native,
     )
 
 
@@ -90,8 +97,9 @@ def savepoint(*, job: str, directory: str | None, as_json: bool) -> None:
 @_JOB
 @click.option("--savepoint", "directory", metavar="DIRECTORY", help="Where the savepoint goes.")
 @click.option("--drain", is_flag=True, help="Close all windows and finish first, as if all data had been seen.")
+@_NATIVE
 @_AS_JSON
-def stop(*, job: str, directory: str | None, drain: bool, as_json: bool) -> None:
+def stop(*, job: str, directory: str | None, drain: bool, native: bool, as_json: bool) -> None:
     """End a running JOB with a savepoint, from which it can be started again."""
     _ask(
         job,
@@ -100,6 +108,7 @@ def stop(*, job: str, directory: str | None, drain: bool, as_json: bool) -> None
         said=lambda result: f"stopped; savepoint: {result['savepoint']}",
         directory=_absolute(directory),
         drain=drain,
+        native=native,
     )
 
 

@@ -8,7 +8,7 @@ one before it has ended.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime
@@ -48,7 +48,29 @@ def run_structured_streaming(
     spark: Any, bids: BidInput, *, parallelism: int, directory: Path, warmup_share: float
 ) -> Throughput:
     """Run the query until it has processed `bids.events`; how fast it was after the warm-up. Raises `HostError`."""
-    rows_per_batch = min(ROWS_PER_BATCH, max(1, bids.events // 4))
+    return run_streaming_query(
+        spark,
+        lambda numbers: streaming_query(numbers, bids),
+        rows=bids.events,
+        rows_per_batch=min(ROWS_PER_BATCH, max(1, bids.events // 4)),
+        parallelism=parallelism,
+        directory=directory,
+        warmup_share=warmup_share,
+    )
+
+
+def run_streaming_query(
+    spark: Any,
+    transform: Callable[[Any], Any],
+    *,
+    rows: int,
+    rows_per_batch: int,
+    parallelism: int,
+    directory: Path,
+    warmup_share: float,
+) -> Throughput:
+    """Run what `transform` makes of a stream of numbers `n`, in append mode, until it has processed so many `rows`; how
+    fast it was after the warm-up. Raises `HostError`."""
     with _settings(spark, SETTINGS | {"spark.sql.shuffle.partitions": str(parallelism)}):
         numbers = (
             spark.readStream.format("rate-micro-batch")
@@ -58,7 +80,7 @@ def run_structured_streaming(
             .selectExpr("value AS n")
         )
         query = (
-            streaming_query(numbers, bids)
+            transform(numbers)
             .writeStream.format("parquet")
             .outputMode("append")
             .option("path", (directory / "out").as_uri())
@@ -67,7 +89,7 @@ def run_structured_streaming(
             .start()
         )
         try:
-            batches = _follow(query, events=bids.events)
+            batches = _follow(query, events=rows)
         except BaseException:
             # Why it is left matters more than what a query that is torn from its work has to say.
             with uninterrupted(), suppress(Exception):

@@ -18,7 +18,6 @@ from penstock.core.coordinator.effects import AnswerRequest, RequestFailure
 from penstock.core.coordinator.events import (
     Acknowledged,
     AttemptStarted,
-    CheckpointRequested,
     CoordinatorEvent,
     Declined,
     FailedOver,
@@ -165,6 +164,7 @@ class MasterDriver:
         self._shut_down: JobEnd | None = None
         self._stopped_by: AnswerRequest | None = None
         self._job_ended: JobEnded | None = None
+        self._requests = 0
         self._answers: dict[RequestId, Answer] = {}
         self._rescales = RescaleRequests(feed=self._feed_job, request=self.request)
         self._rescaled_graph: CheckpointGraph | None = None
@@ -193,16 +193,10 @@ class MasterDriver:
         if self.outcome is not None or self._job_ended is not None:
             answer(RequestFailure(reason=CheckpointFailure.COORDINATOR_SHUTDOWN, text="the job has ended"))
             return
-        number = RequestId(len(self._answers) + 1)
+        self._requests += 1
+        number = RequestId(self._requests)
         self._answers[number] = answer
-        self._feed_coordinator(
-            CheckpointRequested(
-                request=number,
-                kind=request.kind,
-                target=request.target,
-                drain=request.drain,
-            )
-        )
+        self._feed_coordinator(request.event(number))
 
     def rescale(self, parallelism: int, answer: RescaleAnswer) -> None:
         """Change the parallelism of the running job; `answer` is called once, from a turn. Belongs to the loop's
@@ -225,7 +219,7 @@ class MasterDriver:
             # Nobody is told that the job has stopped before a driver that takes it over would know.
             self._stopped_by = effect
             return
-        self._answers[effect.request](result)
+        self._answers.pop(effect.request)(result)
 
     def turn(self, now: Instant) -> Instant | None:
         """Take what has arrived and do what follows; when to be called again at the latest."""
@@ -545,7 +539,7 @@ class MasterDriver:
                 return
         self._shut_down = status
         if self._stopped_by is not None:
-            self._answers[self._stopped_by.request](self._stopped_by.result)
+            self._answers.pop(self._stopped_by.request)(self._stopped_by.result)
         self._feed_coordinator(ShutDown(status=status))
 
     def _try_to_end(self) -> None:

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from penstock.core.coordinator.effects import RequestFailure
-from penstock.core.coordinator.events import RequestKind
-from penstock.core.ids import TaskId
+from penstock.core.coordinator.events import CheckpointForm, CheckpointRequested, RequestKind
+from penstock.core.ids import RequestId, TaskId
 from penstock.core.job.events import JobEvent, RescaleConfirmed, RescaleFailing, RescaleRequested
 from penstock.core.recovery.metadata import CompletedCheckpoint
 
@@ -21,6 +21,21 @@ class SnapshotRequest:
     """Where a savepoint goes; None for checkpoints."""
     drain: bool = False
     """With a stop: event time goes to its end first."""
+    canonical: bool = False
+    """Savepoints: in the format that every back end can restore, instead of the back end's own."""
+    form: CheckpointForm = CheckpointForm.CONFIGURED
+    """Checkpoints only."""
+
+    def event(self, request: RequestId) -> CheckpointRequested:
+        """What the coordinator is told."""
+        return CheckpointRequested(
+            request=request,
+            kind=self.kind,
+            target=self.target,
+            drain=self.drain,
+            canonical=self.canonical,
+            form=self.form,
+        )
 
 
 Answer = Callable[[CompletedCheckpoint | RequestFailure], None]

@@ -307,8 +307,15 @@ class Simulation:
             rule=Rule.AT_LEAST_ONCE if repeats and rule is Rule.EXACTLY_ONCE else rule,
         )
         committed = list(self.external.committed.values())
-        expected = expected_rows(workload, inputs, parallelism=scenario.settings.parallelism)
-        check_output(self.world, shown_by(committed), expected, standard, windows=workload.shape.has_windows)
+        parallelism = scenario.settings.parallelism
+        check_output(
+            self.world,
+            shown_by(committed),
+            expected_rows(workload, inputs, parallelism=parallelism),
+            standard,
+            windows=workload.shape.has_windows,
+            possible=expected_rows(workload, self.external.inputs, parallelism=parallelism),
+        )
         check_order(self.world, committed, workload)
 
     def _strays(self) -> list[str]:

@@ -20,15 +20,17 @@ class Controlled(Protocol):
         """The job as it is."""
         ...
 
-    def checkpoint(self) -> int:
+    def checkpoint(self, *, full: bool = False) -> int:
         """Take a checkpoint and wait for it."""
         ...
 
-    def savepoint(self, directory: str | os.PathLike[str] | None = None) -> str:
+    def savepoint(self, directory: str | os.PathLike[str] | None = None, *, native: bool = False) -> str:
         """Take a savepoint and wait for it."""
         ...
 
-    def stop(self, *, savepoint: str | os.PathLike[str] | None = None, drain: bool = False) -> str:
+    def stop(
+        self, *, savepoint: str | os.PathLike[str] | None = None, drain: bool = False, native: bool = False
+    ) -> str:
         """End the job with a savepoint and wait for both."""
         ...
 
@@ -45,9 +47,9 @@ def handle(job: Controlled, request: Request) -> dict[str, Any]:
     """Do what a request says. Raises `UsageError` for what cannot be asked, and whatever the job raises."""
     commands: dict[str, Callable[..., dict[str, Any]]] = {
         "view": lambda: described(job.name, job.view()),
-        "checkpoint": lambda: {"checkpoint": job.checkpoint()},
-        "savepoint": lambda directory=None: {"savepoint": job.savepoint(directory)},
-        "stop": lambda directory=None, drain=False: {"savepoint": job.stop(savepoint=directory, drain=drain)},
+        "checkpoint": lambda **how: {"checkpoint": job.checkpoint(**how)},
+        "savepoint": lambda directory=None, **how: {"savepoint": job.savepoint(directory, **how)},
+        "stop": lambda directory=None, **how: {"savepoint": job.stop(savepoint=directory, **how)},
         "rescale": lambda parallelism: _rescale(job, parallelism),
         "cancel": lambda: _cancel(job),
     }

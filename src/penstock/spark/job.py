@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from penstock.core.coordinator.effects import RequestFailure
-from penstock.core.coordinator.events import RequestKind
+from penstock.core.coordinator.events import CheckpointForm, RequestKind
 from penstock.core.errors import (
     InvariantError,
     JobCancelled,
@@ -132,23 +132,33 @@ class Job:
         """End the job without waiting for its data to be processed. Returns at once; `wait` says when it is over."""
         self._command(lambda driver: driver.cancel())
 
-    def checkpoint(self, *, timeout: float | None = None) -> int:
-        """Take a checkpoint now and wait for it; its id.
+    def checkpoint(self, *, full: bool = False, timeout: float | None = None) -> int:
+        """Take a checkpoint now and wait for it; its id. A `full` one refers to no file of an earlier one.
 
         Raises:
             SnapshotFailed: it was not taken; the job goes on.
 
         """
-        return self._request(SnapshotRequest(kind=RequestKind.CHECKPOINT), timeout).checkpoint
+        form = CheckpointForm.FULL if full else CheckpointForm.CONFIGURED
+        return self._request(SnapshotRequest(kind=RequestKind.CHECKPOINT, form=form), timeout).checkpoint
 
-    def savepoint(self, directory: str | os.PathLike[str] | None = None, *, timeout: float | None = None) -> str:
+    def savepoint(
+        self,
+        directory: str | os.PathLike[str] | None = None,
+        *,
+        native: bool = False,
+        timeout: float | None = None,
+    ) -> str:
         """Take a savepoint and wait for it; the folder it lies in, below `directory`, a path or URI. The job goes on.
 
+        Every state back end can restore it, unless it is `native`: then it is in the format of the back end that the
+        job has, which takes less time, and only that one restores it.
+
         Raises:
             SnapshotFailed: it was not taken; the job goes on.
 
         """
-        request = SnapshotRequest(kind=RequestKind.SAVEPOINT, target=self._target(directory))
+        request = SnapshotRequest(kind=RequestKind.SAVEPOINT, target=self._target(directory), canonical=not native)
         return self._request(request, timeout).location
 
     def stop(
@@ -156,10 +166,11 @@ class Job:
         *,
         savepoint: str | os.PathLike[str] | None = None,
         drain: bool = False,
+        native: bool = False,
         timeout: float | None = None,
     ) -> str:
         """End the job with a savepoint, and wait for both; the folder of the savepoint, below `savepoint` (a path or a
-        URI).
+        URI). `native` is as with `savepoint`.
 
         With `drain` event time goes to its end first: windows close and operators finish, as if all data had been
         seen. Without it the job can go on from the savepoint as if nothing had happened.
@@ -169,7 +180,9 @@ class Job:
                 did not stop as it should.
 
         """
-        request = SnapshotRequest(kind=RequestKind.STOP, target=self._target(savepoint), drain=drain)
+        request = SnapshotRequest(
+            kind=RequestKind.STOP, target=self._target(savepoint), drain=drain, canonical=not native
+        )
         location = self._request(request, timeout).location
         self.finish()
         return location

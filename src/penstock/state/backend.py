@@ -23,7 +23,8 @@ Rules that the contract suite (`tests/contracts`) holds every back end to:
   state that is declared with another kind or another type than the snapshot has is refused with `UsageError`; integers
   and floats may become wider.
 * With `CheckpointOptions.canonical`, and in a savepoint unless the back end says otherwise, the snapshot is one file in
-  the canonical format (`penstock.state.format`), which every back end can restore. Snapshots of its own format may
+  the canonical format (`penstock.state.format`), which every back end can restore; or several such files, if it is too
+  large to be made in memory at once. Snapshots of its own format may
   consist of several files, private ones (`StateWriter.put`) and shared ones (`StateWriter.put_shared`): a later
   snapshot refers to a shared file again by `reused(file)`, if a checkpoint that had it completed and `options.full` is
   not set.

@@ -12,4 +12,9 @@ def make_backend(context: StateContext) -> KeyedBackend:
     problems = context.settings.problems()
     if problems:
         raise SettingsError(problems)
+    if context.settings.backend == "rocksdb":
+        # Only jobs that ask for it load the library.
+        from penstock.state.rocksdb.backend import RocksBackend
+
+        return RocksBackend(context)
     return MemoryBackend(context)

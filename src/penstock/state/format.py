@@ -1,4 +1,6 @@
-"""The canonical format of keyed state: one file per operator and subtask, which every back end can write and restore.
+"""The canonical format of keyed state, which every back end can write and restore.
+
+An operator of a subtask has one file; or several, each complete in itself, if its state is larger than memory:
 
     4 bytes   PKST
     2 bytes   version of this format
@@ -246,6 +248,11 @@ def _described(entry: TableEntry, spec: StateSpec) -> TableEntry:
 
 
 # --- reading ---------------------------------------------------------------------------------------------------------
+
+
+def is_canonical(data: bytes) -> bool:
+    """Whether data begins like a file of this format."""
+    return data[:4] == MAGIC
 
 
 class CanonicalFile:

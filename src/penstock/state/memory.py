@@ -40,7 +40,7 @@ from penstock.state.backend import (
     ValueTable,
     ttl_expired,
 )
-from penstock.state.format import TIMERS, CanonicalFile, Row, TimerRow, check_fits, check_keys, encode
+from penstock.state.format import TIMERS, CanonicalFile, Row, TimerRow, check_fits, check_keys, encode, is_canonical
 from penstock.state.keys import ranking
 from penstock.state.layers import (
     Entries,
@@ -416,13 +416,14 @@ class MemoryBackend(KeyedBackend):
     def restore(self, snapshots: Sequence[Sequence[StateFile]], reader: StateReader) -> None:
         """Take in what old subtasks saved, as far as it is of the own key groups."""
         for files in snapshots:
-            if len(files) > 1:
-                raise UsageError(
-                    f"the state of {self._context.name!r} was saved by another back end in its own format",
-                    hint="restore it with the back end that it was saved with, and change by a canonical savepoint",
-                )
             for file in files:
-                self._take_in(CanonicalFile(reader.get(file), what=_described(file, self._context)))
+                data = reader.get(file)
+                if len(files) > 1 and not is_canonical(data):
+                    raise UsageError(
+                        f"the state of {self._context.name!r} was saved by another back end in its own format",
+                        hint="restore it with the back end that it was saved with, and change by a canonical savepoint",
+                    )
+                self._take_in(CanonicalFile(data, what=_described(file, self._context)))
         for table in self._tables.values():
             table.note_all()
 

@@ -271,3 +271,10 @@ def test_the_end_is_settled_when_a_second_try_has_deleted_everything(store, make
     r.hold.clear()
     r.until(r.now + 1_000)
     assert r.coordinator.is_settled
+
+
+def test_files_of_a_savepoint_are_tried_again_whatever_is_used_elsewhere(cleaner):
+    """Their paths begin in the savepoint's own folder, and may be spelled like those of a shared file."""
+    (deletion,) = cleaner.clean_leftovers(["a"], root="/save/savepoint-1")
+    fail(cleaner, deletion.cleaning, 0)
+    assert cleaner.retry(used("a"), at(100)) == [deletion]

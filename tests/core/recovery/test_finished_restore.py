@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 from snapshot_rig import edge, graph_of, operator, simple_graph, snapshot_of, vertex
 
@@ -9,6 +10,8 @@ from penstock.core.errors import UsageError
 from penstock.core.graph import Partitioning
 from penstock.core.ids import TaskId, VertexId
 from penstock.core.recovery.assign import assign
+from penstock.core.recovery.finished import with_more_data
+from penstock.core.recovery.metadata import SnapshotKind
 
 READ, COUNT = VertexId("read"), VertexId("count")
 
@@ -110,3 +113,14 @@ def test_a_chain_with_a_new_operator_goes_on():
 
 def test_behind_a_finished_vertex_those_that_had_seen_all_their_data_stay_so():
     assert over(snapshot_of(done("read"), ended("count", 0, 1)), simple_graph(2))[COUNT] == [True, True]
+
+
+@pytest.mark.parametrize("kind", SnapshotKind)
+def test_a_job_that_is_started_from_a_stop_with_drain_goes_on_reading(kind):
+    """The same job restarts from such a stop only because it failed before it had ended: then it ends again."""
+    drained = snapshot_of(operator("read", ended_subtasks=(0, 1)), operator("count", ended_subtasks=(0, 1)))
+    metadata = msgspec.structs.replace(drained, kind=kind)
+    again = assign(metadata, simple_graph(2))
+    assert all(task.data_ended for task in again.tasks.values())
+    started = assign(with_more_data(metadata), simple_graph(2))
+    assert any(task.data_ended for task in started.tasks.values()) is (kind is not SnapshotKind.TERMINATE)

@@ -1,0 +1,143 @@
+"""The canonical format, written from a database and read into one, in pieces that fit into memory.
+
+What is written is as many canonical files as it takes, one after the other: each is complete in itself, and the rows of
+all of them are the state. A state that fits into one piece is one file.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from penstock.api.state import StateKind
+from penstock.core.messages import StateFile
+from penstock.state import format as canonical
+from penstock.state.backend import StateContext, StateWriter
+from penstock.state.rocksdb.catalog import TIMERS_BY_KEY, TIMERS_BY_TIME, Catalog
+from penstock.state.rocksdb.database import Database
+from penstock.state.rocksdb.ordered import KeyCodec
+from penstock.state.rocksdb.tables import PREFIX_SIZE, Counter, EntryCodec, Row, database_rows
+from penstock.state.rocksdb.timers import timer_of, timer_rows
+from penstock.state.values import to_python
+
+_PIECE_BYTES = 32 * 1024 * 1024
+_LOAD_ROWS = 500_000
+_LOAD_BYTES = 64 * 1024 * 1024
+_ROWS_BETWEEN_PAUSES = 2_048
+_PAUSE_SECONDS = 0.0003
+
+_BY_TIME = TIMERS_BY_TIME.to_bytes(2, "big")
+_BY_KEY = TIMERS_BY_KEY.to_bytes(2, "big")
+
+
+class Loader:
+    """Takes rows in any order into a database."""
+
+    def __init__(self, db: Database, folder: Path) -> None:
+        self._db = db
+        self._folder = folder
+        self._rows: list[Row] = []
+        self._bytes = 0
+        self._files = 0
+
+    def add(self, rows: Iterable[Row]) -> None:
+        """Add rows. Keys differ from all that are in the database."""
+        for row in rows:
+            self._rows.append(row)
+            self._bytes += len(row[0]) + len(row[1])
+            if len(self._rows) >= _LOAD_ROWS or self._bytes >= _LOAD_BYTES:
+                self.finish()
+
+    def finish(self) -> None:
+        """Have everything in the database that was added."""
+        if self._rows:
+            self._rows.sort()
+            self._files += 1
+            self._db.ingest(self._folder / f"loaded-{self._files}.sst", self._rows)
+            self._rows, self._bytes = [], 0
+
+
+def load(
+    file: canonical.CanonicalFile, context: StateContext, catalog: Catalog, loader: Loader, counter: Counter
+) -> None:
+    """Take the rows of a canonical file in, as far as they are of the own key groups."""
+    own, now = context.own_groups, context.now()
+    keys = KeyCodec(context.keys)
+    for entry in file.header.tables:
+        canonical.check_keys(file.key_schema(entry), context)
+        if entry.kind == canonical.TIMERS:
+            continue
+        catalog.take_in([(file.spec_of(entry), None)], context, now=now)
+        codec = EntryCodec(next(found for found in catalog.entries if found.name == entry.name))
+        groups = to_python(file.table(entry, own).column(0))
+        rows = zip(groups, file.rows(entry, codec.spec, own, now=now), strict=True)
+        placed = (
+            (group.to_bytes(2, "big") + codec.number + keys.encode(key), inner, found)
+            for group, (key, inner, found) in rows
+        )
+        loader.add(database_rows(codec, placed, counter))
+    for key, group, kind, time_us in file.timers(own):
+        loader.add(timer_rows(group, keys.encode(key), kind, time_us))
+
+
+class _Piece:
+    """Rows of one file."""
+
+    def __init__(self) -> None:
+        self.states: dict[bytes, list[canonical.Row]] = {}
+        self.timers: list[canonical.TimerRow] = []
+        self.rows = 0
+        self.bytes = 0
+
+
+def write(
+    context: StateContext,
+    codecs: Iterable[EntryCodec],
+    items: Iterator[Row],
+    writer: StateWriter,
+    *,
+    now: int,
+    piece_rows: int,
+) -> tuple[StateFile, ...]:
+    """Write everything in canonical files of about `piece_rows` rows. To be run off the loop: reads nothing but its
+    arguments."""
+    by_number = {codec.number: codec for codec in codecs}
+    files: list[StateFile] = []
+    for piece in _pieces(KeyCodec(context.keys), by_number, items, piece_rows):
+        states = ((by_number[number].spec, iter(rows)) for number, rows in piece.states.items())
+        data = canonical.encode(context, states, iter(piece.timers), now=now)
+        if data is not None:
+            files.append(writer.put(data))
+    return tuple(files)
+
+
+def _pieces(keys: KeyCodec, codecs: dict[bytes, EntryCodec], items: Iterator[Row], piece_rows: int) -> Iterator[_Piece]:
+    piece = _Piece()
+    while some := list(islice(items, min(_ROWS_BETWEEN_PAUSES, piece_rows))):
+        for row, value in some:
+            number = row[2:PREFIX_SIZE]
+            if number == _BY_TIME:
+                continue
+            if number == _BY_KEY:
+                piece.timers.append(timer_of(keys, row))
+            else:
+                piece.states.setdefault(number, []).append(_state_row(keys, codecs[number], row, value))
+            piece.rows += 1
+            piece.bytes += len(row) + len(value)
+        if piece.rows >= piece_rows or piece.bytes >= _PIECE_BYTES:
+            yield piece
+            piece = _Piece()
+        # A thread that lets go of the interpreter for no time at all gets it back before another one wakes up.
+        time.sleep(_PAUSE_SECONDS)
+    if piece.rows:
+        yield piece
+
+
+def _state_row(keys: KeyCodec, codec: EntryCodec, row: bytes, value: bytes) -> tuple[Any, Any, Any]:
+    key, end = keys.decode(row, PREFIX_SIZE)
+    if codec.spec.kind is StateKind.MAP:
+        return key, *codec.decode_in_map(row[end:], value)
+    return key, None, codec.decode(value)

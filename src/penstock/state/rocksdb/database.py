@@ -1,0 +1,195 @@
+"""One RocksDB database: how it is opened, what it shares with others of the process, and what is asked of it.
+
+Everything that is said to the library is said here. What is chosen, and why:
+
+* No write-ahead log: after a failure the state comes from a checkpoint.
+* Universal compaction: a file is written again seldom, so that few bytes are new from one checkpoint to the next. With
+  levels, a change of one row in a hundred, spread over all, has most of the state written again every few checkpoints.
+* No write waits for compaction until there are very many files, because making a checkpoint waits as well.
+* Files that consist of removed entries for a large part are compacted. This is how expired entries, which are removed
+  one by one, give their room back: the library has no filters for compaction.
+* Blocks, indexes and filters are in one cache of all databases of the process, and so are the buffers for writes.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import rocksdict
+
+from penstock.core.errors import HostError, Retry
+from penstock.settings import StateSettings
+
+Change = tuple[bytes, bytes | None]
+"""A key, and its value or None if it is removed."""
+
+_BACKGROUND_JOBS = 2
+_BLOCK_BYTES = 16 * 1024
+_FILTER_BITS = 10
+_FILE_BYTES = 32 * 1024 * 1024
+_RUNS_BEFORE_COMPACTION = 8
+_RUNS_BEFORE_SLOWER_WRITES = 48
+_RUNS_BEFORE_NO_WRITES = 64
+_SIZE_AMPLIFICATION_PERCENT = 100
+_SIZE_RATIO_PERCENT = 10
+_DELETION_WINDOW, _DELETION_TRIGGER = 8_192, 4_096
+_LOG_BYTES = 1024 * 1024
+
+
+class _Shared:
+    """The caches that databases of this process have in common, while at least one is open."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._made: dict[tuple[int, int], tuple[Any, Any]] = {}
+        self._open = 0
+
+    def join(self, settings: StateSettings) -> tuple[Any, Any]:
+        """The cache of blocks and the manager of write buffers."""
+        with self._lock:
+            self._open += 1
+            sizes = (settings.block_cache_bytes, settings.write_buffer_bytes)
+            if sizes not in self._made:
+                cache = rocksdict.Cache(settings.block_cache_bytes)
+                buffers = rocksdict.WriteBufferManager(settings.write_buffer_bytes, False)  # noqa: FBT003
+                self._made[sizes] = (cache, buffers)
+            return self._made[sizes]
+
+    def leave(self) -> None:
+        """A database was closed."""
+        with self._lock:
+            self._open -= 1
+            if not self._open:
+                self._made.clear()
+
+
+_shared = _Shared()
+
+
+class Database:
+    """An open database. Methods may be called by several threads; what is written is seen by all at once.
+
+    Raises `HostError` if the disk fails, or if it is used after `close`.
+    """
+
+    def __init__(self, path: Path, settings: StateSettings, *, read_only: bool = False) -> None:
+        self.path = path
+        cache, buffers = _shared.join(settings)
+        access = rocksdict.AccessType.read_only(False) if read_only else rocksdict.AccessType.read_write()  # noqa: FBT003
+        try:
+            self._options = _options(settings, cache, buffers)
+            self._db = rocksdict.Rdict(os.fspath(path), self._options, access_type=access)
+        except Exception as error:
+            _shared.leave()
+            raise _failed("open", path, error) from error
+        self._closed = False
+        self._writing = rocksdict.WriteOptions()
+        self._writing.disable_wal = True  # type: ignore[method-assign,assignment]
+        self.get = self._db.get
+        """The value of a key, or None."""
+
+    def items(self, start: bytes) -> Iterator[tuple[bytes, bytes]]:
+        """Keys and values from `start` on, in order, as they are now, whatever is written before they are read. The
+        iterator may be read by another thread, and outlive the database."""
+        # The library's snapshots would be the other way to do this; their iterators show what was written later.
+        return self._db.items(from_key=start)  # type: ignore[return-value]
+
+    def items_backwards(self, start: bytes) -> Iterator[tuple[bytes, bytes]]:
+        """Keys and values from `start` down, in descending order, as they are now."""
+        return self._db.items(backwards=True, from_key=start)  # type: ignore[return-value]
+
+    def write(self, changes: Iterable[Change]) -> None:
+        """Make the changes, all at once."""
+        batch = rocksdict.WriteBatch(raw_mode=True)
+        for key, value in changes:
+            if value is None:
+                batch.delete(key)
+            else:
+                batch.put(key, value)
+        try:
+            self._db.write(batch, self._writing)
+        except Exception as error:
+            raise _failed("write to", self.path, error) from error
+
+    def remove_range(self, first: bytes, end: bytes) -> None:
+        """Remove all keys from `first` up to and without `end`."""
+        self._db.delete_range(first, end, self._writing)
+
+    def ingest(self, path: Path, rows: Iterable[tuple[bytes, bytes]]) -> None:
+        """Add rows, given in ascending order of their keys, which are written to `path` for that."""
+        try:
+            writer = rocksdict.SstFileWriter(self._options)
+            writer.open(os.fspath(path))
+            for key, value in rows:
+                writer[key] = value
+            writer.finish()
+            moving = rocksdict.IngestExternalFileOptions()
+            moving.set_move_files(True)
+            self._db.ingest_external_file([os.fspath(path)], moving)
+        except Exception as error:
+            raise _failed("write to", self.path, error) from error
+
+    def link_files(self, folder: Path) -> None:
+        """Make a copy of the database, as it is now, in a new folder of the same disk. Table files are hard links."""
+        try:
+            # The checkpoint would flush too, but without letting other threads of the interpreter go on.
+            self._db.flush()
+            rocksdict.Checkpoint(self._db).create_checkpoint(os.fspath(folder))
+        except Exception as error:
+            raise _failed("make a checkpoint of", self.path, error) from error
+
+    def is_compacting(self) -> bool:
+        """Whether files are being rewritten, or are about to be."""
+        names = ("num-running-compactions", "compaction-pending", "num-running-flushes", "mem-table-flush-pending")
+        return any(self._db.property_int_value(f"rocksdb.{name}") for name in names)
+
+    def close(self) -> None:
+        """Let go of everything. Nothing happens the second time."""
+        if not self._closed:
+            self._closed = True
+            self._db.close()
+            _shared.leave()
+
+
+def _options(settings: StateSettings, cache: Any, buffers: Any) -> Any:
+    options = rocksdict.Options(raw_mode=True)
+    options.create_if_missing(True)  # noqa: FBT003
+    options.set_max_background_jobs(_BACKGROUND_JOBS)
+    options.set_write_buffer_size(settings.write_buffer_bytes)
+    options.set_write_buffer_manager(buffers)
+    options.set_target_file_size_base(_FILE_BYTES)
+    options.set_compression_type(rocksdict.DBCompressionType.lz4())
+    options.set_compaction_style(rocksdict.DBCompactionStyle.universal())
+    universal = rocksdict.UniversalCompactOptions()
+    universal.max_size_amplification_percent = _SIZE_AMPLIFICATION_PERCENT
+    universal.size_ratio = _SIZE_RATIO_PERCENT
+    options.set_universal_compaction_options(universal)
+    options.set_level_zero_file_num_compaction_trigger(_RUNS_BEFORE_COMPACTION)
+    options.set_level_zero_slowdown_writes_trigger(_RUNS_BEFORE_SLOWER_WRITES)
+    options.set_level_zero_stop_writes_trigger(_RUNS_BEFORE_NO_WRITES)
+    options.add_compact_on_deletion_collector_factory(_DELETION_WINDOW, _DELETION_TRIGGER, 0.0)
+    options.set_keep_log_file_num(1)
+    options.set_max_log_file_size(_LOG_BYTES)
+    options.set_stats_dump_period_sec(0)
+    options.set_stats_persist_period_sec(0)
+    tables = rocksdict.BlockBasedOptions()
+    tables.set_block_cache(cache)
+    tables.set_block_size(_BLOCK_BYTES)
+    tables.set_bloom_filter(_FILTER_BITS, False)  # noqa: FBT003
+    tables.set_cache_index_and_filter_blocks(True)
+    tables.set_pin_l0_filter_and_index_blocks_in_cache(True)
+    tables.set_format_version(5)
+    options.set_block_based_table_factory(tables)
+    return options
+
+
+def _failed(what: str, path: Path, error: Exception) -> HostError:
+    return HostError(
+        f"RocksDB could not {what} its database in {path}: {error}",
+        hint="look at the free room on that disk; local_directory of the state settings says where such folders lie",
+        retry=Retry.LATER,
+    )
