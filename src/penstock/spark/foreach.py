@@ -10,6 +10,7 @@ So a call that is due again after a failure finds its files if the function has 
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 from collections.abc import Callable, Sequence
@@ -113,6 +114,10 @@ class _Calls(Committer):
         """Remove the folder, unless another job may have to go on with what is in it."""
         if not owes:
             shutil.rmtree(self._folder, ignore_errors=True)
+            for folder in (self._folder.parent, self._folder.parent.parent):
+                # Other sinks, and other jobs, may have something there.
+                with contextlib.suppress(OSError):
+                    folder.rmdir()
 
 
 def _touch_durably(path: Path) -> None:
