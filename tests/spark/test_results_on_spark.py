@@ -136,3 +136,23 @@ def test_a_function_that_raises_for_good_fails_the_job_and_its_records_stay_for_
     again.read(Numbers(gate)).for_each_checkpoint(table.merge, name="merge")
     again.run("second", restore=savepoint)
     assert table.rows(spark) == EVERYTHING
+
+
+def test_files_of_the_parquet_sink_can_be_followed_by_a_stream_while_the_job_runs(spark, tmp_path):
+    gate, out = tmp_path / "gate", tmp_path / "out"
+    env = environment(spark, tmp_path)
+    env.read(Numbers(gate)).write(ps.parquet(out))
+    job = env.start("followed")
+    wait_until(job, lambda _: list(out.glob("part-*.parquet")))
+    followed = spark.readStream.schema("split long, row long").parquet(str(out))
+    query = followed.writeStream.format("memory").queryName("followed").start()
+    try:
+        query.processAllAvailable()
+        early = spark.table("followed").count()
+        assert 0 < early < len(EVERYTHING)
+        gate.touch()
+        job.wait(timeout=120)
+        query.processAllAvailable()
+        assert sorted((row.split, row.row) for row in spark.table("followed").collect()) == EVERYTHING
+    finally:
+        query.stop()
