@@ -41,7 +41,7 @@ from penstock.settings import (
     Restart,
     SlotSettings,
 )
-from penstock.spark.background import ThreadBackground
+from penstock.spark.background import ThreadBackground, Workers
 from penstock.spark.clock import WallClock, draws, fresh_token
 from penstock.spark.dataframes import DataFrameSource
 from penstock.spark.foreach import LandedResults
@@ -286,6 +286,7 @@ class Environment(Program):
             MASTER, keys=keys, ipc_dir=socket_folder if by_ipc else None, host=host if by_tcp else None
         )
         background = ThreadBackground(transport.wake, name=f"penstock-master-{job}-background")
+        workers = Workers(transport.wake, prefix=f"penstock-master-{job}-")
 
         def spec(slot: SlotId) -> SlotSpec:
             return SlotSpec(
@@ -300,12 +301,6 @@ class Environment(Program):
                 keys=keys,
             )
 
-        made: list[ThreadBackground] = []
-
-        def workers(operator: str) -> ThreadBackground:
-            made.append(ThreadBackground(transport.wake, name=f"penstock-master-{job}-{operator}"))
-            return made[-1]
-
         slots = SparkSlots(self._spark, job=job, job_name=name, spec=spec, wake=transport.wake)
         ports = MasterPorts(
             clock=clock,
@@ -314,7 +309,7 @@ class Environment(Program):
             store=store,
             slots=slots,
             landing=self._landing,
-            workers=workers,
+            workers=workers.make,
         )
         driver = MasterDriver(
             job=job,
@@ -328,7 +323,7 @@ class Environment(Program):
             driver=driver,
             transport=transport,
             background=background,
-            workers=made,
+            workers=workers.made,
             slots=slots,
             clock=clock,
             socket_folder=socket_folder,
