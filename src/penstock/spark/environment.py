@@ -311,16 +311,8 @@ class Environment(Program):
             landing=self._landing,
             workers=workers.make,
         )
-        driver = MasterDriver(
-            job=job,
-            plan=plan,
-            settings=self.settings,
-            ports=ports,
-            draws=draws(),
-            started_from=started_from,
-        )
         parts = MasterParts(
-            driver=driver,
+            driver=self._master(plan, job, ports, started_from),
             transport=transport,
             background=background,
             workers=workers.made,
@@ -332,6 +324,14 @@ class Environment(Program):
             cores=lambda: free_cores(self._spark),
         )
         return Job(job=job, name=name, parts=parts)
+
+    def _master(
+        self, plan: Plan, job: JobId, ports: MasterPorts, started_from: CompletedCheckpoint | None
+    ) -> MasterDriver:
+        settings = self.settings
+        return MasterDriver(
+            job=job, plan=plan, settings=settings, ports=ports, draws=draws(), started_from=started_from
+        )
 
 
 def _slug(name: str) -> str:
