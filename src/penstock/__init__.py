@@ -24,6 +24,7 @@ if TYPE_CHECKING:
         Source,
         SourceReader,
         SplitEnumerator,
+        SplitProgress,
         WriterContext,
     )
     from penstock.api.functions import (
@@ -77,9 +78,11 @@ if TYPE_CHECKING:
     from penstock.core.job.events import JobState
     from penstock.core.recovery.plan import RestorePlan
     from penstock.runtime.views import JobView
+    from penstock.savepoints.catalog import EdgeInfo, OperatorInfo, StateInfo
     from penstock.settings import NetworkSettings, SlotSettings
     from penstock.spark.environment import Environment
     from penstock.spark.job import Job
+    from penstock.spark.savepoints import Savepoint, SavepointWriter, new_savepoint, read_savepoint
 
 _HOMES = {
     "penstock.api.aggregates": ("count", "max", "mean", "min", "sum"),
@@ -95,6 +98,7 @@ _HOMES = {
         "Source",
         "SourceReader",
         "SplitEnumerator",
+        "SplitProgress",
         "WriterContext",
     ),
     "penstock.api.functions": (
@@ -148,9 +152,11 @@ _HOMES = {
     "penstock.core.job.events": ("JobState",),
     "penstock.core.recovery.plan": ("RestorePlan",),
     "penstock.runtime.views": ("JobView",),
+    "penstock.savepoints.catalog": ("EdgeInfo", "OperatorInfo", "StateInfo"),
     "penstock.settings": ("NetworkSettings", "SlotSettings"),
     "penstock.spark.environment": ("Environment",),
     "penstock.spark.job": ("Job",),
+    "penstock.spark.savepoints": ("Savepoint", "SavepointWriter", "new_savepoint", "read_savepoint"),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
@@ -176,6 +182,7 @@ __all__ = [
     "Committer",
     "ConnectedStream",
     "CorruptFile",
+    "EdgeInfo",
     "End",
     "Environment",
     "ExternalError",
@@ -195,6 +202,7 @@ __all__ = [
     "ListState",
     "MapState",
     "NetworkSettings",
+    "OperatorInfo",
     "Pause",
     "PeerError",
     "ProcessFunction",
@@ -202,6 +210,8 @@ __all__ = [
     "RescaleFailed",
     "Restore",
     "RestorePlan",
+    "Savepoint",
+    "SavepointWriter",
     "SettingsError",
     "Sink",
     "SinkWriter",
@@ -210,6 +220,8 @@ __all__ = [
     "Source",
     "SourceReader",
     "SplitEnumerator",
+    "SplitProgress",
+    "StateInfo",
     "StorageError",
     "Stream",
     "StreamError",
@@ -232,9 +244,11 @@ __all__ = [
     "mean",
     "memory",
     "min",
+    "new_savepoint",
     "nexmark",
     "no_restart",
     "parquet",
+    "read_savepoint",
     "reducing_state",
     "restore",
     "rocksdb",

@@ -143,6 +143,20 @@ def test_a_reader_serves_the_split_that_is_furthest_behind():
     assert len(times) == 46 * 12
 
 
+def test_a_reader_goes_back_in_event_time_for_no_split_however_far_apart_they_were_restored():
+    source, parts = small_blocks(46 * 40, 4, 46)
+    ahead, behind = source.open(parts[:2]), source.open(parts[2:])
+    for _ in range(13):
+        ahead.poll(46, 0)
+    reader, times = source.open([*ahead.snapshot(), *behind.snapshot()]), []
+    # One event time for all of its splits is exact.
+    assert reader.progress() is None
+    while not isinstance(polled := reader.poll(30, 0), End):
+        times += polled.column("ts").to_pylist()
+    assert times == sorted(times)
+    assert len(times) == 46 * (40 - 13)
+
+
 def test_a_poll_never_goes_beyond_the_end_of_a_block():
     source = nexmark.bids(events=200_000)
     reader = source.open(source.splits(1))

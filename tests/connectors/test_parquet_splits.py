@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import itertools
 import pickle
 import random
 from datetime import UTC, datetime
@@ -32,7 +33,9 @@ def drain(reader, max_rows=7):
 @given(
     st.lists(st.integers(0, 60), min_size=1, max_size=4), st.integers(1, 20), st.integers(1, 4), st.integers(0, 2**32)
 )
-def test_every_row_is_read_once_and_in_order_whatever_is_restored(tmp_path, sizes, group, parallelism, seed):
+def test_every_row_is_read_once_and_those_of_a_split_in_order_whatever_is_restored(
+    tmp_path, sizes, group, parallelism, seed
+):
     chance = random.Random(seed)
     first, expected = 0, []
     for number, size in enumerate(sizes):
@@ -41,7 +44,7 @@ def test_every_row_is_read_once_and_in_order_whatever_is_restored(tmp_path, size
         first += size
     source = parquet_files([tmp_path / f"{number}.parquet" for number in range(len(sizes))])
     parts = source.splits(parallelism)
-    readers = [(source.open(parts[i::parallelism]), []) for i in range(parallelism)]
+    readers = [(source.open(parts[i::parallelism]), {}) for i in range(parallelism)]
     read = []
     while readers:
         turn = chance.randrange(len(readers))
@@ -52,14 +55,29 @@ def test_every_row_is_read_once_and_in_order_whatever_is_restored(tmp_path, size
             readers[turn] = (reader, rows)
         polled = reader.poll(chance.randint(1, 25), 0)
         if isinstance(polled, End):
-            assert rows == sorted(rows)
+            assert all(split == sorted(split) for split in rows.values())
             assert reader.snapshot() == []
-            read += rows
+            read += itertools.chain(*rows.values())
             readers.pop(turn)
         else:
             assert polled.schema == source.schema
-            rows += polled.column("n").to_pylist()
+            rows.setdefault(reader.progress().current, []).extend(polled.column("n").to_pylist())
     assert sorted(read) == expected
+
+
+def test_splits_are_read_in_turns_some_at_a_time_and_each_has_its_own_event_time(tmp_path, monkeypatch):
+    monkeypatch.setattr(connector, "OPEN_SPLITS", 2)
+    for name, numbers in (("a", [1, 2]), ("b", [11, 12, 13]), ("c", [21])):
+        write(tmp_path / f"{name}.parquet", numbers)
+    source = parquet_files(tmp_path)
+    reader = source.open(source.splits(1))
+    assert (reader.progress().current, len(reader.progress().open)) == (None, 3)
+    read = []
+    while not isinstance(polled := reader.poll(1, 0), End):
+        progress = reader.progress()
+        assert list(progress.ready) == list(progress.open)
+        read.append((polled.column("n")[0].as_py(), len(progress.open), progress.current in progress.open))
+    assert read == [(1, 3, True), (11, 3, True), (2, 2, False), (12, 2, True), (21, 1, False), (13, 0, False)]
 
 
 def test_row_groups_are_joined_into_splits_and_shared_by_all_subtasks(tmp_path, monkeypatch):

@@ -96,3 +96,11 @@ def test_nothing_runs_where_nothing_ever_ran(folder: Path):
     assert running_jobs(folder) == []
     with pytest.raises(UsageError, match="no running job"):
         find_job("counts", folder)
+
+
+def test_the_last_job_leaves_no_folder_behind(folder: Path):
+    first, second = (ControlServer(job, echo, folder=folder) for job in ("one-00000000", "two-00000000"))
+    first.close()
+    assert running_jobs(folder) == ["two-00000000"]
+    second.close()
+    assert not folder.exists()

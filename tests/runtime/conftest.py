@@ -90,6 +90,7 @@ class ThreadSlots:
                 transport.wait(10)
         finally:
             background.close()
+            driver.close()
             transport.close()
         self._ended.append(SlotEnded(slot, error))
         self._job.transport.wake()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 
 import polars as pl
@@ -32,6 +33,7 @@ from penstock.core.recovery.metadata import CompletedCheckpoint, SnapshotKind
 from penstock.plan.graph import Input, Node, Partitioning, build_plan
 from penstock.runtime.master import SnapshotRequest
 from penstock.settings import CheckpointSettings, FixedDelay, JobSettings, NetworkSettings, NoRestart, Retention
+from penstock.storage.files import FileStore
 from penstock.storage.metadata import decode_metadata
 
 EVENTS = 200_000
@@ -203,6 +205,31 @@ def test_killed_slots_lose_and_repeat_nothing(threaded_job, tmp_path, checkpoint
     assert job.driver.view().restarts == 3, [f.text for f in job.driver.view().failures]
     assert committed(out) == expected()
     assert job.store.list_files("") == []
+
+
+def test_a_survivor_restores_its_state_without_reading_the_storage(threaded_job, tmp_path, monkeypatch):
+    gate, reads = tmp_path / "gate", []
+    honest = FileStore.read
+
+    def read(store, path):
+        reads.append((threading.current_thread().name, path))
+        return honest(store, path)
+
+    monkeypatch.setattr(FileStore, "read", read)
+    chosen = CheckpointSettings(interval_ms=50, inline_threshold_bytes=0)
+    job = threaded_job(windowed_plan(tmp_path / "out", parallelism=2, gate=gate), settings(checkpoint=chosen))
+
+    def kill_once(running):
+        if not gate.exists() and running.driver.view().checkpoints.counts.completed >= 1:
+            running.slots.kill(1)
+            gate.touch()
+
+    assert job.run(kill_once) is JobState.FINISHED, job.driver.view().failures
+    assert job.driver.view().restarts == 1
+    assert committed(tmp_path / "out") == expected()
+    readers = [who for who, path in reads if "chk-" in path and not path.endswith("_metadata")]
+    assert any("slot-1.2" in who for who in readers), reads
+    assert not any("slot-0." in who for who in readers), reads
 
 
 def test_a_survivor_keeps_its_process_and_only_the_dead_slot_is_started_again(threaded_job, tmp_path):

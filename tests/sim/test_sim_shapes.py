@@ -58,6 +58,11 @@ def test_event_time_of_the_fastest_input_drops_records_as_late(make: Any, monkey
     assert found(of(make, Shape.UNION_WINDOW)) == [Rule.EXACTLY_ONCE]
 
 
+def test_one_event_time_for_all_splits_of_a_reader_drops_records_as_late(make: Any, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(SimReader, "progress", lambda self: None)
+    assert found(of(make, Shape.WINDOW)) == [Rule.EXACTLY_ONCE]
+
+
 @pytest.mark.parametrize("shape", [Shape.BROADCAST, Shape.HASH_BROADCAST])
 def test_a_broadcast_that_leaves_a_subtask_out_is_found(make: Any, monkeypatch: pytest.MonkeyPatch, shape: Shape):
     def to_some(edge: OutputEdge, batch: pa.RecordBatch) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import threading
 import tracemalloc
+from types import SimpleNamespace
 
 import pytest
 from state_rig import EVENT_TIME, Step
@@ -68,7 +69,8 @@ def test_the_synchronous_part_of_a_snapshot_does_not_depend_on_the_size_of_the_s
 
 def test_the_work_lets_others_have_the_interpreter_between_pieces(monkeypatch):
     pauses = []
-    monkeypatch.setattr(state_format.time, "sleep", pauses.append)
+    # Other threads of the test run sleep too.
+    monkeypatch.setattr(state_format, "time", SimpleNamespace(sleep=pauses.append))
     monkeypatch.setattr(state_format, "PIECE_ROWS", 100)
     step = filled(1_000)
     step.save()

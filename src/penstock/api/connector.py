@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Hashable, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -24,6 +24,18 @@ class End:
 Polled = pa.RecordBatch | Pause | End
 
 
+@dataclass(frozen=True, slots=True)
+class SplitProgress:
+    """How far a reader has come with its splits, by names that tell the splits of one reader apart."""
+
+    current: Hashable
+    """The split that the last batch came from; it may have ended with it. None if there was no batch yet."""
+    open: Collection[Hashable]
+    """Splits of which records may still come, begun or not: none of them may fall behind the watermark."""
+    ready: Collection[Hashable] = ()
+    """Those of them that have records, which the reader has only not come to: they are never idle."""
+
+
 class SourceReader(ABC):
     """Reads some splits of a source, in one subtask, on the slot's loop: it must never block."""
 
@@ -40,6 +52,14 @@ class SourceReader(ABC):
         """Read these splits too, after those it has. Only a source that `discovers` splits has to be able to; it may
         come after `End`, and `poll` then goes on."""
         raise NotImplementedError(f"{type(self).__name__} was given {len(splits)} splits while it reads")
+
+    def progress(self) -> SplitProgress | None:
+        """Asked after every batch, so that event time can be that of the split that is furthest behind.
+
+        None if all splits share one event time: that is exact for a reader of a single split, and for one that reads
+        its splits in the order of event time. With any other, records of a split that is behind would be late.
+        """
+        return None
 
     def checkpoint_completed(self, checkpoint: int) -> None:  # noqa: B027  # most readers have nothing to do
         """A checkpoint that includes the positions of its `snapshot` is durable."""

@@ -232,8 +232,9 @@ class Stream:
     ) -> Stream:
         """Event time is in `column`, and records come at most `delay` later than one with a greater time.
 
-        Records that come later than that are late: windows that are closed do not count them. A part of the input that
-        has been silent for `idle_after` no longer holds the others back; without it, it does so for ever.
+        Records that come later than that are late: windows that are closed do not count them. Right behind a source
+        each of its splits has an event time of its own, and the one that is furthest behind counts. A part of the input
+        that has been silent for `idle_after` no longer holds the others back; without it, it does so for ever.
         """
         self._check_columns([column], "watermark")
         kind = self.schema.field(column).type

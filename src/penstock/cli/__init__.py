@@ -10,7 +10,8 @@ from penstock.cli.coordinator_bench import coordinator
 from penstock.cli.demo import demo
 from penstock.cli.jobs import COMMANDS as JOB_COMMANDS
 from penstock.cli.sim import sim
-from penstock.cli.state_bench import state
+from penstock.cli.state import state
+from penstock.cli.state_bench import state as state_bench
 from penstock.cli.torture import torture
 from penstock.cli.verify import verify
 
@@ -21,8 +22,8 @@ def main() -> None:
     """Continuous, stateful, exactly-once stream processing on Spark."""
 
 
-for _command in (demo, *JOB_COMMANDS, bench, sim, torture, verify):
+for _command in (demo, *JOB_COMMANDS, bench, sim, state, torture, verify):
     main.add_command(_command)
 bench.add_command(backpressure)
 bench.add_command(coordinator)
-bench.add_command(state)
+bench.add_command(state_bench)

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from penstock.api.connector import Polled, Sink, SinkWriter, Source, SourceReader, WriterContext
+from penstock.api.connector import Polled, Sink, SinkWriter, Source, SourceReader, SplitProgress, WriterContext
 
 _NOTE = np.dtype([("at_ns", "<i8"), ("rows", "<i8")])
 _READ = "read"
@@ -79,6 +79,9 @@ class _MeteredReader(SourceReader):
 
     def snapshot(self) -> list[bytes]:
         return self._inner.snapshot()
+
+    def progress(self) -> SplitProgress | None:
+        return self._inner.progress()
 
     def checkpoint_completed(self, checkpoint: int) -> None:
         self._inner.checkpoint_completed(checkpoint)

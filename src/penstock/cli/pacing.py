@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from penstock.api.connector import Pause, Polled, Source, SourceReader
+from penstock.api.connector import Pause, Polled, Source, SourceReader, SplitProgress
 
 BITES_PER_SECOND = 20
 
@@ -63,6 +63,9 @@ class _PacedReader(SourceReader):
 
     def snapshot(self) -> list[bytes]:
         return self._inner.snapshot()
+
+    def progress(self) -> SplitProgress | None:
+        return self._inner.progress()
 
     def checkpoint_completed(self, checkpoint: int) -> None:
         self._inner.checkpoint_completed(checkpoint)

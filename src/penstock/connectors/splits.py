@@ -6,7 +6,8 @@ job started is refused.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections import deque
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,12 +15,16 @@ import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from penstock.api.connector import End, Polled, Source, SourceReader
+from penstock.api.connector import End, Polled, Source, SourceReader, SplitProgress
 from penstock.connectors.parquet import local_path
 from penstock.core.errors import StorageError, UsageError
 
 SPLIT_ROWS = 1_000_000
 """Row groups are joined into splits of at least so many rows, as far as a file has them."""
+OPEN_SPLITS = 8
+"""A reader has so many splits open at once, and reads them in turns."""
+_BUFFER_BYTES = 256 * 1024
+"""Of a column that is being read. Without it, a whole row group of every open file would be in memory."""
 
 SPLIT_EVERYTHING = 1 << 62
 """More rows than any file has."""
@@ -75,7 +80,7 @@ class ParquetFiles(Source):
         return [msgspec.msgpack.encode(split) for split in found]
 
     def open(self, splits: Sequence[bytes]) -> SourceReader:
-        """A reader over these splits, one after another."""
+        """A reader over these splits."""
         return _SplitReader(self.columns, [msgspec.msgpack.decode(split, type=_Split) for split in splits])
 
 
@@ -106,56 +111,91 @@ def file_of_split(split: bytes) -> str:
 
 
 class _SplitReader(SourceReader):
-    """Reads splits in the order given; decodes no more of a row group than is asked for."""
+    """Reads splits in turns, some at a time in the order given, so that event time advances evenly."""
 
     def __init__(self, schema: pa.Schema, splits: list[_Split]) -> None:
         self._schema = schema
-        self._splits = splits
+        self._begun: deque[_OpenSplit] = deque()
+        """In the order of their turns."""
+        self._waiting = deque(split for split in splits if split.position < split.rows)
+        self._open = dict.fromkeys(map(_name_of, self._waiting))
+        self._current: Hashable = None
+
+    def poll(self, max_rows: int, now_ms: int) -> Polled:  # noqa: ARG002  # files are there at once
+        """The next rows of the split whose turn it is."""
+        while self._waiting and len(self._begun) < OPEN_SPLITS:
+            self._begun.append(_OpenSplit(self._waiting.popleft(), self._schema))
+        if not self._begun:
+            return End()
+        turn = self._begun[0]
+        batch = turn.next_rows(max_rows)
+        self._current = _name_of(turn.split)
+        self._begun.popleft()
+        if turn.split.position < turn.split.rows:
+            self._begun.append(turn)
+        else:
+            turn.close()
+            del self._open[self._current]
+        return batch
+
+    def snapshot(self) -> list[bytes]:
+        """Splits with rows left, at their positions; those that were begun come first."""
+        return [msgspec.msgpack.encode(split) for split in (*(turn.split for turn in self._begun), *self._waiting)]
+
+    def add_splits(self, splits: Sequence[bytes]) -> None:
+        """Read these, too."""
+        added = [msgspec.msgpack.decode(split, type=_Split) for split in splits]
+        self._waiting += added
+        self._open.update(dict.fromkeys(map(_name_of, added)))
+
+    def progress(self) -> SplitProgress:
+        """Every split has an event time of its own, and its rows are there at once."""
+        return SplitProgress(current=self._current, open=self._open.keys(), ready=self._open.keys())
+
+    def close(self) -> None:
+        """Close the files that are being read."""
+        for turn in self._begun:
+            turn.close()
+
+
+def _name_of(split: _Split) -> Hashable:
+    return split.file, split.first_group
+
+
+class _OpenSplit:
+    """A split that is being read; decodes no more of a row group than is asked for."""
+
+    def __init__(self, split: _Split, schema: pa.Schema) -> None:
+        self.split = split
+        self._schema = schema
         self._file: pq.ParquetFile | None = None
         self._batches: Iterator[pa.RecordBatch] = iter(())
         self._left: pa.RecordBatch | None = None
 
-    def poll(self, max_rows: int, now_ms: int) -> Polled:  # noqa: ARG002  # files are there at once
-        """The next rows of one file."""
-        while self._splits:
-            split = self._splits[0]
-            if split.position >= split.rows:
-                self._splits.pop(0)
-                self.close()
-                continue
-            batch = self._next_rows(split, max_rows)
-            self._splits[0] = msgspec.structs.replace(split, position=split.position + batch.num_rows)
-            return batch
-        return End()
-
-    def snapshot(self) -> list[bytes]:
-        """Splits with rows left, at their positions."""
-        return [msgspec.msgpack.encode(split) for split in self._splits if split.position < split.rows]
-
-    def add_splits(self, splits: Sequence[bytes]) -> None:
-        """Read these, too."""
-        self._splits += [msgspec.msgpack.decode(split, type=_Split) for split in splits]
-
-    def close(self) -> None:
-        """Close the file that is being read."""
-        if self._file is not None:
-            self._file.close()
-        self._file, self._batches, self._left = None, iter(()), None
-
-    def _next_rows(self, split: _Split, max_rows: int) -> pa.RecordBatch:
+    def next_rows(self, max_rows: int) -> pa.RecordBatch:
+        """The rows that follow, and step over them. There are some."""
+        split = self.split
         if self._file is None:
-            self._open(split, max_rows)
+            self._begin(split, max_rows)
         batch = self._left if self._left is not None else next(self._batches, None)
         if batch is None:
             raise _changed(split.file, f"it ends after {split.position} of {split.rows} rows")
         self._left = batch.slice(max_rows) if batch.num_rows > max_rows else None
-        return _with_schema(batch.slice(0, max_rows), self._schema, split.file)
+        found = _with_schema(batch.slice(0, max_rows), self._schema, split.file)
+        self.split = msgspec.structs.replace(split, position=split.position + found.num_rows)
+        return found
 
-    def _open(self, split: _Split, max_rows: int) -> None:
+    def close(self) -> None:
+        """Close its file."""
+        if self._file is not None:
+            self._file.close()
+        self._file, self._batches, self._left = None, iter(()), None
+
+    def _begin(self, split: _Split, max_rows: int) -> None:
         path = Path(split.file)
         try:
             size = path.stat().st_size
-            self._file = pq.ParquetFile(path, coerce_int96_timestamp_unit="us")
+            self._file = pq.ParquetFile(path, coerce_int96_timestamp_unit="us", buffer_size=_BUFFER_BYTES)
         except (OSError, pa.ArrowInvalid) as error:
             raise StorageError(f"{path} cannot be read: {error}") from error
         if size != split.size:

@@ -10,6 +10,7 @@ What the commands are and do is for whoever serves them to say.
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import re
 import socket
@@ -31,6 +32,7 @@ ANSWERS_WITHIN_S = 2.0
 """A job that does not take a call within this time is not there."""
 
 _ENDING = ".job"
+_ATTEMPTS = 3
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True):
@@ -61,11 +63,7 @@ class ControlServer:
     """Serves one job until it is closed. Threads of its own take the calls."""
 
     def __init__(self, job: str, handle: Handle, *, folder: Path | None = None) -> None:
-        folder = folder or default_folder()
-        folder.mkdir(mode=0o700, exist_ok=True)
-        check_private(folder)
-        self.path = folder / f"{job}{_ENDING}"
-        self.path.unlink(missing_ok=True)
+        self.path = (folder or default_folder()) / f"{job}{_ENDING}"
 
         class Handler(socketserver.StreamRequestHandler):
             def handle(self) -> None:
@@ -74,7 +72,7 @@ class ControlServer:
                 with contextlib.suppress(OSError):
                     self.wfile.write(msgspec.json.encode(_answer(handle, line)) + b"\n")
 
-        self._server = _Server(str(self.path), Handler)
+        self._server = self._listen(Handler)
         self._thread = threading.Thread(
             target=self._server.serve_forever,
             kwargs={"poll_interval": 0.05},
@@ -83,12 +81,24 @@ class ControlServer:
         )
         self._thread.start()
 
+    def _listen(self, handler: type[socketserver.StreamRequestHandler]) -> _Server:
+        for _ in range(_ATTEMPTS):
+            self.path.parent.mkdir(mode=0o700, exist_ok=True)
+            # Another job that ends may just remove the folder, being the last in it.
+            with contextlib.suppress(FileNotFoundError):
+                check_private(self.path.parent)
+                self.path.unlink(missing_ok=True)
+                return _Server(str(self.path), handler)
+        raise FileNotFoundError(errno.ENOENT, "it is removed again and again", str(self.path.parent))
+
     def close(self) -> None:
-        """Take no more calls, and wait for those that are being answered."""
+        """Take no more calls, and wait for those that are being answered. The last job leaves no folder behind."""
         self.path.unlink(missing_ok=True)
         self._server.shutdown()
         self._thread.join()
         self._server.server_close()
+        with contextlib.suppress(OSError):
+            self.path.parent.rmdir()
 
 
 class _Server(socketserver.ThreadingUnixStreamServer):

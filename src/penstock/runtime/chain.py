@@ -14,6 +14,7 @@ from penstock.core.ids import CheckpointId, Instant, OperatorId
 from penstock.core.messages import OperatorState
 from penstock.runtime.operators.base import Operator, OperatorContext, SnapshotWork, StateWriter
 from penstock.runtime.operators.source import SourceOperator
+from penstock.runtime.operators.watermark import WatermarkOperator
 from penstock.runtime.outputs import TaskOutputs
 
 
@@ -34,6 +35,10 @@ class OperatorChain:
         self.operators = operators
         self._contexts = contexts
         self.head = operators[0]
+        if isinstance(self.head, SourceOperator):
+            for operator in operators:
+                if isinstance(operator, WatermarkOperator):
+                    operator.progress = self.head.progress
 
     @property
     def source(self) -> SourceOperator | None:

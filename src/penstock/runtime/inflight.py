@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 import xxhash
 
-from penstock.core.errors import StorageError
+from penstock.core.errors import CorruptFile, MalformedMessage, StorageError
 from penstock.core.ids import CheckpointId, TaskId
 from penstock.core.key_groups import range_of
 from penstock.core.messages import ChannelState, DealtChannel, StateFile
@@ -224,7 +224,13 @@ class ChannelReader:
                 hint="restore with the program that took the checkpoint",
             )
         content = memoryview(self._content(state.file))
-        return [codec.decode(bytes(content[start : start + length])) for start, length in state.ranges]
+        try:
+            return [codec.decode(bytes(content[start : start + length])) for start, length in state.ranges]
+        except MalformedMessage as error:
+            raise CorruptFile(
+                f"in-flight data of edge {state.edge} cannot be read: {error.message}",
+                hint="restore with the program that took the checkpoint, or from another checkpoint",
+            ) from error
 
     def _content(self, file: StateFile) -> bytes:
         if file.path is None:

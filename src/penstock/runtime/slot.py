@@ -57,6 +57,7 @@ from penstock.runtime.links import Links
 from penstock.runtime.operators.base import StateWriter
 from penstock.runtime.task import Task
 from penstock.settings import JobSettings
+from penstock.storage.local_copies import CopyingStore, LocalCopies
 from penstock.storage.places import Anywhere
 from penstock.storage.snapshots import SnapshotReader, SnapshotWriter
 from penstock.wire.codec import (
@@ -125,6 +126,8 @@ class SlotDriver:
         self._folder = layout.job_folder(job)
         self._settings = settings
         self._ports = ports
+        self._copies = LocalCopies(settings.checkpoint.local_copies_bytes, self._folder)
+        self._store = CopyingStore(ports.store, self._copies)
         self._address = address
         self._links = Links(ports.transport, on_packet=self._on_packet, on_broken=self._on_broken)
         self._links.connect(MASTER, master_address)
@@ -167,6 +170,7 @@ class SlotDriver:
     def close(self) -> None:
         """Drop all tasks, as if cancelled. The shell closes the ports."""
         self._drop_tasks()
+        self._copies.close()
 
     def validate(self) -> None:
         """Raise `InvariantError` if a machine's state contradicts itself."""
@@ -209,7 +213,7 @@ class SlotDriver:
     def snapshot_files(self, task: TaskId, barrier: Barrier) -> StateWriter:
         """A place for the task's snapshot."""
         threshold = self._settings.checkpoint.inline_threshold_bytes
-        store, prefix, target = self._ports.store, layout.snapshot_prefix(task), barrier.options.target
+        store, prefix, target = self._store, layout.snapshot_prefix(task), barrier.options.target
         if target is not None:
             # The savepoint's own folder: paths inside it are relative, so that it can be moved.
             return SnapshotWriter(store.at(target), "", prefix, threshold)
@@ -386,9 +390,11 @@ class SlotDriver:
                 barrier = Barrier(checkpoint=message.checkpoint, timestamp=message.timestamp, options=message.options)
                 self._with_task(message.task, message.epoch, lambda t: t.trigger(barrier, self._now))
             case NotifyComplete():
+                self._copies.completed(message.checkpoint)
                 completed = CompletionNotified(checkpoint=message.checkpoint, subsumed=message.subsumed)
                 self._with_task(message.task, message.epoch, lambda t: t.notify(completed, self._now))
             case NotifyAborted():
+                self._copies.aborted(message.checkpoint)
                 aborted = AbortNotified(checkpoint=message.checkpoint, latest_completed=message.latest_completed)
                 self._with_task(message.task, message.epoch, lambda t: t.notify(aborted, self._now))
             case OperatorEvent():
@@ -435,7 +441,7 @@ class SlotDriver:
             return
         tasks = list(self._tasks.values())
         epoch = message.epoch
-        channels = ChannelReader(plan, SnapshotReader(Anywhere(self._ports.store)), self._codecs)
+        channels = ChannelReader(plan, self._state_reader(), self._codecs)
 
         def load() -> None:
             for task in tasks:
@@ -454,9 +460,12 @@ class SlotDriver:
 
         self._ports.background.submit(load, loaded)
 
+    def _state_reader(self) -> SnapshotReader:
+        return SnapshotReader(Anywhere(self._ports.store), self._copies)
+
     def _new_channel_files(self) -> ChannelFiles:
         return ChannelFiles(
-            store=self._ports.store,
+            store=self._store,
             background=self._ports.background,
             codecs=self._codecs,
             path_of=lambda checkpoint: layout.channel_state_file(self._folder, checkpoint, self.slot.number),
@@ -475,7 +484,7 @@ class SlotDriver:
             settings=self._settings,
             restored=message.restored_checkpoint,
             host=self,
-            reader=SnapshotReader(Anywhere(self._ports.store)),
+            reader=self._state_reader(),
             deliver=self._deliver,
             grant=self._grant,
         )

@@ -35,13 +35,16 @@ class Ledger:
         """The metadata of each, as it was when its pointer was written."""
         self.records: dict[CheckpointId, CompletedCheckpoint] = {}
         """What the pointer to each says."""
+        self.started_from = b""
+        """The metadata of the snapshot that the job began with."""
         self.on_durable: list[Callable[[], None]] = []
         disk.taps.append(self._on_write)
         disk.undo_taps.append(self._on_undo)
 
     def contains(self, token: bytes) -> bool:
         """Whether a durable checkpoint has this committable in its state."""
-        return any(token in metadata for metadata in reversed(self.durable.values()))
+        known = (self.started_from, *self.durable.values())
+        return any(token in metadata for metadata in reversed(known))
 
     def retained(self, count: int) -> list[CheckpointId]:
         """Those that a job which keeps `count` of them must have kept; savepoints, which are the user's, aside."""
@@ -67,6 +70,9 @@ class Ledger:
         if checkpoint < newest:
             self._world.violate(Rule.CHECKPOINT_IDS, f"checkpoint {checkpoint} completed after checkpoint {newest}")
         record = msgspec.msgpack.decode(decode_pointer(path, checkpoint, data), type=CompletedCheckpoint)
+        if record.claim is not None:
+            # What the job was started from: somebody else's, and not durable because of this record.
+            return
         metadata = self._disk.files.get(record.path)
         if metadata is None:
             self._world.violate(Rule.RESTORABLE, f"checkpoint {checkpoint} was recorded without its metadata")

@@ -107,6 +107,29 @@ def _check_windows(world: World, target: str, actual: Counter[Row], expected: _W
         world.violate(standard.rule, f"{len(missing)} windows in {target} lack records, such as {sorted(missing)[0]}")
 
 
+def check_parts(
+    world: World, shown: dict[str, Counter[Row]], expected: dict[str, Counter[Row]], standard: Standard
+) -> None:
+    """Compare windows that may be shown in parts: all parts of one together have its records."""
+    for target in dict.fromkeys((*expected, *shown)):
+        wanted, found = _by_window(expected.get(target, Counter())), _by_window(shown.get(target, Counter()))
+        wrong = [
+            place
+            for place in dict.fromkeys((*wanted, *found))
+            if found.get(place) != wanted.get(place)
+            and not (standard.repeats and _is_covered(wanted.get(place), found.get(place)))
+        ]
+        if wrong:
+            place = min(wrong)
+            text = f"{place} has {found.get(place)} instead of {wanted.get(place)}"
+            world.violate(standard.rule, f"{len(wrong)} windows in {target} are wrong in all their parts: {text}")
+
+
+def _is_covered(wanted: tuple[int, int] | None, found: tuple[int, int] | None) -> bool:
+    """Whether a window has all its records, perhaps some of them more than once."""
+    return wanted is not None and found is not None and found[0] >= wanted[0] and found[1] == wanted[1]
+
+
 def _by_window(rows: Counter[Row]) -> dict[Place, tuple[int, int]]:
     found: dict[Place, tuple[int, int]] = {}
     for (key, start, end, count, top), times in rows.items():

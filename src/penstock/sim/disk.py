@@ -24,6 +24,8 @@ class Disk:
         self.taps: list[WriteTap] = []
         self.undo_taps: list[Callable[[str], None]] = []
         """Called with the path of whatever was seen, and never became durable."""
+        self.reads: list[tuple[str, str]] = []
+        """Who read which file, in order."""
         self.writers: dict[str, str] = {}
         """Who wrote each file last."""
         self.unwritten: list[str] = []
@@ -104,7 +106,7 @@ class SimStore:
     def read(self, path: str) -> bytes:
         """The whole file."""
         path = self._root + path
-        self._perform("read", path, lambda: None)
+        self._perform("read", path, lambda: self._disk.reads.append((self._actor.name, path)))
         if path not in self._disk.files:
             raise StorageError(f"{path} does not exist")
         return self._disk.files[path]

@@ -86,6 +86,15 @@ def order_of(workload: Workload) -> Order | None:
 
 def read_before(metadata: CheckpointMetadata, inputs: Sequence[pa.RecordBatch]) -> tuple[pa.RecordBatch, ...]:
     """What the sources had read when a snapshot was taken, by the positions in its state."""
+    return tuple(table.slice(0, row) for table, row in _positions(metadata, inputs))
+
+
+def read_after(metadata: CheckpointMetadata, inputs: Sequence[pa.RecordBatch]) -> tuple[pa.RecordBatch, ...]:
+    """What the sources had not read then."""
+    return tuple(table.slice(row) for table, row in _positions(metadata, inputs))
+
+
+def _positions(metadata: CheckpointMetadata, inputs: Sequence[pa.RecordBatch]) -> list[tuple[pa.RecordBatch, int]]:
     rows = {
         position.split: position.row
         for operator in metadata.operators.values()
@@ -93,4 +102,4 @@ def read_before(metadata: CheckpointMetadata, inputs: Sequence[pa.RecordBatch]) 
         for position in decode_positions(state.split_lists.get(SPLITS, ()))
     }
     # A split that is in nobody's state has been read to its end.
-    return tuple(table.slice(0, rows.get(split, table.num_rows)) for split, table in enumerate(inputs))
+    return [(table, rows.get(split, table.num_rows)) for split, table in enumerate(inputs)]

@@ -17,7 +17,17 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 
-from penstock.api.connector import End, Pause, Polled, Sink, SinkWriter, Source, SourceReader, WriterContext
+from penstock.api.connector import (
+    End,
+    Pause,
+    Polled,
+    Sink,
+    SinkWriter,
+    Source,
+    SourceReader,
+    SplitProgress,
+    WriterContext,
+)
 from penstock.sim.external import ExternalSystem, Transaction, system_of
 
 SCHEMA = pa.schema(
@@ -179,12 +189,13 @@ def decode_positions(splits: Sequence[bytes]) -> list[Position]:
 
 
 class SimReader(SourceReader):
-    """Serves the split that is furthest behind, so that event time advances evenly; pauses after each burst."""
+    """Serves its splits one after another, or a batch of any of them at a time; pauses after each burst."""
 
     def __init__(self, system: ExternalSystem, workload: Workload, positions: list[Position]) -> None:
         self._inputs = system.inputs
         self._workload = workload
         self._rows = {p.split: p.row for p in positions if p.row < system.inputs[p.split].num_rows}
+        self._current: int | None = None
         self._served = 0
         self._resumes_ms = 0
 
@@ -194,7 +205,8 @@ class SimReader(SourceReader):
             return End()
         if now_ms < self._resumes_ms:
             return Pause(self._resumes_ms - now_ms)
-        row, split = min((row, split) for split, row in self._rows.items())
+        split = self._choose()
+        self._current, row = split, self._rows[split]
         table = self._inputs[split]
         batch = table.slice(row, min(max_rows, self._workload.batch_rows))
         row += batch.num_rows
@@ -210,6 +222,17 @@ class SimReader(SourceReader):
     def snapshot(self) -> list[bytes]:
         """Every split that has records left."""
         return [msgspec.msgpack.encode(Position(split, row)) for split, row in sorted(self._rows.items())]
+
+    def progress(self) -> SplitProgress:
+        """Every split has an event time of its own."""
+        return SplitProgress(current=self._current, open=self._rows.keys(), ready=self._rows.keys())
+
+    def _choose(self) -> int:
+        """Which split comes next. One after another is what tears their event times apart the most."""
+        if self._workload.salt % 4 == 0:
+            return min(self._rows)
+        splits = sorted(self._rows)
+        return splits[_mix(self._workload.salt ^ self._served) % len(splits)]
 
 
 # --- the output -----------------------------------------------------------------------

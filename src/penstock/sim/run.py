@@ -8,17 +8,23 @@ quiet             the job has ended; every process must leave, and no file may b
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from penstock.api.connector import Sink
+from penstock.api.restoring import Restore
+from penstock.core.errors import UsageError
 from penstock.core.ids import CheckpointId, JobId, SlotId
 from penstock.core.job.events import JobState
 from penstock.core.job.lifecycle import START_FAILURES_BEFORE_FIRST_RUN
-from penstock.core.recovery.metadata import SnapshotKind
+from penstock.core.recovery import layout
+from penstock.core.recovery.metadata import MatchingRules, SnapshotKind
 from penstock.core.recovery.tenure import Tenure
+from penstock.plan.graph import Plan
 from penstock.runtime.master import MasterDriver, MasterPorts
 from penstock.runtime.slot import SlotAddress, SlotDriver, SlotPorts
+from penstock.runtime.starting import StartingPoint, record_start, starting_point
 from penstock.settings import Mode, Retention
+from penstock.sim.again import Origin, check_both, check_untouched, find_origin, take_origin
 from penstock.sim.background import Pace, SimBackground
 from penstock.sim.checkers import CommitChecker, Ledger, MessageChecker, check_files
 from penstock.sim.clock import SimClock
@@ -40,6 +46,8 @@ from penstock.sim.world import Actor, World, seeded
 from penstock.storage.metadata import decode_metadata
 
 JOB = JobId("job")
+JOB_AGAIN = JobId("again")
+"""The job that goes on from what the first one left."""
 
 QUIET_US = 60_000_000
 """How long processes may take to leave when the job has ended."""
@@ -69,6 +77,8 @@ class Result:
     """Of everything that happened, in order. The same seed gives the same digest."""
     header: tuple[str, ...]
     log: tuple[str, ...]
+    jobs: int = 1
+    """How many there were, one after the other."""
 
     @property
     def reproduce(self) -> str:
@@ -100,25 +110,55 @@ def scenario_of(seed: int) -> Scenario:
 
 def run_scenario(scenario: Scenario, *, parts: Parts = SOUND, keep_log: bool = False) -> Result:
     """Run the world of a scenario to its end."""
-    simulation = Simulation(scenario, parts, keep_log=keep_log)
-    enter(scenario.seed, simulation.external)
+    first = Simulation(scenario, parts, keep_log=keep_log)
+    second: Simulation | None = None
+    enter(scenario.seed, first.external)
     try:
-        with watch_logs(simulation.world):
-            simulation.run()
+        with watch_logs(first.world):
+            first.run()
+            second = first.go_on()
+            if second is not None:
+                second.run()
     finally:
         leave(scenario.seed)
-    return simulation.result()
+    return first.result() if second is None else _together(first.result(), second.result())
+
+
+def _together(first: Result, second: Result) -> Result:
+    return replace(
+        second,
+        header=first.header,
+        crashes=first.crashes + second.crashes,
+        takeovers=first.takeovers + second.takeovers,
+        checkpoints=first.checkpoints + second.checkpoints,
+        attempts=first.attempts + second.attempts,
+        restores=first.restores + second.restores,
+        granted=first.granted,
+        refused=first.refused,
+        jobs=2,
+    )
 
 
 class Simulation:
-    """One world with one job in it."""
+    """One job in a world: a world of its own, or the one that another job has left."""
 
-    def __init__(self, scenario: Scenario, parts: Parts, *, keep_log: bool) -> None:
+    def __init__(
+        self, scenario: Scenario, parts: Parts, *, keep_log: bool, after: tuple[Simulation, Origin] | None = None
+    ) -> None:
         self._scenario = scenario
-        self.world = World(scenario.world_seed, keep_log=keep_log)
-        self.external = ExternalSystem(self.world)
-        self.external.inputs = make_inputs(scenario.workload)
-        self.disk = parts.disk(self.world)
+        self._after = after
+        self._keeps_log = keep_log
+        self._is_over = False
+        self._point: StartingPoint | None = None
+        self._job = JOB if after is None else JOB_AGAIN
+        if after is None:
+            self.world = World(scenario.world_seed, keep_log=keep_log)
+            self.external = ExternalSystem(self.world)
+            self.external.inputs = make_inputs(scenario.workload)
+            self.disk = parts.disk(self.world)
+        else:
+            first, _ = after
+            self.world, self.external, self.disk = first.world, first.external, first.disk
         self.pace = Pace(self.world, work_us=scenario.work_us)
         self.network = Network(self.world, latency_us=scenario.latency_us, spike_share=scenario.spike_share)
         self.host = SlotHost(
@@ -128,7 +168,7 @@ class Simulation:
             start_us=scenario.start_us,
             failing_starts=scenario.failing_starts,
         )
-        self.ledger = Ledger(self.world, self.disk, JOB)
+        self.ledger = Ledger(self.world, self.disk, self._job)
         self.messages = MessageChecker(self.world, self.ledger, master=MASTER)
         self.network.taps.append(self.messages)
         if keep_log:
@@ -139,7 +179,7 @@ class Simulation:
         self.masters = MasterHost(
             self.world,
             self.disk,
-            JOB,
+            self._job,
             build=self._build_master,
             died=self._master_died,
             lasting=scenario.lasting,
@@ -167,6 +207,8 @@ class Simulation:
         if scenario.cancel_at_ms is not None:
             world.at(scenario.cancel_at_ms * 1_000, self._cancel)
         self.user.schedule(scenario.requests)
+        if not self._begin():
+            return
         self.masters.start()
         ended = world.run(lambda: self.masters.has_ended, until_us=scenario.deadline_ms * 1_000)
         if world.stopped:
@@ -175,6 +217,7 @@ class Simulation:
             world.violate(Rule.LIVENESS, f"the job had not ended by {scenario.deadline_ms} ms: {self._state()}")
             return
         self.masters.leave()
+        self._is_over = True
         world.note(MASTER, f"job ended: {self._outcome}")
         if not world.run(lambda: self.host.is_empty, until_us=world.now_us + QUIET_US) and not world.stopped:
             names = ", ".join(str(slot) for slot in self.host.living)
@@ -206,21 +249,62 @@ class Simulation:
         self.network.died(name)
         self.user.lose_driver()
 
+    def go_on(self) -> Simulation | None:
+        """A second job that goes on from what this one has left; None if the world has none, or nothing was left."""
+        again, world = self._scenario.again, self.world
+        if again is None or world.stopped or world.violations or self._outcome is None:
+            return None
+        # One that was taken in passing has results in it that the job went on to commit or to drop by itself.
+        taken = [asked.savepoint for asked in self.user.asked if asked.savepoint is not None]
+        savepoints = [savepoint for savepoint in taken if savepoint.kind.is_synchronous]
+        found = find_origin(self.disk, layout.job_folder(self._job), kept=self._kept(), savepoints=savepoints)
+        # What has been committed since an older one would be shown again.
+        if found is None or found[0] < max(self.messages.relied_on, default=0):
+            return None
+        from_us = max(world.now_us, self._scenario.calm_from_ms * 1_000)
+        world.at(from_us, lambda: None)
+        world.run(lambda: world.now_us >= from_us, until_us=from_us)
+        origin = take_origin(self.disk, found[1], again)
+        world.note("user", f"starts another job from {origin.folder}, on {again.parallelism} slots")
+        scenario = self._scenario.second(again, from_ms=world.now_ms)
+        return Simulation(scenario, self._parts, keep_log=self._keeps_log, after=(self, origin))
+
+    def _begin(self) -> bool:
+        """Look at what the job starts from, if it is a second one; whether it can begin."""
+        if self._after is None:
+            return True
+        _, origin = self._after
+        self.ledger.started_from = origin.metadata
+        actor = Actor(self.world, "user")
+        store = self.disk.store(actor)
+        restore = Restore(path=f"/{origin.folder}", claim=origin.claim, rules=MatchingRules())
+        try:
+            with self.world.as_actor(actor):
+                self._point = starting_point(store, restore, self._make_plan(), self._scenario.settings)
+                record_start(store, self._job, self._point)
+        except UsageError as error:
+            self.world.violate(Rule.RESTORABLE, f"{origin.folder} cannot be started from: {error}")
+            return False
+        return True
+
+    def _make_plan(self) -> Plan:
+        scenario = self._scenario
+        return make_plan(
+            scenario.workload,
+            world=scenario.seed,
+            parallelism=scenario.settings.parallelism,
+            sink=lambda name: self._parts.sink(scenario.seed, name),
+        )
+
     def _build_master(self, actor: Actor, tenure: Tenure | None) -> MasterDriver:
         scenario = self._scenario
         self.messages.ever_ran = tenure is not None and bool(tenure.completed)
         transport = self.network.transport(actor)
         self.host.wake_master = actor.wake
         self.host.has_called = transport.has_heard
-        parallelism = scenario.settings.parallelism
         return MasterDriver(
-            job=JOB,
-            plan=make_plan(
-                scenario.workload,
-                world=scenario.seed,
-                parallelism=parallelism,
-                sink=lambda name: self._parts.sink(scenario.seed, name),
-            ),
+            job=self._job,
+            plan=self._make_plan() if self._point is None else self._point.plan,
             settings=scenario.settings,
             ports=MasterPorts(
                 clock=SimClock(actor),
@@ -231,13 +315,14 @@ class Simulation:
             ),
             draws=tuple(self.world.random.random() for _ in range(64)),
             tenure=tenure,
+            started_from=None if self._point is None else self._point.record,
         )
 
     def _build_slot(self, slot: SlotId, actor: Actor) -> SlotDriver:
         transport = self.network.transport(actor)
         return SlotDriver(
             slot,
-            job=JOB,
+            job=self._job,
             settings=self._scenario.settings,
             ports=SlotPorts(
                 clock=SimClock(actor),
@@ -258,6 +343,8 @@ class Simulation:
         return self.masters.driver.outcome if self.masters.driver is not None else None
 
     def _cancel(self) -> None:
+        if self._is_over:
+            return
         self.world.note("user", "cancels the job")
         self.masters.call(lambda driver: driver.cancel())
 
@@ -272,6 +359,9 @@ class Simulation:
         world, outcome = self.world, self._outcome
         if not self._is_legal(outcome):
             world.violate(Rule.LIVENESS, f"the job ended as {outcome}: {self._state()}")
+        if self._after is not None:
+            self._check_both(*self._after)
+            return
         self._check_rows()
         self.user.check_end(outcome)
         kept = self._kept()
@@ -280,7 +370,7 @@ class Simulation:
         stopped = any(record.kind.is_synchronous for record in self.ledger.records.values())
         keeps_ids = bool(kept) or (stopped and outcome is not JobState.FINISHED)
         allowed = [*self.user.given, *self._strays()]
-        check_files(world, self.disk, JOB, kept=kept, allowed=allowed, keeps_ids=keeps_ids)
+        check_files(world, self.disk, self._job, kept=kept, allowed=allowed, keeps_ids=keeps_ids)
 
     def _check_rows(self) -> None:
         scenario, workload = self._scenario, self._scenario.workload
@@ -317,6 +407,26 @@ class Simulation:
             possible=expected_rows(workload, self.external.inputs, parallelism=parallelism),
         )
         check_order(self.world, committed, workload)
+
+    def _check_both(self, first: Simulation, origin: Origin) -> None:
+        """What both jobs have shown and left."""
+        settings, finished = self._scenario.settings, self._outcome is JobState.FINISHED
+        repeats = settings.checkpoint.mode is Mode.AT_LEAST_ONCE
+        committed = list(self.external.committed.values())
+        rule = Rule.AT_LEAST_ONCE if repeats else Rule.EXACTLY_ONCE
+        check_both(
+            self.world,
+            shown_by(committed),
+            origin,
+            self._scenario.workload,
+            inputs=self.external.inputs,
+            parallelisms=(first._scenario.settings.parallelism, settings.parallelism),
+            standard=Standard(complete=finished, repeats=repeats, rule=rule),
+        )
+        check_order(self.world, committed, self._scenario.workload)
+        if finished:
+            allowed = [*check_untouched(self.world, self.disk, origin), *self._strays()]
+            check_files(self.world, self.disk, self._job, kept=(), allowed=allowed, keeps_ids=False)
 
     def _strays(self) -> list[str]:
         """What slots of a driver that had died wrote, perhaps after the job had ended, and what it had begun for a user

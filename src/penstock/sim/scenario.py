@@ -17,6 +17,7 @@ from penstock.settings import (
     Retention,
     SlotSettings,
 )
+from penstock.sim.again import Again, draw_again
 from penstock.sim.faults import Fault, draw_faults, end_ms
 from penstock.sim.jobs import PAIRS, TICK_US, Shape, Workload
 from penstock.sim.user import UserRequest, draw_requests
@@ -63,6 +64,8 @@ class Scenario:
     """Whether a crash may undo what was not yet synced."""
     requests: tuple[UserRequest, ...] = ()
     """What else the user asks for."""
+    again: Again | None = None
+    """How another job goes on from what this one leaves, if it leaves something."""
     liveness_ms: int = LIVENESS_MS
     """How long the job may take once all faults are over."""
 
@@ -76,17 +79,30 @@ class Scenario:
         """The job must have ended by then."""
         return self.calm_from_ms + self.liveness_ms
 
+    def second(self, again: Again, *, from_ms: int) -> Scenario:
+        """What is left of the world for the job that goes on at that time."""
+        return replace(
+            self,
+            settings=replace(self.settings, parallelism=again.parallelism),
+            faults=tuple(replace(fault, at_ms=fault.at_ms + from_ms) for fault in again.faults),
+            safety_ms=from_ms + again.safety_ms,
+            requests=(),
+            cancel_at_ms=None,
+            again=None,
+        )
+
     def header(self) -> list[str]:
         """Every parameter, one line each."""
         lines = [f"seed {self.seed}"]
         lines += [
             f"  {field.name}: {getattr(self, field.name)}"
             for field in fields(self)
-            if field.name not in ("seed", "faults", "settings", "requests")
+            if field.name not in ("seed", "faults", "settings", "requests", "again")
         ]
         lines += [f"  {field.name}: {getattr(self.settings, field.name)}" for field in fields(self.settings)]
         lines += [f"  request: {request}" for request in self.requests]
         lines += [f"  fault: {fault}" for fault in self.faults] or ["  no faults"]
+        lines += [f"  again: {self.again}"] if self.again is not None else []
         return lines
 
 
@@ -108,7 +124,7 @@ def draw_scenario(seed: int, random: Random) -> Scenario:
         settings = replace(settings, network=_draw_narrow_network(random, workload.batch_rows))
     workload = replace(workload, other_rows=_draw_other_rows(random, workload))
     work_us = (50, random.choice((500, 5_000, 30_000)))
-    return Scenario(
+    drawn = Scenario(
         seed=seed,
         world_seed=random.getrandbits(64),
         workload=workload,
@@ -125,6 +141,8 @@ def draw_scenario(seed: int, random: Random) -> Scenario:
         lasting=lasting,
         loses_unsynced=random.random() < 0.3,
     )
+    again = draw_again(random, parallelism=parallelism, safety_ms=safety_ms, lasting=lasting)
+    return replace(drawn, again=again)
 
 
 def _possible(checkpoint: CheckpointSettings, workload: Workload, work_us: tuple[int, int]) -> CheckpointSettings:

@@ -27,6 +27,7 @@ from __future__ import annotations
 import struct
 import time
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
@@ -61,6 +62,10 @@ BATCH_ROWS = 65_536
 _PREFIX = struct.Struct(">4sHI")
 _ALIGNMENT = 64
 _PAUSE_SECONDS = 0.0003
+_ARROW_ERRORS = (pa.ArrowException, OSError, EOFError, ValueError, MemoryError)
+"""How Arrow says that something is not an Arrow file."""
+_VALUE_ERRORS = (pa.ArrowException, ValueError, OverflowError)
+"""How values of a sound table can be none in Python."""
 _HINT = "restore it from a copy, or restore from another checkpoint or savepoint"
 
 
@@ -119,13 +124,45 @@ def encode(
     timer_table = _timer_table(context, timers)
     if timer_table.num_rows:
         sections.append(_section(timer_table, offset))
+    owner = FileOwner(
+        operator=context.operator, keys=context.keys, groups=context.groups, own_groups=context.own_groups
+    )
+    return _file(owner, sections)
+
+
+@dataclass(frozen=True, kw_only=True)
+class FileOwner:
+    """Whose state a file holds."""
+
+    operator: str
+    keys: pa.Schema
+    """The key columns."""
+    groups: int
+    """Key groups of the job."""
+    own_groups: tuple[int, int]
+
+
+def encode_tables(owner: FileOwner, tables: Iterable[tuple[StateSpec | None, pa.Table]]) -> pa.Buffer | None:
+    """The content of a file with these tables, each with the columns of its state (`state_schema`), or of timers if
+    there is no state; None if there are no rows. Key groups are taken as they are, rows brought into their order."""
+    sections: list[tuple[TableEntry, pa.Buffer]] = []
+    offset = 0
+    for spec, table in tables:
+        if table.num_rows:
+            entry, content = _section(_by_group(table), offset)
+            sections.append((entry if spec is None else _described(entry, spec), content))
+            offset += _padded(content.size)
+    return _file(owner, sections)
+
+
+def _file(owner: FileOwner, sections: Sequence[tuple[TableEntry, pa.Buffer]]) -> pa.Buffer | None:
     if not sections:
         return None
     header = Header(
-        operator=context.operator,
-        key_columns=tuple(context.keys.names),
-        groups=context.groups,
-        own_groups=context.own_groups,
+        operator=owner.operator,
+        key_columns=tuple(owner.keys.names),
+        groups=owner.groups,
+        own_groups=owner.own_groups,
         tables=tuple(entry for entry, _ in sections),
     )
     return _assembled(header, [content for _, content in sections])
@@ -185,9 +222,14 @@ def _state_table(context: StateContext, spec: StateSpec, rows: Iterator[Row], no
     return _by_group(pa.Table.from_batches(batches, schema))
 
 
-def _timer_table(context: StateContext, timers: Iterator[TimerRow]) -> pa.Table:
+def timer_schema(keys: pa.Schema) -> pa.Schema:
+    """The columns of a table of timers."""
     columns = (pa.field(TIMER_KIND, pa.string()), pa.field(TIMER_TIME, pa.int64()))
-    schema = pa.schema([pa.field(KEY_GROUP, pa.int32()), *context.keys, *columns])
+    return pa.schema([pa.field(KEY_GROUP, pa.int32()), *keys, *columns])
+
+
+def _timer_table(context: StateContext, timers: Iterator[TimerRow]) -> pa.Table:
+    schema = timer_schema(context.keys)
     batches: list[pa.RecordBatch] = []
     for piece in _pieces(timers):
         keys, kinds, times = zip(*piece, strict=True)
@@ -274,17 +316,20 @@ class CanonicalFile:
             raise self._corrupt(f"is cut: it has {len(data)} bytes, its header alone has {body}")
         try:
             self.header = msgspec.json.decode(data[_PREFIX.size : body], type=Header)
-        except msgspec.MsgspecError as error:
+        except (msgspec.MsgspecError, ValueError, RecursionError) as error:
             raise self._corrupt(f"has a header that cannot be read: {error}") from error
         self._body = pa.py_buffer(data).slice(body)
         for entry in self.header.tables:
             if entry.offset < 0 or entry.length < 0 or entry.offset + entry.length > self._body.size:
                 raise self._corrupt(f"is cut: the table of {entry.name or entry.kind!r} is not all there")
+        names = [(entry.name, entry.kind == TIMERS) for entry in self.header.tables]
+        if len(dict.fromkeys(names)) < len(names):
+            raise self._corrupt("has two tables of one name")
 
     def table(self, entry: TableEntry, own: tuple[int, int]) -> pa.Table:
         """The rows of one table whose key groups are from `own[0]` to `own[1]`; other batches are not decoded."""
+        reader = self._reader(entry)
         try:
-            reader = pa.ipc.open_file(self._body.slice(entry.offset, entry.length))
             if reader.num_record_batches != len(entry.batches):
                 raise self._corrupt(f"has {reader.num_record_batches} batches of {entry.name!r}, its header says other")
             batches = [
@@ -293,29 +338,41 @@ class CanonicalFile:
                 if first <= own[1] and last >= own[0]
             ]
             table = pa.Table.from_batches(batches, reader.schema)
-        except (pa.ArrowException, OSError, ValueError) as error:
-            raise self._corrupt(f"has a table of {entry.name or entry.kind!r} that cannot be read: {error}") from error
-        groups = np.asarray(table.column(0).to_numpy())
+            # An offset that points outside of its memory would end the process when the value is read.
+            table.validate(full=True)
+        except _ARROW_ERRORS as error:
+            raise self._unreadable(entry, error) from error
+        column: Any = table.column(0)
+        groups = np.asarray(column.to_numpy())
+        if column.null_count or not (groups[1:] >= groups[:-1]).all():
+            raise self._corrupt(f"has a table of {entry.name or entry.kind!r} that is not in order of key groups")
+        if len(batches) == len(entry.batches) and table.num_rows != entry.rows:
+            raise self._corrupt(f"has {table.num_rows} rows of {entry.name or entry.kind!r}, its header says other")
         first, last = np.searchsorted(groups, [own[0], own[1] + 1])
         return table.slice(int(first), int(last - first)).combine_chunks()
 
     def key_schema(self, entry: TableEntry) -> pa.Schema:
         """The key columns of a table."""
-        schema = self._schema(entry)
-        count = len(self.header.key_columns)
-        if len(schema) < 1 + count:
-            raise self._corrupt(f"has a table of {entry.name or entry.kind!r} without its keys")
-        return pa.schema([schema.field(number) for number in range(1, 1 + count)])
+        schema = self._reader(entry).schema
+        return pa.schema([schema.field(number) for number in range(1, 1 + len(self.header.key_columns))])
 
-    def _schema(self, entry: TableEntry) -> pa.Schema:
+    def _reader(self, entry: TableEntry) -> pa.ipc.RecordBatchFileReader:
+        """Of a table that begins with key groups and keys."""
         try:
-            return pa.ipc.open_file(self._body.slice(entry.offset, entry.length)).schema
-        except (pa.ArrowException, OSError) as error:
-            raise self._corrupt(f"has a table of {entry.name or entry.kind!r} that cannot be read: {error}") from error
+            reader = pa.ipc.open_file(self._body.slice(entry.offset, entry.length))
+            schema = reader.schema
+            check_names(schema)
+        except _ARROW_ERRORS as error:
+            raise self._unreadable(entry, error) from error
+        if schema.names[: 1 + len(self.header.key_columns)] != [KEY_GROUP, *self.header.key_columns]:
+            raise self._corrupt(f"has a table of {entry.name or entry.kind!r} without its keys")
+        if schema.field(0).type != pa.int32():
+            raise self._corrupt(f"has a table of {entry.name or entry.kind!r} with other key groups than numbers")
+        return reader
 
     def spec_of(self, entry: TableEntry) -> StateSpec:
         """What was declared when the file was written."""
-        schema = self._schema(entry)
+        schema = self._reader(entry).schema
         try:
             kind = StateKind(entry.kind)
         except ValueError as error:
@@ -323,8 +380,14 @@ class CanonicalFile:
         first = 1 + len(self.header.key_columns)
         types = [schema.field(number).type for number in range(first, len(schema))]
         is_map = kind is StateKind.MAP
-        if len(types) != 1 + is_map + (entry.ttl_ms is not None):
+        names = [MAP_KEY] * is_map + [VALUE] + [WRITTEN] * (entry.ttl_ms is not None)
+        if not kind.is_keyed or schema.names[first:] != names:
             raise self._corrupt(f"has a table of {entry.name!r} with other columns than its header says")
+        wanted = {VALUE: pa.binary() if entry.object_value else None, WRITTEN: pa.int64()}
+        wanted[MAP_KEY] = pa.binary() if entry.object_key else None
+        for name, found in zip(names, types, strict=True):
+            if wanted[name] is not None and found != wanted[name]:
+                raise self._corrupt(f"has a table of {entry.name!r} whose column {name} is of type {found}")
         return StateSpec(
             name=entry.name,
             kind=kind,
@@ -337,6 +400,12 @@ class CanonicalFile:
         """The rows of a state, as tables of `spec` hold them. What has no time yet and needs one lives from `now`."""
         found = self.spec_of(entry)
         table = self.table(entry, own)
+        try:
+            return self._rows(table, found, spec, now)
+        except _VALUE_ERRORS as error:
+            raise self._unreadable(entry, error) from error
+
+    def _rows(self, table: pa.Table, found: StateSpec, spec: StateSpec, now: int) -> Iterator[Row]:
         count = len(self.header.key_columns)
         keys = keys_of([_whole(table.column(1 + number)) for number in range(count)])
         rest = table.columns[1 + count :]
@@ -351,6 +420,8 @@ class CanonicalFile:
             values = to_python(column if column.type == spec.type else column.cast(spec.type))
         if spec.ttl is not None:
             written = to_python(_whole(rest.pop(0))) if rest else [now] * len(keys)
+            if None in written:
+                raise self._corrupt(f"has an entry of {spec.name!r} without its time")
             values = zip(values, written, strict=True)
         return zip(keys, inner, values, strict=True)
 
@@ -359,11 +430,22 @@ class CanonicalFile:
         count = len(self.header.key_columns)
         for entry in self.header.tables:
             if entry.kind == TIMERS:
-                table = self.table(entry, own)
-                keys = keys_of([_whole(table.column(1 + number)) for number in range(count)])
+                table = self.timer_table(entry, own)
+                try:
+                    keys = keys_of([_whole(table.column(1 + number)) for number in range(count)])
+                except _VALUE_ERRORS as error:
+                    raise self._unreadable(entry, error) from error
                 groups, kinds, times = (to_python(_whole(table.column(n))) for n in (0, 1 + count, 2 + count))
                 for key, group, kind, time_us in zip(keys, groups, kinds, times, strict=True):
                     yield key, group, self._timer_kind(kind), time_us
+
+    def timer_table(self, entry: TableEntry, own: tuple[int, int]) -> pa.Table:
+        """The table of timers, as `table` gives it."""
+        table = self.table(entry, own)
+        has_gaps = any(column.null_count for column in table.columns[-2:])
+        if has_gaps or not table.schema.equals(timer_schema(self.key_schema(entry))):
+            raise self._corrupt("has a table of timers with other columns than timers have")
+        return table
 
     def _timer_kind(self, text: str) -> TimerKind:
         try:
@@ -374,8 +456,19 @@ class CanonicalFile:
     def _objects(self, column: Any) -> list[Any]:
         return [unpickled(data, what=self._what) for data in column.to_pylist()]
 
+    def _unreadable(self, entry: TableEntry, error: BaseException) -> CorruptFile:
+        return self._corrupt(f"has a table of {entry.name or entry.kind!r} that cannot be read: {error}")
+
     def _corrupt(self, text: str) -> CorruptFile:
         return CorruptFile(f"{self._what} {text}", hint=_HINT)
+
+
+def check_names(columns: Iterable[Any]) -> None:
+    """Raise `ValueError` if the names of columns, or of fields inside of them, are no text: Arrow looks at them only
+    when they are used."""
+    for field in columns:
+        _ = field.name
+        check_names(field.type.field(number) for number in range(field.type.num_fields))
 
 
 def _whole(column: Any) -> Any:

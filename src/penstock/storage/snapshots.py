@@ -62,11 +62,20 @@ class SnapshotWriter:
         return StateFile(path=path, size=view.nbytes, checksum=checksum, shared_key=key)
 
 
-class SnapshotReader:
-    """Reads pieces of state. Calls block."""
+class Copies(Protocol):
+    """Where a piece may lie besides."""
 
-    def __init__(self, store: Readable) -> None:
+    def get(self, file: StateFile) -> bytes | None:
+        """The bytes of a handle, checked; None if they are not there."""
+        ...
+
+
+class SnapshotReader:
+    """Reads pieces of state, from copies of them where there are some. Calls block."""
+
+    def __init__(self, store: Readable, copies: Copies | None = None) -> None:
         self._store = store
+        self._copies = copies
 
     def get(self, file: StateFile) -> bytes:
         """The bytes of a handle, checked against its size and checksum. Raises `CorruptFile` or `StorageError`."""
@@ -76,7 +85,8 @@ class SnapshotReader:
             raise CorruptFile(
                 "a state handle has neither a path nor content", hint="restore from another checkpoint or savepoint"
             )
-        return _checked(file, self._store.read(file.path), f"state file {file.path}")
+        copy = self._copies.get(file) if self._copies is not None else None
+        return copy if copy is not None else _checked(file, self._store.read(file.path), f"state file {file.path}")
 
 
 def _checked(file: StateFile, data: bytes, what: str) -> bytes:

@@ -54,7 +54,7 @@ def _read_outcome(store: Store, job: JobFolder) -> Outcome | None:
 def _decode(entry: CompletedEntry) -> CompletedCheckpoint:
     try:
         return _completed.decode(entry.data)
-    except (msgspec.MsgspecError, ValueError) as error:
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         raise CorruptFile(
             f"the record of checkpoint {entry.checkpoint} cannot be read: {error}",
             hint=f"delete it to give up checkpoint {entry.checkpoint}, if an older one will do",

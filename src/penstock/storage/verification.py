@@ -234,7 +234,7 @@ class _JobCheck:
                 if pointer.checkpoint != number:
                     raise CorruptFile(f"{path} is the pointer to checkpoint {pointer.checkpoint}")
                 found[number] = pointer
-            except (StorageError, msgspec.MsgspecError, ValueError) as error:
+            except (StorageError, msgspec.MsgspecError, ValueError, RecursionError) as error:
                 text = error.message if isinstance(error, StorageError) else f"{path} cannot be read: {error}"
                 self._problems.append(text)
                 if number is not None:

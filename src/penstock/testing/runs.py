@@ -24,6 +24,7 @@ from penstock.api.connector import (
     Source,
     SourceReader,
     SplitEnumerator,
+    SplitProgress,
     WriterContext,
 )
 from penstock.api.durations import Duration, duration_ms
@@ -388,6 +389,9 @@ class _WatchedReader(SourceReader):
     def add_splits(self, splits: Sequence[bytes]) -> None:
         self._reader.add_splits(splits)
         self._watch.reopened(self._number)
+
+    def progress(self) -> SplitProgress | None:
+        return self._reader.progress()
 
     def checkpoint_completed(self, checkpoint: int) -> None:
         self._reader.checkpoint_completed(checkpoint)

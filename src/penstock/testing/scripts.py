@@ -10,7 +10,7 @@ from typing import Any, Protocol
 import msgspec
 import pyarrow as pa
 
-from penstock.api.connector import End, Pause, Polled, Source, SourceReader
+from penstock.api.connector import End, Pause, Polled, Source, SourceReader, SplitProgress
 from penstock.api.schemas import SchemaLike, as_schema, check_schema, unknown_column
 from penstock.core.errors import UsageError
 
@@ -47,8 +47,8 @@ ScriptItem = Mapping[str, Any] | pa.RecordBatch | Mark
 def scripted(*scripts: Iterable[ScriptItem], schema: SchemaLike | None = None, end: bool = True) -> Scripted:
     """A source that gives what its scripts say: records as dicts or Arrow batches, and marks between them.
 
-    Each script is a split of its own: it is read in its order, by one subtask. Records of different scripts come in any
-    order, so those of one may be late for the event time of another, if the watermark's delay does not allow for it.
+    Each script is a split of its own: it is read in its order, by one subtask, and has an event time of its own.
+    Records of different scripts come in any order; those of one are not late for the event time of another.
     Without `schema` the columns are those of the first batch, or what Arrow makes of the dicts. A column that a dict
     leaves out is null. With `end=False` the source stays silent after its scripts instead of ending, and `run` ends the
     job.
@@ -176,6 +176,7 @@ class ScriptReader(SourceReader):
         self._positions = positions
         self._resumes_ms: dict[int, int] = {}
         """When the pause is over that a script stands at."""
+        self._current: int | None = None
 
     def poll(self, max_rows: int, now_ms: int) -> Polled:
         """The next records of the script that has waited longest."""
@@ -187,6 +188,7 @@ class ScriptReader(SourceReader):
                 continue
             self._positions.append(position)
             if not isinstance(polled, Pause):
+                self._current = position.script
                 return polled
             waits_ms.append(polled.wait_ms)
         return Pause(min(waits_ms)) if waits_ms else End()
@@ -194,6 +196,14 @@ class ScriptReader(SourceReader):
     def snapshot(self) -> list[bytes]:
         """The scripts that are not read to their end; one that then stays silent has none."""
         return [msgspec.msgpack.encode(p) for p in self._positions if not self._source.ends or not self._is_read(p)]
+
+    def progress(self) -> SplitProgress:
+        """Scripts that go on; those at a pause, and those that have fallen silent, have nothing to give."""
+        going_on = {
+            p.script: self._is_read(p) for p in self._positions if not self._source.ends or not self._is_read(p)
+        }
+        ready = [script for script, is_read in going_on.items() if not is_read and script not in self._resumes_ms]
+        return SplitProgress(current=self._current, open=going_on.keys(), ready=ready)
 
     def _is_read(self, position: _Position) -> bool:
         return position.item == len(self._source.scripts[position.script])

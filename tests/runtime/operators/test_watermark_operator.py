@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from penstock.api.connector import SplitProgress
 from penstock.api.steps import WatermarkStep
 from penstock.core.elements import MAX_WATERMARK
 
@@ -88,3 +89,120 @@ def test_without_a_limit_it_is_never_idle(rig):
     made = rig(WatermarkStep(column="ts", delay_us=0, idle_after_ms=None), now=0)
     assert made.operator.tick(10**9) is None
     assert made.output.items == []
+
+
+# --- splits ----------------------------------------------------------------------------------------------------------
+
+
+class Splits:
+    """An operator behind a reader that says which split it has read."""
+
+    def __init__(self, rig, splits, *, idle_after_ms=None):
+        self.made = rig(WatermarkStep(column="ts", delay_us=0, idle_after_ms=idle_after_ms), now=0)
+        self.made.operator.progress = lambda: SplitProgress(current=self.current, open=self.open, ready=self.ready)
+        self.open, self.ready, self.current = list(splits), [], None
+
+    def read(self, split, *times, ends=False):
+        self.current = split
+        if ends:
+            self.open.remove(split)
+        self.made.operator.process(at(*times))
+
+    def tick(self, now):
+        self.made.time = now
+        return self.made.operator.tick(now)
+
+    @property
+    def told(self):
+        told, self.made.output.items = self.made.output.watermarks, []
+        return told
+
+
+def test_the_split_that_is_furthest_behind_holds_event_time_back(rig):
+    splits = Splits(rig, "ab")
+    splits.read("a", 1_000)
+    assert splits.told == []
+    splits.read("b", 10)
+    assert splits.told == [(9, False)]
+    splits.read("a", 2_000)
+    assert splits.told == []
+    splits.read("b", 1_500)
+    assert splits.told == [(1_499, False)]
+
+
+def test_a_split_that_has_ended_does_not_hold_event_time_back(rig):
+    splits = Splits(rig, "abc")
+    splits.read("a", 1_000)
+    splits.read("b", 10, ends=True)
+    assert splits.told == []
+    splits.read("c", 500)
+    assert splits.told == [(499, False)]
+    splits.read("c", 600, ends=True)
+    assert splits.told == [(999, False)]
+    # The last one: nothing follows, and what came has these times.
+    splits.read("a", 1_200, ends=True)
+    assert splits.told == [(1_199, False)]
+
+
+def test_a_split_that_ended_without_a_word_is_found_out_by_the_next_tick(rig):
+    splits = Splits(rig, "ab")
+    splits.read("a", 1_000)
+    splits.open.remove("b")
+    assert splits.tick(1_000) is None
+    assert splits.told == [(999, False)]
+
+
+def test_a_silent_split_is_left_out_until_its_next_record(rig):
+    splits = Splits(rig, "ab", idle_after_ms=100)
+    assert splits.tick(10) == 100
+    splits.made.time = 60
+    splits.read("a", 1_000)
+    assert splits.tick(99) == 100
+    assert splits.told == []
+    assert splits.tick(100) == 160
+    assert splits.told == [(999, False)]
+    splits.read("b", 5)
+    splits.read("a", 3_000)
+    assert splits.told == []
+    splits.read("b", 2_000)
+    assert splits.told == [(1_999, False)]
+
+
+def test_the_output_is_idle_when_all_splits_are_and_goes_as_far_as_the_furthest_of_them(rig):
+    splits = Splits(rig, "ab", idle_after_ms=100)
+    splits.read("a", 1_000)
+    splits.read("b", 10)
+    assert splits.told == [(9, False)]
+    splits.tick(100)
+    assert splits.told == [(999, True)]
+    splits.read("b", 20)
+    assert splits.told == [(999, False)]
+
+
+def test_a_split_that_the_reader_has_only_not_come_to_is_never_idle(rig):
+    splits = Splits(rig, "ab", idle_after_ms=100)
+    splits.ready = ["b"]
+    splits.read("a", 1_000)
+    for now in (100, 200, 1_000):
+        splits.tick(now)
+    assert splits.told == []
+    splits.ready = []
+    assert splits.tick(1_099) == 1_100
+    splits.tick(1_100)
+    assert splits.told == [(999, True)]
+
+
+@given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 100), st.booleans()), max_size=40))
+def test_the_watermark_is_always_below_what_any_open_split_may_still_have(rig, reads):
+    splits = Splits(rig, range(4))
+    best = {}
+    told = BEFORE_TIME
+    for split, step, ends in reads:
+        if split not in splits.open:
+            continue
+        best[split] = best.get(split, 0) + step
+        splits.read(split, best[split], ends=ends)
+        told = max([told, *(time for time, _ in splits.told)])
+        left = splits.open or [split]
+        assert told == max(told, min(best.get(each, 0) - 1 if each in best else BEFORE_TIME for each in left))
+        assert all(told <= best[each] - 1 if each in best else told == BEFORE_TIME for each in splits.open)

@@ -156,4 +156,5 @@ def results_folder(job: JobFolder, operator: OperatorId) -> str:
 
 def is_job_folder_with(name: str) -> bool:
     """Whether a folder that has something of this name in it is the folder of a job."""
-    return name in ("shared", "taskowned", "completed", "counter", "inputs") or checkpoint_number(name) is not None
+    known = ("shared", "taskowned", "completed", "counter", "drivers", "outcome", "inputs")
+    return name in known or checkpoint_number(name) is not None

@@ -6,7 +6,7 @@ from typing import assert_never
 
 import pyarrow as pa
 
-from penstock.api.connector import End, Pause, Polled, SourceReader
+from penstock.api.connector import End, Pause, Polled, SourceReader, SplitProgress
 from penstock.api.steps import ReadStep
 from penstock.core.elements import MAX_WATERMARK, CheckpointOptions
 from penstock.core.errors import InvariantError, UsageError
@@ -68,6 +68,10 @@ class SourceOperator(Operator):
                 self._may_get_more = False
             case _:
                 assert_never(found)
+
+    def progress(self) -> SplitProgress | None:
+        """How far the reader has come with its splits, if it tells them apart."""
+        return None if self._reader is None else self._reader.progress()
 
     def process(self, batch: pa.RecordBatch) -> None:
         """Hand polled records down the chain."""

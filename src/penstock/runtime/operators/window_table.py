@@ -25,11 +25,13 @@ from penstock.core.errors import CorruptFile
 from penstock.runtime.keys import key_groups
 from penstock.runtime.operators.aggregation import group, of_partials
 from penstock.runtime.operators.dense import int64_values
+from penstock.state.format import check_names
 
 KEY_GROUP = "__key_group"
 FORMAT = 1
 
 _METADATA_KEY = b"penstock.window"
+_HINT = "restore it from a copy, or restore from another checkpoint or savepoint"
 _LEAST_RUN_ROWS = 16_384
 """Appended rows are not grouped before there are so many."""
 _MOST_APPENDED = 64
@@ -139,12 +141,7 @@ class WindowTable:
         batches = merged.combine_chunks().to_batches() if frozen else []
         numbers = np.concatenate([np.empty(0, np.int32), *(key_groups(b, self._keys, groups) for b in batches)])
         order = np.argsort(numbers.astype(np.uint16), kind="stable")
-        table = merged.take(order).append_column(KEY_GROUP, pa.array(numbers[order], pa.int32()))
-        metadata = {_METADATA_KEY: msgspec.json.encode(header)}
-        sink = pa.BufferOutputStream()
-        with pa.ipc.new_stream(sink, table.schema.with_metadata(metadata)) as writer:
-            writer.write_table(table)
-        return sink.getvalue().to_pybytes()
+        return write_file(merged.take(order).append_column(KEY_GROUP, pa.array(numbers[order], pa.int32())), header)
 
     def _merge(self) -> None:
         if not self._appended:
@@ -168,16 +165,7 @@ def start_times(partials: pa.Table | pa.RecordBatch) -> npt.NDArray[np.int64]:
 
 def decode(data: bytes, own: tuple[int, int]) -> tuple[pa.Table, Header]:
     """Of a snapshot, what belongs to the key groups from `own[0]` to `own[1]`. Raises `CorruptFile`."""
-    try:
-        table = pa.ipc.open_stream(data).read_all()
-        header = msgspec.json.decode((table.schema.metadata or {})[_METADATA_KEY], type=Header)
-    except (pa.ArrowInvalid, OSError, KeyError, msgspec.DecodeError) as error:
-        raise CorruptFile(f"the snapshot of a window cannot be read: {error}") from error
-    if header.format != FORMAT:
-        raise CorruptFile(
-            f"the snapshot of a window has format {header.format}, this program knows {FORMAT}",
-            hint="restore it with the version that wrote it, or a newer one",
-        )
+    table, header = read_file(data)
     numbers = np.asarray(table.column(table.num_columns - 1).to_numpy())
     first, last = np.searchsorted(numbers, [own[0], own[1] + 1])
     rows = table.slice(int(first), int(last - first)).remove_column(table.num_columns - 1)
@@ -191,6 +179,49 @@ def decode(data: bytes, own: tuple[int, int]) -> tuple[pa.Table, Header]:
         if entry.first_group <= own[1] and entry.last_group >= own[0]
     )
     return rows.replace_schema_metadata(None), msgspec.structs.replace(header, fired=fired)
+
+
+def write_file(table: pa.Table, header: Header) -> bytes:
+    """The bytes of a snapshot: rows in the order of their key groups, which are the last column."""
+    metadata = {_METADATA_KEY: msgspec.json.encode(header)}
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema.with_metadata(metadata)) as writer:
+        writer.write_table(table)
+    return sink.getvalue().to_pybytes()
+
+
+def read_file(data: bytes) -> tuple[pa.Table, Header]:
+    """All of a snapshot: its rows, the key group in the last column, and what it says about itself. Raises
+    `CorruptFile`."""
+    try:
+        table = pa.ipc.open_stream(data).read_all()
+        table.validate(full=True)
+        check_names(table.schema)
+        header = msgspec.json.decode((table.schema.metadata or {})[_METADATA_KEY], type=Header)
+    except (pa.ArrowException, OSError, EOFError, KeyError, ValueError, MemoryError, msgspec.MsgspecError) as error:
+        raise CorruptFile(f"the snapshot of a window cannot be read: {error}", hint=_HINT) from error
+    if header.format != FORMAT:
+        raise CorruptFile(
+            f"the snapshot of a window has format {header.format}, this program knows {FORMAT}",
+            hint="restore it with the version that wrote it, or a newer one",
+        )
+    _check_rows(table, header)
+    return table, header
+
+
+def _check_rows(table: pa.Table, header: Header) -> None:
+    """Raise `CorruptFile` unless the rows can be what the header says."""
+    last = table.schema.field(table.num_columns - 1) if table.num_columns else None
+    if last is None or last.name != KEY_GROUP or last.type != pa.int32() or table.column(KEY_GROUP).null_count:
+        raise CorruptFile("the snapshot of a window has no key groups", hint=_HINT)
+    missing = [name for name in (*header.layout.keys, WINDOW_START) if name not in table.schema.names]
+    if missing and table.num_rows:
+        raise CorruptFile(f"the snapshot of a window has no column {missing[0]!r}", hint=_HINT)
+    numbers = np.asarray(table.column(KEY_GROUP).to_numpy())
+    if not (numbers[1:] >= numbers[:-1]).all():
+        raise CorruptFile("the snapshot of a window is not in the order of its key groups", hint=_HINT)
+    if table.num_rows and not pa.types.is_timestamp(table.schema.field(WINDOW_START).type):
+        raise CorruptFile("the snapshot of a window has no times in its windows", hint=_HINT)
 
 
 def _ordered(run: pa.Table) -> pa.Table:

@@ -1,0 +1,205 @@
+"""How the states of two snapshots differ, key by key.
+
+Keyed state is compared range by range of key groups, so that only the files of one range are in memory at a time; if
+the two snapshots have another number of key groups, all of a state at once. When an entry of a state with a TTL was
+written is not compared. Lists are compared per key as wholes. Parts of split and union lists have no identity: a part
+that is there on one side only counts as added or removed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+
+from penstock.core.errors import UsageError
+from penstock.savepoints.catalog import SnapshotData, StateInfo
+from penstock.savepoints.tables import ALL_GROUPS, WINDOWS
+from penstock.state.format import TIMERS
+from penstock.state.keys import key_values
+from penstock.state.values import to_python
+
+_ABSENT = object()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Difference:
+    """One key that differs."""
+
+    change: str
+    """`added`, `removed` or `changed`."""
+    key: tuple[Any, ...]
+    """The key, and what else identifies the entry: a map's key, a timer's kind and time, a window's start."""
+    old: Any = None
+    new: Any = None
+
+
+@dataclass(kw_only=True)
+class StateDifference:
+    """How one state differs."""
+
+    operator: str
+    state: str
+    kind: str
+    identity: tuple[str, ...] = ()
+    """What the fields of a key are."""
+    added: int = 0
+    removed: int = 0
+    changed: int = 0
+    same: int = 0
+    first: list[Difference] = field(default_factory=list)
+    note: str = ""
+    """Why it could not be compared."""
+
+    @property
+    def differs(self) -> bool:
+        """Whether the two sides are not the same."""
+        return bool(self.added or self.removed or self.changed or self.note)
+
+
+def compare(
+    old: SnapshotData, new: SnapshotData, *, operator: str | None = None, state: str | None = None, shown: int = 10
+) -> list[StateDifference]:
+    """The differences of every state; or of those of one operator, or of one state. Up to `shown` keys of each state
+    are named, the others counted. Raises `UsageError` for an operator or a state that neither side has."""
+    if operator is not None:
+        pairs = [operator]
+    else:
+        pairs = list(dict.fromkeys([*old.metadata.operators, *new.metadata.operators]))
+    found: list[StateDifference] = []
+    for name in pairs:
+        sides = [_states(snapshot, name) for snapshot in (old, new)]
+        if operator is not None and not any(_has(snapshot, name) for snapshot in (old, new)):
+            new.snapshot_of(name)
+        found.extend(
+            _compare_state(old, new, name, (sides[0].get(key), sides[1].get(key)), shown)
+            for key in dict.fromkeys([*sides[0], *sides[1]])
+            if state is None or state in (key[1], f"{key[0]}:{key[1]}")
+        )
+    if state is not None and not found:
+        raise UsageError(f"neither snapshot has state {state!r} of {operator!r}")
+    return found
+
+
+def _has(snapshot: SnapshotData, operator: str) -> bool:
+    return any(operator in (info.id, info.name) for info in snapshot.operators())
+
+
+def _states(snapshot: SnapshotData, operator: str) -> dict[tuple[str, str], StateInfo]:
+    if not _has(snapshot, operator):
+        return {}
+    return {(info.kind, info.name): info for info in snapshot.states(operator)}
+
+
+def _compare_state(
+    old: SnapshotData,
+    new: SnapshotData,
+    operator: str,
+    infos: tuple[StateInfo | None, StateInfo | None],
+    shown: int,
+) -> StateDifference:
+    # A window without rows does not say what its keys are.
+    info = max((found for found in infos if found is not None), key=lambda found: len(found.columns))
+    result = StateDifference(operator=operator, state=info.name, kind=info.kind, identity=_identity(info))
+    columns = [found.columns for found in infos if found is not None and found.rows]
+    if len(dict.fromkeys(columns)) > 1:
+        result.note = f"columns were {', '.join(columns[0])} and are {', '.join(columns[1])}"
+        return result
+    for groups in _ranges(old, new, operator, infos):
+        sides = [
+            {} if found is None else _entries(snapshot, operator, found, groups)
+            for snapshot, found in zip((old, new), infos, strict=True)
+        ]
+        _count(result, sides[0], sides[1], shown)
+    return result
+
+
+def _identity(info: StateInfo) -> tuple[str, ...]:
+    if not info.key_columns and info.kind != WINDOWS:
+        return ("subtask",) if info.kind == "broadcast" else ("part", "occurrence")
+    extra = {"map": ("map_key",), TIMERS: ("timer", "time_us"), WINDOWS: ("window_start",)}.get(info.kind, ())
+    names = [text.partition(": ")[0] for text in info.columns]
+    return (*info.key_columns, *(name if name in names else f"_{name}" for name in extra))
+
+
+def _ranges(
+    old: SnapshotData, new: SnapshotData, operator: str, infos: tuple[StateInfo | None, StateInfo | None]
+) -> Iterator[tuple[int, int]]:
+    """Ranges of key groups that together are all of them: those of the side with more subtasks."""
+    known = [snapshot.snapshot_of(operator) for snapshot, info in zip((old, new), infos, strict=True) if info]
+    keyed = any(info is not None and info.key_columns for info in infos)
+    if not keyed or len(dict.fromkeys(snapshot.max_parallelism for snapshot in known)) > 1:
+        yield ALL_GROUPS
+        return
+    widest = max(known, key=lambda snapshot: len(snapshot.subtasks))
+    bounds = sorted(state.key_groups[0] for state in widest.subtasks.values() if state.key_groups is not None)
+    starts = [0, *bounds[1:]]
+    yield from zip(starts, [*(start - 1 for start in starts[1:]), ALL_GROUPS[1]], strict=True)
+
+
+def _entries(
+    snapshot: SnapshotData, operator: str, info: StateInfo, groups: tuple[int, int]
+) -> dict[tuple[Any, ...], Any]:
+    """Every entry by what identifies it."""
+    found: dict[tuple[Any, ...], Any] = {}
+    identity = _identity(info)
+    for table in snapshot.tables(operator, f"{info.kind}:{info.name}", groups):
+        if not info.key_columns and info.kind != WINDOWS:
+            _add_parts(found, table, info.kind)
+            continue
+        keys = zip(*(key_values(table.column(name).combine_chunks()) for name in identity), strict=True)
+        ours = [name for name in table.schema.names if name not in identity]
+        values = _values(table, ours, info.kind)
+        for key, value in zip(keys, values, strict=True):
+            if info.kind == "list":
+                found.setdefault(key, []).append(value)
+            else:
+                found[key] = value
+    return found
+
+
+def _values(table: pa.Table, columns: list[str], kind: str) -> list[Any]:
+    if kind == TIMERS:
+        return [None] * table.num_rows
+    if kind == WINDOWS:
+        return table.select(columns[1:]).to_pylist()
+    # The key group comes first, then the value, then the time of writing if there is one.
+    return to_python(table.column(columns[1]).combine_chunks())
+
+
+def _add_parts(found: dict[tuple[Any, ...], Any], table: pa.Table, kind: str) -> None:
+    seen: dict[bytes, int] = {}
+    for row in table.to_pylist():
+        if kind == "broadcast":
+            found[(row["subtask"],)] = row["value"]
+            continue
+        part = row["value"]
+        seen[part] = seen.get(part, 0) + 1
+        found[(part, seen[part])] = None
+
+
+def _count(
+    result: StateDifference, old: dict[tuple[Any, ...], Any], new: dict[tuple[Any, ...], Any], shown: int
+) -> None:
+    for key, value in old.items():
+        other = new.get(key, _ABSENT)
+        if other is _ABSENT:
+            result.removed += 1
+            _note(result, Difference(change="removed", key=key, old=value), shown)
+        elif value == other or repr(value) == repr(other):
+            # A NaN is not equal to itself, and is the same.
+            result.same += 1
+        else:
+            result.changed += 1
+            _note(result, Difference(change="changed", key=key, old=value, new=other), shown)
+    for key, value in new.items():
+        if key not in old:
+            result.added += 1
+            _note(result, Difference(change="added", key=key, new=value), shown)
+
+
+def _note(result: StateDifference, difference: Difference, shown: int) -> None:
+    if len(result.first) < shown:
+        result.first.append(difference)

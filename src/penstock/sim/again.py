@@ -1,0 +1,149 @@
+"""A second job in the same world, which goes on from what the first one left: a savepoint, or a retained checkpoint.
+
+It may have another parallelism, own what it starts from or not, and find it where somebody has moved it to. What both
+jobs have shown together must be what one would have shown; what the second job was not given must be as it was.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from random import Random
+
+import pyarrow as pa
+
+from penstock.core.ids import CheckpointId
+from penstock.core.recovery import layout
+from penstock.core.recovery.metadata import Claim, CompletedCheckpoint, SnapshotKind
+from penstock.sim.comparison import Standard, check_output, check_parts
+from penstock.sim.disk import Disk, is_below
+from penstock.sim.expected import expected_rows, read_after, read_before
+from penstock.sim.faults import Fault, draw_faults
+from penstock.sim.jobs import Row, Workload
+from penstock.sim.rules import Rule
+from penstock.sim.world import World
+from penstock.storage.metadata import decode_metadata
+
+MOVED = "moved"
+"""The folder that snapshots are moved to."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Again:
+    """How a job goes on where another one was stopped or cancelled."""
+
+    parallelism: int
+    claim: Claim
+    moved: bool
+    """Whether it has been moved in the meantime."""
+    safety_ms: int
+    faults: tuple[Fault, ...] = ()
+    """Counted from the start of the second job."""
+
+
+def draw_again(random: Random, *, parallelism: int, safety_ms: int, lasting: bool) -> Again | None:
+    """Whether and how a world goes on."""
+    if random.random() < 0.25:
+        return None
+    chosen = random.choice((parallelism, *range(1, 7), *range(1, 4)))
+    return Again(
+        parallelism=chosen,
+        claim=random.choice((Claim.NO_CLAIM, Claim.CLAIM)),
+        moved=random.random() < 0.3,
+        safety_ms=safety_ms,
+        faults=draw_faults(random, parallelism=chosen, safety_ms=safety_ms, lasting=lasting),
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Origin:
+    """What the second job starts from."""
+
+    folder: str
+    """Of the snapshot, from the root of the disk."""
+    claim: Claim
+    metadata: bytes
+    files: tuple[str, ...]
+    """The snapshot's own, which go with it."""
+    others: dict[str, bytes]
+    """Everything else that lay on the disk then."""
+
+    @property
+    def is_drained(self) -> bool:
+        """Whether the first job closed all its windows before its end."""
+        return decode_metadata(self.folder, self.metadata).kind is SnapshotKind.TERMINATE
+
+
+def find_origin(
+    disk: Disk, job: layout.JobFolder, *, kept: Sequence[CheckpointId], savepoints: Sequence[CompletedCheckpoint]
+) -> tuple[CheckpointId, str] | None:
+    """The newest snapshot that the first job left, and its folder: a checkpoint that it `kept`, or a savepoint."""
+    found = {checkpoint: layout.checkpoint_folder(job, checkpoint) for checkpoint in kept}
+    found |= {record.checkpoint: record.location for record in savepoints}
+    there = [c for c, folder in found.items() if f"{folder}/{layout.METADATA_NAME}" in disk.files]
+    return (max(there), found[max(there)]) if there else None
+
+
+def take_origin(disk: Disk, folder: str, again: Again) -> Origin:
+    """Look at a snapshot before the second job begins; move it first, a checkpoint with the folder of its job."""
+    if again.moved:
+        above = folder.rpartition("/")[0] if layout.checkpoint_number(folder.rpartition("/")[2]) is not None else folder
+        for path in [path for path in disk.files if is_below(path, above)]:
+            disk.files[f"{MOVED}/{path}"] = disk.files.pop(path)
+        folder = f"{MOVED}/{folder}"
+    own = tuple(path for path in disk.files if is_below(path, folder))
+    return Origin(
+        folder=folder,
+        claim=again.claim,
+        metadata=disk.files[f"{folder}/{layout.METADATA_NAME}"],
+        files=own,
+        others={path: data for path, data in disk.files.items() if path not in own},
+    )
+
+
+def check_untouched(world: World, disk: Disk, origin: Origin) -> list[str]:
+    """What the second job did not get must be as it was, and what it got must be gone; returns what may be left."""
+    wanted = dict(origin.others)
+    if origin.claim is Claim.CLAIM:
+        left = [path for path in origin.files if path in disk.files]
+        if left:
+            world.violate(Rule.NO_ORPHANS, f"{len(left)} files of the claimed snapshot are left, such as {left[0]}")
+    else:
+        own = f"{origin.folder}/{layout.METADATA_NAME}"
+        gone = [path for path in origin.files if path not in disk.files or (path == own and _differs(disk, origin))]
+        if gone:
+            world.violate(Rule.SAVEPOINTS, f"{len(gone)} files of an unclaimed snapshot are gone, such as {gone[0]}")
+    changed = [path for path, data in wanted.items() if disk.files.get(path) != data]
+    if changed:
+        world.violate(Rule.SAVEPOINTS, f"{len(changed)} files of the first job are gone or changed: {changed[0]}")
+    return [*wanted, *origin.files]
+
+
+def _differs(disk: Disk, origin: Origin) -> bool:
+    return disk.files[f"{origin.folder}/{layout.METADATA_NAME}"] != origin.metadata
+
+
+def check_both(
+    world: World,
+    shown: dict[str, Counter[Row]],
+    origin: Origin,
+    workload: Workload,
+    *,
+    inputs: Sequence[pa.RecordBatch],
+    parallelisms: tuple[int, int],
+    standard: Standard,
+) -> None:
+    """What both jobs have shown must be all there is, once: the first up to its end, the second from there on."""
+    if workload.shape.has_windows:
+        expected = expected_rows(workload, inputs, parallelism=1)
+        if origin.is_drained:
+            check_parts(world, shown, expected, standard)
+            return
+    else:
+        metadata = decode_metadata(origin.folder, origin.metadata)
+        first = expected_rows(workload, read_before(metadata, inputs), parallelism=parallelisms[0])
+        expected = expected_rows(workload, read_after(metadata, inputs), parallelism=parallelisms[1])
+        for target, rows in first.items():
+            expected[target] = rows + expected[target]
+    check_output(world, shown, expected, standard, windows=workload.shape.has_windows)

@@ -1,0 +1,98 @@
+"""Worlds in which a second job goes on from what the first one left, and bugs that only such worlds show."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from planted_bugs import found
+
+from penstock.core.recovery.metadata import Claim
+from penstock.runtime import starting
+from penstock.runtime.inflight import ChannelReader
+from penstock.runtime.operators.sink import SinkOperator
+from penstock.runtime.operators.windows import WindowOperator
+from penstock.settings import Retention
+from penstock.sim.again import Again
+from penstock.sim.faults import CrashAfterCheckpoint
+from penstock.sim.jobs import Shape
+from penstock.sim.rules import Rule
+from penstock.sim.run import run_scenario, scenario_of
+from penstock.sim.scenario import Scenario
+from penstock.sim.slots import Notice
+from penstock.sim.user import Moment, UserRequest, Wish
+
+CRASHES = (CrashAfterCheckpoint(at_ms=0, slot=0, delay_ms=5, notice=Notice.TOLD),)
+
+
+def going_on(make: Any, parallelism: int, *, end: Wish, shape: Shape = Shape.KEYED, **changes: Any) -> list[Scenario]:
+    """Jobs on two slots that end in the middle of their data, and go on with another number of slots."""
+    again = Again(parallelism=parallelism, safety_ms=1_000, **{"claim": Claim.NO_CLAIM, "moved": False, **changes})
+    request = UserRequest(at_ms=0, wish=end, moment=Moment.RUN, delay_ms=250)
+    made = [make.plain(number, again=again, requests=(request,)) for number in range(4)]
+    made = [make.shape(make.steady(scenario), shape) for scenario in made]
+    return [
+        make.checkpoints(
+            scenario, unaligned=end is Wish.CANCEL, retention=Retention.KEEP, inline_threshold_bytes=0, interval_ms=40
+        )
+        for scenario in made
+    ]
+
+
+@pytest.mark.parametrize("shape", [Shape.WINDOW, Shape.TWICE, Shape.HASH_BROADCAST, Shape.UNION])
+@pytest.mark.parametrize("end", [Wish.STOP, Wish.DRAIN, Wish.CANCEL])
+@pytest.mark.parametrize(("parallelism", "claim", "moved"), [(1, Claim.CLAIM, True), (3, Claim.NO_CLAIM, False)])
+def test_two_jobs_one_after_the_other_show_what_one_would_have_shown(
+    make: Any, shape: Shape, end: Wish, parallelism: int, claim: Claim, moved: bool
+):
+    for scenario in going_on(make, parallelism, end=end, shape=shape, claim=claim, moved=moved, faults=CRASHES):
+        result = run_scenario(scenario)
+        assert result.violations == ()
+        assert result.jobs == 2
+
+
+def test_many_worlds_go_on_in_every_way():
+    drawn = [scenario_of(seed).again for seed in range(1, 100)]
+    again = [each for each in drawn if each is not None]
+    assert len(again) < len(drawn)
+    assert {each.parallelism for each in again} == set(range(1, 7))
+    assert {(each.claim, each.moved) for each in again} == {
+        (claim, moved) for claim in (Claim.CLAIM, Claim.NO_CLAIM) for moved in (False, True)
+    }
+
+
+def test_results_that_only_the_restore_can_commit_are_missed(make: Any, monkeypatch: pytest.MonkeyPatch):
+    """A checkpoint is durable, and the job is cancelled before its sink has heard of it."""
+    monkeypatch.setattr(SinkOperator, "load", lambda self, context: None)
+    worlds = [
+        replace(world, requests=(UserRequest(at_ms=200, wish=Wish.CANCEL, moment=Moment.CHECKPOINT),))
+        for world in going_on(make, 3, end=Wish.CANCEL)
+    ]
+    assert found(worlds) == [Rule.EXACTLY_ONCE]
+
+
+def test_data_in_flight_that_is_not_dealt_out_is_missed(make: Any, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(ChannelReader, "read_dealt", lambda self, task, dealt: {})
+    assert Rule.EXACTLY_ONCE in found(going_on(make, 3, end=Wish.CANCEL))
+
+
+def test_a_restore_that_forgets_which_windows_were_shown_is_found(make: Any, monkeypatch: pytest.MonkeyPatch):
+    """Whatever was shown is state: without it the rows of windows that are open are gone, too."""
+    monkeypatch.setattr(WindowOperator, "load", lambda self, context: None)
+    assert Rule.EXACTLY_ONCE in found(going_on(make, 1, end=Wish.STOP, shape=Shape.WINDOW))
+
+
+@pytest.mark.parametrize(
+    ("said", "done", "rule"),
+    [(Claim.CLAIM, Claim.NO_CLAIM, Rule.NO_ORPHANS), (Claim.NO_CLAIM, Claim.CLAIM, Rule.SAVEPOINTS)],
+)
+@pytest.mark.parametrize("end", [Wish.STOP, Wish.CANCEL])
+def test_a_snapshot_that_is_kept_or_deleted_against_the_users_will_is_found(
+    make: Any, monkeypatch: pytest.MonkeyPatch, said: Claim, done: Claim, rule: Rule, end: Wish
+):
+    honest = starting.restored_from
+    monkeypatch.setattr(
+        starting, "restored_from", lambda metadata, **given: honest(metadata, **{**given, "claim": done})
+    )
+    assert found(going_on(make, 2, end=end, claim=said)) == [rule]
