@@ -22,6 +22,7 @@ from penstock.api.aggregates import AggregateCall, named_aggregate
 from penstock.api.connector import Sink
 from penstock.api.durations import Duration, duration_ms, duration_us
 from penstock.api.expressions import CompiledColumns, ExpressionLike, compile_columns, compile_condition
+from penstock.api.foreach import ForEachCheckpoint
 from penstock.api.functions import (
     KeyedBroadcastFunction,
     KeyedFunction,
@@ -316,6 +317,17 @@ class Stream:
         self._state.ledger.add(
             WriteStep(sink=sink, schema=self.schema), kind=sink.name, name=name, inputs=self._state.input()
         )
+
+    def for_each_checkpoint(self, function: Callable[[Any, int], Any], *, name: str | None = None) -> None:
+        """End the stream in a function of yours, called on the driver with a Spark DataFrame and an id.
+
+        One call has the records between two checkpoints' barriers, and comes when a checkpoint that contains them is
+        complete; ids ascend, and where there are no records there is no call. After a failure a call may come again,
+        with the same id and the same records, until it has returned once: make it idempotent by the id, and use the
+        DataFrame before you return. What it raises fails the attempt. With `job.stop` and a start from the savepoint
+        ids go on; a job that starts from an older snapshot counts from there again.
+        """
+        self.write(ForEachCheckpoint(function), name=name)
 
     def name(self, text: str) -> Stream:
         """The same stream; the step that makes it is named `text`."""

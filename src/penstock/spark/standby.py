@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from penstock.api.foreach import ForEachCheckpoint
 from penstock.api.grouped import GroupedFunction
 from penstock.api.high_availability import HighAvailability, InFiles
 from penstock.api.steps import KeyedProcessStep, ReadStep, WriteStep
@@ -25,7 +26,9 @@ from penstock.runtime.views import JobView
 from penstock.settings import JobSettings
 from penstock.spark.clock import WallClock, fresh_token
 from penstock.spark.dataframes import DataFrameSource
+from penstock.spark.foreach import LandedResults
 from penstock.spark.job import MasterParts
+from penstock.spark.streams import StreamSource
 from penstock.storage.election import FileElection
 from penstock.storage.files import FileStore
 
@@ -123,6 +126,7 @@ class Preparation:
     """Makes a plan ready to run: DataFrames landed, sources asked for their splits, sinks seen to be writable."""
 
     job: JobId
+    spark: Any
     landing: str
     """Where DataFrames go."""
     begin: tuple[OperatorId, ...] | None = None
@@ -142,6 +146,10 @@ class Preparation:
 
     def _prepared(self, operator: OperatorPlan, parallelism: int) -> OperatorPlan:
         step = operator.step
+        if isinstance(step, WriteStep) and isinstance(step.sink, ForEachCheckpoint):
+            place = Path(self.landing) / layout.results_folder(layout.job_folder(self.job), operator.operator)
+            step = replace(step, sink=LandedResults(place, self.spark, step.sink.function))
+            operator = replace(operator, step=step)
         if isinstance(step, WriteStep):
             step.sink.start(self.job)
         is_new = self.begin is None or operator.operator in self.begin
@@ -151,6 +159,9 @@ class Preparation:
         if not isinstance(step, ReadStep):
             return operator
         source: Any = step.source
+        if isinstance(source, StreamSource):
+            landed = source.land(Path(self.landing) / self._folder(operator), resumes=not is_new)
+            return replace(operator, step=replace(step, source=landed))
         splits = self.known.get(operator.operator)
         if splits is not None or not is_new:
             source = source.resumed() if isinstance(source, DataFrameSource) else source
