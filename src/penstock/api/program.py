@@ -7,7 +7,8 @@ from penstock.api.grouped import ProcessorHost
 from penstock.api.ledger import Ledger
 from penstock.api.schemas import check_schema
 from penstock.api.steps import ReadStep
-from penstock.api.stream import Stream, StreamState
+from penstock.api.stream import Stream
+from penstock.api.stream_state import StreamState
 from penstock.core.errors import SettingsError, UsageError
 from penstock.plan.explain import explain_plan
 from penstock.plan.graph import Plan

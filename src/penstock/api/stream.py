@@ -12,7 +12,7 @@ name is for, is told in `penstock.api.naming`.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Literal
 
 import polars as pl
@@ -32,7 +32,6 @@ from penstock.api.functions import (
 )
 from penstock.api.grouped import HostedProcessor
 from penstock.api.inference import BatchKind, check_kind, inferred_schema
-from penstock.api.ledger import Ledger
 from penstock.api.reductions import RunningReduce
 from penstock.api.schemas import SchemaLike, as_schema, as_timestamp, common_schema, empty_frame, unknown_column
 from penstock.api.state import StateKind
@@ -51,52 +50,13 @@ from penstock.api.steps import (
     WindowStep,
     WriteStep,
 )
+from penstock.api.stream_state import StreamState, described
 from penstock.api.window_schema import check_key_types, partial_schema, result_schema
 from penstock.core.errors import UsageError
 from penstock.plan.explain import explain_plan
 from penstock.plan.graph import Input, Partitioning
 
 Row = dict[str, Any]
-
-
-@dataclass(frozen=True, kw_only=True)
-class StreamState:
-    """What is known about the records of a stream."""
-
-    ledger: Ledger
-    last_step: int
-    schema: pa.Schema
-    time_column: str | None = None
-    """Where the event time is that watermarks tell of; None if there is none."""
-    time_lost: str | None = None
-    """How an event time that was there got lost, as a part of a sentence."""
-    partitioning: Partitioning = Partitioning.FORWARD
-    """How records go to the next step."""
-    partition_keys: tuple[str, ...] = ()
-    """By which columns, if that is by key."""
-
-    def input(self) -> tuple[Input, ...]:
-        """The input of the next step."""
-        return (Input(node=self.last_step, partitioning=self.partitioning, keys=self.partition_keys),)
-
-    def behind(self, number: int, schema: pa.Schema) -> StreamState:
-        """What is known about the records that a function makes, in step `number`. It may compute anything; a column
-        of the same name and type is taken to be the same time."""
-        column, lost = self.time_column, self.time_lost
-        kept = column is not None and column in schema.names and self.schema.field(column) == schema.field(column)
-        if column is not None and not kept:
-            lost = f"the event time in {column!r} was lost in {self.ledger.step(number)}"
-        return StreamState(
-            ledger=self.ledger,
-            last_step=number,
-            schema=schema,
-            time_column=column if kept else None,
-            time_lost=None if kept else lost,
-        )
-
-    def input_by_key(self, keys: tuple[str, ...]) -> Input:
-        """The input of a next step that gets the records of each key together."""
-        return Input(node=self.last_step, partitioning=Partitioning.HASH, keys=keys)
 
 
 class Stream:
@@ -345,7 +305,7 @@ class Stream:
         return explain_plan(ledger.plan_of(ledger.path_to(self._state.last_step)))
 
     def __repr__(self) -> str:
-        return f"<Stream {_described(self._state)}>"
+        return f"<Stream {described(self._state)}>"
 
     # --- how steps are made ------------------------------------------------------------------------------------------
 
@@ -505,7 +465,7 @@ class KeyedStream:
         return self._state.schema
 
     def __repr__(self) -> str:
-        return f"<KeyedStream by {', '.join(self._keys)} of {_described(self._state)}>"
+        return f"<KeyedStream by {', '.join(self._keys)} of {described(self._state)}>"
 
 
 class ConnectedStream:
@@ -536,7 +496,7 @@ class ConnectedStream:
 
     def __repr__(self) -> str:
         keys = ", ".join(self._keys)
-        return f"<ConnectedStream by {keys} of {_described(self._state)} and {_described(self._broadcast)}>"
+        return f"<ConnectedStream by {keys} of {described(self._state)} and {described(self._broadcast)}>"
 
 
 class WindowedStream:
@@ -573,7 +533,7 @@ class WindowedStream:
 
     def __repr__(self) -> str:
         seconds = self._window.size_us / 1_000_000
-        return f"<WindowedStream of {seconds:g} s by {', '.join(self._keys)} of {_described(self._state)}>"
+        return f"<WindowedStream of {seconds:g} s by {', '.join(self._keys)} of {described(self._state)}>"
 
 
 def _keyed_step(
@@ -604,9 +564,3 @@ def _check_distinct(names: list[str], argument: str) -> None:
     for name in names:
         if names.count(name) > 1:
             raise UsageError(f"{argument} would make {names.count(name)} columns named {name!r}", hint="rename one")
-
-
-def _described(state: StreamState) -> str:
-    columns = ", ".join(f"{field.name} {field.type}" for field in state.schema)
-    time = f"; event time in {state.time_column}" if state.time_column else ""
-    return f"{state.ledger.step(state.last_step).name!r}: {columns}{time}"

@@ -182,9 +182,7 @@ class MasterDriver:
             store=self._ports.store,
             records=records,
             background=self._ports.background,
-            master=Answers(
-                feed=self._feed_coordinator, fail=self._fail_attempt, answer=self._answer, taken_over=self.lose
-            ),
+            master=Answers(self._feed_coordinator, self._fail_attempt, self._answer, self.lose),
             coordinators=self._coordinators,
         )
 
