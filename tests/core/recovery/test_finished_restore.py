@@ -124,3 +124,18 @@ def test_a_job_that_is_started_from_a_stop_with_drain_goes_on_reading(kind):
     assert all(task.data_ended for task in again.tasks.values())
     started = assign(with_more_data(metadata), simple_graph(2))
     assert any(task.data_ended for task in started.tasks.values()) is (kind is not SnapshotKind.TERMINATE)
+
+
+def test_who_has_seen_all_data_counts_as_ended_for_those_behind():
+    """1. A source and what it feeds have ended. 2. The master hears of the latter first, and completes a checkpoint.
+    3. It must be possible to go back to that one."""
+    metadata = snapshot_of(
+        operator("read", finished_subtasks=(0,), ended_subtasks=(1,)), operator("count", finished_subtasks=(0,))
+    )
+    assert assign(metadata, simple_graph(2)).finished == ()
+    running = snapshot_of(operator("read", finished_subtasks=(0,)), operator("count", finished_subtasks=(0,)))
+    with pytest.raises(UsageError, match="partly finished"):
+        assign(running, simple_graph(2))
+    apart = snapshot_of(operator("read", ended_subtasks=(1,)), operator("count", finished_subtasks=(0,)))
+    with pytest.raises(UsageError, match="partly finished"):
+        assign(apart, simple_graph(2))

@@ -50,7 +50,7 @@ def check_finished(metadata: CheckpointMetadata, graph: CheckpointGraph) -> None
     reached = {v.vertex: _vertex_progress(metadata, v) for v in graph.vertices}
     for edge in graph.edges:
         least = _least_upstream(reached[edge.downstream], edge)
-        if reached[edge.upstream] < least:
+        if max(reached[edge.upstream], _data_progress(metadata, graph.vertex(edge.upstream))) < least:
             raise UsageError(
                 f"{metadata.title} has {edge.downstream} {_TEXTS[reached[edge.downstream]]}, "
                 f"but in the program it reads from {edge.upstream}, which is {_TEXTS[reached[edge.upstream]]} there",
@@ -63,6 +63,16 @@ def _least_upstream(progress: Progress, edge: CheckpointEdge) -> Progress:
     if progress is Progress.PARTLY:
         return Progress.FINISHED if edge.all_to_all else Progress.PARTLY
     return progress
+
+
+def _data_progress(metadata: CheckpointMetadata, vertex: CheckpointVertex) -> Progress:
+    """The same by the data: a subtask that has seen all of its own feeds nobody any more, even if it was not yet known
+    to have ended when what it fed was."""
+    snapshots = [metadata.operators[o] for o in vertex.operators if o in metadata.operators]
+    ended = [{*s.finished_subtasks, *s.ended_subtasks} for s in snapshots]
+    if snapshots and all(len(e) == s.parallelism for e, s in zip(ended, snapshots, strict=True)):
+        return Progress.FINISHED
+    return Progress.PARTLY if snapshots and all(ended) else Progress.RUNNING
 
 
 def _vertex_progress(metadata: CheckpointMetadata, vertex: CheckpointVertex) -> Progress:
