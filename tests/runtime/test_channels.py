@@ -406,8 +406,8 @@ class Pair:
         if taken is None:
             return None
         _, item, cost = taken
-        if isinstance(item, pa.RecordBatch):
-            self.gate.channels[0].consumed(cost)
+        # As a task does: an element takes no room, but with the last one the credit for earlier batches is due.
+        self.gate.channels[0].consumed(cost)
         return item
 
 
