@@ -30,7 +30,7 @@ from penstock.core.coordinator.events import (
     OperatorEventLost,
     OperatorEventSubmitted,
 )
-from penstock.core.coordinator.gateway import Gateways, HeldEvent
+from penstock.core.coordinator.gateway import Gateways
 from penstock.core.coordinator.pending import PendingCheckpoint, Phase
 from penstock.core.coordinator.tasks import TaskBoard
 from penstock.core.graph import CheckpointGraph
@@ -128,8 +128,9 @@ class Triggering:
     ) -> TriggerFailure | None:
         match event:
             case OperatorEventSubmitted():
-                held = HeldEvent(event.event, event.may_be_lost)
-                self._effects += self.gateways.submit(event.operator, event.subtask, held)
+                self._effects += self.gateways.submit(
+                    event.operator, event.subtask, event.event, may_be_lost=event.may_be_lost
+                )
             case OperatorEventDelivered():
                 self._handle_delivered(event)
             case OperatorEventLost():
