@@ -25,6 +25,7 @@ if TYPE_CHECKING:
         SourceReader,
         SplitEnumerator,
         SplitProgress,
+        UserCodeRaised,
         WriterContext,
     )
     from penstock.api.functions import (
@@ -80,6 +81,7 @@ if TYPE_CHECKING:
     from penstock.runtime.views import JobView
     from penstock.savepoints.catalog import EdgeInfo, OperatorInfo, StateInfo
     from penstock.settings import NetworkSettings, SlotSettings
+    from penstock.spark.data_sources import data_sink, data_source
     from penstock.spark.environment import Environment
     from penstock.spark.job import Job
     from penstock.spark.savepoints import Savepoint, SavepointWriter, new_savepoint, read_savepoint
@@ -99,6 +101,7 @@ _HOMES = {
         "SourceReader",
         "SplitEnumerator",
         "SplitProgress",
+        "UserCodeRaised",
         "WriterContext",
     ),
     "penstock.api.functions": (
@@ -154,6 +157,7 @@ _HOMES = {
     "penstock.runtime.views": ("JobView",),
     "penstock.savepoints.catalog": ("EdgeInfo", "OperatorInfo", "StateInfo"),
     "penstock.settings": ("NetworkSettings", "SlotSettings"),
+    "penstock.spark.data_sources": ("data_sink", "data_source"),
     "penstock.spark.environment": ("Environment",),
     "penstock.spark.job": ("Job",),
     "penstock.spark.savepoints": ("Savepoint", "SavepointWriter", "new_savepoint", "read_savepoint"),
@@ -229,12 +233,15 @@ __all__ = [
     "Timers",
     "UsageError",
     "UserCodeError",
+    "UserCodeRaised",
     "ValueState",
     "WindowedStream",
     "WriterContext",
     "aggregating_state",
     "broadcast_state",
     "count",
+    "data_sink",
+    "data_source",
     "exponential_delay",
     "failure_rate",
     "fixed_delay",

@@ -36,6 +36,10 @@ class DriverCommits(OperatorCoordinator):
         self._promised: Sequence[bytes] = ()
         self._waiting: deque[tuple[int, list[bytes]]] = deque()
         """The first one is under way."""
+        self._asked_for = 0
+        """The newest checkpoint that any subtask may have heard of."""
+        self._undecided: dict[CheckpointId, None] = {}
+        """Those that may still complete."""
 
     def reset(self, restored: bytes | None, parts: Sequence[bytes]) -> None:
         """What the restored checkpoint promised is committed first."""
@@ -43,6 +47,7 @@ class DriverCommits(OperatorCoordinator):
         self._asked = self._committed
         self._promised = parts
         self._waiting.clear()
+        self._undecided.clear()
 
     def run(self) -> None:
         """Say what is on record, and commit what is promised beyond it."""
@@ -50,22 +55,38 @@ class DriverCommits(OperatorCoordinator):
         if self._committed:
             self.tell_all(encode_event(Committed(checkpoint=self._committed)))
         promised, self._promised = self._promised, ()
+        if self._asked_for:
+            self._abandon([committable for _, committable in map(decode_part, promised)])
         self._commit(promised)
 
-    def snapshot(self, checkpoint: CheckpointId) -> bytes:  # noqa: ARG002
+    def _abandon(self, promised: Sequence[bytes]) -> None:
+        """Let go of what an attempt before this one prepared and no completed checkpoint names."""
+        newest = self._asked_for
+        self.off_loop(lambda: self._committer.abandon(newest, promised), lambda _: None)
+
+    def snapshot(self, checkpoint: CheckpointId) -> bytes:
         """What is committed."""
+        self._asked_for = max(self._asked_for, checkpoint)
+        self._undecided[checkpoint] = None
         return msgspec.msgpack.encode(self._committed)
 
-    def completed(self, checkpoint: CheckpointId, parts: Sequence[bytes]) -> None:  # noqa: ARG002
+    def completed(self, checkpoint: CheckpointId, parts: Sequence[bytes]) -> None:
         """Commit what the checkpoint promises, group by group."""
+        self._undecided.pop(checkpoint, None)
         self._commit(parts)
 
     def aborted(self, checkpoint: CheckpointId) -> None:
         """What was prepared for it is carried on, and committed with the next one."""
+        self._undecided.pop(checkpoint, None)
 
     def close(self) -> None:
         """Close the committer. What a snapshot promises and was not done may be done by another job."""
-        self._committer.close(owes=bool(self._waiting or self._promised))
+        owed = [committable for _, group in self._waiting for committable in group]
+        owed += [committable for _, committable in map(decode_part, self._promised)]
+        # What a checkpoint may still promise that has neither completed nor been aborted must stay.
+        if not self._undecided:
+            self._committer.abandon(self._asked_for, owed)
+        self._committer.close(owes=bool(owed))
 
     def _commit(self, parts: Sequence[bytes]) -> None:
         groups: dict[int, list[bytes]] = {}

@@ -19,6 +19,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, assert_never
 
+from penstock.api.connector import UserCodeRaised
 from penstock.core.coordinator.effects import (
     SendOperatorEvent,
     SnapshotOperatorCoordinator,
@@ -34,11 +35,11 @@ from penstock.core.coordinator.events import (
 )
 from penstock.core.ids import CheckpointId, Instant, OperatorId, TaskId
 from penstock.core.job.events import FailureCause
-from penstock.core.messages import OperatorEvent, OperatorEventTaken, ToSlot
+from penstock.core.messages import OperatorEvent, OperatorEventTaken, SplitsRead, ToSlot
 from penstock.core.recovery.assign import Assignment
 from penstock.core.recovery.metadata import CheckpointMetadata
 from penstock.ports import Background, Outcome
-from penstock.runtime.chain import one_line
+from penstock.runtime.operators.user_code import one_line
 
 CoordinatorWork = SnapshotOperatorCoordinator | SendOperatorEvent | TellCheckpointComplete | TellCheckpointAborted
 
@@ -109,6 +110,9 @@ class OperatorCoordinator(ABC):
     @abstractmethod
     def close(self) -> None:
         """Let go of everything. Runs off the loop, may block."""
+
+    def splits_read(self, subtask: int, count: int) -> None:  # noqa: B027  # only an enumerator's part needs it
+        """A subtask has read so many splits to their ends since the attempt began."""
 
     def turn(self, now: Instant) -> None:  # noqa: B027  # not all of them do something by themselves
         """Time has passed."""
@@ -258,6 +262,12 @@ class OperatorCoordinators:
         else:
             self._feed(OperatorEventLost(number=message.number, task_not_running=True))
 
+    def splits_read(self, message: SplitsRead) -> None:
+        """A slot says how far a source has come."""
+        coordinator = self._known.get(message.operator)
+        if coordinator is not None and coordinator.running:
+            coordinator.splits_read(message.task.subtask, message.count)
+
     def _forget(self, operator: OperatorId, checkpoint: CheckpointId) -> None:
         for known in [c for c in self._parts if c <= checkpoint]:
             self._parts[known].pop(operator, None)
@@ -274,5 +284,9 @@ def _parts_of(metadata: CheckpointMetadata, operator: OperatorId, name: str) -> 
 
 
 def _cause(name: str, error: BaseException) -> FailureCause:
+    if isinstance(error, UserCodeRaised) and error.__cause__ is not None:
+        text = "".join(traceback.format_exception(error.__cause__))
+        line = f"{error.what} raised {one_line(error.__cause__)}"
+        return FailureCause(text=line, traceback=text, operator=name, user_code=True)
     text = "".join(traceback.format_exception(error))
     return FailureCause(text=one_line(error), traceback=text, operator=name, user_code=True)

@@ -76,6 +76,7 @@ from penstock.core.messages import (
     Ready,
     Register,
     Run,
+    SplitsRead,
     TaskFailed,
     TaskFinished,
     ToMaster,
@@ -327,6 +328,9 @@ class MasterDriver:
                 self._feed_coordinator(Declined(message=message))
             case OperatorEventTaken():
                 self._coordinators.taken(message)
+            case SplitsRead():
+                if message.epoch == self._lifecycle.epoch:
+                    self._coordinators.splits_read(message)
             case Leaving():
                 pass
             case _:

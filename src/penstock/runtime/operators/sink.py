@@ -13,12 +13,13 @@ One commit is under way at a time: records become visible in the order in which 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import msgspec
 import pyarrow as pa
 
-from penstock.api.connector import SinkWriter, WriterContext
+from penstock.api.connector import SinkWriter, UserCodeRaised, WriterContext
 from penstock.api.steps import WriteStep
 from penstock.core.elements import CheckpointOptions
 from penstock.core.errors import InvariantError
@@ -26,6 +27,7 @@ from penstock.core.ids import CheckpointId, OperatorId
 from penstock.core.messages import OperatorState
 from penstock.ports import Outcome
 from penstock.runtime.operators.base import Operator, OperatorContext, Output, SnapshotWork, StateWriter
+from penstock.runtime.operators.user_code import user_code_raised
 
 COMMITTABLES = "committables"
 """The name of its state: (checkpoint, what a committer needs), one part per prepared transaction's piece."""
@@ -85,19 +87,22 @@ class SinkOperator(Operator):
     def process(self, batch: pa.RecordBatch) -> None:
         """Write records into the open transaction."""
         if batch.num_rows:
-            self._opened().write(batch)
+            with self._naming():
+                self._opened().write(batch)
 
     def snapshot(self, checkpoint: CheckpointId, options: CheckpointOptions) -> SnapshotWork:  # noqa: ARG002
         """Close the open transaction; the work prepares it and names all that are not committed."""
-        self._transactions.append(Transaction(checkpoint, self._opened().prepare(checkpoint)))
+        with self._naming():
+            self._transactions.append(Transaction(checkpoint, self._opened().prepare(checkpoint)))
         carried, operator = tuple(self._transactions), OperatorId(self.context.operator)
 
         def prepare(writer: StateWriter) -> OperatorState:  # noqa: ARG001  # what is written lies with the sink
-            parts = tuple(
-                _encode(transaction.checkpoint, committable)
-                for transaction in carried
-                for committable in transaction.prepare()
-            )
+            with self._naming():
+                parts = tuple(
+                    _encode(transaction.checkpoint, committable)
+                    for transaction in carried
+                    for committable in transaction.prepare()
+                )
             return OperatorState(operator=operator, split_lists={COMMITTABLES: parts} if parts else {})
 
         return prepare
@@ -139,6 +144,14 @@ class SinkOperator(Operator):
 
     def _forget(self, done: list[Transaction]) -> None:
         self._transactions = [t for t in self._transactions if t not in done]
+
+    @contextmanager
+    def _naming(self) -> Iterator[None]:
+        """Name this operator in errors of code of the user's that the sink runs."""
+        try:
+            yield
+        except UserCodeRaised as error:
+            raise user_code_raised(error, self.context) from error
 
     def _opened(self) -> SinkWriter:
         if self._writer is None:
