@@ -84,6 +84,7 @@ if TYPE_CHECKING:
     from penstock.spark.data_sources import data_sink, data_source
     from penstock.spark.environment import Environment
     from penstock.spark.job import Job
+    from penstock.spark.nexmark_source import NexmarkBids
     from penstock.spark.savepoints import Savepoint, SavepointWriter, new_savepoint, read_savepoint
 
 _HOMES = {
@@ -160,6 +161,7 @@ _HOMES = {
     "penstock.spark.data_sources": ("data_sink", "data_source"),
     "penstock.spark.environment": ("Environment",),
     "penstock.spark.job": ("Job",),
+    "penstock.spark.nexmark_source": ("NexmarkBids",),
     "penstock.spark.savepoints": ("Savepoint", "SavepointWriter", "new_savepoint", "read_savepoint"),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
@@ -206,6 +208,7 @@ __all__ = [
     "ListState",
     "MapState",
     "NetworkSettings",
+    "NexmarkBids",
     "OperatorInfo",
     "Pause",
     "PeerError",

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import json
-import os
 import sqlite3
 import time
 import uuid
@@ -222,7 +221,7 @@ class FilesWriter(DataSourceStreamWriter):
     def commit(self, messages, batchId):
         note(self.notes, "commits", batchId)
         for message in messages:
-            os.rename(self.path / "_staged" / message.name, self.path / f"{batchId}-{message.name}.json")
+            (self.path / "_staged" / message.name).rename(self.path / f"{batchId}-{message.name}.json")
 
     def abort(self, messages, batchId):
         note(self.notes, "aborts", batchId)
