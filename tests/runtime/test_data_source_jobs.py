@@ -264,6 +264,7 @@ def test_a_reader_that_always_has_more_is_not_asked_while_there_is_enough_to_rea
     shown = [number for (number,) in rows_of_files(folders.table)]
     assert shown == list(range(len(shown)))
     assert shown
+    assert job.store.list_files("") == []
 
 
 # --- whose fault -----------------------------------------------------------------------------------------------------

@@ -25,6 +25,7 @@ class DriverCommits(OperatorCoordinator):
     """Commits groups one after another."""
 
     parts_name = COMMITTABLES
+    outlives_slots = True
 
     def __init__(self, host: CoordinatorHost, committer: Committer) -> None:
         super().__init__(host)
@@ -36,10 +37,11 @@ class DriverCommits(OperatorCoordinator):
         self._promised: Sequence[bytes] = ()
         self._waiting: deque[tuple[int, list[bytes]]] = deque()
         """The first one is under way."""
+        self._tried = 0
+        self._returned = 0
+        """The newest commits that were begun, and that have returned, in this process."""
         self._asked_for = 0
         """The newest checkpoint that any subtask may have heard of."""
-        self._undecided: dict[CheckpointId, None] = {}
-        """Those that may still complete."""
 
     def reset(self, restored: bytes | None, parts: Sequence[bytes]) -> None:
         """What the restored checkpoint promised is committed first."""
@@ -47,7 +49,6 @@ class DriverCommits(OperatorCoordinator):
         self._asked = self._committed
         self._promised = parts
         self._waiting.clear()
-        self._undecided.clear()
 
     def run(self) -> None:
         """Say what is on record, and commit what is promised beyond it."""
@@ -67,38 +68,52 @@ class DriverCommits(OperatorCoordinator):
     def snapshot(self, checkpoint: CheckpointId) -> bytes:
         """What is committed."""
         self._asked_for = max(self._asked_for, checkpoint)
-        self._undecided[checkpoint] = None
         return msgspec.msgpack.encode(self._committed)
 
-    def completed(self, checkpoint: CheckpointId, parts: Sequence[bytes]) -> None:
+    def completed(self, checkpoint: CheckpointId, parts: Sequence[bytes]) -> None:  # noqa: ARG002
         """Commit what the checkpoint promises, group by group."""
-        self._undecided.pop(checkpoint, None)
-        self._commit(parts)
+        if self.running:
+            self._commit(parts)
+        else:
+            # The next attempt starts from it, and is told of them again; if there is none, they are owed.
+            self._promised = parts
 
     def aborted(self, checkpoint: CheckpointId) -> None:
         """What was prepared for it is carried on, and committed with the next one."""
-        self._undecided.pop(checkpoint, None)
 
     def close(self) -> None:
-        """Close the committer. What a snapshot promises and was not done may be done by another job."""
-        owed = [committable for _, group in self._waiting for committable in group]
-        owed += [committable for _, committable in map(decode_part, self._promised)]
-        # What a checkpoint may still promise that has neither completed nor been aborted must stay.
-        if not self._undecided:
-            self._committer.abandon(self._asked_for, owed)
-        self._committer.close(owes=bool(owed))
+        """Commit what has been promised and not been tried, and close the committer. What is left after one that failed
+        may be done by another job, from a snapshot that promises it."""
+        owed = deque(group for group in (*self._waiting, *self._groups(self._promised)) if group[0] > self._returned)
+        try:
+            while owed and owed[0][0] > self._tried:
+                self._perform(*owed[0])
+                owed.popleft()
+        finally:
+            self._committer.abandon(self._asked_for, [committable for _, group in owed for committable in group])
+            self._committer.close(owes=bool(owed))
 
-    def _commit(self, parts: Sequence[bytes]) -> None:
+    def _groups(self, parts: Sequence[bytes]) -> list[tuple[int, list[bytes]]]:
+        """What is to be committed and was not asked for yet, in the order of the barriers."""
         groups: dict[int, list[bytes]] = {}
         for checkpoint, committable in map(decode_part, parts):
             if checkpoint > self._asked:
                 groups.setdefault(checkpoint, []).append(committable)
+        return sorted(groups.items())
+
+    def _commit(self, parts: Sequence[bytes]) -> None:
         idle = not self._waiting
-        for checkpoint in sorted(groups):
-            self._asked = checkpoint
-            self._waiting.append((checkpoint, groups[checkpoint]))
+        for group in self._groups(parts):
+            self._asked = group[0]
+            self._waiting.append(group)
         if idle:
             self._commit_next()
+
+    def _perform(self, checkpoint: int, committables: list[bytes]) -> None:
+        """Runs off the loop, where only it and `close` do."""
+        self._tried = checkpoint
+        self._committer.commit(checkpoint, committables)
+        self._returned = checkpoint
 
     def _commit_next(self) -> None:
         """One at a time: what follows one that fails must not be committed before it."""
@@ -112,4 +127,4 @@ class DriverCommits(OperatorCoordinator):
             self.tell_all(encode_event(Committed(checkpoint=checkpoint)))
             self._commit_next()
 
-        self.off_loop(lambda: self._committer.commit(checkpoint, committables), done)
+        self.off_loop(lambda: self._perform(checkpoint, committables), done)

@@ -5,7 +5,7 @@ the barriers (`core.coordinator.gateway`). This file performs that, over all coo
 does is in `runtime.enumeration` and `runtime.commits`.
 
     start ──► run ──► snapshot, completed, …  ──► stop          once per attempt
-    end                                                         once per job: connectors let go of what they have
+    leave ──► end                                               once per job: connectors let go of what they have
 
 Whatever blocks runs in the coordinator's own background. What comes back from an attempt that has stopped is dropped.
 """
@@ -63,6 +63,8 @@ class OperatorCoordinator(ABC):
 
     parts_name: str
     """The name of the operator's list state that it wants to see of every checkpoint."""
+    outlives_slots: bool = False
+    """Whether it ends only when no subtask can do anything any more, and every checkpoint is decided."""
 
     def __init__(self, host: CoordinatorHost) -> None:
         self.host = host
@@ -167,6 +169,7 @@ class OperatorCoordinators:
         self._known: dict[OperatorId, OperatorCoordinator] = {}
         self._parts: dict[CheckpointId, dict[OperatorId, tuple[bytes, ...]]] = {}
         """Of checkpoints whose metadata is being written."""
+        self._is_leaving = False
         self._is_ending = False
 
     def add(self, operator: OperatorId, coordinator: OperatorCoordinator) -> None:
@@ -192,8 +195,8 @@ class OperatorCoordinators:
             coordinator.run()
 
     def stop(self) -> None:
-        """The attempt is over."""
-        self._parts.clear()
+        """The attempt is over. What checkpoints have that are being stored stays known: they may still complete, and
+        whoever is told so must not take them for empty."""
         for coordinator in self._known.values():
             coordinator.stop()
 
@@ -209,12 +212,24 @@ class OperatorCoordinators:
         times = (c.next_deadline() for c in self._known.values() if c.running)
         return min((time for time in times if time is not None), default=None)
 
+    def leave(self) -> None:
+        """The outcome of the job is decided: connectors let go of what the slots do not need any more."""
+        if not self._is_leaving:
+            self._is_leaving = True
+            for coordinator in self._known.values():
+                if coordinator.outlives_slots:
+                    coordinator.stop()
+                else:
+                    coordinator.end()
+
     def end(self) -> None:
-        """The outcome of the job is decided: connectors let go of what they have."""
+        """No slot is left, and every checkpoint is decided: all connectors let go of what they have."""
+        self.leave()
         if not self._is_ending:
             self._is_ending = True
             for coordinator in self._known.values():
-                coordinator.end()
+                if coordinator.outlives_slots:
+                    coordinator.end()
 
     @property
     def have_ended(self) -> bool:

@@ -406,7 +406,7 @@ class MasterDriver:
                 log.info("job ending", extra={"job": self._job, "outcome": effect.outcome.value})
                 self._feed_coordinator(ScheduleForbidden())
                 self._rescales.given_up("the job ended before")
-                self._coordinators.end()
+                self._coordinators.leave()
                 self._job_ending = effect
             case JobEnded():
                 self._job_ended = effect

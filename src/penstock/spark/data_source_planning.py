@@ -32,7 +32,7 @@ from pyspark.sql.worker.plan_data_source_read import records_to_arrow_batches
 from penstock.api.connector import Found, Source, SplitEnumerator
 from penstock.core.errors import UsageError
 from penstock.spark.data_source_calls import GivenSource, calling, lacks, pickled
-from penstock.spark.data_source_reading import Between, DataSourceInput, DiscoveredInput, Split
+from penstock.spark.data_source_reading import DataSourceInput, DiscoveredInput, Split
 
 UNREAD_PARTITIONS = 2
 """The next range is planned when a subtask has, on average, fewer partitions than this left to read."""
@@ -270,8 +270,7 @@ class _SimpleEnumerator(_Enumerator):
             return end, []
         if not rows:
             return end, []
-        partition = pickled(Between(start, json.loads(end)), what="an offset")
-        split = Split(number=at.ranges, index=0, start=at.offset, partition=partition, rows=_as_stream(batches))
+        split = Split(number=at.ranges, index=0, start=at.offset, end=end, rows=_as_stream(batches))
         return end, [msgspec.msgpack.encode(split)]
 
     def _batches(self, rows: Iterator[Any]) -> list[pa.RecordBatch]:

@@ -11,6 +11,7 @@ when they are needed again, `readBetweenOffsets` gives them.
 
 from __future__ import annotations
 
+import json
 import threading
 from collections import deque
 from collections.abc import Hashable, Iterable, Iterator, Sequence
@@ -20,7 +21,6 @@ import cloudpickle
 import msgspec
 import pyarrow as pa
 import xxhash
-from pyspark.sql.datasource import InputPartition
 from pyspark.sql.types import StructType
 from pyspark.sql.worker.plan_data_source_read import records_to_arrow_batches
 
@@ -45,23 +45,16 @@ class Split(msgspec.Struct, frozen=True, array_like=True):
     """Of the partition, in its range."""
     start: str
     """The offset at which the range begins, as JSON."""
-    partition: bytes
-    """Pickled."""
+    partition: bytes = b""
+    """Pickled; nothing if a simple stream reader is to read up to `end`."""
+    end: str = ""
+    """The offset at which the range ends, as JSON, if it is a simple stream reader's."""
     rows: bytes | None = None
     """All of its rows, as an Arrow stream, if the driver has read them."""
     read: int = 0
     """How many rows have been handed on."""
     last: int | None = None
     """A digest of the last of them."""
-
-
-class Between(InputPartition):
-    """What a simple stream reader is to read again."""
-
-    def __init__(self, start: dict[str, Any], end: dict[str, Any]) -> None:
-        super().__init__(None)
-        self.start = start
-        self.end = end
 
 
 class DataSourceInput(Source):
@@ -238,10 +231,11 @@ class _OpenPartition:
         return batch
 
     def _differs(self, how: str) -> UsageError:
-        partition = cloudpickle.loads(self.split.partition)
+        split = self.split
+        what = f"between {split.start} and {split.end}" if split.end else f"for {cloudpickle.loads(split.partition)!r}"
         return UsageError(
-            f"data source {self._name!r} did not give the same rows again for {partition!r}: {self.split.read} rows of "
-            f"it were handed on before the failure, and {how}",
+            f"data source {self._name!r} did not give the same rows again {what}: {split.read} rows of it were handed "
+            f"on before the failure, and {how}",
             hint="read must give the same rows in the same order whenever it is called for the same partition",
         )
 
@@ -259,6 +253,7 @@ class _Fetcher:
         self._taken = 0
         self._room = threading.Event()
         self._is_closed = False
+        self._method = "readBetweenOffsets" if split.end else "read"
         self._error: BaseException | None = None
         threading.Thread(target=self._run, name=f"penstock-read-{name}", daemon=True).start()
 
@@ -283,7 +278,7 @@ class _Fetcher:
     def check(self) -> None:
         """Raise what `read` raised."""
         if self._error is not None:
-            with calling(self._name, "read"):
+            with calling(self._name, self._method):
                 raise self._error
 
     def close(self) -> None:
@@ -317,13 +312,12 @@ class _Fetcher:
             with pa.ipc.open_stream(self._split.rows) as stream:
                 return list(stream)
         reader = cloudpickle.loads(self._reader)
-        partition = cloudpickle.loads(self._split.partition)
-        if isinstance(partition, Between):
-            found = reader.readBetweenOffsets(partition.start, partition.end)
+        if self._split.end:
+            found = reader.readBetweenOffsets(json.loads(self._split.start), json.loads(self._split.end))
         else:
-            found = reader.read(partition)
+            found = reader.read(cloudpickle.loads(self._split.partition))
         if not isinstance(found, Iterator):
-            raise TypeError(f"read must return an iterator, and returned {type(found).__name__}")
+            raise TypeError(f"{self._method} must return an iterator, and returned {type(found).__name__}")
         return found
 
 
