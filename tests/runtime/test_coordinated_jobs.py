@@ -28,7 +28,7 @@ from penstock.core.job.events import JobState
 from penstock.core.recovery.metadata import CompletedCheckpoint
 from penstock.plan.graph import Input, Node, Partitioning, build_plan
 from penstock.runtime.master import SnapshotRequest
-from penstock.settings import CheckpointSettings, FixedDelay, JobSettings, NetworkSettings, NoRestart
+from penstock.settings import CheckpointSettings, FixedDelay, JobSettings, NetworkSettings, NoRestart, SlotSettings
 from penstock.storage.metadata import decode_metadata
 
 SPLITS = 40
@@ -251,6 +251,30 @@ def test_every_id_is_committed_with_the_same_rows_however_often(threaded_job, tm
     locked = [failure for failure in job.driver.view().failures if "the table is locked" in failure.text]
     assert [(f.operator, f.user_code) for f in locked] == [("sink", True)] * 3
     assert "in commit" in locked[0].traceback
+
+
+def test_events_find_the_slot_at_the_place_of_their_subtask_when_a_spare_has_taken_it(threaded_job, tmp_path):
+    """1. Slot 0 dies, and a spare with another number takes its place. 2. Splits that are found, and commits that are
+    made, from then on still reach subtask 0: else it would never read, and never end."""
+    source, sink = Discovered(tmp_path / "gate"), LedgerSink()
+    chosen = settings(slot=SlotSettings(spares=1))
+    job = threaded_job(plan_of(source, sink), chosen)
+    places: list[tuple[int, ...]] = []
+
+    def kill_once(running):
+        view = running.driver.view()
+        if view.state is not JobState.RUNNING or view.checkpoints.counts.completed < 2:
+            return
+        if not places and view.spares:
+            places.append(tuple(slot.number for slot in view.slots))
+            running.slots.kill(0)
+        elif places and view.restarts == 1 and len(places) == 1:
+            places.append(tuple(slot.number for slot in view.slots))
+            source.gate.touch()
+
+    assert job.run(kill_once) is JobState.FINISHED, job.driver.view().failures
+    assert places == [(0, 1), (2, 1)]
+    assert by_id(sink.calls) == EVERYTHING
 
 
 def test_the_enumerator_learns_what_has_been_read_to_its_end(threaded_job, tmp_path):

@@ -12,6 +12,7 @@ import pytest
 import penstock as ps
 from penstock.core.job.events import JobState
 from penstock.storage.locations import open_store
+from penstock.storage.metadata import decode_metadata
 
 BATCH_ROWS = 500
 
@@ -44,7 +45,7 @@ def rows_of(spark, out: Path) -> list[int]:
 
 
 def wait_until(job: ps.Job, true) -> None:
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 120
     while not true(job.view()):
         assert job.view().state not in (JobState.FAILED, JobState.FINISHED), job.view().failures
         assert time.monotonic() < deadline, job.view()
@@ -63,20 +64,25 @@ def test_what_is_available_now_is_read_once_and_the_job_ends(spark, tmp_path):
 
 
 def test_a_killed_worker_costs_no_batch_and_repeats_none(spark, tmp_path):
+    """1. A worker is killed while batches come in. 2. Where the driver goes on is in the checkpoint, beside what no
+    reader had read: batches before it are not given out again, and those behind it are."""
     expected = feed(spark, tmp_path / "in", range(3))
     env = environment(spark, tmp_path)
-    env.from_stream(stream_of(spark, tmp_path / "in"), trigger="100ms").write(ps.parquet(tmp_path / "out"))
+    env.from_stream(stream_of(spark, tmp_path / "in"), trigger="100ms", name="ids").write(ps.parquet(tmp_path / "out"))
     job = env.start("killed")
     wait_until(job, lambda view: view.rows_read > 0 and view.checkpoints.counts.completed >= 2)
     (query,) = spark.streams.active
     os.kill(job.view().slots[1].pid, signal.SIGKILL)
-    wait_until(job, lambda view: view.restarts == 1 and view.state is JobState.RUNNING)
-    assert [again.id for again in spark.streams.active] == [query.id]
     expected += feed(spark, tmp_path / "in", range(3, 6))
+    wait_until(job, lambda view: view.restarts == 1 and view.state is JobState.RUNNING)
+    assert job.view().restored_checkpoint is not None
+    assert [again.id for again in spark.streams.active] == [query.id]
     wait_until(job, lambda _: (tmp_path / "out").exists() and rows_of_quietly(spark, tmp_path / "out") == expected)
     wait_until(job, lambda _: not list((tmp_path / "ckpt").glob("*/inputs/*/data/*/part-*")))
-    job.stop(savepoint=str(tmp_path / "saved"))
+    savepoint = job.stop(savepoint=str(tmp_path / "saved"))
     assert rows_of(spark, tmp_path / "out") == expected
+    metadata = decode_metadata("_metadata", (Path(savepoint) / "_metadata").read_bytes())
+    assert list(metadata.coordinators) == ["ids"]
     assert not spark.streams.active
 
 

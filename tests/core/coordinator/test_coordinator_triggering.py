@@ -266,6 +266,18 @@ def test_a_snapshot_of_an_aborted_checkpoint_that_comes_late_closes_nothing(enum
     assert delivered(pick, r.feed(submit(0, b"x"))) == [(0, b"x")]
 
 
+def test_a_snapshot_that_is_told_twice_keeps_the_events_that_wait(enumerated, make, pick):
+    """1. The snapshot is taken, and waits for a to arrive; b waits behind it. 2. It is told again, before and after the
+    tasks are triggered. 3. b is there when the barrier is in, and nobody is triggered twice."""
+    r = enumerated()
+    r.feed(submit(0, b"a"))
+    r.request()
+    r.feed(snapshotted(1), submit(0, b"b"), snapshotted(1))
+    assert pick.triggered(r.feed(OperatorEventDelivered(number=1))) == [make.task("s", 0), make.task("s", 1)]
+    assert r.feed(snapshotted(1)) == []
+    assert delivered(pick, r.ack("s", 1)) == [(0, b"b")]
+
+
 def test_the_snapshot_counts_only_when_earlier_events_have_arrived(enumerated, make, pick):
     r = enumerated()
     r.feed(submit(0, b"a"), submit(1, b"b"))
@@ -406,6 +418,7 @@ def test_gateways_that_were_opened_can_not_be_closed_for_the_same_checkpoint(mak
     gateways.mark(ONE)
     gateways.open(ONE)
     assert not gateways.try_close(OPERATOR, ONE)
+    assert not gateways.try_close(OperatorId("op-x"), ONE)
 
 
 def test_gateways_are_closed_all_or_none(make):
