@@ -15,10 +15,10 @@ import pyarrow as pa
 
 from penstock.core.ids import CheckpointId
 from penstock.core.recovery import layout
-from penstock.core.recovery.metadata import Claim, CompletedCheckpoint, SnapshotKind
+from penstock.core.recovery.metadata import CheckpointMetadata, Claim, CompletedCheckpoint, SnapshotKind
 from penstock.sim.comparison import Standard, check_output, check_parts
 from penstock.sim.disk import Disk, is_below
-from penstock.sim.expected import expected_rows, read_after, read_before
+from penstock.sim.expected import Stage, expected_of_stages
 from penstock.sim.faults import Fault, draw_faults
 from penstock.sim.jobs import Row, Workload
 from penstock.sim.rules import Rule
@@ -70,9 +70,14 @@ class Origin:
     """Everything else that lay on the disk then."""
 
     @property
+    def content(self) -> CheckpointMetadata:
+        """What the metadata says."""
+        return decode_metadata(self.folder, self.metadata)
+
+    @property
     def is_drained(self) -> bool:
         """Whether the first job closed all its windows before its end."""
-        return decode_metadata(self.folder, self.metadata).kind is SnapshotKind.TERMINATE
+        return self.content.kind is SnapshotKind.TERMINATE
 
 
 def find_origin(
@@ -135,19 +140,13 @@ def check_both(
     workload: Workload,
     *,
     inputs: Sequence[pa.RecordBatch],
-    parallelisms: tuple[int, int],
+    stages: Sequence[Stage],
     standard: Standard,
 ) -> None:
-    """What both jobs have shown must be all there is, once: the first up to its end, the second from there on."""
-    if workload.shape.has_windows:
-        expected = expected_rows(workload, inputs, parallelism=1)
-        if origin.is_drained:
-            check_parts(world, shown, expected, standard)
-            return
-    else:
-        metadata = decode_metadata(origin.folder, origin.metadata)
-        first = expected_rows(workload, read_before(metadata, inputs), parallelism=parallelisms[0])
-        expected = expected_rows(workload, read_after(metadata, inputs), parallelism=parallelisms[1])
-        for target, rows in first.items():
-            expected[target] = rows + expected[target]
+    """What both jobs have shown must be all there is, once; `stages` are those of the first up to its end, and the
+    second one from there on."""
+    expected = expected_of_stages(workload, inputs, stages)
+    if workload.shape.has_windows and origin.is_drained:
+        check_parts(world, shown, expected, standard)
+        return
     check_output(world, shown, expected, standard, windows=workload.shape.has_windows)

@@ -7,7 +7,8 @@ next one, and a restore finds in the checkpoint exactly what that checkpoint pro
 
     open --barrier--> closed --snapshot work--> prepared --completed--> committing --done--> forgotten
 
-One commit is under way at a time: records become visible in the order in which they came, also when a commit fails.
+One commit is under way at a time: records become visible in the order in which they came, also when a commit fails. For
+the same reason all that a subtask carries is one part of its state, which goes to one subtask at any parallelism.
 """
 
 from __future__ import annotations
@@ -28,7 +29,10 @@ from penstock.ports import Outcome
 from penstock.runtime.operators.base import Operator, OperatorContext, Output, SnapshotWork, StateWriter
 
 COMMITTABLES = "committables"
-"""The name of its state: (checkpoint, what a committer needs), one part per prepared transaction's piece."""
+"""The name of its state: (checkpoint, what a committer needs) for each piece of a prepared transaction, in order."""
+
+Committable = tuple[int, bytes]
+"""One of these. A part that holds only one of them, not in a list, is as good."""
 
 
 class _Transaction:
@@ -70,7 +74,7 @@ class SinkOperator(Operator):
     def load(self, context: OperatorContext) -> None:
         """Commit what the restored checkpoint promised, then remove what nobody will commit."""
         parts = [part for state in context.restored for part in state.split_lists.get(COMMITTABLES, ())]
-        committables = [_decode(part)[1] for part in parts]
+        committables = [committable for part in parts for _, committable in _decode(part)]
         if committables:
             self._sink.commit(committables)
         # At another parallelism a transaction that this subtask of then prepared may be another one's to commit, and
@@ -94,12 +98,9 @@ class SinkOperator(Operator):
         carried, operator = tuple(self._transactions), OperatorId(self.context.operator)
 
         def prepare(writer: StateWriter) -> OperatorState:  # noqa: ARG001  # what is written lies with the sink
-            parts = tuple(
-                _encode(transaction.checkpoint, committable)
-                for transaction in carried
-                for committable in transaction.prepare()
-            )
-            return OperatorState(operator=operator, split_lists={COMMITTABLES: parts} if parts else {})
+            pieces = [(int(each.checkpoint), committable) for each in carried for committable in each.prepare()]
+            parts = (msgspec.msgpack.encode(pieces),)
+            return OperatorState(operator=operator, split_lists={COMMITTABLES: parts} if pieces else {})
 
         return prepare
 
@@ -153,9 +154,8 @@ def _writer_context(context: OperatorContext) -> WriterContext:
     )
 
 
-def _encode(checkpoint: CheckpointId, committable: bytes) -> bytes:
-    return msgspec.msgpack.encode((checkpoint, committable))
-
-
-def _decode(part: bytes) -> tuple[int, bytes]:
-    return msgspec.msgpack.decode(part, type=tuple[int, bytes])
+def _decode(part: bytes) -> list[Committable]:
+    try:
+        return msgspec.msgpack.decode(part, type=list[Committable])
+    except msgspec.ValidationError:
+        return [msgspec.msgpack.decode(part, type=Committable)]
