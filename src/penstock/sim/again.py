@@ -107,16 +107,13 @@ def take_origin(disk: Disk, folder: str, again: Again) -> Origin:
     )
 
 
-def check_untouched(world: World, disk: Disk, origin: Origin, *, forgetful: bool) -> list[str]:
-    """What the second job did not get must be as it was, and what it got must be gone; returns what may be left.
-
-    A driver that dies after it has taken a claimed snapshot off its record, and before all files are gone, is
-    `forgetful`: the next one does not know of them, and they do not lie in the folder that is cleaned in the end.
-    """
+def check_untouched(world: World, disk: Disk, origin: Origin) -> list[str]:
+    """What the second job did not get must be as it was, and what it got must be gone, however often its driver died;
+    returns what may be left."""
     wanted = dict(origin.others)
     if origin.claim is Claim.CLAIM:
         left = [path for path in origin.files if path in disk.files]
-        if left and not forgetful:
+        if left:
             world.violate(Rule.NO_ORPHANS, f"{len(left)} files of the claimed snapshot are left, such as {left[0]}")
     else:
         own = f"{origin.folder}/{layout.METADATA_NAME}"
@@ -126,7 +123,7 @@ def check_untouched(world: World, disk: Disk, origin: Origin, *, forgetful: bool
     changed = [path for path, data in wanted.items() if disk.files.get(path) != data]
     if changed:
         world.violate(Rule.SAVEPOINTS, f"{len(changed)} files of the first job are gone or changed: {changed[0]}")
-    return [*wanted, *origin.files]
+    return [*wanted, *(() if origin.claim is Claim.CLAIM else origin.files)]
 
 
 def _differs(disk: Disk, origin: Origin) -> bool:

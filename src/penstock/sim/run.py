@@ -434,7 +434,7 @@ class Simulation:
         )
         check_order(self.world, committed, self._scenario.workload)
         if finished:
-            untouched = check_untouched(self.world, self.disk, origin, forgetful=self.masters.crashes > 0)
+            untouched = check_untouched(self.world, self.disk, origin)
             allowed = [*untouched, *self._strays()]
             check_files(self.world, self.disk, self._job, kept=(), allowed=allowed, keeps_ids=False)
 
