@@ -439,10 +439,12 @@ class Simulation:
             check_files(self.world, self.disk, self._job, kept=(), allowed=allowed, keeps_ids=False)
 
     def _strays(self) -> list[str]:
-        """What slots of a driver that had died wrote, perhaps after the job had ended, and what it had begun for a user
-        who never got an answer: nobody could tell them."""
+        """What slots of a driver that had died wrote when the end of the job was decided already, and what it had begun
+        for a user who never got an answer: nobody could tell them. What they wrote before is cleaned up."""
         old = [str(slot) for slot in self.host.started if slot.incarnation < self.masters.first_incarnation]
-        written = [path for path, writer in self.disk.writers.items() if writer in old]
+        since_us = self.disk.written_us.get(layout.outcome_file(layout.job_folder(self._job)), 0)
+        late = [path for path, at_us in self.disk.written_us.items() if at_us >= since_us]
+        written = [path for path in late if self.disk.writers[path] in old]
         return written + [path for path in self.disk.files if self.user.may_have_begun(path)]
 
     def _is_legal(self, outcome: JobState | None) -> bool:
