@@ -74,7 +74,7 @@ class SinkOperator(Operator):
     def load(self, context: OperatorContext) -> None:
         """Commit what the restored checkpoint promised, then remove what nobody will commit."""
         parts = [part for state in context.restored for part in state.split_lists.get(COMMITTABLES, ())]
-        committables = [committable for part in parts for _, committable in _decode(part)]
+        committables = [committable for part in parts for _, committable in decode_committables(part)]
         if committables:
             self._sink.commit(committables)
         # At another parallelism a transaction that this subtask of then prepared may be another one's to commit, and
@@ -154,7 +154,8 @@ def _writer_context(context: OperatorContext) -> WriterContext:
     )
 
 
-def _decode(part: bytes) -> list[Committable]:
+def decode_committables(part: bytes) -> list[Committable]:
+    """What a part of the state says, in the order in which it must be committed."""
     try:
         return msgspec.msgpack.decode(part, type=list[Committable])
     except msgspec.ValidationError:
