@@ -20,7 +20,7 @@ from penstock.core.job.events import JobState
 from penstock.core.recovery.metadata import CompletedCheckpoint
 from penstock.plan.graph import Input, Node, Partitioning, build_plan
 from penstock.runtime.master import SnapshotRequest
-from penstock.runtime.operators.sink import decode_part
+from penstock.runtime.operators.sink import decode_committables
 from penstock.settings import CheckpointSettings, FixedDelay, JobSettings, NetworkSettings, NoRestart
 from penstock.storage.metadata import decode_metadata
 
@@ -184,7 +184,7 @@ def test_a_job_that_starts_from_a_savepoint_goes_on_and_commits_nothing_again(th
     savepoint = answers[1]
     assert isinstance(savepoint, CompletedCheckpoint)
     metadata = decode_metadata("", (Path(savepoint.location) / "_metadata").read_bytes())
-    promised = [decode_part(part)[0] for part in _parts(metadata, "sink", "committables")]
+    promised = [piece[0] for part in _parts(metadata, "sink", "committables") for piece in decode_committables(part)]
     assert promised
     assert promised[-1] in noted(folders.sink, "commits")
     assert 0 < len(rows_of_sqlite(folders.table)) < TOTAL

@@ -18,7 +18,7 @@ from penstock.api.connector import Committer
 from penstock.core.ids import CheckpointId
 from penstock.runtime.coordinators import CoordinatorHost, OperatorCoordinator
 from penstock.runtime.operators.events import Committed, encode_event
-from penstock.runtime.operators.sink import COMMITTABLES, decode_part
+from penstock.runtime.operators.sink import COMMITTABLES, decode_committables
 
 
 class DriverCommits(OperatorCoordinator):
@@ -57,7 +57,7 @@ class DriverCommits(OperatorCoordinator):
             self.tell_all(encode_event(Committed(checkpoint=self._committed)))
         promised, self._promised = self._promised, ()
         if self._asked_for:
-            self._abandon([committable for _, committable in map(decode_part, promised)])
+            self._abandon([piece[1] for part in promised for piece in decode_committables(part)])
         self._commit(promised)
 
     def _abandon(self, promised: Sequence[bytes]) -> None:
@@ -96,7 +96,7 @@ class DriverCommits(OperatorCoordinator):
     def _groups(self, parts: Sequence[bytes]) -> list[tuple[int, list[bytes]]]:
         """What is to be committed and was not asked for yet, in the order of the barriers."""
         groups: dict[int, list[bytes]] = {}
-        for checkpoint, committable in map(decode_part, parts):
+        for checkpoint, committable in (piece for part in parts for piece in decode_committables(part)):
             if checkpoint > self._asked:
                 groups.setdefault(checkpoint, []).append(committable)
         return sorted(groups.items())
