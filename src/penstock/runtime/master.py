@@ -77,6 +77,7 @@ from penstock.core.messages import (
     Ready,
     Register,
     Run,
+    SplitsRead,
     TaskFailed,
     TaskFinished,
     ToMaster,
@@ -328,6 +329,9 @@ class MasterDriver:
                 self._feed_coordinator(Declined(message=message))
             case OperatorEventTaken():
                 self._coordinators.taken(message)
+            case SplitsRead():
+                if message.epoch == self._lifecycle.epoch:
+                    self._coordinators.splits_read(message)
             case Leaving():
                 pass
             case _:
@@ -403,7 +407,7 @@ class MasterDriver:
                 log.info("job ending", extra={"job": self._job, "outcome": effect.outcome.value})
                 self._feed_coordinator(ScheduleForbidden())
                 self._rescales.given_up("the job ended before")
-                self._coordinators.end()
+                self._coordinators.leave()
                 self._job_ending = effect
             case JobEnded():
                 self._job_ended = effect
