@@ -221,7 +221,7 @@ class MasterDriver:
             # Nobody is told that the job has stopped before a driver that takes it over would know.
             self._stopped_by = effect
             return
-        self._answers[effect.request](result)
+        self._answers.pop(effect.request)(result)
 
     def turn(self, now: Instant) -> Instant | None:
         """Take what has arrived and do what follows; when to be called again at the latest."""
@@ -547,7 +547,7 @@ class MasterDriver:
                 return
         self._shut_down = status
         if self._stopped_by is not None:
-            self._answers[self._stopped_by.request](self._stopped_by.result)
+            self._answers.pop(self._stopped_by.request)(self._stopped_by.result)
         self._feed_coordinator(ShutDown(status=status))
 
     def _try_to_end(self) -> None:
