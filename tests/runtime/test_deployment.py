@@ -212,6 +212,6 @@ def test_an_operator_can_fail_its_task_and_only_while_it_runs(host):
 
 
 def test_nothing_is_opened_by_building():
-    host = SimpleNamespace(background=None, now=lambda: Instant(0))
+    host = SimpleNamespace(background=None, now=lambda: Instant(0), splits_read=lambda *_: None)
     task = build_task(TaskId(VertexId("read"), 0), TaskRestore(), deployment(host))
     assert not hasattr(task.chain.head, "context")

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from penstock.api.connector import Committer
-from penstock.core.coordinator.effects import TellCheckpointComplete
+from penstock.core.coordinator.effects import TellCheckpointAborted, TellCheckpointComplete
 from penstock.core.ids import CheckpointId, Instant, JobId, OperatorId, VertexId
 from penstock.core.messages import OperatorState
 from penstock.core.recovery.metadata import CheckpointMetadata, OperatorSnapshot, SnapshotKind
@@ -155,7 +155,8 @@ def test_one_that_fails_when_the_job_ends_is_owed(rig):
 
 
 def test_a_checkpoint_that_completes_when_its_attempt_is_over_still_has_its_parts():
-    """1. All subtasks have acknowledged, and the metadata is being stored. 2. The attempt fails. 3. It is stored."""
+    """1. All subtasks have acknowledged, and the metadata is being stored. 2. The attempt fails, and with
+    it a newer checkpoint. 3. The metadata is stored."""
     rig = Rig()
     coordinators = OperatorCoordinators(feed=lambda _: None, send=lambda *_: None)
     coordinators.add(SINK, rig.commits)
@@ -173,6 +174,7 @@ def test_a_checkpoint_that_completes_when_its_attempt_is_over_still_has_its_part
     )
     coordinators.metadata_made(metadata)
     coordinators.stop()
+    coordinators.perform(TellCheckpointAborted(operator=SINK, checkpoint=CheckpointId(2)))
     coordinators.perform(TellCheckpointComplete(operator=SINK, checkpoint=CheckpointId(1)))
     coordinators.end()
     rig.background.perform()

@@ -263,10 +263,12 @@ class OperatorCoordinators:
             case TellCheckpointComplete():
                 parts = self._parts.get(effect.checkpoint, {}).get(effect.operator, ())
                 self._known[effect.operator].completed(effect.checkpoint, parts)
-                self._forget(effect.operator, effect.checkpoint)
+                # Older ones are subsumed, and will not complete any more.
+                self._forget(effect.operator, [c for c in self._parts if c <= effect.checkpoint])
             case TellCheckpointAborted():
                 self._known[effect.operator].aborted(effect.checkpoint)
-                self._forget(effect.operator, effect.checkpoint)
+                # Older ones may still be being stored.
+                self._forget(effect.operator, [c for c in self._parts if c == effect.checkpoint])
             case _:
                 assert_never(effect)
 
@@ -283,8 +285,8 @@ class OperatorCoordinators:
         if coordinator is not None and coordinator.running:
             coordinator.splits_read(message.task.subtask, message.count)
 
-    def _forget(self, operator: OperatorId, checkpoint: CheckpointId) -> None:
-        for known in [c for c in self._parts if c <= checkpoint]:
+    def _forget(self, operator: OperatorId, checkpoints: Sequence[CheckpointId]) -> None:
+        for known in checkpoints:
             self._parts[known].pop(operator, None)
             if not self._parts[known]:
                 del self._parts[known]
