@@ -28,7 +28,8 @@ from penstock.ports import Outcome
 from penstock.runtime.operators.base import Operator, OperatorContext, Output, SnapshotWork, StateWriter
 
 COMMITTABLES = "committables"
-"""The name of its state: (checkpoint, what a committer needs), one part per prepared transaction's piece."""
+"""The name of its state: (checkpoint, what a committer needs). All that a subtask carries is one part, so that it stays
+together, and in order, whoever gets it at another parallelism."""
 
 
 class _Transaction:
@@ -70,7 +71,7 @@ class SinkOperator(Operator):
     def load(self, context: OperatorContext) -> None:
         """Commit what the restored checkpoint promised, then remove what nobody will commit."""
         parts = [part for state in context.restored for part in state.split_lists.get(COMMITTABLES, ())]
-        committables = [_decode(part)[1] for part in parts]
+        committables = [committable for part in parts for committable in _decode(part)]
         if committables:
             self._sink.commit(committables)
         # At another parallelism a transaction that this subtask of then prepared may be another one's to commit, and
@@ -94,11 +95,8 @@ class SinkOperator(Operator):
         carried, operator = tuple(self._transactions), OperatorId(self.context.operator)
 
         def prepare(writer: StateWriter) -> OperatorState:  # noqa: ARG001  # what is written lies with the sink
-            parts = tuple(
-                _encode(transaction.checkpoint, committable)
-                for transaction in carried
-                for committable in transaction.prepare()
-            )
+            carrying = [committable for transaction in carried for committable in transaction.prepare()]
+            parts = (_encode(checkpoint, carrying),) if carrying else ()
             return OperatorState(operator=operator, split_lists={COMMITTABLES: parts} if parts else {})
 
         return prepare
@@ -153,9 +151,11 @@ def _writer_context(context: OperatorContext) -> WriterContext:
     )
 
 
-def _encode(checkpoint: CheckpointId, committable: bytes) -> bytes:
-    return msgspec.msgpack.encode((checkpoint, committable))
+def _encode(checkpoint: CheckpointId, committables: list[bytes]) -> bytes:
+    return msgspec.msgpack.encode((checkpoint, committables))
 
 
-def _decode(part: bytes) -> tuple[int, bytes]:
-    return msgspec.msgpack.decode(part, type=tuple[int, bytes])
+def _decode(part: bytes) -> list[bytes]:
+    # A part may also hold a single one, not in a list.
+    _, found = msgspec.msgpack.decode(part, type=tuple[int, bytes | list[bytes]])
+    return found if isinstance(found, list) else [found]
