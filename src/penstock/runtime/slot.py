@@ -380,7 +380,7 @@ class SlotDriver:
             key = ChannelKey(*header.channel)
             if not self._attempts.reads(key):
                 raise MalformedMessage(f"item in channel {key}, which no task of {self.slot} reads")
-            if header.attempt != self._attempts.of_channel(key) or key not in self._readers:
+            if (header.attempt or header.epoch) != self._attempts.of_channel(key) or key not in self._readers:
                 # Of tasks that are being restarted, or have been.
                 return
             is_batch = header.kind is Kind.BATCH
@@ -561,7 +561,7 @@ class SlotDriver:
             kind, payload, cost = Kind.ELEMENT, encode_element(item), 0
         else:
             kind, payload = Kind.BATCH, self._codecs[key.edge].encode(item)
-        attempt = self._attempts.of_channel(key)
+        attempt = self._attempts.of_channel(key) if self._attempts.newest > self._epoch else NO_EPOCH
         self._links.send(peer, kind, payload, epoch=self._epoch, channel=channel, cost=cost, attempt=attempt)
 
     def _deliver_here(self, key: ChannelKey, item: Item, cost: int) -> None:

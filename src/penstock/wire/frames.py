@@ -59,8 +59,8 @@ class Header(msgspec.Struct, frozen=True, kw_only=True, array_like=True, gc=Fals
     cost: Natural = 0
     """The credit, in bytes, that a batch uses up."""
     attempt: Annotated[Epoch, msgspec.Meta(ge=0)] = Epoch(0)
-    """Of elements and batches: the epoch of the tasks at both ends of the channel, which may be later than that of the
-    link."""
+    """Of elements and batches: the epoch of the tasks at both ends of the channel, if some tasks have a later one than
+    the link; else zero."""
 
 
 class Packet(NamedTuple):
