@@ -363,8 +363,9 @@ def test_a_failed_task_is_restarted_with_its_region_and_the_other_slot_hears_of_
     first.say(Ready(slot=first.slot, epoch=Epoch(2)))
     second.say(Heartbeat(slot=second.slot, epoch=Epoch(1), metrics={"nosource[1]": {"rows_in": 6}}))
     stage.turn()
-    assert first.hears() == [Run(epoch=Epoch(2))]
-    assert second.hears() == []
+    assert first.hears()[0] == Run(epoch=Epoch(2))
+    # The first checkpoint after it finds each task in its own attempt.
+    assert [message.epoch for message in second.hears() if not isinstance(message, TriggerCheckpoint)] == []
     view = stage.driver.view()
     assert (view.restarts, view.epoch, view.rows_in, view.rows_read) == (1, 2, 6, 9)
     assert [failure.text for failure in view.failures] == ["bad luck"]

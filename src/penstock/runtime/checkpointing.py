@@ -44,10 +44,10 @@ from penstock.core.coordinator.events import (
 )
 from penstock.core.errors import InvariantError, StorageError
 from penstock.core.ids import CheckpointId, JobId, TaskId
-from penstock.core.messages import ToSlot
 from penstock.core.recovery import layout, roots
 from penstock.core.recovery.places import is_full
 from penstock.ports import Background, Outcome, Store
+from penstock.runtime.coordinators import OperatorCoordinators
 from penstock.storage.completed import FileCompletedStore, checkpoint_ids
 from penstock.storage.metadata import encode_metadata
 from penstock.storage.places import delete_file, delete_folder
@@ -81,18 +81,18 @@ class CheckpointEffects:
         store: Store,
         background: Background,
         feed: Callable[[CoordinatorEvent], None],
-        send: Callable[[TaskId, ToSlot], None],
         fail: Callable[[str, TaskId | None], None],
         answer: Callable[[AnswerRequest], None],
+        coordinators: OperatorCoordinators,
     ) -> None:
         self._job = job
         self._folder = folder = layout.job_folder(job)
         self._store = store
         self._background = background
         self._feed = feed
-        self._send = send
         self._fail = fail
         self._answer = answer
+        self._coordinators = coordinators
         self._completed = FileCompletedStore(store, folder)
         self._counter = checkpoint_ids(store, folder)
         self._taken_below = 0
@@ -106,6 +106,7 @@ class CheckpointEffects:
                 case CreateLocation():
                     self._create_location(effect)
                 case WriteMetadata():
+                    self._coordinators.metadata_made(effect.metadata)
                     self._write_metadata(effect)
                 case StorePointer():
                     self._store_pointer(effect)
@@ -117,7 +118,7 @@ class CheckpointEffects:
                 case ForgetPointers():
                     self._forget(effect)
                 case SendToTask():
-                    self._send(effect.task, effect.message)
+                    self._coordinators.send(effect.task, effect.message)
                 case FailJob():
                     self._fail(effect.text, None)
                 case FailTask():
@@ -133,9 +134,10 @@ class CheckpointEffects:
                     | SendOperatorEvent()
                     | TellCheckpointComplete()
                     | TellCheckpointAborted()
-                    | TriggerHook()
                 ):
-                    raise InvariantError(f"{type(effect).__name__} in a job without operator coordinators and hooks")
+                    self._coordinators.perform(effect)
+                case TriggerHook():
+                    raise InvariantError(f"hook {effect.hook} in a job without hooks")
                 case _:
                     assert_never(effect)
 

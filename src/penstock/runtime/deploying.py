@@ -1,13 +1,17 @@
-"""What slots are told when tasks are deployed: all of a job, or those of a region beside others that run."""
+"""What slots are told when tasks are deployed, all of a job or those of a region beside others that run, and what they
+make of it."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from penstock.core.ids import CheckpointId, JobId, SlotId
+import msgspec
+
+from penstock.core.errors import StreamError
+from penstock.core.ids import CheckpointId, JobId, SlotId, TaskId
 from penstock.core.job.events import DeployTasks
-from penstock.core.messages import Deploy, PeerAddress, Register
+from penstock.core.messages import Deploy, PeerAddress, Register, TaskRestore
 from penstock.core.recovery.assign import Assignment, encode_restore
 from penstock.plan.graph import Plan
 
@@ -49,3 +53,18 @@ def deployments(
                     beside_others=wanted is not None,
                 ),
             )
+
+
+def restore_of(message: Deploy, task: TaskId) -> TaskRestore:
+    """What a task of the message starts from."""
+    encoded = message.restore.get(str(task))
+    return msgspec.msgpack.decode(encoded, type=TaskRestore) if encoded else TaskRestore()
+
+
+def address_of(peer: PeerAddress, host: str) -> str:
+    """Where a slot on `host` calls a peer, by the shortest way. Raises `StreamError` if it cannot."""
+    here = peer.host == host and peer.ipc_address is not None
+    address = peer.ipc_address if here else (peer.tcp_address or peer.ipc_address)
+    if address is None:
+        raise StreamError(f"{peer.slot} on {peer.host} has no address that a slot on {host} can reach")
+    return address

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, assert_never
 
@@ -63,8 +62,6 @@ from penstock.core.job.events import (
     TellCancel,
     TellLeave,
 )
-from penstock.core.job.lifecycle import JobLifecycle
-from penstock.core.job.regions import regions_of
 from penstock.core.messages import (
     Acknowledge,
     Cancelled,
@@ -74,6 +71,7 @@ from penstock.core.messages import (
     Heartbeat,
     Leave,
     Leaving,
+    OperatorEventTaken,
     Ready,
     Register,
     Run,
@@ -90,11 +88,13 @@ from penstock.core.recovery.tenure import Outcome as JobOutcome
 from penstock.core.recovery.tenure import Tenure
 from penstock.plan.checkpoint_graph import checkpoint_graph
 from penstock.plan.graph import Plan
-from penstock.ports import Background, Clock, Outcome, Slots, Store, Transport
+from penstock.ports import Outcome
 from penstock.runtime.checkpointing import CheckpointEffects
 from penstock.runtime.deploying import Orders, deployments
 from penstock.runtime.ending import Ending, Record
 from penstock.runtime.links import Links
+from penstock.runtime.master_parts import MasterPorts as MasterPorts
+from penstock.runtime.master_parts import make_coordinators, make_lifecycle
 from penstock.runtime.progress import JobProgress
 from penstock.runtime.requests import Answer, RescaleAnswer, RescaleRequests
 from penstock.runtime.requests import SnapshotRequest as SnapshotRequest
@@ -107,19 +107,6 @@ from penstock.wire.frames import Kind, Packet
 NO_EPOCH = Epoch(0)
 
 log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, kw_only=True)
-class MasterPorts:
-    """What the shell supplies to the master."""
-
-    clock: Clock
-    transport: Transport
-    background: Background
-    store: Store
-    slots: Slots
-    landing: Store | None = None
-    """Where DataFrames were landed, if not in `store`."""
 
 
 class MasterDriver:
@@ -151,17 +138,20 @@ class MasterDriver:
         self._tenure = tenure
         self._is_lasting = tenure is not None
         found = tenure if tenure is not None else Tenure()
-        self._lifecycle = _make_lifecycle(plan, settings, found, draws)
+        self._lifecycle = make_lifecycle(plan, settings, found, draws)
         completed = found.completed or (() if started_from is None else (started_from,))
         self._coordinator = CheckpointCoordinator(job, settings.checkpoint, self._graph, found.next_id, completed)
+        self._coordinators = make_coordinators(
+            plan, ports, feed=self._feed_coordinator, send=self._send_to_task, fail=self._fail_with
+        )
         self._checkpointing = CheckpointEffects(
             job=job,
             store=ports.store,
             background=ports.background,
             feed=self._feed_coordinator,
-            send=self._send_to_task,
             fail=self._fail_attempt,
             answer=self._answer,
+            coordinators=self._coordinators,
         )
         self._links = Links(ports.transport, on_packet=self._on_packet, on_broken=self._on_broken)
         self._slots: dict[SlotId, Register] = {}
@@ -244,13 +234,14 @@ class MasterDriver:
             self._feed_job(Ticked())
         if _due(self._coordinator.next_deadline(), now):
             self._feed_coordinator(Ticked())
+        self._coordinators.turn(now)
         self._try_deploy()
         self._ending.turn(now)
         self._try_to_shut_down()
         self._try_to_end()
         if self.outcome is not None:
             return None
-        machines = (self._lifecycle, self._coordinator, self._ending)
+        machines = (self._lifecycle, self._coordinator, self._ending, self._coordinators)
         times = [self._links.keep_alive(now), *(machine.next_deadline() for machine in machines)]
         return min((t for t in times if t is not None), default=None)
 
@@ -335,6 +326,8 @@ class MasterDriver:
                 self._feed_coordinator(Acknowledged(message=message))
             case Decline():
                 self._feed_coordinator(Declined(message=message))
+            case OperatorEventTaken():
+                self._coordinators.taken(message)
             case Leaving():
                 pass
             case _:
@@ -414,6 +407,7 @@ class MasterDriver:
                 log.info("job ending", extra={"job": self._job, "outcome": effect.outcome.value})
                 self._feed_coordinator(ScheduleForbidden())
                 self._rescales.given_up("the job ended before")
+                self._coordinators.end()
                 self._job_ending = effect
             case JobEnded():
                 self._job_ended = effect
@@ -426,6 +420,7 @@ class MasterDriver:
         for task in self._plan.tasks if effect.tasks is None else effect.tasks:
             self._feed_coordinator(TaskRunning(task=task, epoch=effect.epoch))
         self._feed_coordinator(ScheduleAllowed(draw=self._draws[effect.epoch % len(self._draws)]))
+        self._coordinators.run()
         log.info("job running", extra={"job": self._job, "epoch": effect.epoch})
         self._rescales.running()
 
@@ -450,12 +445,15 @@ class MasterDriver:
     def _leave_attempt(self) -> None:
         self._progress.attempt_left(self._plan)
         self._waiting_deploy = None
+        self._coordinators.stop()
         self._feed_coordinator(ScheduleForbidden())
         self._feed_coordinator(FailedOver())
 
     def _fail_attempt(self, text: str, task: TaskId | None) -> None:
         """The coordinator says that the attempt must end."""
-        cause = FailureCause(text=text, subtask=task.subtask if task is not None else None)
+        self._fail_with(FailureCause(text=text, operator=None, subtask=task.subtask if task is not None else None))
+
+    def _fail_with(self, cause: FailureCause) -> None:
         self._feed_job(AttemptFailed(epoch=self._lifecycle.epoch, cause=cause))
 
     # --- deployment ----------------------------------------------------------------------
@@ -506,6 +504,7 @@ class MasterDriver:
             )
         )
         self._rescaled_graph = None
+        self._coordinators.start(assignment, parallelism=self._plan.parallelism)
         if effect.tasks is None:
             self._attempt = effect.epoch
         orders = Orders(
@@ -554,6 +553,9 @@ class MasterDriver:
         ended = self._job_ended
         if ended is None or self._shut_down is None or not self._coordinator.is_settled:
             return
+        if not self._coordinators.have_ended:
+            self._coordinators.end()
+            return
         if not self._ending.is_cleaning and self._shut_down is not JobEnd.SUSPENDED:
             self._ending.clean_up(self._retained_after(ended), self._coordinator.failed_savepoints, self._now)
         if self._ending.is_over or self._shut_down is JobEnd.SUSPENDED:
@@ -582,18 +584,6 @@ class MasterDriver:
 
 
 _END = {JobState.FINISHED: JobEnd.FINISHED, JobState.FAILED: JobEnd.FAILED, JobState.CANCELLED: JobEnd.CANCELLED}
-
-
-def _make_lifecycle(plan: Plan, settings: JobSettings, found: Tenure, draws: tuple[float, ...]) -> JobLifecycle:
-    return JobLifecycle(
-        slots=plan.parallelism,
-        tasks=regions_of(checkpoint_graph(plan)),
-        settings=settings.slot,
-        restart=settings.restart,
-        first_epoch=found.first_epoch,
-        ran_before=bool(found.completed),
-        draws=draws,
-    )
 
 
 def _due(deadline: Instant | None, now: Instant) -> bool:

@@ -16,7 +16,7 @@ import cloudpickle
 import msgspec
 
 from penstock.core.elements import Barrier
-from penstock.core.errors import InvariantError, LinkBroken, MalformedMessage, StreamError
+from penstock.core.errors import InvariantError, LinkBroken, MalformedMessage
 from penstock.core.ids import CheckpointId, Epoch, Instant, JobId, SlotId, TaskId
 from penstock.core.job.regions import regions_of
 from penstock.core.messages import (
@@ -32,6 +32,8 @@ from penstock.core.messages import (
     Leaving,
     NotifyAborted,
     NotifyComplete,
+    OperatorEvent,
+    OperatorEventTaken,
     PeerAddress,
     Ready,
     Register,
@@ -52,6 +54,7 @@ from penstock.ports import Background, Clock, Frame, Outcome, Store, Transport
 from penstock.runtime.attempts import Attempts
 from penstock.runtime.chain import describe_failure
 from penstock.runtime.channels import ChannelKey, Item
+from penstock.runtime.deploying import address_of, restore_of
 from penstock.runtime.deployment import Deployment, build_task, edge_schemas
 from penstock.runtime.inflight import ChannelFiles, ChannelReader, InFlight
 from penstock.runtime.links import Links
@@ -363,11 +366,8 @@ class SlotDriver:
             if header.kind is Kind.CONTROL:
                 self._on_message(packet)
             return
-        if header.epoch != self._epoch:
-            # Of another attempt: fenced.
-            return
-        if not self._tasks:
-            # Of an attempt that has ended here and not yet everywhere.
+        if header.epoch != self._epoch or not self._tasks:
+            # Of another attempt, or of one that has ended here and not yet everywhere: fenced.
             return
         if header.kind is Kind.CREDIT:
             credit = decode_credit(packet.payload)
@@ -417,11 +417,23 @@ class SlotDriver:
                 self._copies.aborted(message.checkpoint)
                 aborted = AbortNotified(checkpoint=message.checkpoint, latest_completed=message.latest_completed)
                 self._with_task(message.task, message.epoch, lambda t: t.notify(aborted, self._now))
+            case OperatorEvent():
+                self._take_event(message)
             case Leave():
                 self._tell(Leaving(slot=self.slot))
                 self._leave(None)
             case _:
                 assert_never(message)
+
+    def _take_event(self, message: OperatorEvent) -> None:
+        task, epoch = message.task, message.epoch
+        found = self._tasks.get(task)
+        is_alive = epoch == self._attempts.of(task) and found is not None and found.is_alive
+        if is_alive:
+            self._with_task(task, epoch, lambda t: t.handle_event(message.operator, message.event))
+        # A task that failed over the event does not have it.
+        delivered = is_alive and task in self._tasks
+        self._tell(OperatorEventTaken(epoch=epoch, task=task, number=message.number, delivered=delivered))
 
     def _with_task(self, task: TaskId, epoch: Epoch, call: Callable[[Task], None]) -> None:
         found = self._tasks.get(task)
@@ -445,7 +457,7 @@ class SlotDriver:
             if not message.beside_others:
                 self._connect(message.peers)
                 self._plan_for(message)
-            restores = {task: _restore_of(message, task) for task in message.tasks}
+            restores = {task: restore_of(message, task) for task in message.tasks}
             plan, tasks = self._build(message, restores)
         except Exception as error:  # noqa: BLE001  # a peer out of reach, a program that cannot be unpickled or built
             self._drop_tasks()
@@ -523,11 +535,7 @@ class SlotDriver:
             if name != MASTER and name not in wanted:
                 self._links.disconnect(name)
         for name, peer in wanted.items():
-            here = peer.host == self._address.host and peer.ipc_address is not None
-            address = peer.ipc_address if here else (peer.tcp_address or peer.ipc_address)
-            if address is None:
-                raise StreamError(f"{name} on {peer.host} has no address that {self.slot} can reach")
-            self._links.connect(name, address)
+            self._links.connect(name, address_of(peer, self._address.host))
             self._links.begin(name, self._epoch)
         self._peers = dict(enumerate(peers))
         self._place = next((place for place, peer in self._peers.items() if peer.slot == self.slot), self._place)
@@ -589,8 +597,3 @@ class SlotDriver:
         if writer is not None:
             writer.outputs.grant(key, bytes_granted)
             self._guard(writer, writer.outputs.flush_channel, key)
-
-
-def _restore_of(message: Deploy, task: TaskId) -> TaskRestore:
-    encoded = message.restore.get(str(task))
-    return msgspec.msgpack.decode(encoded, type=TaskRestore) if encoded else TaskRestore()

@@ -14,12 +14,15 @@ import cloudpickle
 
 from penstock.api.backends import StateBackend, as_state_settings
 from penstock.api.checkpointing import Checkpointing
+from penstock.api.durations import Duration, duration_ms
+from penstock.api.foreach import ForEachCheckpoint
 from penstock.api.grouped import GroupedFunction, HostedProcessor
 from penstock.api.program import Program
 from penstock.api.restoring import Restore
 from penstock.api.restoring import restore as make_restore
 from penstock.api.steps import KeyedProcessStep, ReadStep, WriteStep
 from penstock.api.stream import Stream
+from penstock.connectors.parquet import local_path
 from penstock.core.errors import SettingsError, UsageError
 from penstock.core.ids import JobId, OperatorId, SlotId
 from penstock.core.recovery import layout, roots
@@ -41,9 +44,10 @@ from penstock.settings import (
     Restart,
     SlotSettings,
 )
-from penstock.spark.background import ThreadBackground
+from penstock.spark.background import ThreadBackground, Workers
 from penstock.spark.clock import WallClock, draws, fresh_token
 from penstock.spark.dataframes import DataFrameSource
+from penstock.spark.foreach import LandedResults
 from penstock.spark.host_rules import Needs
 from penstock.spark.job import Job, MasterParts
 from penstock.spark.preflight import (
@@ -56,6 +60,7 @@ from penstock.spark.preflight import (
     use_own_interpreter,
 )
 from penstock.spark.slots import SparkSlots
+from penstock.spark.streams import StreamSource
 from penstock.spark.worker import SlotSpec
 from penstock.storage.files import FileStore
 from penstock.storage.locations import open_store
@@ -131,6 +136,40 @@ class Environment(Program):
         """
         self._check_landing()
         return self.read(DataFrameSource(frame), name=name)
+
+    def from_stream(
+        self,
+        frame: Any,
+        *,
+        trigger: Duration | None = None,
+        available_now: bool = False,
+        directory: str | os.PathLike[str] | None = None,
+        name: str | None = None,
+    ) -> Stream:
+        """A stream of the rows of a streaming DataFrame, whatever Structured Streaming source and SQL made it.
+
+        A query of Spark's lands its micro-batches in the job's directory (or in `landing`, see `Environment`), from
+        where each is read exactly once, as long as Spark's source can be read again; files go when a completed
+        checkpoint no longer needs them. The query runs as long as the job, and needs cores of its own.
+
+        Args:
+            frame: what `spark.readStream` and SQL gave; nothing that keeps state may be in it that needs another
+                output mode than append.
+            trigger: how often Spark takes a batch. Default: as soon as there is something.
+            available_now: take what is there now, in as many batches as the source likes, and end.
+            directory: where to land and keep what must outlive the job, so that another job can go on from a
+                snapshot of this one: a folder that the driver and all executors have mounted.
+            name: of the step.
+
+        """
+        if directory is None:
+            self._check_landing()
+        trigger_ms = None if trigger is None else duration_ms(trigger, argument="trigger")
+        if available_now and trigger_ms is not None:
+            raise UsageError("trigger and available_now were both given", hint="choose one of them")
+        place = None if directory is None else Path(local_path(os.fspath(directory)))
+        source = StreamSource(frame, trigger_ms=trigger_ms, available_now=available_now, directory=place)
+        return self.read(source, name=name)
 
     def _check_landing(self) -> None:
         directory = self._checkpointing.location if self._checkpointing is not None else ""
@@ -222,6 +261,11 @@ class Environment(Program):
 
         def prepared(operator: OperatorPlan) -> OperatorPlan:
             step = operator.step
+            if isinstance(step, WriteStep) and isinstance(step.sink, ForEachCheckpoint):
+                self._check_landing()
+                place = Path(landing.location) / layout.results_folder(layout.job_folder(job), operator.operator)
+                step = replace(step, sink=LandedResults(place, self._spark, step.sink.function))
+                operator = replace(operator, step=step)
             if isinstance(step, WriteStep):
                 step.sink.start(job)
             folder = layout.inputs_folder(layout.job_folder(job), operator.operator)
@@ -232,6 +276,12 @@ class Environment(Program):
             if not isinstance(step, ReadStep):
                 return operator
             source = step.source
+            folder = layout.inputs_folder(layout.job_folder(job), operator.operator)
+            if isinstance(source, StreamSource):
+                resumes = begin is not None and operator.operator not in begin
+                return replace(
+                    operator, step=replace(step, source=source.land(Path(landing.location) / folder, resumes=resumes))
+                )
             if begin is not None and operator.operator not in begin:
                 source = source.resumed() if isinstance(source, DataFrameSource) else source
                 return replace(operator, step=replace(step, source=source))
@@ -266,7 +316,7 @@ class Environment(Program):
             MASTER, keys=keys, ipc_dir=socket_folder if by_ipc else None, host=host if by_tcp else None
         )
         background = ThreadBackground(transport.wake, name=f"penstock-master-{job}-background")
-
+        workers = Workers(transport.wake, prefix=f"penstock-master-{job}-")
         program = cloudpickle.dumps(plan)
 
         def spec(slot: SlotId) -> SlotSpec:
@@ -285,15 +335,19 @@ class Environment(Program):
 
         slots = SparkSlots(self._spark, job=job, job_name=name, spec=spec, wake=transport.wake)
         ports = MasterPorts(
-            clock=clock, transport=transport, background=background, store=store, slots=slots, landing=self._landing
-        )
-        driver = MasterDriver(
-            job=job, plan=plan, settings=self.settings, ports=ports, draws=draws(), started_from=started_from
-        )
-        parts = MasterParts(
-            driver=driver,
+            clock=clock,
             transport=transport,
             background=background,
+            store=store,
+            slots=slots,
+            landing=self._landing,
+            workers=workers.make,
+        )
+        parts = MasterParts(
+            driver=self._master(plan, job, ports, started_from),
+            transport=transport,
+            background=background,
+            workers=workers.made,
             slots=slots,
             clock=clock,
             socket_folder=socket_folder,
@@ -303,6 +357,14 @@ class Environment(Program):
             capacity=lambda: capacity_now(self._spark),
         )
         return Job(job=job, name=name, parts=parts)
+
+    def _master(
+        self, plan: Plan, job: JobId, ports: MasterPorts, started_from: CompletedCheckpoint | None
+    ) -> MasterDriver:
+        settings = self.settings
+        return MasterDriver(
+            job=job, plan=plan, settings=settings, ports=ports, draws=draws(), started_from=started_from
+        )
 
 
 def _slug(name: str) -> str:

@@ -8,7 +8,7 @@ import queue
 import shutil
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
@@ -53,6 +53,8 @@ class MasterParts:
     driver: MasterDriver
     transport: ZmqTransport
     background: ThreadBackground
+    workers: Sequence[ThreadBackground]
+    """Those of sources' and sinks' parts on the driver."""
     slots: SparkSlots
     clock: WallClock
     socket_folder: Path
@@ -288,7 +290,8 @@ class Job:
         try:
             self._view = parts.driver.view()
             parts.slots.close(timeout_s=10.0)
-            parts.background.close()
+            for background in (*parts.workers, parts.background):
+                background.close()
             parts.transport.close()
             shutil.rmtree(parts.socket_folder, ignore_errors=True)
             if parts.temporary_root is not None:
@@ -303,7 +306,8 @@ class Job:
 def _failed(name: str, cause: FailureCause | None, view: JobView, hint: str | None) -> JobFailed:
     if cause is None:
         return JobFailed(f"job {name!r} failed", hint=hint)
-    where = f" in {cause.operator!r}, subtask {cause.subtask}" if cause.operator is not None else ""
+    where = f" in {cause.operator!r}" if cause.operator is not None else ""
+    where += f", subtask {cause.subtask}" if where and cause.subtask is not None else " on the driver" if where else ""
     tried = f" after {view.restarts} restarts" if view.restarts else ""
     text = f"job {name!r} failed{tried}{where}: {cause.text}"
     if cause.traceback:

@@ -23,6 +23,7 @@ def test_every_kind_of_file_has_its_place() -> None:
     assert layout.counted_file(counters[0], 8) == "hot-auctions/counter/0000000000000000008"
     assert layout.counted_file(counters[1], 2) == "hot-auctions/drivers/0000000000000000002"
     assert layout.outcome_file(JOB) == "hot-auctions/outcome/_outcome"
+    assert layout.results_folder(JOB, OperatorId("to table")) == "results/hot-auctions/to%20table"
     assert layout.inputs_folder(JOB, OperatorId("read bids")) == "hot-auctions/inputs/read%20bids"
     assert layout.snapshot_prefix(TaskId(VertexId("win/dow"), 3)) == "win%2Fdow-3"
 

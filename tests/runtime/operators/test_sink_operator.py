@@ -113,7 +113,7 @@ def test_an_aborted_checkpoint_is_carried_until_one_completes(rig, shelf, step):
     write(made, 2)
     state = made.snapshot(2)
     (part,) = state.split_lists["committables"]
-    assert msgspec.msgpack.decode(part) == [2, [b"1:1", b"2:2"]]
+    assert msgspec.msgpack.decode(part) == [[1, b"1:1"], [2, b"2:2"]]
     assert shelf.prepared == [b"1:1", b"2:2"]
     made.operator.completed(2)
     settle(made)
