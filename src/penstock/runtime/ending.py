@@ -14,15 +14,18 @@ from enum import Enum
 from functools import partial
 from typing import NamedTuple
 
+import msgspec
+
 from penstock.api.steps import WriteStep
 from penstock.core.errors import ExternalError, Retry
 from penstock.core.ids import CheckpointId, Instant, JobId
 from penstock.core.job.clean_up import CleanUp
 from penstock.core.recovery import layout
+from penstock.core.recovery.tenure import Foreign
 from penstock.core.recovery.tenure import Outcome as JobOutcome
 from penstock.plan.graph import Plan
 from penstock.ports import Background, Outcome, Store
-from penstock.storage.places import delete_folder
+from penstock.storage.places import delete_folder, delete_foreign
 from penstock.storage.tenure import record_outcome
 
 RECORD_ATTEMPTS = 8
@@ -53,6 +56,7 @@ class Ending:
         self._store = store
         self._background = background
         self._landing = landing
+        self._foreign: tuple[Foreign, ...] = ()
         self._recording: _Steps | None = None
         self._cleaning: _Steps | None = None
 
@@ -64,11 +68,17 @@ class Ending:
         self._recording = _Steps(self._job, [step], self._background, attempts=RECORD_ATTEMPTS, insists=True)
         self._recording.begin(now)
 
+    def resume(self, outcome: JobOutcome) -> None:
+        """An earlier driver recorded this outcome, and may not have cleaned up all that it should."""
+        self.record = Record.DURABLE
+        if outcome.foreign is not msgspec.UNSET:
+            self._foreign = outcome.foreign
+
     def clean_up(self, retained: tuple[CheckpointId, ...], failed_savepoints: tuple[str, ...], now: Instant) -> None:
         """Delete what nobody needs any more, when the last slot has left and no storage work is under way."""
         if retained:
             # Whoever goes on from a retained checkpoint needs what it refers to, and nothing else.
-            steps = [_Step("checkpoint directory", lambda: _sweep(self._store, self._folder, retained))]
+            steps = [_Step("checkpoint directory", partial(self._sweep, retained))]
         else:
             # Each by itself: a sink that cannot be reached must not keep the others, and the files, from being cleaned.
             planned = [operator.step for vertex in self._plan.vertices for operator in vertex.operators]
@@ -106,7 +116,8 @@ class Ending:
         return self._cleaning is not None and self._cleaning.is_over
 
     def _delete_all(self) -> None:
-        """Everything of the job goes, but for its outcome."""
+        """Everything of the job goes, but for its outcome. What lies elsewhere first: the outcome names it."""
+        delete_foreign(self._store, self._foreign)
         if self.record is Record.NONE:
             self._store.delete_tree(self._folder)
             return
@@ -115,6 +126,18 @@ class Ending:
         for folder in (f"{self._folder}/{name}" for name in names):
             if folder != layout.outcome_folder(self._folder):
                 self._store.delete_tree(folder)
+
+    def _sweep(self, retained: tuple[CheckpointId, ...]) -> None:
+        """Delete what slots wrote for checkpoints that had ended, when nobody could hear of it any more, and pointers
+        that could not be dropped: a job that is over has none."""
+        store, folder = self._store, self._folder
+        delete_foreign(store, self._foreign)
+        for path in store.list_files(layout.completed_folder(folder)):
+            store.delete(path)
+        kept = [layout.checkpoint_folder(folder, checkpoint) for checkpoint in retained]
+        found = [layout.checkpoint_folder_of(folder, path) for path in store.list_files(folder)]
+        for place in dict.fromkeys(place for place in found if place is not None and place not in kept):
+            store.delete_tree(place)
 
 
 class _Step(NamedTuple):
@@ -172,14 +195,3 @@ class _Steps:
                 )
 
         self._background.submit(step.work, done)
-
-
-def _sweep(store: Store, folder: layout.JobFolder, retained: tuple[CheckpointId, ...]) -> None:
-    """Delete what slots wrote for checkpoints that had ended, when nobody could hear of it any more, and pointers that
-    could not be dropped: a job that is over has none."""
-    for path in store.list_files(layout.completed_folder(folder)):
-        store.delete(path)
-    kept = [layout.checkpoint_folder(folder, checkpoint) for checkpoint in retained]
-    found = [layout.checkpoint_folder_of(folder, path) for path in store.list_files(folder)]
-    for place in dict.fromkeys(place for place in found if place is not None and place not in kept):
-        store.delete_tree(place)

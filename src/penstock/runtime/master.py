@@ -12,6 +12,7 @@ from functools import partial
 from typing import Any, assert_never
 
 import cloudpickle
+import msgspec
 
 from penstock.core.coordinator.coordinator import CheckpointCoordinator
 from penstock.core.coordinator.effects import AnswerRequest, RequestFailure
@@ -538,7 +539,9 @@ class MasterDriver:
                 finished = ending.outcome is JobState.FINISHED
                 kept = () if finished else self._coordinator.kept_after(status)
                 text = ending.cause.text if ending.cause is not None else ""
-                self._ending.write_record(JobOutcome(state=ending.outcome, cause=text, retained=kept), self._now)
+                foreign = self._coordinator.foreign_after(status) or msgspec.UNSET
+                outcome = JobOutcome(state=ending.outcome, cause=text, retained=kept, foreign=foreign)
+                self._ending.write_record(outcome, self._now)
             if self._ending.record is Record.GIVEN_UP:
                 status = JobEnd.SUSPENDED
             elif self._ending.record is not Record.DURABLE:
@@ -574,7 +577,7 @@ class MasterDriver:
     def _end_again(self, outcome: JobOutcome) -> None:
         """An earlier driver saw the job end, and may not have cleaned up all of it."""
         self._shut_down = _END[outcome.state]
-        self._ending.record = Record.DURABLE
+        self._ending.resume(outcome)
         cause = FailureCause(text=outcome.cause) if outcome.cause else None
         self._job_ended = JobEnded(outcome=outcome.state, cause=cause)
 

@@ -117,6 +117,8 @@ class MessageChecker:
         """Called when a slot is told to leave for good."""
         self.ever_ran = False
         """Whether the newest driver knows that the job can run."""
+        self.on_attempt: Callable[[CheckpointId | None, int], None] = lambda _restored, _parallelism: None
+        """Called when an attempt begins: from which checkpoint, on how many slots."""
         self.on_run: Callable[[], None] = lambda: None
         """Called when an attempt begins to run."""
         self.on_failure: Callable[[], None] = lambda: None
@@ -134,11 +136,14 @@ class MessageChecker:
             match decode_to_slot(payload):
                 case TriggerCheckpoint(checkpoint=checkpoint, epoch=epoch, task=task):
                     self._triggered(checkpoint, task, epoch)
-                case Deploy(epoch=epoch, restored_checkpoint=restored, tasks=tasks, beside_others=beside_others):
+                case Deploy(epoch=epoch, restored_checkpoint=restored, tasks=tasks, peers=peers):
                     self._epochs |= dict.fromkeys(tasks, epoch)
                     if epoch > self.epoch:
-                        self.repairs += beside_others
                         self._began(epoch, restored)
+                        if peers:
+                            self.on_attempt(restored, len(peers))
+                        else:
+                            self.repairs += 1
                 case Run(epoch=epoch):
                     self.ever_ran = True
                     if epoch > self._run_epoch:

@@ -23,6 +23,7 @@ from penstock.api.restoring import restore as make_restore
 from penstock.api.steps import KeyedProcessStep, ReadStep, WriteStep
 from penstock.api.stream import Stream
 from penstock.connectors.parquet import local_path
+from penstock.connectors.table import TableSink
 from penstock.core.errors import SettingsError, UsageError
 from penstock.core.ids import JobId, OperatorId, SlotId
 from penstock.core.recovery import layout, roots
@@ -61,6 +62,7 @@ from penstock.spark.preflight import (
 )
 from penstock.spark.slots import SparkSlots
 from penstock.spark.streams import StreamSource
+from penstock.spark.tables import open_table
 from penstock.spark.worker import SlotSpec
 from penstock.storage.files import FileStore
 from penstock.storage.locations import open_store
@@ -265,9 +267,11 @@ class Environment(Program):
                 self._check_landing()
                 place = Path(landing.location) / layout.results_folder(layout.job_folder(job), operator.operator)
                 step = replace(step, sink=LandedResults(place, self._spark, step.sink.function))
-                operator = replace(operator, step=step)
+            if isinstance(step, WriteStep) and isinstance(step.sink, TableSink):
+                step = replace(step, sink=open_table(step.sink, self._spark, step.schema))
             if isinstance(step, WriteStep):
                 step.sink.start(job)
+                return replace(operator, step=step)
             folder = layout.inputs_folder(layout.job_folder(job), operator.operator)
             if isinstance(step, KeyedProcessStep) and isinstance(step.function, GroupedFunction):
                 is_new = begin is None or operator.operator in begin

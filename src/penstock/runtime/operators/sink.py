@@ -7,7 +7,8 @@ next one, and a restore finds in the checkpoint exactly what that checkpoint pro
 
     open --barrier--> closed --snapshot work--> prepared --completed--> committing --done--> forgotten
 
-One commit is under way at a time: records become visible in the order in which they came, also when a commit fails.
+One commit is under way at a time: records become visible in the order in which they came, also when a commit fails. For
+the same reason all that a subtask carries is one part of its state, which goes to one subtask at any parallelism.
 """
 
 from __future__ import annotations
@@ -28,8 +29,10 @@ from penstock.ports import Outcome
 from penstock.runtime.operators.base import Operator, OperatorContext, Output, SnapshotWork, StateWriter
 
 COMMITTABLES = "committables"
-"""The name of its state: (checkpoint, what a committer needs) for each piece of a prepared transaction. All that a
-subtask carries is one part, so that it stays together, and in order, whoever gets it at another parallelism."""
+"""The name of its state: (checkpoint, what a committer needs) for each piece of a prepared transaction, in order."""
+
+Committable = tuple[int, bytes]
+"""One of these. A part that holds only one of them, not in a list, is as good."""
 
 
 class Transaction:
@@ -70,7 +73,7 @@ class SinkOperator(Operator):
 
     def load(self, context: OperatorContext) -> None:
         """Commit what the restored checkpoint promised, then remove what nobody will commit."""
-        committables = [committable for _, committable in restored_parts(context)]
+        committables = [committable for _, committable in restored_committables(context)]
         if committables:
             self._sink.commit(committables)
         # At another parallelism a transaction that this subtask of then prepared may be another one's to commit, and
@@ -94,9 +97,9 @@ class SinkOperator(Operator):
         carried, operator = tuple(self._transactions), OperatorId(self.context.operator)
 
         def prepare(writer: StateWriter) -> OperatorState:  # noqa: ARG001  # what is written lies with the sink
-            carrying = [(t.checkpoint, committable) for t in carried for committable in t.prepare()]
-            parts = (msgspec.msgpack.encode(carrying),) if carrying else ()
-            return OperatorState(operator=operator, split_lists={COMMITTABLES: parts} if parts else {})
+            pieces = [(int(each.checkpoint), committable) for each in carried for committable in each.prepare()]
+            parts = (msgspec.msgpack.encode(pieces),)
+            return OperatorState(operator=operator, split_lists={COMMITTABLES: parts} if pieces else {})
 
         return prepare
 
@@ -144,10 +147,10 @@ class SinkOperator(Operator):
         return self._writer
 
 
-def restored_parts(context: OperatorContext) -> list[tuple[int, bytes]]:
+def restored_committables(context: OperatorContext) -> list[Committable]:
     """What the restored checkpoint promised to commit: (checkpoint, what a committer needs)."""
     parts = [part for state in context.restored for part in state.split_lists.get(COMMITTABLES, ())]
-    return [promised for part in parts for promised in decode_part(part)]
+    return [piece for part in parts for piece in decode_committables(part)]
 
 
 def writer_context(context: OperatorContext) -> WriterContext:
@@ -157,8 +160,9 @@ def writer_context(context: OperatorContext) -> WriterContext:
     )
 
 
-def decode_part(part: bytes) -> list[tuple[int, bytes]]:
-    """(checkpoint, what a committer needs) of all that is in one part of the state, in order."""
-    found = msgspec.msgpack.decode(part)
-    # A part may also hold a single one, not in a list.
-    return msgspec.convert([found] if isinstance(found[0], int) else found, list[tuple[int, bytes]])
+def decode_committables(part: bytes) -> list[Committable]:
+    """What a part of the state says, in the order in which it must be committed."""
+    try:
+        return msgspec.msgpack.decode(part, type=list[Committable])
+    except msgspec.ValidationError:
+        return [msgspec.msgpack.decode(part, type=Committable)]
