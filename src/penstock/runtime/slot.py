@@ -17,7 +17,7 @@ import msgspec
 
 from penstock.core.elements import Barrier
 from penstock.core.errors import InvariantError, LinkBroken, MalformedMessage
-from penstock.core.ids import CheckpointId, Epoch, Instant, JobId, SlotId, TaskId
+from penstock.core.ids import CheckpointId, Epoch, Instant, JobId, OperatorId, SlotId, TaskId
 from penstock.core.job.regions import regions_of
 from penstock.core.messages import (
     Acknowledge,
@@ -39,6 +39,7 @@ from penstock.core.messages import (
     Register,
     Run,
     SnapshotMetrics,
+    SplitsRead,
     SubtaskState,
     TaskFailed,
     TaskFinished,
@@ -136,8 +137,7 @@ class SlotDriver:
         self._links = Links(ports.transport, on_packet=self._on_packet, on_broken=self._on_broken)
         self._links.connect(MASTER, master_address)
         self._epoch = Epoch(0)
-        """That of the whole attempt, and so of the links to other slots. Tasks that were restarted beside others have a
-        later one."""
+        """That of the whole attempt, and of links. Tasks that were restarted beside others have a later one."""
         self._plan: Plan | None = None
         self._tasks: dict[TaskId, Task] = {}
         self._attempts = Attempts()
@@ -296,6 +296,10 @@ class SlotDriver:
     def finished(self, task: TaskId) -> None:
         """Tell the master that the task has ended for good."""
         self._tell(TaskFinished(slot=self.slot, epoch=self._attempts.of(task), task=task))
+
+    def splits_read(self, task: TaskId, operator: OperatorId, count: int) -> None:
+        """Tell the master how far a source has come."""
+        self._tell(SplitsRead(epoch=self._attempts.of(task), task=task, operator=operator, count=count))
 
     def failed(self, task: TaskId, error: BaseException) -> None:
         """End the task here, with all of its region, and tell the master why."""
@@ -582,12 +586,9 @@ class SlotDriver:
         if key.upstream == self._place:
             self._grant_here(key, bytes_granted)
             return
+        epoch = self._attempts.of_channel(key)
         credit = Credit(
-            epoch=self._attempts.of_channel(key),
-            edge=key.edge,
-            upstream=key.upstream,
-            downstream=key.downstream,
-            bytes_granted=bytes_granted,
+            epoch=epoch, edge=key.edge, upstream=key.upstream, downstream=key.downstream, bytes_granted=bytes_granted
         )
         peer = str(self._peers[key.upstream].slot)
         self._links.send(peer, Kind.CREDIT, encode_message(credit), epoch=self._epoch)

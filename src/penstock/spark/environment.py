@@ -47,6 +47,7 @@ from penstock.settings import (
 )
 from penstock.spark.background import ThreadBackground, Workers
 from penstock.spark.clock import WallClock, draws, fresh_token
+from penstock.spark.data_source_writing import DataSourceSink
 from penstock.spark.dataframes import DataFrameSource
 from penstock.spark.foreach import LandedResults
 from penstock.spark.host_rules import Needs
@@ -267,6 +268,9 @@ class Environment(Program):
                 self._check_landing()
                 place = Path(landing.location) / layout.results_folder(layout.job_folder(job), operator.operator)
                 step = replace(step, sink=LandedResults(place, self._spark, step.sink.function))
+            if isinstance(step, WriteStep) and isinstance(step.sink, DataSourceSink):
+                messages = layout.results_folder(layout.job_folder(job), operator.operator)
+                step = replace(step, sink=step.sink.placed(landing.location, messages))
             if isinstance(step, WriteStep) and isinstance(step.sink, TableSink):
                 step = replace(step, sink=open_table(step.sink, self._spark, step.schema))
             if isinstance(step, WriteStep):
