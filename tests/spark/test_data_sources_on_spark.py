@@ -80,7 +80,7 @@ def test_a_stream_reader_and_a_sink_of_files_give_what_they_give_in_structured_s
     for kind in (Counter, Files):
         spark.dataSource.register(kind)
     theirs = Places(tmp_path / "theirs")
-    structured_streaming(spark, theirs, "counter", "files", theirs.counter())
+    structured_streaming(spark, theirs, "counter", "files", theirs.counter(rowsPerBatch=TOTAL))
     assert rows_of_files(theirs.out) == EVERYTHING
 
     ours = Places(tmp_path / "ours")
