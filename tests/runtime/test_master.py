@@ -17,6 +17,7 @@ from penstock.core.messages import (
     Cancelled,
     CancelTasks,
     Deploy,
+    Heartbeat,
     Leave,
     Leaving,
     Ready,
@@ -335,7 +336,7 @@ def test_a_process_of_an_incarnation_that_was_given_up_is_sent_away(stage):
 def test_a_failure_of_an_attempt_that_is_over_fails_nothing(stage):
     first, second = stage.running()
     failure = TaskFailed(
-        slot=first.slot, epoch=Epoch(1), task=stage.driver._plan.tasks[0], operator="o", error="bad luck"
+        slot=first.slot, epoch=Epoch(1), task=stage.driver._plan.tasks[0], operator="o", error="bad luck", whole=True
     )
     first.say(failure)
     stage.turn()
@@ -345,6 +346,29 @@ def test_a_failure_of_an_attempt_that_is_over_fails_nothing(stage):
     stage.turn()
     assert [f.text for f in stage.driver.view().failures] == ["bad luck"]
     assert [type(message) for message in first.hears()] == [CancelTasks, Deploy]
+
+
+def test_a_failed_task_is_restarted_with_its_region_and_the_other_slot_hears_of_nothing(stage):
+    first, second = stage.running()
+    region = tuple(task for task in stage.driver._plan.tasks if task.subtask == 0)
+    second.say(Heartbeat(slot=second.slot, epoch=Epoch(1), metrics={"nosource[1]": {"rows_in": 5}}))
+    first.say(Heartbeat(slot=first.slot, epoch=Epoch(1), metrics={"nosource[0]": {"rows_in": 3}}))
+    first.say(TaskFailed(slot=first.slot, epoch=Epoch(1), task=region[0], operator="o", error="bad luck"))
+    stage.turn()
+    assert first.hears() == [CancelTasks(epoch=Epoch(1), tasks=region)]
+    first.say(Cancelled(slot=first.slot, epoch=Epoch(1), tasks=region))
+    stage.turn()
+    (deploy,) = first.hears()
+    assert (deploy.epoch, deploy.tasks, deploy.beside_others, deploy.peers) == (2, region, True, ())
+    first.say(Ready(slot=first.slot, epoch=Epoch(2)))
+    second.say(Heartbeat(slot=second.slot, epoch=Epoch(1), metrics={"nosource[1]": {"rows_in": 6}}))
+    stage.turn()
+    assert first.hears()[0] == Run(epoch=Epoch(2))
+    # The first checkpoint after it finds each task in its own attempt.
+    assert [message.epoch for message in second.hears() if not isinstance(message, TriggerCheckpoint)] == []
+    view = stage.driver.view()
+    assert (view.restarts, view.epoch, view.rows_in, view.rows_read) == (1, 2, 6, 9)
+    assert [failure.text for failure in view.failures] == ["bad luck"]
 
 
 # --- deployment ------------------------------------------------------------------------------------------------------
@@ -363,7 +387,8 @@ def waiting_for_storage(stage):
     stage.turn(1)
     stage.background.pieces = 0
     assert "job/chk-1/_metadata" in stage.store
-    slots[0].say(TaskFailed(slot=slots[0].slot, epoch=Epoch(1), task=tasks[0], operator="o", error="bad luck"))
+    failure = TaskFailed(slot=slots[0].slot, epoch=Epoch(1), task=tasks[0], operator="o", error="bad luck", whole=True)
+    slots[0].say(failure)
     stage.turn()
     for slot in slots:
         assert slot.hears()[-1] == CancelTasks(epoch=Epoch(1))

@@ -240,9 +240,9 @@ class Stage:
         self.peer.hear()
         return self
 
-    def from_peer(self, kind, payload, *, epoch=1, channel=None, cost=0):
+    def from_peer(self, kind, payload, *, epoch=1, **header):
         """What the slot tells the master after the peer has said this."""
-        self.peer.links.send(str(SLOT), kind, payload, epoch=Epoch(epoch), channel=channel, cost=cost)
+        self.peer.links.send(str(SLOT), kind, payload, epoch=Epoch(epoch), **header)
         self.turn()
         return self.answers()
 
@@ -382,6 +382,20 @@ def test_records_go_to_a_peer_when_it_has_granted_credit(stage):
     (packet,) = stage.peer.hear()
     assert BatchCodec(SCHEMA).decode(packet.payload).column(0).to_pylist() == [2]
     assert packet.header.cost == 8
+
+
+def test_tasks_that_are_restarted_beside_others_hear_only_what_is_of_their_own_attempt(stage):
+    """The link goes on counting in its epoch; what the dropped tasks of the peer had sent still arrives."""
+    stage.run()
+    tasks = plan().tasks_of_slot(0)
+    assert stage.order(CancelTasks(epoch=Epoch(1), tasks=tasks)) == [Cancelled(slot=SLOT, epoch=Epoch(1), tasks=tasks)]
+    assert stage.batch(1) == []
+    again = stage.deploy(2, beside_others=True, plan=b"", peers=())
+    assert stage.order(again, Run(epoch=Epoch(2))) == [Ready(slot=SLOT, epoch=Epoch(2))]
+    assert stage.batch(3) == []
+    assert WRITTEN == []
+    assert stage.batch(5, attempt=Epoch(2)) == []
+    assert WRITTEN == [5]
 
 
 @pytest.mark.parametrize("epoch", [0, 2])

@@ -154,8 +154,8 @@ def test_a_rescale_that_is_never_answered_is_found(make: Any, monkeypatch: pytes
 def test_a_rescale_that_is_said_to_have_failed_and_is_done_is_found(make: Any, monkeypatch: pytest.MonkeyPatch):
     honest = RescaleRequests.ask
 
-    def refused(self, slots, tasks, answer):
-        honest(self, slots, tasks, lambda text: None)
+    def refused(self, plan, answer):
+        honest(self, plan, lambda text: None)
         answer("no")
 
     monkeypatch.setattr(RescaleRequests, "ask", refused)

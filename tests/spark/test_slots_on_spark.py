@@ -220,6 +220,56 @@ def test_a_failed_task_restarts_in_place_and_no_spark_job_is_touched(spark, tmp_
     assert committed(spark, tmp_path / "out") == reference(spark)
 
 
+class Counted(ps.Source):
+    """Another source, with a line in a file for each time that it is opened."""
+
+    def __init__(self, source: ps.Source, opened: Path) -> None:
+        self._source = source
+        self._opened = opened
+
+    @property
+    def schema(self) -> pa.Schema:
+        return self._source.schema
+
+    def splits(self, parallelism: int) -> list[bytes]:
+        return self._source.splits(parallelism)
+
+    def open(self, splits) -> ps.SourceReader:
+        with self._opened.open("a") as lines:
+            lines.write("opened\n")
+        return self._source.open(splits)
+
+
+def test_a_failed_task_restarts_its_own_pipeline_and_no_other(spark, tmp_path):
+    gate, fuse = tmp_path / "gate", tmp_path / "fuse"
+    opened = [tmp_path / "opened-0", tmp_path / "opened-1"]
+    env = ps.Environment(spark, parallelism=2, checkpointing=checkpointing(tmp_path), restart=NO_PAUSE)
+    for number, lines in enumerate(opened):
+        (
+            env.read(Counted(GatedBids(gate), lines), name=f"bids {number}")
+            .map_batches(Fuse(fuse if number == 0 else tmp_path / "never"))
+            .watermark("ts", delay="4s")
+            .where("price > 100")
+            .key_by("auction")
+            .window(ps.tumbling("10s"))
+            .aggregate(n=ps.count(), top=ps.max("price"))
+            .write(ps.parquet(str(tmp_path / f"out-{number}")))
+        )
+    job = env.start("pipelines")
+    before = wait_for(job, lambda v: v.checkpoints.counts.completed >= 1)
+    fuse.touch()
+    after = wait_for(job, lambda v: v.state is JobState.RUNNING and v.epoch == 2)
+    assert "the fuse has blown" in after.failures[-1].text
+    wait_for(job, lambda v: v.checkpoints.counts.completed > after.checkpoints.counts.completed)
+    gate.touch()
+    last = job.wait(120)
+    assert (last.state, last.restarts, last.epoch) == (JobState.FINISHED, 1, 2)
+    assert [slot.pid for slot in last.slots] == [slot.pid for slot in before.slots]
+    assert [len(lines.read_text().splitlines()) for lines in opened] == [4, 2]
+    right = reference(spark)
+    assert [committed(spark, tmp_path / f"out-{number}") == right for number in range(2)] == [True, True]
+
+
 def test_a_spare_slot_takes_the_place_of_a_killed_one_and_is_replaced_itself(spark, tmp_path):
     gate = tmp_path / "gate"
     env = ps.Environment(spark, parallelism=2, spare_slots=1, checkpointing=checkpointing(tmp_path), restart=NO_PAUSE)

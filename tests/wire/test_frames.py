@@ -60,7 +60,7 @@ def test_the_numbers_of_the_kinds_are_part_of_the_format():
         "CREDIT": 3,
         "KEEPALIVE": 4,
     }
-    assert pack(BATCH)[0] == msgspec.msgpack.encode([2, 3, 2, [1, 0, 2], 2**40])
+    assert pack(BATCH)[0] == msgspec.msgpack.encode([2, 3, 2, [1, 0, 2], 2**40, 0])
 
 
 def encoded(*fields):

@@ -31,13 +31,22 @@ def sim(context: click.Context, *, seeds: int, first_seed: int, as_json: bool, v
     os.environ.setdefault("POLARS_MAX_THREADS", "1")
     from penstock.sim.run import run_seed
 
-    totals = {"seeds": seeds, "violations": 0, "crashes": 0, "restores": 0, "checkpoints": 0, "virtual_seconds": 0.0}
+    totals = {
+        "seeds": seeds,
+        "violations": 0,
+        "crashes": 0,
+        "restores": 0,
+        "repairs": 0,
+        "checkpoints": 0,
+        "virtual_seconds": 0.0,
+    }
     virtual_ms = 0
     for seed in range(first_seed, first_seed + seeds):
         result = run_seed(seed, keep_log=verbose)
         totals["violations"] += len(result.violations)
         totals["crashes"] += result.crashes
         totals["restores"] += result.restores
+        totals["repairs"] += result.repairs
         totals["checkpoints"] += result.checkpoints
         virtual_ms += result.virtual_ms
         if result.violations or (verbose and seeds == 1):

@@ -148,10 +148,12 @@ class Ready(Message, frozen=True, kw_only=True):
 
 
 class Cancelled(Message, frozen=True, kw_only=True):
-    """Slot to master: no task of an epoch up to `epoch` runs here any more."""
+    """Slot to master: no task of an epoch up to `epoch` runs here any more; or none of these `tasks`, if there are
+    any."""
 
     slot: SlotId
     epoch: Epoch
+    tasks: tuple[TaskId, ...] = ()
 
 
 class TaskFailed(Message, frozen=True, kw_only=True):
@@ -165,6 +167,8 @@ class TaskFailed(Message, frozen=True, kw_only=True):
     """One line."""
     traceback: str = ""
     user_code: bool = False
+    whole: bool = False
+    """More than the task is concerned: the slot has dropped all its tasks, and not only those of its region."""
 
 
 class DataEnded(Message, frozen=True, kw_only=True):
@@ -257,6 +261,8 @@ class Deploy(Message, frozen=True, kw_only=True):
     """Task id as text -> the encoded `TaskRestore`."""
     first_checkpoint: CheckpointId
     """Ids below this one belong to earlier epochs."""
+    beside_others: bool = False
+    """The tasks are restarted, while the slot's others go on: peers, plan and the epoch of links stay as they are."""
 
 
 class DealtChannel(msgspec.Struct, frozen=True, kw_only=True):
@@ -295,9 +301,11 @@ class Run(Message, frozen=True, kw_only=True):
 
 
 class CancelTasks(Message, frozen=True, kw_only=True):
-    """Master to slot: drop all tasks of epochs up to `epoch`, and answer `Cancelled`."""
+    """Master to slot: drop all tasks of epochs up to `epoch`, or of these only `tasks`, if there are any, and answer
+    `Cancelled`."""
 
     epoch: Epoch
+    tasks: tuple[TaskId, ...] = ()
 
 
 class TriggerCheckpoint(Message, frozen=True, kw_only=True):
@@ -352,6 +360,7 @@ class Credit(Message, frozen=True, kw_only=True):
     """Receiving task to sending task: `bytes_granted` more may be sent on the channel."""
 
     epoch: Epoch
+    """That of the two tasks."""
     edge: int
     upstream: int
     downstream: int

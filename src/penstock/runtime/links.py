@@ -88,13 +88,21 @@ class Links:
         return tuple(self._outgoing)
 
     def send(
-        self, peer: str, kind: Kind, payload: Frame, *, epoch: Epoch, channel: Channel | None = None, cost: int = 0
+        self,
+        peer: str,
+        kind: Kind,
+        payload: Frame,
+        *,
+        epoch: Epoch,
+        channel: Channel | None = None,
+        cost: int = 0,
+        attempt: Epoch = Epoch(0),
     ) -> None:
         """Send one packet. A peer that is not connected here is answered over the connection it made."""
         outgoing = self._open(peer)
         if epoch != outgoing.epoch:
             outgoing.epoch, outgoing.sequence = epoch, 0
-        header = Header(sequence=outgoing.sequence, epoch=epoch, kind=kind, channel=channel, cost=cost)
+        header = Header(sequence=outgoing.sequence, epoch=epoch, kind=kind, channel=channel, cost=cost, attempt=attempt)
         outgoing.sequence += 1
         outgoing.last_sent = self._now
         self._transport.send(peer, pack(header, payload))

@@ -48,6 +48,7 @@ from penstock.core.job.events import (
     JobEvent,
     JobStarted,
     JobState,
+    RegionEnded,
     RescaleGivenUp,
     RescalePrepared,
     RunTasks,
@@ -68,12 +69,10 @@ from penstock.core.messages import (
     CancelTasks,
     DataEnded,
     Decline,
-    Deploy,
     Heartbeat,
     Leave,
     Leaving,
     OperatorEventTaken,
-    PeerAddress,
     Ready,
     Register,
     Run,
@@ -85,7 +84,7 @@ from penstock.core.messages import (
 )
 from penstock.core.reasons import CheckpointFailure
 from penstock.core.recovery import layout
-from penstock.core.recovery.assign import NOTHING_RESTORED, Assignment, encode_restore
+from penstock.core.recovery.assign import NOTHING_RESTORED, Assignment
 from penstock.core.recovery.metadata import CompletedCheckpoint
 from penstock.core.recovery.tenure import Outcome as JobOutcome
 from penstock.core.recovery.tenure import Tenure
@@ -93,6 +92,7 @@ from penstock.plan.checkpoint_graph import checkpoint_graph
 from penstock.plan.graph import Plan
 from penstock.ports import Outcome
 from penstock.runtime.checkpointing import CheckpointEffects
+from penstock.runtime.deploying import Orders, deployments
 from penstock.runtime.ending import Ending, Record
 from penstock.runtime.links import Links
 from penstock.runtime.master_parts import MasterPorts as MasterPorts
@@ -158,6 +158,7 @@ class MasterDriver:
         self._links = Links(ports.transport, on_packet=self._on_packet, on_broken=self._on_broken)
         self._slots: dict[SlotId, Register] = {}
         self._names: dict[str, SlotId] = {}
+        self._attempt = NO_EPOCH  # in which all tasks were deployed last
         self._waiting_deploy: DeployTasks | None = None
         self._restored: CompletedCheckpoint | None = None
         self._progress = JobProgress()
@@ -213,7 +214,7 @@ class MasterDriver:
         if refusal is not None:
             answer(refusal)
             return
-        self._rescales.ask(parallelism, self._plan.rescaled(parallelism).tasks, answer)
+        self._rescales.ask(self._plan.rescaled(parallelism), answer)
 
     def _answer(self, effect: AnswerRequest) -> None:
         result = effect.result
@@ -308,12 +309,12 @@ class MasterDriver:
                 self._links.answer(str(message.slot))
                 self._feed_job(SlotRegistered(slot=message.slot))
             case Heartbeat():
-                if message.epoch == self._lifecycle.epoch:
+                if message.epoch == self._attempt:
                     self._progress.heard(message.metrics)
             case Ready():
                 self._feed_job(SlotReady(slot=message.slot, epoch=message.epoch))
             case Cancelled():
-                self._feed_job(SlotCancelled(slot=message.slot, epoch=message.epoch))
+                self._feed_job(SlotCancelled(slot=message.slot, epoch=message.epoch, tasks=message.tasks))
             case TaskFailed():
                 self._on_task_failed(message)
             case DataEnded():
@@ -338,6 +339,8 @@ class MasterDriver:
                 assert_never(message)
 
     def _on_task_failed(self, message: TaskFailed) -> None:
+        # A job that is being stopped has ended its sources everywhere: it goes on, or stops, as a whole.
+        whole = message.whole or self._coordinator.is_stopping
         self._feed_coordinator(TaskFailing(task=message.task, epoch=message.epoch, error=message.error))
         cause = FailureCause(
             text=message.error,
@@ -346,7 +349,7 @@ class MasterDriver:
             subtask=message.task.subtask,
             user_code=message.user_code,
         )
-        self._feed_job(AttemptFailed(epoch=message.epoch, cause=cause))
+        self._feed_job(AttemptFailed(epoch=message.epoch, cause=cause, task=message.task, whole=whole))
 
     def _send(self, slot: SlotId, message: ToSlot) -> None:
         self._links.send(str(slot), Kind.CONTROL, encode_message(message), epoch=NO_EPOCH)
@@ -390,13 +393,15 @@ class MasterDriver:
             case TellLeave():
                 self._send(effect.slot, Leave())
             case TellCancel():
-                self._send(effect.slot, CancelTasks(epoch=effect.epoch))
+                self._send(effect.slot, CancelTasks(epoch=effect.epoch, tasks=effect.tasks))
             case DeployTasks():
                 self._waiting_deploy = effect
             case RunTasks():
                 self._run(effect)
             case AttemptEnded():
                 self._attempt_ended(effect)
+            case RegionEnded():
+                self._region_ended(effect)
             case RescalePrepared():
                 self._rescales.prepared()
             case RescaleGivenUp():
@@ -417,7 +422,7 @@ class MasterDriver:
     def _run(self, effect: RunTasks) -> None:
         for slot in effect.slots:
             self._send(slot, Run(epoch=effect.epoch))
-        for task in self._plan.tasks:
+        for task in self._plan.tasks if effect.tasks is None else effect.tasks:
             self._feed_coordinator(TaskRunning(task=task, epoch=effect.epoch))
         self._feed_coordinator(ScheduleAllowed(draw=self._draws[effect.epoch % len(self._draws)]))
         self._coordinators.run()
@@ -425,10 +430,14 @@ class MasterDriver:
         self._rescales.running()
 
     def _attempt_ended(self, effect: AttemptEnded) -> None:
-        cause = effect.cause
-        log.warning("attempt failed", extra={"job": self._job, "epoch": effect.epoch, "cause": cause.text})
+        log.warning("attempt failed", extra={"job": self._job, "epoch": effect.epoch, "cause": effect.cause.text})
         self._progress.attempt_failed(effect, self._now)
         self._leave_attempt()
+
+    def _region_ended(self, effect: RegionEnded) -> None:
+        log.warning("region failed", extra={"job": self._job, "epoch": effect.epoch, "cause": effect.cause.text})
+        self._progress.region_failed(effect, self._plan, self._now)
+        self._feed_coordinator(FailedOver(tasks=effect.tasks))
 
     def _attempt_rescaled(self, effect: AttemptRescaled) -> None:
         log.info("job rescaling", extra={"job": self._job, "epoch": effect.epoch, "slots": effect.slots})
@@ -478,18 +487,22 @@ class MasterDriver:
                     what = f"{latest.title} could not be restored"
                 self._fail_attempt(f"{what}: {outcome.error}", None)
                 return
+            if effect.tasks is not None and outcome.value.finished:
+                self._fail_attempt("steps that had ended cannot be restarted beside others", None)
+                return
             self._deploy(effect, outcome.value)
 
         self._ports.background.submit(read, done)
 
     def _is_deploying(self, epoch: Epoch) -> bool:
         """Whether that attempt still waits to be deployed: it may have failed, or the job been cancelled, meanwhile."""
-        return self._lifecycle.epoch == epoch and self._lifecycle.state is JobState.DEPLOYING
+        return self._lifecycle.epoch == epoch and self._lifecycle.state in (JobState.DEPLOYING, JobState.REPAIRING)
 
     def _deploy(self, effect: DeployTasks, assignment: Assignment) -> None:
         self._feed_coordinator(
             AttemptStarted(
                 epoch=effect.epoch,
+                tasks=effect.tasks,
                 restored=self._restored,
                 finished_vertices=assignment.finished,
                 graph=self._rescaled_graph,
@@ -497,25 +510,17 @@ class MasterDriver:
         )
         self._rescaled_graph = None
         self._coordinators.start(assignment, parallelism=self._plan.parallelism)
-        peers = tuple(
-            PeerAddress(slot=s, host=known.host, ipc_address=known.ipc_address, tcp_address=known.tcp_address)
-            for s, known in ((slot, self._slots[slot]) for slot in effect.slots)
+        if effect.tasks is None:
+            self._attempt = effect.epoch
+        orders = Orders(
+            job=self._job,
+            plan=self._plan,
+            pickled_plan=self._pickled_plan,
+            restored=self._restored.checkpoint if self._restored is not None else None,
+            first_checkpoint=self._coordinator.next_id,
         )
-        for place, slot in enumerate(effect.slots):
-            tasks = self._plan.tasks_of_slot(place)
-            self._send(
-                slot,
-                Deploy(
-                    epoch=effect.epoch,
-                    job=self._job,
-                    plan=self._pickled_plan,
-                    tasks=tasks,
-                    peers=peers,
-                    restored_checkpoint=self._restored.checkpoint if self._restored is not None else None,
-                    restore={str(t): encode_restore(assignment.tasks[t]) for t in tasks if t in assignment.tasks},
-                    first_checkpoint=self._coordinator.next_id,
-                ),
-            )
+        for slot, message in deployments(effect, assignment, self._slots, orders):
+            self._send(slot, message)
 
     # --- checkpoints ---------------------------------------------------------------------
 

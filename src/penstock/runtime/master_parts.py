@@ -11,8 +11,10 @@ from penstock.core.coordinator.events import CoordinatorEvent
 from penstock.core.ids import TaskId
 from penstock.core.job.events import FailureCause
 from penstock.core.job.lifecycle import JobLifecycle
+from penstock.core.job.regions import regions_of
 from penstock.core.messages import ToSlot
 from penstock.core.recovery.tenure import Tenure
+from penstock.plan.checkpoint_graph import checkpoint_graph
 from penstock.plan.graph import Plan
 from penstock.ports import Background, Clock, Slots, Store, Transport
 from penstock.runtime.commits import DriverCommits
@@ -41,7 +43,7 @@ def make_lifecycle(plan: Plan, settings: JobSettings, found: Tenure, draws: tupl
     """The life of a job that was found like this."""
     return JobLifecycle(
         slots=plan.parallelism,
-        tasks=plan.tasks,
+        tasks=regions_of(checkpoint_graph(plan)),
         settings=settings.slot,
         restart=settings.restart,
         first_epoch=found.first_epoch,

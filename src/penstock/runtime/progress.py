@@ -6,7 +6,7 @@ from collections import deque
 from dataclasses import dataclass
 
 from penstock.core.ids import Instant
-from penstock.core.job.events import AttemptEnded
+from penstock.core.job.events import AttemptEnded, RegionEnded
 from penstock.plan.graph import Plan
 from penstock.runtime.views import FailureView, failure_view
 
@@ -42,6 +42,15 @@ class JobProgress:
         """The running attempt is over, in failure."""
         self.failures.append(failure_view(effect, now))
         self.restarts += effect.restart_in_ms is not None
+
+    def region_failed(self, effect: RegionEnded, plan: Plan, now: Instant) -> None:
+        """These tasks of the running attempt are over, in failure: theirs counts from zero."""
+        self.failures.append(failure_view(effect, now))
+        self.restarts += 1
+        before = self.totals(plan).rows_in
+        for task in effect.tasks:
+            self._metrics.pop(str(task), None)
+        self._rows_before += before - self.totals(plan).rows_in
 
     def attempt_left(self, plan: Plan) -> None:
         """The running attempt, of `plan`, is over: what follows counts from zero."""

@@ -7,9 +7,12 @@ from dataclasses import dataclass
 
 from penstock.core.coordinator.effects import RequestFailure
 from penstock.core.coordinator.events import CheckpointForm, CheckpointRequested, RequestKind
-from penstock.core.ids import RequestId, TaskId
+from penstock.core.ids import RequestId
 from penstock.core.job.events import JobEvent, RescaleConfirmed, RescaleFailing, RescaleRequested
+from penstock.core.job.regions import regions_of
 from penstock.core.recovery.metadata import CompletedCheckpoint
+from penstock.plan.checkpoint_graph import checkpoint_graph
+from penstock.plan.graph import Plan
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,13 +55,14 @@ class RescaleRequests:
         self._answer: RescaleAnswer | None = None
         self._is_changing = False
 
-    def ask(self, slots: int, tasks: tuple[TaskId, ...], answer: RescaleAnswer) -> None:
-        """The user wants another parallelism; `answer` is called once."""
+    def ask(self, plan: Plan, answer: RescaleAnswer) -> None:
+        """The user wants another parallelism, that of `plan`; `answer` is called once."""
         if self._answer is not None:
             answer("the job is already being rescaled")
             return
         self._answer = answer
-        self._feed(RescaleRequested(slots=slots, tasks=tasks))
+        regions = regions_of(checkpoint_graph(plan))
+        self._feed(RescaleRequested(slots=plan.parallelism, tasks=plan.tasks, regions=regions))
 
     def prepared(self) -> None:
         """All slots are there: what the new tasks start from is saved as late as possible."""

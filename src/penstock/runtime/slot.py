@@ -16,8 +16,9 @@ import cloudpickle
 import msgspec
 
 from penstock.core.elements import Barrier
-from penstock.core.errors import LinkBroken, MalformedMessage, StreamError
+from penstock.core.errors import InvariantError, LinkBroken, MalformedMessage
 from penstock.core.ids import CheckpointId, Epoch, Instant, JobId, OperatorId, SlotId, TaskId
+from penstock.core.job.regions import regions_of
 from penstock.core.messages import (
     Acknowledge,
     Cancelled,
@@ -48,10 +49,13 @@ from penstock.core.messages import (
 )
 from penstock.core.recovery import layout
 from penstock.core.task.events import AbortNotified, AcknowledgeSnapshot, CompletionNotified, DeclineSnapshot
+from penstock.plan.checkpoint_graph import checkpoint_graph
 from penstock.plan.graph import Plan
-from penstock.ports import Background, Clock, Outcome, Store, Transport
+from penstock.ports import Background, Clock, Frame, Outcome, Store, Transport
+from penstock.runtime.attempts import Attempts
 from penstock.runtime.chain import describe_failure
 from penstock.runtime.channels import ChannelKey, Item
+from penstock.runtime.deploying import address_of, restore_of
 from penstock.runtime.deployment import Deployment, build_task, edge_schemas
 from penstock.runtime.inflight import ChannelFiles, ChannelReader, InFlight
 from penstock.runtime.links import Links
@@ -133,8 +137,10 @@ class SlotDriver:
         self._links = Links(ports.transport, on_packet=self._on_packet, on_broken=self._on_broken)
         self._links.connect(MASTER, master_address)
         self._epoch = Epoch(0)
+        """That of the whole attempt, and of links. Tasks that were restarted beside others have a later one."""
         self._plan: Plan | None = None
         self._tasks: dict[TaskId, Task] = {}
+        self._attempts = Attempts()
         self._readers: dict[ChannelKey, Task] = {}
         """Who has the receiving end of a channel."""
         self._writers: dict[ChannelKey, Task] = {}
@@ -262,7 +268,7 @@ class SlotDriver:
         self._tell(
             Acknowledge(
                 job=self._job,
-                epoch=self._epoch,
+                epoch=self._attempts.of(task),
                 task=task,
                 checkpoint=effect.checkpoint,
                 state=effect.state,
@@ -275,7 +281,7 @@ class SlotDriver:
         self._tell(
             Decline(
                 job=self._job,
-                epoch=self._epoch,
+                epoch=self._attempts.of(task),
                 task=task,
                 checkpoint=effect.checkpoint,
                 reason=effect.reason,
@@ -285,34 +291,43 @@ class SlotDriver:
 
     def data_ended(self, task: TaskId) -> None:
         """Tell the master that the task has seen all its data."""
-        self._tell(DataEnded(slot=self.slot, epoch=self._epoch, task=task))
+        self._tell(DataEnded(slot=self.slot, epoch=self._attempts.of(task), task=task))
 
     def finished(self, task: TaskId) -> None:
         """Tell the master that the task has ended for good."""
-        self._tell(TaskFinished(slot=self.slot, epoch=self._epoch, task=task))
+        self._tell(TaskFinished(slot=self.slot, epoch=self._attempts.of(task), task=task))
 
     def splits_read(self, task: TaskId, operator: OperatorId, count: int) -> None:
         """Tell the master how far a source has come."""
-        self._tell(SplitsRead(epoch=self._epoch, task=task, operator=operator, count=count))
+        self._tell(SplitsRead(epoch=self._attempts.of(task), task=task, operator=operator, count=count))
 
     def failed(self, task: TaskId, error: BaseException) -> None:
-        """End the attempt here: no task of this slot goes on, and the master is told why."""
+        """End the task here, with all of its region, and tell the master why."""
+        self._fail(task, error, self._attempts.region_of(task))
+
+    def _fail(self, task: TaskId, error: BaseException, region: Sequence[TaskId] | None) -> None:
+        """Without a region, no task of this slot goes on."""
         if task not in self._tasks:
             return
         vertex = self._plan.vertex(task.vertex).name if self._plan is not None else str(task.vertex)
+        self._tell_failure(task, error, epoch=self._attempts.of(task), vertex=vertex, whole=region is None)
+        self._drop_tasks(region)
+
+    def _tell_failure(self, task: TaskId, error: BaseException, *, epoch: Epoch, vertex: str, whole: bool) -> None:
         operator, line, text, user_code = describe_failure(error, vertex=vertex)
         log.warning("task failed", extra={"task": str(task), "operator": operator, "error": line})
-        message = TaskFailed(
-            slot=self.slot,
-            epoch=self._epoch,
-            task=task,
-            operator=operator,
-            error=line,
-            traceback=text,
-            user_code=user_code,
+        self._tell(
+            TaskFailed(
+                slot=self.slot,
+                epoch=epoch,
+                task=task,
+                operator=operator,
+                error=line,
+                traceback=text,
+                user_code=user_code,
+                whole=whole,
+            )
         )
-        self._tell(message)
-        self._drop_tasks()
 
     # --- the master ----------------------------------------------------------------------
 
@@ -355,22 +370,23 @@ class SlotDriver:
             if header.kind is Kind.CONTROL:
                 self._on_message(packet)
             return
-        if header.epoch != self._epoch:
-            # Of another attempt: fenced.
-            return
-        if not self._tasks:
-            # Of an attempt that has ended here and not yet everywhere.
+        if header.epoch != self._epoch or not self._tasks:
+            # Of another attempt, or of one that has ended here and not yet everywhere: fenced.
             return
         if header.kind is Kind.CREDIT:
             credit = decode_credit(packet.payload)
             key = ChannelKey(credit.edge, credit.upstream, credit.downstream)
-            if key not in self._writers:
+            if not self._attempts.writes(key):
                 raise MalformedMessage(f"credit for channel {key}, which no task of {self.slot} writes")
-            self._grant_here(key, credit.bytes_granted)
+            if credit.epoch == self._attempts.of_channel(key):
+                self._grant_here(key, credit.bytes_granted)
         elif header.channel is not None:
             key = ChannelKey(*header.channel)
-            if key not in self._readers:
+            if not self._attempts.reads(key):
                 raise MalformedMessage(f"item in channel {key}, which no task of {self.slot} reads")
+            if (header.attempt or header.epoch) != self._attempts.of_channel(key) or key not in self._readers:
+                # Of tasks that are being restarted, or have been.
+                return
             is_batch = header.kind is Kind.BATCH
             item = self._codecs[key.edge].decode(packet.payload) if is_batch else decode_element(packet.payload)
             self._deliver_here(key, item, header.cost)
@@ -381,7 +397,7 @@ class SlotDriver:
             return
         task = next(iter(self._tasks), None)
         if task is not None and any(str(p.slot) == peer for p in self._peers.values()):
-            self.failed(task, LinkBroken(f"the link to {peer} broke: {text}"))
+            self._fail(task, LinkBroken(f"the link to {peer} broke: {text}"), None)
 
     def _on_message(self, packet: Packet) -> None:
         message = decode_to_slot(packet.payload)
@@ -392,8 +408,8 @@ class SlotDriver:
                 self._run(message)
             case CancelTasks():
                 if message.epoch >= self._epoch:
-                    self._drop_tasks()
-                self._tell(Cancelled(slot=self.slot, epoch=message.epoch))
+                    self._drop_tasks(message.tasks or None)
+                self._tell(Cancelled(slot=self.slot, epoch=message.epoch, tasks=message.tasks))
             case TriggerCheckpoint():
                 barrier = Barrier(checkpoint=message.checkpoint, timestamp=message.timestamp, options=message.options)
                 self._with_task(message.task, message.epoch, lambda t: t.trigger(barrier, self._now))
@@ -416,7 +432,7 @@ class SlotDriver:
     def _take_event(self, message: OperatorEvent) -> None:
         task, epoch = message.task, message.epoch
         found = self._tasks.get(task)
-        is_alive = epoch == self._epoch and found is not None and found.is_alive
+        is_alive = epoch == self._attempts.of(task) and found is not None and found.is_alive
         if is_alive:
             self._with_task(task, epoch, lambda t: t.handle_event(message.operator, message.event))
         # A task that failed over the event does not have it.
@@ -425,7 +441,7 @@ class SlotDriver:
 
     def _with_task(self, task: TaskId, epoch: Epoch, call: Callable[[Task], None]) -> None:
         found = self._tasks.get(task)
-        if epoch == self._epoch and found is not None:
+        if found is not None and epoch == self._attempts.of(task):
             self._guard(found, call, found)
 
     def _leave(self, error: str | None) -> None:
@@ -436,18 +452,21 @@ class SlotDriver:
     # --- attempts ------------------------------------------------------------------------
 
     def _deploy(self, message: Deploy) -> None:
-        if message.epoch <= self._epoch:
+        if message.epoch <= max(self._epoch, self._attempts.newest):
             return
-        self._drop_tasks()
-        self._epoch = message.epoch
+        if not message.beside_others:
+            self._drop_tasks()
+            self._epoch = message.epoch
         try:
-            self._connect(message.peers)
-            restores = {task: _restore_of(message, task) for task in message.tasks}
-            plan = self._build(message, restores)
+            if not message.beside_others:
+                self._connect(message.peers)
+                self._plan_for(message)
+            restores = {task: restore_of(message, task) for task in message.tasks}
+            plan, tasks = self._build(message, restores)
         except Exception as error:  # noqa: BLE001  # a peer out of reach, a program that cannot be unpickled or built
-            self._deploy_failed(message, error)
+            self._drop_tasks()
+            self._tell_failure(message.tasks[0], error, epoch=message.epoch, vertex="deployment", whole=True)
             return
-        tasks = list(self._tasks.values())
         epoch = message.epoch
         channels = ChannelReader(plan, self._state_reader(), self._codecs)
 
@@ -456,14 +475,14 @@ class SlotDriver:
                 task.load(restores[task.task], channels)
 
         def loaded(outcome: Outcome) -> None:
-            if self._epoch != epoch or not self._tasks:
+            if any(self._tasks.get(task.task) is not task for task in tasks):
                 return
             if outcome.error is not None:
                 self.failed(tasks[0].task, outcome.error)
                 return
             for task in tasks:
                 self._guard(task, task.open)
-            if self._tasks:
+            if all(self._tasks.get(task.task) is task for task in tasks):
                 self._tell(Ready(slot=self.slot, epoch=epoch))
 
         self._ports.background.submit(load, loaded)
@@ -480,11 +499,17 @@ class SlotDriver:
             inline_threshold=self._settings.checkpoint.inline_threshold_bytes,
         )
 
-    def _build(self, message: Deploy, restores: dict[TaskId, TaskRestore]) -> Plan:
+    def _plan_for(self, message: Deploy) -> None:
         plan: Plan = cloudpickle.loads(message.plan)
         self._plan = plan
+        self._attempts = Attempts(regions_of(checkpoint_graph(plan)))
         self._codecs = {number: BatchCodec(schema) for number, schema in edge_schemas(plan).items()}
         self._channel_files = self._new_channel_files()
+
+    def _build(self, message: Deploy, restores: dict[TaskId, TaskRestore]) -> tuple[Plan, list[Task]]:
+        plan = self._plan
+        if plan is None:
+            raise InvariantError(f"{self.slot} is to restart tasks of a job that it does not run")
         deployment = Deployment(
             job=message.job,
             epoch=message.epoch,
@@ -496,27 +521,16 @@ class SlotDriver:
             deliver=self._deliver,
             grant=self._grant,
         )
-        for task, restore in restores.items():
-            built = build_task(task, restore, deployment)
-            self._tasks[task] = built
-            self._readers.update(dict.fromkeys((channel.key for channel in built.gate.channels), built))
-            self._writers.update(dict.fromkeys(built.outputs.channels, built))
-        return plan
-
-    def _deploy_failed(self, message: Deploy, error: BaseException) -> None:
-        operator, line, text, user_code = describe_failure(error, vertex="deployment")
-        self._drop_tasks()
-        self._tell(
-            TaskFailed(
-                slot=self.slot,
-                epoch=message.epoch,
-                task=message.tasks[0],
-                operator=operator,
-                error=line,
-                traceback=text,
-                user_code=user_code,
-            )
-        )
+        built = [build_task(task, restore, deployment) for task, restore in restores.items()]
+        for task in built:
+            inputs, outputs = [channel.key for channel in task.gate.channels], tuple(task.outputs.channels)
+            self._tasks[task.task] = task
+            self._attempts.begin(task.task, message.epoch, inputs, outputs)
+            self._readers.update(dict.fromkeys(inputs, task))
+            self._writers.update(dict.fromkeys(outputs, task))
+        # In the order of the plan, whoever was restarted.
+        self._tasks = {task: self._tasks[task] for task in plan.tasks if task in self._tasks}
+        return plan, built
 
     def _connect(self, peers: Sequence[PeerAddress]) -> None:
         """Reach the other slots by the shortest way; forget those that are no more."""
@@ -525,27 +539,24 @@ class SlotDriver:
             if name != MASTER and name not in wanted:
                 self._links.disconnect(name)
         for name, peer in wanted.items():
-            here = peer.host == self._address.host and peer.ipc_address is not None
-            address = peer.ipc_address if here else (peer.tcp_address or peer.ipc_address)
-            if address is None:
-                raise StreamError(f"{name} on {peer.host} has no address that {self.slot} can reach")
-            self._links.connect(name, address)
+            self._links.connect(name, address_of(peer, self._address.host))
             self._links.begin(name, self._epoch)
         self._peers = dict(enumerate(peers))
         self._place = next((place for place, peer in self._peers.items() if peer.slot == self.slot), self._place)
 
     def _run(self, message: Run) -> None:
-        if message.epoch != self._epoch:
-            return
         for task in list(self._tasks.values()):
-            self._guard(task, task.run, self._now)
+            if self._attempts.of(task.task) == message.epoch:
+                self._guard(task, task.run, self._now)
 
-    def _drop_tasks(self) -> None:
-        tasks = list(self._tasks.values())
-        self._tasks.clear()
-        self._readers.clear()
-        self._writers.clear()
-        for task in tasks:
+    def _drop_tasks(self, names: Sequence[TaskId] | None = None) -> None:
+        """Drop tasks: those named, or all."""
+        dropped = [task for task in self._tasks.values() if names is None or task.task in names]
+        for task in dropped:
+            del self._tasks[task.task]
+        self._readers = {key: task for key, task in self._readers.items() if task.task in self._tasks}
+        self._writers = {key: task for key, task in self._writers.items() if task.task in self._tasks}
+        for task in dropped:
             task.stop(self._now)
 
     # --- channels ------------------------------------------------------------------------
@@ -557,11 +568,13 @@ class SlotDriver:
             return
         channel = Channel(*key)
         peer = str(self._peers[key.downstream].slot)
+        payload: Frame
         if isinstance(item, msgspec.Struct):
-            self._links.send(peer, Kind.ELEMENT, encode_element(item), epoch=self._epoch, channel=channel)
+            kind, payload, cost = Kind.ELEMENT, encode_element(item), 0
         else:
-            payload = self._codecs[key.edge].encode(item)
-            self._links.send(peer, Kind.BATCH, payload, epoch=self._epoch, channel=channel, cost=cost)
+            kind, payload = Kind.BATCH, self._codecs[key.edge].encode(item)
+        attempt = self._attempts.of_channel(key) if self._attempts.newest > self._epoch else NO_EPOCH
+        self._links.send(peer, kind, payload, epoch=self._epoch, channel=channel, cost=cost, attempt=attempt)
 
     def _deliver_here(self, key: ChannelKey, item: Item, cost: int) -> None:
         reader = self._readers.get(key)
@@ -573,12 +586,9 @@ class SlotDriver:
         if key.upstream == self._place:
             self._grant_here(key, bytes_granted)
             return
+        epoch = self._attempts.of_channel(key)
         credit = Credit(
-            epoch=self._epoch,
-            edge=key.edge,
-            upstream=key.upstream,
-            downstream=key.downstream,
-            bytes_granted=bytes_granted,
+            epoch=epoch, edge=key.edge, upstream=key.upstream, downstream=key.downstream, bytes_granted=bytes_granted
         )
         peer = str(self._peers[key.upstream].slot)
         self._links.send(peer, Kind.CREDIT, encode_message(credit), epoch=self._epoch)
@@ -588,8 +598,3 @@ class SlotDriver:
         if writer is not None:
             writer.outputs.grant(key, bytes_granted)
             self._guard(writer, writer.outputs.flush_channel, key)
-
-
-def _restore_of(message: Deploy, task: TaskId) -> TaskRestore:
-    encoded = message.restore.get(str(task))
-    return msgspec.msgpack.decode(encoded, type=TaskRestore) if encoded else TaskRestore()

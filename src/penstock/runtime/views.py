@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from penstock.core.ids import Epoch, Instant, JobId, SlotId
-from penstock.core.job.events import AttemptEnded, JobState
+from penstock.core.job.events import AttemptEnded, JobState, RegionEnded
 from penstock.core.messages import Register
 from penstock.core.views import CheckpointsView
 
@@ -76,8 +76,8 @@ def slot_view(slot: SlotId, registered: Register | None) -> SlotView:
     )
 
 
-def failure_view(ended: AttemptEnded, now: Instant) -> FailureView:
-    """An attempt that has failed."""
+def failure_view(ended: AttemptEnded | RegionEnded, now: Instant) -> FailureView:
+    """An attempt that has failed, or a part of it."""
     cause = ended.cause
     return FailureView(
         epoch=ended.epoch,

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 import msgspec
 
-from penstock.core.ids import CheckpointId, JobId
+from penstock.core.ids import CheckpointId, JobId, TaskId
 from penstock.core.messages import CancelTasks, Deploy, Leave, NotifyComplete, Run, TriggerCheckpoint
 from penstock.core.recovery import layout
 from penstock.core.recovery.metadata import CompletedCheckpoint
@@ -107,7 +107,10 @@ class MessageChecker:
         """Checkpoints that tasks were told to be complete, or began from."""
         self.epoch = 0
         """The highest one that was deployed."""
+        self._epochs: dict[TaskId, int] = {}
         self.attempts = 0
+        self.repairs = 0
+        """How many of them were of some tasks only."""
         self.restores = 0
         """How many attempts began from a checkpoint."""
         self.on_ending: Callable[[], None] = lambda: None
@@ -131,12 +134,16 @@ class MessageChecker:
             if header.kind is not Kind.CONTROL:
                 continue
             match decode_to_slot(payload):
-                case TriggerCheckpoint(checkpoint=checkpoint, epoch=epoch):
-                    self._triggered(checkpoint, epoch)
-                case Deploy(epoch=epoch, restored_checkpoint=restored, peers=peers):
+                case TriggerCheckpoint(checkpoint=checkpoint, epoch=epoch, task=task):
+                    self._triggered(checkpoint, task, epoch)
+                case Deploy(epoch=epoch, restored_checkpoint=restored, tasks=tasks, peers=peers):
+                    self._epochs |= dict.fromkeys(tasks, epoch)
                     if epoch > self.epoch:
                         self._began(epoch, restored)
-                        self.on_attempt(restored, len(peers))
+                        if peers:
+                            self.on_attempt(restored, len(peers))
+                        else:
+                            self.repairs += 1
                 case Run(epoch=epoch):
                     self.ever_ran = True
                     if epoch > self._run_epoch:
@@ -169,14 +176,18 @@ class MessageChecker:
                 Rule.NEWEST, f"epoch {epoch} began from checkpoint {restored}, {self._announced} had been announced"
             )
 
-    def _triggered(self, checkpoint: CheckpointId, epoch: int) -> None:
-        # The same id goes to several tasks, but never to tasks of two attempts, and never again after a newer one.
-        if checkpoint < self._newest or (checkpoint == self._newest and epoch != self._newest_epoch):
+    def _triggered(self, checkpoint: CheckpointId, task: TaskId, epoch: int) -> None:
+        # The same id goes to several tasks, but never before and after some were deployed, and never again after a
+        # newer one.
+        if checkpoint < self._newest or (checkpoint == self._newest and self.epoch != self._newest_epoch):
             self._world.violate(
                 Rule.CHECKPOINT_IDS,
-                f"checkpoint {checkpoint} of epoch {epoch} was triggered after {self._newest} of {self._newest_epoch}",
+                f"checkpoint {checkpoint} was triggered in epoch {self.epoch}, after {self._newest} in "
+                f"{self._newest_epoch}",
             )
-        self._newest, self._newest_epoch = max(checkpoint, self._newest), epoch
+        if epoch != self._epochs.get(task):
+            self._world.violate(Rule.CHECKPOINT_IDS, f"{task} was told of epoch {epoch}, and is in another")
+        self._newest, self._newest_epoch = max(checkpoint, self._newest), self.epoch
 
 
 class CommitChecker:

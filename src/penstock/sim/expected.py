@@ -22,7 +22,7 @@ input; None for a row that has no order."""
 def expected_rows(workload: Workload, inputs: Sequence[pa.RecordBatch], *, parallelism: int) -> dict[str, Counter[Row]]:
     """The output of the job by sink."""
     shape = workload.shape
-    records = [row for table in inputs for row in rows_of(table)]
+    records = records_of(inputs)
     if shape.has_windows:
         return {SINK: _expected_windows(records, workload.window_us)}
     match shape:
@@ -33,13 +33,22 @@ def expected_rows(workload: Workload, inputs: Sequence[pa.RecordBatch], *, paral
         case Shape.DIAMOND:
             rows = Counter(_doubled(record) for record in records)
             rows.update(_negated(record) for record in records if record[2] % 3 != 0)
-        case Shape.KEYED | Shape.UNION | Shape.TWO_SINKS:
+        case Shape.PIPELINES:
+            halves = (records_of(inputs[: workload.splits]), records_of(inputs[workload.splits :]))
+            first, second = (Counter(_doubled(record) for record in half) for half in halves)
+            return {SINK: first, SECOND_SINK: second}
+        case Shape.KEYED | Shape.UNION | Shape.TWO_SINKS | Shape.SLICES:
             rows = Counter(_doubled(record) for record in records)
         case _:
             rows = Counter()
             for record in records:
                 rows[record] += parallelism if _goes_to_all(workload, record) else 1
-    return {SINK: rows, SECOND_SINK: rows} if shape is Shape.TWO_SINKS else {SINK: rows}
+    return {SINK: rows, SECOND_SINK: rows} if shape in (Shape.TWO_SINKS, Shape.SLICES) else {SINK: rows}
+
+
+def records_of(inputs: Iterable[pa.RecordBatch]) -> list[Row]:
+    """The records of some splits."""
+    return [row for table in inputs for row in rows_of(table)]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,7 +122,9 @@ def order_of(workload: Workload) -> Order | None:
     """How the rows of a job are ordered; None if they are not. In all shapes with an order the sequence number is the
     second column."""
     match workload.shape:
-        case Shape.KEYED | Shape.UNION | Shape.TWO_SINKS | Shape.HASH_HASH | Shape.HASH_FORWARD:
+        case Shape.KEYED | Shape.UNION | Shape.TWO_SINKS | Shape.HASH_HASH | Shape.HASH_FORWARD | Shape.PIPELINES:
+            return lambda row, _: row[0]
+        case Shape.SLICES:
             return lambda row, _: row[0]
         case Shape.TWICE:
             return lambda row, _: (row[0], row[2])

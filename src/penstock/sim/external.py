@@ -51,6 +51,22 @@ class ExternalSystem:
         self._faulty_until_us = 0
         self._fault_share = 0.0
         self._fails_after = False
+        self._fragile: dict[tuple[str, str], None] = {}
+
+    def break_next(self, process: str, what: str) -> None:
+        """Have the next task of a process that does this (`read` or `write`) raise, as a function of the user's may."""
+        self._fragile[process, what] = None
+
+    def mend(self) -> None:
+        """What has not raised yet does not any more."""
+        self._fragile.clear()
+
+    def touched(self, what: str) -> None:
+        """A task of whoever acts now does this."""
+        actor = self._world.acting
+        if actor is not None and (actor.name, what) in self._fragile:
+            del self._fragile[actor.name, what]
+            raise ValueError(f"bad luck at {what}")
 
     def fail(self, *, for_us: int, share: float, after: bool) -> None:
         """For a while, a share of all calls raises; `after` has them do their work first."""

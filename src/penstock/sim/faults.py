@@ -89,6 +89,15 @@ class SinkErrors:
 
 
 @dataclass(frozen=True, kw_only=True)
+class TaskError:
+    """A function of the user's raises, once: at the next batch that a task of a slot reads, or is to write."""
+
+    at_ms: int
+    slot: int
+    what: str
+
+
+@dataclass(frozen=True, kw_only=True)
 class ConnectionLoss:
     """A connection breaks; what is on its way is lost. What is sent before it works again is lost too, or held back."""
 
@@ -145,6 +154,7 @@ Fault = (
     | StorageErrors
     | SlowStorage
     | SinkErrors
+    | TaskError
     | ConnectionLoss
     | SlotPause
     | ClockJump
@@ -156,7 +166,9 @@ Fault = (
 def end_ms(fault: Fault) -> int:
     """When a fault is over. Those that wait for something to happen are called off when the safety phase is over."""
     match fault:
-        case SlotCrash() | CrashInCall() | CrashAfterCheckpoint() | ClockJump() | CrashAtEnd() | CrashAfterRescale():
+        case SlotCrash() | CrashInCall() | CrashAfterCheckpoint() | TaskError() | ClockJump():
+            return fault.at_ms
+        case CrashAtEnd() | CrashAfterRescale():
             return fault.at_ms
         case _:
             return fault.at_ms + fault.for_ms
@@ -240,6 +252,18 @@ def _draw_sink_errors(random: Random, _parallelism: int, safety_ms: int) -> Faul
         for_ms=_draw_length_ms(random),
         share=random.choice(SHARES),
         after=random.random() < 0.5,
+    )
+
+
+def draw_task_errors(random: Random, *, parallelism: int, safety_ms: int) -> tuple[TaskError, ...]:
+    """Failures of single tasks."""
+    return tuple(
+        TaskError(
+            at_ms=random.randint(0, safety_ms),
+            slot=random.randrange(parallelism),
+            what=random.choice(("read", "write")),
+        )
+        for _ in range(random.choice((1, 1, 2, 3, 5)))
     )
 
 
@@ -345,6 +369,7 @@ class Injector:
         """No process dies from here on, not even one whose death waits for something, the end aside."""
         self._after_checkpoint.clear()
         self._after_rescale.clear()
+        self._external.mend()
         for actor in self._host.living.values():
             actor.fuse = None
         if self._masters.actor is not None:
@@ -372,6 +397,10 @@ class Injector:
                 self._pace.slow_down(for_us=fault.for_ms * 1_000, by_us=fault.by_ms * 1_000)
             case SinkErrors():
                 self._external.fail(for_us=fault.for_ms * 1_000, share=fault.share, after=fault.after)
+            case TaskError():
+                actor = self._process(fault.slot)
+                if actor is not None:
+                    self._external.break_next(actor.name, fault.what)
             case ConnectionLoss():
                 self._cut(fault)
             case SlotPause():

@@ -64,6 +64,10 @@ class Shape(Enum):
     HASH_FORWARD = "hash-forward"
     HASH_BROADCAST = "hash-broadcast"
     REBALANCE_HASH = "rebalance-hash"
+    PIPELINES = "pipelines"
+    """Two that have nothing to do with each other."""
+    SLICES = "slices"
+    """No exchange at all: every subtask is by itself."""
 
     @property
     def has_windows(self) -> bool:
@@ -75,11 +79,14 @@ class Shape(Enum):
         """How many sources it can have; all but one need an entry in `Workload.other_rows`."""
         if self in (Shape.UNION, Shape.UNION_WINDOW):
             return 3
-        return 2 if self in PAIRS else 1
+        return 2 if self in (*PAIRS, Shape.PIPELINES) else 1
 
 
 PAIRS = (Shape.HASH_HASH, Shape.HASH_FORWARD, Shape.HASH_BROADCAST, Shape.REBALANCE_HASH)
 """Two sources that are read by one step, each distributed in its own way."""
+
+APART = (Shape.PIPELINES, Shape.SLICES)
+"""Of several regions, which can be restarted one by one."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -192,6 +199,7 @@ class SimReader(SourceReader):
     """Serves its splits one after another, or a batch of any of them at a time; pauses after each burst."""
 
     def __init__(self, system: ExternalSystem, workload: Workload, positions: list[Position]) -> None:
+        self._system = system
         self._inputs = system.inputs
         self._workload = workload
         self._rows = {p.split: p.row for p in positions if p.row < system.inputs[p.split].num_rows}
@@ -201,6 +209,7 @@ class SimReader(SourceReader):
 
     def poll(self, max_rows: int, now_ms: int) -> Polled:
         """The next records of one split."""
+        self._system.touched("read")
         if not self._rows:
             return End()
         if now_ms < self._resumes_ms:
@@ -273,6 +282,7 @@ class SimWriter(SinkWriter):
 
     def write(self, batch: pa.RecordBatch) -> None:
         """Take one batch."""
+        self.system.touched("write")
         self.open_batches.append(batch)
 
     def prepare(self, checkpoint: int) -> Callable[[], list[bytes]]:

@@ -68,6 +68,8 @@ class Result:
     attempts: int
     restores: int
     """How many attempts began from a checkpoint."""
+    repairs: int
+    """How many were of some tasks only, while others went on."""
     granted: tuple[Wish, ...]
     """What the user asked for and got."""
     refused: tuple[Wish, ...]
@@ -133,6 +135,7 @@ def _together(first: Result, second: Result) -> Result:
         checkpoints=first.checkpoints + second.checkpoints,
         attempts=first.attempts + second.attempts,
         restores=first.restores + second.restores,
+        repairs=first.repairs + second.repairs,
         granted=first.granted,
         refused=first.refused,
         jobs=2,
@@ -238,6 +241,7 @@ class Simulation:
             checkpoints=len(self.ledger.durable),
             attempts=self.messages.attempts,
             restores=self.messages.restores,
+            repairs=self.messages.repairs,
             granted=tuple(asked.wish for asked in self.user.asked if asked.is_granted),
             refused=tuple(asked.wish for asked in self.user.asked if not asked.is_granted),
             virtual_ms=self.world.now_ms,

@@ -18,8 +18,8 @@ from penstock.settings import (
     SlotSettings,
 )
 from penstock.sim.again import Again, draw_again
-from penstock.sim.faults import Fault, draw_faults, draw_rescale_faults, end_ms
-from penstock.sim.jobs import PAIRS, TICK_US, Shape, Workload
+from penstock.sim.faults import Fault, draw_faults, draw_rescale_faults, draw_task_errors, end_ms
+from penstock.sim.jobs import APART, PAIRS, TICK_US, Shape, Workload
 from penstock.sim.user import UserRequest, draw_requests, draw_rescales
 
 ROW_BYTES = 32
@@ -28,7 +28,15 @@ ROW_BYTES = 32
 STEADY_BATCHES = 40
 """How many batches a steady stream has at most, over all splits."""
 
-VERTICES = {Shape.DIAMOND: 5, Shape.UNION: 3, Shape.UNION_WINDOW: 3, Shape.TWO_SINKS: 3, Shape.TWICE: 3}
+VERTICES = {
+    Shape.DIAMOND: 5,
+    Shape.UNION: 3,
+    Shape.UNION_WINDOW: 3,
+    Shape.TWO_SINKS: 3,
+    Shape.TWICE: 3,
+    Shape.PIPELINES: 3,
+    Shape.SLICES: 3,
+}
 """Of those shapes that have more than two, with one source."""
 
 LIVENESS_MS = 120_000
@@ -108,7 +116,7 @@ class Scenario:
 
 def draw_scenario(seed: int, random: Random) -> Scenario:
     """The scenario of a seed."""
-    shape = random.choice(tuple(Shape))
+    shape = random.choice(tuple(shape for shape in Shape if shape not in APART))
     # The more vertices, the more channels a slot more brings: those shapes have fewer of them, most of the time.
     parallelism = random.choice((1, 2, 2, 2, 2, 3, 3, 4) if shape in VERTICES else (1, 2, 2, 2, 3, 3, 4, 5, 6))
     duration_ms = random.choice((300, 300, 600, 600, 2_000))
@@ -146,7 +154,8 @@ def draw_scenario(seed: int, random: Random) -> Scenario:
     slot = replace(drawn.settings.slot, spares=random.choice((0, 0, 1, 2)))
     drawn = replace(drawn, again=again, settings=replace(drawn.settings, slot=slot))
     rescales = draw_rescales(random, duration_ms=duration_ms)
-    return _with_rescales(random, drawn, rescales) if rescales else drawn
+    drawn = _with_rescales(random, drawn, rescales) if rescales else drawn
+    return _taken_apart(random, drawn) if random.random() < 0.25 else drawn
 
 
 def _with_rescales(random: Random, drawn: Scenario, rescales: tuple[UserRequest, ...]) -> Scenario:
@@ -156,6 +165,18 @@ def _with_rescales(random: Random, drawn: Scenario, rescales: tuple[UserRequest,
         requests=tuple(sorted((*drawn.requests, *rescales), key=lambda request: request.at_ms)),
         faults=tuple(sorted((*drawn.faults, *faults), key=lambda fault: fault.at_ms)),
     )
+
+
+def _taken_apart(random: Random, drawn: Scenario) -> Scenario:
+    """The same world with a job of several regions, of which some fail now and then."""
+    workload = replace(drawn.workload, shape=random.choice(APART), shares_keys=False, other_rows=())
+    workload = replace(workload, other_rows=_draw_other_rows(random, workload))
+    errors = draw_task_errors(random, parallelism=drawn.settings.parallelism, safety_ms=drawn.safety_ms)
+    # In half of these worlds nothing else goes wrong, so that single regions are most of what restarts.
+    faults = (*drawn.faults, *errors) if random.random() < 0.5 else errors
+    checkpoint = _possible(drawn.settings.checkpoint, workload, drawn.work_us)
+    settings = replace(drawn.settings, checkpoint=checkpoint)
+    return replace(drawn, workload=workload, settings=settings, faults=tuple(sorted(faults, key=lambda f: f.at_ms)))
 
 
 def _possible(checkpoint: CheckpointSettings, workload: Workload, work_us: tuple[int, int]) -> CheckpointSettings:
@@ -173,7 +194,7 @@ def _draw_other_rows(random: Random, workload: Workload) -> tuple[int, ...]:
     shape, rows = workload.shape, workload.rows
     if shape.most_sources == 1:
         return ()
-    count = 1 if shape in PAIRS else random.randint(1, shape.most_sources - 1)
+    count = 1 if shape in (*PAIRS, Shape.PIPELINES) else random.randint(1, shape.most_sources - 1)
     return tuple(max(1, random.choice((rows // 10, rows // 3, rows))) for _ in range(count))
 
 

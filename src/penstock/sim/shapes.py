@@ -13,6 +13,9 @@
     UNION_WINDOW    source → watermark, source-2 → watermark-2, … ─► union → where → combine ═key═► window → sink
     HASH_HASH …     source ═one way═►┬─ union → same → sink
                     source-2 ═other═►┘
+    PIPELINES       source → double ═key═► same → sink,  source-2 → double-2 ═key═► same-2 → second
+    SLICES          source → double ─┬─► sink
+                                     └─► same → second
 
 Where a workload has a slow step, it stands behind `same`, `negate` or the window: back-pressure builds up on the way to
 it. Steps have the same names in all shapes, so that tests can speak of them.
@@ -167,6 +170,15 @@ class _Builder:
             case Shape.HASH_HASH | Shape.HASH_FORWARD | Shape.HASH_BROADCAST | Shape.REBALANCE_HASH as pair:
                 united = self._unite(*zip(self._sources(), DISTRIBUTIONS[pair], strict=True))
                 self._write(self._same(united, FORWARD))
+            case Shape.PIPELINES:
+                first, second = self._sources()
+                self._write(self._same(self._map("double", double, first), HASH))
+                doubled = self._map("double-2", double, second)
+                self._write(self._map("same-2", same, doubled, HASH), SECOND_SINK)
+            case Shape.SLICES:
+                doubled = self._map("double", double, self._source())
+                self._write(doubled)
+                self._write(self._same(doubled, FORWARD), SECOND_SINK)
             case _:
                 assert_never(self._workload.shape)
         return build_plan(tuple(self._nodes), parallelism=self._parallelism, max_parallelism=None)

@@ -2,7 +2,7 @@
 
 A message of the transport is one or more packets; a packet is two frames, a header and a payload:
 
-    header  | sequence, epoch, kind, channel, cost          msgpack, about 15 bytes
+    header  | sequence, epoch, kind, channel, cost, attempt msgpack, about 15 bytes
     payload | by kind: a message, an element, a batch, a credit, nothing
 
 The sequence number counts the packets of one direction of one link, so that the receiver knows when some were lost.
@@ -58,6 +58,9 @@ class Header(msgspec.Struct, frozen=True, kw_only=True, array_like=True, gc=Fals
     """Set for elements and batches, and only for them."""
     cost: Natural = 0
     """The credit, in bytes, that a batch uses up."""
+    attempt: Annotated[Epoch, msgspec.Meta(ge=0)] = Epoch(0)
+    """Of elements and batches: the epoch of the tasks at both ends of the channel, if some tasks have a later one than
+    the link; else zero."""
 
 
 class Packet(NamedTuple):

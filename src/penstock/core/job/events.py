@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import Enum
 
 from penstock.core.effects import Effect, Event, Ticked
 from penstock.core.ids import Epoch, SlotId, TaskId
+from penstock.core.job.regions import Region
 
 
 class JobState(Enum):
@@ -21,6 +23,8 @@ class JobState(Enum):
     """An attempt failed: its tasks are being dropped, lost slots replaced."""
     RESTARTING = "restarting"
     """All slots are back; the restart strategy's pause runs."""
+    REPAIRING = "repairing"
+    """Some tasks are being restarted; the others go on."""
     RESCALING = "rescaling"
     """Tasks are being dropped, to be deployed with another parallelism."""
     ENDING = "ending"
@@ -79,10 +83,11 @@ class SlotReady(Event, frozen=True, kw_only=True):
 
 
 class SlotCancelled(Event, frozen=True, kw_only=True):
-    """A slot has dropped the tasks of all epochs up to `epoch`."""
+    """A slot has dropped the tasks of all epochs up to `epoch`; or of these only `tasks`, if there are any."""
 
     slot: SlotId
     epoch: Epoch
+    tasks: tuple[TaskId, ...] = ()
 
 
 class AttemptFailed(Event, frozen=True, kw_only=True):
@@ -90,7 +95,12 @@ class AttemptFailed(Event, frozen=True, kw_only=True):
     be prepared."""
 
     epoch: Epoch
+    """That of the task, if it was one."""
     cause: FailureCause
+    task: TaskId | None = None
+    """The task that failed, if it was one."""
+    whole: bool = False
+    """It is not enough to restart the region of the task."""
 
 
 class TaskDone(Event, frozen=True, kw_only=True):
@@ -110,6 +120,7 @@ class RescaleRequested(Event, frozen=True, kw_only=True):
 
     slots: int
     tasks: tuple[TaskId, ...]
+    regions: Mapping[TaskId, Region] = {}
 
 
 class RescaleConfirmed(Event, frozen=True, kw_only=True):
@@ -161,10 +172,11 @@ class TellLeave(Effect, frozen=True, kw_only=True):
 
 
 class TellCancel(Effect, frozen=True, kw_only=True):
-    """Tell a slot to drop its tasks of all epochs up to `epoch`."""
+    """Tell a slot to drop its tasks of all epochs up to `epoch`; or of these only `tasks`, if there are any."""
 
     slot: SlotId
     epoch: Epoch
+    tasks: tuple[TaskId, ...] = ()
 
 
 class DeployTasks(Effect, frozen=True, kw_only=True):
@@ -172,6 +184,9 @@ class DeployTasks(Effect, frozen=True, kw_only=True):
 
     epoch: Epoch
     slots: tuple[SlotId, ...]
+    """All of the job, by place."""
+    tasks: tuple[TaskId, ...] | None = None
+    """Only these, beside others that run. None: all tasks of the job."""
 
 
 class RunTasks(Effect, frozen=True, kw_only=True):
@@ -179,6 +194,9 @@ class RunTasks(Effect, frozen=True, kw_only=True):
 
     epoch: Epoch
     slots: tuple[SlotId, ...]
+    """Those that have tasks of it."""
+    tasks: tuple[TaskId, ...] | None = None
+    """Only these begin. None: all tasks of the job."""
 
 
 class AttemptEnded(Effect, frozen=True, kw_only=True):
@@ -188,6 +206,15 @@ class AttemptEnded(Effect, frozen=True, kw_only=True):
     cause: FailureCause
     restart_in_ms: int | None
     """None: the job gives up."""
+
+
+class RegionEnded(Effect, frozen=True, kw_only=True):
+    """These tasks are over, and will be restarted; the others go on. No checkpoint that is under way can complete."""
+
+    epoch: Epoch
+    tasks: tuple[TaskId, ...]
+    cause: FailureCause
+    restart_in_ms: int
 
 
 class RescalePrepared(Effect, frozen=True, kw_only=True):
@@ -230,6 +257,7 @@ JobEffect = (
     | DeployTasks
     | RunTasks
     | AttemptEnded
+    | RegionEnded
     | RescalePrepared
     | RescaleGivenUp
     | AttemptRescaled

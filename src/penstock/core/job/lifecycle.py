@@ -6,8 +6,13 @@
                              │    RESCALING◄ ▼            │
                              └── RESTARTING ◄─ FAILING ───┘
 
+    RUNNING ── a task fails, and its region is not the whole job ──► REPAIRING ── the region runs again ──► RUNNING
+                                                                        └── anything else fails ──► FAILING
+
 Rules of this file:
-* An attempt is one epoch. Whatever fails in it ends it as a whole; the next attempt has the next epoch.
+* An attempt is one epoch, and the next attempt has the next epoch. Whatever fails in it ends it as a whole; except that
+  of a task only its region is restarted, with the next epoch for these tasks, while the others keep theirs. That is
+  done only when nothing else is under way and no task has ended yet; a second failure meanwhile restarts everything.
 * A new attempt is deployed only when every slot is registered and every survivor has dropped the old tasks, so that no
   task of two epochs ever runs in one slot.
 * A slot is known by its incarnation. News of an older incarnation changes nothing.
@@ -24,6 +29,7 @@ Not handled here: what a slot is (the host's business), what is restored (the dr
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import assert_never
 
 from penstock.core.effects import Ticked
@@ -42,6 +48,7 @@ from penstock.core.job.events import (
     JobEvent,
     JobStarted,
     JobState,
+    RegionEnded,
     RescaleConfirmed,
     RescaleFailing,
     RescaleGivenUp,
@@ -59,14 +66,17 @@ from penstock.core.job.events import (
     TellCancel,
     TellLeave,
 )
+from penstock.core.job.regions import Region
+from penstock.core.job.repair import Repair
 from penstock.core.job.restart import make_restart_strategy
+from penstock.core.job.slot_states import LEAVE_TIMEOUT_MS as LEAVE_TIMEOUT_MS
 from penstock.core.job.slot_states import SlotState, SlotStates
 from penstock.settings import Restart, SlotSettings
 
+ATTEMPT_IS_ON = (JobState.DEPLOYING, JobState.RUNNING, JobState.REPAIRING)
+
 START_FAILURES_BEFORE_FIRST_RUN = 3
 """A job with a slot that dies this often in a row, before the job ever ran, has a wrong environment, not bad luck."""
-
-LEAVE_TIMEOUT_MS = 5_000
 
 STANDBY_PAUSE_MS = 1_000
 """Before a standby that was lost is asked for again; it doubles until one has called in."""
@@ -81,20 +91,24 @@ class JobLifecycle:
         self,
         *,
         slots: int,
-        tasks: tuple[TaskId, ...],
+        tasks: tuple[TaskId, ...] | Mapping[TaskId, Region],
         settings: SlotSettings,
         restart: Restart,
         first_epoch: int = 1,
         ran_before: bool = False,
         draws: tuple[float, ...] = (0.5,),
     ) -> None:
-        """`first_epoch` lies above all epochs and incarnations of drivers that had the job before; `ran_before` says
-        that it ran with one of them."""
+        """`tasks` may come with the region of each, to be restarted alone. `first_epoch` lies above all epochs and
+        incarnations of drivers that had the job before; `ran_before` says that it ran with one of them."""
         self.state = JobState.CREATED
         self.epoch = Epoch(first_epoch - 1)
         self._settings = settings
         self._strategy = make_restart_strategy(restart)
         self._tasks = dict.fromkeys(tasks)
+        self._regions = tasks if isinstance(tasks, Mapping) else {}
+        self._epochs: dict[TaskId, Epoch] = {}
+        """That of every task, since it was deployed."""
+        self._repair: Repair | None = None
         self._unfinished: dict[TaskId, None] = {}
         self._slots = SlotStates(first_epoch)
         self._slot_count = slots
@@ -123,7 +137,8 @@ class JobLifecycle:
             case SlotRegistered():
                 return self._handle_registered(event, now)
             case SlotHeard():
-                return self._handle_heard(event, now)
+                self._hear(event.slot, now)
+                return []
             case SlotGone():
                 return self._handle_gone(event, now)
             case SlotReady():
@@ -164,6 +179,8 @@ class JobLifecycle:
         """Raise `InvariantError` if the machine's own state contradicts itself."""
         if self.state is JobState.RUNNING and not all(s.ready_for == self.epoch for s in self._slots.in_order):
             raise InvariantError(f"job runs epoch {self.epoch} with slots that are not ready for it")
+        if (self.state is JobState.REPAIRING) != (self._repair is not None):
+            raise InvariantError(f"job is {self.state.value}, and its repair is another matter")
         if self.state.is_terminal and not self._slots.is_empty:
             raise InvariantError(f"job is {self.state.value} with slots left")
         if self._rescale is not None and self.state is not JobState.RUNNING:
@@ -225,6 +242,8 @@ class JobLifecycle:
 
     def _advance(self, now: Instant) -> list[JobEffect]:
         """Go on to the next attempt as soon as nothing is missing for it."""
+        if self._repair is not None:
+            return self._advance_repair(self._repair, now)
         waiting = (JobState.STARTING, JobState.FAILING, JobState.RESTARTING, JobState.RESCALING)
         slots = self._slots.in_order
         if self.state not in waiting or not all(s.registered and s.clean_up_to >= self.epoch for s in slots):
@@ -238,13 +257,15 @@ class JobLifecycle:
         self.state = JobState.DEPLOYING
         self._deadline = Instant(now + self._settings.deploy_timeout_ms)
         self._unfinished = dict(self._tasks)
+        self._epochs = dict.fromkeys(self._tasks, self.epoch)
         return [DeployTasks(epoch=self.epoch, slots=self.slots)]
 
     def _handle_ready(self, event: SlotReady, now: Instant) -> list[JobEffect]:
-        known = self._slots.current(event.slot)
+        known = self._hear(event.slot, now)
         if known is None:
             return []
-        known.heard = now
+        if event.epoch == self.epoch and self._repair is not None:
+            return self._region_ready(self._repair, known, now)
         if event.epoch != self.epoch or self.state is not JobState.DEPLOYING:
             return []
         known.ready_for = event.epoch
@@ -258,8 +279,16 @@ class JobLifecycle:
     # --- failing -----------------------------------------------------------------------
 
     def _handle_attempt_failed(self, event: AttemptFailed, now: Instant) -> list[JobEffect]:
-        if event.epoch != self.epoch or self.state not in (JobState.DEPLOYING, JobState.RUNNING):
+        epoch = self.epoch if event.task is None else self._epochs.get(event.task)
+        if event.epoch != epoch or self.state not in ATTEMPT_IS_ON:
             return []
+        if self._repair is not None and self._repair.drops(event.task) and not event.whole:
+            # It fails with its region, which is on its way out.
+            return []
+        region = self._regions.get(event.task, ()) if event.task is not None else ()
+        nothing_else = self.state is JobState.RUNNING and self._rescale is None and not self.finished_tasks
+        if nothing_else and not event.whole and 0 < len(region) < len(self._tasks):
+            return self._fail_region(region, event.cause, now)
         return self._fail(event.cause, now)
 
     def _handle_gone(self, event: SlotGone, now: Instant) -> list[JobEffect]:
@@ -283,7 +312,7 @@ class JobLifecycle:
         lost = known.slot
         cause = FailureCause(text=f"slot {lost.number} was lost: {error}")
         effects: list[JobEffect] = []
-        if self.state in (JobState.DEPLOYING, JobState.RUNNING):
+        if self.state in ATTEMPT_IS_ON:
             effects += self._fail(cause, now)
         elif never_came_up:
             effects += self._could_not_start(known, cause, now)
@@ -300,17 +329,14 @@ class JobLifecycle:
 
     def _could_not_start(self, known: SlotState, cause: FailureCause, now: Instant) -> list[JobEffect]:
         known.failed_starts += 1
-        if not self._ever_ran:
-            given_up = known.failed_starts >= START_FAILURES_BEFORE_FIRST_RUN
-        else:
-            self._failures += 1
-            given_up = self._strategy.failed(now, self._draw()) is None
+        too_often = known.failed_starts >= START_FAILURES_BEFORE_FIRST_RUN
+        given_up = self._next_delay_ms(now) is None if self._ever_ran else too_often
         return self._end(JobState.FAILED, cause, now) if given_up else []
 
     def _fail(self, cause: FailureCause, now: Instant) -> list[JobEffect]:
         """End the running attempt; start over or give up, as the strategy says."""
-        self._failures += 1
-        delay_ms = self._strategy.failed(now, self._draw())
+        self._repair = None
+        delay_ms = self._next_delay_ms(now)
         ended = AttemptEnded(epoch=self.epoch, cause=cause, restart_in_ms=delay_ms)
         given_up = self._give_up_rescale(f"the attempt failed meanwhile: {cause.text}", now)
         if delay_ms is None:
@@ -324,12 +350,57 @@ class JobLifecycle:
         return [TellCancel(slot=s.slot, epoch=self.epoch) for s in self._slots.in_order if s.registered]
 
     def _handle_cancelled(self, event: SlotCancelled, now: Instant) -> list[JobEffect]:
-        known = self._slots.current(event.slot)
+        known = self._hear(event.slot, now)
         if known is None:
             return []
-        known.heard = now
+        if event.tasks:
+            return self._region_dropped(known, event, now)
         known.clean_up_to = max(known.clean_up_to, event.epoch)
         return self._advance(now)
+
+    # --- repairing -----------------------------------------------------------------------
+
+    def _fail_region(self, region: Region, cause: FailureCause, now: Instant) -> list[JobEffect]:
+        """Restart these tasks and no others, or give up, as the strategy says."""
+        delay_ms = self._next_delay_ms(now)
+        if delay_ms is None:
+            ended = AttemptEnded(epoch=self.epoch, cause=cause, restart_in_ms=None)
+            return [ended, *self._end(JobState.FAILED, cause, now)]
+        self.state = JobState.REPAIRING
+        self._repair = Repair(region)
+        self._restart_at = Instant(now + delay_ms)
+        self._deadline = Instant(now + self._settings.cancel_timeout_ms)
+        region_ended = RegionEnded(epoch=self.epoch, tasks=region, cause=cause, restart_in_ms=delay_ms)
+        return [region_ended, *self._repair.cancels(self._slots, self.epoch)]
+
+    def _region_dropped(self, known: SlotState, event: SlotCancelled, now: Instant) -> list[JobEffect]:
+        repair = self._repair
+        if repair is None or repair.is_deploying or event.epoch != self.epoch:
+            # The whole job restarts instead, and the slot has been told so.
+            return []
+        return self._advance_repair(repair, now) if repair.done(self._slots.place_of(known)) else []
+
+    def _advance_repair(self, repair: Repair, now: Instant) -> list[JobEffect]:
+        if repair.missing or repair.is_deploying:
+            return []
+        self._deadline = None
+        if self._restart_at is not None and now < self._restart_at:
+            return []
+        self._restart_at = None
+        self.epoch = Epoch(self.epoch + 1)
+        self._epochs |= dict.fromkeys(repair.region, self.epoch)
+        self._deadline = Instant(now + self._settings.deploy_timeout_ms)
+        repair.deploy()
+        return [DeployTasks(epoch=self.epoch, slots=self.slots, tasks=repair.region)]
+
+    def _region_ready(self, repair: Repair, known: SlotState, now: Instant) -> list[JobEffect]:
+        if not repair.is_deploying or not repair.done(self._slots.place_of(known)):
+            return []
+        self.state = JobState.RUNNING
+        self._repair = self._deadline = None
+        for member in self._slots.in_order:
+            member.ready_for = self.epoch
+        return [repair.runs(self._slots, self.epoch), *self._ask_for_standbys(now)]
 
     # --- rescaling -----------------------------------------------------------------------
 
@@ -367,11 +438,12 @@ class JobLifecycle:
         surplus = self._slots.take_out(rescale.slots)
         self._slot_count = rescale.slots
         self._tasks = dict.fromkeys(rescale.tasks)
+        self._regions = rescale.regions
         self.state = JobState.RESCALING
         self._deadline = Instant(now + self._settings.cancel_timeout_ms)
         effects: list[JobEffect] = [
             AttemptRescaled(epoch=self.epoch, slots=rescale.slots),
-            *self._dismiss(surplus, now),
+            *self._slots.dismiss(surplus, now),
         ]
         survivors = [s for s in self._slots.in_order if s.clean_up_to < self.epoch]
         return [*effects, *(TellCancel(slot=s.slot, epoch=self.epoch) for s in survivors)]
@@ -380,23 +452,12 @@ class JobLifecycle:
         if self._rescale is None:
             return []
         self._forget_rescale()
-        return [RescaleGivenUp(text=text), *self._dismiss(self._slots.take_additional_out(), now)]
+        return [RescaleGivenUp(text=text), *self._slots.dismiss(self._slots.take_additional_out(), now)]
 
     def _forget_rescale(self) -> None:
         self._rescale = None
         self._rescale_prepared = False
         self._rescale_deadline = None
-
-    def _dismiss(self, unneeded: list[SlotState], now: Instant) -> list[JobEffect]:
-        """Let slots go that the job does not need, while it goes on."""
-        effects: list[JobEffect] = []
-        for known in unneeded:
-            if known.registered:
-                self._slots.departing[known.slot] = Instant(now + LEAVE_TIMEOUT_MS)
-                effects.append(TellLeave(slot=known.slot))
-            else:
-                effects.append(StopSlot(slot=known.slot))
-        return effects
 
     # --- standing by -----------------------------------------------------------------------
 
@@ -421,7 +482,7 @@ class JobLifecycle:
     # --- ending -----------------------------------------------------------------------
 
     def _handle_task_done(self, event: TaskDone, now: Instant) -> list[JobEffect]:
-        if event.epoch != self.epoch or self.state is not JobState.RUNNING:
+        if event.epoch != self._epochs.get(event.task) or self.state not in (JobState.RUNNING, JobState.REPAIRING):
             return []
         self._unfinished.pop(event.task, None)
         return [] if self._unfinished else self._end(JobState.FINISHED, None, now)
@@ -432,8 +493,9 @@ class JobLifecycle:
         return self._end(JobState.CANCELLED, None, now)
 
     def _end(self, outcome: JobState, cause: FailureCause | None, now: Instant) -> list[JobEffect]:
+        self._repair = None
         given_up = self._give_up_rescale("the job ends", now)
-        unneeded = self._dismiss(self._slots.take_standbys_out(), now)
+        unneeded = self._slots.dismiss(self._slots.take_standbys_out(), now)
         self._standby_at = None
         self.state = JobState.ENDING
         self._outcome, self._cause = outcome, cause
@@ -455,11 +517,11 @@ class JobLifecycle:
 
     # --- time -----------------------------------------------------------------------
 
-    def _handle_heard(self, event: SlotHeard, now: Instant) -> list[JobEffect]:
-        known = self._slots.current(event.slot)
+    def _hear(self, slot: SlotId, now: Instant) -> SlotState | None:
+        known = self._slots.current(slot)
         if known is not None:
             known.heard = now
-        return []
+        return known
 
     def _handle_ticked(self, now: Instant) -> list[JobEffect]:
         if self.state.is_terminal:
@@ -470,7 +532,7 @@ class JobLifecycle:
                 silent_ms = now - known.heard
                 if known.registered and silent_ms >= self._settings.heartbeat_timeout_ms:
                     effects += self._give_up(known, f"not heard of for {silent_ms} ms", now)
-            effects += self._stop_departing(now)
+            effects += [StopSlot(slot=slot) for slot in self._slots.take_late_out(now)]
         if self._rescale_deadline is not None and now >= self._rescale_deadline:
             effects += self._additional_too_late(now)
         if self._deadline is not None and now >= self._deadline:
@@ -495,6 +557,10 @@ class JobLifecycle:
             effects += [StopSlot(slot=slot) for slot in self._slots.departing]
             self._slots.departing.clear()
             return effects + self._end_if_empty()
+        if (repair := self._repair) is not None:
+            for place in repair.missing:
+                effects += self._give_up(self._slots.members[place], repair.delay_text, now)
+            return effects
         if self.state is JobState.DEPLOYING:
             for known in slots:
                 if known.ready_for != self.epoch:
@@ -521,19 +587,14 @@ class JobLifecycle:
             return [stop, *self._lose_other(known, error, now)]
         return [stop, *self._lose(known, error, now, replace=True)]
 
-    def _stop_departing(self, now: Instant) -> list[JobEffect]:
-        late = [slot for slot, until in self._slots.departing.items() if now >= until]
-        for slot in late:
-            del self._slots.departing[slot]
-        return [StopSlot(slot=slot) for slot in late]
-
     def _additional_too_late(self, now: Instant) -> list[JobEffect]:
-        additional = self._slots.additional
-        there = sum(known.registered for known in additional.values())
-        text = f"only {there} of {len(additional)} additional slots came up in {self._settings.start_timeout_ms} ms"
+        there = [known.registered for known in self._slots.additional.values()]
+        text = f"only {sum(there)} of {len(there)} additional slots came up in {self._settings.start_timeout_ms} ms"
         return self._give_up_rescale(text, now)
 
     # --- small things -----------------------------------------------------------------------
 
-    def _draw(self) -> float:
-        return self._draws[self._failures % len(self._draws)]
+    def _next_delay_ms(self, now: Instant) -> int | None:
+        """Something has failed: the pause before it is started again, or None to give up."""
+        self._failures += 1
+        return self._strategy.failed(now, self._draws[self._failures % len(self._draws)])

@@ -13,6 +13,9 @@ nothing.
 from __future__ import annotations
 
 from penstock.core.ids import Epoch, Instant, SlotId, SlotIndex
+from penstock.core.job.events import StopSlot, TellLeave
+
+LEAVE_TIMEOUT_MS = 5_000
 
 
 class SlotState:
@@ -73,6 +76,10 @@ class SlotStates:
         known = self.of(slot.number)
         return known if known is not None and known.slot == slot else None
 
+    def place_of(self, member: SlotState) -> int:
+        """The place of a member; -1 for who is none."""
+        return next((place for place, known in self.members.items() if known is member), -1)
+
     def is_additional(self, known: SlotState) -> bool:
         """Whether the job is to run there, and does not yet."""
         return self.additional.get(known.slot.number) is known
@@ -127,8 +134,7 @@ class SlotStates:
             self.standbys[missing[0].slot.number] = missing[0]
 
     def _replace(self, member: SlotState, standby: SlotState) -> None:
-        place = next(place for place, known in self.members.items() if known is member)
-        self.members[place] = self.standbys.pop(standby.slot.number)
+        self.members[self.place_of(member)] = self.standbys.pop(standby.slot.number)
 
     def take_out(self, count: int) -> list[SlotState]:
         """Members from place `count` on are members no more."""
@@ -146,6 +152,24 @@ class SlotStates:
         taken = [self.standbys[i] for i in sorted(self.standbys)]
         self.standbys = {}
         return self._forget(*taken)
+
+    def dismiss(self, unneeded: list[SlotState], now: Instant) -> list[TellLeave | StopSlot]:
+        """Let slots go that the job does not need, while it goes on."""
+        effects: list[TellLeave | StopSlot] = []
+        for known in unneeded:
+            if known.registered:
+                self.departing[known.slot] = Instant(now + LEAVE_TIMEOUT_MS)
+                effects.append(TellLeave(slot=known.slot))
+            else:
+                effects.append(StopSlot(slot=known.slot))
+        return effects
+
+    def take_late_out(self, now: Instant) -> list[SlotId]:
+        """Those on their way out that should be gone by now, and are not waited for any more."""
+        late = [slot for slot, until in self.departing.items() if now >= until]
+        for slot in late:
+            del self.departing[slot]
+        return late
 
     def lose(self, known: SlotState) -> None:
         """An additional one or a standby is gone."""

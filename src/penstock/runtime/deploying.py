@@ -1,0 +1,70 @@
+"""What slots are told when tasks are deployed, all of a job or those of a region beside others that run, and what they
+make of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import msgspec
+
+from penstock.core.errors import StreamError
+from penstock.core.ids import CheckpointId, JobId, SlotId, TaskId
+from penstock.core.job.events import DeployTasks
+from penstock.core.messages import Deploy, PeerAddress, Register, TaskRestore
+from penstock.core.recovery.assign import Assignment, encode_restore
+from penstock.plan.graph import Plan
+
+
+@dataclass(frozen=True, kw_only=True)
+class Orders:
+    """What is the same for all slots."""
+
+    job: JobId
+    plan: Plan
+    pickled_plan: bytes
+    restored: CheckpointId | None
+    first_checkpoint: CheckpointId
+
+
+def deployments(
+    effect: DeployTasks, assignment: Assignment, slots: Mapping[SlotId, Register], orders: Orders
+) -> Iterator[tuple[SlotId, Deploy]]:
+    """One message for every slot that gets tasks."""
+    wanted = None if effect.tasks is None else dict.fromkeys(effect.tasks)
+    peers = tuple(
+        PeerAddress(slot=s, host=known.host, ipc_address=known.ipc_address, tcp_address=known.tcp_address)
+        for s, known in ((slot, slots[slot]) for slot in effect.slots)
+    )
+    for place, slot in enumerate(effect.slots):
+        tasks = tuple(t for t in orders.plan.tasks_of_slot(place) if wanted is None or t in wanted)
+        if tasks:
+            yield (
+                slot,
+                Deploy(
+                    epoch=effect.epoch,
+                    job=orders.job,
+                    plan=orders.pickled_plan if wanted is None else b"",
+                    tasks=tasks,
+                    peers=peers if wanted is None else (),
+                    restored_checkpoint=orders.restored,
+                    restore={str(t): encode_restore(assignment.tasks[t]) for t in tasks if t in assignment.tasks},
+                    first_checkpoint=orders.first_checkpoint,
+                    beside_others=wanted is not None,
+                ),
+            )
+
+
+def restore_of(message: Deploy, task: TaskId) -> TaskRestore:
+    """What a task of the message starts from."""
+    encoded = message.restore.get(str(task))
+    return msgspec.msgpack.decode(encoded, type=TaskRestore) if encoded else TaskRestore()
+
+
+def address_of(peer: PeerAddress, host: str) -> str:
+    """Where a slot on `host` calls a peer, by the shortest way. Raises `StreamError` if it cannot."""
+    here = peer.host == host and peer.ipc_address is not None
+    address = peer.ipc_address if here else (peer.tcp_address or peer.ipc_address)
+    if address is None:
+        raise StreamError(f"{peer.slot} on {peer.host} has no address that a slot on {host} can reach")
+    return address

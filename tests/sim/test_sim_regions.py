@@ -1,0 +1,116 @@
+"""Jobs of several regions, of which one restarts while the others go on; and the bugs that this could have."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import msgspec
+import pytest
+from planted_bugs import found, worlds
+
+from penstock.core.ids import TaskId
+from penstock.runtime import deploying, master, master_parts, slot
+from penstock.runtime.attempts import Attempts
+from penstock.runtime.master import MasterDriver
+from penstock.settings import FixedDelay
+from penstock.sim.faults import SlotCrash, TaskError
+from penstock.sim.jobs import APART, Shape
+from penstock.sim.rules import Rule
+from penstock.sim.run import run_scenario, scenario_of
+from penstock.sim.scenario import Scenario
+from penstock.sim.slots import Notice
+
+ERRORS = tuple(
+    TaskError(at_ms=at_ms, slot=at_ms // 100 % 2, what=what) for at_ms, what in ((300, "write"), (600, "read"))
+)
+UNALIGNED = {"unaligned": True}
+
+
+def apart(
+    make: Any, shape: Shape, count: int = 4, *, faults: tuple[Any, ...] = ERRORS, **checkpoint: Any
+) -> list[Scenario]:
+    """The second pipeline has as much to do as the first: no task may have ended when one fails."""
+    made = worlds(make, count, make.steady, lambda s: make.shape(s, shape), faults=faults)
+    made = [make.checkpoints(make.workload(s, rows=80), **checkpoint) for s in made]
+    return [make.workload(s, other_rows=(80,) if s.workload.other_rows else ()) for s in made]
+
+
+@pytest.mark.parametrize("checkpoint", [{}, UNALIGNED], ids=["aligned", "unaligned"])
+@pytest.mark.parametrize("shape", APART)
+def test_a_region_restarts_alone_and_every_record_shows_once(make: Any, shape: Shape, checkpoint: dict[str, Any]):
+    results = [run_scenario(scenario) for scenario in apart(make, shape, **checkpoint)]
+    assert [violation for result in results for violation in result.violations] == []
+    assert sum(result.repairs for result in results) >= len(results)
+
+
+def test_a_slot_that_dies_restarts_everything(make: Any):
+    crash = SlotCrash(at_ms=400, slot=1, notice=Notice.TOLD)
+    results = [run_scenario(scenario) for scenario in apart(make, Shape.SLICES, 2, faults=(crash,))]
+    assert [(result.violations, result.repairs) for result in results] == [((), 0)] * 2
+    assert all(result.attempts == 2 for result in results)
+
+
+def test_drawn_worlds_restart_single_regions():
+    drawn = [scenario for seed in range(1, 200) if (scenario := scenario_of(seed)).workload.shape in APART]
+    results = [run_scenario(scenario) for scenario in drawn[:12]]
+    assert [violation for result in results for violation in result.violations] == []
+    assert any(result.repairs for result in results)
+
+
+# --- planted bugs ----------------------------------------------------------------------------
+
+
+def test_batches_of_a_region_that_was_restarted_are_found_if_they_are_let_in(
+    make: Any, monkeypatch: pytest.MonkeyPatch
+):
+    """1. A task sends a batch and is dropped. 2. The region is deployed again. 3. The batch arrives, and once more with
+    the records that are read again."""
+    # The tasks of the other pipeline have the epoch of the link.
+    monkeypatch.setattr(Attempts, "of_channel", lambda self, key: min(self._tasks.values()))
+    errors = tuple(TaskError(at_ms=at_ms, slot=0, what="read") for at_ms in range(200, 800, 100))
+    at_once = [
+        make.settings(s, restart=FixedDelay(attempts=1_000, delay_ms=0))
+        for s in apart(make, Shape.PIPELINES, 20, faults=errors)
+    ]
+    # Most messages are quick, some very late: orders overtake batches, on their way from another process.
+    hasty = [replace(s, latency_us=(20, 300), spike_share=0.2, work_us=(10, 50)) for s in at_once]
+    assert Rule.EXACTLY_ONCE in found(hasty)
+
+
+def test_a_region_that_is_too_small_is_found(make: Any, monkeypatch: pytest.MonkeyPatch):
+    """A source is put back, and what it has sent is not."""
+
+    def alone(graph: Any) -> dict[TaskId, tuple[TaskId, ...]]:
+        return {task: (task,) for task in graph.tasks}
+
+    monkeypatch.setattr(master_parts, "regions_of", alone)
+    monkeypatch.setattr(slot, "regions_of", alone)
+    assert found(apart(make, Shape.SLICES, faults=ERRORS[:1])) != []
+
+
+def test_a_region_that_begins_from_nothing_is_found(make: Any, monkeypatch: pytest.MonkeyPatch):
+    honest = deploying.deployments
+
+    def forgetful(effect: Any, *args: Any) -> Any:
+        for told, message in honest(effect, *args):
+            yield told, message if effect.tasks is None else _without_state(message)
+
+    monkeypatch.setattr(master, "deployments", forgetful)
+    assert Rule.EXACTLY_ONCE in found(apart(make, Shape.SLICES))
+
+
+def _without_state(message: Any) -> Any:
+    return msgspec.structs.replace(message, restore={}, restored_checkpoint=None)
+
+
+def test_a_coordinator_that_does_not_hear_of_the_restart_is_found(make: Any, monkeypatch: pytest.MonkeyPatch):
+    """It waits for tasks that are no more, or announces to them what they have not seen."""
+    honest = MasterDriver._feed_coordinator
+
+    def deaf(driver: MasterDriver, event: Any) -> None:
+        if getattr(event, "tasks", None) is None:
+            honest(driver, event)
+
+    monkeypatch.setattr(MasterDriver, "_feed_coordinator", deaf)
+    assert found(apart(make, Shape.SLICES)) != []
