@@ -33,6 +33,7 @@ if TYPE_CHECKING:
         Timer,
         Timers,
     )
+    from penstock.api.high_availability import ha_files, zookeeper
     from penstock.api.restarts import exponential_delay, failure_rate, fixed_delay, no_restart
     from penstock.api.restoring import Restore, restore
     from penstock.api.state import (
@@ -63,6 +64,7 @@ if TYPE_CHECKING:
         InvariantError,
         JobCancelled,
         JobFailed,
+        JobTakenOver,
         PeerError,
         RescaleFailed,
         SettingsError,
@@ -104,6 +106,7 @@ _HOMES = {
         "Timer",
         "Timers",
     ),
+    "penstock.api.high_availability": ("ha_files", "zookeeper"),
     "penstock.api.restarts": ("exponential_delay", "failure_rate", "fixed_delay", "no_restart"),
     "penstock.api.restoring": ("Restore", "restore"),
     "penstock.api.state": (
@@ -134,6 +137,7 @@ _HOMES = {
         "InvariantError",
         "JobCancelled",
         "JobFailed",
+        "JobTakenOver",
         "PeerError",
         "RescaleFailed",
         "SettingsError",
@@ -186,6 +190,7 @@ __all__ = [
     "JobCancelled",
     "JobFailed",
     "JobState",
+    "JobTakenOver",
     "JobView",
     "KeyedBroadcastFunction",
     "KeyedContext",
@@ -229,6 +234,7 @@ __all__ = [
     "exponential_delay",
     "failure_rate",
     "fixed_delay",
+    "ha_files",
     "list_state",
     "map_state",
     "max",
@@ -249,4 +255,5 @@ __all__ = [
     "tumbling",
     "union_list_state",
     "value_state",
+    "zookeeper",
 ]

@@ -12,10 +12,12 @@ from penstock.api.connector import Sink
 from penstock.api.steps import WriteStep
 from penstock.core.errors import ExternalError, Retry, StorageError
 from penstock.core.ids import CheckpointId, Instant, JobId
+from penstock.core.recovery import layout
 from penstock.ports import Outcome
 from penstock.runtime.ending import ATTEMPTS
 from penstock.runtime.ending import Ending as JobEnding
 from penstock.storage.files import FileStore
+from penstock.storage.records import FileRecords
 
 JOB = JobId("job")
 
@@ -99,7 +101,10 @@ class Ending:
         background = OneByOne()
         operator = SimpleNamespace(step=WriteStep(sink=self.sink, schema=pa.schema([])))
         plan = SimpleNamespace(vertices=(SimpleNamespace(operators=(operator,)),))
-        ending = JobEnding(job=JOB, plan=plan, background=background, store=self.store, landing=self.landing)
+        records = FileRecords(self.store, layout.job_folder(JOB), term=None)
+        ending = JobEnding(
+            job=JOB, plan=plan, background=background, store=self.store, records=records, landing=self.landing
+        )
         ending.clean_up(tuple(CheckpointId(n) for n in retained), (), Instant(self.now))
         background.collect()
         while not ending.is_over:

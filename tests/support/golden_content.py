@@ -18,7 +18,7 @@ import penstock as ps
 from penstock.api.steps import Aggregate, TumblingWindow, WindowStep
 from penstock.api.window_schema import partial_schema, result_schema
 from penstock.core.graph import OperatorLabel, Partitioning
-from penstock.core.ids import CheckpointId, Instant, JobId, OperatorId, TaskId, VertexId
+from penstock.core.ids import CheckpointId, Instant, JobId, OperatorId, TaskId, Term, VertexId
 from penstock.core.job.events import JobState
 from penstock.core.messages import ChannelState, OperatorState, StateFile
 from penstock.core.recovery import layout
@@ -31,12 +31,13 @@ from penstock.core.recovery.metadata import (
     SnapshotKind,
     TaskChannels,
 )
-from penstock.core.recovery.tenure import Outcome
+from penstock.core.recovery.tenure import Inheritance, Outcome, Start
 from penstock.plan.key_groups import range_of
 from penstock.runtime.operators.window_table import FiredRange, Header, Layout, WindowTable
 from penstock.storage.completed import Counter, FileCompletedStore, checkpoint_ids
 from penstock.storage.metadata import encode_metadata
-from penstock.storage.tenure import record_outcome
+from penstock.storage.records import FileRecords
+from penstock.storage.tenure import inheritance_seal
 from penstock.wire.codec import BatchCodec
 
 JOB = JobId("job-1")
@@ -315,6 +316,7 @@ def in_flight(store: Tree, folder: str, start: str) -> tuple[TaskChannels, ...]:
 
 
 OUTCOME = Outcome(state=JobState.FAILED, cause="it broke", retained=(CHECKPOINT,))
+INHERITANCE = Inheritance(start=Start(splits={OperatorId("source"): (b"first", b"second")}, max_parallelism=GROUPS))
 
 
 def completed(metadata: CheckpointMetadata, size: int) -> CompletedCheckpoint:
@@ -348,6 +350,8 @@ def files() -> dict[str, bytes]:
     record = msgspec.msgpack.encode(completed(metadata, len(content)))
     FileCompletedStore(job, folder).record(CHECKPOINT, record)
     checkpoint_ids(job, folder).advance(CHECKPOINT + 1)
-    Counter(job, layout.drivers_folder(folder), first=0).advance(1)
-    record_outcome(job, folder, OUTCOME)
+    term = Term(0)
+    Counter(job, layout.drivers_folder(folder), first=0).advance(term + 1)
+    job.write(layout.tenure_file(folder, term), inheritance_seal.encode(INHERITANCE))
+    FileRecords(job, folder, term=term).record_outcome(OUTCOME)
     return {**whole.contents, **{f"{DIRECTORY}/{path}": data for path, data in job.contents.items()}}

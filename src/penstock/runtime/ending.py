@@ -15,20 +15,29 @@ from functools import partial
 from typing import NamedTuple
 
 from penstock.api.steps import WriteStep
-from penstock.core.errors import ExternalError, Retry
+from penstock.core.coordinator.events import JobEnd
+from penstock.core.errors import ExternalError, JobTakenOver, Retry
 from penstock.core.ids import CheckpointId, Instant, JobId
 from penstock.core.job.clean_up import CleanUp
+from penstock.core.job.events import JobState
 from penstock.core.recovery import layout
 from penstock.core.recovery.tenure import Outcome as JobOutcome
 from penstock.plan.graph import Plan
-from penstock.ports import Background, Outcome, Store
+from penstock.ports import Background, JobRecords, Outcome, Store
 from penstock.storage.places import delete_folder
-from penstock.storage.tenure import record_outcome
 
 RECORD_ATTEMPTS = 8
 """A storage that refuses the outcome so often stays as it is: the job could be taken over and would go on."""
 ATTEMPTS = 5
 RETRY_MS = 1_000
+
+JOB_END = {
+    JobState.FINISHED: JobEnd.FINISHED,
+    JobState.FAILED: JobEnd.FAILED,
+    JobState.CANCELLED: JobEnd.CANCELLED,
+    JobState.SUSPENDED: JobEnd.SUSPENDED,
+}
+"""What the end of a job means for its checkpoints."""
 
 log = logging.getLogger(__name__)
 
@@ -45,12 +54,24 @@ class Record(Enum):
 class Ending:
     """Does what is left to do when the outcome of a job is decided. What fails is tried again, for a while."""
 
-    def __init__(self, *, job: JobId, plan: Plan, store: Store, background: Background, landing: Store | None) -> None:
+    def __init__(
+        self,
+        *,
+        job: JobId,
+        plan: Plan,
+        store: Store,
+        records: JobRecords,
+        background: Background,
+        landing: Store | None,
+    ) -> None:
+        self.taken_over = False
+        """Whether it turned out that another driver has the job."""
         self.record = Record.NONE
         self._job = job
         self._folder = layout.job_folder(job)
         self._plan = plan
         self._store = store
+        self._records = records
         self._background = background
         self._landing = landing
         self._recording: _Steps | None = None
@@ -59,7 +80,7 @@ class Ending:
     def write_record(self, outcome: JobOutcome, now: Instant) -> None:
         """Have the outcome recorded; `record` says when it is."""
         self.record = Record.WRITING
-        step = _Step("record of the outcome", partial(record_outcome, self._store, self._folder, outcome))
+        step = _Step("record of the outcome", partial(self._records.record_outcome, outcome))
         # Whatever the error says: too much hangs on it to believe that it will never work.
         self._recording = _Steps(self._job, [step], self._background, attempts=RECORD_ATTEMPTS, insists=True)
         self._recording.begin(now)
@@ -68,7 +89,7 @@ class Ending:
         """Delete what nobody needs any more, when the last slot has left and no storage work is under way."""
         if retained:
             # Whoever goes on from a retained checkpoint needs what it refers to, and nothing else.
-            steps = [_Step("checkpoint directory", lambda: _sweep(self._store, self._folder, retained))]
+            steps = [_Step("checkpoint directory", lambda: self._sweep(retained))]
         else:
             # Each by itself: a sink that cannot be reached must not keep the others, and the files, from being cleaned.
             planned = [operator.step for vertex in self._plan.vertices for operator in vertex.operators]
@@ -89,6 +110,7 @@ class Ending:
                 steps.tick(now)
         if self.record is Record.WRITING and self._recording is not None and self._recording.is_over:
             self.record = Record.GIVEN_UP if self._recording.given_up else Record.DURABLE
+        self.taken_over = any(steps is not None and steps.taken_over for steps in (self._recording, self._cleaning))
 
     def next_deadline(self) -> Instant | None:
         """When `turn` must be called at the latest; None if only the outcome of work can help."""
@@ -105,15 +127,25 @@ class Ending:
         """Whether everything is cleaned up, or given up."""
         return self._cleaning is not None and self._cleaning.is_over
 
+    def _sweep(self, retained: tuple[CheckpointId, ...]) -> None:
+        """Delete what slots wrote for checkpoints that had ended, when nobody could hear of it any more, and pointers
+        that could not be dropped: a job that is over has none."""
+        self._records.clear()
+        kept = [layout.checkpoint_folder(self._folder, checkpoint) for checkpoint in retained]
+        found = [layout.checkpoint_folder_of(self._folder, path) for path in self._store.list_files(self._folder)]
+        for place in dict.fromkeys(place for place in found if place is not None and place not in kept):
+            self._store.delete_tree(place)
+
     def _delete_all(self) -> None:
         """Everything of the job goes, but for its outcome."""
+        self._records.clear()
         if self.record is Record.NONE:
             self._store.delete_tree(self._folder)
             return
         start = len(self._folder) + 1
         names = dict.fromkeys(path[start:].partition("/")[0] for path in self._store.list_files(self._folder))
         for folder in (f"{self._folder}/{name}" for name in names):
-            if folder != layout.outcome_folder(self._folder):
+            if not layout.outlives_the_job(self._folder, folder):
                 self._store.delete_tree(folder)
 
 
@@ -132,6 +164,8 @@ class _Steps:
     ) -> None:
         self.given_up = False
         """Whether one of them was."""
+        self.taken_over = False
+        """Whether it turned out that another driver has the job."""
         self._job = job
         self._steps = steps
         self._background = background
@@ -162,7 +196,8 @@ class _Steps:
         def done(outcome: Outcome) -> None:
             error = outcome.error
             told = isinstance(error, ExternalError) and error.retry is Retry.LATER
-            later = error is not None and (self._insists or told)
+            self.taken_over = self.taken_over or isinstance(error, JobTakenOver)
+            later = error is not None and (self._insists or told) and not self.taken_over
             again = self._machine.ended(number, self._now, may_succeed_later=later)
             if error is not None and not again:
                 self.given_up = True
@@ -172,14 +207,3 @@ class _Steps:
                 )
 
         self._background.submit(step.work, done)
-
-
-def _sweep(store: Store, folder: layout.JobFolder, retained: tuple[CheckpointId, ...]) -> None:
-    """Delete what slots wrote for checkpoints that had ended, when nobody could hear of it any more, and pointers that
-    could not be dropped: a job that is over has none."""
-    for path in store.list_files(layout.completed_folder(folder)):
-        store.delete(path)
-    kept = [layout.checkpoint_folder(folder, checkpoint) for checkpoint in retained]
-    found = [layout.checkpoint_folder_of(folder, path) for path in store.list_files(folder)]
-    for place in dict.fromkeys(place for place in found if place is not None and place not in kept):
-        store.delete_tree(place)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, assert_never
 
@@ -32,7 +31,7 @@ from penstock.core.coordinator.events import (
     TaskRunning,
 )
 from penstock.core.effects import Ticked
-from penstock.core.errors import MalformedMessage
+from penstock.core.errors import JobTakenOver, MalformedMessage
 from penstock.core.graph import CheckpointGraph
 from penstock.core.ids import CheckpointId, Epoch, Instant, JobId, RequestId, SlotId, TaskId
 from penstock.core.job.events import (
@@ -48,6 +47,7 @@ from penstock.core.job.events import (
     JobEvent,
     JobStarted,
     JobState,
+    LeadershipLost,
     RescaleGivenUp,
     RescalePrepared,
     RunTasks,
@@ -62,7 +62,6 @@ from penstock.core.job.events import (
     TellCancel,
     TellLeave,
 )
-from penstock.core.job.lifecycle import JobLifecycle
 from penstock.core.messages import (
     Acknowledge,
     Cancelled,
@@ -90,35 +89,24 @@ from penstock.core.recovery.tenure import Outcome as JobOutcome
 from penstock.core.recovery.tenure import Tenure
 from penstock.plan.checkpoint_graph import checkpoint_graph
 from penstock.plan.graph import Plan
-from penstock.ports import Background, Clock, Outcome, Slots, Store, Transport
-from penstock.runtime.checkpointing import CheckpointEffects
-from penstock.runtime.ending import Ending, Record
+from penstock.ports import JobRecords, Outcome
+from penstock.runtime.checkpointing import Answers, CheckpointEffects
+from penstock.runtime.ending import JOB_END, Ending, Record
 from penstock.runtime.links import Links
+from penstock.runtime.master_ports import MasterPorts as MasterPorts
 from penstock.runtime.progress import JobProgress
-from penstock.runtime.requests import Answer, RescaleAnswer, RescaleRequests
+from penstock.runtime.requests import Answer, RescaleAnswer, RescaleRequests, answer_to_stop
 from penstock.runtime.requests import SnapshotRequest as SnapshotRequest
-from penstock.runtime.starting import restore_newest
+from penstock.runtime.starting import make_lifecycle, restore_newest
 from penstock.runtime.views import JobView, slot_view
 from penstock.settings import JobSettings
+from penstock.storage.records import FileRecords
 from penstock.wire.codec import decode_to_master, encode_message
 from penstock.wire.frames import Kind, Packet
 
 NO_EPOCH = Epoch(0)
 
 log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, kw_only=True)
-class MasterPorts:
-    """What the shell supplies to the master."""
-
-    clock: Clock
-    transport: Transport
-    background: Background
-    store: Store
-    slots: Slots
-    landing: Store | None = None
-    """Where DataFrames were landed, if not in `store`."""
 
 
 class MasterDriver:
@@ -150,25 +138,26 @@ class MasterDriver:
         self._tenure = tenure
         self._is_lasting = tenure is not None
         found = tenure if tenure is not None else Tenure()
-        self._lifecycle = _make_lifecycle(plan, settings, found, draws)
+        term = tenure.term if tenure is not None else None
+        self._records = records = ports.records or FileRecords(ports.store, self._folder, term=term)
+        self._lifecycle = make_lifecycle(plan, settings, found, draws)
         completed = found.completed or (() if started_from is None else (started_from,))
         self._coordinator = CheckpointCoordinator(job, settings.checkpoint, self._graph, found.next_id, completed)
-        self._checkpointing = CheckpointEffects(
-            job=job,
-            store=ports.store,
-            background=ports.background,
-            feed=self._feed_coordinator,
-            send=self._send_to_task,
-            fail=self._fail_attempt,
-            answer=self._answer,
-        )
+        self._checkpointing = self._make_checkpointing(records)
         self._links = Links(ports.transport, on_packet=self._on_packet, on_broken=self._on_broken)
         self._slots: dict[SlotId, Register] = {}
         self._names: dict[str, SlotId] = {}
         self._waiting_deploy: DeployTasks | None = None
         self._restored: CompletedCheckpoint | None = None
         self._progress = JobProgress()
-        self._ending = Ending(job=job, plan=plan, store=ports.store, background=ports.background, landing=ports.landing)
+        self._ending = Ending(
+            job=job,
+            plan=plan,
+            store=ports.store,
+            records=records,
+            background=ports.background,
+            landing=ports.landing,
+        )
         self._job_ending: JobEnding | None = None
         self._shut_down: JobEnd | None = None
         self._stopped_by: AnswerRequest | None = None
@@ -181,6 +170,21 @@ class MasterDriver:
         self._queue: deque[tuple[str, Any]] = deque()
         self._draining = False
         self._now = Instant(0)
+
+    def _make_checkpointing(self, records: JobRecords) -> CheckpointEffects:
+        return CheckpointEffects(
+            job=self._job,
+            store=self._ports.store,
+            records=records,
+            background=self._ports.background,
+            master=Answers(
+                feed=self._feed_coordinator,
+                send=self._send_to_task,
+                fail=self._fail_attempt,
+                answer=self._answer,
+                taken_over=self.lose,
+            ),
+        )
 
     # --- the driver's contract -----------------------------------------------------------
 
@@ -195,6 +199,15 @@ class MasterDriver:
     def cancel(self) -> None:
         """End the job as soon as possible. Belongs to the loop's thread."""
         self._feed_job(CancelRequested())
+
+    def lose(self) -> None:
+        """Another driver has the job: let the slots go, commit nothing more, delete nothing. Belongs to the loop's
+        thread."""
+        # If the outcome is on record, the job has ended with this driver.
+        if self._shut_down is None:
+            log.warning("another driver has taken the job over", extra={"job": self._job})
+            self._checkpointing.let_go()
+            self._feed_job(LeadershipLost())
 
     def request(self, request: SnapshotRequest, answer: Answer) -> None:
         """Take a checkpoint or savepoint, or stop with a savepoint; `answer` is called once, from a turn. Belongs to
@@ -463,10 +476,13 @@ class MasterDriver:
         if latest is None and not doubtful:
             self._deploy(effect, NOTHING_RESTORED)
             return
-        read = partial(restore_newest, self._ports.store, self._folder, latest, doubtful, self._graph)
+        read = partial(restore_newest, self._ports.store, self._records, latest, doubtful, self._graph)
 
         def done(outcome: Outcome) -> None:
             if not self._is_deploying(effect.epoch):
+                return
+            if isinstance(outcome.error, JobTakenOver):
+                self.lose()
                 return
             if outcome.error is not None:
                 what = "doubtful records could not be withdrawn"
@@ -525,8 +541,8 @@ class MasterDriver:
         ending = self._job_ending
         if ending is None or self._shut_down is not None:
             return
-        status = _END[ending.outcome]
-        if self._is_lasting:
+        status = JOB_END[ending.outcome]
+        if self._is_lasting and status is not JobEnd.SUSPENDED:
             if not self._coordinator.is_settled:
                 return
             if self._ending.record is Record.NONE:
@@ -534,13 +550,16 @@ class MasterDriver:
                 kept = () if finished else self._coordinator.kept_after(status)
                 text = ending.cause.text if ending.cause is not None else ""
                 self._ending.write_record(JobOutcome(state=ending.outcome, cause=text, retained=kept), self._now)
+            if self._ending.taken_over:
+                self.lose()
+                return
             if self._ending.record is Record.GIVEN_UP:
                 status = JobEnd.SUSPENDED
             elif self._ending.record is not Record.DURABLE:
                 return
         self._shut_down = status
         if self._stopped_by is not None:
-            self._answers[self._stopped_by.request](self._stopped_by.result)
+            self._answers[self._stopped_by.request](answer_to_stop(self._stopped_by, status))
         self._feed_coordinator(ShutDown(status=status))
 
     def _try_to_end(self) -> None:
@@ -565,7 +584,7 @@ class MasterDriver:
 
     def _end_again(self, outcome: JobOutcome) -> None:
         """An earlier driver saw the job end, and may not have cleaned up all of it."""
-        self._shut_down = _END[outcome.state]
+        self._shut_down = JOB_END[outcome.state]
         self._ending.record = Record.DURABLE
         cause = FailureCause(text=outcome.cause) if outcome.cause else None
         self._job_ended = JobEnded(outcome=outcome.state, cause=cause)
@@ -573,21 +592,6 @@ class MasterDriver:
     def _finish(self, ended: JobEnded) -> None:
         self.outcome, self.cause = ended.outcome, ended.cause
         log.info("job ended", extra={"job": self._job, "outcome": ended.outcome.value})
-
-
-_END = {JobState.FINISHED: JobEnd.FINISHED, JobState.FAILED: JobEnd.FAILED, JobState.CANCELLED: JobEnd.CANCELLED}
-
-
-def _make_lifecycle(plan: Plan, settings: JobSettings, found: Tenure, draws: tuple[float, ...]) -> JobLifecycle:
-    return JobLifecycle(
-        slots=plan.parallelism,
-        tasks=plan.tasks,
-        settings=settings.slot,
-        restart=settings.restart,
-        first_epoch=found.first_epoch,
-        ran_before=bool(found.completed),
-        draws=draws,
-    )
 
 
 def _due(deadline: Instant | None, now: Instant) -> bool:

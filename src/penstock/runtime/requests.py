@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from penstock.core.coordinator.effects import RequestFailure
-from penstock.core.coordinator.events import CheckpointForm, CheckpointRequested, RequestKind
+from penstock.core.coordinator.effects import AnswerRequest, RequestFailure
+from penstock.core.coordinator.events import CheckpointForm, CheckpointRequested, JobEnd, RequestKind
 from penstock.core.ids import RequestId, TaskId
 from penstock.core.job.events import JobEvent, RescaleConfirmed, RescaleFailing, RescaleRequested
+from penstock.core.reasons import CheckpointFailure
 from penstock.core.recovery.metadata import CompletedCheckpoint
 
 
@@ -90,3 +91,11 @@ class RescaleRequests:
         self._is_changing = False
         if answer is not None:
             answer(text)
+
+
+def answer_to_stop(effect: AnswerRequest, status: JobEnd) -> CompletedCheckpoint | RequestFailure:
+    """What the user is told who stopped the job."""
+    if status is not JobEnd.SUSPENDED or not isinstance(effect.result, CompletedCheckpoint):
+        return effect.result
+    text = "another driver took the job over, or can, before it was on record that the job had stopped"
+    return RequestFailure(reason=CheckpointFailure.COORDINATOR_SUSPENDED, text=text, savepoint=effect.result.path)

@@ -44,6 +44,7 @@ from penstock.sim.slots import SlotHost
 from penstock.sim.user import Moment, User, Wish
 from penstock.sim.world import Actor, World, seeded
 from penstock.storage.metadata import decode_metadata
+from penstock.storage.records import FileRecords
 
 JOB = JobId("job")
 JOB_AGAIN = JobId("again")
@@ -182,6 +183,7 @@ class Simulation:
             self._job,
             build=self._build_master,
             died=self._master_died,
+            set_aside=self._master_set_aside,
             lasting=scenario.lasting,
         )
         self.user = User(self.world, disk=self.disk, ledger=self.ledger, masters=self.masters)
@@ -249,6 +251,11 @@ class Simulation:
         self.network.died(name)
         self.user.lose_driver()
 
+    def _master_set_aside(self, below: int) -> None:
+        """Slots whose incarnation is below that belong to a driver that another has taken the job over from."""
+        self.network.set_aside(MASTER, lambda name: int(name.split(".")[1]) < below)
+        self.user.lose_driver()
+
     def go_on(self) -> Simulation | None:
         """A second job that goes on from what this one has left; None if the world has none, or nothing was left."""
         again, world = self._scenario.again, self.world
@@ -281,7 +288,7 @@ class Simulation:
         try:
             with self.world.as_actor(actor):
                 self._point = starting_point(store, restore, self._make_plan(), self._scenario.settings)
-                record_start(store, self._job, self._point)
+                record_start(FileRecords(store, layout.job_folder(self._job), term=None), self._point)
         except UsageError as error:
             self.world.violate(Rule.RESTORABLE, f"{origin.folder} cannot be started from: {error}")
             return False
@@ -300,7 +307,7 @@ class Simulation:
         scenario = self._scenario
         self.messages.ever_ran = tenure is not None and bool(tenure.completed)
         transport = self.network.transport(actor)
-        self.host.wake_master = actor.wake
+        first_incarnation = tenure.first_epoch if tenure is not None else 1
         self.host.has_called = transport.has_heard
         return MasterDriver(
             job=self._job,
@@ -311,7 +318,7 @@ class Simulation:
                 transport=transport,
                 background=SimBackground(actor, self.pace),
                 store=self.disk.store(actor),
-                slots=self.host,
+                slots=self.host.of_driver(first_incarnation, actor.wake),
             ),
             draws=tuple(self.world.random.random() for _ in range(64)),
             tenure=tenure,
@@ -433,6 +440,7 @@ class Simulation:
         """What slots of a driver that had died wrote, perhaps after the job had ended, and what it had begun for a user
         who never got an answer: nobody could tell them."""
         old = [str(slot) for slot in self.host.started if slot.incarnation < self.masters.first_incarnation]
+        old += [actor.name for actor in self.masters.aside]
         written = [path for path, writer in self.disk.writers.items() if writer in old]
         return written + [path for path in self.disk.files if self.user.may_have_begun(path)]
 

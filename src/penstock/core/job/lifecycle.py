@@ -1,10 +1,10 @@
 """The life of a job: slots come up, attempts run, fail and start again, and at last the job ends.
 
-    CREATED ─► STARTING ─► DEPLOYING ─► RUNNING ─► ENDING ─► FINISHED | CANCELLED | FAILED
-                             ▲    ▲        │ │ failure    ▲
-                             │    │rescale │ │            │ the strategy gives up, cancel
-                             │    RESCALING◄ ▼            │
-                             └── RESTARTING ◄─ FAILING ───┘
+    STANDBY ─► CREATED ─► STARTING ─► DEPLOYING ─► RUNNING ─► ENDING ─► FINISHED | CANCELLED | FAILED | SUSPENDED
+                                        ▲    ▲        │ │ failure    ▲
+                                        │    │rescale │ │            │ the strategy gives up, cancel
+                                        │    RESCALING◄ ▼            │
+                                        └── RESTARTING ◄─ FAILING ───┘
 
 Rules of this file:
 * An attempt is one epoch. Whatever fails in it ends it as a whole; the next attempt has the next epoch.
@@ -19,7 +19,8 @@ Rules of this file:
   asked for when the job runs again, so that its start does not delay that. One that is lost is asked for again after a
   pause. One that comes up while a member is missing gets its place: the cluster may have no core left for the member.
 
-Not handled here: what a slot is (the host's business), what is restored (the driver asks recovery), checkpoints.
+Not handled here: what a slot is (the host's business), what is restored (the driver asks recovery), checkpoints, and
+which driver has the job: one on STANDBY has no lifecycle yet.
 """
 
 from __future__ import annotations
@@ -42,6 +43,7 @@ from penstock.core.job.events import (
     JobEvent,
     JobStarted,
     JobState,
+    LeadershipLost,
     RescaleConfirmed,
     RescaleFailing,
     RescaleGivenUp,
@@ -136,6 +138,8 @@ class JobLifecycle:
                 return self._handle_task_done(event, now)
             case CancelRequested():
                 return self._handle_cancel_requested(now)
+            case LeadershipLost():
+                return self._handle_leadership_lost(now)
             case RescaleRequested():
                 return self._handle_rescale_requested(event, now)
             case RescaleConfirmed():
@@ -430,6 +434,14 @@ class JobLifecycle:
         if self.state is JobState.ENDING or self.state.is_terminal:
             return []
         return self._end(JobState.CANCELLED, None, now)
+
+    def _handle_leadership_lost(self, now: Instant) -> list[JobEffect]:
+        suspended = JobState.SUSPENDED
+        if self.state is not JobState.ENDING and not self.state.is_terminal:
+            return self._end(suspended, None, now)
+        # However it was to end: it does not end with this driver.
+        self._outcome, self._cause = suspended, None
+        return [JobEnding(outcome=suspended, cause=None), *self._end_if_empty()]
 
     def _end(self, outcome: JobState, cause: FailureCause | None, now: Instant) -> list[JobEffect]:
         given_up = self._give_up_rescale("the job ends", now)

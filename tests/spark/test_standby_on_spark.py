@@ -1,0 +1,107 @@
+"""Drivers of one job on one Spark: who waits, who goes on, and what becomes of a job that has ended."""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+
+import cloudpickle
+import lasting_driver
+import pyarrow.parquet as pq
+import pytest
+
+import penstock as ps
+from penstock.api.high_availability import HighAvailability
+from penstock.core.errors import JobCancelled, JobTakenOver, SnapshotFailed
+
+cloudpickle.register_pickle_by_value(sys.modules[__name__])
+cloudpickle.register_pickle_by_value(lasting_driver)
+
+TIMEOUT_S = 120
+
+
+def numbers(spark, folder: Path, where: HighAvailability | None = None, **options) -> ps.Environment:
+    env = ps.Environment(
+        spark,
+        parallelism=1,
+        checkpointing=ps.Checkpointing(interval="200ms", directory=folder / "checkpoints"),
+        high_availability=where or ps.ha_files(folder / "drivers", lease="2s"),
+        **options,
+    )
+    frame = spark.range(5).selectExpr("'frame' as split", "id as number")
+    env.read(lasting_driver.Numbers(folder), name="numbers").union(env.from_dataframe(frame, name="frame")).write(
+        ps.parquet(str(folder / "out"))
+    )
+    return env
+
+
+def shown(folder: Path) -> int:
+    return sum(pq.read_metadata(file).num_rows for file in (folder / "out").glob("*.parquet"))
+
+
+def have_it_lose(leader: ps.Job) -> None:
+    """A driver that has a checkpoint lets go of the job, as one does that lost it."""
+    while not leader.view().checkpoints.counts.completed:
+        assert not leader.is_over
+        time.sleep(0.02)
+    leader._lose()
+    with pytest.raises(JobTakenOver):
+        leader.wait(TIMEOUT_S)
+
+
+ROWS = lasting_driver.ROWS * lasting_driver.SPLITS + 5
+
+
+def test_a_job_is_known_by_its_name_and_stays_ended(spark, tmp_path):
+    (tmp_path / "gate").touch()
+    first = numbers(spark, tmp_path).start("Hot Numbers")
+    assert first.id == "hot-numbers"
+    first.wait(TIMEOUT_S)
+    again = numbers(spark, tmp_path).start("Hot Numbers")
+    assert again.wait(TIMEOUT_S).state is ps.JobState.FINISHED
+    assert shown(tmp_path) == ROWS
+    assert len((tmp_path / "asked").read_text().splitlines()) == 1
+    anew = ps.ha_files(tmp_path / "drivers", lease="2s", restart_finished=True)
+    numbers(spark, tmp_path, anew).start("Hot Numbers").wait(TIMEOUT_S)
+    assert shown(tmp_path) == 2 * ROWS
+
+
+def test_a_driver_on_standby_says_so_and_goes_on_when_the_other_is_gone(spark, tmp_path):
+    """1. One driver has the job, two wait; one of them leaves. 2. The first lets go of the job, as one does that lost
+    it. 3. The other one goes on from its checkpoint, without asking for splits or landing the DataFrame again."""
+    leader = numbers(spark, tmp_path).start("numbers")
+    waiting, leaving = (numbers(spark, tmp_path).start("numbers") for _ in range(2))
+    assert [job.view().state for job in (waiting, leaving)] == [ps.JobState.STANDBY] * 2
+    with pytest.raises(SnapshotFailed, match="on standby"):
+        waiting.savepoint()
+    leaving.cancel()
+    with pytest.raises(JobCancelled, match="left job 'numbers' before it had it"):
+        leaving.wait(TIMEOUT_S)
+    have_it_lose(leader)
+    (tmp_path / "gate").touch()
+    assert waiting.wait(TIMEOUT_S).restored_checkpoint is not None
+    assert shown(tmp_path) == ROWS
+    assert len((tmp_path / "asked").read_text().splitlines()) == 1
+
+
+def test_a_program_that_does_not_fit_the_checkpoint_does_not_take_the_job_over(spark, tmp_path):
+    leader = numbers(spark, tmp_path).start("numbers")
+    have_it_lose(leader)
+    other = ps.Environment(
+        spark,
+        parallelism=1,
+        checkpointing=ps.Checkpointing(directory=tmp_path / "checkpoints"),
+        high_availability=ps.ha_files(tmp_path / "drivers"),
+    )
+    other.read(lasting_driver.Numbers(tmp_path), name="others").write(ps.parquet(str(tmp_path / "out")))
+    with pytest.raises(ps.UsageError, match="numbers"):
+        other.start("numbers")
+    (tmp_path / "gate").touch()
+    numbers(spark, tmp_path).start("numbers").wait(TIMEOUT_S)
+    assert shown(tmp_path) == ROWS
+
+
+def test_a_job_without_checkpoints_cannot_outlive_its_driver(spark, tmp_path):
+    with pytest.raises(ps.UsageError, match="nothing for another driver to go on from"):
+        ps.Environment(spark, high_availability=ps.ha_files(tmp_path))
