@@ -118,7 +118,7 @@ class JobRecords(Protocol):
     work only.
 
     All raise `StorageError`; what was to be changed may be changed all the same, and doing it again does no harm. All
-    that change something, and `holds`, raise `JobTakenOver` if another driver has the job: what was to be changed does
+    raise `JobTakenOver` if another driver has the job: what was to be changed does
     not count then, unless that driver found it, and nobody may act upon it. Whoever returns had the job until then.
     """
 
@@ -148,6 +148,10 @@ class JobRecords(Protocol):
 
     def clear(self) -> None:
         """Drop the records of all checkpoints: the job has ended."""
+        ...
+
+    def check(self) -> None:
+        """Change nothing: for what must not be done any more when another driver has the job."""
         ...
 
 

@@ -48,6 +48,7 @@ def change_everything(records: JobRecords) -> list[Callable[[], object]]:
         lambda: records.record_start(START, completed(5)),
         lambda: records.record_outcome(OUTCOME),
         records.clear,
+        records.check,
     ]
 
 

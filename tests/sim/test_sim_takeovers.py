@@ -176,6 +176,6 @@ def test_a_driver_that_wakes_up_beside_another_does_no_harm(make: Any):
 
 
 def test_without_fencing_two_drivers_both_commit(make: Any, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(FileRecords, "_check", lambda self: None)
+    monkeypatch.setattr(FileRecords, "check", lambda self: None)
     found = broken_rules(run_all(oversleeping(make)[:8]))
     assert {Rule.FENCING, Rule.EARLY_COMMIT, Rule.EXACTLY_ONCE} & set(found)

@@ -1,6 +1,7 @@
 """The driver of a job that may outlive it, in a process of its own: says on standard output how it goes.
 
-Each line is one word, and what belongs to it: `standby`, `running`, `completed <checkpoints>`, `over <outcome>`.
+Each line is one word, and what belongs to it: `standby`, `running`, `restored <checkpoint>`, `completed <checkpoint>`,
+`over <outcome>`.
 """
 
 from __future__ import annotations
@@ -87,7 +88,7 @@ def main(folder: Path, meeting_place: str) -> None:
     )
     spark.sparkContext.setLogLevel("ERROR")
     where = (
-        ps.zookeeper(meeting_place, session_timeout="4s")
+        ps.zookeeper(meeting_place, root=f"/{folder.name}", session_timeout="4s")
         if meeting_place
         else ps.ha_files(folder / "drivers", lease="2s")
     )
@@ -99,19 +100,20 @@ def main(folder: Path, meeting_place: str) -> None:
     )
     env.read(Numbers(folder), name="numbers").write(ps.parquet(str(folder / "out")))
     job = env.start(JOB)
-    said = ""
+    said: list[str] = []
     while not job.is_over:
         view = job.view()
-        completed = view.checkpoints.counts.completed
-        state = f"completed {completed}" if completed else view.state.value
-        if state != said:
-            said = state
-            _say(state)
+        done = [c.checkpoint for c in view.checkpoints.history if c.status.value == "COMPLETED"]
+        restored = [] if view.restored_checkpoint is None else [f"restored {view.restored_checkpoint}"]
+        for line in (view.state.value, *restored, *(f"completed {checkpoint}" for checkpoint in done)):
+            if line not in said:
+                said.append(line)
+                _say(line)
         time.sleep(0.02)
     try:
         _say(f"over {job.wait().state.value}")
     except ps.StreamError as error:
-        _say(f"over {type(error).__name__}")
+        _say(f"over {type(error).__name__}: {error.message}")
     spark.stop()
 
 

@@ -100,7 +100,8 @@ class Ending:
                 steps.append(_Step("landed DataFrames", partial(self._landing.delete_tree, self._folder)))
         # A slot that was given up may have written there since they were deleted.
         steps += [_Step("savepoint", partial(delete_folder, self._store, folder)) for folder in failed_savepoints]
-        self._cleaning = _Steps(self._job, steps, self._background, attempts=ATTEMPTS)
+        guarded = [step._replace(work=partial(self._if_still_ours, step.work)) for step in steps]
+        self._cleaning = _Steps(self._job, guarded, self._background, attempts=ATTEMPTS)
         self._cleaning.begin(now)
 
     def turn(self, now: Instant) -> None:
@@ -126,6 +127,11 @@ class Ending:
     def is_over(self) -> bool:
         """Whether everything is cleaned up, or given up."""
         return self._cleaning is not None and self._cleaning.is_over
+
+    def _if_still_ours(self, work: Callable[[], None]) -> None:
+        """A driver that slept since it recorded the outcome may find that the job has begun anew, with another one."""
+        self._records.check()
+        work()
 
     def _sweep(self, retained: tuple[CheckpointId, ...]) -> None:
         """Delete what slots wrote for checkpoints that had ended, when nobody could hear of it any more, and pointers
@@ -201,9 +207,11 @@ class _Steps:
             again = self._machine.ended(number, self._now, may_succeed_later=later)
             if error is not None and not again:
                 self.given_up = True
-                log.warning(
-                    "the end of a job was not clean; penstock verify shows what is left",
-                    extra={"job": self._job, "step": step.name, "error": str(error)},
-                )
+                if not self.taken_over:
+                    # What another driver has is not left over.
+                    log.warning(
+                        "the end of a job was not clean; penstock verify shows what is left",
+                        extra={"job": self._job, "step": step.name, "error": str(error)},
+                    )
 
         self._background.submit(step.work, done)

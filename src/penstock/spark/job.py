@@ -30,6 +30,7 @@ from penstock.core.ids import JobId
 from penstock.core.job.events import FailureCause, JobState
 from penstock.core.recovery import roots
 from penstock.core.recovery.metadata import CompletedCheckpoint
+from penstock.core.recovery.tenure import Tenure
 from penstock.net.control import ControlServer
 from penstock.net.zeromq import ZmqTransport
 from penstock.ports import Leader
@@ -104,6 +105,10 @@ class Job:
         parts = attempt(self._lose)
         if parts is not None:
             self._take(parts)
+        else:
+            log.warning(
+                "job %r is on standby: another driver has it; this one takes it over when that one is gone", name
+            )
         self._thread = threading.Thread(target=self._run, name=f"penstock-master-{job}", daemon=True)
         self._thread.start()
 
@@ -145,7 +150,10 @@ class Job:
             raise JobCancelled(f"this driver left job {self.name!r} before it had it; another driver has it")
         driver = self._parts.driver
         if driver.outcome is JobState.SUSPENDED:
-            raise JobTakenOver(f"another driver has taken job {self.name!r} over", hint="this one has let go of it")
+            raise JobTakenOver(
+                f"another driver has job {self.name!r}, or can take it over: this one lost it, and has let go of it",
+                hint="nothing was committed since; start the program again to have this driver wait on standby",
+            )
         if driver.outcome is JobState.CANCELLED:
             raise JobCancelled(f"job {self.name!r} was cancelled")
         if driver.outcome is JobState.FAILED:
@@ -284,6 +292,8 @@ class Job:
 
     def _take(self, parts: MasterParts) -> None:
         """Have the job, from here on."""
+        if parts.leader is not None:
+            _tell_found(self.name, parts.leader.tenure)
         self._parts = parts
         self._view = parts.driver.view()
         self._control = self._open_control()
@@ -364,6 +374,15 @@ class Job:
             # A caller who stops the job is answered when it is over.
             if self._control is not None:
                 self._control.close()
+
+
+def _tell_found(name: str, found: Tenure) -> None:
+    """Whoever starts a job that is not new wants to know what becomes of it."""
+    if found.outcome is not None:
+        log.warning("job %r has ended before: it was %s, and is not started again", name, found.outcome.state.value)
+    elif found.term > 0:
+        newest = f"checkpoint {found.completed[-1].checkpoint}" if found.completed else "its beginning"
+        log.warning("job %r was taken over; it goes on from %s", name, newest)
 
 
 def _failed(name: str, cause: FailureCause | None, view: JobView, hint: str | None) -> JobFailed:

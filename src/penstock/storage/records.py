@@ -38,51 +38,52 @@ class FileRecords:
         if checkpoint in forgotten:
             raise InvariantError(f"checkpoint {checkpoint} recorded and forgotten at once")
         self._completed.record(checkpoint, data)
-        self._check()
+        self.check()
         for old in forgotten:
             self._completed.remove(old)
 
     def holds(self, checkpoint: CheckpointId) -> bool:
         """Whether there is a record of it."""
         found = any(entry.checkpoint == checkpoint for entry in self._completed.load())
-        self._check()
+        self.check()
         return found
 
     def remove(self, checkpoint: CheckpointId) -> None:
         """Drop the record of a checkpoint; nothing happens if there is none."""
         self._completed.remove(checkpoint)
-        self._check()
+        self.check()
 
     def take_ids(self, below: CheckpointId) -> None:
         """Make it durable that checkpoint ids below `below` are used."""
         self._ids.advance(below)
-        self._check()
+        self.check()
 
     def record_start(self, start: Start, began_with: CompletedCheckpoint | None) -> None:
         """Make it durable how the job began, and with which snapshot."""
-        self._check()
+        self.check()
         if self._term is not None:
             found = read_inheritance(self._store, self._job, self._term)
             began = found.completed if began_with is None else (began_with,)
             begun = msgspec.structs.replace(found, start=start, completed=began)
             self._store.write(layout.tenure_file(self._job, self._term), inheritance_seal.encode(begun))
-        self._check()
+        self.check()
 
     def record_outcome(self, outcome: Outcome) -> None:
         """Make it durable how the job ended."""
         if self._term is None:
             raise InvariantError("the outcome of a job that ends with its driver was to be recorded")
         self._store.write(layout.outcome_file(self._job, self._term), outcome_seal.encode(outcome))
-        self._check()
+        self.check()
 
     def clear(self) -> None:
         """Drop the records of all checkpoints."""
         # Looked at first, too: they could be those of a job that has begun once more.
-        self._check()
+        self.check()
         for path in self._store.list_files(layout.completed_folder(self._job)):
             self._store.delete(path)
-        self._check()
+        self.check()
 
-    def _check(self) -> None:
+    def check(self) -> None:
+        """Raise `JobTakenOver` if another driver has the job."""
         if self._term is not None and self._terms.next() != self._term + 1:
             raise taken_over(self._job)

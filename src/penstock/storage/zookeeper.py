@@ -256,7 +256,8 @@ class ZooKeeperRecords:
             self._drop("start")
             self._drop("outcome")
             outcome = None
-        began = self._number("start")
+        # How a job began that has ended is of no use, and its checkpoint directory may be gone.
+        began = self._number("start") if outcome is None else None
         return Tenure(
             term=self._term,
             next_id=CheckpointId(1 if next_id is None else next_id),
@@ -311,6 +312,10 @@ class ZooKeeperRecords:
         self._session.check()
         for checkpoint in self._checkpoints():
             self.remove(checkpoint)
+
+    def check(self) -> None:
+        """Raise `JobTakenOver` if this driver does not have the job."""
+        self._session.check()
 
     def _checkpoints(self) -> list[CheckpointId]:
         folder = f"{self._base}/completed"
