@@ -53,13 +53,14 @@ def have_it_lose(leader: ps.Job) -> None:
 ROWS = lasting_driver.ROWS * lasting_driver.SPLITS + 5
 
 
-def test_a_job_is_known_by_its_name_and_stays_ended(spark, tmp_path):
+def test_a_job_is_known_by_its_name_and_stays_ended(spark, tmp_path, caplog):
     (tmp_path / "gate").touch()
     first = numbers(spark, tmp_path).start("Hot Numbers")
     assert first.id == "hot-numbers"
     first.wait(TIMEOUT_S)
     again = numbers(spark, tmp_path).start("Hot Numbers")
     assert again.wait(TIMEOUT_S).state is ps.JobState.FINISHED
+    assert "job 'Hot Numbers' has ended before: it was finished, and is not started again" in caplog.messages
     assert shown(tmp_path) == ROWS
     assert len((tmp_path / "asked").read_text().splitlines()) == 1
     anew = ps.ha_files(tmp_path / "drivers", lease="2s", restart_finished=True)
@@ -67,12 +68,13 @@ def test_a_job_is_known_by_its_name_and_stays_ended(spark, tmp_path):
     assert shown(tmp_path) == 2 * ROWS
 
 
-def test_a_driver_on_standby_says_so_and_goes_on_when_the_other_is_gone(spark, tmp_path):
+def test_a_driver_on_standby_says_so_and_goes_on_when_the_other_is_gone(spark, tmp_path, caplog):
     """1. One driver has the job, two wait; one of them leaves. 2. The first lets go of the job, as one does that lost
     it. 3. The other one goes on from its checkpoint, without asking for splits or landing the DataFrame again."""
     leader = numbers(spark, tmp_path).start("numbers")
     waiting, leaving = (numbers(spark, tmp_path).start("numbers") for _ in range(2))
     assert [job.view().state for job in (waiting, leaving)] == [ps.JobState.STANDBY] * 2
+    assert sum("is on standby: another driver has it" in message for message in caplog.messages) == 2
     with pytest.raises(SnapshotFailed, match="on standby"):
         waiting.savepoint()
     leaving.cancel()
@@ -81,6 +83,9 @@ def test_a_driver_on_standby_says_so_and_goes_on_when_the_other_is_gone(spark, t
     have_it_lose(leader)
     (tmp_path / "gate").touch()
     assert waiting.wait(TIMEOUT_S).restored_checkpoint is not None
+    assert any(
+        message.startswith("job 'numbers' was taken over; it goes on from checkpoint") for message in caplog.messages
+    )
     assert shown(tmp_path) == ROWS
     assert len((tmp_path / "asked").read_text().splitlines()) == 1
 

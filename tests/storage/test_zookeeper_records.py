@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import threading
 from pathlib import Path
 
@@ -12,6 +13,8 @@ from zookeeper_server import ZooKeeperServer
 from penstock.api.high_availability import InZooKeeper
 from penstock.core.errors import StorageError
 from penstock.core.ids import CheckpointId, JobId
+from penstock.core.job.events import JobState
+from penstock.core.recovery.tenure import Outcome, Start
 from penstock.storage.completed import FileCompletedStore
 from penstock.storage.files import FileStore
 from penstock.storage.zookeeper import ZooKeeperElection
@@ -72,3 +75,20 @@ def test_where_no_server_is_nobody_has_a_job(tmp_path: Path):
     with pytest.raises(StorageError, match=r"ZooKeeper at 127.0.0.1:1 could not be reached"):
         election.campaign(lambda: None)
     election.close()
+
+
+@pytest.mark.slow
+def test_of_a_job_that_has_ended_the_outcome_is_found_when_its_checkpoint_directory_is_gone(
+    zookeeper: ZooKeeperServer, tmp_path: Path
+):
+    outcome = Outcome(state=JobState.FINISHED)
+    meeting = ZooKeeperMeeting(zookeeper, tmp_path / "checkpoints")
+    try:
+        records = meeting.take_over().records
+        records.record_start(Start(splits={}, max_parallelism=128), None)
+        records.record_outcome(outcome)
+        shutil.rmtree(tmp_path / "checkpoints")
+        found = meeting.take_over().tenure
+    finally:
+        meeting.close()
+    assert (found.outcome, found.start) == (outcome, None)

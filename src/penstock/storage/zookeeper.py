@@ -256,14 +256,12 @@ class ZooKeeperRecords:
             self._drop("start")
             self._drop("outcome")
             outcome = None
-        # How a job began that has ended is of no use, and its checkpoint directory may be gone.
-        began = self._number("start") if outcome is None else None
         return Tenure(
             term=self._term,
             next_id=CheckpointId(1 if next_id is None else next_id),
             completed=tuple(self._completed(checkpoint) for checkpoint in self._checkpoints()),
             outcome=None if outcome is None else outcome_seal.decode(f"{self._base}/outcome", outcome),
-            start=None if began is None else read_inheritance(self._store, self._job, Term(began)).start,
+            start=self._start(is_needed=outcome is None),
         )
 
     def record(self, checkpoint: CheckpointId, data: bytes, *, forget: Iterable[CheckpointId] = ()) -> None:
@@ -325,6 +323,18 @@ class ZooKeeperRecords:
     def _completed(self, checkpoint: CheckpointId) -> CompletedCheckpoint:
         entry = self._files.read(layout.completed_file(self._job, checkpoint))
         return decode_completed(checkpoint, entry.data)
+
+    def _start(self, *, is_needed: bool) -> Start | None:
+        began = self._number("start")
+        if began is None:
+            return None
+        try:
+            return read_inheritance(self._store, self._job, Term(began)).start
+        except StorageError:
+            # How a job began that has ended is of no use, and its checkpoint directory may be gone.
+            if is_needed:
+                raise
+            return None
 
     def _read(self, name: str) -> bytes | None:
         def read() -> bytes | None:
