@@ -17,7 +17,7 @@ from state_rig import EVENT_TIME, GROUPS, PROCESSING_TIME, Step
 import penstock as ps
 from penstock.api.steps import Aggregate, TumblingWindow, WindowStep
 from penstock.api.window_schema import partial_schema, result_schema
-from penstock.core.graph import OperatorLabel, Partitioning
+from penstock.core.graph import CheckpointEdge, CheckpointVertex, OperatorLabel, Partitioning
 from penstock.core.ids import CheckpointId, Instant, JobId, OperatorId, TaskId, Term, VertexId
 from penstock.core.job.events import JobState
 from penstock.core.messages import ChannelState, OperatorState, StateFile
@@ -316,7 +316,23 @@ def in_flight(store: Tree, folder: str, start: str) -> tuple[TaskChannels, ...]:
 
 
 OUTCOME = Outcome(state=JobState.FAILED, cause="it broke", retained=(CHECKPOINT,))
-INHERITANCE = Inheritance(start=Start(splits={OperatorId("source"): (b"first", b"second")}, max_parallelism=GROUPS))
+VERTICES = (
+    CheckpointVertex(
+        vertex=VertexId("source"),
+        parallelism=PARALLELISM,
+        operators=(OperatorId("source"),),
+        is_source=True,
+        labels={OperatorId("source"): OperatorLabel(name="the source", kind="read")},
+    ),
+    CheckpointVertex(vertex=VertexId("every"), parallelism=PARALLELISM, operators=(OperatorId("every"),)),
+)
+EDGES = (
+    CheckpointEdge(
+        upstream=VertexId("source"), downstream=VertexId("every"), partitioning=Partitioning.HASH, keys=("k",)
+    ),
+)
+SPLITS = {OperatorId("source"): (b"first", b"second")}
+INHERITANCE = Inheritance(start=Start(splits=SPLITS, max_parallelism=GROUPS, vertices=VERTICES, edges=EDGES))
 
 
 def completed(metadata: CheckpointMetadata, size: int) -> CompletedCheckpoint:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import socket
@@ -67,6 +68,8 @@ from penstock.storage.remote import RemoteStore
 
 LARGEST_PROGRAM_BYTES = 1_000_000
 """A plan up to this size goes to a slot twice: with its Spark task, for its imports, and when it is deployed."""
+log = logging.getLogger(__name__)
+
 Storage = FileStore | RemoteStore
 
 
@@ -267,6 +270,9 @@ class Environment(Program):
         ).prepare(plan if point is None else point.plan)
         start = start_of(ready)
         began_with = point.record if first and point is not None else None
+        changed = tenure.start.changed_steps(start) if tenure.start is not None else ()
+        if changed:
+            log.warning("job %r goes on with another program: %s", name, ", ".join(changed))
         if start != tenure.start:
             leader.records.record_start(start, began_with)
         return self._launch(ready, job=job, name=name, store=store, started_from=began_with, leader=leader)

@@ -18,6 +18,7 @@ from penstock.core.job.events import JobState
 from penstock.core.recovery import layout
 from penstock.core.recovery.tenure import Start, Tenure
 from penstock.core.views import CheckpointCounts, CheckpointsView, SummaryView
+from penstock.plan.checkpoint_graph import checkpoint_graph
 from penstock.plan.graph import OperatorPlan, Plan
 from penstock.ports import Election, Leader, Store
 from penstock.runtime.starting import StartingPoint, point_of
@@ -165,7 +166,8 @@ class Preparation:
 
 
 def start_of(plan: Plan) -> Start:
-    """What drivers that take the job over must not decide anew."""
+    """What drivers that take the job over must know of it: the graph, and what they must not decide anew."""
     steps = {o.operator: o.step for vertex in plan.vertices for o in vertex.operators}
     splits = {operator: tuple(step.splits) for operator, step in steps.items() if isinstance(step, ReadStep)}
-    return Start(splits=splits, max_parallelism=plan.max_parallelism)
+    graph = checkpoint_graph(plan)
+    return Start(splits=splits, max_parallelism=plan.max_parallelism, vertices=graph.vertices, edges=graph.edges)

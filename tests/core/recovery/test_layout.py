@@ -23,6 +23,7 @@ def test_every_kind_of_file_has_its_place() -> None:
     assert layout.counted_file(counters[0], 8) == "hot-auctions/counter/0000000000000000008"
     assert layout.counted_file(counters[1], 2) == "hot-auctions/drivers/0000000000000000002"
     assert layout.outcome_file(JOB, Term(2)) == "hot-auctions/outcome/0000000000000000002"
+    assert layout.termless_outcome_file(JOB) == "hot-auctions/outcome/_outcome"
     assert layout.tenure_file(JOB, Term(2)) == "hot-auctions/tenures/0000000000000000002"
     assert layout.lease_file(JOB, Term(2)) == "hot-auctions/leases/0000000000000000002"
     assert layout.inputs_folder(JOB, OperatorId("read bids")) == "hot-auctions/inputs/read%20bids"

@@ -1,8 +1,9 @@
 from __future__ import annotations
 
-from penstock.core.ids import CheckpointId, Instant, JobId, Term
+from penstock.core.graph import CheckpointVertex, OperatorLabel
+from penstock.core.ids import CheckpointId, Instant, JobId, OperatorId, Term, VertexId
 from penstock.core.recovery.metadata import CompletedCheckpoint, SnapshotKind
-from penstock.core.recovery.tenure import EPOCHS_PER_TERM, Inheritance, Tenure
+from penstock.core.recovery.tenure import EPOCHS_PER_TERM, Inheritance, Start, Tenure
 
 
 def completed(*checkpoints: int) -> tuple[CompletedCheckpoint, ...]:
@@ -50,3 +51,25 @@ def test_what_a_driver_before_removes_too_late_counts_all_the_same() -> None:
     assert FOUND.counting(()) == completed(7)
     assert FOUND.counting(completed(4)) == completed(4, 7)
     assert FOUND.counting(completed(4, 65)) == completed(4, 65)
+
+
+def program(*operators: str) -> Start:
+    """One whose steps are named, but for the first."""
+    vertex = CheckpointVertex(
+        vertex=VertexId("v"),
+        parallelism=1,
+        operators=tuple(OperatorId(o) for o in operators),
+        labels={OperatorId(o): OperatorLabel(name=f"the {o}") for o in operators[1:]},
+    )
+    return Start(splits={}, max_parallelism=128, vertices=(vertex,))
+
+
+def test_a_program_with_other_steps_is_told_by_what_is_gone_and_what_is_new() -> None:
+    job = program("read", "count", "write")
+    assert job.changed_steps(job) == ()
+    assert job.changed_steps(program("read", "write", "sort")) == ("'the count' is gone", "'the sort' is new")
+    assert job.changed_steps(program("look", "count", "write")) == ("'read' is gone", "'look' is new")
+
+
+def test_of_a_job_whose_graph_is_not_on_record_nothing_is_told() -> None:
+    assert Start(splits={}, max_parallelism=128).changed_steps(program("read")) == ()

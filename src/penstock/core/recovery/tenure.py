@@ -16,6 +16,7 @@ from collections.abc import Sequence
 
 import msgspec
 
+from penstock.core.graph import CheckpointEdge, CheckpointVertex
 from penstock.core.ids import CheckpointId, Epoch, OperatorId, Term
 from penstock.core.job.events import JobState
 from penstock.core.recovery.metadata import CompletedCheckpoint
@@ -41,12 +42,30 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Start(msgspec.Struct, frozen=True, kw_only=True):
-    """What was decided when a job began, and holds for all of its drivers. New fields: at the end, with a default."""
+    """What was decided when a job began, and holds for all of its drivers, and the graph of the job. New fields: at the
+    end, with a default."""
 
     splits: dict[OperatorId, tuple[bytes, ...]]
     """Of every source: none is asked for them again."""
     max_parallelism: int
     """The number of key groups."""
+    vertices: tuple[CheckpointVertex, ...] = ()
+    """The job graph, as the program of the newest driver has it."""
+    edges: tuple[CheckpointEdge, ...] = ()
+    """Likewise."""
+
+    def changed_steps(self, program: Start) -> tuple[str, ...]:
+        """What a program has otherwise than the one that had the job before, for people. Empty if that is not known."""
+        before, after = _steps(self.vertices), _steps(program.vertices)
+        if not before:
+            return ()
+        gone = [f"{name!r} is gone" for operator, name in before.items() if operator not in after]
+        new = [f"{name!r} is new" for operator, name in after.items() if operator not in before]
+        return (*gone, *new)
+
+
+def _steps(vertices: tuple[CheckpointVertex, ...]) -> dict[OperatorId, str]:
+    return {o: v.labels[o].name if o in v.labels else o for v in vertices for o in v.operators}
 
 
 class Inheritance(msgspec.Struct, frozen=True, kw_only=True):
