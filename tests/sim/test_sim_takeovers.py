@@ -28,6 +28,7 @@ from penstock.sim.faults import (
     DriverOversleeps,
     Fault,
     SlotCrash,
+    StorageErrors,
 )
 from penstock.sim.rules import Rule
 from penstock.sim.run import SOUND, Parts, Result, run_scenario
@@ -171,6 +172,24 @@ def oversleeping(make: Any) -> list[Scenario]:
 
 def test_a_driver_that_wakes_up_beside_another_does_no_harm(make: Any):
     results = run_all(oversleeping(make))
+    assert broken_rules(results) == []
+    assert all(result.outcome is JobState.FINISHED for result in results)
+
+
+def test_a_driver_has_the_job_until_another_can_claim_it(make: Any):
+    """1. The driver sleeps, and another is to take the job over: the storage says no. 2. The first wakes up, the storage
+    is well again, and the first completes checkpoints, since it has the job still. 3. The other one tries again."""
+    worlds = [
+        world
+        for refused_ms in (100, 150, 200, 250)
+        for world in lasting(
+            make,
+            1,
+            StorageErrors(at_ms=400, for_ms=refused_ms, share=1.0, after=False),
+            DriverOversleeps(at_ms=390, for_ms=40, taken_over_ms=20),
+        )
+    ]
+    results = run_all(worlds)
     assert broken_rules(results) == []
     assert all(result.outcome is JobState.FINISHED for result in results)
 
