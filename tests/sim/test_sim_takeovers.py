@@ -177,8 +177,9 @@ def test_a_driver_that_wakes_up_beside_another_does_no_harm(make: Any):
 
 
 def test_a_driver_has_the_job_until_another_can_claim_it(make: Any):
-    """1. The driver sleeps, and another is to take the job over: the storage says no. 2. The first wakes up, the storage
-    is well again, and the first completes checkpoints, since it has the job still. 3. The other one tries again."""
+    """1. The driver sleeps, and another is to take the job over: the storage says no. 2. The first wakes up, the
+    storage is well again, and the first completes checkpoints, since it has the job still. 3. The other one tries
+    again."""
     worlds = [
         world
         for refused_ms in (100, 150, 200, 250)

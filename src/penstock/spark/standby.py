@@ -12,7 +12,7 @@ from typing import Any
 from penstock.api.grouped import GroupedFunction
 from penstock.api.high_availability import HighAvailability, InFiles
 from penstock.api.steps import KeyedProcessStep, ReadStep, WriteStep
-from penstock.core.errors import StorageError
+from penstock.core.errors import CorruptFile, JobTakenOver, StorageError
 from penstock.core.ids import Epoch, JobId, OperatorId, Term
 from penstock.core.job.events import JobState
 from penstock.core.recovery import layout
@@ -32,6 +32,8 @@ from penstock.storage.files import FileStore
 
 POLL_S = 0.1
 """How often a driver that waits asks whether it has the job."""
+AGAIN_S = 1.0
+"""How long it waits when the storage does not say."""
 
 log = logging.getLogger(__name__)
 
@@ -62,19 +64,22 @@ class Standby:
 
     def seek(self, left: threading.Event, lost: Callable[[], None]) -> MasterParts | None:
         """Wait for the job; None if `left` was set before this driver had it. `lost` is called, from any thread, when
-        another driver has it. Raises whatever `build` does."""
+        another driver has it. Storage that is out of order is waited for. Raises whatever else `build` does."""
         told = False
         while not left.is_set():
+            pause_s = POLL_S
             try:
                 parts = self.attempt(lost)
+            except CorruptFile:
+                raise
             except StorageError as error:
-                parts = None
+                parts, pause_s = None, AGAIN_S
                 if not told:
-                    log.warning("whether another driver has the job cannot be seen", extra={"error": str(error)})
+                    log.warning("this driver cannot take the job over now, and tries again: %s", error)
                 told = True
             if parts is not None:
                 return parts
-            left.wait(POLL_S)
+            left.wait(pause_s)
         self.election.close()
         return None
 
@@ -85,6 +90,10 @@ class Standby:
             return None
         try:
             return self.build(leader)
+        except JobTakenOver:
+            # It was too slow to begin, and waits in line again.
+            leader.resign()
+            return None
         except BaseException:
             leader.resign()
             raise

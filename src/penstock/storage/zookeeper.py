@@ -44,6 +44,8 @@ except ImportError as error:
 T = TypeVar("T")
 
 RETRY_S = 0.1
+_RECONNECT = {"max_tries": -1, "delay": RETRY_S, "max_delay": 1.0}
+"""For as long as it takes; the client's own pauses grow to an hour."""
 
 log = logging.getLogger(__name__)
 
@@ -137,7 +139,7 @@ class _Session:
         self._closed = threading.Event()
         self._node: str | None = None
         self._timeout_s = settings.session_timeout_ms / 1_000
-        self.client = KazooClient(hosts=settings.hosts, timeout=self._timeout_s)
+        self.client = KazooClient(hosts=settings.hosts, timeout=self._timeout_s, connection_retry=_RECONNECT)
         self.client.add_listener(self._listen)
         try:
             self.client.start(timeout=self._timeout_s)
