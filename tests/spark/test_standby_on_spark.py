@@ -10,6 +10,7 @@ import cloudpickle
 import lasting_driver
 import pyarrow.parquet as pq
 import pytest
+from zookeeper_server import ZooKeeperServer
 
 import penstock as ps
 from penstock.api.high_availability import HighAvailability
@@ -40,11 +41,15 @@ def shown(folder: Path) -> int:
     return sum(pq.read_metadata(file).num_rows for file in (folder / "out").glob("*.parquet"))
 
 
+def wait_for_checkpoint(job: ps.Job, *, more_than: int = 0) -> None:
+    while job.view().checkpoints.counts.completed <= more_than:
+        assert not job.is_over
+        time.sleep(0.02)
+
+
 def have_it_lose(leader: ps.Job) -> None:
     """A driver that has a checkpoint lets go of the job, as one does that lost it."""
-    while not leader.view().checkpoints.counts.completed:
-        assert not leader.is_over
-        time.sleep(0.02)
+    wait_for_checkpoint(leader)
     leader._lose()
     with pytest.raises(JobTakenOver):
         leader.wait(TIMEOUT_S)
@@ -104,6 +109,25 @@ def test_a_program_that_does_not_fit_the_checkpoint_does_not_take_the_job_over(s
         other.start("numbers")
     (tmp_path / "gate").touch()
     numbers(spark, tmp_path).start("numbers").wait(TIMEOUT_S)
+    assert shown(tmp_path) == ROWS
+
+
+def test_a_zookeeper_that_is_away_for_a_while_holds_checkpoints_up_and_does_no_harm(spark, tmp_path):
+    """1. The server dies: the next checkpoint waits for it. 2. It comes up again: checkpoints go on, the driver has its
+    job still, and nothing was restarted."""
+    server = ZooKeeperServer(tmp_path)
+    try:
+        job = numbers(spark, tmp_path, ps.zookeeper(server.hosts, session_timeout="60s")).start("numbers")
+        wait_for_checkpoint(job)
+        server.stop()
+        before = job.view().checkpoints.counts.completed
+        server.start()
+        wait_for_checkpoint(job, more_than=before)
+        (tmp_path / "gate").touch()
+        view = job.wait(TIMEOUT_S)
+    finally:
+        server.close()
+    assert (view.state, view.restarts) == (ps.JobState.FINISHED, 0)
     assert shown(tmp_path) == ROWS
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import socket
 import threading
 from pathlib import Path
 
@@ -92,3 +93,17 @@ def test_of_a_job_that_has_ended_the_outcome_is_found_when_its_checkpoint_direct
     finally:
         meeting.close()
     assert (found.outcome, found.start) == (outcome, None)
+
+
+def test_a_server_that_takes_calls_and_does_not_answer_is_called_again_before_the_session_is_over(tmp_path: Path):
+    """It may be coming up: a driver that waited for its answer as long as its session lasts would lose its job."""
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        hosts = f"127.0.0.1:{silent.getsockname()[1]}"
+        settings = InZooKeeper(hosts=hosts, root="/none", session_timeout_ms=2_000, restart_finished=False)
+        election = ZooKeeperElection(settings, JobId("job"), FileStore(tmp_path), token="a", clock_ms=clock_ms)
+        with pytest.raises(StorageError, match="could not be reached"):
+            election.campaign(lambda: None)
+        election.close()
+        silent.settimeout(0)
+        for _ in range(2):
+            silent.accept()[0].close()

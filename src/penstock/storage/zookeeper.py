@@ -44,6 +44,7 @@ except ImportError as error:
 T = TypeVar("T")
 
 RETRY_S = 0.1
+_TRIES_PER_SESSION = 4
 _RECONNECT = {"max_tries": -1, "delay": RETRY_S, "max_delay": 1.0}
 """For as long as it takes; the client's own pauses grow to an hour."""
 
@@ -139,7 +140,7 @@ class _Session:
         self._closed = threading.Event()
         self._node: str | None = None
         self._timeout_s = settings.session_timeout_ms / 1_000
-        self.client = KazooClient(hosts=settings.hosts, timeout=self._timeout_s, connection_retry=_RECONNECT)
+        self.client = KazooClient(hosts=_several(settings.hosts), timeout=self._timeout_s, connection_retry=_RECONNECT)
         self.client.add_listener(self._listen)
         try:
             self.client.start(timeout=self._timeout_s)
@@ -371,6 +372,13 @@ class ZooKeeperRecords:
                 transaction.delete(path)
 
         self._session.change(drop)
+
+
+def _several(hosts: str) -> str:
+    """The same hosts, often enough: the client waits for the answer of each for the session time-out divided by how
+    many they are, and one that takes a call and does not answer must not cost the session."""
+    named = hosts.split(",")
+    return ",".join(named * -(-_TRIES_PER_SESSION // len(named)))
 
 
 def _name_of(checkpoint: CheckpointId) -> str:
