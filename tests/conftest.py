@@ -54,10 +54,16 @@ def _no_leaks(request: pytest.FixtureRequest) -> Iterator[None]:
 
 
 def _threads_left(before: set[threading.Thread], deadline: float) -> list[str]:
-    found = [thread for thread in threading.enumerate() if thread not in before]
+    found = [thread for thread in threading.enumerate() if thread not in before and not _is_of_py4j(thread)]
     for thread in found:
         thread.join(max(0.0, deadline - time.monotonic()))
     return [f"thread {thread.name!r}" for thread in found if thread.is_alive()]
+
+
+def _is_of_py4j(thread: threading.Thread) -> bool:
+    """Spark's driver keeps a connection, and so a thread here, for each of its threads that has called Python."""
+    owner = getattr(getattr(thread, "_target", None), "__self__", thread)
+    return type(owner).__module__.startswith("py4j.")
 
 
 def _children_left(before: dict[int, str], deadline: float) -> list[str]:

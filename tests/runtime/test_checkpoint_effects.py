@@ -38,6 +38,7 @@ from penstock.core.recovery.layout import job_folder
 from penstock.core.recovery.metadata import CheckpointMetadata, CompletedCheckpoint, SnapshotKind
 from penstock.ports import Outcome
 from penstock.runtime.checkpointing import Answers, CheckpointEffects
+from penstock.runtime.coordinators import OperatorCoordinators
 from penstock.storage.completed import FileCompletedStore, checkpoint_ids
 from penstock.storage.metadata import decode_metadata
 from penstock.storage.records import FileRecords
@@ -142,10 +143,12 @@ class Rig:
             background=self.background,
             master=Answers(
                 feed=self.events.append,
-                send=lambda task, message: self.sent.append((task, message)),
                 fail=lambda text, task: self.failures.append((text, task)),
                 answer=self.answers.append,
                 taken_over=lambda: self.losses.append("taken over"),
+            ),
+            coordinators=OperatorCoordinators(
+                feed=self.events.append, send=lambda task, message: self.sent.append((task, message))
             ),
         )
 
@@ -421,5 +424,5 @@ def test_failures_reach_the_job_with_the_task_that_is_to_blame(rig):
 
 
 def test_an_effect_that_no_part_of_the_job_can_have_asked_for_is_a_bug(rig):
-    with pytest.raises(InvariantError, match="TriggerHook"):
+    with pytest.raises(InvariantError, match="hook h in a job without hooks"):
         rig.perform(TriggerHook(hook="h", checkpoint=CheckpointId(1), timestamp=Instant(0)))

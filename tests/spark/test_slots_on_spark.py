@@ -127,6 +127,7 @@ def workers(spark) -> dict[int, dict]:
                 for number in (signal.SIGINT, signal.SIGTERM, signal.SIGCHLD, signal.SIGHUP)
             ],
             "arrow": pa.cpu_count(),
+            "switch": sys.getswitchinterval(),
         }
         yield pa.RecordBatch.from_pydict({"found": [json.dumps(found)]})
 

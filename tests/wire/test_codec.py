@@ -32,6 +32,8 @@ from penstock.core.messages import (
     Leaving,
     NotifyAborted,
     NotifyComplete,
+    OperatorEvent,
+    OperatorEventTaken,
     OperatorState,
     PeerAddress,
     Ready,
@@ -84,6 +86,7 @@ TO_MASTER = [
     TaskFailed(slot=SLOT, epoch=EPOCH, task=TASK, operator="map", error="it failed", user_code=True),
     DataEnded(slot=SLOT, epoch=EPOCH, task=TASK),
     TaskFinished(slot=SLOT, epoch=EPOCH, task=TASK),
+    OperatorEventTaken(epoch=EPOCH, task=TASK, number=7, delivered=True),
     Acknowledge(
         job=JOB, epoch=EPOCH, task=TASK, checkpoint=CHECKPOINT, state=STATE, metrics=SnapshotMetrics(sync_ms=0.25)
     ),
@@ -113,6 +116,7 @@ TO_SLOT = [
     ),
     NotifyComplete(epoch=EPOCH, task=TASK, checkpoint=CHECKPOINT, subsumed=CheckpointId(6)),
     NotifyAborted(epoch=EPOCH, task=TASK, checkpoint=CHECKPOINT),
+    OperatorEvent(epoch=EPOCH, task=TASK, operator=OperatorId("read"), number=7, event=b"\x00split"),
     Leave(reason="done"),
 ]
 ELEMENTS = [

@@ -18,7 +18,7 @@ class Pause:
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """A reader has nothing more, ever."""
+    """A reader has read all its splits to their ends."""
 
 
 Polled = pa.RecordBatch | Pause | End
@@ -48,6 +48,11 @@ class SourceReader(ABC):
         """Every split that is not read to its end, with its position, such that `Source.open` of them gives exactly
         the records that `poll` has not returned yet."""
 
+    def add_splits(self, splits: Sequence[bytes]) -> None:
+        """Read these splits too, after those it has. Only a source that `discovers` splits has to be able to; it may
+        come after `End`, and `poll` then goes on."""
+        raise NotImplementedError(f"{type(self).__name__} was given {len(splits)} splits while it reads")
+
     def progress(self) -> SplitProgress | None:
         """Asked after every batch, so that event time can be that of the split that is furthest behind.
 
@@ -61,6 +66,38 @@ class SourceReader(ABC):
 
     def close(self) -> None:  # noqa: B027  # most readers have nothing to close
         """Let go of files and connections. Called once, also after a failure."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Found:
+    """What an enumerator found."""
+
+    position: bytes
+    """Where to go on: all splits up to here have been given out."""
+    splits: Sequence[bytes] = ()
+    ended: bool = False
+    """Nothing will ever follow."""
+    wait_ms: int = 100
+    """Look again after this time."""
+
+
+class SplitEnumerator(ABC):
+    """Finds the splits of a source while the job runs. It lives on the driver, as long as the job does, and is called
+    off the loop, one call at a time: it may block. What a restart must know is the position, and nothing else."""
+
+    def start(self, position: bytes | None) -> None:  # noqa: B027  # most have nothing to do
+        """An attempt of the job begins, and goes on from `position`; None: at the beginning."""
+
+    @abstractmethod
+    def discover(self, position: bytes | None) -> Found:
+        """What there is behind `position`. The same position must give the same splits, as far as there were any."""
+
+    def consumed(self, position: bytes | None, unread: Sequence[bytes]) -> None:  # noqa: B027
+        """A checkpoint is durable in which all splits up to `position` have been read to their ends, but for `unread`:
+        nobody will ask for the others again, unless a job is started from an older snapshot."""
+
+    def close(self) -> None:  # noqa: B027  # most have nothing to close
+        """The job has ended. Called once."""
 
 
 class Source(ABC):
@@ -80,6 +117,15 @@ class Source(ABC):
     def splits(self, parallelism: int) -> list[bytes]:
         """The parts that can be read independently, each at its beginning. Called once, on the driver, when the job
         starts for the first time; dealt out to subtasks in turn."""
+
+    @property
+    def discovers(self) -> bool:
+        """Whether splits are found while the job runs, by its `enumerator`."""
+        return False
+
+    def enumerator(self) -> SplitEnumerator:
+        """Who finds more splits. Called once, on the driver, if the source `discovers` any."""
+        raise NotImplementedError(f"source {self.name} has no enumerator")
 
     @abstractmethod
     def open(self, splits: Sequence[bytes]) -> SourceReader:
@@ -114,6 +160,20 @@ class SinkWriter(ABC):
         """Let go of files and connections; the open transaction is abandoned."""
 
 
+class Committer(ABC):
+    """Commits what the subtasks of a sink prepared. It lives on the driver, as long as the job does, and is called off
+    the loop, one call at a time: it may block."""
+
+    @abstractmethod
+    def commit(self, checkpoint: int, committables: Sequence[bytes]) -> None:
+        """Commit what all subtasks prepared at the barrier of `checkpoint`. Ids come in order. May be called again with
+        the same ones after a failure: the second time must do nothing, or do the same again."""
+
+    def close(self, *, owes: bool) -> None:  # noqa: B027  # most have nothing to close
+        """The job has ended. Called once. `owes` says that something of a completed checkpoint was not committed:
+        another job may start from there, so what is needed to commit it must stay."""
+
+
 class Sink(ABC):
     """Where results go. Pickled into every slot."""
 
@@ -132,14 +192,24 @@ class Sink(ABC):
     def writer(self, context: WriterContext) -> SinkWriter:
         """A writer for one subtask. Called again in every attempt."""
 
-    @abstractmethod
+    @property
+    def commits_on_driver(self) -> bool:
+        """Whether the transactions of all subtasks are committed together, on the driver, by its `committer`."""
+        return False
+
+    def committer(self) -> Committer:
+        """Who commits. Called once, on the driver, if the sink `commits_on_driver`."""
+        raise NotImplementedError(f"sink {self.name} has no committer")
+
     def commit(self, committables: Sequence[bytes]) -> None:
         """Make prepared transactions visible. Runs off the loop, after their checkpoint is durable. May be called
-        again with the same ones after a failure: the second time must do nothing."""
+        again with the same ones after a failure: the second time must do nothing. A sink that `commits_on_driver` is
+        never asked."""
+        raise NotImplementedError(f"sink {self.name} was asked to commit {len(committables)} transactions")
 
     def clean(self, context: WriterContext, keep: Sequence[bytes]) -> None:  # noqa: B027
         """Remove what earlier attempts of this subtask prepared and nobody will commit. Runs before the writer is
-        made; `keep` has just been committed."""
+        made; `keep` has just been committed, or will be by the driver."""
 
     def end(self, job: str) -> None:  # noqa: B027
         """On the driver, after the job has ended for good: remove what only a running job needs."""

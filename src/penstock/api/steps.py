@@ -24,6 +24,11 @@ class ReadStep:
     splits: tuple[bytes, ...] = ()
     """The source's splits at their beginnings, filled in when the job starts."""
 
+    @property
+    def is_coordinated(self) -> bool:
+        """Whether a part of it runs on the driver."""
+        return self.source.discovers
+
 
 @dataclass(frozen=True, kw_only=True)
 class WatermarkStep:
@@ -152,6 +157,11 @@ class WriteStep:
     sink: Sink
     schema: pa.Schema
     """Of what is written."""
+
+    @property
+    def is_coordinated(self) -> bool:
+        """Whether a part of it runs on the driver."""
+        return self.sink.commits_on_driver
 
 
 Step = (

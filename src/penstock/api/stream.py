@@ -22,6 +22,7 @@ from penstock.api.aggregates import AggregateCall, named_aggregate
 from penstock.api.connector import Sink
 from penstock.api.durations import Duration, duration_ms, duration_us
 from penstock.api.expressions import CompiledColumns, ExpressionLike, compile_columns, compile_condition
+from penstock.api.foreach import HandsOver
 from penstock.api.functions import (
     KeyedBroadcastFunction,
     KeyedFunction,
@@ -98,7 +99,7 @@ class StreamState:
         return Input(node=self.last_step, partitioning=Partitioning.HASH, keys=keys)
 
 
-class Stream:
+class Stream(HandsOver):
     """Records that flow, all with the same columns. Made by `Program.read` and by the methods of streams."""
 
     def __init__(self, state: StreamState) -> None:
@@ -306,16 +307,15 @@ class Stream:
         """Put all records into `sink`."""
         if not isinstance(sink, Sink):
             raise UsageError(f"write takes a sink, not {sink!r}", hint="for example parquet('out')")
-        for step in self._state.ledger.steps:
-            if isinstance(step.step, WriteStep) and step.step.sink == sink:
+        for other in self._state.ledger.steps:
+            if isinstance(other.step, WriteStep) and other.step.sink == sink:
                 raise UsageError(
-                    f"one sink cannot be written by two steps; the other is {step}",
+                    f"one sink cannot be written by two steps; the other is {other}",
                     hint="make a second sink, with a target of its own",
                 )
         sink.check(self.schema)
-        self._state.ledger.add(
-            WriteStep(sink=sink, schema=self.schema), kind=sink.name, name=name, inputs=self._state.input()
-        )
+        step = WriteStep(sink=sink, schema=self.schema)
+        self._state.ledger.add(step, kind=sink.name, name=name, inputs=self._state.input())
 
     def name(self, text: str) -> Stream:
         """The same stream; the step that makes it is named `text`."""

@@ -112,17 +112,25 @@ class ParquetSink(Sink):
 
     def clean(self, context: WriterContext, keep: Sequence[bytes]) -> None:
         """Remove files that earlier attempts of this subtask wrote and did not get to commit."""
-        kept = {msgspec.msgpack.decode(part, type=_Prepared).staged for part in keep}
+        kept = {staged_file(part) for part in keep}
+        for file in self.left_by_earlier(context):
+            if str(file.relative_to(self.path)) not in kept:
+                file.unlink(missing_ok=True)
+
+    def left_by_earlier(self, context: WriterContext) -> list[Path]:
+        """Files that earlier attempts of this subtask wrote; those that a checkpoint promises to commit included."""
         staging = self._staging(context.job)
+        found: list[Path] = []
         for file in sorted(staging.glob("*.parquet")) if staging.is_dir() else []:
             named = _STAGED.fullmatch(file.name)
-            if named is None or str(file.relative_to(self.path)) in kept:
+            if named is None:
                 continue
             subtask, parallelism, epoch = (int(part) for part in named.groups()[:3])
             # At another parallelism the checkpoint's files were dealt out anew: one that this subtask of then wrote may
             # be another subtask's to commit, now.
             if (subtask, parallelism) == (context.subtask, context.parallelism) and epoch < context.epoch:
-                file.unlink(missing_ok=True)
+                found.append(file)
+        return found
 
     def end(self, job: str) -> None:
         """Remove the folder of files that were not committed."""
@@ -137,6 +145,11 @@ class ParquetSink(Sink):
 
     def _staging(self, job: str) -> Path:
         return Path(self.path) / _STAGING / _file_name(job)
+
+
+def staged_file(committable: bytes) -> str:
+    """Where a prepared file lies, below the sink's folder."""
+    return msgspec.msgpack.decode(committable, type=_Prepared).staged
 
 
 class _Chunk:

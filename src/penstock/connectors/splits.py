@@ -26,6 +26,9 @@ OPEN_SPLITS = 8
 _BUFFER_BYTES = 256 * 1024
 """Of a column that is being read. Without it, a whole row group of every open file would be in memory."""
 
+SPLIT_EVERYTHING = 1 << 62
+"""More rows than any file has."""
+
 
 def parquet_files(paths: str | Path | Sequence[str | Path], *, schema: pa.Schema | None = None) -> ParquetFiles:
     """Parquet files, or the files of a folder, on a file system that every slot can reach.
@@ -81,6 +84,32 @@ class ParquetFiles(Source):
         return _SplitReader(self.columns, [msgspec.msgpack.decode(split, type=_Split) for split in splits])
 
 
+@dataclass(frozen=True, kw_only=True)
+class FollowedFiles(ParquetFiles):
+    """Files that are found while the job runs. Who finds them is not its business: it only reads."""
+
+    files: tuple[str, ...] = ()
+
+    @property
+    def discovers(self) -> bool:
+        """Always: there are no files to begin with."""
+        return True
+
+
+def whole_file_splits(file: str | Path) -> list[bytes]:
+    """A file as one split; none if it has no rows. Raises `StorageError`."""
+    try:
+        found = _splits_of(str(file), _group_rows(str(file)), SPLIT_EVERYTHING)
+    except (OSError, pa.ArrowInvalid) as error:
+        raise StorageError(f"{file} cannot be read: {error}") from error
+    return [msgspec.msgpack.encode(split) for split in found]
+
+
+def file_of_split(split: bytes) -> str:
+    """The path of the file that a split is part of."""
+    return msgspec.msgpack.decode(split, type=_Split).file
+
+
 class _SplitReader(SourceReader):
     """Reads splits in turns, some at a time in the order given, so that event time advances evenly."""
 
@@ -112,6 +141,12 @@ class _SplitReader(SourceReader):
     def snapshot(self) -> list[bytes]:
         """Splits with rows left, at their positions; those that were begun come first."""
         return [msgspec.msgpack.encode(split) for split in (*(turn.split for turn in self._begun), *self._waiting)]
+
+    def add_splits(self, splits: Sequence[bytes]) -> None:
+        """Read these, too."""
+        added = [msgspec.msgpack.decode(split, type=_Split) for split in splits]
+        self._waiting += added
+        self._open.update(dict.fromkeys(map(_name_of, added)))
 
     def progress(self) -> SplitProgress:
         """Every split has an event time of its own, and its rows are there at once."""

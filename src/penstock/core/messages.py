@@ -206,6 +206,15 @@ class Decline(Message, frozen=True, kw_only=True):
     error: str = ""
 
 
+class OperatorEventTaken(Message, frozen=True, kw_only=True):
+    """Slot to master: the task has the `OperatorEvent` of this number; or, if it was not `delivered`, does not run."""
+
+    epoch: Epoch
+    task: TaskId
+    number: int
+    delivered: bool
+
+
 class Leaving(Message, frozen=True, kw_only=True):
     """Slot to master: I end now, as told."""
 
@@ -310,6 +319,16 @@ class NotifyAborted(Message, frozen=True, kw_only=True):
     latest_completed: CheckpointId | None = None
 
 
+class OperatorEvent(Message, frozen=True, kw_only=True):
+    """Master to slot: an operator's coordinator says this to its subtask. Answered by `OperatorEventTaken`."""
+
+    epoch: Epoch
+    task: TaskId
+    operator: OperatorId
+    number: int
+    event: bytes
+
+
 class Leave(Message, frozen=True, kw_only=True):
     """Master to slot: drop everything and end the process's work."""
 
@@ -330,6 +349,16 @@ class Credit(Message, frozen=True, kw_only=True):
 
 
 ToMaster = (
-    Register | Heartbeat | Ready | Cancelled | TaskFailed | DataEnded | TaskFinished | Acknowledge | Decline | Leaving
+    Register
+    | Heartbeat
+    | Ready
+    | Cancelled
+    | TaskFailed
+    | DataEnded
+    | TaskFinished
+    | Acknowledge
+    | Decline
+    | Leaving
+    | OperatorEventTaken
 )
-ToSlot = Deploy | Run | CancelTasks | TriggerCheckpoint | NotifyComplete | NotifyAborted | Leave
+ToSlot = Deploy | Run | CancelTasks | TriggerCheckpoint | NotifyComplete | NotifyAborted | Leave | OperatorEvent

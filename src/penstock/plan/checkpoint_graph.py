@@ -17,6 +17,7 @@ def checkpoint_graph(plan: Plan) -> CheckpointGraph:
                 parallelism=v.parallelism,
                 operators=tuple(o.operator for o in v.operators),
                 is_source=v.is_source,
+                coordinators=tuple(o.operator for o in v.operators if getattr(o.step, "is_coordinated", False)),
                 labels={o.operator: OperatorLabel(name=o.name, kind=_kind_of(o.step)) for o in v.operators},
             )
             for v in plan.vertices

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from penstock.core.elements import CheckpointOptions
 from penstock.core.errors import InvariantError, UserCodeError
-from penstock.core.ids import CheckpointId, Instant
+from penstock.core.ids import CheckpointId, Instant, OperatorId
 from penstock.core.messages import OperatorState
 from penstock.runtime.operators.base import Operator, OperatorContext, SnapshotWork, StateWriter
 from penstock.runtime.operators.source import SourceOperator
@@ -81,6 +81,12 @@ class OperatorChain:
         """The synchronous part of every operator, from tail to head; the returned work writes what was frozen."""
         taken = (operator.snapshot(checkpoint, options) for operator in reversed(self.operators))
         return [work for work in taken if work is not None]
+
+    def handle_event(self, operator: OperatorId, event: bytes) -> None:
+        """Hand on what the coordinator of an operator says. One that had ended for good needs to hear nothing."""
+        for known, context in zip(self.operators, self._contexts, strict=True):
+            if context.operator == operator:
+                known.handle_event(event)
 
     def completed(self, checkpoint: CheckpointId) -> None:
         """`checkpoint` and all before it are durable."""

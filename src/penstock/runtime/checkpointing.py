@@ -44,10 +44,10 @@ from penstock.core.coordinator.events import (
 )
 from penstock.core.errors import InvariantError, JobTakenOver, StorageError
 from penstock.core.ids import CheckpointId, JobId, TaskId
-from penstock.core.messages import ToSlot
 from penstock.core.recovery import layout, roots
 from penstock.core.recovery.places import is_full
 from penstock.ports import Background, JobRecords, Outcome, Store
+from penstock.runtime.coordinators import OperatorCoordinators
 from penstock.storage.metadata import encode_metadata
 from penstock.storage.places import delete_file, delete_folder
 
@@ -74,7 +74,6 @@ class Answers(NamedTuple):
     """Where effects lead back to."""
 
     feed: Callable[[CoordinatorEvent], None]
-    send: Callable[[TaskId, ToSlot], None]
     fail: Callable[[str, TaskId | None], None]
     answer: Callable[[AnswerRequest], None]
     taken_over: Callable[[], None]
@@ -92,15 +91,16 @@ class CheckpointEffects:
         records: JobRecords,
         background: Background,
         master: Answers,
+        coordinators: OperatorCoordinators,
     ) -> None:
         self._job = job
         self._folder = layout.job_folder(job)
         self._store = store
         self._background = background
         self._feed = master.feed
-        self._send = master.send
         self._fail = master.fail
         self._answer = master.answer
+        self._coordinators = coordinators
         self._records = records
         self._taken_over = master.taken_over
         self._has_let_go = False
@@ -119,6 +119,7 @@ class CheckpointEffects:
                 case CreateLocation():
                     self._create_location(effect)
                 case WriteMetadata():
+                    self._coordinators.metadata_made(effect.metadata)
                     self._write_metadata(effect)
                 case StorePointer():
                     self._store_pointer(effect)
@@ -130,7 +131,7 @@ class CheckpointEffects:
                 case ForgetPointers():
                     self._forget(effect)
                 case SendToTask():
-                    self._send(effect.task, effect.message)
+                    self._coordinators.send(effect.task, effect.message)
                 case FailJob():
                     self._fail(effect.text, None)
                 case FailTask():
@@ -146,9 +147,10 @@ class CheckpointEffects:
                     | SendOperatorEvent()
                     | TellCheckpointComplete()
                     | TellCheckpointAborted()
-                    | TriggerHook()
                 ):
-                    raise InvariantError(f"{type(effect).__name__} in a job without operator coordinators and hooks")
+                    self._coordinators.perform(effect)
+                case TriggerHook():
+                    raise InvariantError(f"hook {effect.hook} in a job without hooks")
                 case _:
                     assert_never(effect)
 

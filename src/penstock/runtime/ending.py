@@ -9,7 +9,7 @@ goes: a driver that crashes between the two leaves a job that has ended, not one
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from enum import Enum
 from functools import partial
 from typing import NamedTuple
@@ -19,9 +19,11 @@ from penstock.core.coordinator.events import JobEnd
 from penstock.core.errors import ExternalError, JobTakenOver, Retry
 from penstock.core.ids import CheckpointId, Instant, JobId
 from penstock.core.job.clean_up import CleanUp
-from penstock.core.job.events import JobState
+from penstock.core.job.events import JobEnded, JobState
 from penstock.core.recovery import layout
+from penstock.core.recovery.metadata import CompletedCheckpoint
 from penstock.core.recovery.tenure import Outcome as JobOutcome
+from penstock.core.recovery.tenure import Tenure
 from penstock.plan.graph import Plan
 from penstock.ports import Background, JobRecords, Outcome, Store
 from penstock.storage.places import delete_folder
@@ -153,6 +155,20 @@ class Ending:
         for folder in (f"{self._folder}/{name}" for name in names):
             if not layout.outlives_the_job(self._folder, folder):
                 self._store.delete_tree(folder)
+
+
+def retained_after(
+    ended: JobEnded, tenure: Tenure | None, retained: Iterable[CompletedCheckpoint]
+) -> tuple[CheckpointId, ...]:
+    """The checkpoints that outlive a job which has ended like this."""
+    if tenure is not None and tenure.outcome is not None:
+        return tenure.outcome.retained
+    if ended.outcome is JobState.FINISHED:
+        # A job that has finished retains at most the savepoint that it was stopped with, which needs nothing of the
+        # job's.
+        return ()
+    # Nor does the snapshot that a job was started from, which lies elsewhere.
+    return tuple(c.checkpoint for c in retained if c.claim is None)
 
 
 class _Step(NamedTuple):

@@ -33,7 +33,7 @@ from penstock.core.coordinator.events import (
 from penstock.core.effects import Ticked
 from penstock.core.errors import JobTakenOver, MalformedMessage
 from penstock.core.graph import CheckpointGraph
-from penstock.core.ids import CheckpointId, Epoch, Instant, JobId, RequestId, SlotId, TaskId
+from penstock.core.ids import Epoch, Instant, JobId, RequestId, SlotId, TaskId
 from penstock.core.job.events import (
     AttemptEnded,
     AttemptFailed,
@@ -72,6 +72,7 @@ from penstock.core.messages import (
     Heartbeat,
     Leave,
     Leaving,
+    OperatorEventTaken,
     PeerAddress,
     Ready,
     Register,
@@ -91,11 +92,12 @@ from penstock.plan.checkpoint_graph import checkpoint_graph
 from penstock.plan.graph import Plan
 from penstock.ports import JobRecords, Outcome
 from penstock.runtime.checkpointing import Answers, CheckpointEffects
-from penstock.runtime.ending import JOB_END, Ending, Record
+from penstock.runtime.ending import JOB_END, Ending, Record, retained_after
 from penstock.runtime.links import Links
+from penstock.runtime.master_parts import make_coordinators
 from penstock.runtime.master_ports import MasterPorts as MasterPorts
 from penstock.runtime.progress import JobProgress
-from penstock.runtime.requests import Answer, RescaleAnswer, RescaleRequests, answer_to_stop
+from penstock.runtime.requests import Answer, RescaleAnswer, RescaleRequests, answer_to_stop, refusal_to_rescale
 from penstock.runtime.requests import SnapshotRequest as SnapshotRequest
 from penstock.runtime.starting import make_lifecycle, restore_newest
 from penstock.runtime.views import JobView, slot_view
@@ -143,6 +145,9 @@ class MasterDriver:
         self._lifecycle = make_lifecycle(plan, settings, found, draws)
         completed = found.completed or (() if started_from is None else (started_from,))
         self._coordinator = CheckpointCoordinator(job, settings.checkpoint, self._graph, found.next_id, completed)
+        self._coordinators = make_coordinators(
+            plan, ports, feed=self._feed_coordinator, send=self._send_to_task, fail=self._fail_with
+        )
         self._checkpointing = self._make_checkpointing(records)
         self._links = Links(ports.transport, on_packet=self._on_packet, on_broken=self._on_broken)
         self._slots: dict[SlotId, Register] = {}
@@ -177,13 +182,8 @@ class MasterDriver:
             store=self._ports.store,
             records=records,
             background=self._ports.background,
-            master=Answers(
-                feed=self._feed_coordinator,
-                send=self._send_to_task,
-                fail=self._fail_attempt,
-                answer=self._answer,
-                taken_over=self.lose,
-            ),
+            master=Answers(self._feed_coordinator, self._fail_attempt, self._answer, self.lose),
+            coordinators=self._coordinators,
         )
 
     # --- the driver's contract -----------------------------------------------------------
@@ -223,13 +223,8 @@ class MasterDriver:
     def rescale(self, parallelism: int, answer: RescaleAnswer) -> None:
         """Change the parallelism of the running job; `answer` is called once, from a turn. Belongs to the loop's
         thread."""
-        refusal = None
-        if self.outcome is not None or self._job_ended is not None:
-            refusal = "the job has ended"
-        elif not 1 <= parallelism <= self._plan.max_parallelism:
-            refusal = f"the parallelism must be from 1 to {self._plan.max_parallelism}, the job's max_parallelism"
-        elif self._coordinator.is_stopping:
-            refusal = "the job is being stopped with a savepoint"
+        has_ended = self.outcome is not None or self._job_ended is not None
+        refusal = "the job has ended" if has_ended else refusal_to_rescale(parallelism, self._plan, self._coordinator)
         if refusal is not None:
             answer(refusal)
             return
@@ -255,13 +250,14 @@ class MasterDriver:
             self._feed_job(Ticked())
         if _due(self._coordinator.next_deadline(), now):
             self._feed_coordinator(Ticked())
+        self._coordinators.turn(now)
         self._try_deploy()
         self._ending.turn(now)
         self._try_to_shut_down()
         self._try_to_end()
         if self.outcome is not None:
             return None
-        machines = (self._lifecycle, self._coordinator, self._ending)
+        machines = (self._lifecycle, self._coordinator, self._ending, self._coordinators)
         times = [self._links.keep_alive(now), *(machine.next_deadline() for machine in machines)]
         return min((t for t in times if t is not None), default=None)
 
@@ -346,6 +342,8 @@ class MasterDriver:
                 self._feed_coordinator(Acknowledged(message=message))
             case Decline():
                 self._feed_coordinator(Declined(message=message))
+            case OperatorEventTaken():
+                self._coordinators.taken(message)
             case Leaving():
                 pass
             case _:
@@ -421,6 +419,7 @@ class MasterDriver:
                 log.info("job ending", extra={"job": self._job, "outcome": effect.outcome.value})
                 self._feed_coordinator(ScheduleForbidden())
                 self._rescales.given_up("the job ended before")
+                self._coordinators.end()
                 self._job_ending = effect
             case JobEnded():
                 self._job_ended = effect
@@ -433,6 +432,7 @@ class MasterDriver:
         for task in self._plan.tasks:
             self._feed_coordinator(TaskRunning(task=task, epoch=effect.epoch))
         self._feed_coordinator(ScheduleAllowed(draw=self._draws[effect.epoch % len(self._draws)]))
+        self._coordinators.run()
         log.info("job running", extra={"job": self._job, "epoch": effect.epoch})
         self._rescales.running()
 
@@ -453,12 +453,15 @@ class MasterDriver:
     def _leave_attempt(self) -> None:
         self._progress.attempt_left(self._plan)
         self._waiting_deploy = None
+        self._coordinators.stop()
         self._feed_coordinator(ScheduleForbidden())
         self._feed_coordinator(FailedOver())
 
     def _fail_attempt(self, text: str, task: TaskId | None) -> None:
         """The coordinator says that the attempt must end."""
-        cause = FailureCause(text=text, operator=None, subtask=task.subtask if task is not None else None)
+        self._fail_with(FailureCause(text=text, operator=None, subtask=task.subtask if task is not None else None))
+
+    def _fail_with(self, cause: FailureCause) -> None:
         self._feed_job(AttemptFailed(epoch=self._lifecycle.epoch, cause=cause))
 
     # --- deployment ----------------------------------------------------------------------
@@ -508,6 +511,7 @@ class MasterDriver:
             )
         )
         self._rescaled_graph = None
+        self._coordinators.start(assignment, parallelism=self._plan.parallelism)
         peers = tuple(
             PeerAddress(slot=s, host=known.host, ipc_address=known.ipc_address, tcp_address=known.tcp_address)
             for s, known in ((slot, self._slots[slot]) for slot in effect.slots)
@@ -567,20 +571,17 @@ class MasterDriver:
         ended = self._job_ended
         if ended is None or self._shut_down is None or not self._coordinator.is_settled:
             return
+        if not self._coordinators.have_ended:
+            self._coordinators.end()
+            return
         if not self._ending.is_cleaning and self._shut_down is not JobEnd.SUSPENDED:
-            self._ending.clean_up(self._retained_after(ended), self._coordinator.failed_savepoints, self._now)
+            self._ending.clean_up(
+                retained_after(ended, self._tenure, self._coordinator.retained),
+                self._coordinator.failed_savepoints,
+                self._now,
+            )
         if self._ending.is_over or self._shut_down is JobEnd.SUSPENDED:
             self._finish(ended)
-
-    def _retained_after(self, ended: JobEnded) -> tuple[CheckpointId, ...]:
-        if self._tenure is not None and self._tenure.outcome is not None:
-            return self._tenure.outcome.retained
-        if ended.outcome is JobState.FINISHED:
-            # A job that has finished retains at most the savepoint that it was stopped with, which needs nothing of
-            # the job's.
-            return ()
-        # Nor does the snapshot that a job was started from, which lies elsewhere.
-        return tuple(c.checkpoint for c in self._coordinator.retained if c.claim is None)
 
     def _end_again(self, outcome: JobOutcome) -> None:
         """An earlier driver saw the job end, and may not have cleaned up all of it."""

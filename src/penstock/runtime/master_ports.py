@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from penstock.ports import Background, Clock, JobRecords, Slots, Store, Transport
@@ -20,3 +21,6 @@ class MasterPorts:
     """Where DataFrames were landed, if not in `store`."""
     records: JobRecords | None = None
     """What outlives the driver, if it is not kept in `store`."""
+    workers: Callable[[str], Background] | None = None
+    """Makes a background of its own for an operator's part on the driver, which may block for long, by a name for its
+    thread. Without it all use the master's."""

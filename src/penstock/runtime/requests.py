@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from penstock.core.coordinator.coordinator import CheckpointCoordinator
 from penstock.core.coordinator.effects import AnswerRequest, RequestFailure
 from penstock.core.coordinator.events import CheckpointForm, CheckpointRequested, JobEnd, RequestKind
 from penstock.core.ids import RequestId, TaskId
 from penstock.core.job.events import JobEvent, RescaleConfirmed, RescaleFailing, RescaleRequested
 from penstock.core.reasons import CheckpointFailure
 from penstock.core.recovery.metadata import CompletedCheckpoint
+from penstock.plan.graph import Plan
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,3 +101,10 @@ def answer_to_stop(effect: AnswerRequest, status: JobEnd) -> CompletedCheckpoint
         return effect.result
     text = "another driver took the job over, or can, before it was on record that the job had stopped"
     return RequestFailure(reason=CheckpointFailure.COORDINATOR_SUSPENDED, text=text, savepoint=effect.result.path)
+
+
+def refusal_to_rescale(parallelism: int, plan: Plan, coordinator: CheckpointCoordinator) -> str | None:
+    """Why a running job cannot be brought to that parallelism; None if nothing speaks against it."""
+    if not 1 <= parallelism <= plan.max_parallelism:
+        return f"the parallelism must be from 1 to {plan.max_parallelism}, the job's max_parallelism"
+    return "the job is being stopped with a savepoint" if coordinator.is_stopping else None

@@ -31,6 +31,8 @@ from penstock.core.messages import (
     Leaving,
     NotifyAborted,
     NotifyComplete,
+    OperatorEvent,
+    OperatorEventTaken,
     PeerAddress,
     Ready,
     Register,
@@ -398,11 +400,23 @@ class SlotDriver:
                 self._copies.aborted(message.checkpoint)
                 aborted = AbortNotified(checkpoint=message.checkpoint, latest_completed=message.latest_completed)
                 self._with_task(message.task, message.epoch, lambda t: t.notify(aborted, self._now))
+            case OperatorEvent():
+                self._take_event(message)
             case Leave():
                 self._tell(Leaving(slot=self.slot))
                 self._leave(None)
             case _:
                 assert_never(message)
+
+    def _take_event(self, message: OperatorEvent) -> None:
+        task, epoch = message.task, message.epoch
+        found = self._tasks.get(task)
+        is_alive = epoch == self._epoch and found is not None and found.is_alive
+        if is_alive:
+            self._with_task(task, epoch, lambda t: t.handle_event(message.operator, message.event))
+        # A task that failed over the event does not have it.
+        delivered = is_alive and task in self._tasks
+        self._tell(OperatorEventTaken(epoch=epoch, task=task, number=message.number, delivered=delivered))
 
     def _with_task(self, task: TaskId, epoch: Epoch, call: Callable[[Task], None]) -> None:
         found = self._tasks.get(task)

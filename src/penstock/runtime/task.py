@@ -43,7 +43,7 @@ from penstock.core.elements import (
     Watermark,
 )
 from penstock.core.errors import InvariantError, MalformedMessage
-from penstock.core.ids import ChannelIndex, CheckpointId, Instant, TaskId
+from penstock.core.ids import ChannelIndex, CheckpointId, Instant, OperatorId, TaskId
 from penstock.core.messages import TaskRestore
 from penstock.core.reasons import CheckpointFailure
 from penstock.core.task.checkpoints import TaskCheckpoints
@@ -433,6 +433,16 @@ class Task:
                 self._finish_data(now, drain=barrier.options.drain)
             self._decide(SnapshotDue(barrier=barrier), now)
         self._send()
+
+    def handle_event(self, operator: OperatorId, event: bytes) -> None:
+        """The coordinator of one of its operators says something. Only while it `is_alive`."""
+        self.chain.handle_event(operator, event)
+        self._poll_at = None
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether it has not stopped; one that has stopped hears nothing."""
+        return not self._stopped
 
     def notify(self, event: CompletionNotified | AbortNotified, now: Instant) -> None:
         """The master says what became of a checkpoint."""

@@ -57,3 +57,17 @@ class ThreadBackground:
                 outcome = Outcome(error=error)
             self._ended.append((done, outcome))
             self._wake()
+
+
+class Workers:
+    """Makes backgrounds, each with a thread of its own; whoever has them closes those that were `made`."""
+
+    def __init__(self, wake: Callable[[], None], *, prefix: str) -> None:
+        self.made: list[ThreadBackground] = []
+        self._wake = wake
+        self._prefix = prefix
+
+    def make(self, name: str) -> ThreadBackground:
+        """One more."""
+        self.made.append(ThreadBackground(self._wake, name=f"{self._prefix}{name}"))
+        return self.made[-1]

@@ -17,12 +17,14 @@ import cloudpickle
 
 from penstock.api.backends import StateBackend, as_state_settings
 from penstock.api.checkpointing import Checkpointing
+from penstock.api.durations import Duration, duration_ms
 from penstock.api.grouped import GroupedFunction, HostedProcessor
 from penstock.api.high_availability import HighAvailability
 from penstock.api.program import Program
 from penstock.api.restoring import Restore
 from penstock.api.restoring import restore as make_restore
 from penstock.api.stream import Stream
+from penstock.connectors.parquet import local_path
 from penstock.core.errors import SettingsError, UsageError
 from penstock.core.ids import JobId, SlotId
 from penstock.core.recovery import layout, roots
@@ -45,7 +47,7 @@ from penstock.settings import (
     Restart,
     SlotSettings,
 )
-from penstock.spark.background import ThreadBackground
+from penstock.spark.background import ThreadBackground, Workers
 from penstock.spark.clock import WallClock, draws, fresh_token
 from penstock.spark.dataframes import DataFrameSource
 from penstock.spark.host_rules import Needs
@@ -59,7 +61,16 @@ from penstock.spark.preflight import (
     use_own_interpreter,
 )
 from penstock.spark.slots import SparkSlots
-from penstock.spark.standby import Preparation, Standby, inherited, open_election, standby_view, start_of
+from penstock.spark.standby import (
+    Preparation,
+    Standby,
+    inherited,
+    open_election,
+    parts_on_driver,
+    standby_view,
+    start_of,
+)
+from penstock.spark.streams import StreamSource
 from penstock.spark.worker import SlotSpec
 from penstock.storage.files import FileStore
 from penstock.storage.locations import open_store
@@ -68,9 +79,9 @@ from penstock.storage.remote import RemoteStore
 
 LARGEST_PROGRAM_BYTES = 1_000_000
 """A plan up to this size goes to a slot twice: with its Spark task, for its imports, and when it is deployed."""
-log = logging.getLogger(__name__)
-
 Storage = FileStore | RemoteStore
+
+log = logging.getLogger(__name__)
 
 
 class Environment(Program):
@@ -146,6 +157,40 @@ class Environment(Program):
         self._check_landing()
         return self.read(DataFrameSource(frame), name=name)
 
+    def from_stream(
+        self,
+        frame: Any,
+        *,
+        trigger: Duration | None = None,
+        available_now: bool = False,
+        directory: str | os.PathLike[str] | None = None,
+        name: str | None = None,
+    ) -> Stream:
+        """A stream of the rows of a streaming DataFrame, whatever Structured Streaming source and SQL made it.
+
+        A query of Spark's lands its micro-batches in the job's directory (or in `landing`, see `Environment`), from
+        where each is read exactly once, as long as Spark's source can be read again; files go when a completed
+        checkpoint no longer needs them. The query runs as long as the job, and needs cores of its own.
+
+        Args:
+            frame: what `spark.readStream` and SQL gave; nothing that keeps state may be in it that needs another
+                output mode than append.
+            trigger: how often Spark takes a batch. Default: as soon as there is something.
+            available_now: take what is there now, in as many batches as the source likes, and end.
+            directory: where to land and keep what must outlive the job, so that another job can go on from a
+                snapshot of this one: a folder that the driver and all executors have mounted.
+            name: of the step.
+
+        """
+        if directory is None:
+            self._check_landing()
+        trigger_ms = None if trigger is None else duration_ms(trigger, argument="trigger")
+        if available_now and trigger_ms is not None:
+            raise UsageError("trigger and available_now were both given", hint="choose one of them")
+        place = None if directory is None else Path(local_path(os.fspath(directory)))
+        source = StreamSource(frame, trigger_ms=trigger_ms, available_now=available_now, directory=place)
+        return self.read(source, name=name)
+
     def _check_landing(self) -> None:
         directory = self._checkpointing.location if self._checkpointing is not None else ""
         if self._landing is None and not roots.is_local(directory):
@@ -181,6 +226,14 @@ class Environment(Program):
         use_own_interpreter(self._spark)
         given = restore if restore is None or isinstance(restore, Restore) else make_restore(restore)
         chosen = self._high_availability
+        parts = parts_on_driver(plan)
+        if any(part.lands_results for part in parts):
+            self._check_landing()
+        if chosen is not None and parts:
+            raise UsageError(
+                f"{parts[0].title} has a part on the driver, which another driver cannot take over yet",
+                hint="leave high_availability away, or use another source or sink here",
+            )
         job = JobId(_slug(name) if chosen is not None else f"{_slug(name)}-{fresh_token()}")
         store = open_store(self._storage_root())
         # Whoever cannot read there learns it here, and not from the first checkpoint.
@@ -238,6 +291,7 @@ class Environment(Program):
         point = None if given is None else self._starting_point(plan, given)
         ready = Preparation(
             job=job,
+            spark=self._spark,
             landing=(self._landing or store).location,
             begin=None if point is None else point.fresh,
             known={},
@@ -253,7 +307,7 @@ class Environment(Program):
         tenure = leader.tenure
         landing = (self._landing or store).location
         if tenure.outcome is not None:
-            ended = Preparation(job=job, landing=landing, begin=(), known={}).prepare(plan)
+            ended = Preparation(job=job, spark=self._spark, landing=landing, begin=(), known={}).prepare(plan)
             return self._launch(ended, job=job, name=name, store=store, leader=leader)
         first = tenure.start is None and not tenure.completed
         if first and given is not None:
@@ -263,6 +317,7 @@ class Environment(Program):
         point = going_on if isinstance(going_on, StartingPoint) else None
         ready = Preparation(
             job=job,
+            spark=self._spark,
             landing=landing,
             begin=None if point is None else point.fresh,
             known={} if tenure.start is None else tenure.start.splits,
@@ -299,6 +354,7 @@ class Environment(Program):
         clock = WallClock()
         transport = self._open_transport(keys, socket_folder)
         background = ThreadBackground(transport.wake, name=f"penstock-master-{job}-background")
+        workers = Workers(transport.wake, prefix=f"penstock-master-{job}-")
         spec = self._slot_spec(plan, job=job, store=store, transport=transport, keys=keys, socket_folder=socket_folder)
         slots = SparkSlots(self._spark, job=job, job_name=name, spec=spec, wake=transport.wake)
         ports = MasterPorts(
@@ -309,6 +365,7 @@ class Environment(Program):
             slots=slots,
             landing=self._landing,
             records=leader.records if leader is not None else None,
+            workers=workers.make,
         )
         driver = MasterDriver(
             job=job,
@@ -323,6 +380,7 @@ class Environment(Program):
             driver=driver,
             transport=transport,
             background=background,
+            workers=workers.made,
             slots=slots,
             clock=clock,
             socket_folder=socket_folder,

@@ -8,7 +8,7 @@ import queue
 import shutil
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
@@ -57,6 +57,8 @@ class MasterParts:
     driver: MasterDriver
     transport: ZmqTransport
     background: ThreadBackground
+    workers: Sequence[ThreadBackground]
+    """Those of sources' and sinks' parts on the driver."""
     slots: SparkSlots
     clock: WallClock
     socket_folder: Path
@@ -362,7 +364,8 @@ class Job:
                 return
             self._view = parts.driver.view()
             parts.slots.close(timeout_s=10.0)
-            parts.background.close()
+            for background in (*parts.workers, parts.background):
+                background.close()
             parts.transport.close()
             if parts.leader is not None:
                 parts.leader.resign()
@@ -388,7 +391,8 @@ def _tell_found(name: str, found: Tenure) -> None:
 def _failed(name: str, cause: FailureCause | None, view: JobView, hint: str | None) -> JobFailed:
     if cause is None:
         return JobFailed(f"job {name!r} failed", hint=hint)
-    where = f" in {cause.operator!r}, subtask {cause.subtask}" if cause.operator is not None else ""
+    where = f" in {cause.operator!r}" if cause.operator is not None else ""
+    where += f", subtask {cause.subtask}" if where and cause.subtask is not None else " on the driver" if where else ""
     tried = f" after {view.restarts} restarts" if view.restarts else ""
     text = f"job {name!r} failed{tried}{where}: {cause.text}"
     if cause.traceback:

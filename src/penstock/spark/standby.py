@@ -7,8 +7,9 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+from penstock.api.foreach import ForEachCheckpoint
 from penstock.api.grouped import GroupedFunction
 from penstock.api.high_availability import HighAvailability, InFiles
 from penstock.api.steps import KeyedProcessStep, ReadStep, WriteStep
@@ -26,7 +27,9 @@ from penstock.runtime.views import JobView
 from penstock.settings import JobSettings
 from penstock.spark.clock import WallClock, fresh_token
 from penstock.spark.dataframes import DataFrameSource
+from penstock.spark.foreach import LandedResults
 from penstock.spark.job import MasterParts
+from penstock.spark.streams import StreamSource
 from penstock.storage.election import FileElection
 from penstock.storage.files import FileStore
 
@@ -133,6 +136,7 @@ class Preparation:
     """Makes a plan ready to run: DataFrames landed, sources asked for their splits, sinks seen to be writable."""
 
     job: JobId
+    spark: Any
     landing: str
     """Where DataFrames go."""
     begin: tuple[OperatorId, ...] | None = None
@@ -152,6 +156,10 @@ class Preparation:
 
     def _prepared(self, operator: OperatorPlan, parallelism: int) -> OperatorPlan:
         step = operator.step
+        if isinstance(step, WriteStep) and isinstance(step.sink, ForEachCheckpoint):
+            place = Path(self.landing) / layout.results_folder(layout.job_folder(self.job), operator.operator)
+            step = replace(step, sink=LandedResults(place, self.spark, step.sink.function))
+            operator = replace(operator, step=step)
         if isinstance(step, WriteStep):
             step.sink.start(self.job)
         is_new = self.begin is None or operator.operator in self.begin
@@ -161,6 +169,9 @@ class Preparation:
         if not isinstance(step, ReadStep):
             return operator
         source: Any = step.source
+        if isinstance(source, StreamSource):
+            landed = source.land(Path(self.landing) / self._folder(operator), resumes=not is_new)
+            return replace(operator, step=replace(step, source=landed))
         splits = self.known.get(operator.operator)
         if splits is not None or not is_new:
             source = source.resumed() if isinstance(source, DataFrameSource) else source
@@ -172,6 +183,26 @@ class Preparation:
     def _folder(self, operator: OperatorPlan) -> str:
         folder = layout.inputs_folder(layout.job_folder(self.job), operator.operator)
         return folder if self.term is None else f"{folder}/{self.term}"
+
+
+class PartOnDriver(NamedTuple):
+    """An operator that does something on the driver while the job runs."""
+
+    title: str
+    lands_results: bool
+    """Whether it hands results over as files, which need a mounted folder."""
+
+
+def parts_on_driver(plan: Plan) -> list[PartOnDriver]:
+    """The operators of a program that have one."""
+    found: list[PartOnDriver] = []
+    for operator in (o for vertex in plan.vertices for o in vertex.operators):
+        step, title = operator.step, f"step {operator.name!r}"
+        if isinstance(step, ReadStep) and step.source.discovers:
+            found.append(PartOnDriver(title, lands_results=False))
+        elif isinstance(step, WriteStep) and (isinstance(step.sink, ForEachCheckpoint) or step.sink.commits_on_driver):
+            found.append(PartOnDriver(title, lands_results=isinstance(step.sink, ForEachCheckpoint)))
+    return found
 
 
 def start_of(plan: Plan) -> Start:

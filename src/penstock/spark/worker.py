@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import socket
+import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -24,6 +25,9 @@ from penstock.settings import JobSettings
 from penstock.spark.jvm_watch import JvmWatch, jvm_socket
 
 POLARS_THREADS = "POLARS_MAX_THREADS"
+SWITCH_S = 0.0005
+"""How long the loop may keep the interpreter from the thread that writes snapshots. Each call of that thread which
+lets go of it (encoding a batch, writing, syncing) may cost it so much again, and a checkpoint makes a few dozen."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,18 +70,20 @@ def _import_program(program: bytes) -> None:
 
 @contextmanager
 def _one_core() -> Iterator[None]:
-    """One thread per pool while the block runs: a slot has one core. Only Polars, which reads its variable when it is
-    first imported, keeps to that for good."""
+    """One thread per pool while the block runs, and short turns for Python's own: a slot has one core. Only Polars,
+    which reads its variable when it is first imported, keeps to that for good."""
     unset = POLARS_THREADS not in os.environ
     if unset:
         os.environ[POLARS_THREADS] = "1"
     import pyarrow as pa
 
-    before = pa.cpu_count()
+    before, switch_s = pa.cpu_count(), sys.getswitchinterval()
     pa.set_cpu_count(1)
+    sys.setswitchinterval(SWITCH_S)
     try:
         yield
     finally:
+        sys.setswitchinterval(switch_s)
         pa.set_cpu_count(before)
         if unset:
             del os.environ[POLARS_THREADS]

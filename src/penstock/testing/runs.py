@@ -23,6 +23,7 @@ from penstock.api.connector import (
     SinkWriter,
     Source,
     SourceReader,
+    SplitEnumerator,
     SplitProgress,
     WriterContext,
 )
@@ -267,6 +268,11 @@ class RunWatch:
         self._something_happened()
         return self._readers
 
+    def reopened(self, reader: int) -> None:
+        """A reader has been given more to read."""
+        self._reading[reader] = None
+        self._something_happened()
+
     def batch_read(self) -> int:
         """A reader has read a batch; how many milliseconds it waits before the next one."""
         world = self._world
@@ -348,8 +354,15 @@ class _Watched(Source):
     def name(self) -> str:
         return self._source.name
 
+    @property
+    def discovers(self) -> bool:
+        return self._source.discovers
+
     def splits(self, parallelism: int) -> list[bytes]:
         return self._source.splits(parallelism)
+
+    def enumerator(self) -> SplitEnumerator:
+        return self._source.enumerator()
 
     def open(self, splits: Sequence[bytes]) -> SourceReader:
         watch, reader = _watches[self._number], self._source.open(splits)
@@ -380,6 +393,10 @@ class _WatchedReader(SourceReader):
 
     def snapshot(self) -> list[bytes]:
         return self._reader.snapshot()
+
+    def add_splits(self, splits: Sequence[bytes]) -> None:
+        self._reader.add_splits(splits)
+        self._watch.reopened(self._number)
 
     def progress(self) -> SplitProgress | None:
         return self._reader.progress()

@@ -266,6 +266,18 @@ def test_a_snapshot_of_an_aborted_checkpoint_that_comes_late_closes_nothing(enum
     assert delivered(pick, r.feed(submit(0, b"x"))) == [(0, b"x")]
 
 
+def test_a_snapshot_that_is_told_twice_keeps_the_events_that_wait(enumerated, make, pick):
+    """1. The snapshot is taken, and waits for a to arrive; b waits behind it. 2. It is told again, before and after the
+    tasks are triggered. 3. b is there when the barrier is in, and nobody is triggered twice."""
+    r = enumerated()
+    r.feed(submit(0, b"a"))
+    r.request()
+    r.feed(snapshotted(1), submit(0, b"b"), snapshotted(1))
+    assert pick.triggered(r.feed(OperatorEventDelivered(number=1))) == [make.task("s", 0), make.task("s", 1)]
+    assert r.feed(snapshotted(1)) == []
+    assert delivered(pick, r.ack("s", 1)) == [(0, b"b")]
+
+
 def test_the_snapshot_counts_only_when_earlier_events_have_arrived(enumerated, make, pick):
     r = enumerated()
     r.feed(submit(0, b"a"), submit(1, b"b"))
@@ -360,8 +372,20 @@ def test_events_of_overlapping_checkpoints_keep_their_order(enumerated, pick):
     assert delivered(pick, r.ack("s", 1)) == [(0, b"a"), (0, b"b")]
 
 
+def test_a_checkpoint_waits_for_events_that_are_held_back_for_an_older_one(enumerated, make, pick):
+    """1. Closed for 1: a waits. 2. The coordinator's snapshot for 2 includes that it sent a. 3. Nobody is triggered for
+    2 before a has arrived: else the task's snapshot would be without it, and a restore would lose it."""
+    r = enumerated(max_concurrent=2)
+    r.request()
+    r.feed(snapshotted(1), submit(0, b"a"))
+    r.request()
+    assert pick.triggered(r.feed(snapshotted(2))) == []
+    assert delivered(pick, r.ack("s", 1)) == [(0, b"a")]
+    assert pick.triggered(r.feed(OperatorEventDelivered(number=1))) == [make.task("s", 0), make.task("s", 1)]
+
+
 def event(text):
-    return HeldEvent(text, may_be_lost=False)
+    return HeldEvent(1, text)
 
 
 def test_marks_must_grow():
@@ -394,6 +418,7 @@ def test_gateways_that_were_opened_can_not_be_closed_for_the_same_checkpoint(mak
     gateways.mark(ONE)
     gateways.open(ONE)
     assert not gateways.try_close(OPERATOR, ONE)
+    assert not gateways.try_close(OperatorId("op-x"), ONE)
 
 
 def test_gateways_are_closed_all_or_none(make):
@@ -402,7 +427,7 @@ def test_gateways_are_closed_all_or_none(make):
     gateways.mark(ONE)
     gateways.open_for(OPERATOR, 1, ONE)
     assert not gateways.try_close(OPERATOR, ONE)
-    assert len(gateways.submit(OPERATOR, 0, event(b"a"))) == 1
+    assert len(gateways.submit(OPERATOR, 0, b"a", may_be_lost=False)) == 1
 
 
 def test_a_checkpoint_that_ends_before_it_came_to_the_gateways_leaves_them_alone(enumerated, pick):

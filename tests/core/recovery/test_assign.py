@@ -9,7 +9,13 @@ from penstock.core.graph import CheckpointGraph, CheckpointVertex
 from penstock.core.ids import CheckpointId, Instant, JobId, OperatorId, TaskId, VertexId
 from penstock.core.messages import OperatorState, StateFile, TaskRestore
 from penstock.core.recovery.assign import assign, encode_restore
-from penstock.core.recovery.metadata import CheckpointMetadata, OperatorSnapshot, SnapshotKind
+from penstock.core.recovery.metadata import (
+    CheckpointMetadata,
+    MatchingRules,
+    OperatorSnapshot,
+    SnapshotKind,
+    Unmatched,
+)
 
 OP = OperatorId("op")
 V = VertexId("v")
@@ -92,6 +98,15 @@ def test_an_operator_that_the_checkpoint_does_not_know_is_left_out():
     new = OperatorId("new")
     metadata = snapshot({}, parallelism=2)
     assert assign(metadata, graph(2, operator=new)).tasks[TaskId(V, 0)].operators == {}
+
+
+def test_operator_coordinators_get_their_state_if_their_operator_does():
+    metadata = msgspec.structs.replace(
+        snapshot({}, parallelism=2), coordinators={OP: b"position", OperatorId("gone"): b"of nobody"}
+    )
+    assert assign(metadata, graph(3)).coordinators == {OP: b"position"}
+    ignoring = MatchingRules(unmatched=Unmatched.IGNORE)
+    assert assign(metadata, graph(2, operator=OperatorId("new")), ignoring).coordinators == {}
 
 
 def test_the_next_name_is_dealt_out_from_where_the_one_before_stopped():

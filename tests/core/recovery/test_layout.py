@@ -26,6 +26,7 @@ def test_every_kind_of_file_has_its_place() -> None:
     assert layout.termless_outcome_file(JOB) == "hot-auctions/outcome/_outcome"
     assert layout.tenure_file(JOB, Term(2)) == "hot-auctions/tenures/0000000000000000002"
     assert layout.lease_file(JOB, Term(2)) == "hot-auctions/leases/0000000000000000002"
+    assert layout.results_folder(JOB, OperatorId("to table")) == "results/hot-auctions/to%20table"
     assert layout.inputs_folder(JOB, OperatorId("read bids")) == "hot-auctions/inputs/read%20bids"
     assert layout.snapshot_prefix(TaskId(VertexId("win/dow"), 3)) == "win%2Fdow-3"
 

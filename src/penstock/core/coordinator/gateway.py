@@ -10,6 +10,9 @@ it, or a restore would lose it or see it twice. So each subtask has a gateway:
                 is closed still, it joins that one's line
 
 A checkpoint that was aborted has lost its mark, so a snapshot that arrives late closes nothing.
+
+An event counts as on its way from the moment it is submitted: one that waits behind an older checkpoint belongs before
+the barrier of the next one, which therefore waits until it has arrived.
 """
 
 from __future__ import annotations
@@ -28,8 +31,8 @@ from penstock.core.ids import CheckpointId, OperatorId, TaskId
 class HeldEvent:
     """An event on its way to a subtask."""
 
+    number: int
     event: bytes
-    may_be_lost: bool
 
 
 @dataclass(slots=True)
@@ -76,7 +79,7 @@ class SubtaskGateway:
 
 @dataclass(frozen=True, slots=True)
 class SentEvent:
-    """An event that is on its way and not known to have arrived."""
+    """An event that was submitted and is not known to have arrived."""
 
     operator: OperatorId
     task: TaskId
@@ -154,12 +157,15 @@ class Gateways:
                 self._gateways[operator][task.subtask] = SubtaskGateway()
         self._on_the_way = {n: sent for n, sent in self._on_the_way.items() if sent.task not in gone}
 
-    def submit(self, operator: OperatorId, subtask: int, event: HeldEvent) -> list[SendOperatorEvent]:
+    def submit(self, operator: OperatorId, subtask: int, event: bytes, *, may_be_lost: bool) -> list[SendOperatorEvent]:
         """An operator coordinator wants an event sent."""
         gateways = self._gateways.get(operator, [])
         if not 0 <= subtask < len(gateways):
             raise InvariantError(f"operator {operator} has no coordinator with a subtask {subtask}")
-        return self._send(operator, subtask, gateways[subtask].submit(event))
+        number = self._next_number
+        self._next_number += 1
+        self._on_the_way[number] = SentEvent(operator, TaskId(self._vertices[operator], subtask), may_be_lost)
+        return self._send(operator, subtask, gateways[subtask].submit(HeldEvent(number, event)))
 
     def on_the_way(self, operator: OperatorId) -> set[int]:
         """Numbers of the operator's events that are not known to have arrived."""
@@ -171,14 +177,7 @@ class Gateways:
 
     def _send(self, operator: OperatorId, subtask: int, events: list[HeldEvent]) -> list[SendOperatorEvent]:
         task = TaskId(self._vertices[operator], subtask)
-        effects = []
-        for event in events:
-            number = self._next_number
-            self._next_number += 1
-            self._on_the_way[number] = SentEvent(operator, task, event.may_be_lost)
-            effects.append(
-                SendOperatorEvent(
-                    number=number, operator=operator, task=task, epoch=self._board.epoch_of(task), event=event.event
-                )
-            )
-        return effects
+        epoch = self._board.epoch_of(task)
+        return [
+            SendOperatorEvent(number=e.number, operator=operator, task=task, epoch=epoch, event=e.event) for e in events
+        ]

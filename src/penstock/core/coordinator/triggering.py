@@ -30,7 +30,7 @@ from penstock.core.coordinator.events import (
     OperatorEventLost,
     OperatorEventSubmitted,
 )
-from penstock.core.coordinator.gateway import Gateways, HeldEvent
+from penstock.core.coordinator.gateway import Gateways
 from penstock.core.coordinator.pending import PendingCheckpoint, Phase
 from penstock.core.coordinator.tasks import TaskBoard
 from penstock.core.graph import CheckpointGraph
@@ -115,9 +115,11 @@ class Triggering:
         return pending if pending is not None and pending.checkpoint == checkpoint else None
 
     def _handle_snapshotted(self, event: OperatorCoordinatorSnapshotted) -> None:
-        pending = self._current_if(event.checkpoint)
         # A checkpoint that was aborted has lost its marks: a late snapshot closes nothing, so events go on flowing.
-        if pending is None or not self.gateways.try_close(event.operator, event.checkpoint):
+        if not self.gateways.try_close(event.operator, event.checkpoint):
+            return
+        pending = self._current_if(event.checkpoint)
+        if pending is None:
             return
         on_the_way = self.gateways.on_the_way(event.operator)
         if pending.acknowledge_coordinator(event.operator, event.state, on_the_way) is AckVerdict.ACCEPTED:
@@ -128,8 +130,9 @@ class Triggering:
     ) -> TriggerFailure | None:
         match event:
             case OperatorEventSubmitted():
-                held = HeldEvent(event.event, event.may_be_lost)
-                self._effects += self.gateways.submit(event.operator, event.subtask, held)
+                self._effects += self.gateways.submit(
+                    event.operator, event.subtask, event.event, may_be_lost=event.may_be_lost
+                )
             case OperatorEventDelivered():
                 self._handle_delivered(event)
             case OperatorEventLost():

@@ -37,6 +37,8 @@ class Assignment(msgspec.Struct, frozen=True, kw_only=True):
     flows: tuple[Flow, ...]
     finished: tuple[VertexId, ...]
     """Vertices that are deployed as finished."""
+    coordinators: dict[OperatorId, bytes] = {}
+    """What operator coordinators start from."""
 
 
 NOTHING_RESTORED = Assignment(
@@ -61,7 +63,8 @@ def assign(metadata: CheckpointMetadata, graph: CheckpointGraph, rules: Matching
             restores.update(_deal_vertex(vertex, known, _fed_tasks(vertex, graph, restores)))
     flows = flows_of(metadata, graph, _unwanted(metadata, graph, matched, rules))
     add_in_flight(restores, flows, graph)
-    return Assignment(tasks=restores, matched=matched, flows=flows, finished=finished)
+    coordinators = {o: state for o, state in metadata.coordinators.items() if o in matched.restored}
+    return Assignment(tasks=restores, matched=matched, flows=flows, finished=finished, coordinators=coordinators)
 
 
 def fitting_key_groups(

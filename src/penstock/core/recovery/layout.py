@@ -192,6 +192,11 @@ def inputs_folder(job: JobFolder, operator: OperatorId) -> str:
     return f"{job}/inputs/{component(operator)}"
 
 
+def results_folder(job: JobFolder, operator: OperatorId) -> str:
+    """Results that the driver is to hand on. It is no part of the job's folder: what was promised outlives the job."""
+    return f"results/{job}/{component(operator)}"
+
+
 def is_job_folder_with(name: str) -> bool:
     """Whether a folder that has something of this name in it is the folder of a job."""
     return name in _JOB_FOLDERS or checkpoint_number(name) is not None

@@ -123,6 +123,9 @@ class Operator(ABC):
         """Freeze the state in constant time; return the work that writes it. None if there is no state."""
         return None
 
+    def handle_event(self, event: bytes) -> None:  # noqa: B027
+        """Its coordinator on the driver says something; only an operator that has one hears anything."""
+
     def completed(self, checkpoint: CheckpointId) -> None:  # noqa: B027
         """`checkpoint` and all before it are durable."""
 

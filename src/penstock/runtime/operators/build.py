@@ -22,6 +22,7 @@ from penstock.api.steps import (
 )
 from penstock.runtime.operators.base import Operator
 from penstock.runtime.operators.columns import SelectOperator, UnionOperator, WhereOperator
+from penstock.runtime.operators.driver_sink import DriverCommittedSink
 from penstock.runtime.operators.functions import MapBatchesOperator, MapOperator
 from penstock.runtime.operators.grouped import GroupedOperator
 from penstock.runtime.operators.keyed import KeyedOperator
@@ -60,6 +61,6 @@ def build_operator(step: Step) -> Operator:
         case WindowStep():
             return WindowOperator(step)
         case WriteStep():
-            return SinkOperator(step)
+            return DriverCommittedSink(step) if step.sink.commits_on_driver else SinkOperator(step)
         case _:
             assert_never(step)

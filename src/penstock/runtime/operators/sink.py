@@ -31,7 +31,7 @@ COMMITTABLES = "committables"
 """The name of its state: (checkpoint, what a committer needs), one part per prepared transaction's piece."""
 
 
-class _Transaction:
+class Transaction:
     """What was written between two barriers."""
 
     def __init__(self, checkpoint: CheckpointId, work: Callable[[], list[bytes]]) -> None:
@@ -62,26 +62,25 @@ class SinkOperator(Operator):
     def __init__(self, step: WriteStep) -> None:
         self._sink = step.sink
         self._writer: SinkWriter | None = None
-        self._transactions: list[_Transaction] = []
+        self._transactions: list[Transaction] = []
         self._completed = CheckpointId(0)
         """The newest checkpoint that is complete."""
-        self._committing: list[_Transaction] = []
+        self._committing: list[Transaction] = []
 
     def load(self, context: OperatorContext) -> None:
         """Commit what the restored checkpoint promised, then remove what nobody will commit."""
-        parts = [part for state in context.restored for part in state.split_lists.get(COMMITTABLES, ())]
-        committables = [_decode(part)[1] for part in parts]
+        committables = [committable for _, committable in restored_parts(context)]
         if committables:
             self._sink.commit(committables)
         # At another parallelism a transaction that this subtask of then prepared may be another one's to commit, and
         # that one may not have come to it yet.
         if not context.rescaled:
-            self._sink.clean(_writer_context(context), committables)
+            self._sink.clean(writer_context(context), committables)
 
     def open(self, context: OperatorContext, output: Output) -> None:
         """Open a writer with its first transaction."""
         super().open(context, output)
-        self._writer = self._sink.writer(_writer_context(context))
+        self._writer = self._sink.writer(writer_context(context))
 
     def process(self, batch: pa.RecordBatch) -> None:
         """Write records into the open transaction."""
@@ -90,7 +89,7 @@ class SinkOperator(Operator):
 
     def snapshot(self, checkpoint: CheckpointId, options: CheckpointOptions) -> SnapshotWork:  # noqa: ARG002
         """Close the open transaction; the work prepares it and names all that are not committed."""
-        self._transactions.append(_Transaction(checkpoint, self._opened().prepare(checkpoint)))
+        self._transactions.append(Transaction(checkpoint, self._opened().prepare(checkpoint)))
         carried, operator = tuple(self._transactions), OperatorId(self.context.operator)
 
         def prepare(writer: StateWriter) -> OperatorState:  # noqa: ARG001  # what is written lies with the sink
@@ -138,7 +137,7 @@ class SinkOperator(Operator):
         self._forget(done)
         self._commit_next()
 
-    def _forget(self, done: list[_Transaction]) -> None:
+    def _forget(self, done: list[Transaction]) -> None:
         self._transactions = [t for t in self._transactions if t not in done]
 
     def _opened(self) -> SinkWriter:
@@ -147,7 +146,13 @@ class SinkOperator(Operator):
         return self._writer
 
 
-def _writer_context(context: OperatorContext) -> WriterContext:
+def restored_parts(context: OperatorContext) -> list[tuple[int, bytes]]:
+    """What the restored checkpoint promised to commit: (checkpoint, what a committer needs)."""
+    return [decode_part(part) for state in context.restored for part in state.split_lists.get(COMMITTABLES, ())]
+
+
+def writer_context(context: OperatorContext) -> WriterContext:
+    """Who writes."""
     return WriterContext(
         job=context.job, subtask=context.task.subtask, parallelism=context.parallelism, epoch=context.epoch
     )
@@ -157,5 +162,6 @@ def _encode(checkpoint: CheckpointId, committable: bytes) -> bytes:
     return msgspec.msgpack.encode((checkpoint, committable))
 
 
-def _decode(part: bytes) -> tuple[int, bytes]:
+def decode_part(part: bytes) -> tuple[int, bytes]:
+    """(checkpoint, what a committer needs) of one part of the state."""
     return msgspec.msgpack.decode(part, type=tuple[int, bytes])

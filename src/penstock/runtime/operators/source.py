@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+from typing import assert_never
+
 import pyarrow as pa
 
-from penstock.api.connector import End, Polled, SourceReader, SplitProgress
+from penstock.api.connector import End, Pause, Polled, SourceReader, SplitProgress
 from penstock.api.steps import ReadStep
 from penstock.core.elements import MAX_WATERMARK, CheckpointOptions
-from penstock.core.errors import UsageError
+from penstock.core.errors import InvariantError, UsageError
 from penstock.core.ids import CheckpointId, Instant, OperatorId
 from penstock.core.messages import OperatorState
 from penstock.runtime.operators.base import Operator, OperatorContext, Output, SnapshotWork, StateWriter
+from penstock.runtime.operators.events import NoMoreSplits, SplitsAdded, decode_reader_event
+
+WAIT_MS = 1_000
+"""A reader without splits is asked again after this time, or when it is given some."""
 
 SPLITS = "splits"
 """The name of its state: unread splits with their positions, dealt out anew when the parallelism changes."""
@@ -24,6 +30,7 @@ class SourceOperator(Operator):
         self._schema = step.source.schema
         self._reader: SourceReader | None = None
         self.ended = False
+        self._may_get_more = step.source.discovers
 
     def open(self, context: OperatorContext, output: Output) -> None:
         """Open a reader over the own splits: a fresh start deals them out in turn, a restore was dealt them."""
@@ -40,6 +47,8 @@ class SourceOperator(Operator):
             return End()
         polled = self._reader.poll(max_rows, now)
         if isinstance(polled, End):
+            if self._may_get_more:
+                return Pause(WAIT_MS)
             self.ended = True
         elif isinstance(polled, pa.RecordBatch) and not polled.schema.equals(self._schema):
             raise UsageError(
@@ -47,6 +56,18 @@ class SourceOperator(Operator):
                 f"its schema has {_columns(self._schema)}"
             )
         return polled
+
+    def handle_event(self, event: bytes) -> None:
+        """The enumerator has found splits for this subtask, or will find no more."""
+        match found := decode_reader_event(event):
+            case SplitsAdded():
+                if self.ended or self._reader is None:
+                    raise InvariantError(f"{len(found.splits)} splits were given to a reader that has ended")
+                self._reader.add_splits(found.splits)
+            case NoMoreSplits():
+                self._may_get_more = False
+            case _:
+                assert_never(found)
 
     def progress(self) -> SplitProgress | None:
         """How far the reader has come with its splits, if it tells them apart."""

@@ -1,0 +1,94 @@
+"""The coordinator of a sink that commits on the driver.
+
+When a checkpoint is complete, its metadata names what every subtask prepared, since which barrier. What was prepared at
+one barrier is committed by one call, in the order of the barriers. Such a group never changes once a checkpoint that
+names it is complete, so a call that is made again after a failure has the same id and the same content, whichever
+checkpoint is restored. When a call has returned, subtasks are told to carry the group no further; that it has is in the
+state of the next checkpoint.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+
+import msgspec
+
+from penstock.api.connector import Committer
+from penstock.core.ids import CheckpointId
+from penstock.runtime.coordinators import CoordinatorHost, OperatorCoordinator
+from penstock.runtime.operators.events import Committed, encode_event
+from penstock.runtime.operators.sink import COMMITTABLES, decode_part
+
+
+class DriverCommits(OperatorCoordinator):
+    """Commits groups one after another."""
+
+    parts_name = COMMITTABLES
+
+    def __init__(self, host: CoordinatorHost, committer: Committer) -> None:
+        super().__init__(host)
+        self._committer = committer
+        self._committed = 0
+        """Everything up to here is committed."""
+        self._asked = 0
+        """Everything up to here is committed or under way."""
+        self._promised: Sequence[bytes] = ()
+        self._waiting: deque[tuple[int, list[bytes]]] = deque()
+        """The first one is under way."""
+
+    def reset(self, restored: bytes | None, parts: Sequence[bytes]) -> None:
+        """What the restored checkpoint promised is committed first."""
+        self._committed = 0 if restored is None else msgspec.msgpack.decode(restored, type=int)
+        self._asked = self._committed
+        self._promised = parts
+        self._waiting.clear()
+
+    def run(self) -> None:
+        """Say what is on record, and commit what is promised beyond it."""
+        super().run()
+        if self._committed:
+            self.tell_all(encode_event(Committed(checkpoint=self._committed)))
+        promised, self._promised = self._promised, ()
+        self._commit(promised)
+
+    def snapshot(self, checkpoint: CheckpointId) -> bytes:  # noqa: ARG002
+        """What is committed."""
+        return msgspec.msgpack.encode(self._committed)
+
+    def completed(self, checkpoint: CheckpointId, parts: Sequence[bytes]) -> None:  # noqa: ARG002
+        """Commit what the checkpoint promises, group by group."""
+        self._commit(parts)
+
+    def aborted(self, checkpoint: CheckpointId) -> None:
+        """What was prepared for it is carried on, and committed with the next one."""
+
+    def close(self) -> None:
+        """Close the committer. What a snapshot promises and was not done may be done by another job."""
+        self._committer.close(owes=bool(self._waiting or self._promised))
+
+    def _commit(self, parts: Sequence[bytes]) -> None:
+        groups: dict[int, list[bytes]] = {}
+        for checkpoint, committable in map(decode_part, parts):
+            if checkpoint > self._asked:
+                groups.setdefault(checkpoint, []).append(committable)
+        idle = not self._waiting
+        for checkpoint in sorted(groups):
+            self._asked = checkpoint
+            self._waiting.append((checkpoint, groups[checkpoint]))
+        if idle:
+            self._commit_next()
+
+    def _commit_next(self) -> None:
+        """One at a time: what follows one that fails must not be committed before it."""
+        if not self._waiting:
+            return
+        checkpoint, committables = self._waiting[0]
+
+        def done(_: None) -> None:
+            self._waiting.popleft()
+            self._committed = checkpoint
+            self.tell_all(encode_event(Committed(checkpoint=checkpoint)))
+            self._commit_next()
+
+        self.off_loop(lambda: self._committer.commit(checkpoint, committables), done)

@@ -1,0 +1,278 @@
+"""Operator coordinators: the parts of sources and sinks that run on the driver, beside the master.
+
+The checkpoint coordinator says when each takes its snapshot, and its gateways keep what they say on the right side of
+the barriers (`core.coordinator.gateway`). This file performs that, over all coordinators of a job; what one of them
+does is in `runtime.enumeration` and `runtime.commits`.
+
+    start ──► run ──► snapshot, completed, …  ──► stop          once per attempt
+    end                                                         once per job: connectors let go of what they have
+
+Whatever blocks runs in the coordinator's own background. What comes back from an attempt that has stopped is dropped.
+"""
+
+from __future__ import annotations
+
+import logging
+import traceback
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, assert_never
+
+from penstock.core.coordinator.effects import (
+    SendOperatorEvent,
+    SnapshotOperatorCoordinator,
+    TellCheckpointAborted,
+    TellCheckpointComplete,
+)
+from penstock.core.coordinator.events import (
+    CoordinatorEvent,
+    OperatorCoordinatorSnapshotted,
+    OperatorEventDelivered,
+    OperatorEventLost,
+    OperatorEventSubmitted,
+)
+from penstock.core.ids import CheckpointId, Instant, OperatorId, TaskId
+from penstock.core.job.events import FailureCause
+from penstock.core.messages import OperatorEvent, OperatorEventTaken, ToSlot
+from penstock.core.recovery.assign import Assignment
+from penstock.core.recovery.metadata import CheckpointMetadata
+from penstock.ports import Background, Outcome
+from penstock.runtime.chain import one_line
+
+CoordinatorWork = SnapshotOperatorCoordinator | SendOperatorEvent | TellCheckpointComplete | TellCheckpointAborted
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, kw_only=True)
+class CoordinatorHost:
+    """What a coordinator may use."""
+
+    name: str
+    """What people call the operator."""
+    background: Background
+    say: Callable[[int, bytes], None]
+    """(subtask, event): have it sent, when no barrier is in between."""
+    fail: Callable[[FailureCause], None]
+
+
+class OperatorCoordinator(ABC):
+    """The coordinator of one operator. All calls come from the master's loop, and never block."""
+
+    parts_name: str
+    """The name of the operator's list state that it wants to see of every checkpoint."""
+
+    def __init__(self, host: CoordinatorHost) -> None:
+        self.host = host
+        self.has_ended = False
+        self.parallelism = 0
+        self._attempt = 0
+        self._running = False
+
+    @property
+    def running(self) -> bool:
+        """Whether the tasks of an attempt run."""
+        return self._running
+
+    def start(self, restored: bytes | None, parts: Sequence[bytes], *, parallelism: int) -> None:
+        """An attempt is deployed, from the state and the operator's parts of a checkpoint, or from nothing."""
+        self._attempt += 1
+        self.parallelism = parallelism
+        self.reset(restored, parts)
+
+    @abstractmethod
+    def reset(self, restored: bytes | None, parts: Sequence[bytes]) -> None:
+        """Take up the state of a checkpoint, or begin at the beginning."""
+
+    def run(self) -> None:
+        """The tasks of the attempt run: events reach them from here on."""
+        self._running = True
+
+    def stop(self) -> None:
+        """The attempt is over."""
+        self._attempt += 1
+        self._running = False
+
+    @abstractmethod
+    def snapshot(self, checkpoint: CheckpointId) -> bytes:
+        """The state, as of now."""
+
+    @abstractmethod
+    def completed(self, checkpoint: CheckpointId, parts: Sequence[bytes]) -> None:
+        """`checkpoint`, in which the subtasks have these parts, is durable."""
+
+    @abstractmethod
+    def aborted(self, checkpoint: CheckpointId) -> None:
+        """`checkpoint` will never complete."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Let go of everything. Runs off the loop, may block."""
+
+    def turn(self, now: Instant) -> None:  # noqa: B027  # not all of them do something by themselves
+        """Time has passed."""
+
+    def next_deadline(self) -> Instant | None:
+        """When `turn` must be called at the latest."""
+        return None
+
+    def tell_all(self, event: bytes) -> None:
+        """Say the same to every subtask."""
+        for subtask in range(self.parallelism):
+            self.host.say(subtask, event)
+
+    def off_loop(self, work: Callable[[], Any], done: Callable[[Any], None]) -> None:
+        """Run what may block; `done` gets its value, on the loop, if the attempt still goes on; an error fails the
+        attempt. If the attempt is over before its turn comes, it is not run at all."""
+        attempt = self._attempt
+
+        def guarded() -> Any:
+            return work() if self._attempt == attempt else None
+
+        def ended(outcome: Outcome) -> None:
+            if self._attempt != attempt:
+                return
+            if outcome.error is not None:
+                self.host.fail(_cause(self.host.name, outcome.error))
+            else:
+                done(outcome.value)
+
+        self.host.background.submit(guarded, ended)
+
+    def end(self) -> None:
+        """The job has ended: close, behind everything that is under way; `has_ended` says when it is done."""
+        self.stop()
+
+        def ended(outcome: Outcome) -> None:
+            self.has_ended = True
+            if outcome.error is not None:
+                extra = {"operator": self.host.name, "error": one_line(outcome.error)}
+                log.warning("a connector could not be closed", extra=extra)
+
+        self.host.background.submit(self.close, ended)
+
+
+class OperatorCoordinators:
+    """All operator coordinators of a job."""
+
+    def __init__(self, *, feed: Callable[[CoordinatorEvent], None], send: Callable[[TaskId, ToSlot], None]) -> None:
+        self._feed = feed
+        self.send = send
+        """Sends a message to the slot of a task."""
+        self._known: dict[OperatorId, OperatorCoordinator] = {}
+        self._parts: dict[CheckpointId, dict[OperatorId, tuple[bytes, ...]]] = {}
+        """Of checkpoints whose metadata is being written."""
+        self._is_ending = False
+
+    def add(self, operator: OperatorId, coordinator: OperatorCoordinator) -> None:
+        """Take one more, before the job starts."""
+        self._known[operator] = coordinator
+
+    def say(self, operator: OperatorId, subtask: int, event: bytes) -> None:
+        """Have an event sent to a subtask."""
+        self._feed(OperatorEventSubmitted(operator=operator, subtask=subtask, event=event))
+
+    def start(self, assignment: Assignment, *, parallelism: int) -> None:
+        """An attempt is deployed."""
+        for operator, coordinator in self._known.items():
+            parts: list[bytes] = []
+            for restore in assignment.tasks.values():
+                for state in restore.operators.get(operator, ()):
+                    parts += state.split_lists.get(coordinator.parts_name, ())
+            coordinator.start(assignment.coordinators.get(operator), parts, parallelism=parallelism)
+
+    def run(self) -> None:
+        """All tasks run."""
+        for coordinator in self._known.values():
+            coordinator.run()
+
+    def stop(self) -> None:
+        """The attempt is over."""
+        self._parts.clear()
+        for coordinator in self._known.values():
+            coordinator.stop()
+
+    def turn(self, now: Instant) -> None:
+        """Time has passed, or work has ended."""
+        for coordinator in self._known.values():
+            coordinator.host.background.collect()
+            if coordinator.running:
+                coordinator.turn(now)
+
+    def next_deadline(self) -> Instant | None:
+        """When `turn` must be called at the latest."""
+        times = (c.next_deadline() for c in self._known.values() if c.running)
+        return min((time for time in times if time is not None), default=None)
+
+    def end(self) -> None:
+        """The outcome of the job is decided: connectors let go of what they have."""
+        if not self._is_ending:
+            self._is_ending = True
+            for coordinator in self._known.values():
+                coordinator.end()
+
+    @property
+    def have_ended(self) -> bool:
+        """Whether `end` is done."""
+        return all(coordinator.has_ended for coordinator in self._known.values())
+
+    # --- checkpoints ---------------------------------------------------------------------
+
+    def metadata_made(self, metadata: CheckpointMetadata) -> None:
+        """All subtasks have acknowledged a checkpoint: their parts are known."""
+        if self._known:
+            self._parts[metadata.checkpoint] = {o: _parts_of(metadata, o, c.parts_name) for o, c in self._known.items()}
+
+    def perform(self, effect: CoordinatorWork) -> None:
+        """Do what the checkpoint coordinator says."""
+        match effect:
+            case SnapshotOperatorCoordinator():
+                state = self._known[effect.operator].snapshot(effect.checkpoint)
+                self._feed(
+                    OperatorCoordinatorSnapshotted(operator=effect.operator, checkpoint=effect.checkpoint, state=state)
+                )
+            case SendOperatorEvent():
+                message = OperatorEvent(
+                    epoch=effect.epoch,
+                    task=effect.task,
+                    operator=effect.operator,
+                    number=effect.number,
+                    event=effect.event,
+                )
+                self.send(effect.task, message)
+            case TellCheckpointComplete():
+                parts = self._parts.get(effect.checkpoint, {}).get(effect.operator, ())
+                self._known[effect.operator].completed(effect.checkpoint, parts)
+                self._forget(effect.operator, effect.checkpoint)
+            case TellCheckpointAborted():
+                self._known[effect.operator].aborted(effect.checkpoint)
+                self._forget(effect.operator, effect.checkpoint)
+            case _:
+                assert_never(effect)
+
+    def taken(self, message: OperatorEventTaken) -> None:
+        """A slot says what became of an event."""
+        if message.delivered:
+            self._feed(OperatorEventDelivered(number=message.number))
+        else:
+            self._feed(OperatorEventLost(number=message.number, task_not_running=True))
+
+    def _forget(self, operator: OperatorId, checkpoint: CheckpointId) -> None:
+        for known in [c for c in self._parts if c <= checkpoint]:
+            self._parts[known].pop(operator, None)
+            if not self._parts[known]:
+                del self._parts[known]
+
+
+def _parts_of(metadata: CheckpointMetadata, operator: OperatorId, name: str) -> tuple[bytes, ...]:
+    snapshot = metadata.operators.get(operator)
+    if snapshot is None:
+        return ()
+    states = (snapshot.subtasks[subtask] for subtask in sorted(snapshot.subtasks))
+    return tuple(part for state in states for part in state.split_lists.get(name, ()))
+
+
+def _cause(name: str, error: BaseException) -> FailureCause:
+    text = "".join(traceback.format_exception(error))
+    return FailureCause(text=one_line(error), traceback=text, operator=name, user_code=True)

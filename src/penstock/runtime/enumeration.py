@@ -1,0 +1,105 @@
+"""The coordinator of a source that finds its splits while the job runs: asks its enumerator, deals out what it found.
+
+Its state is the enumerator's position, and whose turn it is. A split that was given out is the reader's to keep: the
+gateways see to it that it is in the reader's snapshot exactly if the position in this one's is behind it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from penstock.api.connector import Found, SplitEnumerator
+from penstock.core.ids import CheckpointId, Instant
+from penstock.runtime.coordinators import CoordinatorHost, OperatorCoordinator
+from penstock.runtime.operators.events import NoMoreSplits, SplitsAdded, encode_event
+from penstock.runtime.operators.source import SPLITS
+
+
+class _State(msgspec.Struct, frozen=True, array_like=True):
+    position: bytes | None = None
+    ended: bool = False
+    turn: int = 0
+    """Counts the splits that were given out: the next one goes to the subtask of this number, modulo how many there
+    are."""
+
+
+class SplitAssigner(OperatorCoordinator):
+    """Deals splits out to subtasks in turn, as they are found."""
+
+    parts_name = SPLITS
+
+    def __init__(self, host: CoordinatorHost, enumerator: SplitEnumerator) -> None:
+        super().__init__(host)
+        self._enumerator = enumerator
+        self._state = _State()
+        self._positions: dict[CheckpointId, bytes | None] = {}
+        """Of checkpoints that have not ended."""
+        self._look_at: Instant | None = None
+        self._now = Instant(0)
+
+    def reset(self, restored: bytes | None, parts: Sequence[bytes]) -> None:  # noqa: ARG002  # readers have them
+        """Go on from the position of a checkpoint."""
+        self._state = _State() if restored is None else msgspec.msgpack.decode(restored, type=_State)
+        self._positions = {}
+        self._look_at = None
+
+    def run(self) -> None:
+        """Have the enumerator start; readers are told again that nothing will follow, if it will not."""
+        super().run()
+        if self._state.ended:
+            self.tell_all(encode_event(NoMoreSplits()))
+            return
+        position = self._state.position
+        self.off_loop(lambda: self._enumerator.start(position), lambda _: self._look())
+
+    def turn(self, now: Instant) -> None:
+        """Look for more, if it is time to."""
+        self._now = now
+        if self._look_at is not None and now >= self._look_at:
+            self._look()
+
+    def next_deadline(self) -> Instant | None:
+        """When to look again."""
+        return self._look_at
+
+    def snapshot(self, checkpoint: CheckpointId) -> bytes:
+        """The position, and whose turn it is."""
+        self._positions[checkpoint] = self._state.position
+        return msgspec.msgpack.encode(self._state)
+
+    def completed(self, checkpoint: CheckpointId, parts: Sequence[bytes]) -> None:
+        """Tell the enumerator what is left to read."""
+        if checkpoint not in self._positions:
+            return
+        position = self._positions[checkpoint]
+        self._positions = {c: p for c, p in self._positions.items() if c > checkpoint}
+        self.off_loop(lambda: self._enumerator.consumed(position, parts), lambda _: None)
+
+    def aborted(self, checkpoint: CheckpointId) -> None:
+        """It was asked for in vain."""
+        self._positions.pop(checkpoint, None)
+
+    def close(self) -> None:
+        """Close the enumerator."""
+        self._enumerator.close()
+
+    def _look(self) -> None:
+        self._look_at = None
+        position = self._state.position
+        self.off_loop(lambda: self._enumerator.discover(position), self._found)
+
+    def _found(self, found: Found) -> None:
+        given: dict[int, list[bytes]] = {}
+        for number, split in enumerate(found.splits, self._state.turn):
+            given.setdefault(number % self.parallelism, []).append(split)
+        self._state = _State(
+            position=found.position, ended=found.ended, turn=(self._state.turn + len(found.splits)) % (1 << 32)
+        )
+        for subtask, splits in given.items():
+            self.host.say(subtask, encode_event(SplitsAdded(splits=tuple(splits))))
+        if found.ended:
+            self.tell_all(encode_event(NoMoreSplits()))
+        else:
+            self._look_at = Instant(self._now + max(1, found.wait_ms))

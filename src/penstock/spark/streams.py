@@ -1,0 +1,260 @@
+"""A streaming DataFrame as a source: a query lands its micro-batches as Parquet, an enumerator follows them.
+
+    <folder>/query/             the query's own checkpoint
+    <folder>/data/<batch>/      the files of a batch, written by Spark
+    <folder>/batches/<batch>    its splits; written when all its files are there, and never changed
+
+Spark gives a batch that was interrupted the same number and the same rows again; a batch that has its record is not
+written again. So a record is the fact that both sides agree on: behind it the batch is there once, before it not at
+all. What a position names is a batch; files go when a completed checkpoint no longer needs them.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+
+from penstock.api.connector import Found, Source, SourceReader, SplitEnumerator
+from penstock.connectors.splits import FollowedFiles, file_of_split, whole_file_splits
+from penstock.core.errors import HostError, InvariantError, StorageError, UsageError
+from penstock.spark.dataframes import TIMESTAMP_CONF
+from penstock.spark.slots import short_reason
+
+LOOK_MS = 50
+"""How often the folder is looked at: the most that it adds to the latency of a batch."""
+
+BATCHES_AT_ONCE = 64
+"""So many batches, at most, are given out at a time."""
+
+
+class _Position(msgspec.Struct, frozen=True, array_like=True):
+    folder: str
+    """Batches are numbered by the query whose checkpoint lies there."""
+    following: int
+    """The first batch that was not given out."""
+
+
+class StreamSource(Source):
+    """A streaming DataFrame of the user's, before the job starts. `land` turns it into files."""
+
+    def __init__(self, frame: Any, *, trigger_ms: int | None, available_now: bool, directory: Path | None) -> None:
+        from pyspark.sql.pandas.types import to_arrow_schema
+
+        if not getattr(frame, "isStreaming", False):
+            raise UsageError(
+                "from_stream takes a streaming DataFrame, this one is not", hint="use from_dataframe for it"
+            )
+        self.directory = directory
+        self._frame = frame
+        self._trigger_ms = trigger_ms
+        self._available_now = available_now
+        self._schema: pa.Schema = to_arrow_schema(frame.schema, timezone="UTC")
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The DataFrame's columns, as Arrow types; times are UTC."""
+        return self._schema
+
+    @property
+    def name(self) -> str:
+        """What the step is called unless the user names it."""
+        return "stream"
+
+    @property
+    def discovers(self) -> bool:
+        """Always."""
+        return True
+
+    def land(self, folder: Path, *, resumes: bool) -> Source:
+        """The source over what a query lands in `folder`, or in the directory that was given. `resumes` says that the
+        job goes on from a snapshot. Raises `UsageError` if the two do not go together."""
+        place = self.directory or folder
+        has_batches = any(_recorded(place))
+        if resumes and self.directory is None:
+            raise UsageError(
+                f"stream {self.name!r} cannot go on from a snapshot: what it landed belonged to the job of then",
+                hint="give from_stream a directory= that outlives the job",
+            )
+        if has_batches and not resumes:
+            raise UsageError(
+                f"{place} has batches of an earlier job",
+                hint="start from a snapshot of that job, or give from_stream an empty directory",
+            )
+        return LandedStream(self._schema, lambda: StreamEnumerator(place, self._start))
+
+    def _start(self, folder: Path) -> Any:
+        writer = self._frame.writeStream.foreachBatch(_Landing(folder))
+        writer = writer.option("checkpointLocation", (folder / "query").as_uri())
+        if self._available_now:
+            writer = writer.trigger(availableNow=True)
+        elif self._trigger_ms is not None:
+            writer = writer.trigger(processingTime=f"{self._trigger_ms} milliseconds")
+        return writer.start()
+
+    def splits(self, parallelism: int) -> list[bytes]:
+        """Never asked: the source that `land` returns is."""
+        raise InvariantError(f"a stream was asked for {parallelism} splits before it was landed")
+
+    def open(self, splits: Sequence[bytes]) -> SourceReader:
+        """Never asked: the source that `land` returns is."""
+        raise InvariantError(f"a stream was opened for {len(splits)} splits before it was landed")
+
+
+class LandedStream(Source):
+    """A streaming DataFrame that is landed while the job runs. In slots there is only the part that reads files."""
+
+    def __init__(self, schema: pa.Schema, enumerator: Callable[[], SplitEnumerator]) -> None:
+        self._schema = schema
+        self._enumerator = enumerator
+
+    def __reduce__(self) -> tuple[Callable[..., Source], tuple[Any, ...]]:
+        return _followed, (self._schema,)
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The DataFrame's columns."""
+        return self._schema
+
+    @property
+    def name(self) -> str:
+        """What the step is called."""
+        return "stream"
+
+    @property
+    def discovers(self) -> bool:
+        """Always."""
+        return True
+
+    def splits(self, parallelism: int) -> list[bytes]:  # noqa: ARG002  # all of them are found later
+        """None to begin with."""
+        return []
+
+    def enumerator(self) -> SplitEnumerator:
+        """Follows the query."""
+        return self._enumerator()
+
+    def open(self, splits: Sequence[bytes]) -> SourceReader:
+        """A reader over files."""
+        return _followed(self._schema).open(splits)
+
+
+def _followed(schema: pa.Schema) -> Source:
+    return FollowedFiles(columns=schema)
+
+
+class StreamEnumerator(SplitEnumerator):
+    """Keeps the query running and gives out the batches it lands."""
+
+    def __init__(self, folder: Path, start: Callable[[Path], Any]) -> None:
+        self._folder = folder
+        self._start = start
+        self._query: Any = None
+
+    def start(self, position: bytes | None) -> None:
+        """Start the query, unless it still runs: an attempt that failed is no reason to stop it."""
+        self._following(position)
+        (self._folder / "batches").mkdir(parents=True, exist_ok=True)
+        if self._query is None or not self._query.isActive:
+            self._query = self._start(self._folder)
+
+    def discover(self, position: bytes | None) -> Found:
+        """The next batches that have been landed."""
+        following = self._following(position)
+        # Looked at before the folder: what a query that has ended landed is there by then.
+        is_over = self._query is not None and not self._query.isActive
+        if is_over and (error := self._query.exception()) is not None:
+            raise HostError(f"the streaming query failed: {short_reason(str(error))}")
+        new = [batch for batch in _recorded(self._folder) if batch >= following]
+        splits: list[bytes] = []
+        for batch in new[:BATCHES_AT_ONCE]:
+            if batch != following:
+                raise StorageError(
+                    f"batch {following} is missing in {self._folder}, and batch {batch} is there",
+                    hint="it was read, and deleted, by a job that had gone further; restore from a newer snapshot",
+                )
+            splits += _read_record(self._folder, batch)
+            following += 1
+        ended = is_over and len(new) <= BATCHES_AT_ONCE
+        there = msgspec.msgpack.encode(_Position(str(self._folder), following))
+        return Found(position=there, splits=splits, ended=ended, wait_ms=LOOK_MS)
+
+    def consumed(self, position: bytes | None, unread: Sequence[bytes]) -> None:
+        """Delete batches that nobody will read again."""
+        following = self._following(position)
+        needed = {int(Path(file_of_split(split)).parent.name) for split in unread}
+        for batch in _recorded(self._folder):
+            if batch < following and batch not in needed:
+                shutil.rmtree(self._folder / "data" / str(batch), ignore_errors=True)
+                _record(self._folder, batch).unlink(missing_ok=True)
+
+    def close(self) -> None:
+        """Stop the query."""
+        if self._query is not None:
+            self._query.stop()
+
+    def _following(self, position: bytes | None) -> int:
+        if position is None:
+            return 0
+        found = msgspec.msgpack.decode(position, type=_Position)
+        if found.folder != str(self._folder):
+            raise UsageError(
+                f"the snapshot is of a stream that was landed in {found.folder}, this one is landed in {self._folder}",
+                hint="give from_stream the directory= that it had",
+            )
+        return found.following
+
+
+class _Landing:
+    """What the query calls with every batch."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def __call__(self, frame: Any, batch: int) -> None:
+        """Write a batch, once."""
+        record = _record(self._folder, batch)
+        if record.exists():
+            return
+        data = self._folder / "data" / str(batch)
+        # The session of the query is its own.
+        frame.sparkSession.conf.set(TIMESTAMP_CONF, "TIMESTAMP_MICROS")
+        frame.write.mode("overwrite").parquet(data.as_uri())
+        splits = [split for file in sorted(data.glob("part-*.parquet")) for split in whole_file_splits(file)]
+        _write_durably(record, msgspec.msgpack.encode(splits))
+
+
+def _record(folder: Path, batch: int) -> Path:
+    return folder / "batches" / f"{batch:020d}"
+
+
+def _recorded(folder: Path) -> list[int]:
+    """The batches that are there, in order."""
+    return sorted(int(file.name) for file in (folder / "batches").glob("[0-9]*") if file.name.isdigit())
+
+
+def _read_record(folder: Path, batch: int) -> list[bytes]:
+    try:
+        return msgspec.msgpack.decode(_record(folder, batch).read_bytes(), type=list[bytes])
+    except (OSError, msgspec.DecodeError) as error:
+        raise StorageError(f"{_record(folder, batch)} cannot be read: {error}") from error
+
+
+def _write_durably(path: Path, content: bytes) -> None:
+    """All of it is there under its name, or nothing."""
+    hidden = path.with_name(f".{path.name}")
+    with hidden.open("wb") as out:
+        out.write(content)
+        out.flush()
+        os.fsync(out.fileno())
+    hidden.rename(path)
+    handle = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

@@ -1,0 +1,346 @@
+"""Whole jobs with parts on the driver: an enumerator that finds splits over time, a committer for all subtasks."""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from penstock.api.connector import (
+    Committer,
+    End,
+    Found,
+    Pause,
+    Sink,
+    SinkWriter,
+    Source,
+    SourceReader,
+    SplitEnumerator,
+)
+from penstock.api.steps import ReadStep, WriteStep
+from penstock.connectors.parquet import parquet
+from penstock.core.coordinator.events import RequestKind
+from penstock.core.ids import OperatorId
+from penstock.core.job.events import JobState
+from penstock.core.recovery.metadata import CompletedCheckpoint
+from penstock.plan.graph import Input, Node, Partitioning, build_plan
+from penstock.runtime.master import SnapshotRequest
+from penstock.settings import CheckpointSettings, FixedDelay, JobSettings, NetworkSettings, NoRestart, SlotSettings
+from penstock.storage.metadata import decode_metadata
+
+SPLITS = 40
+ROWS = 50
+SCHEMA = pa.schema([("split", pa.int64()), ("row", pa.int64())])
+EVERYTHING = [(split, row) for split in range(SPLITS) for row in range(ROWS)]
+
+
+class Ranges(SourceReader):
+    """Reads a few rows at a time of splits that are (number, position)."""
+
+    def __init__(self, splits) -> None:
+        self._splits = [pickle.loads(split) for split in splits]
+
+    def poll(self, max_rows, now_ms):
+        if not self._splits:
+            return End()
+        if now_ms % 2:
+            return Pause(1)
+        number, position = self._splits[0]
+        stop = min(position + 7, ROWS)
+        self._splits[0] = (number, stop)
+        if stop == ROWS:
+            self._splits.pop(0)
+        rows = range(position, stop)
+        return pa.RecordBatch.from_arrays([pa.array([number] * len(rows)), pa.array(list(rows))], schema=SCHEMA)
+
+    def snapshot(self):
+        return [pickle.dumps(split) for split in self._splits]
+
+    def add_splits(self, splits):
+        self._splits += [pickle.loads(split) for split in splits]
+
+
+class Growing(SplitEnumerator):
+    """Finds one or two splits whenever it is asked; the last ones only when the gate is open."""
+
+    def __init__(self, source: Discovered) -> None:
+        self._source = source
+
+    def start(self, position):
+        self._source.started.append(position)
+
+    def discover(self, position):
+        begin = int(position or b"0")
+        last = SPLITS if self._source.gate.exists() else SPLITS - 5
+        stop = min(begin + 1 + begin % 2, last)
+        splits = [pickle.dumps((number, 0)) for number in range(begin, stop)]
+        if self._source.breaks_at is not None and stop >= self._source.breaks_at:
+            raise ValueError("the catalog is gone")
+        return Found(position=b"%d" % stop, splits=splits, ended=stop == SPLITS, wait_ms=12)
+
+    def consumed(self, position, unread):
+        self._source.consumed.append((int(position or b"0"), [pickle.loads(split)[0] for split in unread]))
+
+    def close(self):
+        self._source.closed.append(True)
+
+
+class Discovered(Source):
+    """A source that knows none of its splits when the job starts."""
+
+    def __init__(self, gate: Path, breaks_at: int | None = None) -> None:
+        self.gate = gate
+        self.breaks_at = breaks_at
+        self.started, self.consumed, self.closed = [], [], []
+
+    schema = SCHEMA
+    discovers = True
+
+    def splits(self, parallelism):
+        return []
+
+    def enumerator(self):
+        return Growing(self)
+
+    def open(self, splits):
+        return Ranges(splits)
+
+
+class ListWriter(SinkWriter):
+    def __init__(self) -> None:
+        self._rows = []
+
+    def write(self, batch):
+        self._rows += [tuple(row.values()) for row in batch.to_pylist()]
+
+    def prepare(self, checkpoint):
+        rows, self._rows = self._rows, []
+        return lambda: [pickle.dumps(rows)] if rows else []
+
+
+class Ledger(Committer):
+    def __init__(self, sink: LedgerSink) -> None:
+        self._sink = sink
+
+    def commit(self, checkpoint, committables):
+        rows = sorted(row for part in committables for row in pickle.loads(part))
+        self._sink.calls.append((checkpoint, rows))
+        if len(self._sink.calls) in self._sink.breaks_on:
+            raise ValueError("the table is locked")
+
+    def close(self, *, owes):
+        self._sink.closed.append(owes)
+
+
+class LedgerSink(Sink):
+    """Everything is committed on the driver, into a list."""
+
+    commits_on_driver = True
+
+    def __init__(self, *, breaks_on=()) -> None:
+        self.calls, self.closed = [], []
+        self.breaks_on = breaks_on
+
+    def writer(self, context):
+        return ListWriter()
+
+    def committer(self):
+        return Ledger(self)
+
+
+def settings(**changes) -> JobSettings:
+    chosen = {
+        "parallelism": 2,
+        "checkpoint": CheckpointSettings(interval_ms=20),
+        "restart": FixedDelay(attempts=20, delay_ms=5),
+        "network": NetworkSettings(channel_bytes=200_000, output_bytes=200_000, batch_bytes=50_000),
+    }
+    return JobSettings(**{**chosen, **changes})
+
+
+def plan_of(source, sink, *, parallelism=2):
+    steps = [
+        ("numbers", ReadStep(source=source), ()),
+        (
+            "sink",
+            WriteStep(sink=sink, schema=SCHEMA),
+            (Input(node=0, partitioning=Partitioning.HASH, keys=("row",)),),
+        ),
+    ]
+    nodes = tuple(
+        Node(number=n, operator=OperatorId(name), name=name, step=step, inputs=inputs, is_source=n == 0)
+        for n, (name, step, inputs) in enumerate(steps)
+    )
+    return build_plan(nodes, parallelism=parallelism, max_parallelism=None)
+
+
+def written(out: Path) -> list[tuple]:
+    tables = [pq.read_table(file) for file in sorted(out.glob("part-*.parquet"))]
+    return sorted(tuple(row.values()) for row in pa.concat_tables(tables).to_pylist())
+
+
+def by_id(calls) -> list[tuple]:
+    """What a table has that takes every id once; the same id must always have had the same rows."""
+    seen: dict[int, list] = {}
+    for checkpoint, rows in calls:
+        assert seen.setdefault(checkpoint, rows) == rows
+    assert list(seen) == sorted(seen)
+    return sorted(row for rows in seen.values() for row in rows)
+
+
+def kill_slots(gate: Path, *, times: int):
+    kills: list[int] = []
+
+    def each_turn(running):
+        view = running.driver.view()
+        if len(kills) < times and view.state is JobState.RUNNING:
+            if view.checkpoints.counts.completed >= 2 * (len(kills) + 1):
+                kills.append(view.checkpoints.counts.completed)
+                running.slots.kill(len(kills) % 2)
+        elif len(kills) == times:
+            gate.touch()
+
+    return each_turn
+
+
+CHECKPOINTS = pytest.mark.parametrize(
+    "checkpoint",
+    [
+        CheckpointSettings(interval_ms=20),
+        CheckpointSettings(interval_ms=10, max_concurrent=3),
+        CheckpointSettings(interval_ms=20, unaligned=True),
+    ],
+    ids=["aligned", "overlapping", "unaligned"],
+)
+
+
+@pytest.mark.parametrize("parallelism", [1, 3])
+def test_splits_that_are_found_over_time_are_read_by_all_subtasks_once(threaded_job, tmp_path, parallelism):
+    gate = tmp_path / "gate"
+    gate.touch()
+    source, out = Discovered(gate), tmp_path / "out"
+    plan = plan_of(source, parquet(out), parallelism=parallelism)
+    job = threaded_job(plan, settings(parallelism=parallelism))
+    assert job.run() is JobState.FINISHED
+    assert written(out) == EVERYTHING
+    assert source.started == [None]
+    assert source.closed == [True]
+    assert job.store.list_files("") == []
+
+
+@CHECKPOINTS
+def test_killed_slots_lose_no_split_and_read_none_twice(threaded_job, tmp_path, checkpoint):
+    source, out = Discovered(tmp_path / "gate"), tmp_path / "out"
+    job = threaded_job(plan_of(source, parquet(out)), settings(checkpoint=checkpoint))
+    assert job.run(kill_slots(source.gate, times=4)) is JobState.FINISHED, job.driver.view().failures
+    assert len(source.started) == 5
+    assert source.started[-1] is not None
+    assert written(out) == EVERYTHING
+
+
+@CHECKPOINTS
+def test_every_id_is_committed_with_the_same_rows_however_often(threaded_job, tmp_path, checkpoint):
+    source, sink = Discovered(tmp_path / "gate"), LedgerSink(breaks_on=(3, 4, 8))
+    job = threaded_job(plan_of(source, sink), settings(checkpoint=checkpoint))
+    assert job.run(kill_slots(source.gate, times=3)) is JobState.FINISHED, job.driver.view().failures
+    assert by_id(sink.calls) == EVERYTHING
+    assert sink.closed == [False]
+    locked = [failure for failure in job.driver.view().failures if "the table is locked" in failure.text]
+    assert [(f.operator, f.user_code) for f in locked] == [("sink", True)] * 3
+    assert "in commit" in locked[0].traceback
+
+
+def test_events_find_the_slot_at_the_place_of_their_subtask_when_a_spare_has_taken_it(threaded_job, tmp_path):
+    """1. Slot 0 dies, and a spare with another number takes its place. 2. Splits that are found, and commits that are
+    made, from then on still reach subtask 0: else it would never read, and never end."""
+    source, sink = Discovered(tmp_path / "gate"), LedgerSink()
+    chosen = settings(slot=SlotSettings(spares=1))
+    job = threaded_job(plan_of(source, sink), chosen)
+    places: list[tuple[int, ...]] = []
+
+    def kill_once(running):
+        view = running.driver.view()
+        if view.state is not JobState.RUNNING or view.checkpoints.counts.completed < 2:
+            return
+        if not places and view.spares:
+            places.append(tuple(slot.number for slot in view.slots))
+            running.slots.kill(0)
+        elif places and view.restarts == 1 and len(places) == 1:
+            places.append(tuple(slot.number for slot in view.slots))
+            source.gate.touch()
+
+    assert job.run(kill_once) is JobState.FINISHED, job.driver.view().failures
+    assert places == [(0, 1), (2, 1)]
+    assert by_id(sink.calls) == EVERYTHING
+
+
+def test_the_enumerator_learns_what_has_been_read_to_its_end(threaded_job, tmp_path):
+    source = Discovered(tmp_path / "gate")
+    job = threaded_job(plan_of(source, LedgerSink()), settings())
+    assert job.run(kill_slots(source.gate, times=1)) is JobState.FINISHED
+    position, unread = source.consumed[-1]
+    assert (position, unread) == (SPLITS, [])
+    assert all(number < position for position, unread in source.consumed for number in unread)
+
+
+def test_an_enumerator_that_raises_fails_the_job_with_its_traceback(threaded_job, tmp_path):
+    source = Discovered(tmp_path / "gate", breaks_at=7)
+    job = threaded_job(plan_of(source, LedgerSink()), settings(restart=NoRestart()))
+    assert job.run() is JobState.FAILED
+    assert job.driver.cause is not None
+    assert "the catalog is gone" in job.driver.cause.text
+    assert "in discover" in job.driver.cause.traceback
+    assert source.closed == [True]
+
+
+def test_a_committer_that_gave_up_knows_that_it_owes_something(threaded_job, tmp_path):
+    sink = LedgerSink(breaks_on=(2,))
+    job = threaded_job(plan_of(Discovered(tmp_path / "gate"), sink), settings(restart=NoRestart()))
+    assert job.run() is JobState.FAILED
+    assert len(sink.calls) == 2
+    assert sink.closed == [True]
+
+
+def test_a_rescaled_job_goes_on_finding_splits(threaded_job, tmp_path):
+    source, sink = Discovered(tmp_path / "gate"), LedgerSink()
+    job = threaded_job(plan_of(source, sink), settings())
+    answers: list = []
+
+    def rescale(running):
+        if running.driver.view().checkpoints.counts.completed == 2 and not answers:
+            answers.append("asked")
+            running.driver.rescale(3, answers.append)
+        if len(answers) == 2:
+            source.gate.touch()
+
+    assert job.run(rescale) is JobState.FINISHED
+    assert answers == ["asked", None]
+    assert by_id(sink.calls) == EVERYTHING
+
+
+def test_a_job_that_is_started_from_a_savepoint_finds_the_splits_that_are_not_in_it(threaded_job, tmp_path):
+    source, sink = Discovered(tmp_path / "gate"), LedgerSink()
+    first = threaded_job(plan_of(source, sink), settings())
+    answers: list = []
+
+    def stop_once(running):
+        if running.driver.view().checkpoints.counts.completed >= 3 and not answers:
+            answers.append("asked")
+            request = SnapshotRequest(kind=RequestKind.STOP, target=str(tmp_path / "saved"))
+            running.driver.request(request, answers.append)
+
+    assert first.run(stop_once) is JobState.FINISHED
+    savepoint = answers[1]
+    assert isinstance(savepoint, CompletedCheckpoint)
+    metadata = decode_metadata("", (Path(savepoint.location) / "_metadata").read_bytes())
+    assert list(metadata.coordinators) == ["numbers", "sink"]
+
+    again = Discovered(source.gate)
+    again.gate.touch()
+    second = threaded_job(plan_of(again, sink), settings(), job="job-2", started_from=savepoint)
+    assert second.run() is JobState.FINISHED
+    assert by_id(sink.calls) == EVERYTHING
+    assert again.started[0] not in (None, b"0")

@@ -1,0 +1,66 @@
+"""Batch DataFrames as sources, on a real Spark."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+import cloudpickle
+
+import penstock as ps
+from penstock.core.job.events import JobState
+
+# What is defined here goes to the workers by value: they cannot import a test module.
+cloudpickle.register_pickle_by_value(sys.modules[__name__])
+
+ROWS = 40_000
+
+
+def wait_until(job: ps.Job, true) -> ps.JobView:
+    deadline = time.monotonic() + 120
+    while not true(view := job.view()):
+        assert view.state not in (JobState.FAILED, JobState.FINISHED), view.failures
+        assert time.monotonic() < deadline, view
+        time.sleep(0.05)
+    return view
+
+
+def slow_until(gate: Path):
+    """A function that takes its time over every row until a file exists."""
+
+    def step(row):
+        if row["id"] % 10 == 0 and not gate.exists():
+            time.sleep(0.05)
+        return row
+
+    return step
+
+
+def test_a_dataframe_of_any_sql_is_read_once_though_a_worker_dies_and_the_job_is_rescaled(spark, tmp_path):
+    """What Spark computed is written down once: what chance decided in it is the same for all who read it again."""
+    gate = tmp_path / "gate"
+    names = spark.range(10).selectExpr("id AS kind", "concat('kind ', id) AS name")
+    numbers = spark.range(ROWS).selectExpr("id", "id % 10 AS kind", "uuid() AS token")
+    frame = numbers.join(names, "kind").where("kind != 3").select("id", "name", "token")
+    env = ps.Environment(
+        spark,
+        parallelism=2,
+        checkpointing=ps.Checkpointing(interval="200ms", directory=tmp_path / "ckpt"),
+        restart=ps.fixed_delay(attempts=3, delay="50ms"),
+    )
+    read = env.from_dataframe(frame).map(slow_until(gate), schema="id bigint, name string, token string", name="slow")
+    read.write(ps.parquet(tmp_path / "out"))
+    job = env.start("frames")
+    (landed,) = (tmp_path / "ckpt").glob("*/inputs/*")
+    want = sorted(map(tuple, spark.read.parquet(str(landed)).collect()))
+    before = wait_until(job, lambda v: v.rows_read and v.checkpoints.counts.completed >= 2)
+    os.kill(before.slots[1].pid, signal.SIGKILL)
+    wait_until(job, lambda v: v.restarts == 1 and v.state is JobState.RUNNING and v.restored_checkpoint is not None)
+    job.rescale(3, timeout=120)
+    gate.touch()
+    job.wait(120)
+    assert len(want) == ROWS * 9 // 10
+    assert sorted(map(tuple, spark.read.parquet(str(tmp_path / "out")).collect())) == want

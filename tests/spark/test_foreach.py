@@ -1,0 +1,98 @@
+"""When a function that is handed results is called, and called again. No Spark: a frame is a list of files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from penstock.core.errors import StorageError
+from penstock.spark.foreach import LandedResults
+
+
+class Function:
+    """What a user gives; raises as long as it is told to."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[list[str], int]] = []
+        self.raises = False
+
+    def __call__(self, frame: list[str], checkpoint: int) -> None:
+        self.calls.append((frame, checkpoint))
+        if self.raises:
+            raise ValueError("no")
+
+
+def files_of(*uris: str) -> list[str]:
+    return [uri.rsplit("/", 1)[1] for uri in uris]
+
+
+@pytest.fixture
+def function() -> Function:
+    return Function()
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    made = tmp_path / "results" / "job" / "sink"
+    made.mkdir(parents=True)
+    return made
+
+
+@pytest.fixture
+def committer(folder, function):
+    session = SimpleNamespace(read=SimpleNamespace(parquet=files_of))
+    return LandedResults(folder, session, function).committer()
+
+
+@pytest.fixture
+def prepared(folder) -> list[bytes]:
+    for name in ("a", "b"):
+        (folder / name).touch()
+    return [str(folder / name).encode() for name in ("a", "b")]
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(file.name for file in folder.iterdir())
+
+
+def test_a_function_that_raises_is_called_again_with_the_same(committer, function, folder, prepared):
+    function.raises = True
+    with pytest.raises(ValueError, match="no"):
+        committer.commit(7, prepared)
+    assert names(folder) == ["a", "b"]
+    function.raises = False
+    committer.commit(7, prepared)
+    assert function.calls == [(["a", "b"], 7)] * 2
+    assert names(folder) == []
+
+
+def test_a_function_that_has_returned_is_not_called_again(committer, function, prepared):
+    """The checkpoint in which this is on record may not have completed when the job restarts."""
+    committer.commit(7, prepared)
+    committer.commit(7, prepared)
+    assert function.calls == [(["a", "b"], 7)]
+
+
+def test_a_driver_that_ended_while_it_deleted_goes_on_deleting(committer, function, folder, prepared):
+    """1. The function has returned, which is on record. 2. The driver ends with one of two files deleted."""
+    (folder / "returned-7").touch()
+    (folder / "a").unlink()
+    committer.commit(7, prepared)
+    assert function.calls == []
+    assert names(folder) == []
+
+
+def test_files_that_are_missing_without_a_reason_are_told(committer, function, folder, prepared):
+    (folder / "b").unlink()
+    with pytest.raises(StorageError, match=r"1 of 2 files of checkpoint 7 are missing, the first of them .*/b"):
+        committer.commit(7, prepared)
+    assert function.calls == []
+
+
+def test_what_is_owed_stays_when_the_job_ends_and_nothing_else_does(committer, folder, prepared, tmp_path):
+    committer.close(owes=True)
+    assert names(folder) == ["a", "b"]
+    committer.close(owes=False)
+    assert list(tmp_path.iterdir()) == []

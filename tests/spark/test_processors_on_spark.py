@@ -1,0 +1,184 @@
+"""One StatefulProcessor by Structured Streaming and by Penstock, one of whose workers is killed: the same results, and
+the same state in the end."""
+
+# Names and parameters are those of PySpark's class.
+# ruff: noqa: N802, N803
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+import cloudpickle
+from bid_jobs import EVENTS, GatedBids, checkpointing, wait_for
+from pyspark import cloudpickle as spark_cloudpickle
+from pyspark.sql import Row
+from pyspark.sql.streaming import StatefulProcessor
+
+import penstock as ps
+from penstock.core.job.events import JobState
+
+# What is defined here goes to the workers by value, ours and Spark's: they cannot import a test module.
+cloudpickle.register_pickle_by_value(sys.modules[__name__])
+spark_cloudpickle.register_pickle_by_value(sys.modules[__name__])
+
+BIDDERS = 500
+ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+VISITS = (f"bidder % {BIDDERS} AS k", "auction % 40 AS page")
+RARE = "price % 12 = 0"
+OUT = "k bigint, what string, v bigint"
+
+
+class Visits(StatefulProcessor):
+    """Numbers the visits of a customer, and tells of pages that are new to them."""
+
+    def init(self, handle):
+        self.count = handle.getValueState("count", "n bigint")
+        self.pages = handle.getMapState("pages", "page bigint", "times bigint")
+
+    def handleInitialState(self, key, initialState, timerValues):
+        self.count.update((initialState.n,))
+
+    def handleInputRows(self, key, rows, timerValues):
+        (count,) = self.count.get() or (0,)
+        for row in rows:
+            count += 1
+            yield Row(k=key[0], what="visit", v=count)
+            seen = self.pages.getValue((row.page,))
+            if seen is None:
+                yield Row(k=key[0], what="page", v=row.page)
+            self.pages.updateValue((row.page,), ((seen[0] if seen else 0) + 1,))
+        self.count.update((count,))
+
+
+class HeldReader(ps.SourceReader):
+    """Leaves a file when it has read everything, and ends only when another file exists."""
+
+    def __init__(self, reader: ps.SourceReader, place: Path) -> None:
+        self._reader = reader
+        self._place = place
+
+    def poll(self, max_rows: int, now_ms: int):
+        polled = self._reader.poll(max_rows, now_ms)
+        if isinstance(polled, ps.End) and not (self._place / "end").exists():
+            (self._place / f"read-{os.getpid()}").touch()
+            return ps.Pause(5)
+        return polled
+
+    def snapshot(self) -> list[bytes]:
+        return self._reader.snapshot()
+
+
+class HeldBids(GatedBids):
+    """Bids after whose last one a savepoint can be taken."""
+
+    def __init__(self, place: Path) -> None:
+        super().__init__(place / "gate")
+        self._place = place
+
+    def open(self, splits: Sequence[bytes]) -> ps.SourceReader:
+        return HeldReader(super().open(splits), self._place)
+
+
+def initial_state(spark):
+    return spark.createDataFrame([(1, 1_000), (2, 2_000), (-5, 5)], "k bigint, n bigint")
+
+
+def by_structured_streaming(spark, place: Path):
+    """The results, and the two states."""
+    bids = spark.sql(ps.nexmark.bids_sql(events=EVENTS, seed=3)).where(RARE).selectExpr(*VISITS)
+    bids.repartition(4).write.parquet(str(place / "in"))
+    stream = spark.readStream.schema(bids.schema).option("maxFilesPerTrigger", 2).parquet(str(place / "in"))
+    spark.conf.set("spark.sql.streaming.stateStore.providerClass", ROCKSDB)
+    try:
+        (
+            stream.groupBy("k")
+            .transformWithState(Visits(), OUT, "append", "None", initial_state(spark).groupBy("k"))
+            .writeStream.format("parquet")
+            .option("path", str(place / "out"))
+            .option("checkpointLocation", str(place / "checkpoints"))
+            .trigger(availableNow=True)
+            .start()
+            .awaitTermination()
+        )
+        states = spark.read.format("statestore").option("path", str(place / "checkpoints"))
+        count = states.option("stateVarName", "count").load().selectExpr("key.k", "value.n")
+        pages = states.option("stateVarName", "pages").load()
+        pages = pages.selectExpr("key.k", "user_map_key.page", "user_map_value.times")
+        return results(spark, place), rows_of(count), rows_of(pages)
+    finally:
+        spark.conf.unset("spark.sql.streaming.stateStore.providerClass")
+
+
+def results(spark, place: Path) -> Counter[tuple]:
+    return Counter(map(tuple, spark.read.parquet(str(place / "out")).select("k", "what", "v").collect()))
+
+
+def rows_of(frame) -> list[tuple]:
+    return sorted(map(tuple, frame.collect()))
+
+
+def test_a_processor_gives_what_structured_streaming_gives_although_a_worker_is_killed(spark, tmp_path):
+    env = ps.Environment(
+        spark, parallelism=2, checkpointing=checkpointing(tmp_path), restart=ps.fixed_delay(attempts=3, delay="0s")
+    )
+    visits = env.read(HeldBids(tmp_path)).where(RARE).select(*VISITS)
+    counted = visits.key_by("k").transform_with_state(
+        Visits(), output_schema=OUT, initial_state=initial_state(spark), name="visits"
+    )
+    counted.write(ps.parquet(str(tmp_path / "out")))
+    job = env.start("visits")
+    running = wait_for(job, lambda v: v.checkpoints.counts.completed >= 2 and v.rows_out > 0)
+    os.kill(running.slots[1].pid, signal.SIGKILL)
+    wait_for(job, lambda v: v.restored_checkpoint is not None and v.state is JobState.RUNNING)
+    (tmp_path / "gate").touch()
+    while len(list(tmp_path.glob("read-*"))) < 2:
+        wait_for(job, lambda v: v.state is JobState.RUNNING)
+        time.sleep(0.02)
+    savepoint = ps.read_savepoint(spark, job.savepoint(tmp_path / "savepoint"))
+    count, pages = savepoint.state("visits", "count"), savepoint.state("visits", "pages")
+    (tmp_path / "end").touch()
+    view = job.wait(120)
+    assert view.state is JobState.FINISHED
+    assert view.restarts == 1
+    their_results, their_count, their_pages = by_structured_streaming(spark, tmp_path / "spark")
+    assert len(their_pages) > BIDDERS
+    assert rows_of(count.selectExpr("k", "value.n")) == their_count
+    assert rows_of(pages.selectExpr("k", "map_key", "value.times")) == their_pages
+    assert results(spark, tmp_path) == their_results
+
+
+class Totals(StatefulProcessor):
+    """Adds up pages in DataFrames."""
+
+    def init(self, handle):
+        self.total = handle.getValueState("total", "v bigint")
+
+    def handleInputRows(self, key, rows, timerValues):
+        import pandas as pd
+
+        (total,) = self.total.get() or (0,)
+        for frame in rows:
+            assert list(frame.columns) == ["k", "page"]
+            total += frame["page"].sum()
+        self.total.update((total,))
+        yield pd.DataFrame({"k": [key[0]], "what": ["total"], "v": [total]})
+
+
+def test_a_processor_of_dataframes_runs_too(spark, tmp_path):
+    visits = spark.range(0, 20_000).selectExpr("id % 300 AS k", "id * 7919 % 300 AS page")
+    env = ps.Environment(spark, parallelism=2)
+    made = (
+        env.from_dataframe(visits)
+        .key_by("k")
+        .transform_with_state(Totals(), output_schema=OUT, kind="pandas", time_mode="ProcessingTime")
+    )
+    made.write(ps.parquet(str(tmp_path / "out")))
+    env.run("totals")
+    found = spark.read.parquet(str(tmp_path / "out")).groupBy("k").max("v")
+    assert rows_of(found) == rows_of(visits.groupBy("k").sum("page"))

@@ -1,0 +1,214 @@
+"""Results that are handed to a function on the driver, on a real Spark."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import cloudpickle
+import pyarrow as pa
+import pytest
+
+import penstock as ps
+from penstock.core.job.events import JobState
+from penstock.storage.locations import open_store
+
+# What is defined here goes to the workers by value: they cannot import a test module.
+cloudpickle.register_pickle_by_value(sys.modules[__name__])
+
+SCHEMA = pa.schema([("split", pa.int64()), ("row", pa.int64())])
+SPLITS = 4
+ROWS = 3_000
+
+
+class Gate:
+    """A folder that says how many rows of every split may be read: a test lets records flow, and waits for what they
+    bring about, instead of hoping that some are left by then."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        folder.mkdir()
+
+    def open_to(self, rows: int) -> None:
+        (self.folder / str(rows)).touch()
+
+    def limit(self) -> int:
+        return max((int(file.name) for file in self.folder.iterdir()), default=0)
+
+
+class Gated(ps.SourceReader):
+    """Reads all its splits in turn, each as far as the gate is open."""
+
+    def __init__(self, splits, gate: Gate) -> None:
+        self._splits = [tuple(int(part) for part in split.split(b":")) for split in splits]
+        self._gate = gate
+
+    def poll(self, max_rows, now_ms):
+        if not self._splits:
+            return ps.End()
+        limit = self._gate.limit()
+        number, position = self._splits.pop(0)
+        stop = min(position + 20, limit, ROWS)
+        if stop < ROWS:
+            self._splits.append((number, max(stop, position)))
+        if stop <= position:
+            return ps.Pause(2)
+        rows = range(position, stop)
+        return pa.RecordBatch.from_arrays([pa.array([number] * len(rows)), pa.array(list(rows))], schema=SCHEMA)
+
+    def snapshot(self):
+        return [b"%d:%d" % split for split in self._splits]
+
+
+class Numbers(ps.Source):
+    schema = SCHEMA
+
+    def __init__(self, gate: Gate) -> None:
+        self._gate = gate
+
+    def splits(self, parallelism):
+        return [b"%d:0" % number for number in range(SPLITS)]
+
+    def open(self, splits):
+        return Gated(splits, self._gate)
+
+
+def all_rows(limit: int) -> list[tuple[int, int]]:
+    return [(split, row) for split in range(SPLITS) for row in range(limit)]
+
+
+EVERYTHING = all_rows(ROWS)
+
+
+class Table:
+    """A folder per id, replaced as a whole: idempotent by the id. `calls` is what it was called with; before the call
+    of a number returns, `then` runs what is there for it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.calls: list[tuple[int, list[tuple]]] = []
+        self.then: dict[int, Callable[[], None]] = {}
+
+    def merge(self, frame, checkpoint: int) -> None:
+        frame.write.mode("overwrite").parquet(str(self.folder / f"checkpoint={checkpoint}"))
+        self.calls.append((checkpoint, sorted((row.split, row.row) for row in frame.collect())))
+        self.then.pop(len(self.calls), lambda: None)()
+
+    def has(self, limit: int) -> bool:
+        """Whether it was called with all rows of a gate that is open to `limit`."""
+        return sorted({row for _, rows in self.calls for row in rows}) == all_rows(limit)
+
+    def rows(self, spark) -> list[tuple]:
+        return sorted((row.split, row.row) for row in spark.read.parquet(str(self.folder)).collect())
+
+
+def raise_busy() -> None:
+    raise ValueError("the catalog was busy")
+
+
+def environment(spark, tmp_path: Path, **options) -> ps.Environment:
+    checkpointing = ps.Checkpointing(interval="300ms", directory=str(tmp_path / "ckpt"))
+    options = {"restart": ps.fixed_delay(attempts=5, delay="50ms"), **options}
+    return ps.Environment(spark, parallelism=2, checkpointing=checkpointing, **options)
+
+
+def wait_until(job: ps.Job, true) -> None:
+    deadline = time.monotonic() + 120
+    while not true(job.view()):
+        assert job.view().state not in (JobState.FAILED, JobState.FINISHED), job.view().failures
+        assert time.monotonic() < deadline, job.view()
+        time.sleep(0.05)
+
+
+def test_every_record_is_handed_over_once_by_id_whatever_dies(spark, tmp_path):
+    """1. The function raises after it has written. 2. A worker is killed while the function runs, which raises when the
+    job runs again. 3. Each call comes again, with the same id and the same rows; what a call of the attempt before
+    raised is no failure of the next."""
+    gate, table = Gate(tmp_path / "gate"), Table(tmp_path / "table")
+    env = environment(spark, tmp_path)
+    env.read(Numbers(gate)).repartition("row").for_each_checkpoint(table.merge)
+    job = env.start("handed-over")
+
+    def kill_a_worker() -> None:
+        os.kill(job.view().slots[0].pid, signal.SIGKILL)
+        wait_until(job, lambda view: view.restarts == 2 and view.state is JobState.RUNNING)
+        raise_busy()
+
+    table.then[1] = raise_busy
+    gate.open_to(1_000)
+    wait_until(job, lambda view: view.restarts == 1 and table.has(1_000))
+    failure = job.view().failures[0]
+    assert failure.user_code
+    assert "the catalog was busy" in failure.text
+    assert "in merge" in failure.traceback
+    assert table.calls[0] == table.calls[1]
+
+    interrupted = len(table.calls) + 1
+    table.then[interrupted] = kill_a_worker
+    gate.open_to(2_000)
+    wait_until(job, lambda view: view.restarts == 2 and len(table.calls) > interrupted)
+    assert table.calls[interrupted - 1] == table.calls[interrupted]
+    gate.open_to(ROWS)
+    assert job.wait(timeout=120).restarts == 2
+    assert table.rows(spark) == EVERYTHING
+    ids = [checkpoint for checkpoint, _ in table.calls]
+    assert ids == sorted(ids)
+    assert len(ids) == len(set(ids)) + 2
+    assert open_store(str(tmp_path / "ckpt")).list_files("") == []
+
+
+def test_a_function_that_raises_for_good_fails_the_job_and_its_records_stay_for_the_next(spark, tmp_path):
+    """1. The function is called, and stays. 2. A savepoint is taken: the call is still owed. 3. The function raises,
+    and the job fails. 4. A job that starts from the savepoint makes the call."""
+    gate, table = Gate(tmp_path / "gate"), Table(tmp_path / "table")
+    env = environment(spark, tmp_path, restart=ps.no_restart())
+    env.read(Numbers(gate)).for_each_checkpoint(table.merge, name="merge")
+    job = env.start("first")
+    called, saved = threading.Event(), threading.Event()
+
+    def stay() -> None:
+        called.set()
+        assert saved.wait(120)
+        raise_busy()
+
+    table.then[1] = stay
+    gate.open_to(1_000)
+    assert called.wait(120)
+    savepoint = job.savepoint(tmp_path / "saved")
+    saved.set()
+    with pytest.raises(ps.JobFailed, match=r"in 'merge' on the driver: ValueError: the catalog was busy") as raised:
+        job.wait(timeout=120)
+    assert "in merge" in str(raised.value)
+
+    gate.open_to(ROWS)
+    again = environment(spark, tmp_path)
+    again.read(Numbers(gate)).for_each_checkpoint(table.merge, name="merge")
+    again.run("second", restore=savepoint)
+    assert table.calls[0] == table.calls[1]
+    assert table.rows(spark) == EVERYTHING
+
+
+def test_files_of_the_parquet_sink_can_be_followed_by_a_stream_while_the_job_runs(spark, tmp_path):
+    gate, out = Gate(tmp_path / "gate"), tmp_path / "out"
+    env = environment(spark, tmp_path)
+    env.read(Numbers(gate)).write(ps.parquet(out))
+    job = env.start("followed")
+    gate.open_to(1_000)
+    wait_until(job, lambda _: list(out.glob("part-*.parquet")))
+    followed = spark.readStream.schema("split long, row long").parquet(str(out))
+    query = followed.writeStream.format("memory").queryName("followed").start()
+    try:
+        query.processAllAvailable()
+        early = spark.table("followed").count()
+        assert 0 < early < len(EVERYTHING)
+        gate.open_to(ROWS)
+        job.wait(timeout=120)
+        query.processAllAvailable()
+        assert sorted((row.split, row.row) for row in spark.table("followed").collect()) == EVERYTHING
+    finally:
+        query.stop()
