@@ -158,6 +158,9 @@ class NetworkSettings:
     """Waiting batches are merged, and larger ones cut, to about this size."""
     transport: str = "auto"
     """`auto`: private sockets in the file system on one host, encrypted TCP between hosts. `ipc` or `tcp` force one."""
+    master_host: str | None = None
+    """The address of the host of this program at which slots on other hosts call it. None: `spark.driver.host`; over
+    Spark Connect the address with which this host calls the server."""
 
 
 @dataclass(frozen=True, kw_only=True)

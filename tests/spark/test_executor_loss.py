@@ -31,6 +31,17 @@ work, packages = Path(sys.argv[1]), sys.argv[2]
 def parent(pid):
     return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
 
+def connections(pid):
+    # (own end, other end), as the kernel writes them.
+    held = set()
+    for entry in Path(f"/proc/{pid}/fd").iterdir():
+        try:
+            held.add(os.readlink(entry))
+        except FileNotFoundError:
+            pass
+    rows = [line.split() for line in Path(f"/proc/{pid}/net/tcp").read_text().splitlines()[1:]]
+    return {(row[1], row[2]) for row in rows if f"socket:[{row[9]}]" in held}
+
 def alive(pid):
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
@@ -38,7 +49,7 @@ def alive(pid):
         return False
 
 spark = (
-    SparkSession.builder.master("local-cluster[3,1,1024]")
+    SparkSession.builder.master("local-cluster[2,2,1024]")
     .config("spark.ui.enabled", "false")
     .config("spark.executor.memory", "512m")
     .config("spark.executorEnv.PYTHONPATH", packages)
@@ -49,24 +60,38 @@ spark = (
 spark.sparkContext.setLogLevel("OFF")
 gate = work / "gate"
 env = ps.Environment(
-    spark, parallelism=2, checkpointing=checkpointing(work), restart=ps.fixed_delay(attempts=9, delay="0s")
+    spark,
+    parallelism=3,
+    checkpointing=checkpointing(work),
+    restart=ps.fixed_delay(attempts=9, delay="0s"),
+    network=ps.NetworkSettings(transport="tcp"),
 )
 hot_auctions(env, GatedBids(gate), work / "out")
 job = env.start("executors")
 before = wait_for(job, lambda v: v.checkpoints.counts.completed >= 2)
 workers = [slot.pid for slot in before.slots]
 executors = [parent(parent(pid)) for pid in workers]
-os.kill(executors[1], signal.SIGKILL)
+# Three slots on two executors of two cores: one has two of them.
+doomed = max(executors, key=executors.count)
+lost = [number for number, executor in enumerate(executors) if executor == doomed]
+(kept,) = {0, 1, 2} - set(lost)
+between = [
+    any((far, near) in connections(workers[number]) for near, far in connections(workers[kept])) for number in lost
+]
+os.kill(doomed, signal.SIGKILL)
 after = wait_for(job, lambda v: v.state is JobState.RUNNING and v.epoch > before.epoch)
-orphan = alive(workers[1])
+orphans = [number for number in lost if alive(workers[number])]
+again = [parent(parent(slot.pid)) for slot in after.slots]
 gate.touch()
 view = job.wait(300)
 print(json.dumps({
-    "different_executors": executors[0] != executors[1],
-    "survivor_kept_its_process": after.slots[0].pid == workers[0],
-    "replaced": after.slots[1].pid != workers[1],
-    "orphan": orphan,
-    "failures": [failure.text for failure in view.failures],
+    "executors": len(set(executors)),
+    "tcp_between_executors": between,
+    "survivor_kept_its_process": after.slots[kept].pid == workers[kept],
+    "replaced": [after.slots[number].pid != workers[number] for number in lost],
+    "dead_executor_is_used": doomed in again,
+    "orphans": orphans,
+    "told": any(f"slot {number} was lost" in failure.text for failure in view.failures for number in lost),
     "exactly_once": committed(spark, work / "out") == reference(spark),
     "state": view.state.value,
 }))
@@ -101,14 +126,15 @@ def test_an_executor_that_is_killed_costs_its_slots_and_nothing_else(tmp_path):
     )
     assert ran.returncode == 0, ran.stderr[-3_000:]
     found = json.loads(ran.stdout.splitlines()[-1])
-    failures = found.pop("failures")
     assert found == {
-        "different_executors": True,
+        "executors": 2,
+        "tcp_between_executors": [True, True],
         "survivor_kept_its_process": True,
-        "replaced": True,
-        "orphan": False,
+        "replaced": [True, True],
+        "dead_executor_is_used": False,
+        "orphans": [],
+        "told": True,
         "exactly_once": True,
         "state": "finished",
     }
-    assert any("slot 1 was lost" in failure for failure in failures)
     assert not (Path(pyspark.__file__).parent / "work").exists()

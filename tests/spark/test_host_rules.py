@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.spark.host_rules import HostFacts, Needs, judge
+from penstock.spark.host_rules import HostFacts, Needs, WorkerFacts, judge, judge_worker
 from penstock.spark.preflight import told
 
 TWO = Needs(parallelism=2)
 
 
-def facts(*, master: str = "local[4]", slots: int = 4, busy: int = 0, version: str = "4.3.0", **conf: str) -> HostFacts:
+def facts(
+    *, master: str = "local[4]", slots: int = 4, busy: int | None = 0, version: str = "4.3.0", **conf: str
+) -> HostFacts:
     named = {f"spark.{name.replace('__', '.')}": value for name, value in conf.items()}
     return HostFacts(master=master, version=version, task_slots=slots, busy=busy, conf=named)
 
@@ -151,3 +153,53 @@ def test_all_that_is_wrong_is_told_at_once():
     for part in ("needs 2 slots", "spark.speculation", "spark.executor.pyspark.memory"):
         assert part in text
     assert told(found[:1]) == found[0]
+
+
+# --- over Spark Connect ----------------------------------------------------------------------------------------------
+
+
+def test_where_nobody_tells_how_many_cores_are_free_nothing_is_said_about_it():
+    assert problems(facts(slots=1, master="local[1]", busy=None)) == (
+        "the job needs 2 slots, Spark (local[1]) has 1 cores: use local[3], or parallelism=1",
+    )
+    assert problems(facts(slots=1, busy=None, task__cpus="0.5"))[0].startswith(
+        "the job needs 2 slots, Spark (local[4]) has room for 1 tasks of 0.5 cores each (spark.task.cpus): use"
+    )
+    assert judge(facts(busy=None), TWO).warnings == ()
+
+
+def test_where_the_server_says_it_is_reached_does_not_matter_to_a_client():
+    there = HostFacts(
+        **CLUSTER, version="4.3.0", task_slots=4, busy=None, conf={"spark.driver.host": "localhost"}, is_connect=True
+    )
+    assert judge(there, TWO).warnings == ()
+
+
+FIT = WorkerFacts(host="there", python="3.11.7", executable="/opt/python")
+
+
+def test_a_worker_that_has_what_it_needs_and_reaches_the_program_is_fine():
+    assert judge_worker(FIT, address="10.0.0.5", same_host=None) == ()
+    assert judge_worker(FIT, address="127.0.0.1", same_host="there") == ()
+
+
+def test_a_worker_that_lacks_the_package_or_cannot_call_the_program_is_told_at_once():
+    lacking = WorkerFacts(
+        host="there", python="3.11.7", executable="/opt/python", has_penstock=False, cannot_call="timed out"
+    )
+    package, call = judge_worker(lacking, address="10.0.0.5", same_host=None)
+    assert package.startswith(
+        "Python 3.11.7 of Spark's workers (/opt/python on there) has no Penstock: install it there"
+    )
+    assert call.startswith("Spark's workers (there) cannot call this program at 10.0.0.5: timed out: give network=")
+
+
+def test_a_worker_elsewhere_is_told_when_the_server_only_looked_near():
+    (problem,) = judge_worker(FIT, address="127.0.0.1", same_host="here")
+    assert problem.startswith("Spark's workers run on there, this program on here: give network=")
+
+
+def test_a_first_task_that_fails_is_a_problem_of_its_own():
+    assert judge_worker(WorkerFacts(error="no such interpreter"), address="10.0.0.5", same_host=None) == (
+        "a first task failed: no such interpreter",
+    )

@@ -134,3 +134,11 @@ def test_a_zookeeper_that_is_away_for_a_while_holds_checkpoints_up_and_does_no_h
 def test_a_job_without_checkpoints_cannot_outlive_its_driver(spark, tmp_path):
     with pytest.raises(ps.UsageError, match="nothing for another driver to go on from"):
         ps.Environment(spark, high_availability=ps.ha_files(tmp_path))
+
+
+def test_a_step_with_a_part_on_the_driver_cannot_be_taken_over_yet_and_that_is_said_at_the_start(spark, tmp_path):
+    env = numbers(spark, tmp_path)
+    env.from_dataframe(spark.range(3)).for_each_checkpoint(lambda frame, checkpoint: None, name="to table")
+    with pytest.raises(ps.UsageError, match="step 'to table' has a part on the driver"):
+        env.start("numbers")
+    assert not (tmp_path / "drivers").exists()

@@ -56,7 +56,8 @@ from penstock.spark.preflight import (
     capacity_now,
     check_host,
     check_session,
-    is_local,
+    is_called_by_tcp,
+    master_address,
     task_slots,
     use_own_interpreter,
 )
@@ -88,7 +89,7 @@ class Environment(Program):
     """A program that runs on a SparkSession.
 
     Args:
-        spark: the session; its tasks become the job's slots.
+        spark: the session, a classic one or one of Spark Connect; its tasks become the job's slots.
         parallelism: how many slots, and so how many subtasks each step. Default: one less than Spark has cores.
         checkpointing: when checkpoints are taken and where they are kept. Without it the job takes only its final
             one, into a temporary folder, and a failure ends it.
@@ -222,7 +223,8 @@ class Environment(Program):
         """
         check_session(self._spark)
         plan = self.plan()
-        check_host(self._spark, Needs(parallelism=self.settings.parallelism, spare_slots=self.settings.slot.spares))
+        needs = Needs(parallelism=self.settings.parallelism, spare_slots=self.settings.slot.spares)
+        check_host(self._spark, needs, self.settings.network)
         use_own_interpreter(self._spark)
         given = restore if restore is None or isinstance(restore, Restore) else make_restore(restore)
         chosen = self._high_availability
@@ -333,10 +335,9 @@ class Environment(Program):
         return self._launch(ready, job=job, name=name, store=store, started_from=began_with, leader=leader)
 
     def _open_transport(self, keys: JobKeys, socket_folder: Path) -> ZmqTransport:
-        local = is_local(self._spark)
-        kind = self.settings.network.transport
-        by_ipc, by_tcp = kind != "tcp", kind == "tcp" or not local
-        host = "127.0.0.1" if local else self._spark.sparkContext.getConf().get("spark.driver.host")
+        network = self.settings.network
+        by_ipc, by_tcp = network.transport != "tcp", is_called_by_tcp(self._spark, network)
+        host = master_address(self._spark, network)
         return ZmqTransport(MASTER, keys=keys, ipc_dir=socket_folder if by_ipc else None, host=host if by_tcp else None)
 
     def _launch(

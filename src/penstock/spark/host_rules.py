@@ -31,9 +31,11 @@ class HostFacts:
     version: str
     task_slots: int
     """How many tasks it can run at once."""
-    busy: int
-    """How many of them other work runs, or waits for."""
+    busy: int | None
+    """How many of them other work runs, or waits for. None if nobody tells."""
     conf: Mapping[str, str] = field(default_factory=dict)
+    is_connect: bool = False
+    """Whether the program is a client of it, and not its driver."""
 
     @property
     def is_local(self) -> bool:
@@ -41,9 +43,9 @@ class HostFacts:
         return is_local_master(self.master)
 
     @property
-    def free(self) -> int:
-        """How many tasks it could run besides what it does."""
-        return max(0, self.task_slots - self.busy)
+    def free(self) -> int | None:
+        """How many tasks it could run besides what it does. None if nobody tells."""
+        return None if self.busy is None else max(0, self.task_slots - self.busy)
 
     def text(self, name: str, default: str) -> str:
         """A setting, or what Spark takes if it is not set."""
@@ -52,6 +54,20 @@ class HostFacts:
     def is_on(self, name: str, *, default: bool) -> bool:
         """A setting that is true or false."""
         return self.text(name, str(default)).lower() == "true"
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkerFacts:
+    """What a task found out about the worker that it ran in, or why it could not."""
+
+    host: str = ""
+    python: str = ""
+    executable: str = ""
+    has_penstock: bool = True
+    cannot_call: str = ""
+    """What went wrong when it called the program; empty if nothing did."""
+    error: str = ""
+    """Why it was not run to its end; empty if it was."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,6 +94,32 @@ class Findings:
 def is_local_master(master: str) -> bool:
     """Whether a master URL means one JVM on this host."""
     return master == "local" or master.startswith("local[")
+
+
+def is_one_host(master: str) -> bool:
+    """Whether a master URL means processes of one host, in however many JVMs."""
+    return is_local_master(master) or master.startswith("local-cluster")
+
+
+def judge_worker(found: WorkerFacts, *, address: str, same_host: str | None) -> tuple[str, ...]:
+    """What keeps a worker from being a slot of a job whose master is called at `address`; only from the host of this
+    name, if one is given."""
+    if found.error:
+        return (f"a first task failed: {found.error}",)
+    problems: list[str] = []
+    if not found.has_penstock:
+        problems.append(
+            f"Python {found.python} of Spark's workers ({found.executable} on {found.host}) has no Penstock: "
+            "install it there, or have Spark start them with another interpreter (PYSPARK_PYTHON of the Connect server)"
+        )
+    reach = "give network=NetworkSettings(master_host=...) an address of this host that they reach"
+    if same_host is not None and found.host != same_host:
+        problems.append(f"Spark's workers run on {found.host}, this program on {same_host}: {reach}")
+    elif found.cannot_call:
+        problems.append(
+            f"Spark's workers ({found.host}) cannot call this program at {address}: {found.cannot_call}: {reach}"
+        )
+    return tuple(problems)
 
 
 def judge(facts: HostFacts, needs: Needs) -> Findings:
@@ -119,7 +161,7 @@ def _room(facts: HostFacts, needs: Needs) -> Found:
         return [(PROBLEM, f"{needed}, Spark ({facts.master}) {has}: use {more}{least}")]
     if facts.task_slots < needs.slots:
         return []
-    if facts.free < needs.slots:
+    if facts.free is not None and facts.free < needs.slots:
         return [
             (
                 WARNING,
@@ -134,9 +176,10 @@ def _room(facts: HostFacts, needs: Needs) -> Found:
 def _capacity(facts: HostFacts) -> str:
     cpus = facts.text("spark.task.cpus", "1")
     if cpus == "1":
-        return f"has {facts.task_slots} cores, {facts.free} of them free now"
-    room = f"has room for {facts.task_slots} tasks of {cpus} cores each (spark.task.cpus)"
-    return f"{room}, for {facts.free} more of them now"
+        free = "" if facts.free is None else f", {facts.free} of them free now"
+        return f"has {facts.task_slots} cores{free}"
+    more = "" if facts.free is None else f", for {facts.free} more of them now"
+    return f"has room for {facts.task_slots} tasks of {cpus} cores each (spark.task.cpus){more}"
 
 
 def _may_grow(facts: HostFacts, needs: Needs) -> bool:
@@ -230,7 +273,8 @@ def _kill_timeout(facts: HostFacts, _needs: Needs) -> Found:
 
 def _driver_address(facts: HostFacts, _needs: Needs) -> Found:
     host = facts.text("spark.driver.host", "")
-    if facts.is_local or facts.master.startswith("local-cluster") or not host.startswith(_LOOPBACK):
+    # To a client of Spark Connect nobody calls there: the master is in the client.
+    if facts.is_connect or is_one_host(facts.master) or not host.startswith(_LOOPBACK):
         return []
     return [
         (

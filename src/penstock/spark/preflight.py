@@ -4,16 +4,22 @@ from __future__ import annotations
 
 import logging
 import shutil
+import socket
 import sys
 import threading
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
 
 from penstock.core.errors import HostError, UsageError
-from penstock.spark.host_rules import HostFacts, Needs, is_local_master, judge
+from penstock.settings import NetworkSettings
+from penstock.spark import connect
+from penstock.spark.host_rules import HostFacts, Needs, is_local_master, judge, judge_worker
+from penstock.spark.slots import short_reason
 
 log = logging.getLogger(__name__)
 
@@ -23,31 +29,35 @@ EXECUTOR_LOOKS = 40
 
 
 def check_session(session: Any) -> None:
-    """Refuse what is not a live classic SparkSession."""
+    """Refuse what is not a live SparkSession, a classic one or one of Spark Connect."""
+    stopped = HostError(
+        "the SparkSession has been stopped", hint="make a new one with SparkSession.builder.getOrCreate()"
+    )
+    if connect.is_connect(session):
+        if session.is_stopped:
+            raise stopped
+        return
     context = getattr(session, "_sc", None)
     if context is None:
-        if type(session).__module__.startswith("pyspark.sql.connect"):
-            raise UsageError(
-                "a Spark Connect session cannot host a job",
-                hint="use a classic session: SparkSession.builder.master(...)",
-            )
         raise UsageError(
             f"the first argument is {type(session).__name__}, not a SparkSession",
             hint='make one: SparkSession.builder.master("local[4]").getOrCreate()',
         )
     if context._jsc is None:  # noqa: SLF001  # the only sign that a context was stopped
-        raise HostError(
-            "the SparkSession has been stopped", hint="make a new one with SparkSession.builder.getOrCreate()"
-        )
+        raise stopped
 
 
 def is_local(session: Any) -> bool:
-    """Whether the slots are processes on the driver's host, in one JVM."""
+    """Whether the slots are processes on the host of this program, in one JVM."""
+    if connect.is_connect(session):
+        return connect.is_local(session)
     return is_local_master(session.sparkContext.master)
 
 
 def task_slots(session: Any) -> int:
     """How many tasks Spark can run at once, on the executors that it has."""
+    if connect.is_connect(session):
+        return connect.task_slots(session)
     context = session.sparkContext._jsc.sc()  # noqa: SLF001  # Python has no way to ask
     try:
         return int(context.maxNumConcurrentTasks(context.resourceProfileManager().defaultResourceProfile()))
@@ -65,6 +75,8 @@ def busy_slots(session: Any) -> int:
 
 def host_facts(session: Any) -> HostFacts:
     """What a live session says about itself."""
+    if connect.is_connect(session):
+        return connect.facts(session)
     context = session.sparkContext
     return HostFacts(
         master=context.master,
@@ -75,7 +87,21 @@ def host_facts(session: Any) -> HostFacts:
     )
 
 
-def check_host(session: Any, needs: Needs) -> None:
+def master_address(session: Any, network: NetworkSettings) -> str:
+    """The address of this host at which slots call the job master, if they do so over TCP."""
+    if network.master_host is not None:
+        return network.master_host
+    if connect.is_connect(session):
+        return connect.own_address(session)
+    return "127.0.0.1" if is_local(session) else str(session.sparkContext.getConf().get("spark.driver.host"))
+
+
+def is_called_by_tcp(session: Any, network: NetworkSettings) -> bool:
+    """Whether slots may be on other hosts, or must act as if they were."""
+    return network.transport == "tcp" or network.master_host is not None or not is_local(session)
+
+
+def check_host(session: Any, needs: Needs, network: NetworkSettings) -> None:
     """Raise `UsageError` with everything that would keep the slots from coming up or staying up. Log the rest."""
     facts = host_facts(session)
     patience = 0 if facts.is_local else EXECUTOR_LOOKS
@@ -87,8 +113,27 @@ def check_host(session: Any, needs: Needs) -> None:
     found = judge(facts, needs)
     for warning in found.warnings:
         log.warning("%s", warning)
-    if found.problems:
-        raise UsageError(told(found.problems))
+    problems = found.problems
+    if connect.is_connect(session):
+        problems += _worker_problems(session, network)
+    if problems:
+        raise UsageError(told(problems))
+
+
+def _worker_problems(session: Any, network: NetworkSettings) -> tuple[str, ...]:
+    """What a first task says: the environment of the workers is the server's, and not this program's."""
+    address = master_address(session, network)
+    try:
+        found = connect.look_ahead(session, address)
+    except HostError as error:
+        return (f"{error.message}: {error.hint}",)
+    if found is None:
+        log.warning("no core was free for a first task in %d s: slots will wait for one, too", connect.LOOK_AHEAD_S)
+        return ()
+    if found.error:
+        found = replace(found, error=short_reason(found.error))
+    same_host = None if is_called_by_tcp(session, network) else socket.gethostname()
+    return judge_worker(found, address=address, same_host=same_host)
 
 
 def told(problems: Sequence[str]) -> str:
@@ -102,13 +147,17 @@ def capacity_now(session: Any) -> str:
     """How much room Spark has, for the text of a job that got too little of it."""
     try:
         facts = host_facts(session)
-    except (Py4JError, AttributeError, OSError):
+    except (Py4JError, PySparkException, HostError, AttributeError, OSError):
         return "the SparkSession does not answer any more"
-    return f"Spark ({facts.master}) runs {facts.task_slots} tasks at once, and has room for {facts.free} more now"
+    room = "" if facts.free is None else f", and has room for {facts.free} more now"
+    return f"Spark ({facts.master}) runs {facts.task_slots} tasks at once{room}"
 
 
 def use_own_interpreter(session: Any) -> None:
-    """On one host, have Spark start its workers with this program's interpreter: another one lacks its packages."""
+    """On one host, have Spark start its workers with this program's interpreter: another one lacks its packages. Over
+    Spark Connect the server decides which it is."""
+    if connect.is_connect(session):
+        return
     context = session.sparkContext
     found = shutil.which(context.pythonExec)
     # Compared as they are written: an environment's interpreter is often a link to one that lacks its packages.

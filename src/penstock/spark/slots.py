@@ -6,15 +6,21 @@ about a fifth of a second while the other slots go on.
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from pyspark.errors import PySparkException
+
 from penstock.core.ids import JobId, SlotId
 from penstock.ports import SlotEnded
+from penstock.spark import connect
 from penstock.spark.clock import WallClock
 from penstock.spark.worker import SlotSpec, run_slot
+
+log = logging.getLogger(__name__)
 
 
 class SparkSlots:
@@ -39,7 +45,14 @@ class SparkSlots:
 
     def stop(self, slot: SlotId) -> None:
         """Have Spark kill the task; this takes Spark 2 to 4 seconds."""
-        self._session.sparkContext.cancelJobsWithTag(self._tag(slot))
+        if connect.is_connect(self._session):
+            # A server that is gone is called again and again for minutes, which the master must not wait for.
+            call = threading.Thread(
+                target=self._interrupt, args=(self._tag(slot),), name=f"penstock-stop-{slot}", daemon=True
+            )
+            call.start()
+        else:
+            self._session.sparkContext.cancelJobsWithTag(self._tag(slot))
 
     def ended(self) -> list[SlotEnded]:
         """Slots that have ended since the last call."""
@@ -68,15 +81,27 @@ class SparkSlots:
         self._ended.append(SlotEnded(slot, error))
         self._wake()
 
-    def _submit(self, slot: SlotId) -> None:
-        context = self._session.sparkContext
-        # These are properties of the submitting thread.
+    def _interrupt(self, tag: str) -> None:
+        try:
+            self._session.interruptTag(tag)
+        except PySparkException as error:
+            log.warning("Spark could not be asked to end %s: %s", tag, short_reason(str(error)))
+
+    def _mark(self, slot: SlotId) -> None:
+        """Have what this thread submits say what it is."""
         group = job_group(self._job)
+        if connect.is_connect(self._session):
+            connect.mark(self._session, group, self._tag(slot))
+            return
+        context = self._session.sparkContext
         context.setJobGroup(group, f"{self._job_name}: slot {slot.number}, start {slot.incarnation}")
         context.addJobTag(group)
         context.addJobTag(self._tag(slot))
         context.setLocalProperty("callSite.short", f"penstock: {self._job_name}, slot {slot.number}")
         context.setLocalProperty("callSite.long", f"job {self._job}\n{slot}")
+
+    def _submit(self, slot: SlotId) -> None:
+        self._mark(slot)
         spec = self._spec(slot)
 
         def task(batches: Iterator[Any]) -> Iterator[Any]:
@@ -105,7 +130,7 @@ def short_reason(text: str) -> str:
             return "its Python worker exited unexpectedly (killed, or crashed)"
         if "ExecutorLostFailure" in line:
             return line[line.index("ExecutorLostFailure") :][:300]
-        if "cancelled" in line.lower() and "job" in line.lower():
+        if ("cancelled" in line.lower() and "job" in line.lower()) or "[OPERATION_CANCELED]" in line:
             return "its Spark job was cancelled"
     errors = [line for line in lines if not line.startswith(("at ", "File ", "Traceback", "...", "Driver stacktrace"))]
     python = [line for line in errors if "Error" in line.split(":")[0] or "Exception" in line.split(":")[0]]

@@ -1,0 +1,204 @@
+"""A Spark Connect session as the host of a job: what it tells, where its tasks can call, and how they are marked.
+
+A Connect client has no SparkContext. It asks the server for settings; how many tasks run at once it reads off a plan;
+how many of them are free nobody says. The job master is a thread of the *client*, so that the workers must be able to
+call the host of the client, and not that of Spark's driver. Whether they can, and whether they have what a slot needs,
+is found out by a task that goes ahead (`look_ahead`).
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from typing import Any
+
+from pyspark.errors import PySparkException
+
+from penstock.core.errors import HostError
+from penstock.spark.host_rules import HostFacts, WorkerFacts, is_local_master, is_one_host
+
+LEAF_PARALLELISM = "spark.sql.leafNodeDefaultParallelism"
+LOOK_AHEAD_S = 30.0
+"""How long the task that goes ahead may wait for a core and take."""
+CALL_S = 5.0
+LOOPBACK = "127.0.0.1"
+
+_SPLITS = re.compile(r"splits=(\d+)")
+_LOCAL_CORES = re.compile(r"local\[(\d+)[,\]]")
+
+
+def is_connect(session: Any) -> bool:
+    """Whether a session is a client of Spark Connect."""
+    return type(session).__module__.startswith("pyspark.sql.connect")
+
+
+def facts(session: Any) -> HostFacts:
+    """What a Connect session says about its Spark. Nobody tells a client how many cores are busy."""
+    conf = dict(session.conf.getAll)
+    return HostFacts(
+        master=conf.get("spark.master", "unknown"),
+        version=session.version,
+        task_slots=task_slots(session),
+        busy=None,
+        conf=conf,
+        is_connect=True,
+    )
+
+
+def is_local(session: Any) -> bool:
+    """Whether all slots are processes on this host, as far as the address of the server says."""
+    return is_here(session) and is_local_master(session.conf.get("spark.master"))
+
+
+def is_here(session: Any) -> bool:
+    """Whether the server was called at an address of this host's own."""
+    return _numeric(session.client.host).startswith(("127.", "::1"))
+
+
+def task_slots(session: Any) -> int:
+    """How many tasks Spark can run at once: on `local[n]` what that says, elsewhere its default parallelism, which is
+    the number of cores unless `spark.default.parallelism` is set."""
+    written = _LOCAL_CORES.match(session.conf.get("spark.master"))
+    cores = int(written[1]) if written else default_parallelism(session)
+    try:
+        return int(cores / float(session.conf.get("spark.task.cpus", "1")))
+    except (ValueError, ZeroDivisionError):
+        return cores
+
+
+def default_parallelism(session: Any) -> int:
+    """How many splits Spark makes of what says nothing about it. Raises `HostError` if its plans do not tell."""
+    # Planned and not run: a task of its own would wait for a free core.
+    with _unset(session, LEAF_PARALLELISM):
+        plan = session.range(0, 1)._explain_string(extended=False)  # noqa: SLF001  # the public way prints it
+    found = _SPLITS.search(plan)
+    if found is None:
+        raise HostError(f"Spark {session.version} does not tell how many tasks it can run at once")
+    return int(found[1])
+
+
+@contextmanager
+def _unset(session: Any, name: str) -> Iterator[None]:
+    before = session.conf.get(name, None)
+    if before is not None:
+        session.conf.unset(name)
+    try:
+        yield
+    finally:
+        if before is not None:
+            session.conf.set(name, before)
+
+
+def own_address(session: Any) -> str:
+    """The address of this host at which the tasks can call it.
+
+    Loopback if they run here; Spark's own idea of this host if only its driver does; else the address with which this
+    host calls the server.
+    """
+    if not is_here(session):
+        return _address_towards(session.client.host)
+    if is_one_host(session.conf.get("spark.master")):
+        return LOOPBACK
+    return _numeric(session.conf.get("spark.driver.host"))
+
+
+def look_ahead(session: Any, own: str) -> WorkerFacts | None:
+    """What a worker finds: its host, its packages, and whether it can call this host at the address `own`. None if no
+    core was free for it in time.
+
+    Raises:
+        HostError: this host has no such address.
+
+    """
+    with closing(_listen(own)) as listener:
+        return _asked(session, (own, listener.getsockname()[1]))
+
+
+def _asked(session: Any, address: tuple[str, int]) -> WorkerFacts | None:
+    tag = f"penstock-look-ahead-{address[1]}"
+    found: list[WorkerFacts] = []
+
+    def ask() -> None:
+        session.addTag(tag)
+        try:
+            (row,) = session.range(0, 1, 1, 1).mapInArrow(_looking(address), "found string").collect()
+            found.append(WorkerFacts(**json.loads(row.found)))
+        except PySparkException as error:
+            found.append(WorkerFacts(error=str(error)))
+
+    thread = threading.Thread(target=ask, name="penstock-look-ahead", daemon=True)
+    thread.start()
+    thread.join(LOOK_AHEAD_S)
+    if thread.is_alive():
+        session.interruptTag(tag)
+        thread.join(CALL_S)
+        return None
+    return found[0] if found else WorkerFacts(error="the task that looks ahead broke")
+
+
+def _looking(address: tuple[str, int]) -> Any:
+    """The task. Nested, and with its imports inside, so that it also runs where Penstock is missing."""
+
+    def look(batches: Iterator[Any]) -> Iterator[Any]:
+        import importlib.util
+        import json
+        import platform
+        import socket
+        import sys
+
+        import pyarrow as pa
+
+        for _ in batches:
+            pass
+        called = ""
+        try:
+            socket.create_connection(address, timeout=5).close()
+        except OSError as error:
+            called = str(error)
+        text = json.dumps(
+            {
+                "host": socket.gethostname(),
+                "python": platform.python_version(),
+                "executable": sys.executable,
+                "has_penstock": importlib.util.find_spec("penstock") is not None,
+                "cannot_call": called,
+            }
+        )
+        yield pa.RecordBatch.from_pydict({"found": [text]})
+
+    return look
+
+
+def mark(session: Any, *tags: str) -> None:
+    """Give what this thread submits next these tags, which Spark shows with its jobs."""
+    for tag in tags:
+        session.addTag(tag)
+
+
+def _listen(host: str) -> socket.socket:
+    try:
+        return socket.create_server((host, 0), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
+    except OSError as error:
+        raise HostError(
+            f"the job master cannot listen at {host}, where Spark's tasks would call it: {error.strerror}",
+            hint="give network=NetworkSettings(master_host=...) an address of this host that they reach",
+        ) from error
+
+
+def _numeric(host: str) -> str:
+    try:
+        return str(socket.getaddrinfo(host.strip("[]"), None, type=socket.SOCK_STREAM)[0][4][0])
+    except OSError as error:
+        raise HostError(f"the address of {host} was not found: {error.strerror}") from error
+
+
+def _address_towards(host: str) -> str:
+    numeric = _numeric(host)
+    with socket.socket(socket.AF_INET6 if ":" in numeric else socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        # Connecting a datagram socket sends nothing; it only asks the routing table.
+        probe.connect((numeric, 9))
+        return str(probe.getsockname()[0])

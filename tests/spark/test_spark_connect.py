@@ -1,0 +1,174 @@
+"""Jobs of a program that is a client of Spark Connect. The server and the client are processes of their own: a client
+and a classic session do not go together in one."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from connect_server import ConnectServer
+
+import penstock
+
+pytestmark = pytest.mark.slow
+
+TIMEOUT_S = 280
+PACKAGES = os.pathsep.join([str(Path(penstock.__file__).parents[1]), str(Path(__file__).parents[1] / "support")])
+
+BEGIN = """
+import json, os, signal, subprocess, sys, time
+from pathlib import Path
+
+import penstock as ps
+from bid_jobs import GatedBids, checkpointing, committed, hot_auctions, reference, wait_for
+from penstock.core.job.events import JobState
+from penstock.spark.connect import LEAF_PARALLELISM, default_parallelism
+from pyspark.sql import SparkSession
+
+spark = SparkSession.builder.remote(sys.argv[1]).getOrCreate()
+work = Path(sys.argv[2])
+NO_PAUSE = ps.fixed_delay(attempts=9, delay="0s")
+
+def message(call, kind):
+    try:
+        call()
+    except kind as error:
+        return str(error)
+"""
+
+FAILURES = """
+gate = work / "gate"
+env = ps.Environment(
+    spark,
+    parallelism=2,
+    checkpointing=checkpointing(work),
+    restart=NO_PAUSE,
+    slots=ps.SlotSettings(heartbeat_interval_ms=300, heartbeat_timeout_ms=3_000),
+)
+hot_auctions(env, GatedBids(gate), work / "out")
+job = env.start("Hot auctions")
+first = wait_for(job, lambda v: v.checkpoints.counts.completed >= 2)
+os.kill(first.slots[1].pid, signal.SIGKILL)
+second = wait_for(job, lambda v: v.state is JobState.RUNNING and v.epoch == 2)
+wait_for(job, lambda v: v.checkpoints.counts.completed > second.checkpoints.counts.completed)
+hung = second.slots[0].pid
+os.kill(hung, signal.SIGSTOP)
+third = wait_for(job, lambda v: v.state is JobState.RUNNING and v.epoch >= 3)
+# Nobody wakes it: Spark must have been asked to kill it.
+while Path(f"/proc/{hung}").exists():
+    time.sleep(0.05)
+listed = json.loads(subprocess.run(["penstock", "list", "--json"], capture_output=True, check=True).stdout)
+gate.touch()
+view = job.wait(200)
+print(json.dumps({
+    "listed": [found["slots"] for found in listed if found["id"] == job.id],
+    "survivor_kept_its_process": second.slots[0].pid == first.slots[0].pid,
+    "failures": [failure.text for failure in view.failures],
+    "exactly_once": committed(spark, work / "out") == reference(spark),
+    "state": view.state.value,
+}))
+"""
+
+FRAMES = """
+def passed(batch):
+    return batch
+
+frame = spark.range(0, 10_000).selectExpr("id", "id % 7 AS k", "timestamp_micros(id * 1000) AS ts")
+env = ps.Environment(spark, parallelism=2, checkpointing=checkpointing(work), restart=NO_PAUSE)
+env.from_dataframe(frame).where("k < 3").map_batches(passed).write(ps.parquet(str(work / "rows")))
+env.run("frames")
+read = spark.read.parquet(str(work / "rows"))
+same = sorted(map(tuple, read.collect())) == sorted(map(tuple, frame.where("k < 3").collect()))
+
+env = ps.Environment(spark, checkpointing=checkpointing(work), restart=NO_PAUSE)
+hot_auctions(env, GatedBids(work / "gate"), work / "out")
+job = env.start("Ended from outside")
+wait_for(job, lambda v: v.checkpoints.counts.completed >= 1)
+savepoint = ps.read_savepoint(spark, job.savepoint(work / "saved"))
+states = [(o.id, info) for o in savepoint.operators() for info in savepoint.states(o.id)]
+windows = [savepoint.state(o, info.name).count() == info.rows for o, info in states if info.name == "windows"]
+subprocess.run(["penstock", "cancel", job.id], check=True, capture_output=True)
+cancelled = message(lambda: job.wait(60), ps.JobCancelled)
+
+wide = ps.Environment(
+    spark, parallelism=3, spare_slots=2, network=ps.NetworkSettings(master_host="192.0.2.1")
+)
+hot_auctions(wide, ps.nexmark.bids(events=10), work / "wide")
+refused = message(lambda: wide.start("wide"), ps.UsageError)
+
+# What is asked on a Spark that is not local[n]; the user's setting must neither count nor be lost.
+spark.conf.set(LEAF_PARALLELISM, "9")
+planned, setting = default_parallelism(spark), spark.conf.get(LEAF_PARALLELISM)
+spark.stop()
+print(json.dumps({
+    "same_rows": same,
+    "slots": len(job.view().slots),
+    "windows": windows,
+    "planned": planned,
+    "setting": setting,
+    "cancelled": cancelled,
+    "refused": refused,
+    "stopped": message(lambda: ps.Environment(spark), ps.HostError),
+}))
+"""
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ConnectServer]:
+    made = ConnectServer(tmp_path_factory.mktemp("connect"), master="local[4]", packages=PACKAGES)
+    yield made
+    made.close()
+
+
+def client(server: ConnectServer, program: str, work: Path) -> dict:
+    """What a client printed last."""
+    ran = subprocess.run(
+        [sys.executable, "-c", BEGIN + program, server.address, str(work)],
+        env=os.environ
+        | {"PYTHONPATH": PACKAGES, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"},
+        cwd=work,
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_S,
+        check=False,
+    )
+    assert ran.returncode == 0, ran.stderr[-3_000:]
+    return json.loads(ran.stdout.splitlines()[-1])
+
+
+def test_a_job_survives_a_killed_and_a_hung_worker_with_exactly_once_results(server, tmp_path):
+    found = client(server, FAILURES, tmp_path)
+    killed, silent = found.pop("failures")[:2]
+    assert killed == "slot 1 was lost: its Python worker exited unexpectedly (killed, or crashed)"
+    assert silent.startswith("slot 0 was lost: not heard of for")
+    assert found == {
+        "listed": [2],
+        "survivor_kept_its_process": True,
+        "exactly_once": True,
+        "state": "finished",
+    }
+
+
+def test_dataframes_savepoints_commands_and_refusals_are_those_of_a_classic_session(server, tmp_path):
+    found = client(server, FRAMES, tmp_path)
+    refused = found.pop("refused")
+    assert refused.startswith(
+        "2 things keep Spark from hosting the job: the job needs 5 slots (2 of them spare), Spark (local[4]) has 4 "
+        "cores: use local[6], or parallelism=2; the job master cannot listen at 192.0.2.1, where Spark's tasks would "
+        "call it: "
+    )
+    assert "network=NetworkSettings(master_host=...)" in refused
+    assert found.pop("stopped").startswith("the SparkSession has been stopped")
+    assert found == {
+        "same_rows": True,
+        "slots": 3,
+        "windows": [True],
+        "cancelled": "job 'Ended from outside' was cancelled",
+        "planned": 4,
+        "setting": "9",
+    }

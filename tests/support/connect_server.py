@@ -1,0 +1,60 @@
+"""A Spark Connect server in a process of its own, from the jars that come with PySpark."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pyspark
+
+START_S = 300.0
+_STARTED = re.compile(r"Spark Connect server started at: .*:(\d+)")
+
+
+class ConnectServer:
+    """A server on loopback, at any free port, with a Spark of its own. `packages` is what its workers can import."""
+
+    def __init__(self, folder: Path, *, master: str, packages: str) -> None:
+        home = Path(pyspark.__file__).parent
+        self._log = folder / "connect-server.log"
+        settings = {
+            "spark.connect.grpc.binding.address": "127.0.0.1",
+            "spark.connect.grpc.binding.port": "0",
+            "spark.ui.enabled": "false",
+            "spark.sql.session.timeZone": "UTC",
+            "spark.sql.shuffle.partitions": "4",
+            "spark.sql.warehouse.dir": str(folder / "warehouse"),
+        }
+        command = [str(home / "bin" / "spark-submit"), "--master", master]
+        for name, value in settings.items():
+            command += ["--conf", f"{name}={value}"]
+        command += ["--class", "org.apache.spark.sql.connect.service.SparkConnectServer", "spark-internal"]
+        environment = {"SPARK_HOME": str(home), "SPARK_LOCAL_IP": "127.0.0.1", "PYSPARK_PYTHON": sys.executable}
+        with self._log.open("wb") as log:
+            self._process = subprocess.Popen(
+                command,
+                cwd=folder,
+                env=os.environ | environment | {"PYTHONPATH": packages},
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+            )
+        self.address = f"sc://localhost:{self._port()}"
+
+    def _port(self) -> int:
+        deadline = time.monotonic() + START_S
+        while (found := _STARTED.search(self._log.read_text(encoding="utf-8", errors="replace"))) is None:
+            if self._process.poll() is not None or time.monotonic() > deadline:
+                self.close()
+                raise RuntimeError(f"the Connect server did not start: {self._log.read_text()[-3_000:]}")
+            time.sleep(0.05)
+        return int(found[1])
+
+    def close(self) -> None:
+        """End it, and with it its workers."""
+        self._process.terminate()
+        self._process.wait(60)
