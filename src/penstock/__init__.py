@@ -60,6 +60,7 @@ if TYPE_CHECKING:
     from penstock.api.windows import tumbling
     from penstock.connectors import nexmark
     from penstock.connectors.parquet import parquet
+    from penstock.connectors.table import table
     from penstock.core.errors import (
         CorruptFile,
         ExternalError,
@@ -136,6 +137,7 @@ _HOMES = {
     "penstock.api.windows": ("tumbling",),
     "penstock.connectors": ("nexmark",),
     "penstock.connectors.parquet": ("parquet",),
+    "penstock.connectors.table": ("table",),
     "penstock.core.errors": (
         "CorruptFile",
         "ExternalError",
@@ -260,6 +262,7 @@ __all__ = [
     "rocksdb",
     "split_list_state",
     "sum",
+    "table",
     "ttl",
     "tumbling",
     "union_list_state",

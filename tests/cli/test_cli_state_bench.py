@@ -10,7 +10,8 @@ import pytest
 from click.testing import CliRunner
 
 from penstock.cli import main, state_rows
-from penstock.cli.state_bench import Increment, Keyspace, SyncPart, measure_increment, measure_restore
+from penstock.cli.state_bench import Increment, SyncPart, measure_increment, measure_restore
+from penstock.cli.state_bench_keys import Keyspace
 from penstock.core.errors import HostError
 
 SMALL = ("--keys", "20000", "--sync-keys", "20000", "--restore-mb", "2", "--rounds", "3")
@@ -21,7 +22,7 @@ def run(*arguments: str):
 
 
 def test_json_is_one_line_with_the_four_numbers_first():
-    result = run(*SMALL, "--rows", "0", "--json")
+    result = run(*SMALL, "--rows", "0", "--room-mb", "2", "--cache-mb", "1", "--json")
     assert result.exit_code == 0, result.output
     (line,) = result.stdout.splitlines()
     found = json.loads(line)
@@ -31,6 +32,8 @@ def test_json_is_one_line_with_the_four_numbers_first():
     both = (found["restore_mb_per_second_rocksdb"], found["restore_mb_per_second_memory"])
     assert found["restore_mb_per_second"] == min(both) > 0
     assert found["rows_ratio_to_spark"] is None
+    assert found["snapshot_pause_ms"] > 0
+    assert found["resident_share"] is not None
 
 
 def test_without_json_the_numbers_come_in_words():
@@ -38,6 +41,8 @@ def test_without_json_the_numbers_come_in_words():
     assert result.exit_code == 0, result.output
     assert "1% of 20,000 keys in RocksDB changed" in result.stdout
     assert "restore of 2 MB, memory" in result.stdout
+    assert "the loop stands still for at most" in result.stdout
+    assert "may hold" not in result.stdout
 
 
 @pytest.mark.parametrize("option", ["--keys", "--sync-keys", "--restore-mb", "--rounds", "--parallelism"])

@@ -1,8 +1,10 @@
 """Writes golden snapshots with the code of today: once per version of a format, and never over what is there.
 
     PYTHONPATH=src:tests/support python tests/golden/make.py v2
+    PYTHONPATH=src:tests/support python tests/golden/make.py native-v2
 
-What was written before stays, and must be readable for ever. `tests/support/golden_content.py` says what is in them.
+What was written before stays, and must be readable for ever. `golden_content.py` and `golden_native.py` in
+`tests/support` say what is in them.
 """
 
 from __future__ import annotations
@@ -11,13 +13,15 @@ import sys
 from pathlib import Path
 
 import golden_content
+import golden_native
 
 
 def main(version: str) -> None:
     target = Path(__file__).parent / version
     if target.exists():
         sys.exit(f"{target} is there: golden files are written once; give another version")
-    for path, data in golden_content.files().items():
+    content = golden_native if version.startswith("native") else golden_content
+    for path, data in content.files().items():
         file = target / path
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_bytes(data)

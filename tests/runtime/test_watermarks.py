@@ -89,8 +89,8 @@ def test_the_end_of_time_comes_when_all_channels_are_there():
     valve = valve_at(10, 20)
     assert valve.advance(1, at(MAX_WATERMARK)) is None
     assert valve.end(1) is None
-    assert valve.advance(0, at(MAX_WATERMARK)) == at(MAX_WATERMARK)
-    assert valve.end(0) is None
+    assert valve.advance(0, at(MAX_WATERMARK)) is None
+    assert valve.end(0) == at(MAX_WATERMARK)
 
 
 def test_an_ended_channel_does_not_drag_an_idle_one_to_the_end_of_time():
@@ -98,9 +98,28 @@ def test_an_ended_channel_does_not_drag_an_idle_one_to_the_end_of_time():
     while. 3. It speaks again: its records must not be late."""
     valve = valve_at(10, 20)
     assert valve.advance(0, at(10, idle=True)) == at(20)
-    assert valve.advance(1, at(MAX_WATERMARK)) == at(20, idle=True)
-    assert valve.end(1) is None
+    assert valve.advance(1, at(MAX_WATERMARK)) is None
+    assert valve.end(1) == at(20, idle=True)
     assert valve.advance(0, at(25)) == at(25)
+
+
+def test_a_channel_that_was_stopped_with_drain_holds_event_time_where_it_was_until_all_have_ended():
+    """1. A stop with drain takes one channel to the end of event time; the other, which is ahead, is stopped a moment
+    later. 2. Windows up to the time of the second must not count as shown: after a restore from the savepoint the
+    records of the first go on below that."""
+    valve = valve_at(10, 20)
+    assert valve.advance(0, at(MAX_WATERMARK)) is None
+    assert valve.end(0, stopped=True) is None
+    assert valve.advance(1, at(30)) is None
+    valve.advance(1, at(MAX_WATERMARK))
+    assert valve.end(1, stopped=True) == at(MAX_WATERMARK)
+
+
+def test_a_channel_that_was_idle_when_it_was_stopped_holds_nobody_back():
+    valve = valve_at(10, 20)
+    assert valve.advance(0, at(10, idle=True)) == at(20)
+    assert valve.end(0, stopped=True) is None
+    assert valve.advance(1, at(30)) == at(30)
 
 
 def test_all_channels_ended_without_the_end_of_time_leave_it_at_the_furthest():
@@ -119,6 +138,7 @@ says = st.tuples(
         st.builds(at, st.integers(0, 9), idle=st.booleans()),
         st.just(at(MAX_WATERMARK)),
         st.just("end"),
+        st.just("stopped"),
     ),
 )
 
@@ -132,23 +152,23 @@ class Model:
 
     def take(self, channel, what):
         self.said.append((channel, what))
-        times, idle, over = {}, {}, {}
+        times, idle, over, stopped = {}, {}, {}, {}
         for number in range(CHANNELS):
             own = [word for who, word in self.said if who == number]
-            marks = [word for word in own if word != "end"]
+            ends = [word for word in own if word in ("end", "stopped")]
+            marks = [word for word in own if word not in ("end", "stopped", at(MAX_WATERMARK))]
             times[number] = max((mark.time_us for mark in marks), default=BEFORE_TIME)
             idle[number] = bool(marks) and marks[-1].idle
-            over[number] = "end" in own or times[number] == MAX_WATERMARK
-        active = [times[n] for n in times if not idle[n] and not over[n]]
+            over[number], stopped[number] = bool(ends), ends[-1:] == ["stopped"]
+        active = [times[n] for n in times if not idle[n] and (stopped[n] or not over[n])]
         silent = [times[n] for n in times if idle[n] and not over[n]]
-        if active:
-            reached = min(active)
-        elif silent:
-            reached = max(silent)
+        if all(over.values()):
+            at_end = any(word == at(MAX_WATERMARK) for _, word in self.said)
+            reached = MAX_WATERMARK if at_end else max(times.values())
         else:
-            reached = max(times.values())
+            reached = min(active) if active else max(silent)
         before = (self.time, self.idle)
-        self.time, self.idle = max(self.time, reached), bool(silent) and not active
+        self.time, self.idle = max(self.time, reached), not all(over.values()) and not active
         return None if (self.time, self.idle) == before else at(self.time, idle=self.idle)
 
 
@@ -157,7 +177,12 @@ def test_whatever_channels_say_the_valve_follows_the_rule_and_never_goes_back(wo
     valve, model = WatermarkValve(CHANNELS), Model()
     furthest = BEFORE_TIME
     for channel, word in words:
-        told = valve.end(channel) if word == "end" else valve.advance(channel, word)
+        if word in ("end", "stopped"):
+            told = valve.end(channel, stopped=word == "stopped")
+        elif word == at(MAX_WATERMARK) and any((channel, end) in model.said for end in ("end", "stopped")):
+            continue
+        else:
+            told = valve.advance(channel, word)
         assert told == model.take(channel, word)
         if told is not None:
             assert told.time_us >= furthest

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from planted_bugs import found
 
+from penstock.core.coordinator.archive import Archive
 from penstock.core.recovery.metadata import Claim
 from penstock.runtime import starting
 from penstock.runtime.inflight import ChannelReader
@@ -15,7 +16,7 @@ from penstock.runtime.operators.sink import SinkOperator
 from penstock.runtime.operators.windows import WindowOperator
 from penstock.settings import Retention
 from penstock.sim.again import Again
-from penstock.sim.faults import CrashAfterCheckpoint
+from penstock.sim.faults import CrashAfterCheckpoint, CrashAtEnd, CrashInCall, Fault
 from penstock.sim.jobs import Shape
 from penstock.sim.rules import Rule
 from penstock.sim.run import run_scenario, scenario_of
@@ -96,3 +97,40 @@ def test_a_snapshot_that_is_kept_or_deleted_against_the_users_will_is_found(
         starting, "restored_from", lambda metadata, **given: honest(metadata, **{**given, "claim": done})
     )
     assert found(going_on(make, 2, end=end, claim=said)) == [rule]
+
+
+# --- what the second job owns, when its driver dies ------------------------------------------------------------------
+
+
+def dying(make: Any, *, end: Wish) -> list[Scenario]:
+    """Jobs that own what they start from, and whose driver dies about when that goes."""
+    deaths: list[Fault] = [
+        CrashInCall(at_ms=at_ms, slot=None, call=call, calls=calls, notice=Notice.TOLD)
+        for call in ("delete", "delete-done", "write-done", "submit")
+        for at_ms, calls in ((20, 1), (20, 3), (60, 1), (100, 2))
+    ]
+    at_end = [CrashAtEnd(at_ms=0, calls=calls) for calls in range(1, 16)]
+    world = going_on(make, 2, end=end, claim=Claim.CLAIM)[0]
+    # Where many are retained, and few taken, the snapshot is there to the end.
+    last = make.checkpoints(world, interval_ms=None if end is Wish.STOP else 40, num_retained=50)
+    return [
+        replace(world, again=replace(world.again, faults=(death,)), lasting=True, loses_unsynced=number % 2 == 0)
+        for world, chosen in ((world, deaths), (last, at_end))
+        for number, death in enumerate(chosen)
+    ]
+
+
+@pytest.mark.parametrize("end", [Wish.STOP, Wish.CANCEL])
+def test_what_the_second_job_owns_is_gone_whenever_its_driver_dies(make: Any, end: Wish):
+    assert found(dying(make, end=end)) == []
+
+
+def test_a_record_that_goes_before_its_files_do_is_found(make: Any, monkeypatch: pytest.MonkeyPatch):
+    """The next driver does not know of them, and they do not lie in the folder that is cleaned in the end."""
+    monkeypatch.setattr(Archive, "_lies_outside", staticmethod(lambda completed: False))
+    assert found(dying(make, end=Wish.STOP)) == [Rule.NO_ORPHANS]
+
+
+def test_an_outcome_that_does_not_name_what_is_to_be_deleted_is_found(make: Any, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(Archive, "foreign_after", lambda archive, status: ())
+    assert found(dying(make, end=Wish.STOP)) == [Rule.NO_ORPHANS]

@@ -25,7 +25,7 @@ from penstock.sim.rules import Rule
 from penstock.sim.run import Parts, run_scenario
 from penstock.sim.scenario import Scenario
 from penstock.sim.slots import Notice
-from penstock.sim.user import Moment, UserRequest, Wish, draw_requests
+from penstock.sim.user import Moment, UserRequest, Wish, draw_requests, draw_rescales
 from penstock.sim.world import seeded
 
 AT_THE_SAVEPOINT = CrashAfterCheckpoint(at_ms=251, slot=1, delay_ms=0, notice=Notice.TOLD)
@@ -209,7 +209,8 @@ def test_a_sink_that_commits_nothing_at_the_end_of_a_stop_is_found(make: Any, mo
 
 
 def test_the_requests_of_many_worlds_are_of_all_kinds():
-    drawn = [request for seed in range(200) for request in draw_requests(seeded(seed), duration_ms=600)]
+    draws = (draw_requests, draw_rescales)
+    drawn = [request for seed in range(200) for draw in draws for request in draw(seeded(seed), duration_ms=600)]
     assert {request.wish for request in drawn} == set(Wish)
     assert {request.moment for request in drawn} == set(Moment)
     assert any(request.at_ms == 0 for request in drawn)

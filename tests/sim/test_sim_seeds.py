@@ -33,9 +33,15 @@ from penstock.sim.slots import Notice
 from penstock.sim.user import UserRequest, Wish
 
 SEEDS = range(1, 51)
+KEPT = (90, 1088)
+"""Worlds that are hard to build by hand.
+
+90: a job is rescaled while two checkpoints of a sink wait to be committed.
+1088: of two sources that are drained the one that is behind in event time comes to its end first.
+"""
 
 
-@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("seed", [*SEEDS, *KEPT])
 def test_the_job_keeps_every_rule(seed: int):
     result = run_seed(seed)
     assert not result.violations, "\n".join([result.reproduce, *map(str, result.violations)])

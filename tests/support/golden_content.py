@@ -120,10 +120,16 @@ def expected(key: int | None) -> dict[str, object]:
     }
 
 
-def every() -> Step:
+def every(kind: str = "memory") -> Step:
     """The step with every kind of state, filled."""
-    step = Step("memory", Every, parallelism=PARALLELISM)
-    for key in KEYS:
+    step = Step(kind, Every, parallelism=PARALLELISM)
+    fill(step, KEYS)
+    return step
+
+
+def fill(step: Step, keys: tuple[int | None, ...]) -> None:
+    """Give these keys what they are expected to hold."""
+    for key in keys:
         handles, values = step.at(key), expected(key)
         for name, value in values.items():
             if name in ("events", "kept"):
@@ -141,7 +147,6 @@ def every() -> Step:
         step.backends[step._enter(key)].value_table("mean").put(values["mean"])
         step.timers(key).add(EVENT_TIME, 1_000 if key is None else 1_000 + key % 7)
         step.timers(key).add(PROCESSING_TIME, 2**61)
-    return step
 
 
 def pairs() -> Step:

@@ -4,6 +4,10 @@
                              the second uploads, over the size of the whole state
     sync_growth              the time for which a snapshot of state in memory holds up the loop, with many keys over
                              that with few
+    snapshot_pause_ms        the longest time for which the loop stood still while the asynchronous part of such a
+                             snapshot, with many keys, ran beside it
+    resident_share           with --room-mb: by how much the process grew when so much state was put into RocksDB, saved
+                             and read at random, over the size of the state
     restore_mb_per_second    how fast a slot is restored, by the slower of both back ends: RocksDB from its own files,
                              memory from a canonical file
     rows_ratio_to_spark      rows per second that a function counts by key, one call per row, over those of the same
@@ -23,15 +27,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, Any
 
 import click
 
 from penstock.cli.failures import reported_failures
-
-if TYPE_CHECKING:
-    from penstock.core.messages import StateFile
-    from penstock.state.backend import KeyedBackend, StateWriter
+from penstock.cli.state_bench_keys import CHUNK, Keyspace, keyspace
+from penstock.cli.state_pressure import Pauses, Room, measure_pauses, measure_room
+from penstock.settings import StateSettings
 
 DEFAULT_KEYS = 10_000_000
 CHANGED_SHARE = 0.01
@@ -42,9 +45,7 @@ SYNC_CHANGES = 500
 DEFAULT_RESTORE_MB = 1_000
 RESTORED_VALUE_BYTES = 1_000
 DEFAULT_ROWS = 3_000_000
-GROUPS = 128
 
-_CHUNK = 100_000
 _SETTLE_TIMEOUT_S = 120.0
 _MB = 1e6
 
@@ -59,6 +60,8 @@ class StateBenchOptions:
     rows: int
     parallelism: int
     rounds: int
+    room_mb: int
+    cache_mb: int
     seed: int
     directory: Path | None
     as_json: bool
@@ -96,107 +99,12 @@ class StateCosts:
 
     increment: Increment
     sync: SyncPart
+    pauses: Pauses
+    room: Room | None = None
     restore_mb_per_second: dict[str, float] = field(default_factory=dict)
     """By back end."""
     rows_per_second: float = 0.0
     spark_rows_per_second: float = 0.0
-
-
-# --- a back end without a job ----------------------------------------------------------------------------------------
-
-
-class CountedWriter:
-    """Writes state files into a store and counts the bytes that were not there before. Implements `StateWriter`."""
-
-    def __init__(self, inner: StateWriter) -> None:
-        self._inner = inner
-        self.bytes = 0
-
-    def put(self, data: Any) -> StateFile:
-        """As the inner writer."""
-        self.bytes += memoryview(data).nbytes
-        return self._inner.put(data)
-
-    def put_shared(self, data: Any, key: str) -> StateFile:
-        """As the inner writer."""
-        self.bytes += memoryview(data).nbytes
-        return self._inner.put_shared(data, key)
-
-
-class Keyspace:
-    """The value state `v` of keys 0, 1, 2, … on one back end that owns all key groups."""
-
-    def __init__(self, kind: str, work: Path, *, value_type: Any) -> None:
-        import pyarrow as pa
-
-        from penstock.api.state import StateKind, StateSpec
-        from penstock.core.ids import Instant
-        from penstock.runtime.keys import key_groups
-        from penstock.settings import StateSettings
-        from penstock.state.backend import StateContext
-        from penstock.state.backends import make_backend
-        from penstock.storage.files import FileStore
-
-        self._schema = pa.schema([pa.field("k", pa.int64())])
-        self._store = FileStore(str(work / "checkpoints"))
-        context = StateContext(
-            operator="bench",
-            name="bench",
-            subtask=0,
-            keys=self._schema,
-            groups=GROUPS,
-            own_groups=(0, GROUPS - 1),
-            groups_of=lambda batch: key_groups(batch, ["k"], GROUPS),
-            specs=(StateSpec(name="v", kind=StateKind.VALUE, type=value_type),),
-            now=lambda: Instant(0),
-            settings=StateSettings(backend=kind, local_directory=str(work)),
-        )
-        self.backend: KeyedBackend = make_backend(context)
-        self._checkpoints = 0
-
-    def put(self, keys: Any, values: Any) -> None:
-        """Set the values of some keys; both are arrays."""
-        import pyarrow as pa
-
-        from penstock.runtime.keys import key_groups
-
-        set_key, put = self.backend.set_key, self.backend.value_table("v").put
-        for first in range(0, len(keys), _CHUNK):
-            some = keys[first : first + _CHUNK]
-            groups = key_groups(pa.RecordBatch.from_arrays([pa.array(some)], schema=self._schema), ["k"], GROUPS)
-            found = zip(some.tolist(), groups.tolist(), values[first : first + _CHUNK], strict=True)
-            for key, group, value in found:
-                set_key(key, group)
-                put(value)
-
-    def checkpoint(self) -> tuple[tuple[StateFile, ...], int]:
-        """Take one and have it complete; its files, and how many bytes were uploaded."""
-        from penstock.core.elements import CheckpointOptions
-        from penstock.core.ids import CheckpointId
-        from penstock.storage.snapshots import SnapshotWriter
-
-        self._checkpoints += 1
-        checkpoint = CheckpointId(self._checkpoints)
-        plain = SnapshotWriter(self._store, f"chk-{checkpoint}", "bench", 0, shared_folder="shared")
-        writer = CountedWriter(plain)
-        files = self.backend.snapshot(checkpoint, CheckpointOptions())(writer)
-        self.backend.completed(checkpoint)
-        return files, writer.bytes
-
-    def restore(self, files: tuple[StateFile, ...]) -> None:
-        """Take in what another one saved."""
-        from penstock.storage.snapshots import SnapshotReader
-
-        self.backend.restore([files], SnapshotReader(self._store))
-
-
-@contextmanager
-def _keyspace(kind: str, work: Path, value_type: Any) -> Iterator[Keyspace]:
-    made = Keyspace(kind, work, value_type=value_type)
-    try:
-        yield made
-    finally:
-        made.backend.close()
 
 
 # --- measurements ----------------------------------------------------------------------------------------------------
@@ -210,9 +118,9 @@ def measure_increment(work: Path, *, keys: int, seed: int) -> Increment:
     from penstock.state.rocksdb.backend import RocksBackend
 
     draw = np.random.default_rng(seed)
-    with _keyspace("rocksdb", work, pa.int64()) as space:
-        for first in range(0, keys, _CHUNK):
-            some = np.arange(first, min(first + _CHUNK, keys))
+    with keyspace("rocksdb", work, pa.int64()) as space:
+        for first in range(0, keys, CHUNK):
+            some = np.arange(first, min(first + CHUNK, keys))
             space.put(some, [1] * len(some))
         # A first checkpoint has all written; what that leads to is part of loading so many keys at once.
         space.checkpoint()
@@ -236,7 +144,7 @@ def measure_sync_part(work: Path, *, many: int, few: int, rounds: int) -> SyncPa
     import numpy as np
     import pyarrow as pa
 
-    with _keyspace("memory", work, pa.int64()) as large, _keyspace("memory", work, pa.int64()) as small:
+    with keyspace("memory", work, pa.int64()) as large, keyspace("memory", work, pa.int64()) as small:
         took: dict[int, list[float]] = {many: [], few: []}
         for space, keys in ((large, many), (small, few)):
             space.put(np.arange(keys), [1] * keys)
@@ -269,13 +177,13 @@ def measure_restore(kind: str, work: Path, *, megabytes: int, seed: int) -> floa
     import pyarrow as pa
 
     draw = np.random.default_rng(seed)
-    with _keyspace(kind, work, pa.binary()) as space:
+    with keyspace(kind, work, pa.binary()) as space:
         keys = max(1, int(megabytes * _MB) // RESTORED_VALUE_BYTES)
-        for first in range(0, keys, _CHUNK):
-            some = np.arange(first, min(first + _CHUNK, keys))
+        for first in range(0, keys, CHUNK):
+            some = np.arange(first, min(first + CHUNK, keys))
             space.put(some, [draw.bytes(RESTORED_VALUE_BYTES) for _ in some])
         files, _ = space.checkpoint()
-    with _keyspace(kind, work, pa.binary()) as space:
+    with keyspace(kind, work, pa.binary()) as space:
         started = time.perf_counter()
         space.restore(files)
         return sum(file.size for file in files) / _MB / (time.perf_counter() - started)
@@ -315,6 +223,20 @@ def measure_restore(kind: str, work: Path, *, megabytes: int, seed: int) -> floa
 )
 @click.option("--parallelism", type=click.IntRange(min=1), default=2, show_default=True, help="Slots, and partitions.")
 @click.option("--rounds", type=click.IntRange(min=1), default=20, show_default=True, help="Snapshots of each size.")
+@click.option(
+    "--room-mb",
+    type=click.IntRange(min=0),
+    default=0,
+    show_default=True,
+    help="State to put into RocksDB while memory is looked at; 0 leaves this out.",
+)
+@click.option(
+    "--cache-mb",
+    type=click.IntRange(min=1),
+    default=64,
+    show_default=True,
+    help="With --room-mb: the cache of blocks, and the buffers for writes, each.",
+)
 @click.option("--seed", type=click.IntRange(min=0), default=1, show_default=True, help="Which keys change.")
 @click.option(
     "--directory",
@@ -346,6 +268,13 @@ def _measure(options: StateBenchOptions, work: Path, screen: IO[str]) -> StateCo
         f"a snapshot in memory holds up the loop for {sync.many * 1e6:.0f} us with {options.sync_keys:,} keys, "
         f"{sync.few * 1e6:.0f} us with {SYNC_FEW_KEYS:,}: {sync.growth:.2f} times",
     )
+    pauses = measure_pauses(work, keys=options.sync_keys)
+    _say(
+        screen,
+        f"while {options.sync_keys:,} keys are written, in {pauses.writing:.1f} s, the loop stands still for at most "
+        f"{pauses.longest * 1e3:.1f} ms, 99 of 100 times for less than {pauses.usual * 1e3:.1f} ms",
+    )
+    room = _measure_room(options, work, screen) if options.room_mb else None
     with _folder(work / "increment") as place:
         increment = measure_increment(place, keys=options.keys, seed=options.seed)
     _say(
@@ -353,7 +282,7 @@ def _measure(options: StateBenchOptions, work: Path, screen: IO[str]) -> StateCo
         f"{CHANGED_SHARE:.0%} of {options.keys:,} keys in RocksDB changed: {increment.new_bytes / _MB:.1f} of "
         f"{increment.full_bytes / _MB:.1f} MB uploaded, {increment.share:.1%}",
     )
-    costs = StateCosts(increment=increment, sync=sync)
+    costs = StateCosts(increment=increment, sync=sync, pauses=pauses, room=room)
     for kind in ("rocksdb", "memory"):
         with _folder(work / kind) as place:
             found = measure_restore(kind, place, megabytes=options.restore_mb, seed=options.seed)
@@ -369,6 +298,19 @@ def _measure(options: StateBenchOptions, work: Path, screen: IO[str]) -> StateCo
     return costs
 
 
+def _measure_room(options: StateBenchOptions, work: Path, screen: IO[str]) -> Room:
+    each = options.cache_mb * 1024 * 1024
+    with _folder(work / "room") as place:
+        settings = StateSettings(block_cache_bytes=each, write_buffer_bytes=each)
+        room = measure_room(place, megabytes=options.room_mb, seed=options.seed, settings=settings)
+    _say(
+        screen,
+        f"{room.state / _MB:,.0f} MB in RocksDB, which may hold {room.allowed / _MB:,.0f} MB in memory: "
+        f"the process grew by {room.resident / _MB:,.0f} MB at most",
+    )
+    return room
+
+
 def summary(costs: StateCosts) -> dict[str, float | None]:
     """The result as it is printed for programs."""
     spark = costs.spark_rows_per_second
@@ -377,6 +319,8 @@ def summary(costs: StateCosts) -> dict[str, float | None]:
         "sync_growth": round(costs.sync.growth, 3),
         "restore_mb_per_second": round(min(costs.restore_mb_per_second.values()), 1),
         "rows_ratio_to_spark": round(costs.rows_per_second / spark, 3) if spark else None,
+        "snapshot_pause_ms": round(costs.pauses.longest * 1e3, 1),
+        "resident_share": round(costs.room.resident / costs.room.state, 3) if costs.room is not None else None,
         "restore_mb_per_second_rocksdb": round(costs.restore_mb_per_second["rocksdb"], 1),
         "restore_mb_per_second_memory": round(costs.restore_mb_per_second["memory"], 1),
         "rows_per_second": round(costs.rows_per_second) if spark else None,

@@ -79,6 +79,8 @@ class EndOfData(Element, frozen=True, kw_only=True):
 
     drain: bool = True
     """False when stopped without drain: operators must not `finish`."""
+    stopped: bool = False
+    """With drain: a stop took event time to its end. After a restore from its savepoint the data goes on."""
 
 
 class EndOfPartition(Element, frozen=True, kw_only=True):

@@ -18,7 +18,7 @@ from penstock.api.connector import Committer
 from penstock.core.ids import CheckpointId
 from penstock.runtime.coordinators import CoordinatorHost, OperatorCoordinator
 from penstock.runtime.operators.events import Committed, encode_event
-from penstock.runtime.operators.sink import COMMITTABLES, decode_part
+from penstock.runtime.operators.sink import COMMITTABLES, decode_committables
 
 
 class DriverCommits(OperatorCoordinator):
@@ -69,7 +69,7 @@ class DriverCommits(OperatorCoordinator):
 
     def _commit(self, parts: Sequence[bytes]) -> None:
         groups: dict[int, list[bytes]] = {}
-        for checkpoint, committable in map(decode_part, parts):
+        for checkpoint, committable in (piece for part in parts for piece in decode_committables(part)):
             if checkpoint > self._asked:
                 groups.setdefault(checkpoint, []).append(committable)
         idle = not self._waiting

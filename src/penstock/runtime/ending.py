@@ -14,19 +14,22 @@ from enum import Enum
 from functools import partial
 from typing import NamedTuple
 
+import msgspec
+
 from penstock.api.steps import WriteStep
+from penstock.core.coordinator.coordinator import CheckpointCoordinator
 from penstock.core.coordinator.events import JobEnd
 from penstock.core.errors import ExternalError, JobTakenOver, Retry
 from penstock.core.ids import CheckpointId, Instant, JobId
 from penstock.core.job.clean_up import CleanUp
-from penstock.core.job.events import JobEnded, JobState
+from penstock.core.job.events import JobEnded, JobEnding, JobState
 from penstock.core.recovery import layout
 from penstock.core.recovery.metadata import CompletedCheckpoint
+from penstock.core.recovery.tenure import Foreign, Tenure
 from penstock.core.recovery.tenure import Outcome as JobOutcome
-from penstock.core.recovery.tenure import Tenure
 from penstock.plan.graph import Plan
 from penstock.ports import Background, JobRecords, Outcome, Store
-from penstock.storage.places import delete_folder
+from penstock.storage.places import delete_folder, delete_foreign
 
 RECORD_ATTEMPTS = 8
 """A storage that refuses the outcome so often stays as it is: the job could be taken over and would go on."""
@@ -76,6 +79,7 @@ class Ending:
         self._records = records
         self._background = background
         self._landing = landing
+        self._foreign: tuple[Foreign, ...] = ()
         self._recording: _Steps | None = None
         self._cleaning: _Steps | None = None
 
@@ -87,11 +91,17 @@ class Ending:
         self._recording = _Steps(self._job, [step], self._background, attempts=RECORD_ATTEMPTS, insists=True)
         self._recording.begin(now)
 
+    def resume(self, outcome: JobOutcome) -> None:
+        """An earlier driver recorded this outcome, and may not have cleaned up all that it should."""
+        self.record = Record.DURABLE
+        if outcome.foreign is not msgspec.UNSET:
+            self._foreign = outcome.foreign
+
     def clean_up(self, retained: tuple[CheckpointId, ...], failed_savepoints: tuple[str, ...], now: Instant) -> None:
         """Delete what nobody needs any more, when the last slot has left and no storage work is under way."""
         if retained:
             # Whoever goes on from a retained checkpoint needs what it refers to, and nothing else.
-            steps = [_Step("checkpoint directory", lambda: self._sweep(retained))]
+            steps = [_Step("checkpoint directory", partial(self._sweep, retained))]
         else:
             # Each by itself: a sink that cannot be reached must not keep the others, and the files, from being cleaned.
             planned = [operator.step for vertex in self._plan.vertices for operator in vertex.operators]
@@ -139,14 +149,16 @@ class Ending:
         """Delete what slots wrote for checkpoints that had ended, when nobody could hear of it any more, and pointers
         that could not be dropped: a job that is over has none."""
         self._records.clear()
+        delete_foreign(self._store, self._foreign)
         kept = [layout.checkpoint_folder(self._folder, checkpoint) for checkpoint in retained]
         found = [layout.checkpoint_folder_of(self._folder, path) for path in self._store.list_files(self._folder)]
         for place in dict.fromkeys(place for place in found if place is not None and place not in kept):
             self._store.delete_tree(place)
 
     def _delete_all(self) -> None:
-        """Everything of the job goes, but for its outcome."""
+        """Everything of the job goes, but for its outcome. What lies elsewhere first: the outcome names it."""
         self._records.clear()
+        delete_foreign(self._store, self._foreign)
         if self.record is Record.NONE:
             self._store.delete_tree(self._folder)
             return
@@ -155,6 +167,17 @@ class Ending:
         for folder in (f"{self._folder}/{name}" for name in names):
             if not layout.outlives_the_job(self._folder, folder):
                 self._store.delete_tree(folder)
+
+
+def outcome_of(ending: JobEnding, coordinator: CheckpointCoordinator) -> JobOutcome:
+    """What goes on record about a job that is about to end like this."""
+    status = JOB_END[ending.outcome]
+    return JobOutcome(
+        state=ending.outcome,
+        cause=ending.cause.text if ending.cause is not None else "",
+        retained=() if ending.outcome is JobState.FINISHED else coordinator.kept_after(status),
+        foreign=coordinator.foreign_after(status) or msgspec.UNSET,
+    )
 
 
 def retained_after(

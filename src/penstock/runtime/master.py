@@ -92,7 +92,7 @@ from penstock.plan.checkpoint_graph import checkpoint_graph
 from penstock.plan.graph import Plan
 from penstock.ports import JobRecords, Outcome
 from penstock.runtime.checkpointing import Answers, CheckpointEffects
-from penstock.runtime.ending import JOB_END, Ending, Record, retained_after
+from penstock.runtime.ending import JOB_END, Ending, Record, outcome_of, retained_after
 from penstock.runtime.links import Links
 from penstock.runtime.master_parts import make_coordinators
 from penstock.runtime.master_ports import MasterPorts as MasterPorts
@@ -550,10 +550,7 @@ class MasterDriver:
             if not self._coordinator.is_settled:
                 return
             if self._ending.record is Record.NONE:
-                finished = ending.outcome is JobState.FINISHED
-                kept = () if finished else self._coordinator.kept_after(status)
-                text = ending.cause.text if ending.cause is not None else ""
-                self._ending.write_record(JobOutcome(state=ending.outcome, cause=text, retained=kept), self._now)
+                self._ending.write_record(outcome_of(ending, self._coordinator), self._now)
             if self._ending.taken_over:
                 self.lose()
                 return
@@ -586,7 +583,7 @@ class MasterDriver:
     def _end_again(self, outcome: JobOutcome) -> None:
         """An earlier driver saw the job end, and may not have cleaned up all of it."""
         self._shut_down = JOB_END[outcome.state]
-        self._ending.record = Record.DURABLE
+        self._ending.resume(outcome)
         cause = FailureCause(text=outcome.cause) if outcome.cause else None
         self._job_ended = JobEnded(outcome=outcome.state, cause=cause)
 

@@ -156,6 +156,8 @@ class Task:
         """Channels whose data has not ended."""
         self._drains = True
         """Whether the data of all channels that have ended went to its end, or was taken there by a stop with drain."""
+        self._stopped = False
+        """Whether a stop with drain ended the data of a channel."""
         self._restored_inputs: Batches = {}
         self._restored_outputs: Batches = {}
         self._dealt_inputs: Batches = {}
@@ -337,11 +339,12 @@ class Task:
             case EndOfData():
                 self._data_open -= 1
                 self._drains = self._drains and element.drain
+                self._stopped = self._stopped or element.stopped
                 # Stopped without drain, the channel's data goes on after a restore, and must not be late then.
                 if element.drain:
-                    self._advance(self._valve.end(index))
+                    self._advance(self._valve.end(index, stopped=element.stopped))
                 if self._data_open == 0:
-                    self._finish_data(now, drain=self._drains)
+                    self._finish_data(now, drain=self._drains, stopped=self._stopped)
             case EndOfPartition():
                 self.gate.channels[index].ended = True
                 self._feed(ChannelEnded(channel=index), now)
@@ -354,7 +357,7 @@ class Task:
                 self._watermark_us = watermark.time_us
             self.chain.head.watermark(watermark.time_us, idle=watermark.idle)
 
-    def _finish_data(self, now: Instant, *, drain: bool = True) -> None:
+    def _finish_data(self, now: Instant, *, drain: bool = True, stopped: bool = False) -> None:
         """All input has been seen."""
         self._data_ended = True
         if drain and self._has_finished:
@@ -363,7 +366,7 @@ class Task:
             self.outputs.watermark(MAX_WATERMARK)
         elif drain:
             self.chain.finish()
-        self.outputs.broadcast(EndOfData(drain=drain))
+        self.outputs.broadcast(EndOfData(drain=drain, stopped=stopped and drain))
         self._perform_task(self._checkpoints.handle(DataFinished(drained=drain), now), now)
         if drain:
             self._host.data_ended(self.task)
@@ -430,7 +433,7 @@ class Task:
         else:
             if barrier.options.synchronous and self._running and not self._data_ended:
                 # The savepoint ends the task: nothing is read after it.
-                self._finish_data(now, drain=barrier.options.drain)
+                self._finish_data(now, drain=barrier.options.drain, stopped=True)
             self._decide(SnapshotDue(barrier=barrier), now)
         self._send()
 

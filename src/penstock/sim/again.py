@@ -15,10 +15,10 @@ import pyarrow as pa
 
 from penstock.core.ids import CheckpointId
 from penstock.core.recovery import layout
-from penstock.core.recovery.metadata import Claim, CompletedCheckpoint, SnapshotKind
+from penstock.core.recovery.metadata import CheckpointMetadata, Claim, CompletedCheckpoint, SnapshotKind
 from penstock.sim.comparison import Standard, check_output, check_parts
 from penstock.sim.disk import Disk, is_below
-from penstock.sim.expected import expected_rows, read_after, read_before
+from penstock.sim.expected import Stage, expected_of_stages
 from penstock.sim.faults import Fault, draw_faults
 from penstock.sim.jobs import Row, Workload
 from penstock.sim.rules import Rule
@@ -70,9 +70,14 @@ class Origin:
     """Everything else that lay on the disk then."""
 
     @property
+    def content(self) -> CheckpointMetadata:
+        """What the metadata says."""
+        return decode_metadata(self.folder, self.metadata)
+
+    @property
     def is_drained(self) -> bool:
         """Whether the first job closed all its windows before its end."""
-        return decode_metadata(self.folder, self.metadata).kind is SnapshotKind.TERMINATE
+        return self.content.kind is SnapshotKind.TERMINATE
 
 
 def find_origin(
@@ -102,16 +107,13 @@ def take_origin(disk: Disk, folder: str, again: Again) -> Origin:
     )
 
 
-def check_untouched(world: World, disk: Disk, origin: Origin, *, forgetful: bool) -> list[str]:
-    """What the second job did not get must be as it was, and what it got must be gone; returns what may be left.
-
-    A driver that dies after it has taken a claimed snapshot off its record, and before all files are gone, is
-    `forgetful`: the next one does not know of them, and they do not lie in the folder that is cleaned in the end.
-    """
+def check_untouched(world: World, disk: Disk, origin: Origin) -> list[str]:
+    """What the second job did not get must be as it was, and what it got must be gone, however often its driver died;
+    returns what may be left."""
     wanted = dict(origin.others)
     if origin.claim is Claim.CLAIM:
         left = [path for path in origin.files if path in disk.files]
-        if left and not forgetful:
+        if left:
             world.violate(Rule.NO_ORPHANS, f"{len(left)} files of the claimed snapshot are left, such as {left[0]}")
     else:
         own = f"{origin.folder}/{layout.METADATA_NAME}"
@@ -121,7 +123,7 @@ def check_untouched(world: World, disk: Disk, origin: Origin, *, forgetful: bool
     changed = [path for path, data in wanted.items() if disk.files.get(path) != data]
     if changed:
         world.violate(Rule.SAVEPOINTS, f"{len(changed)} files of the first job are gone or changed: {changed[0]}")
-    return [*wanted, *origin.files]
+    return [*wanted, *(() if origin.claim is Claim.CLAIM else origin.files)]
 
 
 def _differs(disk: Disk, origin: Origin) -> bool:
@@ -135,19 +137,13 @@ def check_both(
     workload: Workload,
     *,
     inputs: Sequence[pa.RecordBatch],
-    parallelisms: tuple[int, int],
+    stages: Sequence[Stage],
     standard: Standard,
 ) -> None:
-    """What both jobs have shown must be all there is, once: the first up to its end, the second from there on."""
-    if workload.shape.has_windows:
-        expected = expected_rows(workload, inputs, parallelism=1)
-        if origin.is_drained:
-            check_parts(world, shown, expected, standard)
-            return
-    else:
-        metadata = decode_metadata(origin.folder, origin.metadata)
-        first = expected_rows(workload, read_before(metadata, inputs), parallelism=parallelisms[0])
-        expected = expected_rows(workload, read_after(metadata, inputs), parallelism=parallelisms[1])
-        for target, rows in first.items():
-            expected[target] = rows + expected[target]
+    """What both jobs have shown must be all there is, once; `stages` are those of the first up to its end, and the
+    second one from there on."""
+    expected = expected_of_stages(workload, inputs, stages)
+    if workload.shape.has_windows and origin.is_drained:
+        check_parts(world, shown, expected, standard)
+        return
     check_output(world, shown, expected, standard, windows=workload.shape.has_windows)

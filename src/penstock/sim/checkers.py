@@ -136,6 +136,8 @@ class MessageChecker:
         """Called when a slot is told to leave for good."""
         self.ever_ran = False
         """Whether the newest driver knows that the job can run."""
+        self.on_attempt: Callable[[CheckpointId | None, int], None] = lambda _restored, _parallelism: None
+        """Called when an attempt begins: from which checkpoint, on how many slots."""
         self.on_run: Callable[[], None] = lambda: None
         """Called when an attempt begins to run."""
         self.on_failure: Callable[[], None] = lambda: None
@@ -153,9 +155,10 @@ class MessageChecker:
             match decode_to_slot(payload):
                 case TriggerCheckpoint(checkpoint=checkpoint, epoch=epoch):
                     self._triggered(checkpoint, epoch)
-                case Deploy(epoch=epoch, restored_checkpoint=restored):
+                case Deploy(epoch=epoch, restored_checkpoint=restored, peers=peers):
                     if epoch > self.epoch:
                         self._began(epoch, restored)
+                        self.on_attempt(restored, len(peers))
                 case Run(epoch=epoch):
                     self.ever_ran = True
                     if epoch > self._run_epoch:

@@ -28,6 +28,8 @@ class Disk:
         """Who read which file, in order."""
         self.writers: dict[str, str] = {}
         """Who wrote each file last."""
+        self.written_us: dict[str, int] = {}
+        """When that was."""
         self.unwritten: list[str] = []
         """What was to be written while the storage was out of order; it may be there all the same."""
         self.errors = 0
@@ -99,6 +101,7 @@ class SimStore:
         def put() -> None:
             self._remember(path, content)
             self._disk.writers[path] = self._actor.name
+            self._disk.written_us[path] = self._disk.world.now_us
             self._disk.put(path, content)
 
         self._perform("write", path, put)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Sequence
+from dataclasses import dataclass
 
 import pyarrow as pa
 
+from penstock.core.ids import CheckpointId
 from penstock.core.recovery.metadata import CheckpointMetadata
 from penstock.runtime.operators.source import SPLITS
 from penstock.sim.jobs import Row, Shape, Workload, decode_positions, rows_of, source_of
@@ -38,6 +40,47 @@ def expected_rows(workload: Workload, inputs: Sequence[pa.RecordBatch], *, paral
             for record in records:
                 rows[record] += parallelism if _goes_to_all(workload, record) else 1
     return {SINK: rows, SECOND_SINK: rows} if shape is Shape.TWO_SINKS else {SINK: rows}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stage:
+    """A part of a job's life in which it had one parallelism."""
+
+    parallelism: int
+    restored: CheckpointId | None = None
+    """What its first attempt began from."""
+    metadata: CheckpointMetadata | None = None
+    """Of that; None if it began at the beginning."""
+
+
+def next_stage(stages: Sequence[Stage], stage: Stage) -> tuple[Stage, ...]:
+    """What counts when another attempt has begun: what came of later checkpoints than it begins from counts no more."""
+    kept = [each for each in stages if (each.restored or 0) < (stage.restored or 0)]
+    # With the same parallelism as before it is the same stage.
+    return tuple(kept) if kept and kept[-1].parallelism == stage.parallelism else (*kept, stage)
+
+
+def expected_of_stages(
+    workload: Workload, inputs: Sequence[pa.RecordBatch], stages: Sequence[Stage]
+) -> dict[str, Counter[Row]]:
+    """The output of a job whose parallelism has changed: what each stage has read goes through the job as it was
+    then."""
+    if workload.shape.has_windows or not stages:
+        return expected_rows(workload, inputs, parallelism=stages[0].parallelism if stages else 1)
+    starts = [_starts(stage.metadata, inputs) for stage in stages]
+    ends = [*starts[1:], [table.num_rows for table in inputs]]
+    found: dict[str, Counter[Row]] = {}
+    for stage, start, end in zip(stages, starts, ends, strict=True):
+        read = [table.slice(a, max(0, b - a)) for table, a, b in zip(inputs, start, end, strict=True)]
+        for target, rows in expected_rows(workload, read, parallelism=stage.parallelism).items():
+            found[target] = found.get(target, Counter()) + rows
+    return found
+
+
+def _starts(metadata: CheckpointMetadata | None, inputs: Sequence[pa.RecordBatch]) -> list[int]:
+    if metadata is None:
+        return [0 for _ in inputs]
+    return [min(row, table.num_rows) for table, row in _positions(metadata, inputs)]
 
 
 def _doubled(record: Row) -> Row:
@@ -87,11 +130,6 @@ def order_of(workload: Workload) -> Order | None:
 def read_before(metadata: CheckpointMetadata, inputs: Sequence[pa.RecordBatch]) -> tuple[pa.RecordBatch, ...]:
     """What the sources had read when a snapshot was taken, by the positions in its state."""
     return tuple(table.slice(0, row) for table, row in _positions(metadata, inputs))
-
-
-def read_after(metadata: CheckpointMetadata, inputs: Sequence[pa.RecordBatch]) -> tuple[pa.RecordBatch, ...]:
-    """What the sources had not read then."""
-    return tuple(table.slice(row) for table, row in _positions(metadata, inputs))
 
 
 def _positions(metadata: CheckpointMetadata, inputs: Sequence[pa.RecordBatch]) -> list[tuple[pa.RecordBatch, int]]:

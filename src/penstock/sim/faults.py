@@ -137,6 +137,17 @@ class DriverOversleeps:
     """After so long."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class CrashAfterRescale:
+    """A process dies soon after the user has asked for another parallelism, whenever that is."""
+
+    at_ms: int
+    slot: int | None
+    """None: the master."""
+    delay_ms: int
+    notice: Notice
+
+
 Fault = (
     SlotCrash
     | CrashInCall
@@ -149,13 +160,14 @@ Fault = (
     | ClockJump
     | CrashAtEnd
     | DriverOversleeps
+    | CrashAfterRescale
 )
 
 
 def end_ms(fault: Fault) -> int:
     """When a fault is over. Those that wait for something to happen are called off when the safety phase is over."""
     match fault:
-        case SlotCrash() | CrashInCall() | CrashAfterCheckpoint() | ClockJump() | CrashAtEnd():
+        case SlotCrash() | CrashInCall() | CrashAfterCheckpoint() | ClockJump() | CrashAtEnd() | CrashAfterRescale():
             return fault.at_ms
         case _:
             return fault.at_ms + fault.for_ms
@@ -180,6 +192,19 @@ def draw_faults(random: Random, *, parallelism: int, safety_ms: int, lasting: bo
         if random.random() < 0.4:
             faults.append(_draw_oversleep(random, safety_ms))
     return tuple(sorted(faults, key=lambda fault: fault.at_ms))
+
+
+def draw_rescale_faults(random: Random, *, safety_ms: int, lasting: bool) -> tuple[Fault, ...]:
+    """Faults of a world in which the user changes the parallelism: also slots that come up for that die."""
+    return tuple(
+        CrashAfterRescale(
+            at_ms=random.randint(0, safety_ms // 2),
+            slot=None if lasting and random.random() < 0.3 else random.randrange(9),
+            delay_ms=random.choice((random.randint(0, 20), random.randint(0, 100), random.randint(0, 600))),
+            notice=_draw_notice(random),
+        )
+        for _ in range(random.choice((0, 0, 1, 2, 4)))
+    )
 
 
 def _draw_crash(random: Random, parallelism: int, safety_ms: int) -> SlotCrash:
@@ -311,6 +336,7 @@ class Injector:
         self._external = external
         self._pace = pace
         self._after_checkpoint: list[CrashAfterCheckpoint] = []
+        self._after_rescale: list[CrashAfterRescale] = []
         self._at_end: list[CrashAtEnd] = []
 
     def schedule(self, faults: tuple[Fault, ...]) -> None:
@@ -324,6 +350,12 @@ class Injector:
             self._world.after(fault.delay_ms * 1_000, lambda fault=fault: self._crash(fault))  # type: ignore[misc]
         self._after_checkpoint.clear()
 
+    def rescale_asked(self) -> None:
+        """Something else for which a crash may have waited."""
+        for fault in self._after_rescale:
+            self._world.after(fault.delay_ms * 1_000, lambda fault=fault: self._crash(fault))  # type: ignore[misc]
+        self._after_rescale.clear()
+
     def job_ending(self) -> None:
         """Something else for which a crash may have waited."""
         if self._at_end and self._masters.actor is not None and self._masters.actor.fuse is None:
@@ -332,6 +364,7 @@ class Injector:
     def disarm(self) -> None:
         """No process dies from here on, not even one whose death waits for something, the end aside."""
         self._after_checkpoint.clear()
+        self._after_rescale.clear()
         for actor in self._host.living.values():
             actor.fuse = None
         if self._masters.actor is not None:
@@ -344,6 +377,8 @@ class Injector:
                 self._crash(fault)
             case CrashAfterCheckpoint():
                 self._after_checkpoint.append(fault)
+            case CrashAfterRescale():
+                self._after_rescale.append(fault)
             case CrashAtEnd():
                 self._at_end.append(fault)
             case CrashInCall():
@@ -378,7 +413,7 @@ class Injector:
         current = self._host.current(slot)
         return None if current is None else self._host.living[current]
 
-    def _crash(self, fault: SlotCrash | CrashAfterCheckpoint) -> None:
+    def _crash(self, fault: SlotCrash | CrashAfterCheckpoint | CrashAfterRescale) -> None:
         if fault.slot is None:
             self._masters.crash()
             return

@@ -30,7 +30,7 @@ from penstock.sim.checkers import CommitChecker, Ledger, MessageChecker, check_f
 from penstock.sim.clock import SimClock
 from penstock.sim.comparison import Standard, check_order, check_output, shown_by
 from penstock.sim.disk import Disk
-from penstock.sim.expected import expected_rows, read_before
+from penstock.sim.expected import Stage, expected_of_stages, next_stage, read_before
 from penstock.sim.external import ExternalSystem, enter, leave
 from penstock.sim.faults import Injector
 from penstock.sim.jobs import SimSink, make_inputs
@@ -187,6 +187,8 @@ class Simulation:
             lasting=scenario.lasting,
         )
         self.user = User(self.world, disk=self.disk, ledger=self.ledger, masters=self.masters)
+        self.stages: tuple[Stage, ...] = ()
+        self.messages.on_attempt = self._attempt_began
         self.messages.on_run = lambda: self.user.happened(Moment.RUN)
         self.messages.on_failure = lambda: self.user.happened(Moment.FAILURE)
 
@@ -205,6 +207,7 @@ class Simulation:
         injector.schedule(scenario.faults)
         self.ledger.on_durable += [injector.checkpoint_durable, lambda: self.user.happened(Moment.CHECKPOINT)]
         self.messages.on_ending = injector.job_ending
+        self.user.on_rescale = injector.rescale_asked
         world.at(scenario.calm_from_ms * 1_000, injector.disarm)
         if scenario.cancel_at_ms is not None:
             world.at(scenario.cancel_at_ms * 1_000, self._cancel)
@@ -246,6 +249,14 @@ class Simulation:
         )
 
     # --- the parts -----------------------------------------------------------------------
+
+    def _attempt_began(self, restored: CheckpointId | None, parallelism: int) -> None:
+        if self.messages.epoch >= self.masters.first_incarnation:
+            # Else it is of a driver that was taken over from, and does not know it yet.
+            self.user.deployed(parallelism)
+        metadata = None if restored is None else self.ledger.durable.get(restored, self.ledger.started_from)
+        decoded = decode_metadata("_metadata", metadata) if metadata else None
+        self.stages = next_stage(self.stages, Stage(parallelism=parallelism, restored=restored, metadata=decoded))
 
     def _master_died(self, name: str) -> None:
         self.network.died(name)
@@ -306,6 +317,7 @@ class Simulation:
     def _build_master(self, actor: Actor, tenure: Tenure | None) -> MasterDriver:
         scenario = self._scenario
         self.messages.ever_ran = tenure is not None and bool(tenure.completed)
+        self.user.driver_begins(scenario.settings.parallelism)
         transport = self.network.transport(actor)
         first_incarnation = tenure.first_epoch if tenure is not None else 1
         self.host.has_called = transport.has_heard
@@ -404,14 +416,13 @@ class Simulation:
             rule=Rule.AT_LEAST_ONCE if repeats and rule is Rule.EXACTLY_ONCE else rule,
         )
         committed = list(self.external.committed.values())
-        parallelism = scenario.settings.parallelism
         check_output(
             self.world,
             shown_by(committed),
-            expected_rows(workload, inputs, parallelism=parallelism),
+            expected_of_stages(workload, inputs, self.stages),
             standard,
             windows=workload.shape.has_windows,
-            possible=expected_rows(workload, self.external.inputs, parallelism=parallelism),
+            possible=expected_of_stages(workload, self.external.inputs, self.stages),
         )
         check_order(self.world, committed, workload)
 
@@ -427,21 +438,24 @@ class Simulation:
             origin,
             self._scenario.workload,
             inputs=self.external.inputs,
-            parallelisms=(first._scenario.settings.parallelism, settings.parallelism),
+            stages=(*first.stages, Stage(parallelism=settings.parallelism, metadata=origin.content)),
             standard=Standard(complete=finished, repeats=repeats, rule=rule),
         )
         check_order(self.world, committed, self._scenario.workload)
         if finished:
-            untouched = check_untouched(self.world, self.disk, origin, forgetful=self.masters.crashes > 0)
+            untouched = check_untouched(self.world, self.disk, origin)
             allowed = [*untouched, *self._strays()]
             check_files(self.world, self.disk, self._job, kept=(), allowed=allowed, keeps_ids=False)
 
     def _strays(self) -> list[str]:
-        """What slots of a driver that had died wrote, perhaps after the job had ended, and what it had begun for a user
-        who never got an answer: nobody could tell them."""
+        """What slots of a driver that had died wrote when the end of the job was decided already, and what it had begun
+        for a user who never got an answer: nobody could tell them. What they wrote before is cleaned up."""
         old = [str(slot) for slot in self.host.started if slot.incarnation < self.masters.first_incarnation]
         old += [actor.name for actor in self.masters.aside]
-        written = [path for path, writer in self.disk.writers.items() if writer in old]
+        outcomes = f"{layout.outcome_folder(layout.job_folder(self._job))}/"
+        since_us = min((at for path, at in self.disk.written_us.items() if path.startswith(outcomes)), default=0)
+        late = [path for path, at_us in self.disk.written_us.items() if at_us >= since_us]
+        written = [path for path in late if self.disk.writers[path] in old]
         return written + [path for path in self.disk.files if self.user.may_have_begun(path)]
 
     def _is_legal(self, outcome: JobState | None) -> bool:

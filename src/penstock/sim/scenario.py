@@ -18,9 +18,9 @@ from penstock.settings import (
     SlotSettings,
 )
 from penstock.sim.again import Again, draw_again
-from penstock.sim.faults import Fault, draw_faults, end_ms
+from penstock.sim.faults import Fault, draw_faults, draw_rescale_faults, end_ms
 from penstock.sim.jobs import PAIRS, TICK_US, Shape, Workload
-from penstock.sim.user import UserRequest, draw_requests
+from penstock.sim.user import UserRequest, draw_requests, draw_rescales
 
 ROW_BYTES = 32
 """Of a record in a channel."""
@@ -144,7 +144,18 @@ def draw_scenario(seed: int, random: Random) -> Scenario:
     again = draw_again(random, parallelism=parallelism, safety_ms=safety_ms, lasting=lasting)
     # Drawn last: what other seeds have found stays found by them.
     slot = replace(drawn.settings.slot, spares=random.choice((0, 0, 1, 2)))
-    return replace(drawn, again=again, settings=replace(drawn.settings, slot=slot))
+    drawn = replace(drawn, again=again, settings=replace(drawn.settings, slot=slot))
+    rescales = draw_rescales(random, duration_ms=duration_ms)
+    return _with_rescales(random, drawn, rescales) if rescales else drawn
+
+
+def _with_rescales(random: Random, drawn: Scenario, rescales: tuple[UserRequest, ...]) -> Scenario:
+    faults = draw_rescale_faults(random, safety_ms=drawn.safety_ms, lasting=drawn.lasting)
+    return replace(
+        drawn,
+        requests=tuple(sorted((*drawn.requests, *rescales), key=lambda request: request.at_ms)),
+        faults=tuple(sorted((*drawn.faults, *faults), key=lambda fault: fault.at_ms)),
+    )
 
 
 def _possible(checkpoint: CheckpointSettings, workload: Workload, work_us: tuple[int, int]) -> CheckpointSettings:

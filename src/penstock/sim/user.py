@@ -1,4 +1,5 @@
-"""The user of a job in a world: asks for checkpoints and savepoints, stops and cancels it, and is told the truth.
+"""The user of a job in a world: asks for checkpoints and savepoints, rescales, stops and cancels it, and is told the
+truth.
 
 A request is made at its time, or when something happens for the first time after it: that is how the worst moments are
 hit. Every savepoint has a folder of its own, so that it can be seen what each request left behind.
@@ -31,6 +32,7 @@ class Wish(Enum):
     STOP = "stop"
     DRAIN = "stop with drain"
     CANCEL = "cancel"
+    RESCALE = "rescale"
 
     @property
     def stops(self) -> bool:
@@ -60,6 +62,8 @@ class UserRequest:
     moment: Moment = Moment.THEN
     delay_ms: int = 0
     """After the moment."""
+    parallelism: int | None = None
+    """Of a rescale."""
 
 
 def draw_requests(random: Random, *, duration_ms: int) -> tuple[UserRequest, ...]:
@@ -83,6 +87,23 @@ def draw_requests(random: Random, *, duration_ms: int) -> tuple[UserRequest, ...
     return tuple(sorted(drawn, key=lambda request: request.at_ms))
 
 
+def draw_rescales(random: Random, *, duration_ms: int) -> tuple[UserRequest, ...]:
+    """How often the user changes the parallelism, in some worlds again and again, and to what."""
+    if random.random() < 0.4:
+        return ()
+    return tuple(
+        UserRequest(
+            at_ms=random.choice((0, random.randint(0, duration_ms // 2), random.randint(0, duration_ms))),
+            wish=Wish.RESCALE,
+            # While the job does not run it cannot be rescaled: mostly it is asked for when it does.
+            moment=random.choice((Moment.RUN, Moment.RUN, Moment.RUN, Moment.CHECKPOINT, Moment.CHECKPOINT, *Moment)),
+            delay_ms=random.choice((random.randint(0, 20), random.randint(0, 20), random.randint(0, duration_ms // 3))),
+            parallelism=random.choice((*range(1, 7), *range(1, 4))),
+        )
+        for _ in range(random.choice((1, 2, 2, 3, 6)))
+    )
+
+
 def _draw_request(random: Random, wish: Wish, duration_ms: int) -> UserRequest:
     moment = random.choice((Moment.THEN, Moment.RUN, Moment.RUN, Moment.RUN, Moment.CHECKPOINT, Moment.FAILURE))
     delays = (random.randint(0, 20), random.randint(0, 300), random.randint(0, duration_ms))
@@ -94,7 +115,21 @@ def _draw_request(random: Random, wish: Wish, duration_ms: int) -> UserRequest:
     )
 
 
-Answer = CompletedCheckpoint | RequestFailure
+@dataclass(frozen=True)
+class Rescaled:
+    """The job runs with another parallelism."""
+
+    parallelism: int
+
+
+@dataclass(frozen=True)
+class NotRescaled:
+    """The parallelism was not changed."""
+
+    text: str
+
+
+Answer = CompletedCheckpoint | RequestFailure | Rescaled | NotRescaled
 
 
 @dataclass
@@ -108,11 +143,13 @@ class Asked:
     """The driver died before it could answer."""
     given: dict[str, bytes] = field(default_factory=dict)
     """The files of the savepoint that was promised, as they were then."""
+    parallelism: int | None = None
+    """Of a rescale."""
 
     @property
     def is_granted(self) -> bool:
         """Whether the first answer says that it was done."""
-        return bool(self.answers) and isinstance(self.answers[0], CompletedCheckpoint)
+        return bool(self.answers) and isinstance(self.answers[0], CompletedCheckpoint | Rescaled)
 
     @property
     def savepoint(self) -> CompletedCheckpoint | None:
@@ -130,7 +167,10 @@ class User:
         self._ledger = ledger
         self._masters = masters
         self._waiting: dict[Moment, list[UserRequest]] = {moment: [] for moment in Moment}
+        self._parallelism = 0
         self.asked: list[Asked] = []
+        self.on_rescale: Callable[[], None] = lambda: None
+        """Called when another parallelism is asked for."""
 
     def schedule(self, requests: tuple[UserRequest, ...]) -> None:
         """Put all requests on the heap."""
@@ -149,14 +189,18 @@ class User:
         return lambda: self._waiting[request.moment].append(request)
 
     def _asking(self, request: UserRequest) -> Callable[[], None]:
-        return lambda: self._ask(request.wish)
+        return lambda: self._ask(request)
 
-    def _ask(self, wish: Wish) -> None:
+    def _ask(self, wanted: UserRequest) -> None:
         if self._masters.actor is None:
             return
+        wish = wanted.wish
         self._world.note("user", f"asks for a {wish.value}")
         if wish is Wish.CANCEL:
             self._masters.call(lambda driver: driver.cancel())
+            return
+        if wanted.parallelism is not None:
+            self._rescale(wanted.parallelism)
             return
         target = None if wish is Wish.CHECKPOINT else f"savepoints/{len(self.asked)}"
         asked = Asked(wish, target)
@@ -166,6 +210,29 @@ class User:
         )
         request = SnapshotRequest(kind=kind, target=target, drain=wish is Wish.DRAIN)
         self._masters.call(lambda driver: driver.request(request, lambda answer: self._answered(asked, answer)))
+
+    def _rescale(self, parallelism: int) -> None:
+        asked = Asked(Wish.RESCALE, None, parallelism=parallelism)
+        self.asked.append(asked)
+
+        def answered(text: str | None) -> None:
+            self._answered(asked, Rescaled(parallelism) if text is None else NotRescaled(text))
+
+        self._masters.call(lambda driver: driver.rescale(parallelism, answered))
+        self.on_rescale()
+
+    def driver_begins(self, parallelism: int) -> None:
+        """A driver has the job, with the parallelism that the program says."""
+        self._parallelism = parallelism
+
+    def deployed(self, parallelism: int) -> None:
+        """An attempt begins with so many slots."""
+        wanted = [asked.parallelism for asked in self.asked if not asked.answers and not asked.abandoned]
+        if parallelism != self._parallelism and parallelism not in wanted:
+            self._world.violate(
+                Rule.ANSWERED, f"an attempt has {parallelism} slots instead of {self._parallelism}, and nobody asked"
+            )
+        self._parallelism = parallelism
 
     def lose_driver(self) -> None:
         """The driver died: who waits for an answer of it gets none."""
@@ -185,6 +252,11 @@ class User:
 
     def _answered(self, asked: Asked, answer: Answer) -> None:
         asked.answers.append(answer)
+        if isinstance(answer, Rescaled | NotRescaled):
+            # A driver that was taken over from may say so, and it is true of that one only.
+            if not asked.abandoned:
+                self._check_rescaled(answer)
+            return
         if isinstance(answer, RequestFailure):
             self._world.note("user", f"is told that the {asked.wish.value} failed: {answer.text.splitlines()[0]}")
             if answer.savepoint is not None:
@@ -199,6 +271,16 @@ class User:
             self._take(asked, answer.path, root_of(answer).rstrip("/"))
         elif answer.checkpoint not in self._ledger.durable:
             self._world.violate(Rule.ANSWERED, f"checkpoint {answer.checkpoint} was promised and is not durable")
+
+    def _check_rescaled(self, answer: Rescaled | NotRescaled) -> None:
+        if isinstance(answer, NotRescaled):
+            self._world.note("user", f"is told that the rescale failed: {answer.text.splitlines()[0]}")
+            return
+        self._world.note("user", f"is told that the job has {answer.parallelism} slots")
+        if self._parallelism != answer.parallelism:
+            self._world.violate(
+                Rule.ANSWERED, f"{answer.parallelism} slots were promised, and the job has {self._parallelism}"
+            )
 
     def _take(self, asked: Asked, path: str, location: str) -> None:
         """Look at a savepoint that was promised."""

@@ -13,6 +13,7 @@ from penstock.api.foreach import ForEachCheckpoint
 from penstock.api.grouped import GroupedFunction
 from penstock.api.high_availability import HighAvailability, InFiles
 from penstock.api.steps import KeyedProcessStep, ReadStep, WriteStep
+from penstock.connectors.table import TableSink
 from penstock.core.errors import CorruptFile, JobTakenOver, StorageError
 from penstock.core.ids import Epoch, JobId, OperatorId, Term
 from penstock.core.job.events import JobState
@@ -30,6 +31,7 @@ from penstock.spark.dataframes import DataFrameSource
 from penstock.spark.foreach import LandedResults
 from penstock.spark.job import MasterParts
 from penstock.spark.streams import StreamSource
+from penstock.spark.tables import open_table
 from penstock.storage.election import FileElection
 from penstock.storage.files import FileStore
 
@@ -159,9 +161,11 @@ class Preparation:
         if isinstance(step, WriteStep) and isinstance(step.sink, ForEachCheckpoint):
             place = Path(self.landing) / layout.results_folder(layout.job_folder(self.job), operator.operator)
             step = replace(step, sink=LandedResults(place, self.spark, step.sink.function))
-            operator = replace(operator, step=step)
+        if isinstance(step, WriteStep) and isinstance(step.sink, TableSink):
+            step = replace(step, sink=open_table(step.sink, self.spark, step.schema))
         if isinstance(step, WriteStep):
             step.sink.start(self.job)
+            return replace(operator, step=step)
         is_new = self.begin is None or operator.operator in self.begin
         if isinstance(step, KeyedProcessStep) and isinstance(step.function, GroupedFunction):
             function = step.function.landed(Path(self.landing) / self._folder(operator) if is_new else None)
@@ -200,7 +204,9 @@ def parts_on_driver(plan: Plan) -> list[PartOnDriver]:
         step, title = operator.step, f"step {operator.name!r}"
         if isinstance(step, ReadStep) and step.source.discovers:
             found.append(PartOnDriver(title, lands_results=False))
-        elif isinstance(step, WriteStep) and (isinstance(step.sink, ForEachCheckpoint) or step.sink.commits_on_driver):
+        elif isinstance(step, WriteStep) and (
+            isinstance(step.sink, ForEachCheckpoint | TableSink) or step.sink.commits_on_driver
+        ):
             found.append(PartOnDriver(title, lands_results=isinstance(step.sink, ForEachCheckpoint)))
     return found
 

@@ -7,6 +7,7 @@ import pytest
 from penstock.core.coordinator.effects import (
     CreateLocation,
     DeleteFiles,
+    ForgetPointers,
     SendToTask,
     StorePointer,
     WriteMetadata,
@@ -282,14 +283,16 @@ def test_a_claimed_savepoint_stays_while_its_files_are_used_and_goes_then(rig, m
     assert pick.of(effects, StorePointer)[0].forget == ()
     assert (r.retained, r.deleted) == ([10], [])
     effects = r.take(11)
-    assert pick.of(effects, StorePointer)[0].forget == (9, 10)
+    assert pick.of(effects, StorePointer)[0].forget == (10,)
+    assert pick.of(effects, ForgetPointers) == [ForgetPointers(checkpoints=(CheckpointId(9),))]
     assert sorted(r.deleted) == ["ckpt/chk-10", "save", "save/S", "save/private"]
 
 
 def test_a_claimed_savepoint_goes_at_once_if_only_other_files_are_used(rig, make, pick):
     r = rig(completed=(snapshot(make, 9, Claim.CLAIM),)).start()
     effects = r.take(10, make.file("shared/T", "T"))
-    assert pick.of(effects, StorePointer)[0].forget == (9,)
+    assert pick.of(effects, StorePointer)[0].forget == ()
+    assert pick.of(effects, ForgetPointers) == [ForgetPointers(checkpoints=(CheckpointId(9),))]
     assert sorted(r.deleted) == ["save", "save/S", "save/private"]
 
 

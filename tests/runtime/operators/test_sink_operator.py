@@ -2,12 +2,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+import msgspec
 import pyarrow as pa
 import pytest
 
 from penstock.api.connector import Sink, SinkWriter
 from penstock.api.steps import WriteStep
 from penstock.core.errors import StorageError
+from penstock.core.ids import OperatorId, VertexId
+from penstock.core.messages import OperatorState
+from penstock.core.recovery.metadata import OperatorSnapshot
+from penstock.core.recovery.operator_state import deal
 
 SCHEMA = pa.schema([("n", pa.int64())])
 
@@ -81,6 +86,12 @@ def write(made, *numbers):
     made.operator.process(pa.record_batch({"n": pa.array(numbers, pa.int64())}))
 
 
+def carried(state):
+    """What a snapshot promises to commit; all of it is one part, which goes to one subtask."""
+    (part,) = state.split_lists["committables"]
+    return msgspec.msgpack.decode(part)
+
+
 def settle(made):
     made.background.run()
     made.background.collect()
@@ -90,7 +101,7 @@ def test_records_are_committed_only_after_their_checkpoint(rig, shelf, step):
     made = rig(step)
     write(made, 1, 2)
     state = made.snapshot(1)
-    assert len(state.split_lists["committables"]) == 2
+    assert carried(state) == [[1, b"1:1"], [1, b"1:2"]]
     write(made, 3)
     settle(made)
     assert shelf.committed == []
@@ -109,7 +120,7 @@ def test_an_aborted_checkpoint_is_carried_until_one_completes(rig, shelf, step):
     made.operator.aborted(1)
     write(made, 2)
     state = made.snapshot(2)
-    assert len(state.split_lists["committables"]) == 2
+    assert carried(state) == [[1, b"1:1"], [2, b"2:2"]]
     assert shelf.prepared == [b"1:1", b"2:2"]
     made.operator.completed(2)
     settle(made)
@@ -147,7 +158,7 @@ def test_the_synchronous_part_closes_the_transaction(rig, shelf, step):
     write(made, 1)
     work = made.freeze(1)
     write(made, 2)
-    assert len(work().split_lists["committables"]) == 1
+    assert carried(work()) == [[1, b"1:1"]]
     assert shelf.prepared == [b"1:1"]
 
 
@@ -192,7 +203,7 @@ def test_a_transaction_being_committed_is_still_named_by_the_next_checkpoint(rig
     write(made, 1)
     made.snapshot(1)
     made.operator.completed(1)
-    assert len(made.snapshot(2).split_lists["committables"]) == 1
+    assert carried(made.snapshot(2)) == [[1, b"1:1"]]
 
 
 def test_a_commit_that_fails_fails_the_task_and_stays_in_the_state(rig, shelf, step):
@@ -220,6 +231,31 @@ def test_a_restore_commits_what_the_checkpoint_promised_before_it_writes(rig, sh
     assert shelf.cleaned == [(0, 3, [b"5:1", b"5:2"])]
     rig(step, restored=states, epoch=4)
     assert shelf.committed == [b"5:1", b"5:2"]
+
+
+def test_at_another_parallelism_one_subtask_commits_all_that_one_carried_in_its_order(rig, shelf, step):
+    """1. Two checkpoints complete, and the job is rescaled before either is committed. 2. The second one would be seen
+    first, if two subtasks had one each and the second were quicker."""
+    states = {}
+    for subtask in range(2):
+        made = rig(step, subtask=subtask, parallelism=2)
+        for checkpoint in (1, 2):
+            write(made, 10 * subtask + checkpoint)
+            states[subtask] = made.snapshot(checkpoint)
+    whole = OperatorSnapshot(
+        operator=OperatorId("sink"), vertex=VertexId("sink"), parallelism=2, max_parallelism=8, subtasks=states
+    )
+    dealt = [share for share in deal(whole, 5) if share[0].split_lists["committables"]]
+    assert [carried(*share) for share in dealt] == [[[1, b"1:1"], [2, b"2:2"]], [[1, b"1:11"], [2, b"2:12"]]]
+    for share in reversed(dealt):
+        rig(step, restored=share, epoch=2)
+    assert shelf.committed == [b"1:11", b"2:12", b"1:1", b"2:2"]
+
+
+def test_a_part_may_hold_a_single_piece(rig, shelf, step):
+    parts = tuple(msgspec.msgpack.encode((1, piece)) for piece in (b"1:1", b"1:2"))
+    rig(step, restored=[OperatorState(operator=OperatorId("sink"), split_lists={"committables": parts})])
+    assert shelf.committed == [b"1:1", b"1:2"]
 
 
 def test_a_fresh_start_cleans_too(rig, shelf, step):

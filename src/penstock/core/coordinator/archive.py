@@ -13,6 +13,10 @@ folder or its metadata is being made goes when that work has answered.
 
 A record that may or may not have been stored keeps its files: another driver could find it. Once a newer record is
 stored, which drops the doubtful one, they go.
+
+Files that lie outside the folder of the job, because it claimed the snapshot that it was started from, are found by
+nobody once no record names them. A record that names such files stays until they are deleted: a driver that takes the
+job over deletes them again. What the end of a job is to delete there is part of its outcome.
 """
 
 from __future__ import annotations
@@ -20,7 +24,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from penstock.core.coordinator.cleaner import Cleaner
-from penstock.core.coordinator.effects import DeleteFiles, ForgetPointers, StorePointer
+from penstock.core.coordinator.effects import CleaningGivenUp, DeleteFiles, ForgetPointers, StorePointer
 from penstock.core.coordinator.events import JobEnd
 from penstock.core.coordinator.pending import PendingCheckpoint, Phase, own_files_of
 from penstock.core.coordinator.registry import SharedStateRegistry
@@ -28,7 +32,9 @@ from penstock.core.coordinator.retention import RetainedCheckpoints
 from penstock.core.errors import InvariantError
 from penstock.core.ids import CheckpointId, Instant
 from penstock.core.messages import SubtaskState
-from penstock.core.recovery.metadata import CompletedCheckpoint, DiscardRules
+from penstock.core.recovery.metadata import Claim, CompletedCheckpoint, DiscardRules
+from penstock.core.recovery.places import is_full
+from penstock.core.recovery.tenure import Foreign
 
 StorageEffect = StorePointer | ForgetPointers | DeleteFiles
 
@@ -56,9 +62,17 @@ class Archive:
         self._retained = RetainedCheckpoints(num_retained, completed)
         for checkpoint in self._retained.all:
             self.registry.register_restored(checkpoint)
+        surplus = self._retained.drop_surplus()
+        self._left_alone = [c.checkpoint for c in surplus if not c.discard.subsumed]
+        """Still on record, and not the job's to delete."""
+        self._subsumed = [c for c in surplus if c.discard.subsumed]
+        """Not retained any more, but on record: files of theirs are still used, or not known to be deleted."""
+        retained = self._retained.all
+        self._stale = self.registry.drop_unused(retained[0].checkpoint) if retained else []
+        """Shared files that a driver before this one may have deleted, or not."""
+        self._named_until: dict[CheckpointId, set[int]] = {}
+        """Records that stay until these deletions have ended."""
         self._storing: CompletedCheckpoint | None = None
-        self._subsumed: list[CompletedCheckpoint] = []
-        """Not retained any more, but files in their folders are still used."""
         self._doubtful: list[CompletedCheckpoint] = []
         """Perhaps stored, perhaps not."""
         self._savepoints: dict[CheckpointId, str | None] = {}
@@ -91,6 +105,18 @@ class Archive:
         everything = (*self._retained.all, *self._doubtful)
         own = [c for c in everything if c.claim is None]
         return tuple(sorted(c.checkpoint for c in own if not _discards(c.discard, status)))
+
+    def foreign_after(self, status: JobEnd) -> tuple[Foreign, ...]:
+        """What would be deleted outside the folder of the job, if it ended like this now."""
+        everything = (*self._retained.all, *self._doubtful)
+        kept = [c for c in everything if not _discards(c.discard, status)]
+        used = {shared.created_by for c in kept for shared in c.shared_files}
+        ending = [*self._subsumed, *(c for c in everything if c not in kept)]
+        claimed = [c for c in ending if c.claim is Claim.CLAIM and not (c.is_self_contained and c.checkpoint in used)]
+        places = [Foreign(folder=c.location, paths=c.private_files) for c in claimed]
+        shared = [path for path in self.registry.unused_paths(kept) if is_full(path)]
+        places += [Foreign(folder=None, paths=tuple(shared))] if shared else []
+        return (*places, *(place for place in self.cleaner.foreign() if place not in places))
 
     @property
     def is_storing(self) -> bool:
@@ -189,14 +215,21 @@ class Archive:
         lowest = self._retained.lowest_with(completed)
         gone = [*self._subsumed, *self._retained.subsumed_by(completed)]
         # One whose folder is still used stays on record, or a driver that crashes would leave it behind for good.
-        forget = [c for c in gone if not self.registry.holds(c, lowest)]
+        forget = [c for c in gone if not self.registry.holds(c, lowest) and not self._lies_outside(c)]
         forget += [c for c in self._doubtful if c.checkpoint < completed.checkpoint]
-        return StorePointer(completed=completed, forget=tuple(c.checkpoint for c in forget))
+        return StorePointer(completed=completed, forget=(*self._left_alone, *(c.checkpoint for c in forget)))
+
+    @staticmethod
+    def _lies_outside(completed: CompletedCheckpoint) -> bool:
+        """Whether it has files that are the job's, and do not lie in its folder."""
+        return completed.claim is Claim.CLAIM or bool(_foreign(completed))
 
     def stored(self) -> Stored:
         """The record is durable: older ones may go."""
         completed = self._take_storing()
+        self._left_alone = []
         subsumed = self._retained.add(completed)
+        before = [c for c in (*self._subsumed, *subsumed) if self._lies_outside(c)]
         self._subsumed += [c for c in subsumed if c.discard.subsumed]
         outdated = [c for c in self._doubtful if c.checkpoint < completed.checkpoint and c.discard.subsumed]
         self._doubtful = [c for c in self._doubtful if c.checkpoint > completed.checkpoint]
@@ -204,9 +237,39 @@ class Archive:
         for checkpoint in outdated:
             effects += self._delete(checkpoint)
         lowest = self._retained.all[0].checkpoint
-        effects += self.cleaner.clean_leftovers(self.registry.drop_unused(lowest))
+        effects += self.cleaner.clean_leftovers([*self._take_stale(), *self.registry.drop_unused(lowest)])
         effects += self._delete_subsumed(lowest)
+        effects += self._forget_after(before, [e for e in effects if isinstance(e, DeleteFiles)])
         return Stored(completed, tuple(subsumed), effects + self._sweep())
+
+    def _take_stale(self) -> list[str]:
+        stale, self._stale = self._stale, []
+        # One that is registered by now is another file of the same name.
+        return [path for path in stale if not self.registry.has_path(path)]
+
+    def _forget_after(self, records: list[CompletedCheckpoint], deletions: list[DeleteFiles]) -> list[StorageEffect]:
+        """Let records go when what they name is deleted; at once if it is nobody's business any more."""
+        done: list[CheckpointId] = []
+        for record in (c for c in records if c not in self._subsumed):
+            foreign = _foreign(record)
+            wanted = {d.cleaning for d in deletions if d.folder == record.location or foreign.intersection(d.paths)}
+            if wanted:
+                self._named_until[record.checkpoint] = wanted
+            else:
+                done.append(record.checkpoint)
+        return [ForgetPointers(checkpoints=tuple(done))] if done else []
+
+    def deleted(self, cleaning: int, error: str | None, now: Instant) -> list[ForgetPointers | CleaningGivenUp]:
+        """A deletion has ended; without an error, in success."""
+        effects: list[ForgetPointers | CleaningGivenUp] = [*self.cleaner.ended(cleaning, error, now)]
+        if error is None:
+            for left in self._named_until.values():
+                left.discard(cleaning)
+            done = tuple(checkpoint for checkpoint, left in self._named_until.items() if not left)
+            for checkpoint in done:
+                del self._named_until[checkpoint]
+            effects += [ForgetPointers(checkpoints=done)] if done else []
+        return effects
 
     def not_stored(self, *, inconsistent: bool) -> list[StorageEffect]:
         """The record was not stored; if `inconsistent`, it may have been all the same."""
@@ -244,13 +307,17 @@ class Archive:
             return []
         self._is_swept = True
         everything = [*self._retained.all, *self._doubtful]
-        records = sorted(c.checkpoint for c in (*everything, *self._subsumed))
+        records = sorted(
+            (*self._left_alone, *self._named_until, *(c.checkpoint for c in (*everything, *self._subsumed)))
+        )
+        self._left_alone = []
+        self._named_until.clear()
         kept = [c for c in everything if not _discards(c.discard, self._ended)]
         self._subsumed += [c for c in everything if _discards(c.discard, self._ended)]
         self._retained.keep_only(kept)
         self._doubtful = []
         effects: list[StorageEffect] = [ForgetPointers(checkpoints=tuple(records))] if records else []
-        effects += self.cleaner.clean_leftovers(self.registry.drop_all_but(kept))
+        effects += self.cleaner.clean_leftovers([*self._take_stale(), *self.registry.drop_all_but(kept)])
         return effects + self._delete_subsumed(CheckpointId(0))
 
     def validate(self) -> None:
@@ -258,6 +325,12 @@ class Archive:
         ids = [c.checkpoint for c in self._retained.all]
         if ids != sorted(set(ids)):
             raise InvariantError(f"the retained checkpoints {ids} are not in order")
+
+
+def _foreign(completed: CompletedCheckpoint) -> frozenset[str]:
+    """Shared files of a checkpoint that are the job's and do not lie in its folder."""
+    paths = (shared.file.path for shared in completed.shared_files if shared.owned)
+    return frozenset(path for path in paths if path is not None and is_full(path))
 
 
 def _discards(rules: DiscardRules, status: JobEnd) -> bool:

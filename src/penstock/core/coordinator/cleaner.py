@@ -22,6 +22,8 @@ from typing import NamedTuple
 
 from penstock.core.coordinator.effects import CleaningGivenUp, DeleteFiles
 from penstock.core.ids import Instant
+from penstock.core.recovery.places import is_full
+from penstock.core.recovery.tenure import Foreign
 
 MAX_PAUSE_MS = 5 * 60_000
 """No pause between two tries is longer."""
@@ -152,6 +154,12 @@ class Cleaner:
     def _after(self, failures: int, now: Instant) -> Instant:
         return Instant(now + min(self._retry_ms << min(failures - 1, 32), MAX_PAUSE_MS))
 
+    def foreign(self) -> list[Foreign]:
+        """What is not yet deleted and has a full path: nobody who cleans the folder of the job would find it."""
+        open_cleanings = (*self._under_way.values(), *self._waiting)
+        found = (_foreign(cleaning.place) for cleaning in open_cleanings)
+        return [place for place in found if place is not None]
+
     @property
     def num_checkpoints(self) -> int:
         """How many checkpoints are being deleted."""
@@ -161,6 +169,15 @@ class Cleaner:
     def is_idle(self) -> bool:
         """Whether nothing is being deleted, and nothing waits to be."""
         return not self._under_way and not self._waiting
+
+
+def _foreign(place: _Place) -> Foreign | None:
+    if place.root is not None:
+        # A savepoint that failed: it is deleted once more when the job ends.
+        return None
+    folder = place.folder if place.folder is not None and is_full(place.folder) else None
+    paths = place.paths if folder is not None else tuple(path for path in place.paths if is_full(path))
+    return Foreign(folder=folder, paths=paths) if folder is not None or paths else None
 
 
 def _unused(place: _Place, is_used: Callable[[str], bool]) -> _Place:

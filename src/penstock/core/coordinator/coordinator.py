@@ -73,6 +73,7 @@ from penstock.core.graph import CheckpointGraph
 from penstock.core.ids import CheckpointId, Instant, JobId, TaskId, VertexId
 from penstock.core.reasons import CheckpointFailure
 from penstock.core.recovery.metadata import CompletedCheckpoint, SnapshotKind
+from penstock.core.recovery.tenure import Foreign
 from penstock.core.views import CheckpointsView, CheckpointView, SubtasksView
 from penstock.settings import CheckpointSettings
 
@@ -239,6 +240,10 @@ class CheckpointCoordinator:
     def kept_after(self, status: JobEnd) -> tuple[CheckpointId, ...]:
         """The checkpoints that would outlive a job that ends like this now."""
         return self._lifecycle.archive.kept_after(status)
+
+    def foreign_after(self, status: JobEnd) -> tuple[Foreign, ...]:
+        """What would be deleted outside the folder of the job, if it ended like this now."""
+        return self._lifecycle.archive.foreign_after(status)
 
     @property
     def retained(self) -> tuple[CompletedCheckpoint, ...]:

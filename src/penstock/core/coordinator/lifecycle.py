@@ -290,7 +290,7 @@ class Lifecycle:
                 if pending is not None:
                     self._handle_pointer(pending, event, now)
             case FilesDeleted():
-                self.effects += self.archive.cleaner.ended(event.cleaning, event.error, now)
+                self.effects += self.archive.deleted(event.cleaning, event.error, now)
             case _:
                 assert_never(event)
 

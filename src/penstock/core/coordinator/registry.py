@@ -114,12 +114,18 @@ class SharedStateRegistry:
 
     def drop_all_but(self, kept: Iterable[CompletedCheckpoint]) -> list[str]:
         """Only these are left, and no more will come. Returns the paths that may be deleted."""
+        return self._drop(self._unused(kept))
+
+    def unused_paths(self, kept: Iterable[CompletedCheckpoint]) -> list[str]:
+        """What `drop_all_but` would return."""
+        return _paths(self._entries[key] for key in self._unused(kept))
+
+    def _unused(self, kept: Iterable[CompletedCheckpoint]) -> list[str]:
         used = {shared.file.shared_key for completed in kept for shared in completed.shared_files}
-        return self._drop([key for key in self._entries if key not in used])
+        return [key for key in self._entries if key not in used]
 
     def _drop(self, keys: list[str]) -> list[str]:
-        dropped = [self._entries.pop(key) for key in keys]
-        return [e.file.path for e in dropped if e.owned and e.file.path is not None]
+        return _paths([self._entries.pop(key) for key in keys])
 
     def holds(self, completed: CompletedCheckpoint, lowest: CheckpointId) -> bool:
         """Whether the folder of this checkpoint must stay although it is gone itself, because checkpoints from `lowest`
@@ -128,6 +134,10 @@ class SharedStateRegistry:
             return False
         entries = self._entries.values()
         return any(e.created_by == completed.checkpoint and e.last_used >= lowest for e in entries)
+
+
+def _paths(entries: Iterable[_Entry]) -> list[str]:
+    return [entry.file.path for entry in entries if entry.owned and entry.file.path is not None]
 
 
 def _same_content(one: StateFile, other: StateFile) -> bool:

@@ -36,14 +36,16 @@ class RetainedCheckpoints:
             raise InvariantError(
                 f"checkpoint {newcomer.checkpoint} completed after checkpoint {self._list[-1].checkpoint}"
             )
-        together = [*self._list, newcomer]
-        surplus = len(together) - self._num_retained
-        if newcomer.kind.is_synchronous:
+        return self._surplus([*self._list, newcomer])
+
+    def _surplus(self, together: list[CompletedCheckpoint]) -> list[CompletedCheckpoint]:
+        latest = together[-1]
+        if latest.kind.is_synchronous:
             spared = None
         else:
             spared = next((c for c in reversed(together) if not c.kind.is_savepoint), None)
-        removable = [c for c in self._list if c is not spared]
-        return removable[: max(0, surplus)]
+        removable = [c for c in together[:-1] if c is not spared]
+        return removable[: max(0, len(together) - self._num_retained)]
 
     def lowest_with(self, newcomer: CompletedCheckpoint) -> CheckpointId:
         """The lowest id that is left if `newcomer` is added."""
@@ -56,6 +58,12 @@ class RetainedCheckpoints:
         gone = {c.checkpoint for c in subsumed}
         self._list = [c for c in self._list if c.checkpoint not in gone] + [newcomer]
         return subsumed
+
+    def drop_surplus(self) -> list[CompletedCheckpoint]:
+        """Apply the rule to what is there; returns those that go, oldest first."""
+        surplus = self._surplus(self._list) if self._list else []
+        self._list = [c for c in self._list if c not in surplus]
+        return surplus
 
     def keep_only(self, completed: list[CompletedCheckpoint]) -> None:
         """The job is over; only these are left."""

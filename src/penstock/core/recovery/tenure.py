@@ -31,6 +31,15 @@ INHERITANCE_VERSION = 1
 """Likewise."""
 
 
+class Foreign(msgspec.Struct, frozen=True, kw_only=True):
+    """Something of the job's that does not lie in its folder: it came with a snapshot that the job claimed."""
+
+    folder: str | None
+    """All of it goes; its metadata first."""
+    paths: tuple[str, ...] = ()
+    """Files beside it, or in it."""
+
+
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     """How a job ended. New fields: at the end, with a default."""
 
@@ -39,6 +48,8 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     """Why it failed; empty if it did not."""
     retained: tuple[CheckpointId, ...] = ()
     """The checkpoints that outlive it."""
+    foreign: tuple[Foreign, ...] | msgspec.UnsetType = msgspec.UNSET
+    """What is to be deleted outside the job's folder; unset if there is nothing."""
 
 
 class Start(msgspec.Struct, frozen=True, kw_only=True):

@@ -12,7 +12,7 @@ from penstock.api.steps import WriteStep
 from penstock.core.ids import CheckpointId
 from penstock.runtime.operators.base import OperatorContext
 from penstock.runtime.operators.events import decode_committed
-from penstock.runtime.operators.sink import SinkOperator, Transaction, restored_parts, writer_context
+from penstock.runtime.operators.sink import SinkOperator, Transaction, restored_committables, writer_context
 
 
 class DriverCommittedSink(SinkOperator):
@@ -24,8 +24,8 @@ class DriverCommittedSink(SinkOperator):
 
     def load(self, context: OperatorContext) -> None:
         """Carry what the restored checkpoint promised to commit, and remove what nobody will."""
-        parts = restored_parts(context)
-        for checkpoint in dict.fromkeys(checkpoint for checkpoint, _ in parts):
+        parts = restored_committables(context)
+        for checkpoint in sorted(dict.fromkeys(checkpoint for checkpoint, _ in parts)):
             promised = [committable for known, committable in parts if known == checkpoint]
             transaction = Transaction(CheckpointId(checkpoint), partial(list, promised))
             transaction.prepare()

@@ -7,7 +7,8 @@ next one, and a restore finds in the checkpoint exactly what that checkpoint pro
 
     open --barrier--> closed --snapshot work--> prepared --completed--> committing --done--> forgotten
 
-One commit is under way at a time: records become visible in the order in which they came, also when a commit fails.
+One commit is under way at a time: records become visible in the order in which they came, also when a commit fails. For
+the same reason all that a subtask carries is one part of its state, which goes to one subtask at any parallelism.
 """
 
 from __future__ import annotations
@@ -28,7 +29,10 @@ from penstock.ports import Outcome
 from penstock.runtime.operators.base import Operator, OperatorContext, Output, SnapshotWork, StateWriter
 
 COMMITTABLES = "committables"
-"""The name of its state: (checkpoint, what a committer needs), one part per prepared transaction's piece."""
+"""The name of its state: (checkpoint, what a committer needs) for each piece of a prepared transaction, in order."""
+
+Committable = tuple[int, bytes]
+"""One of these. A part that holds only one of them, not in a list, is as good."""
 
 
 class Transaction:
@@ -69,7 +73,7 @@ class SinkOperator(Operator):
 
     def load(self, context: OperatorContext) -> None:
         """Commit what the restored checkpoint promised, then remove what nobody will commit."""
-        committables = [committable for _, committable in restored_parts(context)]
+        committables = [committable for _, committable in restored_committables(context)]
         if committables:
             self._sink.commit(committables)
         # At another parallelism a transaction that this subtask of then prepared may be another one's to commit, and
@@ -93,12 +97,9 @@ class SinkOperator(Operator):
         carried, operator = tuple(self._transactions), OperatorId(self.context.operator)
 
         def prepare(writer: StateWriter) -> OperatorState:  # noqa: ARG001  # what is written lies with the sink
-            parts = tuple(
-                _encode(transaction.checkpoint, committable)
-                for transaction in carried
-                for committable in transaction.prepare()
-            )
-            return OperatorState(operator=operator, split_lists={COMMITTABLES: parts} if parts else {})
+            pieces = [(int(each.checkpoint), committable) for each in carried for committable in each.prepare()]
+            parts = (msgspec.msgpack.encode(pieces),)
+            return OperatorState(operator=operator, split_lists={COMMITTABLES: parts} if pieces else {})
 
         return prepare
 
@@ -146,9 +147,10 @@ class SinkOperator(Operator):
         return self._writer
 
 
-def restored_parts(context: OperatorContext) -> list[tuple[int, bytes]]:
+def restored_committables(context: OperatorContext) -> list[Committable]:
     """What the restored checkpoint promised to commit: (checkpoint, what a committer needs)."""
-    return [decode_part(part) for state in context.restored for part in state.split_lists.get(COMMITTABLES, ())]
+    parts = [part for state in context.restored for part in state.split_lists.get(COMMITTABLES, ())]
+    return [piece for part in parts for piece in decode_committables(part)]
 
 
 def writer_context(context: OperatorContext) -> WriterContext:
@@ -158,10 +160,9 @@ def writer_context(context: OperatorContext) -> WriterContext:
     )
 
 
-def _encode(checkpoint: CheckpointId, committable: bytes) -> bytes:
-    return msgspec.msgpack.encode((checkpoint, committable))
-
-
-def decode_part(part: bytes) -> tuple[int, bytes]:
-    """(checkpoint, what a committer needs) of one part of the state."""
-    return msgspec.msgpack.decode(part, type=tuple[int, bytes])
+def decode_committables(part: bytes) -> list[Committable]:
+    """What a part of the state says, in the order in which it must be committed."""
+    try:
+        return msgspec.msgpack.decode(part, type=list[Committable])
+    except msgspec.ValidationError:
+        return [msgspec.msgpack.decode(part, type=Committable)]

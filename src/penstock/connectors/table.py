@@ -1,0 +1,58 @@
+"""A table of Spark's catalog as a sink. Where Spark is, it becomes a sink of Parquet files that the driver commits."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+
+from penstock.api.connector import Sink, SinkWriter, WriterContext
+from penstock.connectors.parquet import ParquetSink, local_path
+from penstock.core.errors import UsageError
+
+
+def table(name: str, *, path: str | Path | None = None) -> TableSink:
+    """A Parquet table of Spark's catalog, for `spark.table(name)` to read while the job runs: it has the rows of
+    completed checkpoints, each once, and no others.
+
+    Args:
+        name: as Spark SQL spells it, with its database if need be. It is made when the job starts, with the columns of
+            the stream, if it does not exist; if it does, it must be a Parquet table without partitions that has
+            exactly those columns.
+        path: where its files are, if it is made: a folder that every slot can reach. Default: where Spark keeps the
+            tables that it manages.
+
+    """
+    if not name.strip():
+        raise UsageError("a table needs a name")
+    if "/" in name and "`" not in name:
+        raise UsageError(
+            f"table name {name!r} looks like a path", hint="write ps.parquet(path), or ps.table(name, path=path)"
+        )
+    return TableSink(table=name.strip(), path=None if path is None else local_path(path))
+
+
+@dataclass(frozen=True, kw_only=True)
+class TableSink(Sink):
+    """The sink that `table` makes, before the job starts."""
+
+    table: str
+    path: str | None = None
+
+    @property
+    def name(self) -> str:
+        """What the step is called unless the user names it."""
+        return "table"
+
+    def check(self, schema: pa.Schema) -> None:
+        """Refuse what Spark could not read back from Parquet."""
+        ParquetSink(path="").check(schema)
+
+    def start(self, job: str) -> None:
+        """Never asked where there is a Spark."""
+        raise UsageError(f"table {self.table} needs Spark, and job {job} has none", hint="use another sink here")
+
+    def writer(self, context: WriterContext) -> SinkWriter:
+        """Never asked, as `start` is not."""
+        raise UsageError(f"table {self.table} needs Spark, and job {context.job} has none")

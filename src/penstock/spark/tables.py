@@ -1,0 +1,168 @@
+"""A Parquet table of Spark's catalog as a sink.
+
+Subtasks prepare files below the table's folder, where Spark does not look. When a checkpoint is complete the driver
+renames those of all subtasks, as the Parquet sink does, and then has its session forget which files the table had:
+Spark lists the files of a table once, and would not see what came later.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from penstock.api.connector import Committer, Sink
+from penstock.connectors.parquet import ParquetSink
+from penstock.connectors.table import TableSink
+from penstock.core.errors import HostError, UsageError
+from penstock.spark.slots import short_reason
+
+ELSEWHERE = "stream.for_each_checkpoint(...) can write to any table that Spark can"
+
+
+class TableFiles(ParquetSink):
+    """The part in the slots: Parquet files that the driver commits."""
+
+    @property
+    def name(self) -> str:
+        """What the step is called."""
+        return "table"
+
+    @property
+    def commits_on_driver(self) -> bool:
+        """Always."""
+        return True
+
+
+class CatalogTable(TableFiles):
+    """The sink as the driver has it. In slots there is only the part that writes files."""
+
+    keeps_prepared = False
+    """Whether something was prepared that another job may have to commit."""
+
+    def __init__(self, path: str, session: Any, table: str) -> None:
+        super().__init__(path=path)
+        object.__setattr__(self, "_session", session)
+        object.__setattr__(self, "_table", table)
+
+    def __reduce__(self) -> tuple[Callable[..., Sink], tuple[Any, ...]]:
+        return _files_of, (self.path,)
+
+    def committer(self) -> Committer:
+        """Renames files, and tells Spark."""
+        return _Publishing(self)
+
+    def publish(self, committables: Sequence[bytes]) -> None:
+        """Rename prepared files; the session sees them from here on."""
+        self.commit(committables)
+        try:
+            self._session.catalog.refreshTable(self._table)  # type: ignore[attr-defined]
+        except Exception as error:
+            raise HostError(
+                f"table {self._table} could not be refreshed: {short_reason(str(error))}",  # type: ignore[attr-defined]
+                hint="it must not be dropped while a job writes to it",
+            ) from error
+
+    def end(self, job: str) -> None:
+        """Remove files that were not committed, unless another job may have to commit them."""
+        if not self.keeps_prepared:
+            super().end(job)
+
+
+def _files_of(path: str) -> Sink:
+    return TableFiles(path=path)
+
+
+class _Publishing(Committer):
+    def __init__(self, table: CatalogTable) -> None:
+        self._table = table
+
+    def commit(self, checkpoint: int, committables: Sequence[bytes]) -> None:  # noqa: ARG002  # files have their names
+        self._table.publish(committables)
+
+    def close(self, *, owes: bool) -> None:
+        object.__setattr__(self._table, "keeps_prepared", owes)
+
+
+def open_table(sink: TableSink, session: Any, schema: pa.Schema) -> CatalogTable:
+    """The table as a sink; it is made if it does not exist. Raises `UsageError` if it is no table that can be written
+    with this schema."""
+    wanted = _spark_schema(sink.table, schema)
+    try:
+        if not session.catalog.tableExists(sink.table):
+            place = {} if sink.path is None else {"path": _made(sink.path)}
+            session.catalog.createTable(sink.table, source="parquet", schema=wanted, **place)
+        facts = json.loads(session.sql(f"DESCRIBE TABLE EXTENDED {sink.table} AS JSON").first()[0])
+        found = session.table(sink.table).schema
+    except Exception as error:
+        raise HostError(f"table {sink.table} could not be opened or made: {short_reason(str(error))}") from error
+    _check_kind(sink.table, facts)
+    _check_columns(sink.table, found, wanted)
+    folder = _folder_of(sink.table, facts["location"])
+    if sink.path is not None and Path(sink.path).resolve() != Path(folder).resolve():
+        raise UsageError(
+            f"table {sink.table} exists, and its files are in {folder}, not in {sink.path}",
+            hint="leave path= out, or choose another name",
+        )
+    return CatalogTable(folder, session, sink.table)
+
+
+def _spark_schema(table: str, schema: pa.Schema) -> Any:
+    from pyspark.sql.pandas.types import from_arrow_schema
+
+    try:
+        return from_arrow_schema(schema)
+    except Exception as error:
+        raise UsageError(
+            f"table {table} cannot have the columns of the stream: {short_reason(str(error))}",
+            hint="cast them to types that Spark has",
+        ) from error
+
+
+def _made(path: str) -> str:
+    try:
+        Path(path).mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(f"folder {path} cannot be made: {error.strerror}") from error
+    return path
+
+
+def _check_kind(table: str, facts: dict[str, Any]) -> None:
+    provider = facts.get("provider", "")
+    if facts.get("type") == "VIEW" or "location" not in facts:
+        raise UsageError(f"{table} is a view, not a table with files", hint="choose the name of a table")
+    if provider.lower() != "parquet":
+        raise UsageError(f"table {table} is of format {provider}, only parquet can be written", hint=ELSEWHERE)
+    if columns := facts.get("partition_columns"):
+        raise UsageError(
+            f"table {table} is partitioned by {', '.join(columns)}, which is not supported", hint=ELSEWHERE
+        )
+    if facts.get("bucket_columns"):
+        raise UsageError(f"table {table} has buckets, which is not supported", hint=ELSEWHERE)
+
+
+def _check_columns(table: str, found: Any, wanted: Any) -> None:
+    """Files are read by the names of columns: the same ones must be there, in whatever order."""
+    there = {field.name: field.dataType.simpleString() for field in found}
+    here = {field.name: field.dataType.simpleString() for field in wanted}
+    both = [name for name in there if name in here]
+    wrong = [f"{name} is {there[name]} there and {here[name]} here" for name in both if there[name] != here[name]]
+    wrong += [f"{name} ({there[name]}) is only in the table" for name in there if name not in here]
+    wrong += [f"{name} ({here[name]}) is only in the stream" for name in here if name not in there]
+    if wrong:
+        raise UsageError(
+            f"table {table} has other columns than the stream: {'; '.join(wrong)}",
+            hint="select and cast what the table has, or choose another name",
+        )
+
+
+def _folder_of(table: str, location: str) -> str:
+    scheme, _, rest = location.partition(":")
+    if scheme != "file":
+        raise UsageError(
+            f"table {table} lies at {location}, which is not a folder that every slot has mounted", hint=ELSEWHERE
+        )
+    return str(Path("/" + rest.lstrip("/")))

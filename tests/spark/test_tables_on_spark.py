@@ -1,0 +1,135 @@
+"""Results in a Parquet table of Spark's, which Spark reads while the job runs."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from gated import EVERYTHING, ROWS, SPLITS, Gate, Numbers, all_rows
+
+import penstock as ps
+from penstock.core.job.events import JobState
+
+
+@pytest.fixture
+def table(spark):
+    """The name of a table that does not exist, and is gone afterwards."""
+    name = "penstock_results"
+    yield name
+    spark.sql(f"DROP TABLE IF EXISTS {name}")
+
+
+class Reader:
+    """Reads the table and its folder again and again, and holds them to showing committed rows only: none twice, none
+    that a checkpoint could not have yet, and none that goes away again."""
+
+    def __init__(self, spark, table: str, folder: Path) -> None:
+        self._spark = spark
+        self._table = table
+        self._folder = folder
+        self._before: dict[str, set[tuple]] = {"table": set(), "folder": set()}
+        self.allowed = 0
+
+    def read(self) -> list[tuple]:
+        self._look("folder", self._spark.read.schema("split long, row long").parquet(str(self._folder)))
+        return self._look("table", self._spark.table(self._table))
+
+    def _look(self, what: str, frame) -> list[tuple]:
+        rows = sorted((row.split, row.row) for row in frame.collect())
+        assert len(rows) == len(set(rows)), f"the {what} has rows twice"
+        assert self._before[what] <= set(rows), f"rows went away from the {what}"
+        assert set(rows) <= set(all_rows(self.allowed)), f"the {what} has rows of no checkpoint"
+        self._before[what] = set(rows)
+        return rows
+
+    def wait_until(self, job: ps.Job, true) -> None:
+        deadline = time.monotonic() + 120
+        while not true(self.read(), job.view()):
+            assert job.view().state not in (JobState.FAILED, JobState.FINISHED), job.view().failures
+            assert time.monotonic() < deadline, job.view()
+
+
+def test_a_table_and_its_folder_show_each_committed_row_once_while_workers_die(spark, tmp_path, table):
+    """1. Nothing shows before the checkpoint. 2. A worker hangs, and is killed, in a checkpoint for which the other one
+    has its files prepared: they do not show, and their rows come once. 3. A streaming query over the folder, from the
+    beginning on, has each row once in the end."""
+    gate, folder = Gate(tmp_path / "gate"), tmp_path / "files"
+    env = ps.Environment(
+        spark,
+        parallelism=2,
+        checkpointing=ps.Checkpointing(interval="1h", directory=tmp_path / "ckpt"),
+        restart=ps.fixed_delay(attempts=3, delay="50ms"),
+    )
+    env.read(Numbers(gate)).write(ps.table(table, path=folder))
+    job = env.start("table")
+    reader = Reader(spark, table, folder)
+    followed = spark.readStream.schema("split long, row long").parquet(str(folder))
+    query = followed.writeStream.format("memory").queryName("followed_table").start()
+    try:
+        gate.open_to(1_000)
+        reader.wait_until(job, lambda _, view: view.rows_read == SPLITS * 1_000)
+        reader.allowed = 1_000
+        job.checkpoint()
+        reader.wait_until(job, lambda rows, _: rows == all_rows(1_000))
+
+        gate.open_to(2_000)
+        reader.wait_until(job, lambda _, view: view.rows_read == SPLITS * 2_000)
+        gate.stall.touch()
+        reader.wait_until(job, lambda *_: gate.stalled.exists())
+        with ThreadPoolExecutor(1) as pool:
+            asked = pool.submit(job.checkpoint)
+            reader.wait_until(job, lambda *_: list(folder.glob("*/*/*.parquet")))
+            reader.read()
+            os.kill(job.view().slots[1].pid, signal.SIGKILL)
+            gate.stall.unlink()
+            assert isinstance(asked.exception(timeout=120), ps.SnapshotFailed)
+        reader.wait_until(job, lambda _, view: view.restarts == 1 and view.state is JobState.RUNNING)
+
+        reader.allowed = ROWS
+        job.checkpoint()
+        gate.open_to(ROWS)
+        job.wait(timeout=120)
+        assert reader.read() == EVERYTHING
+        query.processAllAvailable()
+        assert sorted((row.split, row.row) for row in spark.table("followed_table").collect()) == EVERYTHING
+    finally:
+        query.stop()
+        spark.catalog.dropTempView("followed_table")
+    assert {file.suffix for file in folder.iterdir()} == {".parquet"}
+
+
+@pytest.mark.parametrize(
+    ("definition", "says"),
+    [
+        (
+            "TABLE {} (split STRING, extra INT) USING parquet",
+            r"split is string there and bigint here; extra \(int\) is only in the table; row \(bigint\) is only in the",
+        ),
+        ("TABLE {} (split BIGINT, row BIGINT) USING orc", "of format orc, only parquet"),
+        ("TABLE {} (split BIGINT, row BIGINT) USING parquet PARTITIONED BY (row)", "partitioned by row"),
+        ("TABLE {} (split BIGINT, row BIGINT) USING parquet", r"its files are in .*, not in .*elsewhere"),
+    ],
+    ids=["columns", "format", "partitions", "place"],
+)
+def test_a_table_that_cannot_be_written_is_refused_with_the_facts(spark, tmp_path, table, definition, says):
+    spark.sql(f"CREATE {definition.format(table)}")
+    gate = Gate(tmp_path / "gate")
+    env = ps.Environment(spark, parallelism=2)
+    env.read(Numbers(gate)).write(ps.table(table, path=tmp_path / "elsewhere" if "elsewhere" in says else None))
+    with pytest.raises(ps.UsageError, match=says):
+        env.start("refused")
+
+
+def test_a_view_is_no_table(spark, tmp_path):
+    spark.range(3).createOrReplaceTempView("penstock_view")
+    env = ps.Environment(spark, parallelism=2)
+    env.read(Numbers(Gate(tmp_path / "gate"))).write(ps.table("penstock_view"))
+    try:
+        with pytest.raises(ps.UsageError, match="penstock_view is a view"):
+            env.start("refused")
+    finally:
+        spark.catalog.dropTempView("penstock_view")
