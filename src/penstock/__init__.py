@@ -25,6 +25,7 @@ if TYPE_CHECKING:
         SourceReader,
         SplitEnumerator,
         SplitProgress,
+        UserCodeRaised,
         WriterContext,
     )
     from penstock.api.functions import (
@@ -83,8 +84,10 @@ if TYPE_CHECKING:
     from penstock.runtime.views import JobView
     from penstock.savepoints.catalog import EdgeInfo, OperatorInfo, StateInfo
     from penstock.settings import NetworkSettings, SlotSettings
+    from penstock.spark.data_sources import data_sink, data_source
     from penstock.spark.environment import Environment
     from penstock.spark.job import Job
+    from penstock.spark.nexmark_source import NexmarkBids
     from penstock.spark.savepoints import Savepoint, SavepointWriter, new_savepoint, read_savepoint
 
 _HOMES = {
@@ -102,6 +105,7 @@ _HOMES = {
         "SourceReader",
         "SplitEnumerator",
         "SplitProgress",
+        "UserCodeRaised",
         "WriterContext",
     ),
     "penstock.api.functions": (
@@ -160,8 +164,10 @@ _HOMES = {
     "penstock.runtime.views": ("JobView",),
     "penstock.savepoints.catalog": ("EdgeInfo", "OperatorInfo", "StateInfo"),
     "penstock.settings": ("NetworkSettings", "SlotSettings"),
+    "penstock.spark.data_sources": ("data_sink", "data_source"),
     "penstock.spark.environment": ("Environment",),
     "penstock.spark.job": ("Job",),
+    "penstock.spark.nexmark_source": ("NexmarkBids",),
     "penstock.spark.savepoints": ("Savepoint", "SavepointWriter", "new_savepoint", "read_savepoint"),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
@@ -209,6 +215,7 @@ __all__ = [
     "ListState",
     "MapState",
     "NetworkSettings",
+    "NexmarkBids",
     "OperatorInfo",
     "Pause",
     "PeerError",
@@ -236,12 +243,15 @@ __all__ = [
     "Timers",
     "UsageError",
     "UserCodeError",
+    "UserCodeRaised",
     "ValueState",
     "WindowedStream",
     "WriterContext",
     "aggregating_state",
     "broadcast_state",
     "count",
+    "data_sink",
+    "data_source",
     "exponential_delay",
     "failure_rate",
     "fixed_delay",

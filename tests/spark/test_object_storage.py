@@ -4,62 +4,18 @@ from __future__ import annotations
 
 import os
 import signal
-import sys
-import time
 import uuid
-from collections.abc import Sequence
 from pathlib import Path
 
-import cloudpickle
-import pyarrow as pa
 import pytest
+from bid_jobs import GatedBids, wait_for
 
 import penstock as ps
 from penstock.core.job.events import JobState
 from penstock.core.recovery import roots
 from penstock.storage.locations import open_store
 
-# What is defined here goes to the workers by value: they cannot import a test module.
-cloudpickle.register_pickle_by_value(sys.modules[__name__])
-
 EVENTS = 300_000
-
-
-class GatedReader(ps.SourceReader):
-    """Holds its last split back until a file exists, and reads slowly meanwhile."""
-
-    def __init__(self, reader: ps.SourceReader, gate: Path) -> None:
-        self._reader = reader
-        self._gate = gate
-
-    def poll(self, max_rows: int, now_ms: int):
-        if not self._gate.exists():
-            if len(self._reader.snapshot()) <= 1:
-                return ps.Pause(5)
-            if now_ms % 4:
-                return ps.Pause(1)
-        return self._reader.poll(min(max_rows, 4_000), now_ms)
-
-    def snapshot(self) -> list[bytes]:
-        return self._reader.snapshot()
-
-
-class GatedBids(ps.Source):
-    """Bids that do not end before a file exists: the test decides when they may."""
-
-    def __init__(self, gate: Path) -> None:
-        self._inner = ps.nexmark.bids(events=EVENTS, seed=5)
-        self._gate = gate
-
-    @property
-    def schema(self) -> pa.Schema:
-        return self._inner.schema
-
-    def splits(self, parallelism: int) -> list[bytes]:
-        return self._inner.splits(parallelism)
-
-    def open(self, splits: Sequence[bytes]) -> ps.SourceReader:
-        return GatedReader(self._inner.open(splits), self._gate)
 
 
 def count_bids(env: ps.Environment, source: ps.Source, out: Path) -> None:
@@ -73,15 +29,6 @@ def count_bids(env: ps.Environment, source: ps.Source, out: Path) -> None:
     )
 
 
-def wait_for(job: ps.Job, condition) -> ps.JobView:
-    while not condition(view := job.view()):
-        if job.is_over:
-            job.wait()
-            raise AssertionError(f"the job ended before the test saw what it waited for: {view}")
-        time.sleep(0.02)
-    return view
-
-
 def test_a_job_with_its_checkpoints_on_s3_loses_the_server_and_a_worker_and_repeats_nothing(spark, s3, tmp_path):
     root = s3.uri(f"spark/{uuid.uuid4()}")
     store = open_store(root)
@@ -92,7 +39,7 @@ def test_a_job_with_its_checkpoints_on_s3_loses_the_server_and_a_worker_and_repe
         checkpointing=ps.Checkpointing(interval="300ms", directory=root, tolerable_failures=None),
         restart=ps.fixed_delay(attempts=3, delay="0s"),
     )
-    count_bids(env, GatedBids(gate), tmp_path / "out")
+    count_bids(env, GatedBids(gate, events=EVENTS, seed=5), tmp_path / "out")
     job = env.start("on-s3")
     before = wait_for(job, lambda v: v.checkpoints.counts.completed >= 2 and v.rows_in >= EVENTS // 4)
     # Until a record is stored and others are not, there is always one.

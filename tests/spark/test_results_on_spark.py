@@ -73,7 +73,7 @@ def test_every_record_is_handed_over_once_by_id_whatever_dies(spark, tmp_path):
 
     table.then[1] = raise_busy
     gate.open_to(1_000)
-    wait_until(job, lambda view: view.restarts == 1 and table.has(1_000))
+    wait_until(job, lambda view: view.restarts == 1 and len(table.calls) > 1 and table.has(1_000))
     failure = job.view().failures[0]
     assert failure.user_code
     assert "the catalog was busy" in failure.text

@@ -40,8 +40,8 @@ class GatedReader(ps.SourceReader):
 class GatedBids(ps.Source):
     """Bids that do not end before a file exists: the test decides when they may."""
 
-    def __init__(self, gate: Path) -> None:
-        self._inner = ps.nexmark.bids(events=EVENTS, seed=3)
+    def __init__(self, gate: Path, *, events: int = EVENTS, seed: int = 3) -> None:
+        self._inner = ps.nexmark.bids(events=events, seed=seed)
         self._gate = gate
 
     @property

@@ -164,6 +164,9 @@ class Host:
     def finished(self, task):
         self.story.append(("finished",))
 
+    def splits_read(self, task, operator, count):
+        self.story.append(("splits read", operator, count))
+
     def failed(self, task, error):
         self.story.append(("failed", str(error)))
 

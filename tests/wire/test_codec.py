@@ -40,6 +40,7 @@ from penstock.core.messages import (
     Register,
     Run,
     SnapshotMetrics,
+    SplitsRead,
     StateFile,
     SubtaskState,
     TaskFailed,
@@ -87,6 +88,7 @@ TO_MASTER = [
     DataEnded(slot=SLOT, epoch=EPOCH, task=TASK),
     TaskFinished(slot=SLOT, epoch=EPOCH, task=TASK),
     OperatorEventTaken(epoch=EPOCH, task=TASK, number=7, delivered=True),
+    SplitsRead(epoch=EPOCH, task=TASK, operator=OperatorId("bids"), count=3),
     Acknowledge(
         job=JOB, epoch=EPOCH, task=TASK, checkpoint=CHECKPOINT, state=STATE, metrics=SnapshotMetrics(sync_ms=0.25)
     ),

@@ -24,6 +24,16 @@ class End:
 Polled = pa.RecordBatch | Pause | End
 
 
+class UserCodeRaised(Exception):
+    """What a connector raises, from the exception itself, when code of the user's that it runs has raised. It reaches
+    the user as a `UserCodeError` that names the step and the subtask."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__(what)
+        self.what = what
+        """Which code it was: "read of data source 'orders'"."""
+
+
 @dataclass(frozen=True, slots=True)
 class SplitProgress:
     """How far a reader has come with its splits, by names that tell the splits of one reader apart."""
@@ -42,6 +52,11 @@ class SourceReader(ABC):
     @abstractmethod
     def poll(self, max_rows: int, now_ms: int) -> Polled:
         """The next records, at most `max_rows`, with exactly the source's schema."""
+
+    @property
+    def splits_read(self) -> int:
+        """How many splits it has read to their ends. Only asked if the enumerator limits what is `unread`."""
+        return 0
 
     @abstractmethod
     def snapshot(self) -> list[bytes]:
@@ -84,6 +99,10 @@ class Found:
 class SplitEnumerator(ABC):
     """Finds the splits of a source while the job runs. It lives on the driver, as long as the job does, and is called
     off the loop, one call at a time: it may block. What a restart must know is the position, and nothing else."""
+
+    unread: int | None = None
+    """It is asked for more only while, on average, a subtask has fewer splits than this left to read; None: whenever it
+    is time to. A source that can always find more needs a limit, or it would plan ahead without end."""
 
     def start(self, position: bytes | None) -> None:  # noqa: B027  # most have nothing to do
         """An attempt of the job begins, and goes on from `position`; None: at the beginning."""
@@ -169,6 +188,10 @@ class Committer(ABC):
         """Commit what all subtasks prepared at the barrier of `checkpoint`. Ids come in order. May be called again with
         the same ones after a failure: the second time must do nothing, or do the same again."""
 
+    def abandon(self, checkpoint: int, promised: Sequence[bytes]) -> None:  # noqa: B027
+        """Whatever was prepared at the barriers up to `checkpoint` will never be committed, except for `promised`.
+        Called after a failure, before anything is committed again, and when the job ends."""
+
     def close(self, *, owes: bool) -> None:  # noqa: B027  # most have nothing to close
         """The job has ended. Called once. `owes` says that something of a completed checkpoint was not committed:
         another job may start from there, so what is needed to commit it must stay."""
@@ -184,6 +207,10 @@ class Sink(ABC):
 
     def check(self, schema: pa.Schema) -> None:  # noqa: B027  # most sinks take any schema
         """Raise `UsageError` if records of this schema cannot be written. Called when the program is built."""
+
+    def fitted(self, schema: pa.Schema) -> Sink:  # noqa: ARG002
+        """The sink for records of this schema. Called when the program is built, after `check`."""
+        return self
 
     def start(self, job: str) -> None:  # noqa: B027
         """On the driver, before the first subtask runs: make sure that the target can be written."""

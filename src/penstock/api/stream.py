@@ -314,7 +314,7 @@ class Stream(HandsOver):
                     hint="make a second sink, with a target of its own",
                 )
         sink.check(self.schema)
-        step = WriteStep(sink=sink, schema=self.schema)
+        step = WriteStep(sink=sink.fitted(self.schema), schema=self.schema)
         self._state.ledger.add(step, kind=sink.name, name=name, inputs=self._state.input())
 
     def name(self, text: str) -> Stream:

@@ -215,6 +215,16 @@ class OperatorEventTaken(Message, frozen=True, kw_only=True):
     delivered: bool
 
 
+class SplitsRead(Message, frozen=True, kw_only=True):
+    """Slot to master: the subtask has read so many splits to their ends since it was deployed. The enumerator may then
+    give out more."""
+
+    epoch: Epoch
+    task: TaskId
+    operator: OperatorId
+    count: int
+
+
 class Leaving(Message, frozen=True, kw_only=True):
     """Slot to master: I end now, as told."""
 
@@ -360,5 +370,6 @@ ToMaster = (
     | Decline
     | Leaving
     | OperatorEventTaken
+    | SplitsRead
 )
 ToSlot = Deploy | Run | CancelTasks | TriggerCheckpoint | NotifyComplete | NotifyAborted | Leave | OperatorEvent

@@ -14,6 +14,7 @@ from penstock.core.ids import CheckpointId, Instant, OperatorId
 from penstock.core.messages import OperatorState
 from penstock.runtime.operators.base import Operator, OperatorContext, SnapshotWork, StateWriter
 from penstock.runtime.operators.source import SourceOperator
+from penstock.runtime.operators.user_code import one_line
 from penstock.runtime.operators.watermark import WatermarkOperator
 from penstock.runtime.outputs import TaskOutputs
 
@@ -141,12 +142,3 @@ def describe_failure(error: BaseException, *, vertex: str) -> tuple[str, str, st
         line = error.traceback_text.strip().splitlines()[-1] if error.traceback_text.strip() else str(error)
         return error.operator, line, error.traceback_text, True
     return vertex, one_line(error), "".join(traceback.format_exception(error)), False
-
-
-def one_line(error: BaseException) -> str:
-    """What went wrong, without the traceback. Works for errors of any author: their text may itself raise."""
-    try:
-        text = str(error)
-    except Exception:  # noqa: BLE001  # connectors bring errors of their own, and no report may be lost for one
-        text = "(its text could not be made)"
-    return f"{type(error).__name__}: {text}".splitlines()[0]

@@ -25,6 +25,7 @@ class DriverCommits(OperatorCoordinator):
     """Commits groups one after another."""
 
     parts_name = COMMITTABLES
+    outlives_slots = True
 
     def __init__(self, host: CoordinatorHost, committer: Committer) -> None:
         super().__init__(host)
@@ -36,6 +37,11 @@ class DriverCommits(OperatorCoordinator):
         self._promised: Sequence[bytes] = ()
         self._waiting: deque[tuple[int, list[bytes]]] = deque()
         """The first one is under way."""
+        self._tried = 0
+        self._returned = 0
+        """The newest commits that were begun, and that have returned, in this process."""
+        self._asked_for = 0
+        """The newest checkpoint that any subtask may have heard of."""
 
     def reset(self, restored: bytes | None, parts: Sequence[bytes]) -> None:
         """What the restored checkpoint promised is committed first."""
@@ -50,34 +56,64 @@ class DriverCommits(OperatorCoordinator):
         if self._committed:
             self.tell_all(encode_event(Committed(checkpoint=self._committed)))
         promised, self._promised = self._promised, ()
+        if self._asked_for:
+            self._abandon([piece[1] for part in promised for piece in decode_committables(part)])
         self._commit(promised)
 
-    def snapshot(self, checkpoint: CheckpointId) -> bytes:  # noqa: ARG002
+    def _abandon(self, promised: Sequence[bytes]) -> None:
+        """Let go of what an attempt before this one prepared and no completed checkpoint names."""
+        newest = self._asked_for
+        self.off_loop(lambda: self._committer.abandon(newest, promised), lambda _: None)
+
+    def snapshot(self, checkpoint: CheckpointId) -> bytes:
         """What is committed."""
+        self._asked_for = max(self._asked_for, checkpoint)
         return msgspec.msgpack.encode(self._committed)
 
     def completed(self, checkpoint: CheckpointId, parts: Sequence[bytes]) -> None:  # noqa: ARG002
         """Commit what the checkpoint promises, group by group."""
-        self._commit(parts)
+        if self.running:
+            self._commit(parts)
+        else:
+            # The next attempt starts from it, and is told of them again; if there is none, they are owed.
+            self._promised = parts
 
     def aborted(self, checkpoint: CheckpointId) -> None:
         """What was prepared for it is carried on, and committed with the next one."""
 
     def close(self) -> None:
-        """Close the committer. What a snapshot promises and was not done may be done by another job."""
-        self._committer.close(owes=bool(self._waiting or self._promised))
+        """Commit what has been promised and not been tried, and close the committer. What is left after one that failed
+        may be done by another job, from a snapshot that promises it."""
+        owed = deque(group for group in (*self._waiting, *self._groups(self._promised)) if group[0] > self._returned)
+        try:
+            while owed and owed[0][0] > self._tried:
+                self._perform(*owed[0])
+                owed.popleft()
+        finally:
+            self._committer.abandon(self._asked_for, [committable for _, group in owed for committable in group])
+            self._committer.close(owes=bool(owed))
 
-    def _commit(self, parts: Sequence[bytes]) -> None:
+    def _groups(self, parts: Sequence[bytes]) -> list[tuple[int, list[bytes]]]:
+        """What is to be committed and was not asked for yet, in the order of the barriers."""
         groups: dict[int, list[bytes]] = {}
         for checkpoint, committable in (piece for part in parts for piece in decode_committables(part)):
             if checkpoint > self._asked:
                 groups.setdefault(checkpoint, []).append(committable)
+        return sorted(groups.items())
+
+    def _commit(self, parts: Sequence[bytes]) -> None:
         idle = not self._waiting
-        for checkpoint in sorted(groups):
-            self._asked = checkpoint
-            self._waiting.append((checkpoint, groups[checkpoint]))
+        for group in self._groups(parts):
+            self._asked = group[0]
+            self._waiting.append(group)
         if idle:
             self._commit_next()
+
+    def _perform(self, checkpoint: int, committables: list[bytes]) -> None:
+        """Runs off the loop, where only it and `close` do."""
+        self._tried = checkpoint
+        self._committer.commit(checkpoint, committables)
+        self._returned = checkpoint
 
     def _commit_next(self) -> None:
         """One at a time: what follows one that fails must not be committed before it."""
@@ -91,4 +127,4 @@ class DriverCommits(OperatorCoordinator):
             self.tell_all(encode_event(Committed(checkpoint=checkpoint)))
             self._commit_next()
 
-        self.off_loop(lambda: self._committer.commit(checkpoint, committables), done)
+        self.off_loop(lambda: self._perform(checkpoint, committables), done)

@@ -5,7 +5,7 @@ the barriers (`core.coordinator.gateway`). This file performs that, over all coo
 does is in `runtime.enumeration` and `runtime.commits`.
 
     start ──► run ──► snapshot, completed, …  ──► stop          once per attempt
-    end                                                         once per job: connectors let go of what they have
+    leave ──► end                                               once per job: connectors let go of what they have
 
 Whatever blocks runs in the coordinator's own background. What comes back from an attempt that has stopped is dropped.
 """
@@ -19,6 +19,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, assert_never
 
+from penstock.api.connector import UserCodeRaised
 from penstock.core.coordinator.effects import (
     SendOperatorEvent,
     SnapshotOperatorCoordinator,
@@ -34,11 +35,11 @@ from penstock.core.coordinator.events import (
 )
 from penstock.core.ids import CheckpointId, Instant, OperatorId, TaskId
 from penstock.core.job.events import FailureCause
-from penstock.core.messages import OperatorEvent, OperatorEventTaken, ToSlot
+from penstock.core.messages import OperatorEvent, OperatorEventTaken, SplitsRead, ToSlot
 from penstock.core.recovery.assign import Assignment
 from penstock.core.recovery.metadata import CheckpointMetadata
 from penstock.ports import Background, Outcome
-from penstock.runtime.chain import one_line
+from penstock.runtime.operators.user_code import one_line
 
 CoordinatorWork = SnapshotOperatorCoordinator | SendOperatorEvent | TellCheckpointComplete | TellCheckpointAborted
 
@@ -62,6 +63,8 @@ class OperatorCoordinator(ABC):
 
     parts_name: str
     """The name of the operator's list state that it wants to see of every checkpoint."""
+    outlives_slots: bool = False
+    """Whether it ends only when no subtask can do anything any more, and every checkpoint is decided."""
 
     def __init__(self, host: CoordinatorHost) -> None:
         self.host = host
@@ -109,6 +112,9 @@ class OperatorCoordinator(ABC):
     @abstractmethod
     def close(self) -> None:
         """Let go of everything. Runs off the loop, may block."""
+
+    def splits_read(self, subtask: int, count: int) -> None:  # noqa: B027  # only an enumerator's part needs it
+        """A subtask has read so many splits to their ends since the attempt began."""
 
     def turn(self, now: Instant) -> None:  # noqa: B027  # not all of them do something by themselves
         """Time has passed."""
@@ -163,6 +169,7 @@ class OperatorCoordinators:
         self._known: dict[OperatorId, OperatorCoordinator] = {}
         self._parts: dict[CheckpointId, dict[OperatorId, tuple[bytes, ...]]] = {}
         """Of checkpoints whose metadata is being written."""
+        self._is_leaving = False
         self._is_ending = False
 
     def add(self, operator: OperatorId, coordinator: OperatorCoordinator) -> None:
@@ -188,8 +195,8 @@ class OperatorCoordinators:
             coordinator.run()
 
     def stop(self) -> None:
-        """The attempt is over."""
-        self._parts.clear()
+        """The attempt is over. What checkpoints have that are being stored stays known: they may still complete, and
+        whoever is told so must not take them for empty."""
         for coordinator in self._known.values():
             coordinator.stop()
 
@@ -205,12 +212,24 @@ class OperatorCoordinators:
         times = (c.next_deadline() for c in self._known.values() if c.running)
         return min((time for time in times if time is not None), default=None)
 
+    def leave(self) -> None:
+        """The outcome of the job is decided: connectors let go of what the slots do not need any more."""
+        if not self._is_leaving:
+            self._is_leaving = True
+            for coordinator in self._known.values():
+                if coordinator.outlives_slots:
+                    coordinator.stop()
+                else:
+                    coordinator.end()
+
     def end(self) -> None:
-        """The outcome of the job is decided: connectors let go of what they have."""
+        """No slot is left, and every checkpoint is decided: all connectors let go of what they have."""
+        self.leave()
         if not self._is_ending:
             self._is_ending = True
             for coordinator in self._known.values():
-                coordinator.end()
+                if coordinator.outlives_slots:
+                    coordinator.end()
 
     @property
     def have_ended(self) -> bool:
@@ -258,6 +277,12 @@ class OperatorCoordinators:
         else:
             self._feed(OperatorEventLost(number=message.number, task_not_running=True))
 
+    def splits_read(self, message: SplitsRead) -> None:
+        """A slot says how far a source has come."""
+        coordinator = self._known.get(message.operator)
+        if coordinator is not None and coordinator.running:
+            coordinator.splits_read(message.task.subtask, message.count)
+
     def _forget(self, operator: OperatorId, checkpoint: CheckpointId) -> None:
         for known in [c for c in self._parts if c <= checkpoint]:
             self._parts[known].pop(operator, None)
@@ -274,5 +299,9 @@ def _parts_of(metadata: CheckpointMetadata, operator: OperatorId, name: str) -> 
 
 
 def _cause(name: str, error: BaseException) -> FailureCause:
+    if isinstance(error, UserCodeRaised) and error.__cause__ is not None:
+        text = "".join(traceback.format_exception(error.__cause__))
+        line = f"{error.what} raised {one_line(error.__cause__)}"
+        return FailureCause(text=line, traceback=text, operator=name, user_code=True)
     text = "".join(traceback.format_exception(error))
     return FailureCause(text=one_line(error), traceback=text, operator=name, user_code=True)

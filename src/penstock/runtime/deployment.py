@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import pyarrow as pa
 
@@ -132,6 +133,7 @@ def _build_chain(
             reader=deployment.reader,
             fail=fail,
             wake_at=wake_at,
+            splits_read=partial(host.splits_read, task, operator),
             state=deployment.settings.state,
         )
 

@@ -37,13 +37,20 @@ class SplitAssigner(OperatorCoordinator):
         self._positions: dict[CheckpointId, bytes | None] = {}
         """Of checkpoints that have not ended."""
         self._look_at: Instant | None = None
+        self._waits_for_room = False
+        self._given = 0
+        """Splits that subtasks of this attempt have, or had."""
+        self._read: dict[int, int] = {}
+        """How many of them each subtask has read to their ends."""
         self._now = Instant(0)
 
-    def reset(self, restored: bytes | None, parts: Sequence[bytes]) -> None:  # noqa: ARG002  # readers have them
-        """Go on from the position of a checkpoint."""
+    def reset(self, restored: bytes | None, parts: Sequence[bytes]) -> None:
+        """Go on from the position of a checkpoint; its splits are the readers' already."""
         self._state = _State() if restored is None else msgspec.msgpack.decode(restored, type=_State)
         self._positions = {}
         self._look_at = None
+        self._waits_for_room = False
+        self._given, self._read = len(parts), {}
 
     def run(self) -> None:
         """Have the enumerator start; readers are told again that nothing will follow, if it will not."""
@@ -58,6 +65,12 @@ class SplitAssigner(OperatorCoordinator):
         """Look for more, if it is time to."""
         self._now = now
         if self._look_at is not None and now >= self._look_at:
+            self._look()
+
+    def splits_read(self, subtask: int, count: int) -> None:
+        """There may be room for more."""
+        self._read[subtask] = count
+        if self._waits_for_room:
             self._look()
 
     def next_deadline(self) -> Instant | None:
@@ -87,6 +100,11 @@ class SplitAssigner(OperatorCoordinator):
 
     def _look(self) -> None:
         self._look_at = None
+        limit = self._enumerator.unread
+        left = self._given - sum(self._read.values())
+        self._waits_for_room = limit is not None and left >= limit * self.parallelism
+        if self._waits_for_room:
+            return
         position = self._state.position
         self.off_loop(lambda: self._enumerator.discover(position), self._found)
 
@@ -97,6 +115,7 @@ class SplitAssigner(OperatorCoordinator):
         self._state = _State(
             position=found.position, ended=found.ended, turn=(self._state.turn + len(found.splits)) % (1 << 32)
         )
+        self._given += len(found.splits)
         for subtask, splits in given.items():
             self.host.say(subtask, encode_event(SplitsAdded(splits=tuple(splits))))
         if found.ended:

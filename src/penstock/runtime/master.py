@@ -77,6 +77,7 @@ from penstock.core.messages import (
     Ready,
     Register,
     Run,
+    SplitsRead,
     TaskFailed,
     TaskFinished,
     ToMaster,
@@ -236,7 +237,7 @@ class MasterDriver:
             # Nobody is told that the job has stopped before a driver that takes it over would know.
             self._stopped_by = effect
             return
-        self._answers[effect.request](result)
+        self._answers.pop(effect.request)(result)
 
     def turn(self, now: Instant) -> Instant | None:
         """Take what has arrived and do what follows; when to be called again at the latest."""
@@ -344,6 +345,9 @@ class MasterDriver:
                 self._feed_coordinator(Declined(message=message))
             case OperatorEventTaken():
                 self._coordinators.taken(message)
+            case SplitsRead():
+                if message.epoch == self._lifecycle.epoch:
+                    self._coordinators.splits_read(message)
             case Leaving():
                 pass
             case _:
@@ -419,7 +423,7 @@ class MasterDriver:
                 log.info("job ending", extra={"job": self._job, "outcome": effect.outcome.value})
                 self._feed_coordinator(ScheduleForbidden())
                 self._rescales.given_up("the job ended before")
-                self._coordinators.end()
+                self._coordinators.leave()
                 self._job_ending = effect
             case JobEnded():
                 self._job_ended = effect
@@ -560,7 +564,7 @@ class MasterDriver:
                 return
         self._shut_down = status
         if self._stopped_by is not None:
-            self._answers[self._stopped_by.request](answer_to_stop(self._stopped_by, status))
+            self._answers.pop(self._stopped_by.request)(answer_to_stop(self._stopped_by, status))
         self._feed_coordinator(ShutDown(status=status))
 
     def _try_to_end(self) -> None:

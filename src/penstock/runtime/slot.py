@@ -17,7 +17,7 @@ import msgspec
 
 from penstock.core.elements import Barrier
 from penstock.core.errors import LinkBroken, MalformedMessage, StreamError
-from penstock.core.ids import CheckpointId, Epoch, Instant, JobId, SlotId, TaskId
+from penstock.core.ids import CheckpointId, Epoch, Instant, JobId, OperatorId, SlotId, TaskId
 from penstock.core.messages import (
     Acknowledge,
     Cancelled,
@@ -38,6 +38,7 @@ from penstock.core.messages import (
     Register,
     Run,
     SnapshotMetrics,
+    SplitsRead,
     SubtaskState,
     TaskFailed,
     TaskFinished,
@@ -289,6 +290,10 @@ class SlotDriver:
     def finished(self, task: TaskId) -> None:
         """Tell the master that the task has ended for good."""
         self._tell(TaskFinished(slot=self.slot, epoch=self._epoch, task=task))
+
+    def splits_read(self, task: TaskId, operator: OperatorId, count: int) -> None:
+        """Tell the master how far a source has come."""
+        self._tell(SplitsRead(epoch=self._epoch, task=task, operator=operator, count=count))
 
     def failed(self, task: TaskId, error: BaseException) -> None:
         """End the attempt here: no task of this slot goes on, and the master is told why."""

@@ -13,15 +13,16 @@ from typing import Protocol
 import pyarrow as pa
 
 from penstock.core.elements import Barrier
-from penstock.core.errors import InvariantError
+from penstock.core.errors import InvariantError, UserCodeError
 from penstock.core.ids import CheckpointId, Instant, TaskId
 from penstock.core.messages import OperatorState, SubtaskState
 from penstock.core.task.events import SnapshotWriteFailed, SnapshotWritten
 from penstock.ports import Background, Outcome
-from penstock.runtime.chain import one_line, write_snapshot
+from penstock.runtime.chain import write_snapshot
 from penstock.runtime.channels import ChannelKey, InputGate
 from penstock.runtime.inflight import InFlight, SavedChannels
 from penstock.runtime.operators.base import SnapshotWork, StateWriter
+from penstock.runtime.operators.user_code import one_line
 from penstock.runtime.outputs import TaskOutputs
 
 
@@ -48,6 +49,10 @@ class SnapshotHost(Protocol):
 
     def discard(self, state: SubtaskState | None, target: str | None = None) -> None:
         """Delete the files of a snapshot that nobody will use; `target` is the folder of a savepoint."""
+        ...
+
+    def failed(self, task: TaskId, error: BaseException) -> None:
+        """End this attempt: the task cannot go on."""
         ...
 
 
@@ -223,6 +228,10 @@ class TaskSnapshots:
         if self._open.pop(checkpoint, None) is None:
             return
         self._host.save_no_channels(self._task, checkpoint)
+        if isinstance(error, UserCodeError):
+            # What code of the user's was given is gone with its failure: the next checkpoint could do no better.
+            self._host.failed(self._task, error)
+            return
         self._written(SnapshotWriteFailed(checkpoint=checkpoint, error=one_line(error)))
 
     def _event(self, checkpoint: CheckpointId, found: _Open) -> SnapshotWritten:

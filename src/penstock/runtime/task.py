@@ -109,8 +109,8 @@ class TaskHost(SnapshotHost, Protocol):
         """Tell the master."""
         ...
 
-    def failed(self, task: TaskId, error: BaseException) -> None:
-        """End this attempt: the task cannot go on."""
+    def splits_read(self, task: TaskId, operator: OperatorId, count: int) -> None:
+        """Tell the master."""
         ...
 
 

@@ -27,6 +27,7 @@ from penstock.runtime.starting import StartingPoint, point_of
 from penstock.runtime.views import JobView
 from penstock.settings import JobSettings
 from penstock.spark.clock import WallClock, fresh_token
+from penstock.spark.data_source_writing import DataSourceSink
 from penstock.spark.dataframes import DataFrameSource
 from penstock.spark.foreach import LandedResults
 from penstock.spark.job import MasterParts
@@ -161,6 +162,9 @@ class Preparation:
         if isinstance(step, WriteStep) and isinstance(step.sink, ForEachCheckpoint):
             place = Path(self.landing) / layout.results_folder(layout.job_folder(self.job), operator.operator)
             step = replace(step, sink=LandedResults(place, self.spark, step.sink.function))
+        if isinstance(step, WriteStep) and isinstance(step.sink, DataSourceSink):
+            messages = layout.results_folder(layout.job_folder(self.job), operator.operator)
+            step = replace(step, sink=step.sink.placed(self.landing, messages))
         if isinstance(step, WriteStep) and isinstance(step.sink, TableSink):
             step = replace(step, sink=open_table(step.sink, self.spark, step.schema))
         if isinstance(step, WriteStep):

@@ -37,7 +37,7 @@ function.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any, NoReturn, Protocol
@@ -296,6 +296,30 @@ class KeyedBackend(ABC):
     @abstractmethod
     def close(self) -> None:
         """Let go of everything."""
+
+
+class TabledBackend(KeyedBackend):
+    """A back end that has its tables by the names of their states."""
+
+    _tables: Mapping[str, Any]
+
+    def value_table(self, name: str) -> ValueTable:
+        """The table of a value, reducing or aggregating state."""
+        found = self._tables[name]
+        assert isinstance(found, ValueTable)
+        return found
+
+    def list_table(self, name: str) -> ListTable:
+        """The table of a list state."""
+        found = self._tables[name]
+        assert isinstance(found, ListTable)
+        return found
+
+    def map_table(self, name: str) -> MapTable:
+        """The table of a map state."""
+        found = self._tables[name]
+        assert isinstance(found, MapTable)
+        return found
 
 
 def ttl_expired(ttl: Ttl, written_ms: int, now: int) -> bool:

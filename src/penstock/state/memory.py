@@ -28,13 +28,13 @@ from penstock.state.backend import (
     MISSING,
     NO_KEY,
     Key,
-    KeyedBackend,
     ListTable,
     MapTable,
     SnapshotFiles,
     StateContext,
     StateReader,
     StateWriter,
+    TabledBackend,
     TimerKind,
     TimerTable,
     ValueTable,
@@ -364,7 +364,7 @@ class _Timers(TimerTable):
         return ((key, kind, time_us) for key, entries in frozen_maps(frozen) for kind, time_us in entries)
 
 
-class MemoryBackend(KeyedBackend):
+class MemoryBackend(TabledBackend):
     """Keyed state in the memory of the process."""
 
     def __init__(self, context: StateContext) -> None:
@@ -392,24 +392,6 @@ class MemoryBackend(KeyedBackend):
     def unset_key(self) -> None:
         """There is no current key."""
         self._scope.key = NO_KEY
-
-    def value_table(self, name: str) -> ValueTable:
-        """The table of a value, reducing or aggregating state."""
-        found = self._tables[name]
-        assert isinstance(found, MemoryValues)
-        return found
-
-    def list_table(self, name: str) -> ListTable:
-        """The table of a list state."""
-        found = self._tables[name]
-        assert isinstance(found, MemoryLists)
-        return found
-
-    def map_table(self, name: str) -> MapTable:
-        """The table of a map state."""
-        found = self._tables[name]
-        assert isinstance(found, MemoryMaps)
-        return found
 
     # --- snapshots -----------------------------------------------------------------------
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from lifecycle_rig import cancelled, feed, ready, slot, tasks, up
 
 from penstock.core.effects import Ticked
 from penstock.core.errors import InvariantError
-from penstock.core.ids import Epoch, Instant, SlotId, SlotIndex, TaskId, VertexId
+from penstock.core.ids import Epoch, Instant, SlotId, SlotIndex
 from penstock.core.job.events import (
     AttemptEnded,
     AttemptFailed,
@@ -36,9 +37,8 @@ from penstock.core.job.events import (
 from penstock.core.job.lifecycle import LEAVE_TIMEOUT_MS, JobLifecycle
 from penstock.settings import ExponentialDelay, FixedDelay, NoRestart, Restart, SlotSettings
 
-A1, B1 = SlotId(SlotIndex(0), 1), SlotId(SlotIndex(1), 1)
-A2, B2 = SlotId(SlotIndex(0), 2), SlotId(SlotIndex(1), 2)
-TASKS = (TaskId(VertexId("v"), 0), TaskId(VertexId("v"), 1))
+A1, B1, A2, B2 = slot(0), slot(1), slot(0, 2), slot(1, 2)
+TASKS = tasks(2)
 BAD = FailureCause(text="boom")
 SLOTS = SlotSettings(start_timeout_ms=1_000, heartbeat_timeout_ms=10_000, cancel_timeout_ms=500, deploy_timeout_ms=800)
 
@@ -47,31 +47,11 @@ def lifecycle(restart: Restart | None = None) -> JobLifecycle:
     return JobLifecycle(slots=2, tasks=TASKS, settings=SLOTS, restart=restart or FixedDelay(attempts=2, delay_ms=100))
 
 
-def feed(job: JobLifecycle, now: int, *events: JobEvent) -> list[JobEffect]:
-    effects: list[JobEffect] = []
-    for event in events:
-        effects += job.handle(event, Instant(now))
-        job.validate()
-    return effects
-
-
 def tick(job: JobLifecycle, now: int) -> list[JobEffect]:
     effects = feed(job, now, Ticked())
     deadline = job.next_deadline()
     assert deadline is None or deadline > now, "a stale deadline would livelock the driver"
     return effects
-
-
-def up(*slots: SlotId) -> list[JobEvent]:
-    return [SlotRegistered(slot=s) for s in slots]
-
-
-def ready(epoch: int, *slots: SlotId) -> list[JobEvent]:
-    return [SlotReady(slot=s, epoch=Epoch(epoch)) for s in slots]
-
-
-def cancelled(epoch: int, *slots: SlotId) -> list[JobEvent]:
-    return [SlotCancelled(slot=s, epoch=Epoch(epoch)) for s in slots]
 
 
 def running(restart: Restart | None = None) -> JobLifecycle:

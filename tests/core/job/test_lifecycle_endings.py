@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
+from lifecycle_rig import feed, ready, slot, tasks, up
+
 from penstock.core.effects import Ticked
-from penstock.core.ids import Epoch, Instant, SlotId, SlotIndex, TaskId, VertexId
+from penstock.core.ids import Epoch, SlotId, SlotIndex, TaskId, VertexId
 from penstock.core.job.events import (
     AttemptFailed,
     CancelRequested,
     FailureCause,
-    JobEffect,
     JobEnded,
     JobEnding,
-    JobEvent,
     JobStarted,
     JobState,
     LeadershipLost,
     SlotGone,
-    SlotReady,
-    SlotRegistered,
     StartSlot,
     StopSlot,
     TaskDone,
@@ -26,25 +24,15 @@ from penstock.core.job.events import (
 from penstock.core.job.lifecycle import LEAVE_TIMEOUT_MS, JobLifecycle
 from penstock.settings import NoRestart, SlotSettings
 
-A, B = SlotId(SlotIndex(0), 1), SlotId(SlotIndex(1), 1)
+A, B = slot(0), slot(1)
 SILENT_MS = 10_000
-
-
-def feed(job: JobLifecycle, now: int, *events: JobEvent) -> list[JobEffect]:
-    effects: list[JobEffect] = []
-    for event in events:
-        effects += job.handle(event, Instant(now))
-        job.validate()
-    return effects
 
 
 def running_once() -> JobLifecycle:
     """A job on two slots that is not restarted."""
-    tasks = (TaskId(VertexId("v"), 0), TaskId(VertexId("v"), 1))
     settings = SlotSettings(heartbeat_timeout_ms=SILENT_MS)
-    job = JobLifecycle(slots=2, tasks=tasks, settings=settings, restart=NoRestart())
-    feed(job, 0, JobStarted(), SlotRegistered(slot=A), SlotRegistered(slot=B))
-    feed(job, 0, SlotReady(slot=A, epoch=Epoch(1)), SlotReady(slot=B, epoch=Epoch(1)))
+    job = JobLifecycle(slots=2, tasks=tasks(2), settings=settings, restart=NoRestart())
+    feed(job, 0, JobStarted(), *up(A, B), *ready(1, A, B))
     assert job.state is JobState.RUNNING
     return job
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from lifecycle_rig import cancelled, feed, ready, slot, tasks, up
 
 from penstock.core.effects import Ticked
 from penstock.core.errors import InvariantError
-from penstock.core.ids import Epoch, Instant, SlotId, SlotIndex, TaskId, VertexId
+from penstock.core.ids import Epoch
 from penstock.core.job.events import (
     AttemptEnded,
     AttemptFailed,
@@ -45,35 +46,7 @@ from penstock.settings import FixedDelay, NoRestart, Restart, SlotSettings
 SLOTS = SlotSettings(start_timeout_ms=1_000, heartbeat_timeout_ms=10_000, cancel_timeout_ms=500, deploy_timeout_ms=800)
 
 
-def slot(number: int, incarnation: int = 1, attempt: int = 0) -> SlotId:
-    return SlotId(SlotIndex(number), incarnation, attempt)
-
-
 A, B, C, D = (slot(number) for number in range(4))
-
-
-def tasks(count: int) -> tuple[TaskId, ...]:
-    return tuple(TaskId(VertexId("v"), i) for i in range(count))
-
-
-def feed(job: JobLifecycle, now: int, *events: JobEvent) -> list[JobEffect]:
-    effects: list[JobEffect] = []
-    for event in events:
-        effects += job.handle(event, Instant(now))
-        job.validate()
-    return effects
-
-
-def up(*slots: SlotId) -> list[JobEvent]:
-    return [SlotRegistered(slot=s) for s in slots]
-
-
-def ready(epoch: int, *slots: SlotId) -> list[JobEvent]:
-    return [SlotReady(slot=s, epoch=Epoch(epoch)) for s in slots]
-
-
-def cancelled(epoch: int, *slots: SlotId) -> list[JobEvent]:
-    return [SlotCancelled(slot=s, epoch=Epoch(epoch)) for s in slots]
 
 
 def running(count: int = 2, restart: Restart | None = None) -> JobLifecycle:

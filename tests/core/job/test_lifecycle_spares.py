@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from hypothesis import given
 from hypothesis import strategies as st
+from lifecycle_rig import feed, ready, slot, tasks, up
 
 from penstock.core.effects import Ticked
-from penstock.core.ids import Epoch, Instant, SlotId, SlotIndex, TaskId, VertexId
+from penstock.core.ids import Epoch, SlotId, TaskId, VertexId
 from penstock.core.job.events import (
     AttemptEnded,
     AttemptFailed,
@@ -38,11 +39,7 @@ from penstock.core.job.events import (
 from penstock.core.job.lifecycle import LEAVE_TIMEOUT_MS, LONGEST_STANDBY_PAUSE_MS, STANDBY_PAUSE_MS, JobLifecycle
 from penstock.settings import FixedDelay, SlotSettings
 
-TASKS = (TaskId(VertexId("v"), 0), TaskId(VertexId("v"), 1))
-
-
-def slot(number: int, incarnation: int = 1, attempt: int = 0) -> SlotId:
-    return SlotId(SlotIndex(number), incarnation, attempt)
+TASKS = tasks(2)
 
 
 A, B, C, D = (slot(number) for number in range(4))
@@ -57,22 +54,6 @@ def lifecycle(spares: int = 1) -> JobLifecycle:
         spares=spares,
     )
     return JobLifecycle(slots=2, tasks=TASKS, settings=settings, restart=FixedDelay(attempts=9, delay_ms=0))
-
-
-def feed(job: JobLifecycle, now: int, *events: JobEvent) -> list[JobEffect]:
-    effects: list[JobEffect] = []
-    for event in events:
-        effects += job.handle(event, Instant(now))
-        job.validate()
-    return effects
-
-
-def up(*slots: SlotId) -> list[JobEvent]:
-    return [SlotRegistered(slot=s) for s in slots]
-
-
-def ready(epoch: int, *slots: SlotId) -> list[JobEvent]:
-    return [SlotReady(slot=s, epoch=Epoch(epoch)) for s in slots]
 
 
 def gone(which: SlotId) -> SlotGone:

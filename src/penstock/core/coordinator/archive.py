@@ -221,8 +221,8 @@ class Archive:
 
     @staticmethod
     def _lies_outside(completed: CompletedCheckpoint) -> bool:
-        """Whether it has files that are the job's, and do not lie in its folder."""
-        return completed.claim is Claim.CLAIM or bool(_foreign(completed))
+        """Whether it goes with files that do not lie in the folder of the job."""
+        return completed.discard.subsumed and (completed.claim is Claim.CLAIM or bool(_foreign(completed)))
 
     def stored(self) -> Stored:
         """The record is durable: older ones may go."""
@@ -239,7 +239,7 @@ class Archive:
         lowest = self._retained.all[0].checkpoint
         effects += self.cleaner.clean_leftovers([*self._take_stale(), *self.registry.drop_unused(lowest)])
         effects += self._delete_subsumed(lowest)
-        effects += self._forget_after(before, [e for e in effects if isinstance(e, DeleteFiles)])
+        self._name_until(before, [e for e in effects if isinstance(e, DeleteFiles)])
         return Stored(completed, tuple(subsumed), effects + self._sweep())
 
     def _take_stale(self) -> list[str]:
@@ -247,17 +247,13 @@ class Archive:
         # One that is registered by now is another file of the same name.
         return [path for path in stale if not self.registry.has_path(path)]
 
-    def _forget_after(self, records: list[CompletedCheckpoint], deletions: list[DeleteFiles]) -> list[StorageEffect]:
-        """Let records go when what they name is deleted; at once if it is nobody's business any more."""
-        done: list[CheckpointId] = []
+    def _name_until(self, records: list[CompletedCheckpoint], deletions: list[DeleteFiles]) -> None:
+        """Keep records until what they name is deleted."""
         for record in (c for c in records if c not in self._subsumed):
             foreign = _foreign(record)
-            wanted = {d.cleaning for d in deletions if d.folder == record.location or foreign.intersection(d.paths)}
-            if wanted:
-                self._named_until[record.checkpoint] = wanted
-            else:
-                done.append(record.checkpoint)
-        return [ForgetPointers(checkpoints=tuple(done))] if done else []
+            self._named_until[record.checkpoint] = {
+                d.cleaning for d in deletions if d.folder == record.location or foreign.intersection(d.paths)
+            }
 
     def deleted(self, cleaning: int, error: str | None, now: Instant) -> list[ForgetPointers | CleaningGivenUp]:
         """A deletion has ended; without an error, in success."""

@@ -68,6 +68,8 @@ class OperatorContext:
     """Whether `restored` was taken with another parallelism, and dealt out anew."""
     wake_at: Callable[[Instant], None] = lambda _: None
     """Have `tick` called at that time, if not before."""
+    splits_read: Callable[[int], None] = lambda _: None
+    """Tell the operator's enumerator how many splits this subtask has read to their ends."""
     state: StateSettings = field(default_factory=StateSettings)
     """Where keyed state is kept."""
 

@@ -14,12 +14,13 @@ the same reason all that a subtask carries is one part of its state, which goes 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import msgspec
 import pyarrow as pa
 
-from penstock.api.connector import SinkWriter, WriterContext
+from penstock.api.connector import SinkWriter, UserCodeRaised, WriterContext
 from penstock.api.steps import WriteStep
 from penstock.core.elements import CheckpointOptions
 from penstock.core.errors import InvariantError
@@ -27,6 +28,7 @@ from penstock.core.ids import CheckpointId, OperatorId
 from penstock.core.messages import OperatorState
 from penstock.ports import Outcome
 from penstock.runtime.operators.base import Operator, OperatorContext, Output, SnapshotWork, StateWriter
+from penstock.runtime.operators.user_code import user_code_raised
 
 COMMITTABLES = "committables"
 """The name of its state: (checkpoint, what a committer needs) for each piece of a prepared transaction, in order."""
@@ -89,15 +91,18 @@ class SinkOperator(Operator):
     def process(self, batch: pa.RecordBatch) -> None:
         """Write records into the open transaction."""
         if batch.num_rows:
-            self._opened().write(batch)
+            with self._naming():
+                self._opened().write(batch)
 
     def snapshot(self, checkpoint: CheckpointId, options: CheckpointOptions) -> SnapshotWork:  # noqa: ARG002
         """Close the open transaction; the work prepares it and names all that are not committed."""
-        self._transactions.append(Transaction(checkpoint, self._opened().prepare(checkpoint)))
+        with self._naming():
+            self._transactions.append(Transaction(checkpoint, self._opened().prepare(checkpoint)))
         carried, operator = tuple(self._transactions), OperatorId(self.context.operator)
 
         def prepare(writer: StateWriter) -> OperatorState:  # noqa: ARG001  # what is written lies with the sink
-            pieces = [(int(each.checkpoint), committable) for each in carried for committable in each.prepare()]
+            with self._naming():
+                pieces = [(int(each.checkpoint), committable) for each in carried for committable in each.prepare()]
             parts = (msgspec.msgpack.encode(pieces),)
             return OperatorState(operator=operator, split_lists={COMMITTABLES: parts} if pieces else {})
 
@@ -140,6 +145,14 @@ class SinkOperator(Operator):
 
     def _forget(self, done: list[Transaction]) -> None:
         self._transactions = [t for t in self._transactions if t not in done]
+
+    @contextmanager
+    def _naming(self) -> Iterator[None]:
+        """Name this operator in errors of code of the user's that the sink runs."""
+        try:
+            yield
+        except UserCodeRaised as error:
+            raise user_code_raised(error, self.context) from error
 
     def _opened(self) -> SinkWriter:
         if self._writer is None:

@@ -6,7 +6,7 @@ from typing import assert_never
 
 import pyarrow as pa
 
-from penstock.api.connector import End, Pause, Polled, SourceReader, SplitProgress
+from penstock.api.connector import End, Pause, Polled, SourceReader, SplitProgress, UserCodeRaised
 from penstock.api.steps import ReadStep
 from penstock.core.elements import MAX_WATERMARK, CheckpointOptions
 from penstock.core.errors import InvariantError, UsageError
@@ -14,6 +14,7 @@ from penstock.core.ids import CheckpointId, Instant, OperatorId
 from penstock.core.messages import OperatorState
 from penstock.runtime.operators.base import Operator, OperatorContext, Output, SnapshotWork, StateWriter
 from penstock.runtime.operators.events import NoMoreSplits, SplitsAdded, decode_reader_event
+from penstock.runtime.operators.user_code import user_code_raised
 
 WAIT_MS = 1_000
 """A reader without splits is asked again after this time, or when it is given some."""
@@ -31,6 +32,8 @@ class SourceOperator(Operator):
         self._reader: SourceReader | None = None
         self.ended = False
         self._may_get_more = step.source.discovers
+        self._told = 0
+        """How many splits the enumerator knows to be read."""
 
     def open(self, context: OperatorContext, output: Output) -> None:
         """Open a reader over the own splits: a fresh start deals them out in turn, a restore was dealt them."""
@@ -45,7 +48,7 @@ class SourceOperator(Operator):
         """The next records, or why there are none. Never blocks; after `End` it is always `End`."""
         if self.ended or self._reader is None:
             return End()
-        polled = self._reader.poll(max_rows, now)
+        polled = self._poll(self._reader, max_rows, now)
         if isinstance(polled, End):
             if self._may_get_more:
                 return Pause(WAIT_MS)
@@ -55,6 +58,16 @@ class SourceOperator(Operator):
                 f"source {self._step.source.name!r} returned columns {_columns(polled.schema)}, "
                 f"its schema has {_columns(self._schema)}"
             )
+        return polled
+
+    def _poll(self, reader: SourceReader, max_rows: int, now: Instant) -> Polled:
+        try:
+            polled = reader.poll(max_rows, now)
+        except UserCodeRaised as error:
+            raise user_code_raised(error, self.context) from error
+        if reader.splits_read != self._told:
+            self._told = reader.splits_read
+            self.context.splits_read(self._told)
         return polled
 
     def handle_event(self, event: bytes) -> None:

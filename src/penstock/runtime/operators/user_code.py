@@ -10,6 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from penstock.api.connector import UserCodeRaised
 from penstock.core.errors import StreamError, UserCodeError
 from penstock.runtime.operators.base import OperatorContext
 
@@ -41,6 +42,14 @@ def user_error(error: Exception, context: OperatorContext) -> UserCodeError:
     return _error(context, "".join(traceback.format_exception(type(error), error, inner)))
 
 
+def user_code_raised(error: UserCodeRaised, context: OperatorContext) -> UserCodeError:
+    """The error for what code of the user's raised inside a connector."""
+    cause = error.__cause__ or error
+    lines = "".join(traceback.format_exception(cause)).rstrip().splitlines()
+    told = f"{error.what} raised {one_line(cause)}"
+    return _error(context, "\n".join([*lines, told]))
+
+
 def wrong_result(context: OperatorContext) -> Wrong:
     """What makes errors for results of this operator's function."""
     return lambda what: _error(context, f"TypeError: {what}")
@@ -48,6 +57,15 @@ def wrong_result(context: OperatorContext) -> Wrong:
 
 def _error(context: OperatorContext, text: str) -> UserCodeError:
     return UserCodeError(operator=context.name, subtask=context.task.subtask, traceback_text=text)
+
+
+def one_line(error: BaseException) -> str:
+    """What went wrong, without the traceback. Works for errors of any author: their text may itself raise."""
+    try:
+        text = str(error)
+    except Exception:  # noqa: BLE001  # connectors bring errors of their own, and no report may be lost for one
+        text = "(its text could not be made)"
+    return f"{type(error).__name__}: {text}".splitlines()[0]
 
 
 def describe(value: Any) -> str:

@@ -20,14 +20,11 @@ from penstock.core.ids import CheckpointId
 from penstock.core.messages import StateFile
 from penstock.state.backend import (
     Key,
-    KeyedBackend,
-    ListTable,
-    MapTable,
     SnapshotFiles,
     StateContext,
     StateReader,
     StateWriter,
-    ValueTable,
+    TabledBackend,
 )
 from penstock.state.rocksdb import canonical
 from penstock.state.rocksdb.catalog import Catalog
@@ -42,9 +39,6 @@ from penstock.state.rocksdb.tables import (
     NO_KEY_BYTES,
     Counter,
     EntryCodec,
-    RocksLists,
-    RocksMaps,
-    RocksValues,
     Row,
     Scope,
     Table,
@@ -67,7 +61,7 @@ class Limits:
     timers: TimerLimits = field(default_factory=TimerLimits)
 
 
-class RocksBackend(KeyedBackend):
+class RocksBackend(TabledBackend):
     """Keyed state on the disk of the slot."""
 
     def __init__(self, context: StateContext, limits: Limits | None = None) -> None:
@@ -122,24 +116,6 @@ class RocksBackend(KeyedBackend):
     def unset_key(self) -> None:
         """There is no current key."""
         self._scope.key = NO_KEY_BYTES
-
-    def value_table(self, name: str) -> ValueTable:
-        """The table of a value, reducing or aggregating state."""
-        found = self._tables[name]
-        assert isinstance(found, RocksValues)
-        return found
-
-    def list_table(self, name: str) -> ListTable:
-        """The table of a list state."""
-        found = self._tables[name]
-        assert isinstance(found, RocksLists)
-        return found
-
-    def map_table(self, name: str) -> MapTable:
-        """The table of a map state."""
-        found = self._tables[name]
-        assert isinstance(found, RocksMaps)
-        return found
 
     # --- snapshots -----------------------------------------------------------------------
 

@@ -1,0 +1,344 @@
+"""The partitions of a Python Data Source as splits: how a subtask reads them.
+
+A partition is read by the object's own `read`, on a thread, since it may block; the loop takes what has come. The
+position in it is the number of rows that were handed on. After a failure the partition is read again from its start
+and so many rows are left out, which is right as long as `read` gives the same rows in the same order; the last row that
+was handed on is compared, so that a source which does not is refused and not believed.
+
+Rows that the driver has read already (a simple stream reader's) come with the split. They are no part of the state:
+when they are needed again, `readBetweenOffsets` gives them.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections import deque
+from collections.abc import Hashable, Iterable, Iterator, Sequence
+from typing import Any
+
+import cloudpickle
+import msgspec
+import pyarrow as pa
+import xxhash
+from pyspark.sql.types import StructType
+from pyspark.sql.worker.plan_data_source_read import records_to_arrow_batches
+
+from penstock.api.connector import End, Pause, Polled, Source, SourceReader, SplitProgress
+from penstock.core.errors import UsageError
+from penstock.spark.data_source_calls import calling
+from penstock.spark.task_context import as_own_task
+
+ROWS_AHEAD = 32_768
+"""So many rows of a partition, at most, are read and not yet handed on; a batch that exceeds them may be the last."""
+
+WAIT_MS = 2
+"""How long the loop waits for a partition that has nothing at the moment."""
+
+
+class Split(msgspec.Struct, frozen=True, array_like=True):
+    """A partition of a planned range of offsets."""
+
+    number: int
+    """Of the range, in the order in which they were planned."""
+    index: int
+    """Of the partition, in its range."""
+    start: str
+    """The offset at which the range begins, as JSON."""
+    partition: bytes = b""
+    """Pickled; nothing if a simple stream reader is to read up to `end`."""
+    end: str = ""
+    """The offset at which the range ends, as JSON, if it is a simple stream reader's."""
+    rows: bytes | None = None
+    """All of its rows, as an Arrow stream, if the driver has read them."""
+    read: int = 0
+    """How many rows have been handed on."""
+    last: int | None = None
+    """A digest of the last of them."""
+
+
+class DataSourceInput(Source):
+    """A Python Data Source as slots have it: they read partitions that others planned."""
+
+    def __init__(self, name: str, struct: StructType, schema: pa.Schema, reader: bytes) -> None:
+        self._name = name
+        self._struct = struct
+        self._schema = schema
+        self._reader = reader
+
+    @property
+    def name(self) -> str:
+        """What the data source calls itself."""
+        return self._name
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The columns that are read."""
+        return self._schema
+
+    def splits(self, parallelism: int) -> list[bytes]:  # noqa: ARG002  # a stream's are planned later
+        """None to begin with."""
+        return []
+
+    def open(self, splits: Sequence[bytes]) -> SourceReader:
+        """A reader over these partitions."""
+        return _PartitionsReader(self._name, self._struct, self._schema, self._reader, splits)
+
+
+class DiscoveredInput(DataSourceInput):
+    """One whose ranges are planned while the job runs."""
+
+    @property
+    def discovers(self) -> bool:
+        """Always."""
+        return True
+
+
+class _PartitionsReader(SourceReader):
+    """Reads partitions one after another, in the order in which they were planned."""
+
+    def __init__(
+        self, name: str, struct: StructType, schema: pa.Schema, reader: bytes, splits: Sequence[bytes]
+    ) -> None:
+        self._name = name
+        self._struct = struct
+        self._schema = schema
+        self._pickled = reader
+        self._waiting = deque(msgspec.msgpack.decode(split, type=Split) for split in splits)
+        self._open: dict[Hashable, None] = dict.fromkeys(map(_name_of, self._waiting))
+        self._current: Hashable = None
+        self._turn: _OpenPartition | None = None
+        self._ended = 0
+
+    @property
+    def splits_read(self) -> int:
+        """How many partitions have ended."""
+        return self._ended
+
+    def poll(self, max_rows: int, now_ms: int) -> Polled:  # noqa: ARG002  # data comes when it comes
+        """What has come of the partition whose turn it is."""
+        while True:
+            if self._turn is None:
+                if not self._waiting:
+                    return End()
+                self._turn = _OpenPartition(self._name, self._struct, self._pickled, self._waiting.popleft())
+            turn = self._turn
+            is_over = turn.is_over
+            batch = turn.take(max_rows)
+            if batch is not None:
+                self._current = _name_of(turn.split)
+                return self._checked(batch)
+            if not is_over:
+                return Pause(WAIT_MS)
+            turn.finish()
+            del self._open[_name_of(turn.split)]
+            self._turn = None
+            self._ended += 1
+
+    def _checked(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        if not batch.schema.equals(self._schema):
+            raise UsageError(
+                f"read of data source {self._name!r} returned a batch with the columns "
+                f"{_columns(batch.schema)}; its schema is {_columns(self._schema)}",
+                hint="Arrow batches are taken as they are: columns and types must be those of the schema",
+            )
+        return batch
+
+    def snapshot(self) -> list[bytes]:
+        """Partitions that are not read to their ends, the one that is being read first."""
+        begun = [] if self._turn is None else [self._turn.position()]
+        waiting = (msgspec.structs.replace(split, rows=None) for split in self._waiting)
+        return [msgspec.msgpack.encode(split) for split in (*begun, *waiting)]
+
+    def add_splits(self, splits: Sequence[bytes]) -> None:
+        """Read these, too."""
+        added = [msgspec.msgpack.decode(split, type=Split) for split in splits]
+        self._waiting += added
+        self._open.update(dict.fromkeys(map(_name_of, added)))
+
+    def progress(self) -> SplitProgress:
+        """Every partition has an event time of its own, and its rows are there to be read."""
+        return SplitProgress(current=self._current, open=self._open.keys(), ready=self._open.keys())
+
+    def close(self) -> None:
+        """Stop reading."""
+        if self._turn is not None:
+            self._turn.close()
+            self._turn = None
+
+
+class _OpenPartition:
+    """A partition that is being read."""
+
+    def __init__(self, name: str, struct: StructType, reader: bytes, split: Split) -> None:
+        self.split = split
+        self._name = name
+        self._struct = struct
+        self._skip = split.read
+        self._handed_on = split.read
+        self._last: pa.RecordBatch | None = None
+        self._fetcher = _Fetcher(name, reader, split)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing will come that has not come yet."""
+        return self._fetcher.has_ended
+
+    def take(self, max_rows: int) -> pa.RecordBatch | None:
+        """The next rows, if there are any by now."""
+        while (batch := self._next(max_rows)) is not None:
+            if self._skip:
+                batch = self._behind_position(batch)
+            if batch.num_rows:
+                self._handed_on += batch.num_rows
+                self._last = batch.slice(batch.num_rows - 1)
+                return batch
+        return None
+
+    def position(self) -> Split:
+        """Where to go on."""
+        last = self.split.last if self._last is None else _digest(self._last)
+        return msgspec.structs.replace(self.split, rows=None, read=self._handed_on, last=last)
+
+    def finish(self) -> None:
+        """It has ended. Raises if `read` raised, or gave fewer rows than it had before."""
+        self._fetcher.check()
+        if self._skip:
+            raise self._differs(f"it has ended {self._skip} rows before")
+
+    def close(self) -> None:
+        """Stop reading."""
+        self._fetcher.close()
+
+    def _next(self, max_rows: int) -> pa.RecordBatch | None:
+        found = self._fetcher.take(max_rows)
+        if not isinstance(found, list):
+            return found
+        if not found:
+            return None
+        with calling(self._name, "read"):
+            (batch,) = records_to_arrow_batches(iter(found), len(found), self._struct, _Named(self._name))  # type: ignore[arg-type]
+        return batch
+
+    def _behind_position(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        if batch.num_rows < self._skip:
+            self._skip -= batch.num_rows
+            return batch.slice(batch.num_rows)
+        if _digest(batch.slice(self._skip - 1, 1)) != self.split.last:
+            raise self._differs("the last of them is another one")
+        batch = batch.slice(self._skip)
+        self._skip = 0
+        return batch
+
+    def _differs(self, how: str) -> UsageError:
+        split = self.split
+        what = f"between {split.start} and {split.end}" if split.end else f"for {cloudpickle.loads(split.partition)!r}"
+        return UsageError(
+            f"data source {self._name!r} did not give the same rows again {what}: {split.read} rows of it were handed "
+            f"on before the failure, and {how}",
+            hint="read must give the same rows in the same order whenever it is called for the same partition",
+        )
+
+
+class _Fetcher:
+    """Runs `read` on a thread. One side adds and the other takes; each counts for itself, so no lock is needed."""
+
+    def __init__(self, name: str, reader: bytes, split: Split) -> None:
+        self.has_ended = False
+        self._name = name
+        self._reader = reader
+        self._split = split
+        self._items: deque[Any] = deque()
+        self._added = 0
+        self._taken = 0
+        self._room = threading.Event()
+        self._is_closed = False
+        self._method = "readBetweenOffsets" if split.end else "read"
+        self._error: BaseException | None = None
+        threading.Thread(target=self._run, name=f"penstock-read-{name}", daemon=True).start()
+
+    def take(self, max_rows: int) -> list[Any] | pa.RecordBatch | None:
+        """Rows, or a batch, that have come; None if there are none."""
+        items = self._items
+        if not items:
+            return None
+        if isinstance(items[0], pa.RecordBatch):
+            batch: pa.RecordBatch = items.popleft()
+            if batch.num_rows > max_rows:
+                items.appendleft(batch.slice(max_rows))
+                batch = batch.slice(0, max_rows)
+            self._give_room(batch.num_rows)
+            return batch
+        rows: list[Any] = []
+        while items and len(rows) < max_rows and not isinstance(items[0], pa.RecordBatch):
+            rows.append(items.popleft())
+        self._give_room(len(rows))
+        return rows
+
+    def check(self) -> None:
+        """Raise what `read` raised."""
+        if self._error is not None:
+            with calling(self._name, self._method):
+                raise self._error
+
+    def close(self) -> None:
+        """Have the thread end with the next row. One that is blocked inside `read` is left alone."""
+        self._is_closed = True
+        self._room.set()
+
+    def _give_room(self, rows: int) -> None:
+        self._taken += rows
+        if self._added - self._taken < ROWS_AHEAD // 2:
+            self._room.set()
+
+    def _run(self) -> None:
+        try:
+            with as_own_task(partition=self._split.index):
+                for item in self._rows():
+                    self._items.append(item)
+                    self._added += item.num_rows if isinstance(item, pa.RecordBatch) else 1
+                    while self._added - self._taken >= ROWS_AHEAD and not self._is_closed:
+                        self._room.wait()
+                        self._room.clear()
+                    if self._is_closed:
+                        return
+        except BaseException as error:  # noqa: BLE001  # it belongs to whoever takes the rows
+            self._error = error
+        finally:
+            self.has_ended = True
+
+    def _rows(self) -> Iterable[Any]:
+        if self._split.rows is not None:
+            with pa.ipc.open_stream(self._split.rows) as stream:
+                return list(stream)
+        reader = cloudpickle.loads(self._reader)
+        if self._split.end:
+            found = reader.readBetweenOffsets(json.loads(self._split.start), json.loads(self._split.end))
+        else:
+            found = reader.read(cloudpickle.loads(self._split.partition))
+        if not isinstance(found, Iterator):
+            raise TypeError(f"{self._method} must return an iterator, and returned {type(found).__name__}")
+        return found
+
+
+class _Named:
+    """Stands for a data source where only its name is wanted."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def name(self) -> str:
+        """What the data source calls itself."""
+        return self._name
+
+
+def _name_of(split: Split) -> Hashable:
+    return split.number, split.index
+
+
+def _digest(row: pa.RecordBatch) -> int:
+    return xxhash.xxh3_64_intdigest(repr(row.to_pylist()).encode())
+
+
+def _columns(schema: pa.Schema) -> str:
+    return ", ".join(f"{field.name}: {field.type}" for field in schema)

@@ -1,0 +1,179 @@
+"""The coordinator of a sink that commits on the driver, without a job: what it commits, abandons and owes, and when."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from penstock.api.connector import Committer
+from penstock.core.coordinator.effects import TellCheckpointComplete
+from penstock.core.ids import CheckpointId, Instant, JobId, OperatorId, VertexId
+from penstock.core.messages import OperatorState
+from penstock.core.recovery.metadata import CheckpointMetadata, OperatorSnapshot, SnapshotKind
+from penstock.ports import Outcome
+from penstock.runtime.commits import DriverCommits
+from penstock.runtime.coordinators import CoordinatorHost, OperatorCoordinators
+
+SINK = OperatorId("sink")
+
+
+class Later:
+    """A background whose work a test performs when it likes."""
+
+    def __init__(self) -> None:
+        self.work: list = []
+
+    def submit(self, work, done) -> None:
+        self.work.append((work, done))
+
+    def collect(self) -> None:
+        """Nothing ends by itself."""
+
+    def perform(self, *, count=1_000) -> None:
+        """Do what waits, and what follows from it."""
+        while self.work and count:
+            work, done = self.work.pop(0)
+            count -= 1
+            try:
+                done(Outcome(value=work()))
+            except ValueError as error:
+                done(Outcome(error=error))
+
+
+class Told(Committer):
+    def __init__(self) -> None:
+        self.story: list = []
+        self.refuses: set[int] = set()
+
+    def commit(self, checkpoint, committables):
+        self.story.append(("commit", checkpoint, *sorted(committables)))
+        if checkpoint in self.refuses:
+            raise ValueError("locked")
+
+    def abandon(self, checkpoint, promised):
+        self.story.append(("abandon", checkpoint, *sorted(promised)))
+
+    def close(self, *, owes):
+        self.story.append(("close", owes))
+
+
+class Rig:
+    def __init__(self) -> None:
+        self.background, self.told, self.failed = Later(), Told(), []
+        host = CoordinatorHost(
+            name="sink",
+            background=self.background,
+            say=lambda *_: None,
+            fail=lambda cause: self.failed.append(cause.text),
+        )
+        self.commits = DriverCommits(host, self.told)
+        self.commits.start(None, (), parallelism=2)
+        self.commits.run()
+
+    @property
+    def story(self):
+        told, self.told.story = self.told.story, []
+        return told
+
+
+@pytest.fixture
+def rig():
+    return Rig()
+
+
+def part(checkpoint: int, committable: bytes) -> bytes:
+    return msgspec.msgpack.encode((checkpoint, committable))
+
+
+def test_what_an_attempt_prepared_and_no_checkpoint_names_is_abandoned_before_anything_is_committed(rig):
+    for checkpoint in (1, 2, 3):
+        rig.commits.snapshot(CheckpointId(checkpoint))
+    rig.commits.completed(CheckpointId(1), [part(1, b"a")])
+    rig.background.perform()
+    rig.commits.stop()
+    rig.commits.start(msgspec.msgpack.encode(0), [part(1, b"a"), part(2, b"b")], parallelism=2)
+    rig.commits.run()
+    rig.background.perform()
+    assert rig.story == [("commit", 1, b"a"), ("abandon", 3, b"a", b"b"), ("commit", 1, b"a"), ("commit", 2, b"b")]
+
+
+def test_a_first_attempt_has_nothing_to_abandon(rig):
+    rig.background.perform()
+    assert rig.story == []
+
+
+def test_a_commit_that_was_not_begun_when_the_job_ended_is_made_then(rig):
+    rig.commits.snapshot(CheckpointId(1))
+    rig.commits.completed(CheckpointId(1), [part(1, b"a")])
+    rig.commits.stop()
+    rig.commits.end()
+    rig.background.perform()
+    assert rig.story == [("commit", 1, b"a"), ("abandon", 1), ("close", False)]
+
+
+def test_a_commit_that_had_returned_when_the_job_ended_is_not_made_again(rig):
+    rig.commits.snapshot(CheckpointId(1))
+    rig.commits.completed(CheckpointId(1), [part(1, b"a")])
+    work, _ = rig.background.work.pop()
+    work()
+    rig.commits.end()
+    rig.background.perform()
+    assert rig.story == [("commit", 1, b"a"), ("abandon", 1), ("close", False)]
+
+
+def test_a_checkpoint_that_completes_when_its_attempt_is_over_is_committed_when_the_job_ends(rig):
+    rig.commits.snapshot(CheckpointId(4))
+    rig.commits.stop()
+    rig.commits.completed(CheckpointId(4), [part(3, b"x"), part(4, b"y")])
+    rig.background.perform()
+    assert rig.story == []
+    rig.commits.end()
+    rig.background.perform()
+    assert rig.story == [("commit", 3, b"x"), ("commit", 4, b"y"), ("abandon", 4), ("close", False)]
+
+
+def test_one_that_failed_is_owed_with_all_that_follow_it(rig):
+    rig.told.refuses = {1}
+    rig.commits.snapshot(CheckpointId(1))
+    rig.commits.snapshot(CheckpointId(2))
+    rig.commits.completed(CheckpointId(2), [part(1, b"a"), part(2, b"b")])
+    rig.background.perform()
+    assert rig.failed == ["ValueError: locked"]
+    rig.commits.end()
+    rig.background.perform()
+    assert rig.story == [("commit", 1, b"a"), ("abandon", 2, b"a", b"b"), ("close", True)]
+
+
+def test_one_that_fails_when_the_job_ends_is_owed(rig):
+    rig.told.refuses = {1}
+    rig.commits.snapshot(CheckpointId(1))
+    rig.commits.stop()
+    rig.commits.completed(CheckpointId(1), [part(1, b"a")])
+    rig.commits.end()
+    rig.background.perform()
+    assert rig.story == [("commit", 1, b"a"), ("abandon", 1, b"a"), ("close", True)]
+
+
+def test_a_checkpoint_that_completes_when_its_attempt_is_over_still_has_its_parts():
+    """1. All subtasks have acknowledged, and the metadata is being stored. 2. The attempt fails. 3. It is stored."""
+    rig = Rig()
+    coordinators = OperatorCoordinators(feed=lambda _: None, send=lambda *_: None)
+    coordinators.add(SINK, rig.commits)
+    rig.commits.snapshot(CheckpointId(1))
+    state = OperatorState(operator=SINK, split_lists={"committables": (part(1, b"a"),)})
+    snapshot = OperatorSnapshot(
+        operator=SINK, vertex=VertexId("v"), parallelism=1, max_parallelism=1, subtasks={0: state}
+    )
+    metadata = CheckpointMetadata(
+        job=JobId("job"),
+        checkpoint=CheckpointId(1),
+        timestamp=Instant(0),
+        kind=SnapshotKind.CHECKPOINT,
+        operators={SINK: snapshot},
+    )
+    coordinators.metadata_made(metadata)
+    coordinators.stop()
+    coordinators.perform(TellCheckpointComplete(operator=SINK, checkpoint=CheckpointId(1)))
+    coordinators.end()
+    rig.background.perform()
+    assert ("commit", 1, b"a") in rig.story
