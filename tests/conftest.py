@@ -18,6 +18,7 @@ import s3_server
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+    from zookeeper_server import ZooKeeperServer
 
 TESTS = Path(__file__).resolve().parent
 WATCHED = tuple(TESTS / folder for folder in ("runtime", "net", "spark"))
@@ -136,9 +137,19 @@ def s3() -> Iterator[s3_server.S3Server]:
         server.close()
 
 
+@pytest.fixture(scope="session")
+def zookeeper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZooKeeperServer]:
+    """The ZooKeeper server of the session. A test that uses it is marked `slow`: it needs Java."""
+    from zookeeper_server import ZooKeeperServer  # only tests that need it pay for it
+
+    server = ZooKeeperServer(tmp_path_factory.mktemp("zookeeper"))
+    yield server
+    server.close()
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Whatever uses the `spark` fixture is slow, said or not."""
+    """Whatever uses the `spark` fixture, or `zookeeper`, is slow, said or not."""
     for item in items:
-        if "spark" in getattr(item, "fixturenames", ()):
+        if {"spark", "zookeeper"} & set(getattr(item, "fixturenames", ())):
             item.add_marker(pytest.mark.slow)

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
         Timer,
         Timers,
     )
+    from penstock.api.high_availability import ha_files, zookeeper
     from penstock.api.restarts import exponential_delay, failure_rate, fixed_delay, no_restart
     from penstock.api.restoring import Restore, restore
     from penstock.api.state import (
@@ -68,6 +69,7 @@ if TYPE_CHECKING:
         InvariantError,
         JobCancelled,
         JobFailed,
+        JobTakenOver,
         PeerError,
         RescaleFailed,
         SettingsError,
@@ -115,6 +117,7 @@ _HOMES = {
         "Timer",
         "Timers",
     ),
+    "penstock.api.high_availability": ("ha_files", "zookeeper"),
     "penstock.api.restarts": ("exponential_delay", "failure_rate", "fixed_delay", "no_restart"),
     "penstock.api.restoring": ("Restore", "restore"),
     "penstock.api.state": (
@@ -146,6 +149,7 @@ _HOMES = {
         "InvariantError",
         "JobCancelled",
         "JobFailed",
+        "JobTakenOver",
         "PeerError",
         "RescaleFailed",
         "SettingsError",
@@ -202,6 +206,7 @@ __all__ = [
     "JobCancelled",
     "JobFailed",
     "JobState",
+    "JobTakenOver",
     "JobView",
     "KeyedBroadcastFunction",
     "KeyedContext",
@@ -250,6 +255,7 @@ __all__ = [
     "exponential_delay",
     "failure_rate",
     "fixed_delay",
+    "ha_files",
     "list_state",
     "map_state",
     "max",
@@ -271,4 +277,5 @@ __all__ = [
     "tumbling",
     "union_list_state",
     "value_state",
+    "zookeeper",
 ]

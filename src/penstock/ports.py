@@ -6,11 +6,14 @@ called again at the latest. Nothing in a turn blocks; blocking work goes to `Bac
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
-from penstock.core.ids import Instant, SlotId
+from penstock.core.ids import CheckpointId, Instant, SlotId
+from penstock.core.recovery.metadata import CompletedCheckpoint
+from penstock.core.recovery.tenure import Outcome as JobOutcome
+from penstock.core.recovery.tenure import Start, Tenure
 
 T = TypeVar("T")
 
@@ -88,6 +91,11 @@ class Store(Protocol):
         """Create or replace a file, all or nothing; durable when it returns."""
         ...
 
+    def create(self, path: str, data: Frame) -> bool:
+        """Create a file, all or nothing, unless there is one: of all who try, one succeeds. Durable when it returns.
+        Raises `StorageError` if the storage cannot promise that."""
+        ...
+
     def read(self, path: str) -> bytes:
         """The whole file."""
         ...
@@ -102,6 +110,84 @@ class Store(Protocol):
 
     def delete_tree(self, prefix: str) -> None:
         """Remove a folder with all that is in it."""
+        ...
+
+
+class JobRecords(Protocol):
+    """What outlives the driver of a job, kept by the driver that has the job now. Calls block: use them in `Background`
+    work only.
+
+    All raise `StorageError`; what was to be changed may be changed all the same, and doing it again does no harm. All
+    raise `JobTakenOver` if another driver has the job: what was to be changed does
+    not count then, unless that driver found it, and nobody may act upon it. Whoever returns had the job until then.
+    """
+
+    def record(self, checkpoint: CheckpointId, data: bytes, *, forget: Iterable[CheckpointId] = ()) -> None:
+        """Make it durable that `checkpoint` is complete; only then drop the records of those in `forget`."""
+        ...
+
+    def holds(self, checkpoint: CheckpointId) -> bool:
+        """Whether there is a record of it."""
+        ...
+
+    def remove(self, checkpoint: CheckpointId) -> None:
+        """Drop the record of a checkpoint; nothing happens if there is none."""
+        ...
+
+    def take_ids(self, below: CheckpointId) -> None:
+        """Make it durable that checkpoint ids below `below` are used. Going back does nothing."""
+        ...
+
+    def record_start(self, start: Start, began_with: CompletedCheckpoint | None) -> None:
+        """Make it durable how the job began, and with which snapshot."""
+        ...
+
+    def record_outcome(self, outcome: JobOutcome) -> None:
+        """Make it durable how the job ended."""
+        ...
+
+    def clear(self) -> None:
+        """Drop the records of all checkpoints: the job has ended."""
+        ...
+
+    def check(self) -> None:
+        """Change nothing: for what must not be done any more when another driver has the job."""
+        ...
+
+
+class Leader(Protocol):
+    """A driver's hold on a job."""
+
+    @property
+    def tenure(self) -> Tenure:
+        """What it found."""
+        ...
+
+    @property
+    def records(self) -> JobRecords:
+        """What it keeps."""
+        ...
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether another driver has the job, or may have it at any moment."""
+        ...
+
+    def resign(self) -> None:
+        """Let go of the job: another driver may take it over at once. Blocks."""
+        ...
+
+
+class Election(Protocol):
+    """Decides which of several drivers has a job. One object per driver. Calls block for moments."""
+
+    def campaign(self, lost: Callable[[], None]) -> Leader | None:
+        """Take the job over, if no other driver has it; None if one has: ask again in a moment. `lost` is called, from
+        any thread, when the job may have been taken over from this driver. Raises `StorageError`."""
+        ...
+
+    def close(self) -> None:
+        """Leave those who wait."""
         ...
 
 

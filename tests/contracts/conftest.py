@@ -8,12 +8,15 @@ from pathlib import Path
 from typing import Protocol
 
 import pytest
+from election_rig import FileMeeting, Meeting, Office, StoreOffice, ZooKeeperMeeting
 from pyarrow.fs import LocalFileSystem
 from state_rig import close_steps
 
 from penstock.net.keys import make_job_keys
 from penstock.net.zeromq import ZmqTransport
 from penstock.ports import Frame, Store, Transport
+from penstock.sim.disk import Disk
+from penstock.sim.world import Actor, World
 from penstock.storage.files import FileStore
 from penstock.storage.locations import open_store
 from penstock.storage.remote import Connection, RemoteStore
@@ -115,6 +118,39 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
         case _:
             server = request.getfixturevalue("s3")
             return open_store(server.uri(f"contract/{uuid.uuid4()}"))
+
+
+# Those on ZooKeeper need Java.
+ON_ZOOKEEPER = pytest.param("zookeeper", marks=pytest.mark.slow)
+
+
+@pytest.fixture(params=["files", "simulated", ON_ZOOKEEPER])
+def office(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Office]:
+    """A place of each kind where a job is taken over."""
+    made: Office
+    match request.param:
+        case "files":
+            made = StoreOffice(FileStore(tmp_path))
+        case "simulated":
+            world = World(1)
+            made = StoreOffice(Disk(world).store(Actor(world, "master")))
+        case _:
+            made = ZooKeeperMeeting(request.getfixturevalue("zookeeper"), tmp_path)
+    yield made
+    made.close()
+
+
+@pytest.fixture(params=["files", ON_ZOOKEEPER])
+def meeting(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Meeting]:
+    """A place of each kind where drivers wait for a job."""
+    made: Meeting
+    made = (
+        FileMeeting(tmp_path)
+        if request.param == "files"
+        else ZooKeeperMeeting(request.getfixturevalue("zookeeper"), tmp_path)
+    )
+    yield made
+    made.close()
 
 
 @pytest.fixture(autouse=True)

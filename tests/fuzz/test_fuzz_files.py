@@ -22,23 +22,24 @@ from golden_content import CHECKPOINT, JOB
 from state_rig import GROUPS, Step
 
 from penstock.core.errors import CorruptFile, StorageError, UsageError
+from penstock.core.ids import Term
 from penstock.core.messages import ChannelState, StateFile
 from penstock.core.recovery import layout
 from penstock.core.recovery.metadata import CheckpointMetadata, CompletedCheckpoint
 from penstock.core.recovery.places import with_full_paths
-from penstock.core.recovery.tenure import Outcome
+from penstock.core.recovery.tenure import Inheritance, Outcome
 from penstock.runtime.inflight import ChannelReader
 from penstock.runtime.operators.window_table import Header, decode
 from penstock.savepoints.tables import StateFileContent
 from penstock.state.backend import TimerKind
 from penstock.state.format import TIMERS, CanonicalFile
 from penstock.storage import tenure
-from penstock.storage.completed import CompletedEntry, decode_pointer
+from penstock.storage.completed import decode_pointer
 from penstock.storage.metadata import decode_metadata, encode_metadata
 from penstock.storage.snapshots import SnapshotReader
 from penstock.wire.codec import BatchCodec
 
-GOLDEN = Path(__file__).parents[1] / "golden" / "v1"
+GOLDEN = Path(__file__).parents[1] / "golden" / "v2"
 QUICK = os.environ.get("PENSTOCK_EXAMPLES") == "quick"
 SHARE = 20 if QUICK else 1
 """In `make check` one input in so many is tried."""
@@ -47,7 +48,8 @@ FILES = {str(path.relative_to(GOLDEN)): path.read_bytes() for path in sorted(GOL
 OTHERS = [*FILES.values(), b"PAR1" * 50, b"\x00" * 300, b"{}", bytes(range(256)), b"\xff" * 64]
 METADATA_PATH = f"{content.DIRECTORY}/{JOB}/chk-{CHECKPOINT}/_metadata"
 POINTER_PATH = f"{content.DIRECTORY}/{layout.completed_file(layout.job_folder(JOB), CHECKPOINT)}"
-OUTCOME_PATH = f"{content.DIRECTORY}/{layout.outcome_file(layout.job_folder(JOB))}"
+OUTCOME_PATH = f"{content.DIRECTORY}/{layout.outcome_file(layout.job_folder(JOB), Term(0))}"
+TENURE_PATH = f"{content.DIRECTORY}/{layout.tenure_file(layout.job_folder(JOB), Term(0))}"
 
 REFUSED = (CorruptFile, StorageError, UsageError)
 INTERESTING = (b"\x00", b"\xff", b"\x7f", b"\x80", b"\x00\x00\x00\x00", b"\xff\xff\xff\xff", b"\x7f\xff\xff\xff")
@@ -139,11 +141,15 @@ def pointed(data: bytes) -> bytes:
 
 
 def read_outcome(data: bytes) -> Outcome:
-    return tenure._outcome.decode("outcome", data)
+    return tenure.outcome_seal.decode("outcome", data)
+
+
+def read_tenure(data: bytes) -> Inheritance:
+    return tenure.inheritance_seal.decode("tenure", data)
 
 
 def read_pointer(data: bytes) -> CompletedCheckpoint:
-    return tenure._decode(CompletedEntry(CHECKPOINT, decode_pointer("pointer", CHECKPOINT, data)))
+    return tenure.decode_completed(CHECKPOINT, decode_pointer("pointer", CHECKPOINT, data))
 
 
 def read_metadata(data: bytes) -> CheckpointMetadata:
@@ -157,6 +163,7 @@ def read_metadata(data: bytes) -> CheckpointMetadata:
         ("savepoint/_metadata", read_metadata, 5_000),
         (POINTER_PATH, read_pointer, 10_000),
         (OUTCOME_PATH, read_outcome, 5_000),
+        (TENURE_PATH, read_tenure, 5_000),
     ],
 )
 def test_a_record_that_was_changed_is_refused(path, read, count):
@@ -226,7 +233,7 @@ def test_metadata_that_fits_its_checksum_is_read_with_the_right_types_or_refused
     assert outcomes["refused"] > outcomes.total() / 4
 
 
-def test_pointers_and_outcomes_that_fit_their_checksums_are_read_with_the_right_types_or_refused():
+def test_pointers_outcomes_and_tenures_that_fit_their_checksums_are_read_with_the_right_types_or_refused():
     def same(kind):
         def check(found):
             assert type(found) is kind
@@ -238,6 +245,8 @@ def test_pointers_and_outcomes_that_fit_their_checksums_are_read_with_the_right_
     assert read_all(inputs, read_pointer, same(CompletedCheckpoint))["refused"]
     inputs = (sealed(mutant) for mutant in mutants(FILES[OUTCOME_PATH], 5_000, seed=5) if len(mutant) >= 22)
     assert read_all(inputs, read_outcome, same(Outcome))["refused"]
+    inputs = (sealed(mutant) for mutant in mutants(FILES[TENURE_PATH], 5_000, seed=6) if len(mutant) >= 22)
+    assert read_all(inputs, read_tenure, same(Inheritance))["refused"]
 
 
 def typed_state() -> bytes:

@@ -25,9 +25,10 @@ from penstock.storage.completed import FileCompletedStore, decode_pointer
 from penstock.storage.files import FileStore
 from penstock.storage.metadata import decode_metadata, encode_metadata
 from penstock.storage.places import Anywhere
+from penstock.storage.records import FileRecords
 from penstock.storage.restoring import find_snapshot, read_completed
 from penstock.storage.snapshots import SnapshotReader
-from penstock.storage.tenure import record_outcome, take_over
+from penstock.storage.tenure import inheritance_seal, take_over
 from penstock.storage.verification import verify_job, verify_savepoint
 from penstock.wire.codec import BatchCodec
 
@@ -148,6 +149,7 @@ def test_a_driver_takes_the_job_over(golden, tmp_path):
     store = FileStore(tmp_path / "job")
     tenure = take_over(store, FOLDER)
     assert (tenure.term, tenure.next_id, tenure.outcome) == (1, CHECKPOINT + 1, content.OUTCOME)
+    assert tenure.start == (None if golden.name == "v1" else content.INHERITANCE.start)
     (completed,) = tenure.completed
     assert (completed.job, completed.checkpoint, completed.kind) == (JOB, CHECKPOINT, SnapshotKind.CHECKPOINT)
     metadata = read_completed(store, completed)
@@ -182,9 +184,12 @@ def test_today_the_same_metadata_pointers_and_outcomes_give_the_same_bytes(tmp_p
     record = msgspec.msgpack.decode(decode_pointer(pointer, CHECKPOINT, content_of_pointer), type=CompletedCheckpoint)
     FileCompletedStore(store, FOLDER).record(CHECKPOINT, msgspec.msgpack.encode(record))
     assert store.read(pointer) == content_of_pointer
-    record_outcome(store, FOLDER, content.OUTCOME)
-    outcome = layout.outcome_file(FOLDER)
+    term = take_over(store, FOLDER).term
+    FileRecords(store, FOLDER, term=term).record_outcome(content.OUTCOME)
+    outcome = layout.outcome_file(FOLDER, term)
     assert store.read(outcome) == (NEWEST / content.DIRECTORY / outcome).read_bytes()
+    tenure = layout.tenure_file(FOLDER, term)
+    assert inheritance_seal.encode(content.INHERITANCE) == (NEWEST / content.DIRECTORY / tenure).read_bytes()
 
 
 def test_today_the_same_files_are_written_with_the_same_names_and_structure():

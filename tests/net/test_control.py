@@ -104,3 +104,12 @@ def test_the_last_job_leaves_no_folder_behind(folder: Path):
     assert running_jobs(folder) == ["two-00000000"]
     second.close()
     assert not folder.exists()
+
+
+def test_a_driver_that_was_taken_over_from_leaves_the_socket_of_the_one_that_has_the_job(folder: Path):
+    old = ControlServer("counts", lambda _: {"driver": "old"}, folder=folder)
+    new = ControlServer("counts", lambda _: {"driver": "new"}, folder=folder)
+    old.close()
+    assert call("counts", "view", folder) == {"driver": "new"}
+    new.close()
+    assert not folder.exists()

@@ -37,10 +37,11 @@ from penstock.core.reasons import CheckpointFailure
 from penstock.core.recovery.layout import job_folder
 from penstock.core.recovery.metadata import CheckpointMetadata, CompletedCheckpoint, SnapshotKind
 from penstock.ports import Outcome
-from penstock.runtime.checkpointing import CheckpointEffects
+from penstock.runtime.checkpointing import Answers, CheckpointEffects
 from penstock.runtime.coordinators import OperatorCoordinators
 from penstock.storage.completed import FileCompletedStore, checkpoint_ids
 from penstock.storage.metadata import decode_metadata
+from penstock.storage.records import FileRecords
 
 JOB = JobId("job")
 FOLDER = job_folder(JOB)
@@ -134,13 +135,18 @@ class Rig:
         self.sent = []
         self.failures = []
         self.answers = []
+        self.losses = []
         self.effects = CheckpointEffects(
             job=JOB,
             store=self.store,
+            records=FileRecords(self.store, FOLDER, term=None),
             background=self.background,
-            feed=self.events.append,
-            fail=lambda text, task: self.failures.append((text, task)),
-            answer=self.answers.append,
+            master=Answers(
+                feed=self.events.append,
+                fail=lambda text, task: self.failures.append((text, task)),
+                answer=self.answers.append,
+                taken_over=lambda: self.losses.append("taken over"),
+            ),
             coordinators=OperatorCoordinators(
                 feed=self.events.append, send=lambda task, message: self.sent.append((task, message))
             ),

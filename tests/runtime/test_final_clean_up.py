@@ -11,11 +11,14 @@ import pytest
 from penstock.api.connector import Sink
 from penstock.api.steps import WriteStep
 from penstock.core.errors import ExternalError, Retry, StorageError
-from penstock.core.ids import CheckpointId, Instant, JobId
+from penstock.core.ids import CheckpointId, Instant, JobId, Term
+from penstock.core.recovery import layout
 from penstock.ports import Outcome
 from penstock.runtime.ending import ATTEMPTS
 from penstock.runtime.ending import Ending as JobEnding
 from penstock.storage.files import FileStore
+from penstock.storage.records import FileRecords
+from penstock.storage.tenure import terms_of
 
 JOB = JobId("job")
 
@@ -95,11 +98,14 @@ class Ending:
         (self.store.root / "job" / "chk-1" / ".writing-1").write_bytes(b"half")
         self.landing.write("job/inputs/s/a", b"")
 
-    def run(self, *retained: int) -> None:
+    def run(self, *retained: int, term: Term | None = None) -> None:
         background = OneByOne()
         operator = SimpleNamespace(step=WriteStep(sink=self.sink, schema=pa.schema([])))
         plan = SimpleNamespace(vertices=(SimpleNamespace(operators=(operator,)),))
-        ending = JobEnding(job=JOB, plan=plan, background=background, store=self.store, landing=self.landing)
+        records = FileRecords(self.store, layout.job_folder(JOB), term=term)
+        ending = JobEnding(
+            job=JOB, plan=plan, background=background, store=self.store, records=records, landing=self.landing
+        )
         ending.clean_up(tuple(CheckpointId(n) for n in retained), (), Instant(self.now))
         background.collect()
         while not ending.is_over:
@@ -170,3 +176,15 @@ def test_a_sink_is_told_again_only_if_that_may_help(ending, caplog):
     assert ending.sink.calls == 2
     assert ending.left == []
     assert [record.step for record in caplog.records] == ["sink failing"]
+
+
+@pytest.mark.parametrize("retained", [(), (2,)])
+def test_what_another_driver_has_begun_anew_is_not_cleaned_up(ending, retained, caplog):
+    """1. A driver records how the job ended, and sleeps. 2. Another one begins the job anew. 3. The first wakes up."""
+    for _ in range(2):
+        terms_of(ending.store, layout.job_folder(JOB)).claim()
+    before, landed = ending.left, ending.landing.list_files("")
+    ending.run(*retained, term=Term(0))
+    assert (ending.left, ending.landing.list_files("")) == (before, landed)
+    assert ending.sink.calls == 0
+    assert caplog.records == []

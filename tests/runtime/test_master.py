@@ -28,13 +28,13 @@ from penstock.core.messages import (
 )
 from penstock.core.recovery import layout
 from penstock.core.recovery.metadata import CompletedCheckpoint, DiscardRules, SnapshotKind
-from penstock.core.recovery.tenure import EPOCHS_PER_TERM, Tenure
+from penstock.core.recovery.tenure import EPOCHS_PER_TERM, Inheritance, Tenure
 from penstock.core.recovery.tenure import Outcome as JobOutcome
 from penstock.ports import Outcome, SlotEnded
 from penstock.runtime.links import Links
 from penstock.runtime.master import NO_EPOCH, MasterDriver, MasterPorts
 from penstock.settings import CheckpointSettings, FixedDelay, JobSettings, Retention
-from penstock.storage.tenure import take_over
+from penstock.storage.tenure import inheritance_seal, take_over
 from penstock.wire.codec import decode_to_slot, encode_message
 from penstock.wire.frames import Header, Kind, pack
 
@@ -157,6 +157,9 @@ class Files(dict):
             raise StorageError("the disk is full")
         self[path] = bytes(data)
 
+    def create(self, path, data):
+        return self.setdefault(path, bytes(data)) == bytes(data)
+
     def read(self, path):
         return self[path]
 
@@ -225,6 +228,9 @@ class Slot:
         return heard
 
 
+FOLDER = layout.job_folder(JobId("job"))
+
+
 class Stage:
     """A master of a job with two slots."""
 
@@ -233,6 +239,10 @@ class Stage:
         self.wires, self.background, self.cluster = Wires(), Held(), Cluster()
         self.store = Files() if store is None else store
         self.ended = []
+        if tenure is not None:
+            self.claim(tenure.term)
+            found = Inheritance(first_id=tenure.next_id, completed=tenure.completed, outcome=tenure.outcome)
+            self.store[layout.tenure_file(FOLDER, tenure.term)] = inheritance_seal.encode(found)
         program = Program(settings)
         stream = program.read(NoSource())
         stream.write(NotingSink("broken", self.ended))
@@ -252,6 +262,15 @@ class Stage:
             tenure=tenure,
         )
         self.driver.start(Instant(self.time))
+
+    def claim(self, term):
+        """A driver takes the job over."""
+        self.store[layout.counted_file(layout.drivers_folder(FOLDER), term + 1)] = b""
+
+    @property
+    def left(self):
+        """What is left of the job, but for what tells drivers how it ended."""
+        return [path for path in self.store if not layout.outlives_the_job(FOLDER, path.rpartition("/")[0])]
 
     def turn(self, times=3):
         for _ in range(times):
@@ -467,8 +486,7 @@ def test_files_that_cannot_be_deleted_do_not_keep_the_job_from_ending(stage):
 
 # --- a job that may outlive its driver -------------------------------------------------------------------------------
 
-FOLDER = layout.job_folder(JobId("job"))
-OUTCOME = layout.outcome_file(FOLDER)
+OUTCOME = layout.outcome_file(FOLDER, Term(0))
 
 
 def test_slots_and_attempts_of_a_driver_are_numbered_above_those_of_the_drivers_before_it():
@@ -490,7 +508,7 @@ def test_how_the_job_ended_is_recorded_before_the_first_of_its_records_goes():
     assert layout.completed_file(FOLDER, CheckpointId(3)) in store
     stage.store.refusing = frozenset()
     stage.end()
-    assert list(store) == [OUTCOME]
+    assert stage.left == []
     assert take_over(store, FOLDER).outcome == JobOutcome(state=JobState.CANCELLED)
 
 
@@ -501,7 +519,36 @@ def test_a_job_whose_outcome_can_never_be_recorded_keeps_all_its_files():
     stage.driver.cancel()
     stage.end()
     assert stage.driver.outcome is JobState.CANCELLED
-    assert list(store) == [layout.completed_file(FOLDER, CheckpointId(3))]
+    assert stage.left == [layout.completed_file(FOLDER, CheckpointId(3))]
+
+
+def test_a_driver_that_lost_the_job_lets_its_slots_go_and_touches_nothing():
+    store = Files({layout.completed_file(FOLDER, CheckpointId(3)): b"a record", "job/chk-4/x": b""})
+    stage = Stage(tenure=Tenure(), store=store)
+    slots = stage.running()
+    before = dict(store)
+    stage.claim(Term(1))
+    stage.driver.lose()
+    stage.turn()
+    assert [slot.hears() for slot in slots] == [[Leave()], [Leave()]]
+    for slot in slots:
+        stage.cluster.news.append(SlotEnded(slot.slot, None))
+    stage.end()
+    assert stage.driver.outcome is JobState.SUSPENDED
+    assert {path: store.get(path) for path in before} == before
+    assert stage.ended == []
+
+
+def test_a_driver_that_lost_the_job_at_its_end_does_not_say_how_it_ended():
+    """1. The job is cancelled. 2. Another driver takes it over. 3. The first records the outcome, and looks."""
+    store = Files({"job/chk-4/x": b""})
+    stage = Stage(tenure=Tenure(), store=store)
+    stage.driver.cancel()
+    stage.claim(Term(1))
+    stage.end()
+    assert stage.driver.outcome is JobState.SUSPENDED
+    assert stage.left == ["job/chk-4/x"]
+    assert stage.ended == []
 
 
 def test_a_driver_that_finds_a_job_which_has_ended_cleans_up_and_starts_nothing():
@@ -511,7 +558,7 @@ def test_a_driver_that_finds_a_job_which_has_ended_cleans_up_and_starts_nothing(
     stage.end()
     assert (stage.driver.outcome, stage.driver.cause.text) == (JobState.FAILED, "boom")
     assert stage.cluster.started == []
-    assert list(store) == ["job/chk-4/x"]
+    assert stage.left == ["job/chk-4/x"]
 
 
 def completed(checkpoint):

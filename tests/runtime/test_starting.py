@@ -28,6 +28,7 @@ from penstock.settings import JobSettings
 from penstock.storage.completed import FileCompletedStore
 from penstock.storage.files import FileStore
 from penstock.storage.metadata import encode_metadata
+from penstock.storage.records import FileRecords
 from penstock.storage.tenure import take_over
 
 
@@ -99,7 +100,8 @@ def test_another_driver_would_find_the_snapshot_and_how_it_is_owned(tmp_path):
     chosen = restore(tmp_path / "save", claim="claim", unmatched="ignore")
     point = starting_point(FileStore(tmp_path), chosen, plan_of("count"), JobSettings(parallelism=2))
     store = FileStore(tmp_path / "root")
-    record_start(store, JobId("new"), point)
+    folder = layout.job_folder(JobId("new"))
+    record_start(FileRecords(store, folder, term=None), point)
     (entry,) = FileCompletedStore(store, layout.job_folder(JobId("new"))).load()
     found = msgspec.msgpack.decode(entry.data, type=CompletedCheckpoint)
     assert found == point.record
@@ -113,9 +115,10 @@ def test_an_attempt_starts_from_the_newest_record_when_doubtful_ones_are_withdra
     plan = plan_of("count")
     point = starting_point(FileStore(tmp_path), restore(tmp_path / "save"), plan, JobSettings(parallelism=2))
     store, folder = FileStore(tmp_path / "root"), layout.job_folder(JobId("new"))
-    records = FileCompletedStore(store, folder)
-    records.record(CheckpointId(30), b"in doubt")
+    pointers = FileCompletedStore(store, folder)
+    pointers.record(CheckpointId(30), b"in doubt")
+    records = FileRecords(store, folder, term=None)
     graph = checkpoint_graph(point.plan)
-    assert restore_newest(store, folder, point.record, (CheckpointId(30),), graph).tasks == point.restore_plan.tasks
-    assert records.load() == []
-    assert restore_newest(store, folder, None, (), graph) == NOTHING_RESTORED
+    assert restore_newest(store, records, point.record, (CheckpointId(30),), graph).tasks == point.restore_plan.tasks
+    assert pointers.load() == []
+    assert restore_newest(store, records, None, (), graph) == NOTHING_RESTORED

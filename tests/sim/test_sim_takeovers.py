@@ -13,18 +13,28 @@ import pytest
 
 from penstock.core.coordinator.coordinator import CheckpointCoordinator
 from penstock.core.ids import CheckpointId
+from penstock.core.job.events import JobState
 from penstock.core.recovery.layout import JobFolder
 from penstock.core.recovery.tenure import Tenure
 from penstock.ports import Store
-from penstock.runtime import ending
 from penstock.settings import Retention
 from penstock.sim import masters
 from penstock.sim.disk import Disk
-from penstock.sim.faults import ClockJump, CrashAfterCheckpoint, CrashAtEnd, CrashInCall, Fault, SlotCrash
+from penstock.sim.faults import (
+    ClockJump,
+    CrashAfterCheckpoint,
+    CrashAtEnd,
+    CrashInCall,
+    DriverOversleeps,
+    Fault,
+    SlotCrash,
+    StorageErrors,
+)
 from penstock.sim.rules import Rule
 from penstock.sim.run import SOUND, Parts, Result, run_scenario
 from penstock.sim.scenario import Scenario
 from penstock.sim.slots import Notice
+from penstock.storage.records import FileRecords
 from penstock.storage.tenure import take_over
 
 MASTER_DIES = CrashAfterCheckpoint(at_ms=200, slot=None, delay_ms=0, notice=Notice.TOLD)
@@ -75,7 +85,7 @@ def test_a_job_that_seems_never_to_have_begun_is_found(make: Any, monkeypatch: p
     """1. The job finishes, its records are dropped. 2. The driver dies. 3. Another finds no record: without the
     outcome it would begin at the beginning, and show every result twice."""
     worlds = [world for calls in range(5, 20) for world in lasting(make, 1, CrashAtEnd(at_ms=0, calls=calls))]
-    monkeypatch.setattr(ending, "record_outcome", lambda *_: None)
+    monkeypatch.setattr(FileRecords, "record_outcome", lambda *_: None)
     assert Rule.NEWEST in broken_rules(run_all(worlds))
 
 
@@ -139,3 +149,53 @@ def test_a_clock_that_jumps_does_no_harm(make: Any, by_ms: int):
         for world in lasting(make, 2, *jumps)
     ]
     assert broken_rules(run_all(timed)) == []
+
+
+# --- two drivers at once ---------------------------------------------------------------------------------------------
+
+
+def oversleeping(make: Any) -> list[Scenario]:
+    """The driver falls asleep at all kinds of moments, and wakes up beside the one that took the job over."""
+    return [
+        make.workload(world, rows=120)
+        for at_ms in range(130, 390, 40)
+        for slept_ms in (30, 400)
+        for world in lasting(
+            make,
+            1,
+            DriverOversleeps(at_ms=at_ms, for_ms=20 + slept_ms, taken_over_ms=20),
+            work_us=(50, 3_000),
+            liveness_ms=20_000,
+        )
+    ]
+
+
+def test_a_driver_that_wakes_up_beside_another_does_no_harm(make: Any):
+    results = run_all(oversleeping(make))
+    assert broken_rules(results) == []
+    assert all(result.outcome is JobState.FINISHED for result in results)
+
+
+def test_a_driver_has_the_job_until_another_can_claim_it(make: Any):
+    """1. The driver sleeps, and another is to take the job over: the storage says no. 2. The first wakes up, the
+    storage is well again, and the first completes checkpoints, since it has the job still. 3. The other one tries
+    again."""
+    worlds = [
+        world
+        for refused_ms in (100, 150, 200, 250)
+        for world in lasting(
+            make,
+            1,
+            StorageErrors(at_ms=400, for_ms=refused_ms, share=1.0, after=False),
+            DriverOversleeps(at_ms=390, for_ms=40, taken_over_ms=20),
+        )
+    ]
+    results = run_all(worlds)
+    assert broken_rules(results) == []
+    assert all(result.outcome is JobState.FINISHED for result in results)
+
+
+def test_without_fencing_two_drivers_both_commit(make: Any, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(FileRecords, "check", lambda self: None)
+    found = broken_rules(run_all(oversleeping(make)[:8]))
+    assert {Rule.FENCING, Rule.EARLY_COMMIT, Rule.EXACTLY_ONCE} & set(found)

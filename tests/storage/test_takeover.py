@@ -7,17 +7,20 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from penstock.core.errors import CorruptFile
-from penstock.core.ids import CheckpointId, Instant, JobId
+from penstock.core.errors import CorruptFile, JobTakenOver
+from penstock.core.ids import CheckpointId, Instant, JobId, OperatorId, Term
 from penstock.core.job.events import JobState
 from penstock.core.recovery import layout
 from penstock.core.recovery.metadata import CompletedCheckpoint, SnapshotKind
-from penstock.core.recovery.tenure import Outcome
-from penstock.storage.completed import FileCompletedStore, checkpoint_ids
+from penstock.core.recovery.tenure import Outcome, Start
+from penstock.ports import Frame
+from penstock.storage.completed import FileCompletedStore
 from penstock.storage.files import FileStore
-from penstock.storage.tenure import record_outcome, take_over
+from penstock.storage.records import FileRecords
+from penstock.storage.tenure import take_over
 
 JOB = layout.job_folder(JobId("job"))
+START = Start(splits={OperatorId("read"): (b"one", b"two")}, max_parallelism=128)
 OUTCOME = Outcome(state=JobState.FAILED, cause="boom", retained=(CheckpointId(4), CheckpointId(7)))
 
 
@@ -34,6 +37,10 @@ def completed(checkpoint: int) -> CompletedCheckpoint:
     )
 
 
+def encoded(checkpoint: int) -> bytes:
+    return msgspec.msgpack.encode(completed(checkpoint))
+
+
 @pytest.fixture
 def store(tmp_path: Path) -> FileStore:
     return FileStore(tmp_path)
@@ -46,12 +53,16 @@ def test_every_driver_has_a_term_of_its_own(store: FileStore):
 
 def test_a_driver_finds_records_ids_and_outcome_of_the_one_before(store: FileStore):
     assert take_over(store, JOB).completed == ()
+    records = FileRecords(store, JOB, term=Term(0))
     for checkpoint in (4, 7):
-        FileCompletedStore(store, JOB).record(CheckpointId(checkpoint), msgspec.msgpack.encode(completed(checkpoint)))
-    checkpoint_ids(store, JOB).advance(9)
-    record_outcome(store, JOB, OUTCOME)
+        records.record(CheckpointId(checkpoint), encoded(checkpoint))
+    records.take_ids(CheckpointId(9))
+    records.record_start(START, None)
+    records.record_outcome(OUTCOME)
     found = take_over(store, JOB)
     assert (found.completed, found.next_id, found.outcome) == ((completed(4), completed(7)), 9, OUTCOME)
+    assert found.start == START
+    assert take_over(store, JOB) == msgspec.structs.replace(found, term=Term(2)), "whoever comes later finds the same"
 
 
 def test_a_record_that_is_no_record_is_refused(store: FileStore):
@@ -62,8 +73,9 @@ def test_a_record_that_is_no_record_is_refused(store: FileStore):
 
 @pytest.mark.parametrize("change", ["cut", "flip", "foreign", "newer", "garbage"])
 def test_an_outcome_that_was_damaged_is_refused_by_name(store: FileStore, change: str):
-    record_outcome(store, JOB, OUTCOME)
-    path = layout.outcome_file(JOB)
+    take_over(store, JOB)
+    FileRecords(store, JOB, term=Term(0)).record_outcome(OUTCOME)
+    path = layout.outcome_file(JOB, Term(0))
     content = store.read(path)
     damaged = {
         "cut": content[:-3],
@@ -73,5 +85,40 @@ def test_an_outcome_that_was_damaged_is_refused_by_name(store: FileStore, change
         "garbage": b"",
     }[change]
     store.write(path, damaged)
-    with pytest.raises(CorruptFile, match="job/outcome/_outcome"):
+    with pytest.raises(CorruptFile, match="job/outcome/0000000000000000000"):
         take_over(store, JOB)
+
+
+# --- two drivers at once ---------------------------------------------------------------------------------------------
+
+
+def test_a_driver_that_was_overtaken_while_it_took_the_job_over_does_not_have_it(store: FileStore):
+    """1. One driver has claimed its term and looks around. 2. Another takes the job over. 3. The first goes on."""
+
+    class Overtaking(FileStore):
+        waiting = True
+
+        def write(self, path: str, data: Frame) -> None:
+            if self.waiting and "/tenures/" in path:
+                self.waiting = False
+                take_over(FileStore(self.root), JOB)
+            super().write(path, data)
+
+    FileRecords(store, JOB, term=take_over(store, JOB).term).record(CheckpointId(4), encoded(4))
+    with pytest.raises(JobTakenOver):
+        take_over(Overtaking(store.root), JOB)
+    assert take_over(store, JOB).completed == (completed(4),)
+
+
+def test_of_two_that_take_a_job_over_at_once_one_has_it(store: FileStore):
+    class Simultaneous(FileStore):
+        waiting = True
+
+        def create(self, path: str, data: Frame) -> bool:
+            if self.waiting:
+                self.waiting = False
+                take_over(FileStore(self.root), JOB)
+            return super().create(path, data)
+
+    with pytest.raises(JobTakenOver):
+        take_over(Simultaneous(store.root), JOB)

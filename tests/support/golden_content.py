@@ -17,8 +17,8 @@ from state_rig import EVENT_TIME, GROUPS, PROCESSING_TIME, Step
 import penstock as ps
 from penstock.api.steps import Aggregate, TumblingWindow, WindowStep
 from penstock.api.window_schema import partial_schema, result_schema
-from penstock.core.graph import OperatorLabel, Partitioning
-from penstock.core.ids import CheckpointId, Instant, JobId, OperatorId, TaskId, VertexId
+from penstock.core.graph import CheckpointEdge, CheckpointVertex, OperatorLabel, Partitioning
+from penstock.core.ids import CheckpointId, Instant, JobId, OperatorId, TaskId, Term, VertexId
 from penstock.core.job.events import JobState
 from penstock.core.messages import ChannelState, OperatorState, StateFile
 from penstock.core.recovery import layout
@@ -31,12 +31,13 @@ from penstock.core.recovery.metadata import (
     SnapshotKind,
     TaskChannels,
 )
-from penstock.core.recovery.tenure import Outcome
+from penstock.core.recovery.tenure import Inheritance, Outcome, Start
 from penstock.plan.key_groups import range_of
 from penstock.runtime.operators.window_table import FiredRange, Header, Layout, WindowTable
 from penstock.storage.completed import Counter, FileCompletedStore, checkpoint_ids
 from penstock.storage.metadata import encode_metadata
-from penstock.storage.tenure import record_outcome
+from penstock.storage.records import FileRecords
+from penstock.storage.tenure import inheritance_seal
 from penstock.wire.codec import BatchCodec
 
 JOB = JobId("job-1")
@@ -320,6 +321,23 @@ def in_flight(store: Tree, folder: str, start: str) -> tuple[TaskChannels, ...]:
 
 
 OUTCOME = Outcome(state=JobState.FAILED, cause="it broke", retained=(CHECKPOINT,))
+VERTICES = (
+    CheckpointVertex(
+        vertex=VertexId("source"),
+        parallelism=PARALLELISM,
+        operators=(OperatorId("source"),),
+        is_source=True,
+        labels={OperatorId("source"): OperatorLabel(name="the source", kind="read")},
+    ),
+    CheckpointVertex(vertex=VertexId("every"), parallelism=PARALLELISM, operators=(OperatorId("every"),)),
+)
+EDGES = (
+    CheckpointEdge(
+        upstream=VertexId("source"), downstream=VertexId("every"), partitioning=Partitioning.HASH, keys=("k",)
+    ),
+)
+SPLITS = {OperatorId("source"): (b"first", b"second")}
+INHERITANCE = Inheritance(start=Start(splits=SPLITS, max_parallelism=GROUPS, vertices=VERTICES, edges=EDGES))
 
 
 def completed(metadata: CheckpointMetadata, size: int) -> CompletedCheckpoint:
@@ -353,6 +371,8 @@ def files() -> dict[str, bytes]:
     record = msgspec.msgpack.encode(completed(metadata, len(content)))
     FileCompletedStore(job, folder).record(CHECKPOINT, record)
     checkpoint_ids(job, folder).advance(CHECKPOINT + 1)
-    Counter(job, layout.drivers_folder(folder), first=0).advance(1)
-    record_outcome(job, folder, OUTCOME)
+    term = Term(0)
+    Counter(job, layout.drivers_folder(folder), first=0).advance(term + 1)
+    job.write(layout.tenure_file(folder, term), inheritance_seal.encode(INHERITANCE))
+    FileRecords(job, folder, term=term).record_outcome(OUTCOME)
     return {**whole.contents, **{f"{DIRECTORY}/{path}": data for path, data in job.contents.items()}}

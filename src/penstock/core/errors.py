@@ -11,7 +11,8 @@
     ├── ExternalError       the world: storage, Spark, Java; says whether trying again may help
     │   ├── StorageError
     │   │   └── CorruptFile
-    │   └── HostError
+    │   ├── HostError
+    │   └── JobTakenOver        another driver has the job; this one has let go of it
     ├── SnapshotFailed      a checkpoint or savepoint that was asked for was not taken; the job goes on
     ├── RescaleFailed       the parallelism of a running job was not changed; the job goes on as it was
     ├── JobFailed           the job gave up; `cause_text` says why
@@ -116,6 +117,10 @@ class CorruptFile(StorageError):
 
 class HostError(ExternalError):
     """Java or Spark is missing, too old, or did not start."""
+
+
+class JobTakenOver(ExternalError):
+    """Another driver has the job: what this one does no longer counts."""
 
 
 class SnapshotFailed(StreamError):

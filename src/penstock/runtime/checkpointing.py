@@ -42,13 +42,12 @@ from penstock.core.coordinator.events import (
     PointerFailed,
     PointerStored,
 )
-from penstock.core.errors import InvariantError, StorageError
+from penstock.core.errors import InvariantError, JobTakenOver, StorageError
 from penstock.core.ids import CheckpointId, JobId, TaskId
 from penstock.core.recovery import layout, roots
 from penstock.core.recovery.places import is_full
-from penstock.ports import Background, Outcome, Store
+from penstock.ports import Background, JobRecords, Outcome, Store
 from penstock.runtime.coordinators import OperatorCoordinators
-from penstock.storage.completed import FileCompletedStore, checkpoint_ids
 from penstock.storage.metadata import encode_metadata
 from penstock.storage.places import delete_file, delete_folder
 
@@ -71,6 +70,16 @@ class _Place(NamedTuple):
         return not self.is_savepoint and not path.startswith(f"{self.path}/")
 
 
+class Answers(NamedTuple):
+    """Where effects lead back to."""
+
+    feed: Callable[[CoordinatorEvent], None]
+    fail: Callable[[str, TaskId | None], None]
+    answer: Callable[[AnswerRequest], None]
+    taken_over: Callable[[], None]
+    """Called when it turns out that another driver has the job."""
+
+
 class CheckpointEffects:
     """Performs the coordinator's effects in order; answers come back through `feed`."""
 
@@ -79,25 +88,29 @@ class CheckpointEffects:
         *,
         job: JobId,
         store: Store,
+        records: JobRecords,
         background: Background,
-        feed: Callable[[CoordinatorEvent], None],
-        fail: Callable[[str, TaskId | None], None],
-        answer: Callable[[AnswerRequest], None],
+        master: Answers,
         coordinators: OperatorCoordinators,
     ) -> None:
         self._job = job
-        self._folder = folder = layout.job_folder(job)
+        self._folder = layout.job_folder(job)
         self._store = store
         self._background = background
-        self._feed = feed
-        self._fail = fail
-        self._answer = answer
+        self._feed = master.feed
+        self._fail = master.fail
+        self._answer = master.answer
         self._coordinators = coordinators
-        self._completed = FileCompletedStore(store, folder)
-        self._counter = checkpoint_ids(store, folder)
+        self._records = records
+        self._taken_over = master.taken_over
+        self._has_let_go = False
         self._taken_below = 0
         self._unforgotten: list[CheckpointId] = []
         """Pointers that could not be dropped: they go with the next ones. Belongs to background work."""
+
+    def let_go(self) -> None:
+        """Another driver has the job: from here on nothing is stored and nothing deleted, whatever the effects say."""
+        self._has_let_go = True
 
     def perform(self, effects: list[CoordinatorEffect]) -> None:
         """Do everything in the list, in order."""
@@ -172,7 +185,7 @@ class CheckpointEffects:
                 self._taken_below = following
                 self._feed(LocationCreated(checkpoint=checkpoint, location=location))
 
-        self._background.submit(lambda: self._counter.advance(following), done)
+        self._submit(lambda: self._records.take_ids(CheckpointId(following)), done)
 
     def _write_metadata(self, effect: WriteMetadata) -> None:
         checkpoint = effect.checkpoint
@@ -192,7 +205,7 @@ class CheckpointEffects:
             else:
                 self._feed(MetadataWritten(checkpoint=checkpoint, path=path, size=outcome.value))
 
-        self._background.submit(write, done)
+        self._submit(write, done)
 
     def _store_pointer(self, effect: StorePointer) -> None:
         completed = effect.completed
@@ -203,11 +216,11 @@ class CheckpointEffects:
             """Whether the pointer is there; raises if even a second look does not tell."""
             forget = [*self._unforgotten, *effect.forget]
             try:
-                self._completed.record(checkpoint, data, forget=forget)
+                self._records.record(checkpoint, data, forget=forget)
             except StorageError:
-                if all(entry.checkpoint != checkpoint for entry in self._completed.load()):
+                if not self._records.holds(checkpoint):
                     return False
-                self._unforgotten = [old for old in forget if self._attempt(self._completed.remove, old) is not None]
+                self._unforgotten = [old for old in forget if self._attempt(self._records.remove, old) is not None]
             else:
                 self._unforgotten = []
             return True
@@ -220,7 +233,7 @@ class CheckpointEffects:
             else:
                 self._feed(PointerFailed(checkpoint=checkpoint, error="the pointer could not be written"))
 
-        self._background.submit(record, done)
+        self._submit(record, done)
 
     def _delete_files(self, effect: DeleteFiles) -> None:
         def delete() -> str | None:
@@ -237,11 +250,14 @@ class CheckpointEffects:
 
         def done(outcome: Outcome) -> None:
             error = str(outcome.error) if outcome.error is not None else outcome.value
+            if self._has_let_go:
+                # They are the other driver's now, and not to be tried again.
+                error = None
             if error is not None:
                 log.info("files could not be deleted yet", extra={"error": error})
             self._feed(FilesDeleted(cleaning=effect.cleaning, error=error))
 
-        self._background.submit(delete, done)
+        self._submit(delete, done)
 
     def _delete_each(self, store: Store, paths: Iterable[str]) -> str | None:
         """Go on after an error; the last one."""
@@ -253,9 +269,23 @@ class CheckpointEffects:
     def _forget(self, effect: ForgetPointers) -> None:
         def forget() -> None:
             for checkpoint in effect.checkpoints:
-                self._attempt(self._completed.remove, checkpoint)
+                self._attempt(self._records.remove, checkpoint)
 
-        self._background.submit(forget, lambda _: None)
+        self._submit(forget, lambda _: None)
+
+    def _submit(self, work: Callable[[], object], done: Callable[[Outcome], None]) -> None:
+        def unless_taken_over() -> object:
+            if self._has_let_go:
+                raise JobTakenOver(f"another driver has taken job {self._job} over")
+            return work()
+
+        def heard(outcome: Outcome) -> None:
+            if isinstance(outcome.error, JobTakenOver) and not self._has_let_go:
+                self.let_go()
+                self._taken_over()
+            done(outcome)
+
+        self._background.submit(unless_taken_over, heard)
 
     @staticmethod
     def _attempt(call: Callable[..., None], argument: object) -> str | None:

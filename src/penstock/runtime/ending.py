@@ -9,7 +9,7 @@ goes: a driver that crashes between the two leaves a job that has ended, not one
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from enum import Enum
 from functools import partial
 from typing import NamedTuple
@@ -17,21 +17,32 @@ from typing import NamedTuple
 import msgspec
 
 from penstock.api.steps import WriteStep
-from penstock.core.errors import ExternalError, Retry
+from penstock.core.coordinator.coordinator import CheckpointCoordinator
+from penstock.core.coordinator.events import JobEnd
+from penstock.core.errors import ExternalError, JobTakenOver, Retry
 from penstock.core.ids import CheckpointId, Instant, JobId
 from penstock.core.job.clean_up import CleanUp
+from penstock.core.job.events import JobEnded, JobEnding, JobState
 from penstock.core.recovery import layout
-from penstock.core.recovery.tenure import Foreign
+from penstock.core.recovery.metadata import CompletedCheckpoint
+from penstock.core.recovery.tenure import Foreign, Tenure
 from penstock.core.recovery.tenure import Outcome as JobOutcome
 from penstock.plan.graph import Plan
-from penstock.ports import Background, Outcome, Store
+from penstock.ports import Background, JobRecords, Outcome, Store
 from penstock.storage.places import delete_folder, delete_foreign
-from penstock.storage.tenure import record_outcome
 
 RECORD_ATTEMPTS = 8
 """A storage that refuses the outcome so often stays as it is: the job could be taken over and would go on."""
 ATTEMPTS = 5
 RETRY_MS = 1_000
+
+JOB_END = {
+    JobState.FINISHED: JobEnd.FINISHED,
+    JobState.FAILED: JobEnd.FAILED,
+    JobState.CANCELLED: JobEnd.CANCELLED,
+    JobState.SUSPENDED: JobEnd.SUSPENDED,
+}
+"""What the end of a job means for its checkpoints."""
 
 log = logging.getLogger(__name__)
 
@@ -48,12 +59,24 @@ class Record(Enum):
 class Ending:
     """Does what is left to do when the outcome of a job is decided. What fails is tried again, for a while."""
 
-    def __init__(self, *, job: JobId, plan: Plan, store: Store, background: Background, landing: Store | None) -> None:
+    def __init__(
+        self,
+        *,
+        job: JobId,
+        plan: Plan,
+        store: Store,
+        records: JobRecords,
+        background: Background,
+        landing: Store | None,
+    ) -> None:
+        self.taken_over = False
+        """Whether it turned out that another driver has the job."""
         self.record = Record.NONE
         self._job = job
         self._folder = layout.job_folder(job)
         self._plan = plan
         self._store = store
+        self._records = records
         self._background = background
         self._landing = landing
         self._foreign: tuple[Foreign, ...] = ()
@@ -63,7 +86,7 @@ class Ending:
     def write_record(self, outcome: JobOutcome, now: Instant) -> None:
         """Have the outcome recorded; `record` says when it is."""
         self.record = Record.WRITING
-        step = _Step("record of the outcome", partial(record_outcome, self._store, self._folder, outcome))
+        step = _Step("record of the outcome", partial(self._records.record_outcome, outcome))
         # Whatever the error says: too much hangs on it to believe that it will never work.
         self._recording = _Steps(self._job, [step], self._background, attempts=RECORD_ATTEMPTS, insists=True)
         self._recording.begin(now)
@@ -89,7 +112,8 @@ class Ending:
                 steps.append(_Step("landed DataFrames", partial(self._landing.delete_tree, self._folder)))
         # A slot that was given up may have written there since they were deleted.
         steps += [_Step("savepoint", partial(delete_folder, self._store, folder)) for folder in failed_savepoints]
-        self._cleaning = _Steps(self._job, steps, self._background, attempts=ATTEMPTS)
+        guarded = [step._replace(work=partial(self._if_still_ours, step.work)) for step in steps]
+        self._cleaning = _Steps(self._job, guarded, self._background, attempts=ATTEMPTS)
         self._cleaning.begin(now)
 
     def turn(self, now: Instant) -> None:
@@ -99,6 +123,7 @@ class Ending:
                 steps.tick(now)
         if self.record is Record.WRITING and self._recording is not None and self._recording.is_over:
             self.record = Record.GIVEN_UP if self._recording.given_up else Record.DURABLE
+        self.taken_over = any(steps is not None and steps.taken_over for steps in (self._recording, self._cleaning))
 
     def next_deadline(self) -> Instant | None:
         """When `turn` must be called at the latest; None if only the outcome of work can help."""
@@ -115,8 +140,24 @@ class Ending:
         """Whether everything is cleaned up, or given up."""
         return self._cleaning is not None and self._cleaning.is_over
 
+    def _if_still_ours(self, work: Callable[[], None]) -> None:
+        """A driver that slept since it recorded the outcome may find that the job has begun anew, with another one."""
+        self._records.check()
+        work()
+
+    def _sweep(self, retained: tuple[CheckpointId, ...]) -> None:
+        """Delete what slots wrote for checkpoints that had ended, when nobody could hear of it any more, and pointers
+        that could not be dropped: a job that is over has none."""
+        self._records.clear()
+        delete_foreign(self._store, self._foreign)
+        kept = [layout.checkpoint_folder(self._folder, checkpoint) for checkpoint in retained]
+        found = [layout.checkpoint_folder_of(self._folder, path) for path in self._store.list_files(self._folder)]
+        for place in dict.fromkeys(place for place in found if place is not None and place not in kept):
+            self._store.delete_tree(place)
+
     def _delete_all(self) -> None:
         """Everything of the job goes, but for its outcome. What lies elsewhere first: the outcome names it."""
+        self._records.clear()
         delete_foreign(self._store, self._foreign)
         if self.record is Record.NONE:
             self._store.delete_tree(self._folder)
@@ -124,20 +165,33 @@ class Ending:
         start = len(self._folder) + 1
         names = dict.fromkeys(path[start:].partition("/")[0] for path in self._store.list_files(self._folder))
         for folder in (f"{self._folder}/{name}" for name in names):
-            if folder != layout.outcome_folder(self._folder):
+            if not layout.outlives_the_job(self._folder, folder):
                 self._store.delete_tree(folder)
 
-    def _sweep(self, retained: tuple[CheckpointId, ...]) -> None:
-        """Delete what slots wrote for checkpoints that had ended, when nobody could hear of it any more, and pointers
-        that could not be dropped: a job that is over has none."""
-        store, folder = self._store, self._folder
-        delete_foreign(store, self._foreign)
-        for path in store.list_files(layout.completed_folder(folder)):
-            store.delete(path)
-        kept = [layout.checkpoint_folder(folder, checkpoint) for checkpoint in retained]
-        found = [layout.checkpoint_folder_of(folder, path) for path in store.list_files(folder)]
-        for place in dict.fromkeys(place for place in found if place is not None and place not in kept):
-            store.delete_tree(place)
+
+def outcome_of(ending: JobEnding, coordinator: CheckpointCoordinator) -> JobOutcome:
+    """What goes on record about a job that is about to end like this."""
+    status = JOB_END[ending.outcome]
+    return JobOutcome(
+        state=ending.outcome,
+        cause=ending.cause.text if ending.cause is not None else "",
+        retained=() if ending.outcome is JobState.FINISHED else coordinator.kept_after(status),
+        foreign=coordinator.foreign_after(status) or msgspec.UNSET,
+    )
+
+
+def retained_after(
+    ended: JobEnded, tenure: Tenure | None, retained: Iterable[CompletedCheckpoint]
+) -> tuple[CheckpointId, ...]:
+    """The checkpoints that outlive a job which has ended like this."""
+    if tenure is not None and tenure.outcome is not None:
+        return tenure.outcome.retained
+    if ended.outcome is JobState.FINISHED:
+        # A job that has finished retains at most the savepoint that it was stopped with, which needs nothing of the
+        # job's.
+        return ()
+    # Nor does the snapshot that a job was started from, which lies elsewhere.
+    return tuple(c.checkpoint for c in retained if c.claim is None)
 
 
 class _Step(NamedTuple):
@@ -155,6 +209,8 @@ class _Steps:
     ) -> None:
         self.given_up = False
         """Whether one of them was."""
+        self.taken_over = False
+        """Whether it turned out that another driver has the job."""
         self._job = job
         self._steps = steps
         self._background = background
@@ -185,13 +241,16 @@ class _Steps:
         def done(outcome: Outcome) -> None:
             error = outcome.error
             told = isinstance(error, ExternalError) and error.retry is Retry.LATER
-            later = error is not None and (self._insists or told)
+            self.taken_over = self.taken_over or isinstance(error, JobTakenOver)
+            later = error is not None and (self._insists or told) and not self.taken_over
             again = self._machine.ended(number, self._now, may_succeed_later=later)
             if error is not None and not again:
                 self.given_up = True
-                log.warning(
-                    "the end of a job was not clean; penstock verify shows what is left",
-                    extra={"job": self._job, "step": step.name, "error": str(error)},
-                )
+                if not self.taken_over:
+                    # What another driver has is not left over.
+                    log.warning(
+                        "the end of a job was not clean; penstock verify shows what is left",
+                        extra={"job": self._job, "step": step.name, "error": str(error)},
+                    )
 
         self._background.submit(step.work, done)

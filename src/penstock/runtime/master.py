@@ -12,7 +12,6 @@ from functools import partial
 from typing import Any, assert_never
 
 import cloudpickle
-import msgspec
 
 from penstock.core.coordinator.coordinator import CheckpointCoordinator
 from penstock.core.coordinator.effects import AnswerRequest, RequestFailure
@@ -32,9 +31,9 @@ from penstock.core.coordinator.events import (
     TaskRunning,
 )
 from penstock.core.effects import Ticked
-from penstock.core.errors import MalformedMessage
+from penstock.core.errors import JobTakenOver, MalformedMessage
 from penstock.core.graph import CheckpointGraph
-from penstock.core.ids import CheckpointId, Epoch, Instant, JobId, RequestId, SlotId, TaskId
+from penstock.core.ids import Epoch, Instant, JobId, RequestId, SlotId, TaskId
 from penstock.core.job.events import (
     AttemptEnded,
     AttemptFailed,
@@ -48,6 +47,7 @@ from penstock.core.job.events import (
     JobEvent,
     JobStarted,
     JobState,
+    LeadershipLost,
     RegionEnded,
     RescaleGivenUp,
     RescalePrepared,
@@ -90,19 +90,20 @@ from penstock.core.recovery.tenure import Outcome as JobOutcome
 from penstock.core.recovery.tenure import Tenure
 from penstock.plan.checkpoint_graph import checkpoint_graph
 from penstock.plan.graph import Plan
-from penstock.ports import Outcome
-from penstock.runtime.checkpointing import CheckpointEffects
+from penstock.ports import JobRecords, Outcome
+from penstock.runtime.checkpointing import Answers, CheckpointEffects
 from penstock.runtime.deploying import Orders, deployments
-from penstock.runtime.ending import Ending, Record
+from penstock.runtime.ending import JOB_END, Ending, Record, outcome_of, retained_after
 from penstock.runtime.links import Links
-from penstock.runtime.master_parts import MasterPorts as MasterPorts
-from penstock.runtime.master_parts import make_coordinators, make_lifecycle
+from penstock.runtime.master_parts import make_coordinators
+from penstock.runtime.master_ports import MasterPorts as MasterPorts
 from penstock.runtime.progress import JobProgress
-from penstock.runtime.requests import Answer, RescaleAnswer, RescaleRequests
+from penstock.runtime.requests import Answer, RescaleAnswer, RescaleRequests, answer_to_stop, refusal_to_rescale
 from penstock.runtime.requests import SnapshotRequest as SnapshotRequest
-from penstock.runtime.starting import restore_newest
+from penstock.runtime.starting import make_lifecycle, restore_newest
 from penstock.runtime.views import JobView, slot_view
 from penstock.settings import JobSettings
+from penstock.storage.records import FileRecords
 from penstock.wire.codec import decode_to_master, encode_message
 from penstock.wire.frames import Kind, Packet
 
@@ -140,21 +141,15 @@ class MasterDriver:
         self._tenure = tenure
         self._is_lasting = tenure is not None
         found = tenure if tenure is not None else Tenure()
+        term = tenure.term if tenure is not None else None
+        self._records = records = ports.records or FileRecords(ports.store, self._folder, term=term)
         self._lifecycle = make_lifecycle(plan, settings, found, draws)
         completed = found.completed or (() if started_from is None else (started_from,))
         self._coordinator = CheckpointCoordinator(job, settings.checkpoint, self._graph, found.next_id, completed)
         self._coordinators = make_coordinators(
             plan, ports, feed=self._feed_coordinator, send=self._send_to_task, fail=self._fail_with
         )
-        self._checkpointing = CheckpointEffects(
-            job=job,
-            store=ports.store,
-            background=ports.background,
-            feed=self._feed_coordinator,
-            fail=self._fail_attempt,
-            answer=self._answer,
-            coordinators=self._coordinators,
-        )
+        self._checkpointing = self._make_checkpointing(records)
         self._links = Links(ports.transport, on_packet=self._on_packet, on_broken=self._on_broken)
         self._slots: dict[SlotId, Register] = {}
         self._names: dict[str, SlotId] = {}
@@ -162,7 +157,9 @@ class MasterDriver:
         self._waiting_deploy: DeployTasks | None = None
         self._restored: CompletedCheckpoint | None = None
         self._progress = JobProgress()
-        self._ending = Ending(job=job, plan=plan, store=ports.store, background=ports.background, landing=ports.landing)
+        self._ending = Ending(
+            job=job, plan=plan, store=ports.store, records=records, background=ports.background, landing=ports.landing
+        )
         self._job_ending: JobEnding | None = None
         self._shut_down: JobEnd | None = None
         self._stopped_by: AnswerRequest | None = None
@@ -175,6 +172,16 @@ class MasterDriver:
         self._queue: deque[tuple[str, Any]] = deque()
         self._draining = False
         self._now = Instant(0)
+
+    def _make_checkpointing(self, records: JobRecords) -> CheckpointEffects:
+        return CheckpointEffects(
+            job=self._job,
+            store=self._ports.store,
+            records=records,
+            background=self._ports.background,
+            master=Answers(self._feed_coordinator, self._fail_attempt, self._answer, self.lose),
+            coordinators=self._coordinators,
+        )
 
     # --- the driver's contract -----------------------------------------------------------
 
@@ -190,6 +197,15 @@ class MasterDriver:
         """End the job as soon as possible. Belongs to the loop's thread."""
         self._feed_job(CancelRequested())
 
+    def lose(self) -> None:
+        """Another driver has the job: let the slots go, commit nothing more, delete nothing. Belongs to the loop's
+        thread."""
+        # If the outcome is on record, the job has ended with this driver.
+        if self._shut_down is None:
+            log.warning("another driver has taken the job over", extra={"job": self._job})
+            self._checkpointing.let_go()
+            self._feed_job(LeadershipLost())
+
     def request(self, request: SnapshotRequest, answer: Answer) -> None:
         """Take a checkpoint or savepoint, or stop with a savepoint; `answer` is called once, from a turn. Belongs to
         the loop's thread."""
@@ -204,13 +220,8 @@ class MasterDriver:
     def rescale(self, parallelism: int, answer: RescaleAnswer) -> None:
         """Change the parallelism of the running job; `answer` is called once, from a turn. Belongs to the loop's
         thread."""
-        refusal = None
-        if self.outcome is not None or self._job_ended is not None:
-            refusal = "the job has ended"
-        elif not 1 <= parallelism <= self._plan.max_parallelism:
-            refusal = f"the parallelism must be from 1 to {self._plan.max_parallelism}, the job's max_parallelism"
-        elif self._coordinator.is_stopping:
-            refusal = "the job is being stopped with a savepoint"
+        has_ended = self.outcome is not None or self._job_ended is not None
+        refusal = "the job has ended" if has_ended else refusal_to_rescale(parallelism, self._plan, self._coordinator)
         if refusal is not None:
             answer(refusal)
             return
@@ -476,10 +487,13 @@ class MasterDriver:
         if latest is None and not doubtful:
             self._deploy(effect, NOTHING_RESTORED)
             return
-        read = partial(restore_newest, self._ports.store, self._folder, latest, doubtful, self._graph)
+        read = partial(restore_newest, self._ports.store, self._records, latest, doubtful, self._graph)
 
         def done(outcome: Outcome) -> None:
             if not self._is_deploying(effect.epoch):
+                return
+            if isinstance(outcome.error, JobTakenOver):
+                self.lose()
                 return
             if outcome.error is not None:
                 what = "doubtful records could not be withdrawn"
@@ -535,24 +549,22 @@ class MasterDriver:
         ending = self._job_ending
         if ending is None or self._shut_down is not None:
             return
-        status = _END[ending.outcome]
-        if self._is_lasting:
+        status = JOB_END[ending.outcome]
+        if self._is_lasting and status is not JobEnd.SUSPENDED:
             if not self._coordinator.is_settled:
                 return
             if self._ending.record is Record.NONE:
-                finished = ending.outcome is JobState.FINISHED
-                kept = () if finished else self._coordinator.kept_after(status)
-                text = ending.cause.text if ending.cause is not None else ""
-                foreign = self._coordinator.foreign_after(status) or msgspec.UNSET
-                outcome = JobOutcome(state=ending.outcome, cause=text, retained=kept, foreign=foreign)
-                self._ending.write_record(outcome, self._now)
+                self._ending.write_record(outcome_of(ending, self._coordinator), self._now)
+            if self._ending.taken_over:
+                self.lose()
+                return
             if self._ending.record is Record.GIVEN_UP:
                 status = JobEnd.SUSPENDED
             elif self._ending.record is not Record.DURABLE:
                 return
         self._shut_down = status
         if self._stopped_by is not None:
-            self._answers.pop(self._stopped_by.request)(self._stopped_by.result)
+            self._answers.pop(self._stopped_by.request)(answer_to_stop(self._stopped_by, status))
         self._feed_coordinator(ShutDown(status=status))
 
     def _try_to_end(self) -> None:
@@ -564,23 +576,17 @@ class MasterDriver:
             self._coordinators.end()
             return
         if not self._ending.is_cleaning and self._shut_down is not JobEnd.SUSPENDED:
-            self._ending.clean_up(self._retained_after(ended), self._coordinator.failed_savepoints, self._now)
+            self._ending.clean_up(
+                retained_after(ended, self._tenure, self._coordinator.retained),
+                self._coordinator.failed_savepoints,
+                self._now,
+            )
         if self._ending.is_over or self._shut_down is JobEnd.SUSPENDED:
             self._finish(ended)
 
-    def _retained_after(self, ended: JobEnded) -> tuple[CheckpointId, ...]:
-        if self._tenure is not None and self._tenure.outcome is not None:
-            return self._tenure.outcome.retained
-        if ended.outcome is JobState.FINISHED:
-            # A job that has finished retains at most the savepoint that it was stopped with, which needs nothing of
-            # the job's.
-            return ()
-        # Nor does the snapshot that a job was started from, which lies elsewhere.
-        return tuple(c.checkpoint for c in self._coordinator.retained if c.claim is None)
-
     def _end_again(self, outcome: JobOutcome) -> None:
         """An earlier driver saw the job end, and may not have cleaned up all of it."""
-        self._shut_down = _END[outcome.state]
+        self._shut_down = JOB_END[outcome.state]
         self._ending.resume(outcome)
         cause = FailureCause(text=outcome.cause) if outcome.cause else None
         self._job_ended = JobEnded(outcome=outcome.state, cause=cause)
@@ -588,9 +594,6 @@ class MasterDriver:
     def _finish(self, ended: JobEnded) -> None:
         self.outcome, self.cause = ended.outcome, ended.cause
         log.info("job ended", extra={"job": self._job, "outcome": ended.outcome.value})
-
-
-_END = {JobState.FINISHED: JobEnd.FINISHED, JobState.FAILED: JobEnd.FAILED, JobState.CANCELLED: JobEnd.CANCELLED}
 
 
 def _due(deadline: Instant | None, now: Instant) -> bool:

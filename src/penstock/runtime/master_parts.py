@@ -1,55 +1,20 @@
-"""What a job master is put together from."""
+"""The parts of operators that run on the driver, made from the plan."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 
 from penstock.api.steps import ReadStep, WriteStep
 from penstock.core.coordinator.events import CoordinatorEvent
 from penstock.core.ids import TaskId
 from penstock.core.job.events import FailureCause
-from penstock.core.job.lifecycle import JobLifecycle
-from penstock.core.job.regions import regions_of
 from penstock.core.messages import ToSlot
-from penstock.core.recovery.tenure import Tenure
-from penstock.plan.checkpoint_graph import checkpoint_graph
 from penstock.plan.graph import Plan
-from penstock.ports import Background, Clock, Slots, Store, Transport
 from penstock.runtime.commits import DriverCommits
 from penstock.runtime.coordinators import CoordinatorHost, OperatorCoordinators
 from penstock.runtime.enumeration import SplitAssigner
-from penstock.settings import JobSettings
-
-
-@dataclass(frozen=True, kw_only=True)
-class MasterPorts:
-    """What the shell supplies to the master."""
-
-    clock: Clock
-    transport: Transport
-    background: Background
-    store: Store
-    slots: Slots
-    landing: Store | None = None
-    """Where DataFrames were landed, if not in `store`."""
-    workers: Callable[[str], Background] | None = None
-    """Makes a background of its own for an operator's part on the driver, which may block for long, by a name for its
-    thread. Without it all use the master's."""
-
-
-def make_lifecycle(plan: Plan, settings: JobSettings, found: Tenure, draws: tuple[float, ...]) -> JobLifecycle:
-    """The life of a job that was found like this."""
-    return JobLifecycle(
-        slots=plan.parallelism,
-        tasks=regions_of(checkpoint_graph(plan)),
-        settings=settings.slot,
-        restart=settings.restart,
-        first_epoch=found.first_epoch,
-        ran_before=bool(found.completed),
-        draws=draws,
-    )
+from penstock.runtime.master_ports import MasterPorts
 
 
 def make_coordinators(

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from penstock.core.coordinator.effects import RequestFailure
-from penstock.core.coordinator.events import CheckpointForm, CheckpointRequested, RequestKind
+from penstock.core.coordinator.coordinator import CheckpointCoordinator
+from penstock.core.coordinator.effects import AnswerRequest, RequestFailure
+from penstock.core.coordinator.events import CheckpointForm, CheckpointRequested, JobEnd, RequestKind
 from penstock.core.ids import RequestId
 from penstock.core.job.events import JobEvent, RescaleConfirmed, RescaleFailing, RescaleRequested
 from penstock.core.job.regions import regions_of
+from penstock.core.reasons import CheckpointFailure
 from penstock.core.recovery.metadata import CompletedCheckpoint
 from penstock.plan.checkpoint_graph import checkpoint_graph
 from penstock.plan.graph import Plan
@@ -94,3 +96,18 @@ class RescaleRequests:
         self._is_changing = False
         if answer is not None:
             answer(text)
+
+
+def answer_to_stop(effect: AnswerRequest, status: JobEnd) -> CompletedCheckpoint | RequestFailure:
+    """What the user is told who stopped the job."""
+    if status is not JobEnd.SUSPENDED or not isinstance(effect.result, CompletedCheckpoint):
+        return effect.result
+    text = "another driver took the job over, or can, before it was on record that the job had stopped"
+    return RequestFailure(reason=CheckpointFailure.COORDINATOR_SUSPENDED, text=text, savepoint=effect.result.path)
+
+
+def refusal_to_rescale(parallelism: int, plan: Plan, coordinator: CheckpointCoordinator) -> str | None:
+    """Why a running job cannot be brought to that parallelism; None if nothing speaks against it."""
+    if not 1 <= parallelism <= plan.max_parallelism:
+        return f"the parallelism must be from 1 to {plan.max_parallelism}, the job's max_parallelism"
+    return "the job is being stopped with a savepoint" if coordinator.is_stopping else None

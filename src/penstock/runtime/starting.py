@@ -8,18 +8,18 @@ import msgspec
 
 from penstock.api.restoring import Restore
 from penstock.core.graph import CheckpointGraph
-from penstock.core.ids import CheckpointId, JobId, OperatorId
-from penstock.core.recovery import layout
+from penstock.core.ids import CheckpointId, OperatorId
+from penstock.core.job.lifecycle import JobLifecycle
+from penstock.core.job.regions import regions_of
 from penstock.core.recovery.assign import NOTHING_RESTORED, Assignment, assign, fitting_key_groups
 from penstock.core.recovery.finished import with_more_data
-from penstock.core.recovery.layout import JobFolder
 from penstock.core.recovery.metadata import CompletedCheckpoint, restored_from
 from penstock.core.recovery.plan import OperatorFate, RestorePlan, plan_restore
+from penstock.core.recovery.tenure import Tenure
 from penstock.plan.checkpoint_graph import checkpoint_graph
 from penstock.plan.graph import Plan
-from penstock.ports import Store
+from penstock.ports import JobRecords, Store
 from penstock.settings import JobSettings
-from penstock.storage.completed import FileCompletedStore
 from penstock.storage.restoring import find_snapshot, read_completed
 
 
@@ -60,16 +60,25 @@ def starting_point(store: Store, restore: Restore, plan: Plan, settings: JobSett
     return StartingPoint(plan=plan, record=record, restore_plan=restore_plan)
 
 
+def point_of(store: Store, record: CompletedCheckpoint, plan: Plan, settings: JobSettings) -> StartingPoint:
+    """Look at what a job goes on from that another driver had, if this driver has another program. Blocks. Raises
+    `UsageError` if it does not fit the program, `CorruptFile` or `StorageError` if it cannot be read."""
+    metadata = read_completed(store, record)
+    groups = fitting_key_groups(metadata, checkpoint_graph(plan), record.rules, given=settings.max_parallelism)
+    plan = plan.with_key_groups(groups)
+    restore_plan = plan_restore(metadata, checkpoint_graph(plan), record.rules)
+    return StartingPoint(plan=plan, record=record, restore_plan=restore_plan)
+
+
 def restore_newest(
     store: Store,
-    folder: JobFolder,
+    records: JobRecords,
     latest: CompletedCheckpoint | None,
     doubtful: tuple[CheckpointId, ...],
     graph: CheckpointGraph,
 ) -> Assignment:
     """What the tasks of an attempt start from. Records that are in doubt are withdrawn first. Blocks. Raises
     `StorageError`, `CorruptFile`, and `UsageError` if the checkpoint does not fit the graph."""
-    records = FileCompletedStore(store, folder)
     for checkpoint in doubtful:
         records.remove(checkpoint)
     if latest is None:
@@ -78,8 +87,20 @@ def restore_newest(
     return assign(metadata if latest.claim is None else with_more_data(metadata), graph, latest.rules)
 
 
-def record_start(store: Store, job: JobId, point: StartingPoint) -> None:
+def record_start(records: JobRecords, point: StartingPoint) -> None:
     """Put the snapshot on the job's record, so that another driver that takes the job over before its first checkpoint
-    begins from there too. Blocks. Raises `StorageError`."""
-    record = point.record
-    FileCompletedStore(store, layout.job_folder(job)).record(record.checkpoint, msgspec.msgpack.encode(record))
+    begins from there too. Blocks. Raises `StorageError`, `JobTakenOver`."""
+    records.record(point.record.checkpoint, msgspec.msgpack.encode(point.record))
+
+
+def make_lifecycle(plan: Plan, settings: JobSettings, found: Tenure, draws: tuple[float, ...]) -> JobLifecycle:
+    """The life of a job with this driver."""
+    return JobLifecycle(
+        slots=plan.parallelism,
+        tasks=regions_of(checkpoint_graph(plan)),
+        settings=settings.slot,
+        restart=settings.restart,
+        first_epoch=found.first_epoch,
+        ran_before=bool(found.completed),
+        draws=draws,
+    )

@@ -14,12 +14,14 @@ from penstock.core.ids import CheckpointId, JobId, TaskId
 from penstock.core.messages import CancelTasks, Deploy, Leave, NotifyComplete, Run, TriggerCheckpoint
 from penstock.core.recovery import layout
 from penstock.core.recovery.metadata import CompletedCheckpoint
+from penstock.core.recovery.tenure import EPOCHS_PER_TERM
 from penstock.sim.disk import Disk, is_below
 from penstock.sim.external import ExternalSystem, Transaction
 from penstock.sim.rules import Rule
-from penstock.sim.world import World
+from penstock.sim.world import Actor, World
 from penstock.storage.completed import decode_pointer
 from penstock.storage.metadata import decode_metadata
+from penstock.storage.tenure import inheritance_seal
 from penstock.wire.codec import decode_to_slot
 from penstock.wire.frames import Kind, unpack
 
@@ -38,6 +40,10 @@ class Ledger:
         self.started_from = b""
         """The metadata of the snapshot that the job began with."""
         self.on_durable: list[Callable[[], None]] = []
+        self._claims: dict[str, Actor | None] = {}
+        """Who wrote that it has the job, by the path of each such record."""
+        self._late: dict[CheckpointId, tuple[str, bytes]] = {}
+        """Pointers that a driver wrote when another had claimed the job: they count if that one found them."""
         disk.taps.append(self._on_write)
         disk.undo_taps.append(self._on_undo)
 
@@ -63,9 +69,23 @@ class Ledger:
         return [c.checkpoint for c in kept if not c.kind.is_savepoint]
 
     def _on_write(self, path: str, data: bytes) -> None:
+        if layout.number_of(layout.drivers_folder(self._job), path) is not None:
+            self._claims[path] = self._world.acting
+            return
+        if layout.number_of(layout.tenures_folder(self._job), path) is not None:
+            for found in inheritance_seal.decode(path, data).completed:
+                if found.checkpoint in self._late:
+                    self._became_durable(found.checkpoint, *self._late.pop(found.checkpoint))
+            return
         checkpoint = layout.number_of(layout.completed_folder(self._job), path)
         if checkpoint is None:
             return
+        if self._claims and self._claims[max(self._claims)] is not self._world.acting:
+            self._late[checkpoint] = (path, data)
+            return
+        self._became_durable(checkpoint, path, data)
+
+    def _became_durable(self, checkpoint: CheckpointId, path: str, data: bytes) -> None:
         newest = max(self.durable, default=CheckpointId(0))
         if checkpoint < newest:
             self._world.violate(Rule.CHECKPOINT_IDS, f"checkpoint {checkpoint} completed after checkpoint {newest}")
@@ -86,9 +106,11 @@ class Ledger:
             self._world.violate(Rule.RESTORABLE, f"checkpoint {checkpoint} was recorded without its file {missing}")
 
     def _on_undo(self, path: str) -> None:
+        self._claims.pop(path, None)
         checkpoint = layout.number_of(layout.completed_folder(self._job), path)
         if checkpoint is not None:
             self._world.note("disk", f"checkpoint {checkpoint} was not durable after all")
+            self._late.pop(checkpoint, None)
             self.durable.pop(checkpoint, None)
             self.records.pop(checkpoint, None)
 
@@ -177,6 +199,9 @@ class MessageChecker:
             )
 
     def _triggered(self, checkpoint: CheckpointId, task: TaskId, epoch: int) -> None:
+        if epoch // EPOCHS_PER_TERM < self.epoch // EPOCHS_PER_TERM:
+            # A driver that was taken over from, and does not know it yet, goes on with the ids that it has.
+            return
         # The same id goes to several tasks, but never before and after some were deployed, and never again after a
         # newer one.
         if checkpoint < self._newest or (checkpoint == self._newest and self.epoch != self._newest_epoch):
@@ -229,7 +254,7 @@ def check_files(
     if keeps_ids:
         for counters in (layout.counter_folder(folder), layout.drivers_folder(folder)):
             expected |= {path: None for path in disk.files if layout.number_of(counters, path) is not None}
-    expected[layout.outcome_file(folder)] = None
+    expected |= {path: None for path in disk.files if layout.outlives_the_job(folder, path.rpartition("/")[0])}
     excused = _excused(disk, folder)
     orphans = [
         path

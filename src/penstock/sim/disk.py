@@ -106,6 +106,15 @@ class SimStore:
 
         self._perform("write", path, put)
 
+    def create(self, path: str, data: Frame) -> bool:
+        """Create a file, all or nothing, unless there is one; durable when it returns."""
+        full = self._root + path
+        if full in self._disk.files:
+            self._perform("create", full, lambda: None)
+            return False
+        self.write(path, data)
+        return True
+
     def read(self, path: str) -> bytes:
         """The whole file."""
         path = self._root + path

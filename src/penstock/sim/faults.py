@@ -137,6 +137,16 @@ class CrashAtEnd:
 
 
 @dataclass(frozen=True, kw_only=True)
+class DriverOversleeps:
+    """The master gets no processor for a while; another takes the job over, and the first goes on beside it."""
+
+    at_ms: int
+    for_ms: int
+    taken_over_ms: int
+    """After so long."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class CrashAfterRescale:
     """A process dies soon after the user has asked for another parallelism, whenever that is."""
 
@@ -159,6 +169,7 @@ Fault = (
     | SlotPause
     | ClockJump
     | CrashAtEnd
+    | DriverOversleeps
     | CrashAfterRescale
 )
 
@@ -190,6 +201,8 @@ def draw_faults(random: Random, *, parallelism: int, safety_ms: int, lasting: bo
             faults.append(replace(random.choice(deadly)(random, parallelism, safety_ms), slot=None))
         if random.random() < 0.5:
             faults.append(CrashAtEnd(at_ms=0, calls=random.randint(1, 25)))
+        if random.random() < 0.4:
+            faults.append(_draw_oversleep(random, safety_ms))
     return tuple(sorted(faults, key=lambda fault: fault.at_ms))
 
 
@@ -209,6 +222,13 @@ def draw_rescale_faults(random: Random, *, safety_ms: int, lasting: bool) -> tup
 def _draw_crash(random: Random, parallelism: int, safety_ms: int) -> SlotCrash:
     return SlotCrash(
         at_ms=random.randint(0, safety_ms), slot=random.randrange(parallelism), notice=_draw_notice(random)
+    )
+
+
+def _draw_oversleep(random: Random, safety_ms: int) -> DriverOversleeps:
+    slept_ms = _draw_length_ms(random)
+    return DriverOversleeps(
+        at_ms=random.randint(0, safety_ms), for_ms=slept_ms, taken_over_ms=random.randint(1, slept_ms)
     )
 
 
@@ -407,6 +427,8 @@ class Injector:
                 actor = self._process(fault.slot)
                 if actor is not None:
                     actor.pause(fault.for_ms * 1_000)
+            case DriverOversleeps():
+                self._masters.oversleep(fault.for_ms * 1_000, fault.taken_over_ms * 1_000)
             case ClockJump():
                 actor = self._process(fault.slot)
                 if actor is not None:

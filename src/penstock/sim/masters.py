@@ -1,4 +1,5 @@
-"""The driver processes of a world: one at a time, and when it dies another takes the job over, if the job is lasting.
+"""The driver processes of a world. When one dies, or sleeps too long, another takes the job over, if it is lasting; the
+one that slept wakes up beside it.
 
 boot ──► takes the job over ──► master takes turns ──► the job has ended
  ▲            └─ the storage says no: again, soon       └──► crashes
@@ -9,10 +10,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from penstock.core.errors import StorageError
+from penstock.core.errors import JobTakenOver, StorageError
 from penstock.core.ids import JobId
 from penstock.core.recovery import layout
-from penstock.core.recovery.tenure import Tenure
+from penstock.core.recovery.tenure import EPOCHS_PER_TERM, Tenure
 from penstock.runtime.master import MasterDriver
 from penstock.sim.disk import Disk
 from penstock.sim.world import Actor, Crash, World
@@ -24,6 +25,8 @@ AWAY_US = (1_000, 3_000_000)
 """How long it takes until another driver takes a job over."""
 BOOT_AGAIN_US = 300_000
 CALL_AGAIN_US = 100_000
+TOLD_US = (1_000, 2_000_000)
+"""How long it takes until a driver that wakes up is told that another has the job, if it does not find out itself."""
 
 
 class MasterHost:
@@ -37,13 +40,16 @@ class MasterHost:
         *,
         build: Callable[[Actor, Tenure | None], MasterDriver],
         died: Callable[[str], None],
+        set_aside: Callable[[int], None],
         lasting: bool,
     ) -> None:
+        """`set_aside` is told below which number slots belong to drivers that were taken over from."""
         self._world = world
         self._disk = disk
         self._folder = layout.job_folder(job)
         self._build = build
         self._died = died
+        self._set_aside = set_aside
         self._lasting = lasting
         self.actor: Actor | None = None
         """None while no driver is there."""
@@ -52,6 +58,8 @@ class MasterHost:
         self.first_incarnation = 1
         """Slots of the newest driver are numbered from here on."""
         self.crashes = 0
+        self.aside: list[Actor] = []
+        """Drivers that were taken over from while they lived."""
 
     def start(self) -> None:
         """The user starts the job; or another driver finds it without one."""
@@ -59,7 +67,7 @@ class MasterHost:
         try:
             with self._world.as_actor(actor):
                 tenure = self._take_over(actor) if self._lasting else None
-        except StorageError:
+        except (StorageError, JobTakenOver):
             self._world.after(BOOT_AGAIN_US, self.start)
             return
         actor.on_crash = self.crash
@@ -89,6 +97,36 @@ class MasterHost:
         self.crashes += 1
         self._world.note(MASTER, "crashed")
         self._world.after(self._world.between(*AWAY_US), self.start)
+
+    def oversleep(self, for_us: int, taken_over_us: int) -> None:
+        """The driver gets no processor for a while, and another takes the job over meanwhile. It then goes on as if
+        nothing had been."""
+        actor, driver = self.actor, self.driver
+        if actor is None or driver is None or not self._lasting:
+            return
+        actor.pause(for_us)
+
+        def take_over() -> None:
+            if self.actor is not actor or driver.outcome is not None:
+                return
+            self.aside.append(actor)
+            self.actor = None
+            actor.name = f"{MASTER}-{len(self.aside)}"
+            actor.on_crash = actor.crash
+            actor.fuse = None
+            # It has the job until the other one has claimed it, which may take as long as the storage says no.
+            self._world.note(actor.name, "is to be taken over from")
+            self._set_aside(self.first_incarnation + EPOCHS_PER_TERM // 2)
+            self.start()
+            wakes_us = max(0, for_us - taken_over_us)
+            self._world.after(wakes_us + self._world.between(*TOLD_US), lambda: actor.when_awake(tell))
+
+        def tell() -> None:
+            with self._world.as_actor(actor):
+                driver.lose()
+            actor.wake()
+
+        self._world.after(taken_over_us, take_over)
 
     def call(self, what: Callable[[MasterDriver], None]) -> None:
         """The user asks something of the job; when no driver is there, the next one."""

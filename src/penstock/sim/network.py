@@ -54,6 +54,7 @@ class Network:
         self._latency_us = latency_us
         self._spike_share = spike_share
         self._ends: dict[str, SimTransport] = {}
+        self._aside: list[tuple[str, Callable[[str], bool], SimTransport]] = []
         self._wires: dict[tuple[str, str], _Wire] = {}
         self.taps: list[Tap] = []
         self.messages = 0
@@ -81,6 +82,18 @@ class Network:
             if sender == name and wire.parcels:
                 wire.lose(self._world.random.randint(0, len(wire.parcels)))
         self._ends.pop(name, None)
+
+    def set_aside(self, name: str, belongs: Callable[[str], bool]) -> None:
+        """Another process takes the name. What comes from those that `belongs` says goes to the first one still."""
+        end = self._ends.pop(name, None)
+        if end is not None:
+            self._aside.append((name, belongs, end))
+
+    def _end_of(self, sender: str, receiver: str) -> SimTransport | None:
+        for name, belongs, end in self._aside:
+            if name == receiver and belongs(sender):
+                return end
+        return self._ends.get(receiver)
 
     def forget(self, sender: str, receiver: str) -> None:
         """The sender closed its side: what has not left yet is lost."""
@@ -110,7 +123,7 @@ class Network:
     def _arrive(self, sender: str, receiver: str, wire: _Wire) -> None:
         # Arrivals of one wire are on the heap in the order of its parcels, so the oldest parcel is the one.
         parcel = wire.parcels.popleft()
-        end = self._ends.get(receiver)
+        end = self._end_of(sender, receiver)
         if parcel.lost or end is None:
             return
         end.deliver(sender, parcel.frames)
@@ -125,6 +138,7 @@ class SimTransport:
     def __init__(self, network: Network, actor: Actor) -> None:
         self._network = network
         self._actor = actor
+        self._name = actor.name
         self._connected: dict[str, None] = {}
         self._callers: dict[str, None] = {}
         self._inbox: list[tuple[str, list[Frame]]] = []
@@ -142,14 +156,14 @@ class SimTransport:
         self._actor.used("disconnect")
         if peer in self._connected:
             del self._connected[peer]
-            self._network.forget(self._actor.name, peer)
+            self._network.forget(self._name, peer)
         self._callers.pop(peer, None)
 
     def send(self, peer: str, frames: Sequence[Frame]) -> None:
         """Queue one message."""
         self._actor.used("send")
         if peer in self._connected or peer in self._callers:
-            self._network.send(self._actor.name, peer, [bytes(memoryview(frame)) for frame in frames])
+            self._network.send(self._name, peer, [bytes(memoryview(frame)) for frame in frames])
 
     def receive(self) -> list[tuple[str, list[Frame]]]:
         """Every message that has arrived, oldest first."""

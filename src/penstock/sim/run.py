@@ -44,6 +44,7 @@ from penstock.sim.slots import SlotHost
 from penstock.sim.user import Moment, User, Wish
 from penstock.sim.world import Actor, World, seeded
 from penstock.storage.metadata import decode_metadata
+from penstock.storage.records import FileRecords
 
 JOB = JobId("job")
 JOB_AGAIN = JobId("again")
@@ -185,6 +186,7 @@ class Simulation:
             self._job,
             build=self._build_master,
             died=self._master_died,
+            set_aside=self._master_set_aside,
             lasting=scenario.lasting,
         )
         self.user = User(self.world, disk=self.disk, ledger=self.ledger, masters=self.masters)
@@ -253,13 +255,20 @@ class Simulation:
     # --- the parts -----------------------------------------------------------------------
 
     def _attempt_began(self, restored: CheckpointId | None, parallelism: int) -> None:
-        self.user.deployed(parallelism)
+        if self.messages.epoch >= self.masters.first_incarnation:
+            # Else it is of a driver that was taken over from, and does not know it yet.
+            self.user.deployed(parallelism)
         metadata = None if restored is None else self.ledger.durable.get(restored, self.ledger.started_from)
         decoded = decode_metadata("_metadata", metadata) if metadata else None
         self.stages = next_stage(self.stages, Stage(parallelism=parallelism, restored=restored, metadata=decoded))
 
     def _master_died(self, name: str) -> None:
         self.network.died(name)
+        self.user.lose_driver()
+
+    def _master_set_aside(self, below: int) -> None:
+        """Slots whose incarnation is below that belong to a driver that another has taken the job over from."""
+        self.network.set_aside(MASTER, lambda name: int(name.split(".")[1]) < below)
         self.user.lose_driver()
 
     def go_on(self) -> Simulation | None:
@@ -294,7 +303,7 @@ class Simulation:
         try:
             with self.world.as_actor(actor):
                 self._point = starting_point(store, restore, self._make_plan(), self._scenario.settings)
-                record_start(store, self._job, self._point)
+                record_start(FileRecords(store, layout.job_folder(self._job), term=None), self._point)
         except UsageError as error:
             self.world.violate(Rule.RESTORABLE, f"{origin.folder} cannot be started from: {error}")
             return False
@@ -314,7 +323,7 @@ class Simulation:
         self.messages.ever_ran = tenure is not None and bool(tenure.completed)
         self.user.driver_begins(scenario.settings.parallelism)
         transport = self.network.transport(actor)
-        self.host.wake_master = actor.wake
+        first_incarnation = tenure.first_epoch if tenure is not None else 1
         self.host.has_called = transport.has_heard
         return MasterDriver(
             job=self._job,
@@ -325,7 +334,7 @@ class Simulation:
                 transport=transport,
                 background=SimBackground(actor, self.pace),
                 store=self.disk.store(actor),
-                slots=self.host,
+                slots=self.host.of_driver(first_incarnation, actor.wake),
             ),
             draws=tuple(self.world.random.random() for _ in range(64)),
             tenure=tenure,
@@ -446,7 +455,9 @@ class Simulation:
         """What slots of a driver that had died wrote when the end of the job was decided already, and what it had begun
         for a user who never got an answer: nobody could tell them. What they wrote before is cleaned up."""
         old = [str(slot) for slot in self.host.started if slot.incarnation < self.masters.first_incarnation]
-        since_us = self.disk.written_us.get(layout.outcome_file(layout.job_folder(self._job)), 0)
+        old += [actor.name for actor in self.masters.aside]
+        outcomes = f"{layout.outcome_folder(layout.job_folder(self._job))}/"
+        since_us = min((at for path, at in self.disk.written_us.items() if path.startswith(outcomes)), default=0)
         late = [path for path, at_us in self.disk.written_us.items() if at_us >= since_us]
         written = [path for path in late if self.disk.writers[path] in old]
         return written + [path for path in self.disk.files if self.user.may_have_begun(path)]

@@ -42,6 +42,29 @@ class SlotLike(Protocol):
         ...
 
 
+class SlotsOfDriver:
+    """`Slots` of one driver: hears only of those that it started."""
+
+    def __init__(self, host: SlotHost, first_incarnation: int, wake: Callable[[], None]) -> None:
+        self.first_incarnation = first_incarnation
+        self.news: list[SlotEnded] = []
+        self.wake = wake
+        self._host = host
+
+    def start(self, slot: SlotId) -> None:
+        """Ask for a slot."""
+        self._host.start(slot)
+
+    def stop(self, slot: SlotId) -> None:
+        """Kill a slot, whatever attempt of its incarnation runs."""
+        self._host.stop(slot)
+
+    def ended(self) -> list[SlotEnded]:
+        """Slots that have ended since the last call."""
+        news, self.news = self.news, []
+        return news
+
+
 class SlotHost:
     """`Slots` of the master. Holds every living slot of the world."""
 
@@ -61,6 +84,7 @@ class SlotHost:
         self._failing_starts = failing_starts
         self._stopped: dict[tuple[int, int], None] = {}
         self._news: list[SlotEnded] = []
+        self._drivers: list[SlotsOfDriver] = []
         self._starting = 0
         self.living: dict[SlotId, Actor] = {}
         self.started: dict[SlotId, None] = {}
@@ -89,6 +113,12 @@ class SlotHost:
         """Slots that have ended since the last call."""
         news, self._news = self._news, []
         return news
+
+    def of_driver(self, first_incarnation: int, wake: Callable[[], None]) -> SlotsOfDriver:
+        """The same for a driver whose slots are numbered from there on."""
+        made = SlotsOfDriver(self, first_incarnation, wake)
+        self._drivers.append(made)
+        return made
 
     # --- what happens to slots -----------------------------------------------------------------------
 
@@ -161,7 +191,13 @@ class SlotHost:
 
     def _tell_later(self, slot: SlotId, error: str | None) -> None:
         def tell() -> None:
-            self._news.append(SlotEnded(slot, error))
-            self.wake_master()
+            ended = SlotEnded(slot, error)
+            owners = [driver for driver in self._drivers if driver.first_incarnation <= slot.incarnation]
+            if owners:
+                owners[-1].news.append(ended)
+                owners[-1].wake()
+            else:
+                self._news.append(ended)
+                self.wake_master()
 
         self._world.after(self._world.between(1_000, 800_000), tell)

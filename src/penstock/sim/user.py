@@ -253,7 +253,9 @@ class User:
     def _answered(self, asked: Asked, answer: Answer) -> None:
         asked.answers.append(answer)
         if isinstance(answer, Rescaled | NotRescaled):
-            self._check_rescaled(answer)
+            # A driver that was taken over from may say so, and it is true of that one only.
+            if not asked.abandoned:
+                self._check_rescaled(answer)
             return
         if isinstance(answer, RequestFailure):
             self._world.note("user", f"is told that the {asked.wish.value} failed: {answer.text.splitlines()[0]}")

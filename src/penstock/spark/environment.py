@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import socket
 import tempfile
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,23 +18,22 @@ import cloudpickle
 from penstock.api.backends import StateBackend, as_state_settings
 from penstock.api.checkpointing import Checkpointing
 from penstock.api.durations import Duration, duration_ms
-from penstock.api.foreach import ForEachCheckpoint
 from penstock.api.grouped import GroupedFunction, HostedProcessor
+from penstock.api.high_availability import HighAvailability
 from penstock.api.program import Program
 from penstock.api.restoring import Restore
 from penstock.api.restoring import restore as make_restore
-from penstock.api.steps import KeyedProcessStep, ReadStep, WriteStep
 from penstock.api.stream import Stream
 from penstock.connectors.parquet import local_path
-from penstock.connectors.table import TableSink
 from penstock.core.errors import SettingsError, UsageError
-from penstock.core.ids import JobId, OperatorId, SlotId
+from penstock.core.ids import JobId, SlotId
 from penstock.core.recovery import layout, roots
 from penstock.core.recovery.metadata import CompletedCheckpoint
 from penstock.core.recovery.plan import RestorePlan
-from penstock.net.keys import make_job_keys
+from penstock.net.keys import JobKeys, make_job_keys
 from penstock.net.zeromq import ZmqTransport
-from penstock.plan.graph import OperatorPlan, Plan
+from penstock.plan.graph import Plan
+from penstock.ports import Leader
 from penstock.runtime.master import MasterDriver, MasterPorts
 from penstock.runtime.slot import MASTER
 from penstock.runtime.starting import StartingPoint, record_start, starting_point
@@ -47,9 +49,7 @@ from penstock.settings import (
 )
 from penstock.spark.background import ThreadBackground, Workers
 from penstock.spark.clock import WallClock, draws, fresh_token
-from penstock.spark.data_source_writing import DataSourceSink
 from penstock.spark.dataframes import DataFrameSource
-from penstock.spark.foreach import LandedResults
 from penstock.spark.host_rules import Needs
 from penstock.spark.job import Job, MasterParts
 from penstock.spark.preflight import (
@@ -62,15 +62,27 @@ from penstock.spark.preflight import (
     use_own_interpreter,
 )
 from penstock.spark.slots import SparkSlots
+from penstock.spark.standby import (
+    Preparation,
+    Standby,
+    inherited,
+    open_election,
+    parts_on_driver,
+    standby_view,
+    start_of,
+)
 from penstock.spark.streams import StreamSource
-from penstock.spark.tables import open_table
 from penstock.spark.worker import SlotSpec
 from penstock.storage.files import FileStore
 from penstock.storage.locations import open_store
+from penstock.storage.records import FileRecords
 from penstock.storage.remote import RemoteStore
 
 LARGEST_PROGRAM_BYTES = 1_000_000
 """A plan up to this size goes to a slot twice: with its Spark task, for its imports, and when it is deployed."""
+Storage = FileStore | RemoteStore
+
+log = logging.getLogger(__name__)
 
 
 class Environment(Program):
@@ -92,6 +104,8 @@ class Environment(Program):
         state_backend: where keyed state is kept while the job runs: `ps.memory()`, or its name.
         landing: where Spark lands the DataFrames of `from_dataframe`: a folder that the driver and all executors have
             mounted. Default: the checkpoint directory, if that is such a folder.
+        high_availability: where drivers meet that may take the job over from each other: `ha_files(...)` or
+            `zookeeper(...)`. Default: the job ends with its driver.
 
     """
 
@@ -109,8 +123,11 @@ class Environment(Program):
         source_batch_rows: int = JobSettings.source_batch_rows,
         state_backend: StateBackend | None = None,
         landing: str | os.PathLike[str] | None = None,
+        high_availability: HighAvailability | None = None,
     ) -> None:
         check_session(spark)
+        if checkpointing is None:
+            _refuse_lasting(high_availability)
         if restart is None:
             restart = ExponentialDelay() if checkpointing is not None else NoRestart()
         settings = JobSettings(
@@ -129,6 +146,7 @@ class Environment(Program):
         super().__init__(settings, processor_host=self._host_processor)
         self._spark = spark
         self._checkpointing = checkpointing
+        self._high_availability = high_availability
         self._landing = FileStore(landing) if landing is not None else None
 
     def from_dataframe(self, frame: Any, *, name: str | None = None) -> Stream:
@@ -195,6 +213,10 @@ class Environment(Program):
         With `restore` it goes on from a savepoint or checkpoint, its own of an earlier run or another job's, with
         whatever parallelism: a path, or `penstock.restore(...)` for more than a path.
 
+        With `high_availability` the job is known by its name. If another driver has it, this one is on standby, and
+        takes it over when that one dies; if none has it, it goes on from its newest checkpoint, whatever `restore`
+        says; if it has ended, its outcome is what `wait` returns.
+
         Raises:
             UsageError: what it is to start from is not there, or does not fit the program.
 
@@ -204,18 +226,33 @@ class Environment(Program):
         needs = Needs(parallelism=self.settings.parallelism, spare_slots=self.settings.slot.spares)
         check_host(self._spark, needs, self.settings.network)
         use_own_interpreter(self._spark)
-        job = JobId(f"{_slug(name)}-{fresh_token()}")
-        point = None if restore is None else self._starting_point(plan, restore)
+        given = restore if restore is None or isinstance(restore, Restore) else make_restore(restore)
+        chosen = self._high_availability
+        parts = parts_on_driver(plan)
+        if any(part.lands_results for part in parts):
+            self._check_landing()
+        if chosen is not None and parts:
+            raise UsageError(
+                f"{parts[0].title} has a part on the driver, which another driver cannot take over yet",
+                hint="leave high_availability away, or use another source or sink here",
+            )
+        job = JobId(_slug(name) if chosen is not None else f"{_slug(name)}-{fresh_token()}")
         store = open_store(self._storage_root())
         # Whoever cannot read there learns it here, and not from the first checkpoint.
         store.list_files(layout.job_folder(job))
-        landing = self._landing or store
-        if point is None:
-            plan = self._prepare(plan, job, landing)
-        else:
-            plan = self._prepare(point.plan, job, landing, begin=point.fresh)
-            record_start(store, job, point)
-        return self._launch(plan, job=job, name=name, store=store, started_from=point.record if point else None)
+        standby = None
+        if chosen is not None:
+            build = partial(self._take_over, plan, job, name, store, given)
+            standby = Standby(election=open_election(chosen, job, store), build=build)
+        return Job(
+            job=job,
+            name=name,
+            storage_root=store.location,
+            cores=lambda: task_slots(self._spark) - self.settings.slot.spares,
+            attempt=standby.attempt if standby is not None else lambda _: self._begin(plan, job, name, store, given),
+            seek=standby.seek if standby is not None else lambda _left, _lost: None,
+            waiting=standby_view(job),
+        )
 
     def restore_plan(self, restore: Restore | str | os.PathLike[str]) -> RestorePlan:
         """What `start` with the same `restore` would do, without doing it: which state goes where, what is left over,
@@ -225,7 +262,8 @@ class Environment(Program):
             UsageError: it is not there, or does not fit the program.
 
         """
-        return self._starting_point(self.plan(), restore).restore_plan
+        given = restore if isinstance(restore, Restore) else make_restore(restore)
+        return self._starting_point(self.plan(), given).restore_plan
 
     def run(self, name: str = "job", *, restore: Restore | str | os.PathLike[str] | None = None) -> JobView:
         """Start the job, as `start` does, and wait for its end; its last view. Ctrl-C cancels it.
@@ -247,63 +285,60 @@ class Environment(Program):
             return self._checkpointing.location
         return tempfile.mkdtemp(prefix="penstock-")
 
-    def _starting_point(self, plan: Plan, restore: Restore | str | os.PathLike[str]) -> StartingPoint:
-        chosen = restore if isinstance(restore, Restore) else make_restore(restore)
-        return starting_point(open_store(chosen.path), chosen, plan, self.settings)
+    def _starting_point(self, plan: Plan, restore: Restore) -> StartingPoint:
+        return starting_point(open_store(restore.path), restore, plan, self.settings)
 
-    def _prepare(
-        self,
-        plan: Plan,
-        job: JobId,
-        landing: FileStore | RemoteStore,
-        *,
-        begin: tuple[OperatorId, ...] | None = None,
-    ) -> Plan:
-        """Land DataFrames, ask sources for their splits, see that sinks can be written. `begin` names the sources that
-        begin at their beginning; the others have their splits in the snapshot that the job starts from."""
+    def _begin(self, plan: Plan, job: JobId, name: str, store: Storage, given: Restore | None) -> MasterParts:
+        """The master of a job that ends with this driver."""
+        point = None if given is None else self._starting_point(plan, given)
+        ready = Preparation(
+            job=job,
+            spark=self._spark,
+            landing=(self._landing or store).location,
+            begin=None if point is None else point.fresh,
+            known={},
+        ).prepare(plan if point is None else point.plan)
+        if point is not None:
+            record_start(FileRecords(store, layout.job_folder(job), term=None), point)
+        return self._launch(ready, job=job, name=name, store=store, started_from=point.record if point else None)
 
-        def prepared(operator: OperatorPlan) -> OperatorPlan:
-            step = operator.step
-            if isinstance(step, WriteStep) and isinstance(step.sink, ForEachCheckpoint):
-                self._check_landing()
-                place = Path(landing.location) / layout.results_folder(layout.job_folder(job), operator.operator)
-                step = replace(step, sink=LandedResults(place, self._spark, step.sink.function))
-            if isinstance(step, WriteStep) and isinstance(step.sink, DataSourceSink):
-                messages = layout.results_folder(layout.job_folder(job), operator.operator)
-                step = replace(step, sink=step.sink.placed(landing.location, messages))
-            if isinstance(step, WriteStep) and isinstance(step.sink, TableSink):
-                step = replace(step, sink=open_table(step.sink, self._spark, step.schema))
-            if isinstance(step, WriteStep):
-                step.sink.start(job)
-                return replace(operator, step=step)
-            folder = layout.inputs_folder(layout.job_folder(job), operator.operator)
-            if isinstance(step, KeyedProcessStep) and isinstance(step.function, GroupedFunction):
-                is_new = begin is None or operator.operator in begin
-                function = step.function.landed(Path(landing.location) / folder if is_new else None)
-                return replace(operator, step=replace(step, function=function))
-            if not isinstance(step, ReadStep):
-                return operator
-            source = step.source
-            folder = layout.inputs_folder(layout.job_folder(job), operator.operator)
-            if isinstance(source, StreamSource):
-                resumes = begin is not None and operator.operator not in begin
-                return replace(
-                    operator, step=replace(step, source=source.land(Path(landing.location) / folder, resumes=resumes))
-                )
-            if begin is not None and operator.operator not in begin:
-                source = source.resumed() if isinstance(source, DataFrameSource) else source
-                return replace(operator, step=replace(step, source=source))
-            if isinstance(source, DataFrameSource):
-                source = source.land(FileStore(landing.location).root / folder)
-            splits = tuple(source.splits(plan.parallelism))
-            return replace(operator, step=replace(step, source=source, splits=splits))
+    def _take_over(
+        self, plan: Plan, job: JobId, name: str, store: Storage, given: Restore | None, leader: Leader
+    ) -> MasterParts:
+        """The master of a job that may outlive this driver, and may have had others before."""
+        tenure = leader.tenure
+        landing = (self._landing or store).location
+        if tenure.outcome is not None:
+            ended = Preparation(job=job, spark=self._spark, landing=landing, begin=(), known={}).prepare(plan)
+            return self._launch(ended, job=job, name=name, store=store, leader=leader)
+        first = tenure.start is None and not tenure.completed
+        if first and given is not None:
+            going_on: StartingPoint | Plan = self._starting_point(plan, given)
+        else:
+            going_on = inherited(plan, store, tenure, self.settings)
+        point = going_on if isinstance(going_on, StartingPoint) else None
+        ready = Preparation(
+            job=job,
+            spark=self._spark,
+            landing=landing,
+            begin=None if point is None else point.fresh,
+            known={} if tenure.start is None else tenure.start.splits,
+            term=tenure.term,
+        ).prepare(plan if point is None else point.plan)
+        start = start_of(ready)
+        began_with = point.record if first and point is not None else None
+        changed = tenure.start.changed_steps(start) if tenure.start is not None else ()
+        if changed:
+            log.warning("job %r goes on with another program: %s", name, ", ".join(changed))
+        if start != tenure.start:
+            leader.records.record_start(start, began_with)
+        return self._launch(ready, job=job, name=name, store=store, started_from=began_with, leader=leader)
 
-        return replace(
-            plan,
-            vertices=tuple(
-                replace(vertex, operators=tuple(prepared(o) for o in vertex.operators)) for vertex in plan.vertices
-            ),
-        )
+    def _open_transport(self, keys: JobKeys, socket_folder: Path) -> ZmqTransport:
+        network = self.settings.network
+        by_ipc, by_tcp = network.transport != "tcp", is_called_by_tcp(self._spark, network)
+        host = master_address(self._spark, network)
+        return ZmqTransport(MASTER, keys=keys, ipc_dir=socket_folder if by_ipc else None, host=host if by_tcp else None)
 
     def _launch(
         self,
@@ -311,20 +346,62 @@ class Environment(Program):
         *,
         job: JobId,
         name: str,
-        store: FileStore | RemoteStore,
-        started_from: CompletedCheckpoint | None,
-    ) -> Job:
-        network = self.settings.network
+        store: Storage,
+        started_from: CompletedCheckpoint | None = None,
+        leader: Leader | None = None,
+    ) -> MasterParts:
         socket_folder = Path(tempfile.mkdtemp(prefix="penstock-"))
         keys = make_job_keys()
         clock = WallClock()
-        by_ipc, by_tcp = network.transport != "tcp", is_called_by_tcp(self._spark, network)
-        host = master_address(self._spark, network)
-        transport = ZmqTransport(
-            MASTER, keys=keys, ipc_dir=socket_folder if by_ipc else None, host=host if by_tcp else None
-        )
+        transport = self._open_transport(keys, socket_folder)
         background = ThreadBackground(transport.wake, name=f"penstock-master-{job}-background")
         workers = Workers(transport.wake, prefix=f"penstock-master-{job}-")
+        spec = self._slot_spec(plan, job=job, store=store, transport=transport, keys=keys, socket_folder=socket_folder)
+        slots = SparkSlots(self._spark, job=job, job_name=name, spec=spec, wake=transport.wake)
+        ports = MasterPorts(
+            clock=clock,
+            transport=transport,
+            background=background,
+            store=store,
+            slots=slots,
+            landing=self._landing,
+            records=leader.records if leader is not None else None,
+            workers=workers.make,
+        )
+        driver = MasterDriver(
+            job=job,
+            plan=plan,
+            settings=self.settings,
+            ports=ports,
+            draws=draws(),
+            tenure=leader.tenure if leader is not None else None,
+            started_from=started_from,
+        )
+        return MasterParts(
+            driver=driver,
+            transport=transport,
+            background=background,
+            workers=workers.made,
+            slots=slots,
+            clock=clock,
+            socket_folder=socket_folder,
+            temporary_root=Path(store.location) if self._checkpointing is None else None,
+            capacity=lambda: capacity_now(self._spark),
+            leader=leader,
+        )
+
+    def _slot_spec(
+        self,
+        plan: Plan,
+        *,
+        job: JobId,
+        store: Storage,
+        transport: ZmqTransport,
+        keys: JobKeys,
+        socket_folder: Path,
+    ) -> Callable[[SlotId], SlotSpec]:
+        """What each slot is told when its Spark task starts."""
+        by_ipc = self.settings.network.transport != "tcp"
         program = cloudpickle.dumps(plan)
 
         def spec(slot: SlotId) -> SlotSpec:
@@ -341,37 +418,14 @@ class Environment(Program):
                 program=program if len(program) <= LARGEST_PROGRAM_BYTES else b"",
             )
 
-        slots = SparkSlots(self._spark, job=job, job_name=name, spec=spec, wake=transport.wake)
-        ports = MasterPorts(
-            clock=clock,
-            transport=transport,
-            background=background,
-            store=store,
-            slots=slots,
-            landing=self._landing,
-            workers=workers.make,
-        )
-        parts = MasterParts(
-            driver=self._master(plan, job, ports, started_from),
-            transport=transport,
-            background=background,
-            workers=workers.made,
-            slots=slots,
-            clock=clock,
-            socket_folder=socket_folder,
-            storage_root=store.location,
-            temporary_root=Path(store.location) if self._checkpointing is None else None,
-            cores=lambda: task_slots(self._spark) - self.settings.slot.spares,
-            capacity=lambda: capacity_now(self._spark),
-        )
-        return Job(job=job, name=name, parts=parts)
+        return spec
 
-    def _master(
-        self, plan: Plan, job: JobId, ports: MasterPorts, started_from: CompletedCheckpoint | None
-    ) -> MasterDriver:
-        settings = self.settings
-        return MasterDriver(
-            job=job, plan=plan, settings=settings, ports=ports, draws=draws(), started_from=started_from
+
+def _refuse_lasting(chosen: HighAvailability | None) -> None:
+    if chosen is not None:
+        raise UsageError(
+            "a job without checkpoints has nothing for another driver to go on from",
+            hint="give Environment(checkpointing=ps.Checkpointing(directory=...)), too",
         )
 
 

@@ -19,8 +19,10 @@ from penstock.core.errors import (
     InvariantError,
     JobCancelled,
     JobFailed,
+    JobTakenOver,
     RescaleFailed,
     SnapshotFailed,
+    StreamError,
     UsageError,
     UserCodeError,
 )
@@ -28,8 +30,10 @@ from penstock.core.ids import JobId
 from penstock.core.job.events import FailureCause, JobState
 from penstock.core.recovery import roots
 from penstock.core.recovery.metadata import CompletedCheckpoint
+from penstock.core.recovery.tenure import Tenure
 from penstock.net.control import ControlServer
 from penstock.net.zeromq import ZmqTransport
+from penstock.ports import Leader
 from penstock.runtime.master import MasterDriver, SnapshotRequest
 from penstock.runtime.views import JobView
 from penstock.spark.background import ThreadBackground
@@ -58,27 +62,55 @@ class MasterParts:
     slots: SparkSlots
     clock: WallClock
     socket_folder: Path
-    storage_root: str
     temporary_root: Path | None
     """The storage of a job that asked for none; goes with it."""
-    cores: Callable[[], int]
-    """How many slots that work the job may have."""
     capacity: Callable[[], str]
     """How much room Spark has now, in words."""
+    leader: Leader | None = None
+    """The driver's hold on a job that may outlive it."""
+
+
+Seek = Callable[[threading.Event, Callable[[], None]], MasterParts | None]
+"""Waits for the job; None if the event was set before. The other argument is what to call when the job is lost."""
 
 
 class Job:
     """A job that was started. All methods may be called from any thread."""
 
-    def __init__(self, *, job: JobId, name: str, parts: MasterParts) -> None:
+    def __init__(
+        self,
+        *,
+        job: JobId,
+        name: str,
+        storage_root: str,
+        cores: Callable[[], int],
+        attempt: Callable[[Callable[[], None]], MasterParts | None],
+        seek: Seek,
+        waiting: JobView,
+    ) -> None:
+        """`attempt` is called here, with what to call when the job is lost, and makes the master; if it returns None
+        another driver has the job, `seek` waits for it on the job's thread, and `waiting` is the view until then.
+        `cores` says how many slots that work the job may have."""
         self.id = job
         self.name = name
-        self._parts = parts
+        self._storage_root = storage_root
+        self._cores = cores
+        self._seek = seek
+        self._clock = WallClock()
         self._commands: deque[Callable[[MasterDriver], None]] = deque()
+        self._left = threading.Event()
         self._over = threading.Event()
         self._crash: BaseException | None = None
-        self._view = parts.driver.view()
-        self._control = self._open_control()
+        self._parts: MasterParts | None = None
+        self._control: ControlServer | None = None
+        self._view = waiting
+        parts = attempt(self._lose)
+        if parts is not None:
+            self._take(parts)
+        else:
+            log.warning(
+                "job %r is on standby: another driver has it; this one takes it over when that one is gone", name
+            )
         self._thread = threading.Thread(target=self._run, name=f"penstock-master-{job}", daemon=True)
         self._thread.start()
 
@@ -100,19 +132,30 @@ class Job:
         Raises:
             JobFailed: it failed for good; the cause is in the text.
             JobCancelled: it was cancelled.
+            JobTakenOver: another driver has it; it has not ended.
             TimeoutError: `timeout` seconds have passed and it still runs.
 
         """
-        clock = self._parts.clock
+        clock = self._clock
         deadline = None if timeout is None else clock.precise_ms() + 1_000 * timeout
         # In slices, so that Ctrl-C gets through.
         while not self._over.wait(0.2):
             if deadline is not None and clock.precise_ms() >= deadline:
                 raise TimeoutError(f"job {self.name!r} is still {self._view.state.value} after {timeout} s")
         self._thread.join()
+        if self._parts is None and isinstance(self._crash, StreamError):
+            # It had the job, and could not go on with it.
+            raise self._crash
         if self._crash is not None:
             raise InvariantError(f"the master of job {self.name!r} broke: {self._crash}") from self._crash
+        if self._parts is None:
+            raise JobCancelled(f"this driver left job {self.name!r} before it had it; another driver has it")
         driver = self._parts.driver
+        if driver.outcome is JobState.SUSPENDED:
+            raise JobTakenOver(
+                f"another driver has job {self.name!r}, or can take it over: this one lost it, and has let go of it",
+                hint="nothing was committed since; start the program again to have this driver wait on standby",
+            )
         if driver.outcome is JobState.CANCELLED:
             raise JobCancelled(f"job {self.name!r} was cancelled")
         if driver.outcome is JobState.FAILED:
@@ -133,7 +176,9 @@ class Job:
             pass
 
     def cancel(self) -> None:
-        """End the job without waiting for its data to be processed. Returns at once; `wait` says when it is over."""
+        """End the job without waiting for its data to be processed. Returns at once; `wait` says when it is over. A
+        driver on standby leaves, and the job goes on where it is."""
+        self._left.set()
         self._command(lambda driver: driver.cancel())
 
     def checkpoint(self, *, full: bool = False, timeout: float | None = None) -> int:
@@ -205,7 +250,7 @@ class Job:
         """
         if isinstance(parallelism, bool) or not isinstance(parallelism, int) or parallelism < 1:
             raise UsageError(f"parallelism is {parallelism!r}; give a whole number from 1")
-        cores = self._parts.cores()
+        cores = self._cores()
         if parallelism > cores:
             raise UsageError(
                 f"a parallelism of {parallelism} needs as many slots, and Spark has {cores} cores",
@@ -215,6 +260,8 @@ class Job:
         ended = RescaleFailed(f"job {self.name!r} has ended")
         if self._over.is_set():
             raise ended
+        if self._parts is None:
+            raise RescaleFailed(self._is_waiting)
         self._command(lambda driver: driver.rescale(parallelism, answered.put))
         refusal = self._answer(answered, what="rescale", timeout=timeout, ended=ended)
         if refusal is not None:
@@ -222,13 +269,15 @@ class Job:
 
     def _target(self, directory: str | os.PathLike[str] | None) -> str:
         if directory is None:
-            return roots.below(self._parts.storage_root, "savepoints")
+            return roots.below(self._storage_root, "savepoints")
         return open_store(directory).location
 
     def _request(self, request: SnapshotRequest, timeout: float | None) -> CompletedCheckpoint:
         answered: queue.SimpleQueue[CompletedCheckpoint | RequestFailure] = queue.SimpleQueue()
         if self._over.is_set():
             raise SnapshotFailed(f"job {self.name!r} has ended")
+        if self._parts is None:
+            raise SnapshotFailed(self._is_waiting)
         self._command(lambda driver: driver.request(request, answered.put))
         ended = SnapshotFailed(f"job {self.name!r} ended before the {request.kind.value} was done")
         answer = self._answer(answered, what=request.kind.value, timeout=timeout, ended=ended)
@@ -238,6 +287,21 @@ class Job:
                 savepoint=answer.savepoint,
             )
         return answer
+
+    @property
+    def _is_waiting(self) -> str:
+        return f"this driver is on standby: another one has job {self.name!r}, and can be asked"
+
+    def _take(self, parts: MasterParts) -> None:
+        """Have the job, from here on."""
+        if parts.leader is not None:
+            _tell_found(self.name, parts.leader.tenure)
+        self._parts = parts
+        self._view = parts.driver.view()
+        self._control = self._open_control()
+
+    def _lose(self) -> None:
+        self._command(lambda driver: driver.lose())
 
     def _open_control(self) -> ControlServer | None:
         try:
@@ -249,50 +313,62 @@ class Job:
     def _answer(
         self, answered: queue.SimpleQueue[AnswerT], *, what: str, timeout: float | None, ended: Exception
     ) -> AnswerT:
-        deadline = None if timeout is None else self._parts.clock.precise_ms() + 1_000 * timeout
+        deadline = None if timeout is None else self._clock.precise_ms() + 1_000 * timeout
         while True:
             try:
                 return answered.get(timeout=0.2)
             except queue.Empty:
                 if self._over.is_set():
                     raise ended from None
-                if deadline is not None and self._parts.clock.precise_ms() >= deadline:
+                if deadline is not None and self._clock.precise_ms() >= deadline:
                     raise TimeoutError(f"the {what} was not done after {timeout} s") from None
 
     def _command(self, call: Callable[[MasterDriver], None]) -> None:
         self._commands.append(call)
-        self._parts.transport.wake()
+        if self._parts is not None:
+            self._parts.transport.wake()
 
     def _run(self) -> None:
-        parts = self._parts
-        driver, clock, transport = parts.driver, parts.clock, parts.transport
         try:
-            driver.start(clock.now())
-            viewed = 0
-            while driver.outcome is None:
-                while self._commands:
-                    self._commands.popleft()(driver)
-                now = clock.now()
-                deadline = driver.turn(now)
-                if now - viewed >= VIEW_EVERY_MS:
-                    viewed = now
-                    self._view = driver.view()
-                if driver.outcome is None:
-                    until = VIEW_EVERY_MS if deadline is None else min(VIEW_EVERY_MS, deadline - clock.now())
-                    transport.wait(max(0, until))
+            if self._parts is None:
+                found = self._seek(self._left, self._lose)
+                if found is not None:
+                    self._take(found)
+            if self._parts is not None:
+                self._drive(self._parts)
         except BaseException as error:  # noqa: BLE001  # a bug of ours; the waiting thread raises it
             self._crash = error
         finally:
             self._close()
 
+    def _drive(self, parts: MasterParts) -> None:
+        driver, clock, transport = parts.driver, parts.clock, parts.transport
+        driver.start(clock.now())
+        viewed = 0
+        while driver.outcome is None:
+            while self._commands:
+                self._commands.popleft()(driver)
+            now = clock.now()
+            deadline = driver.turn(now)
+            if now - viewed >= VIEW_EVERY_MS:
+                viewed = now
+                self._view = driver.view()
+            if driver.outcome is None:
+                until = VIEW_EVERY_MS if deadline is None else min(VIEW_EVERY_MS, deadline - clock.now())
+                transport.wait(max(0, until))
+
     def _close(self) -> None:
         parts = self._parts
         try:
+            if parts is None:
+                return
             self._view = parts.driver.view()
             parts.slots.close(timeout_s=10.0)
             for background in (*parts.workers, parts.background):
                 background.close()
             parts.transport.close()
+            if parts.leader is not None:
+                parts.leader.resign()
             shutil.rmtree(parts.socket_folder, ignore_errors=True)
             if parts.temporary_root is not None:
                 shutil.rmtree(parts.temporary_root, ignore_errors=True)
@@ -301,6 +377,15 @@ class Job:
             # A caller who stops the job is answered when it is over.
             if self._control is not None:
                 self._control.close()
+
+
+def _tell_found(name: str, found: Tenure) -> None:
+    """Whoever starts a job that is not new wants to know what becomes of it."""
+    if found.outcome is not None:
+        log.warning("job %r has ended before: it was %s, and is not started again", name, found.outcome.state.value)
+    elif found.term > 0:
+        newest = f"checkpoint {found.completed[-1].checkpoint}" if found.completed else "its beginning"
+        log.warning("job %r was taken over; it goes on from %s", name, newest)
 
 
 def _failed(name: str, cause: FailureCause | None, view: JobView, hint: str | None) -> JobFailed:

@@ -96,6 +96,19 @@ class Counter:
         for _, path in numbers:
             self._store.delete(path)
 
+    def claim(self) -> int | None:
+        """Take the lowest number that is free, for this caller alone; None if somebody else was quicker."""
+        numbers = self._numbers()
+        free = max((number for number, _ in numbers), default=self._first)
+        following = free + 1
+        created = self._store.create(layout.counted_file(self._folder, following), f"{following}\n".encode())
+        # Others may have gone on from there, and removed the file that would have been in the way.
+        if not created or self.next() != following:
+            return None
+        for _, path in numbers:
+            self._store.delete(path)
+        return free
+
     def _numbers(self) -> list[tuple[int, str]]:
         return [(_number(self._folder, path), path) for path in self._store.list_files(self._folder)]
 

@@ -89,6 +89,16 @@ class FileStore:
                 self._durable_folders.clear()
                 self._write(target, _as_bytes(data))
 
+    def create(self, path: str, data: Frame) -> bool:
+        """Create a file, all or nothing, unless there is one; durable when it returns."""
+        target = self._locate(path)
+        with _translated("creating", target):
+            try:
+                return self._create(target, _as_bytes(data))
+            except FileNotFoundError:
+                self._durable_folders.clear()
+                return self._create(target, _as_bytes(data))
+
     def read(self, path: str) -> bytes:
         """The whole file."""
         target = self._locate(path)
@@ -147,6 +157,25 @@ class FileStore:
         return self._root.joinpath(*path.split("/"))
 
     def _write(self, target: Path, data: memoryview) -> None:
+        with self._written_aside(target, data) as temporary:
+            temporary.replace(target)
+        _sync_folder(target.parent)
+
+    def _create(self, target: Path, data: memoryview) -> bool:
+        created = True
+        with self._written_aside(target, data) as temporary:
+            # Unlike a rename, a link does not replace what is there.
+            try:
+                target.hardlink_to(temporary)
+            except FileExistsError:
+                created = False
+            temporary.unlink()
+        _sync_folder(target.parent)
+        return created
+
+    @contextmanager
+    def _written_aside(self, target: Path, data: memoryview) -> Iterator[Path]:
+        """A durable file in the same folder, under a temporary name."""
         self._make_durable(target.parent)
         temporary = target.parent / temporary_name()
         try:
@@ -158,11 +187,10 @@ class FileStore:
                 os.fsync(descriptor)
             finally:
                 os.close(descriptor)
-            temporary.replace(target)
+            yield temporary
         except BaseException:
             temporary.unlink(missing_ok=True)
             raise
-        _sync_folder(target.parent)
 
     def _make_durable(self, folder: Path) -> None:
         """Make `folder`, and see to it that it and all above it are recorded durably.

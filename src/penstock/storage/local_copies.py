@@ -165,6 +165,10 @@ class CopyingStore:
         self._store.write(path, data)
         self._copies.keep(path, data)
 
+    def create(self, path: str, data: Frame) -> bool:
+        """Create a file, all or nothing, unless there is one; durable when it returns. No copy is kept."""
+        return self._store.create(path, data)
+
     def read(self, path: str) -> bytes:
         """The whole file, from the store."""
         return self._store.read(path)

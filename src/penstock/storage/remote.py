@@ -97,6 +97,14 @@ class RemoteStore:
                 files = connection.small if content.size <= _ONE_REQUEST_BYTES else connection.files
                 _upload(files, f"{connection.path}/{path}", content)
 
+    def create(self, path: str, data: Frame) -> bool:  # noqa: ARG002  # the port has it
+        """Always raises: nothing here says who was first."""
+        self._check(path)
+        raise StorageError(
+            f"{roots.shown(self._root)} cannot create {path} for one of several writers only",
+            hint="keep the records of jobs that outlive their driver in ZooKeeper, or in a folder that is mounted",
+        )
+
     def read(self, path: str) -> bytes:
         """The whole file."""
         self._check(path)

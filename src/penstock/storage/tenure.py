@@ -1,61 +1,135 @@
-"""How a job passes from one driver to the next, as small files of a store."""
+"""How a job passes from one driver to the next, as small files of a store.
+
+    old driver   writes a pointer ─────────► looks whether its term is the newest ──► it is: the checkpoint counts
+    new driver   claims the next term ─────► reads the pointers ──► writes its inheritance ──► leads
+
+Each writes before it reads, so at least one of the two sees the other: either the old driver learns that it does not
+have the job any more, and acts upon nothing, or the new one finds the pointer. Both may be; then the checkpoint counts,
+and only the new driver acts upon it. What comes after the inheritance was written is not looked at by anybody.
+"""
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 import msgspec
 
-from penstock.core.errors import CorruptFile
+from penstock.core.errors import CorruptFile, JobTakenOver, StorageError
 from penstock.core.ids import CheckpointId, Term
 from penstock.core.recovery import layout
 from penstock.core.recovery.layout import JobFolder
 from penstock.core.recovery.metadata import CompletedCheckpoint
-from penstock.core.recovery.tenure import OUTCOME_VERSION, Outcome, Tenure
+from penstock.core.recovery.tenure import INHERITANCE_VERSION, OUTCOME_VERSION, Inheritance, Outcome, Tenure
 from penstock.ports import Store
 from penstock.storage.completed import CompletedEntry, Counter, FileCompletedStore, checkpoint_ids
 from penstock.storage.sealed import Seal
 
-_outcome = Seal(
+outcome_seal = Seal(
     b"PEND",
     OUTCOME_VERSION,
     Outcome,
     what="the outcome of a job",
     hint="restore it from a copy; or delete it to have the job go on from its newest checkpoint",
 )
+inheritance_seal = Seal(
+    b"PTEN",
+    INHERITANCE_VERSION,
+    Inheritance,
+    what="what a driver found",
+    hint="restore it from a copy; or start the job under another name from its newest checkpoint",
+)
 _completed = msgspec.msgpack.Decoder(CompletedCheckpoint)
 
 
-def take_over(store: Store, job: JobFolder) -> Tenure:
-    """Begin the next term. Blocks. Raises `StorageError` or `CorruptFile`; trying again costs a term and nothing else.
+def take_over(store: Store, job: JobFolder, *, anew: bool = False) -> Tenure:
+    """Begin the next term; with `anew`, of a job that begins once more if it has ended. Blocks.
 
-    Only one driver may do this at a time: whoever starts drivers sees to that.
+    Raises `JobTakenOver` if another driver takes the job over at the same time, `StorageError` or `CorruptFile`; trying
+    again costs a term and nothing else.
     """
-    terms = Counter(store, layout.drivers_folder(job), first=0)
-    term = terms.next()
-    terms.advance(term + 1)
+    terms = terms_of(store, job)
+    claimed = terms.claim()
+    if claimed is None:
+        raise taken_over(job)
+    term = Term(claimed)
+    found = _find(store, job)
+    if anew and found.outcome is not None:
+        found = Inheritance(first_id=found.first_id)
+    store.write(layout.tenure_file(job, term), inheritance_seal.encode(found))
+    if terms.next() != term + 1:
+        raise taken_over(job)
+    # What is in the way of nobody can go some other time.
+    with suppress(StorageError):
+        _tidy(store, job, term, found)
+    return tenure_of(term, found)
+
+
+def tenure_of(term: Term, found: Inheritance) -> Tenure:
+    """The tenure that begins with an inheritance."""
     return Tenure(
-        term=Term(term),
-        next_id=CheckpointId(checkpoint_ids(store, job).next()),
-        completed=tuple(_decode(entry) for entry in FileCompletedStore(store, job).load()),
-        outcome=_read_outcome(store, job),
+        term=term, next_id=found.first_id, completed=found.completed, outcome=found.outcome, start=found.start
     )
 
 
-def record_outcome(store: Store, job: JobFolder, outcome: Outcome) -> None:
-    """Make it durable how the job ended. Blocks. Raises `StorageError`; recording it again does no harm."""
-    store.write(layout.outcome_file(job), _outcome.encode(outcome))
+def terms_of(store: Store, job: JobFolder) -> Counter:
+    """The terms of a job's drivers."""
+    return Counter(store, layout.drivers_folder(job), first=0)
 
 
-def _read_outcome(store: Store, job: JobFolder) -> Outcome | None:
-    path = layout.outcome_file(job)
+def taken_over(job: str) -> JobTakenOver:
+    """What a driver is told that does not have the job any more."""
+    return JobTakenOver(f"another driver has taken job {job} over", hint="this one has let go of it, and may be ended")
+
+
+def read_inheritance(store: Store, job: JobFolder, term: Term) -> Inheritance:
+    """What the driver of a term found. Raises `StorageError` or `CorruptFile`."""
+    path = layout.tenure_file(job, term)
+    return inheritance_seal.decode(path, store.read(path))
+
+
+def decode_completed(checkpoint: CheckpointId, data: bytes) -> CompletedCheckpoint:
+    """What the record of a checkpoint says. Raises `CorruptFile`."""
+    try:
+        return _completed.decode(data)
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+        raise CorruptFile(
+            f"the record of checkpoint {checkpoint} cannot be read: {error}",
+            hint=f"delete it to give up checkpoint {checkpoint}, if an older one will do",
+        ) from error
+
+
+def _find(store: Store, job: JobFolder) -> Inheritance:
+    folder = layout.tenures_folder(job)
+    terms = [number for path in store.list_files(folder) if (number := layout.number_of(folder, path)) is not None]
+    last = Term(max(terms)) if terms else None
+    before = read_inheritance(store, job, last) if last is not None else Inheritance()
+    recorded = [_decode(entry) for entry in FileCompletedStore(store, job).load()]
+    return Inheritance(
+        first_id=CheckpointId(max(before.first_id, checkpoint_ids(store, job).next())),
+        completed=before.counting(recorded),
+        outcome=before.outcome or _read_outcome(store, job, last),
+        start=before.start,
+    )
+
+
+def _read_outcome(store: Store, job: JobFolder, term: Term | None) -> Outcome | None:
+    path = layout.termless_outcome_file(job) if term is None else layout.outcome_file(job, term)
     # Asking for the file itself would not tell a missing one from a store that is out of order.
-    return _outcome.decode(path, store.read(path)) if path in store.list_files(layout.outcome_folder(job)) else None
+    return outcome_seal.decode(path, store.read(path)) if path in store.list_files(layout.outcome_folder(job)) else None
+
+
+def _tidy(store: Store, job: JobFolder, term: Term, found: Inheritance) -> None:
+    """Remove what only drivers before this one needed, and what they recorded too late."""
+    for folder in (layout.tenures_folder(job), layout.outcome_folder(job)):
+        for path in store.list_files(folder):
+            number = layout.number_of(folder, path)
+            if (number is not None and number < term) or path == layout.termless_outcome_file(job):
+                store.delete(path)
+    counting = [layout.completed_file(job, completed.checkpoint) for completed in found.completed]
+    for path in store.list_files(layout.completed_folder(job)):
+        if path not in counting:
+            store.delete(path)
 
 
 def _decode(entry: CompletedEntry) -> CompletedCheckpoint:
-    try:
-        return _completed.decode(entry.data)
-    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
-        raise CorruptFile(
-            f"the record of checkpoint {entry.checkpoint} cannot be read: {error}",
-            hint=f"delete it to give up checkpoint {entry.checkpoint}, if an older one will do",
-        ) from error
+    return decode_completed(entry.checkpoint, entry.data)

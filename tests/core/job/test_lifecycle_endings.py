@@ -14,6 +14,7 @@ from penstock.core.job.events import (
     JobEnding,
     JobStarted,
     JobState,
+    LeadershipLost,
     SlotGone,
     StartSlot,
     StopSlot,
@@ -77,3 +78,28 @@ def test_finished_tasks_are_counted_while_the_attempt_runs():
     assert job.finished_tasks == 1
     feed(job, 2, AttemptFailed(epoch=Epoch(1), cause=FailureCause(text="boom")))
     assert job.finished_tasks == 0
+
+
+def test_a_driver_that_lost_the_job_lets_its_slots_go_whatever_they_do():
+    job = running_once()
+    effects = feed(job, 1, LeadershipLost())
+    assert effects == [JobEnding(outcome=JobState.SUSPENDED, cause=None), TellLeave(slot=A), TellLeave(slot=B)]
+    effects = feed(job, 2, SlotGone(slot=A, error=None), SlotGone(slot=B, error=None))
+    assert effects == [JobEnded(outcome=JobState.SUSPENDED, cause=None)]
+    assert job.state.is_terminal
+
+
+def test_a_job_that_was_about_to_end_does_not_end_with_a_driver_that_lost_it():
+    job = running_once()
+    feed(job, 1, CancelRequested())
+    assert feed(job, 2, LeadershipLost()) == [JobEnding(outcome=JobState.SUSPENDED, cause=None)]
+    effects = feed(job, 3, SlotGone(slot=A, error=None), SlotGone(slot=B, error=None))
+    assert effects == [JobEnded(outcome=JobState.SUSPENDED, cause=None)]
+
+
+def test_a_job_all_of_whose_slots_had_left_does_not_end_with_a_driver_that_lost_it():
+    job = running_once()
+    feed(job, 1, CancelRequested(), SlotGone(slot=A, error=None), SlotGone(slot=B, error=None))
+    effects = feed(job, 2, LeadershipLost())
+    assert [type(effect) for effect in effects] == [JobEnding, JobEnded]
+    assert job.state is JobState.SUSPENDED

@@ -36,7 +36,8 @@ from penstock.core.job.events import (
     TellCancel,
     TellLeave,
 )
-from penstock.core.job.lifecycle import LEAVE_TIMEOUT_MS, LONGEST_STANDBY_PAUSE_MS, STANDBY_PAUSE_MS, JobLifecycle
+from penstock.core.job.lifecycle import LEAVE_TIMEOUT_MS, JobLifecycle
+from penstock.core.job.standby_pause import LONGEST_STANDBY_PAUSE_MS, STANDBY_PAUSE_MS
 from penstock.settings import FixedDelay, SlotSettings
 
 TASKS = tasks(2)

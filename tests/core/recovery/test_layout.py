@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.core.errors import UsageError
-from penstock.core.ids import CheckpointId, JobId, OperatorId, TaskId, VertexId
+from penstock.core.ids import CheckpointId, JobId, OperatorId, TaskId, Term, VertexId
 from penstock.core.recovery import layout
 
 JOB = layout.job_folder(JobId("hot-auctions"))
@@ -22,10 +22,20 @@ def test_every_kind_of_file_has_its_place() -> None:
     counters = layout.counter_folder(JOB), layout.drivers_folder(JOB)
     assert layout.counted_file(counters[0], 8) == "hot-auctions/counter/0000000000000000008"
     assert layout.counted_file(counters[1], 2) == "hot-auctions/drivers/0000000000000000002"
-    assert layout.outcome_file(JOB) == "hot-auctions/outcome/_outcome"
+    assert layout.outcome_file(JOB, Term(2)) == "hot-auctions/outcome/0000000000000000002"
+    assert layout.termless_outcome_file(JOB) == "hot-auctions/outcome/_outcome"
+    assert layout.tenure_file(JOB, Term(2)) == "hot-auctions/tenures/0000000000000000002"
+    assert layout.lease_file(JOB, Term(2)) == "hot-auctions/leases/0000000000000000002"
     assert layout.results_folder(JOB, OperatorId("to table")) == "results/hot-auctions/to%20table"
     assert layout.inputs_folder(JOB, OperatorId("read bids")) == "hot-auctions/inputs/read%20bids"
     assert layout.snapshot_prefix(TaskId(VertexId("win/dow"), 3)) == "win%2Fdow-3"
+
+
+def test_what_tells_later_drivers_that_a_job_has_ended_outlives_it() -> None:
+    folders = (layout.outcome_folder, layout.drivers_folder, layout.tenures_folder, layout.leases_folder)
+    assert all(layout.outlives_the_job(JOB, folder(JOB)) for folder in folders)
+    assert not layout.outlives_the_job(JOB, layout.completed_folder(JOB))
+    assert not layout.outlives_the_job(JOB, layout.outcome_folder(layout.job_folder(JobId("other"))))
 
 
 @given(st.integers(1, 2**63 - 1), st.integers(1, 2**63 - 1))

@@ -1,10 +1,75 @@
 from __future__ import annotations
 
-from penstock.core.ids import Term
-from penstock.core.recovery.tenure import EPOCHS_PER_TERM, Tenure
+from penstock.core.graph import CheckpointVertex, OperatorLabel
+from penstock.core.ids import CheckpointId, Instant, JobId, OperatorId, Term, VertexId
+from penstock.core.recovery.metadata import CompletedCheckpoint, SnapshotKind
+from penstock.core.recovery.tenure import EPOCHS_PER_TERM, Inheritance, Start, Tenure
+
+
+def completed(*checkpoints: int) -> tuple[CompletedCheckpoint, ...]:
+    return tuple(
+        CompletedCheckpoint(
+            job=JobId("job"),
+            checkpoint=CheckpointId(checkpoint),
+            timestamp=Instant(1),
+            completed=Instant(2),
+            kind=SnapshotKind.CHECKPOINT,
+            location=f"job/chk-{checkpoint}",
+            path=f"job/chk-{checkpoint}/_metadata",
+            size=3,
+        )
+        for checkpoint in checkpoints
+    )
+
+
+FOUND = Inheritance(first_id=CheckpointId(65), completed=completed(4, 7))
 
 
 def test_the_epochs_of_a_term_lie_above_those_of_all_terms_before_it() -> None:
     assert Tenure().first_epoch == 1
     assert Tenure(term=Term(1)).first_epoch > EPOCHS_PER_TERM
     assert Tenure(term=Term(2)).first_epoch - Tenure(term=Term(1)).first_epoch == EPOCHS_PER_TERM
+
+
+def test_a_driver_that_found_nothing_has_whatever_is_on_record() -> None:
+    assert Inheritance().counting(completed(1, 2)) == completed(1, 2)
+    assert Inheritance().counting(()) == ()
+
+
+def test_what_a_driver_found_counts_as_long_as_it_is_on_record() -> None:
+    assert FOUND.counting(completed(4, 7)) == completed(4, 7)
+    assert FOUND.counting(completed(7, 65)) == completed(7, 65)
+    assert FOUND.counting(completed(66)) == completed(66)
+
+
+def test_what_a_driver_before_records_too_late_does_not_count() -> None:
+    assert FOUND.counting(completed(7, 8, 64)) == completed(7)
+    assert FOUND.counting(completed(7, 8, 65)) == completed(7, 65)
+
+
+def test_what_a_driver_before_removes_too_late_counts_all_the_same() -> None:
+    assert FOUND.counting(()) == completed(7)
+    assert FOUND.counting(completed(4)) == completed(4, 7)
+    assert FOUND.counting(completed(4, 65)) == completed(4, 65)
+
+
+def program(*operators: str) -> Start:
+    """One whose steps are named, but for the first."""
+    vertex = CheckpointVertex(
+        vertex=VertexId("v"),
+        parallelism=1,
+        operators=tuple(OperatorId(o) for o in operators),
+        labels={OperatorId(o): OperatorLabel(name=f"the {o}") for o in operators[1:]},
+    )
+    return Start(splits={}, max_parallelism=128, vertices=(vertex,))
+
+
+def test_a_program_with_other_steps_is_told_by_what_is_gone_and_what_is_new() -> None:
+    job = program("read", "count", "write")
+    assert job.changed_steps(job) == ()
+    assert job.changed_steps(program("read", "write", "sort")) == ("'the count' is gone", "'the sort' is new")
+    assert job.changed_steps(program("look", "count", "write")) == ("'read' is gone", "'look' is new")
+
+
+def test_of_a_job_whose_graph_is_not_on_record_nothing_is_told() -> None:
+    assert Start(splits={}, max_parallelism=128).changed_steps(program("read")) == ()

@@ -13,6 +13,8 @@ from penstock.core.job.regions import Region
 class JobState(Enum):
     """Where a job is in its life."""
 
+    STANDBY = "standby"
+    """Another driver has the job; this one takes it over when that one dies."""
     CREATED = "created"
     STARTING = "starting"
     """Waiting for slots."""
@@ -32,11 +34,13 @@ class JobState(Enum):
     FINISHED = "finished"
     CANCELLED = "cancelled"
     FAILED = "failed"
+    SUSPENDED = "suspended"
+    """This driver has let go of the job, which has not ended: another driver has it, or can take it over."""
 
     @property
     def is_terminal(self) -> bool:
         """Whether nothing more will happen."""
-        return self in (JobState.FINISHED, JobState.CANCELLED, JobState.FAILED)
+        return self in (JobState.FINISHED, JobState.CANCELLED, JobState.FAILED, JobState.SUSPENDED)
 
 
 class FailureCause(Effect, frozen=True, kw_only=True):
@@ -114,6 +118,10 @@ class CancelRequested(Event, frozen=True, kw_only=True):
     """The user wants the job to end now."""
 
 
+class LeadershipLost(Event, frozen=True, kw_only=True):
+    """Another driver has taken the job over: this one must let go of it, whatever it was about to do."""
+
+
 class RescaleRequested(Event, frozen=True, kw_only=True):
     """The user wants the running job to have `slots` slots, and so these tasks. Answered by `RescalePrepared`, then
     `AttemptRescaled`; or by `RescaleGivenUp`, at any time before that."""
@@ -143,6 +151,7 @@ JobEvent = (
     | AttemptFailed
     | TaskDone
     | CancelRequested
+    | LeadershipLost
     | RescaleRequested
     | RescaleConfirmed
     | RescaleFailing

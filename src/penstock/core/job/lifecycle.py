@@ -1,10 +1,10 @@
 """The life of a job: slots come up, attempts run, fail and start again, and at last the job ends.
 
-    CREATED ─► STARTING ─► DEPLOYING ─► RUNNING ─► ENDING ─► FINISHED | CANCELLED | FAILED
-                             ▲    ▲        │ │ failure    ▲
-                             │    │rescale │ │            │ the strategy gives up, cancel
-                             │    RESCALING◄ ▼            │
-                             └── RESTARTING ◄─ FAILING ───┘
+    STANDBY ─► CREATED ─► STARTING ─► DEPLOYING ─► RUNNING ─► ENDING ─► FINISHED | CANCELLED | FAILED | SUSPENDED
+                                        ▲    ▲        │ │ failure    ▲
+                                        │    │rescale │ │            │ the strategy gives up, cancel
+                                        │    RESCALING◄ ▼            │
+                                        └── RESTARTING ◄─ FAILING ───┘
 
     RUNNING ── a task fails, and its region is not the whole job ──► REPAIRING ── the region runs again ──► RUNNING
                                                                         └── anything else fails ──► FAILING
@@ -24,7 +24,8 @@ Rules of this file:
   asked for when the job runs again, so that its start does not delay that. One that is lost is asked for again after a
   pause. One that comes up while a member is missing gets its place: the cluster may have no core left for the member.
 
-Not handled here: what a slot is (the host's business), what is restored (the driver asks recovery), checkpoints.
+Not handled here: what a slot is (the host's business), what is restored (the driver asks recovery), checkpoints, and
+which driver has the job: one on STANDBY has no lifecycle yet.
 """
 
 from __future__ import annotations
@@ -48,6 +49,7 @@ from penstock.core.job.events import (
     JobEvent,
     JobStarted,
     JobState,
+    LeadershipLost,
     RegionEnded,
     RescaleConfirmed,
     RescaleFailing,
@@ -71,17 +73,13 @@ from penstock.core.job.repair import Repair
 from penstock.core.job.restart import make_restart_strategy
 from penstock.core.job.slot_states import LEAVE_TIMEOUT_MS as LEAVE_TIMEOUT_MS
 from penstock.core.job.slot_states import SlotState, SlotStates
+from penstock.core.job.standby_pause import StandbyPause
 from penstock.settings import Restart, SlotSettings
 
 ATTEMPT_IS_ON = (JobState.DEPLOYING, JobState.RUNNING, JobState.REPAIRING)
 
 START_FAILURES_BEFORE_FIRST_RUN = 3
 """A job with a slot that dies this often in a row, before the job ever ran, has a wrong environment, not bad luck."""
-
-STANDBY_PAUSE_MS = 1_000
-"""Before a standby that was lost is asked for again; it doubles until one has called in."""
-
-LONGEST_STANDBY_PAUSE_MS = 60_000
 
 
 class JobLifecycle:
@@ -116,9 +114,7 @@ class JobLifecycle:
         """Asked for, and not done yet."""
         self._rescale_prepared = False
         self._rescale_deadline: Instant | None = None
-        self._standby_at: Instant | None = None
-        """Not before then is the next standby asked for, because the last one was lost."""
-        self._standby_pause_ms = STANDBY_PAUSE_MS
+        self._standby_pause = StandbyPause()
         self._draws = draws
         self._failures = 0
         self._ever_ran = ran_before
@@ -151,6 +147,8 @@ class JobLifecycle:
                 return self._handle_task_done(event, now)
             case CancelRequested():
                 return self._handle_cancel_requested(now)
+            case LeadershipLost():
+                return self._handle_leadership_lost(now)
             case RescaleRequested():
                 return self._handle_rescale_requested(event, now)
             case RescaleConfirmed():
@@ -171,8 +169,8 @@ class JobLifecycle:
             timeout = self._settings.heartbeat_timeout_ms
             times += [Instant(s.heard + timeout) for s in self._slots.watched if s.registered]
             times += self._slots.departing.values()
-        if self.state is JobState.RUNNING and self._standby_at is not None:
-            times.append(self._standby_at)
+        if self.state is JobState.RUNNING and self._standby_pause.until is not None:
+            times.append(self._standby_pause.until)
         return min(times, default=None)
 
     def validate(self) -> None:
@@ -236,7 +234,7 @@ class JobLifecycle:
         known.heard = now
         known.clean_up_to = self.epoch
         if self._slots.is_standby(known):
-            self._standby_pause_ms = STANDBY_PAUSE_MS
+            self._standby_pause.reset()
             self._slots.exchange(known)
         return self._additional_arrived() if self._slots.is_additional(known) else self._advance(now)
 
@@ -441,10 +439,8 @@ class JobLifecycle:
         self._regions = rescale.regions
         self.state = JobState.RESCALING
         self._deadline = Instant(now + self._settings.cancel_timeout_ms)
-        effects: list[JobEffect] = [
-            AttemptRescaled(epoch=self.epoch, slots=rescale.slots),
-            *self._slots.dismiss(surplus, now),
-        ]
+        effects: list[JobEffect] = [AttemptRescaled(epoch=self.epoch, slots=rescale.slots)]
+        effects += self._slots.dismiss(surplus, now)
         survivors = [s for s in self._slots.in_order if s.clean_up_to < self.epoch]
         return [*effects, *(TellCancel(slot=s.slot, epoch=self.epoch) for s in survivors)]
 
@@ -464,9 +460,9 @@ class JobLifecycle:
     def _ask_for_standbys(self, now: Instant) -> list[JobEffect]:
         """See that as many slots stand by as the settings say, while the job runs."""
         missing = self._settings.spares - len(self._slots.standbys)
-        if self.state is not JobState.RUNNING or (self._standby_at is not None and now < self._standby_at):
+        if self.state is not JobState.RUNNING or self._standby_pause.lasts(now):
             return []
-        self._standby_at = None
+        self._standby_pause.until = None
         return [StartSlot(slot=self._slots.add_standby(now).slot) for _ in range(missing)]
 
     def _lose_other(self, known: SlotState, error: str, now: Instant) -> list[JobEffect]:
@@ -475,8 +471,7 @@ class JobLifecycle:
         self._slots.lose(known)
         if is_additional:
             return self._give_up_rescale(f"slot {known.slot.number}, which it needs besides, was lost: {error}", now)
-        self._standby_at = Instant(now + self._standby_pause_ms)
-        self._standby_pause_ms = min(2 * self._standby_pause_ms, LONGEST_STANDBY_PAUSE_MS)
+        self._standby_pause.begin(now)
         return []
 
     # --- ending -----------------------------------------------------------------------
@@ -492,11 +487,18 @@ class JobLifecycle:
             return []
         return self._end(JobState.CANCELLED, None, now)
 
+    def _handle_leadership_lost(self, now: Instant) -> list[JobEffect]:
+        if self.state is not JobState.ENDING and not self.state.is_terminal:
+            return self._end(JobState.SUSPENDED, None, now)
+        # However it was to end: it does not end with this driver.
+        self._outcome, self._cause = JobState.SUSPENDED, None
+        return [JobEnding(outcome=JobState.SUSPENDED, cause=None), *self._end_if_empty()]
+
     def _end(self, outcome: JobState, cause: FailureCause | None, now: Instant) -> list[JobEffect]:
         self._repair = None
         given_up = self._give_up_rescale("the job ends", now)
         unneeded = self._slots.dismiss(self._slots.take_standbys_out(), now)
-        self._standby_at = None
+        self._standby_pause.until = None
         self.state = JobState.ENDING
         self._outcome, self._cause = outcome, cause
         self._restart_at = None
@@ -541,7 +543,7 @@ class JobLifecycle:
             effects += self._advance(now)
             # If that was not all, only slots are missing now, which have a deadline of their own.
             self._restart_at = None
-        if self._standby_at is not None and now >= self._standby_at:
+        if self._standby_pause.until is not None and not self._standby_pause.lasts(now):
             effects += self._ask_for_standbys(now)
         return effects
 
@@ -572,10 +574,8 @@ class JobLifecycle:
             effects += self._give_up(known, "did not drop its tasks in time", now)
         if missing and not unclean:
             names = ", ".join(str(s.slot.number) for s in missing)
-            text = (
-                f"only {len(slots) - len(missing)} of {len(slots)} slots came up in "
-                f"{self._settings.start_timeout_ms} ms (missing: {names})"
-            )
+            came, timeout_ms = len(slots) - len(missing), self._settings.start_timeout_ms
+            text = f"only {came} of {len(slots)} slots came up in {timeout_ms} ms (missing: {names})"
             return effects + self._end(JobState.FAILED, FailureCause(text=text), now)
         return effects
 

@@ -7,7 +7,9 @@
     <job>/completed/<19 digits>     one pointer per retained checkpoint
     <job>/counter/<19 digits>       the lowest checkpoint id that was never given away
     <job>/drivers/<19 digits>       the lowest term that no driver of the job has had
-    <job>/outcome/_outcome          how the job ended, if another driver could ask
+    <job>/tenures/<19 digits>       what the driver of that term found when it took the job over
+    <job>/outcome/<19 digits>       how the job ended with the driver of that term
+    <job>/leases/<19 digits>        whether the driver of that term is alive
     <job>/inputs/<operator>/…       data handed over by the driver before the job starts
 
 All paths are relative to the root of a store, with `/`. Numbers in file names have 19 digits, so that the order of the
@@ -19,13 +21,24 @@ from __future__ import annotations
 from typing import NewType
 
 from penstock.core.errors import UsageError
-from penstock.core.ids import CheckpointId, JobId, OperatorId, TaskId
+from penstock.core.ids import CheckpointId, JobId, OperatorId, TaskId, Term
 from penstock.core.recovery import roots
 
 JobFolder = NewType("JobFolder", str)
 """The folder of one job, as made by `job_folder`."""
 
 _DIGITS = 19
+_JOB_FOLDERS = (
+    "shared",
+    "taskowned",
+    "completed",
+    "counter",
+    "inputs",
+    "drivers",
+    "tenures",
+    "outcome",
+    "leases",
+)
 _PLAIN = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_-.")
 
 
@@ -131,9 +144,39 @@ def outcome_folder(job: JobFolder) -> str:
     return f"{job}/outcome"
 
 
-def outcome_file(job: JobFolder) -> str:
-    """How the job ended."""
+def outcome_file(job: JobFolder, term: Term) -> str:
+    """How the job ended, as the driver of that term saw it."""
+    return f"{outcome_folder(job)}/{term:0{_DIGITS}d}"
+
+
+def termless_outcome_file(job: JobFolder) -> str:
+    """How the job ended, as programs recorded it that kept no tenures."""
     return f"{outcome_folder(job)}/_outcome"
+
+
+def tenures_folder(job: JobFolder) -> str:
+    """What drivers found when they took the job over, and nothing else."""
+    return f"{job}/tenures"
+
+
+def tenure_file(job: JobFolder, term: Term) -> str:
+    """What the driver of that term found."""
+    return f"{tenures_folder(job)}/{term:0{_DIGITS}d}"
+
+
+def leases_folder(job: JobFolder) -> str:
+    """Signs of life of drivers, and nothing else."""
+    return f"{job}/leases"
+
+
+def lease_file(job: JobFolder, term: Term) -> str:
+    """The sign of life of the driver of that term."""
+    return f"{leases_folder(job)}/{term:0{_DIGITS}d}"
+
+
+def outlives_the_job(job: JobFolder, folder: str) -> bool:
+    """Whether what is in a folder of a job tells later drivers that it has ended, and which terms are taken."""
+    return folder in (outcome_folder(job), drivers_folder(job), tenures_folder(job), leases_folder(job))
 
 
 def number_of(folder: str, path: str) -> CheckpointId | None:
@@ -156,5 +199,4 @@ def results_folder(job: JobFolder, operator: OperatorId) -> str:
 
 def is_job_folder_with(name: str) -> bool:
     """Whether a folder that has something of this name in it is the folder of a job."""
-    known = ("shared", "taskowned", "completed", "counter", "drivers", "outcome", "inputs")
-    return name in known or checkpoint_number(name) is not None
+    return name in _JOB_FOLDERS or checkpoint_number(name) is not None

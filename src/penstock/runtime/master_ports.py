@@ -1,0 +1,26 @@
+"""What a shell supplies to the master."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from penstock.ports import Background, Clock, JobRecords, Slots, Store, Transport
+
+
+@dataclass(frozen=True, kw_only=True)
+class MasterPorts:
+    """What the shell supplies to the master."""
+
+    clock: Clock
+    transport: Transport
+    background: Background
+    store: Store
+    slots: Slots
+    landing: Store | None = None
+    """Where DataFrames were landed, if not in `store`."""
+    records: JobRecords | None = None
+    """What outlives the driver, if it is not kept in `store`."""
+    workers: Callable[[str], Background] | None = None
+    """Makes a background of its own for an operator's part on the driver, which may block for long, by a name for its
+    thread. Without it all use the master's."""

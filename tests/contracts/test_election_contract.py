@@ -1,0 +1,84 @@
+"""What every `ports.Election` promises."""
+
+from __future__ import annotations
+
+import threading
+
+import msgspec
+import pytest
+from election_rig import Meeting
+
+from penstock.core.errors import JobTakenOver
+from penstock.core.ids import CheckpointId, Instant, JobId
+from penstock.core.recovery.metadata import CompletedCheckpoint, SnapshotKind
+
+
+def completed(checkpoint: int) -> bytes:
+    return msgspec.msgpack.encode(
+        CompletedCheckpoint(
+            job=JobId("job"),
+            checkpoint=CheckpointId(checkpoint),
+            timestamp=Instant(1),
+            completed=Instant(2),
+            kind=SnapshotKind.CHECKPOINT,
+            location=f"job/chk-{checkpoint}",
+            path=f"job/chk-{checkpoint}/_metadata",
+            size=3,
+        )
+    )
+
+
+def unheard() -> None:
+    pytest.fail("the job was lost")
+
+
+def test_one_driver_has_the_job_and_the_others_wait(meeting: Meeting):
+    first, second, third = (meeting.driver() for _ in range(3))
+    leader = first.campaign(unheard)
+    assert leader is not None
+    assert [second.campaign(unheard) for _ in range(3)] == [None] * 3
+    assert third.campaign(unheard) is None
+    assert not leader.is_lost
+    assert leader.tenure.term == 0
+
+
+def test_when_a_driver_lets_go_another_has_the_job_at_once(meeting: Meeting):
+    first, second = meeting.driver(), meeting.driver()
+    leader = first.campaign(unheard)
+    assert leader is not None
+    assert second.campaign(unheard) is None
+    leader.records.take_ids(CheckpointId(64))
+    leader.resign()
+    next_leader = meeting.wait_for(second)
+    assert (next_leader.tenure.term, next_leader.tenure.next_id) == (1, 64)
+
+
+def test_a_driver_that_left_those_who_wait_is_not_waited_for(meeting: Meeting):
+    first, second, third = (meeting.driver() for _ in range(3))
+    leader = first.campaign(unheard)
+    assert leader is not None
+    assert second.campaign(unheard) is None
+    assert third.campaign(unheard) is None
+    second.close()
+    leader.resign()
+    assert meeting.wait_for(third).tenure.term == 1
+
+
+def test_a_driver_that_sleeps_too_long_loses_the_job_and_hears_of_it(meeting: Meeting):
+    """1. The first driver falls asleep. 2. The second takes the job over. 3. The first wakes up: it is told, and what
+    it records does not count."""
+    lost = threading.Event()
+    first, second = meeting.driver(), meeting.driver()
+    leader = first.campaign(lost.set)
+    assert leader is not None
+    assert second.campaign(unheard) is None
+    leader.records.take_ids(CheckpointId(64))
+    meeting.put_to_sleep(leader)
+    next_leader = meeting.wait_for(second)
+    meeting.wake(leader)
+    assert lost.wait(30)
+    assert leader.is_lost
+    with pytest.raises(JobTakenOver):
+        leader.records.record(CheckpointId(1), completed(1))
+    next_leader.resign()
+    assert meeting.wait_for(meeting.driver()).tenure.completed == ()

@@ -1,0 +1,185 @@
+"""Places where drivers meet, for the contracts of elections and of what outlives a driver."""
+
+from __future__ import annotations
+
+import threading
+import time
+import uuid
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+from zookeeper_server import ZooKeeperServer
+
+from penstock.api.high_availability import InZooKeeper
+from penstock.core.ids import JobId
+from penstock.core.recovery import layout
+from penstock.core.recovery.tenure import Tenure
+from penstock.ports import Election, JobRecords, Leader, Store
+from penstock.storage.election import FileElection
+from penstock.storage.files import FileStore
+from penstock.storage.records import FileRecords
+from penstock.storage.tenure import take_over
+
+JOB = JobId("job")
+FOLDER = layout.job_folder(JOB)
+PATIENCE_S = 60
+
+
+def clock_ms() -> float:
+    return time.monotonic() * 1_000
+
+
+class Taken(NamedTuple):
+    """What a driver has that has the job."""
+
+    tenure: Tenure
+    records: JobRecords
+
+
+class Office(Protocol):
+    """Where a job is taken over, whoever has it, and although that driver may live on."""
+
+    def take_over(self, *, anew: bool = False) -> Taken: ...
+
+    def close(self) -> None: ...
+
+
+class Meeting(Protocol):
+    """Where drivers wait for a job."""
+
+    def driver(self) -> Election: ...
+
+    def wait_for(self, driver: Election) -> Leader:
+        """The hold that a driver gets on the job."""
+        ...
+
+    def put_to_sleep(self, leader: Leader) -> None: ...
+
+    def wake(self, leader: Leader) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class StoreOffice:
+    """In files of a store."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    def take_over(self, *, anew: bool = False) -> Taken:
+        tenure = take_over(self._store, FOLDER, anew=anew)
+        return Taken(tenure, FileRecords(self._store, FOLDER, term=tenure.term))
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+class _Drivers:
+    """Those that were made, to be closed."""
+
+    def __init__(self) -> None:
+        self._waiting: list[Election] = []
+        self._leaders: list[Leader] = []
+
+    def noted(self, election: Any) -> Any:
+        self._waiting.append(election)
+        campaign = election.campaign
+
+        def noting(lost: Any) -> Leader | None:
+            leader = campaign(lost)
+            if leader is not None:
+                self._leaders.append(leader)
+            return leader
+
+        election.campaign = noting
+        return election
+
+    def wait_for(self, driver: Election) -> Leader:
+        deadline = time.monotonic() + PATIENCE_S
+        while (leader := driver.campaign(lambda: None)) is None:
+            assert time.monotonic() < deadline, "the driver never got the job"
+            time.sleep(0.02)
+        return leader
+
+    def close(self) -> None:
+        for each in self._waiting:
+            each.close()
+        for leader in self._leaders:
+            # A test may have had it resign.
+            with suppress(OSError):
+                leader.resign()
+
+
+class FileMeeting(_Drivers):
+    """In a folder."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__()
+        self._folder = folder
+        self._asleep: dict[int, threading.Event] = {}
+
+    def driver(self) -> Election:
+        store = FileStore(self._folder)
+        return self.noted(FileElection(store, FOLDER, lease_ms=500, anew=False, clock_ms=clock_ms))
+
+    def put_to_sleep(self, leader: Any) -> None:
+        """It holds its lock, and shows no sign of life."""
+        awake = self._asleep[id(leader)] = threading.Event()
+        beat, run = leader._beat, leader._terms.next
+
+        def sleeping() -> int:
+            awake.wait()
+            return run()
+
+        leader._terms.next = sleeping
+        leader._beat = lambda: None if not awake.is_set() else beat()
+
+    def wake(self, leader: Any) -> None:
+        self._asleep.pop(id(leader)).set()
+
+    def close(self) -> None:
+        for awake in self._asleep.values():
+            awake.set()
+        super().close()
+
+
+class ZooKeeperMeeting(_Drivers):
+    """In ZooKeeper, with the checkpoints in a folder. An office, too."""
+
+    def __init__(self, server: ZooKeeperServer, folder: Path, *, session_timeout_ms: int = 10_000) -> None:
+        super().__init__()
+        self._server = server
+        self._session_timeout_ms = session_timeout_ms
+        self._store = FileStore(folder)
+        self._root = f"/test-{uuid.uuid4().hex}"
+        self._last: Any = None
+
+    def driver(self, *, anew: bool = False) -> Election:
+        from penstock.storage.zookeeper import ZooKeeperElection
+
+        settings = InZooKeeper(
+            hosts=self._server.hosts,
+            root=self._root,
+            session_timeout_ms=self._session_timeout_ms,
+            restart_finished=anew,
+        )
+        return self.noted(ZooKeeperElection(settings, JOB, self._store, token=uuid.uuid4().hex, clock_ms=clock_ms))
+
+    def take_over(self, *, anew: bool = False) -> Taken:
+        if self._last is not None:
+            self.put_to_sleep(self._last)
+        self._last = leader = self.wait_for(self.driver(anew=anew))
+        return Taken(leader.tenure, leader.records)
+
+    def put_to_sleep(self, leader: Any) -> None:
+        """ZooKeeper ends its session, which it does not hear of before it is awake."""
+        from kazoo.client import KazooClient
+
+        again = KazooClient(hosts=self._server.hosts, client_id=leader._session.client.client_id)
+        again.start()
+        again.stop()
+        again.close()
+
+    def wake(self, leader: Any) -> None:
+        """It was never told to sleep."""
