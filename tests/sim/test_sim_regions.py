@@ -10,7 +10,7 @@ import pytest
 from planted_bugs import found, worlds
 
 from penstock.core.ids import TaskId
-from penstock.runtime import deploying, master, master_parts, slot
+from penstock.runtime import deploying, master, slot, starting
 from penstock.runtime.attempts import Attempts
 from penstock.runtime.master import MasterDriver
 from penstock.settings import FixedDelay
@@ -84,7 +84,7 @@ def test_a_region_that_is_too_small_is_found(make: Any, monkeypatch: pytest.Monk
     def alone(graph: Any) -> dict[TaskId, tuple[TaskId, ...]]:
         return {task: (task,) for task in graph.tasks}
 
-    monkeypatch.setattr(master_parts, "regions_of", alone)
+    monkeypatch.setattr(starting, "regions_of", alone)
     monkeypatch.setattr(slot, "regions_of", alone)
     assert found(apart(make, Shape.SLICES, faults=ERRORS[:1])) != []
 

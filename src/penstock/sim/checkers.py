@@ -159,7 +159,8 @@ class MessageChecker:
                 case TriggerCheckpoint(checkpoint=checkpoint, epoch=epoch, task=task):
                     self._triggered(checkpoint, task, epoch)
                 case Deploy(epoch=epoch, restored_checkpoint=restored, tasks=tasks, peers=peers):
-                    self._epochs |= dict.fromkeys(tasks, epoch)
+                    # A driver that was taken over from may still deploy; the slots are another's.
+                    self._epochs |= {task: max(epoch, self._epochs.get(task, 0)) for task in tasks}
                     if epoch > self.epoch:
                         self._began(epoch, restored)
                         if peers:
