@@ -208,6 +208,19 @@ def test_a_sink_that_commits_nothing_at_the_end_of_a_stop_is_found(make: Any, mo
 # --- what is drawn -----------------------------------------------------------------------
 
 
+def test_a_task_that_says_again_and_again_that_it_has_ended_is_found(make: Any, monkeypatch: pytest.MonkeyPatch):
+    honest = Task._try_to_end
+
+    def chatty(self: Task, now: Instant) -> bool:
+        ended = honest(self, now)
+        if ended:
+            self._host.finished(self.task)
+        return ended
+
+    monkeypatch.setattr(Task, "_try_to_end", chatty)
+    assert found(asking(make, ask(Wish.DRAIN), count=1)) == [Rule.NO_LIVELOCK]
+
+
 def test_the_requests_of_many_worlds_are_of_all_kinds():
     draws = (draw_requests, draw_rescales)
     drawn = [request for seed in range(200) for draw in draws for request in draw(seeded(seed), duration_ms=600)]

@@ -156,7 +156,7 @@ class Task:
         """Channels whose data has not ended."""
         self._drains = True
         """Whether the data of all channels that have ended went to its end, or was taken there by a stop with drain."""
-        self._stopped = False
+        self._drained_by_stop = False
         """Whether a stop with drain ended the data of a channel."""
         self._restored_inputs: Batches = {}
         self._restored_outputs: Batches = {}
@@ -339,12 +339,12 @@ class Task:
             case EndOfData():
                 self._data_open -= 1
                 self._drains = self._drains and element.drain
-                self._stopped = self._stopped or element.stopped
+                self._drained_by_stop = self._drained_by_stop or element.stopped
                 # Stopped without drain, the channel's data goes on after a restore, and must not be late then.
                 if element.drain:
                     self._advance(self._valve.end(index, stopped=element.stopped))
                 if self._data_open == 0:
-                    self._finish_data(now, drain=self._drains, stopped=self._stopped)
+                    self._finish_data(now, drain=self._drains, stopped=self._drained_by_stop)
             case EndOfPartition():
                 self.gate.channels[index].ended = True
                 self._feed(ChannelEnded(channel=index), now)

@@ -11,7 +11,17 @@ from collections.abc import Callable, Iterable, Sequence
 import msgspec
 
 from penstock.core.ids import CheckpointId, JobId, TaskId
-from penstock.core.messages import CancelTasks, Deploy, Leave, NotifyComplete, Run, TriggerCheckpoint
+from penstock.core.messages import (
+    CancelTasks,
+    Deploy,
+    Leave,
+    NotifyComplete,
+    Run,
+    TaskFinished,
+    ToMaster,
+    ToSlot,
+    TriggerCheckpoint,
+)
 from penstock.core.recovery import layout
 from penstock.core.recovery.metadata import CompletedCheckpoint
 from penstock.core.recovery.tenure import EPOCHS_PER_TERM
@@ -22,7 +32,7 @@ from penstock.sim.world import Actor, World
 from penstock.storage.completed import decode_pointer
 from penstock.storage.metadata import decode_metadata
 from penstock.storage.tenure import inheritance_seal
-from penstock.wire.codec import decode_to_slot
+from penstock.wire.codec import decode_to_master, decode_to_slot
 from penstock.wire.frames import Kind, unpack
 
 
@@ -130,6 +140,8 @@ class MessageChecker:
         self.epoch = 0
         """The highest one that was deployed."""
         self._epochs: dict[TaskId, int] = {}
+        self._finished: dict[tuple[TaskId, int], None] = {}
+        """Tasks that said so, with their epochs."""
         self.attempts = 0
         self.repairs = 0
         """How many of them were of some tasks only."""
@@ -148,45 +160,55 @@ class MessageChecker:
         self._run_epoch = 0
         self._cancelled_epoch = 0
 
-    def __call__(self, sender: str, _receiver: str, frames: list[bytes]) -> None:
+    def __call__(self, sender: str, receiver: str, frames: list[bytes]) -> None:
         """Look at one message."""
-        if sender != self._master:
-            return
         for header, payload in unpack(frames):
             if header.kind is not Kind.CONTROL:
                 continue
-            match decode_to_slot(payload):
-                case TriggerCheckpoint(checkpoint=checkpoint, epoch=epoch, task=task):
-                    self._triggered(checkpoint, task, epoch)
-                case Deploy(epoch=epoch, restored_checkpoint=restored, tasks=tasks, peers=peers):
-                    # A driver that was taken over from may still deploy; the slots are another's.
-                    self._epochs |= {task: max(epoch, self._epochs.get(task, 0)) for task in tasks}
-                    if epoch > self.epoch:
-                        self._began(epoch, restored)
-                        if peers:
-                            self.on_attempt(restored, len(peers))
-                        else:
-                            self.repairs += 1
-                case Run(epoch=epoch):
-                    self.ever_ran = True
-                    if epoch > self._run_epoch:
-                        self._run_epoch = epoch
-                        self.on_run()
-                case Leave():
-                    self.on_ending()
-                case CancelTasks(epoch=epoch):
-                    if epoch > self._cancelled_epoch:
-                        self._cancelled_epoch = epoch
-                        self.on_failure()
-                case NotifyComplete(checkpoint=checkpoint):
-                    if checkpoint not in self._ledger.durable:
-                        self._world.violate(
-                            Rule.EARLY_COMMIT, f"checkpoint {checkpoint} was announced before it was durable"
-                        )
-                    self._announced = max(self._announced, checkpoint)
-                    self.relied_on[checkpoint] = None
-                case _:
-                    pass
+            if sender == self._master:
+                self._ordered(decode_to_slot(payload))
+            elif receiver == self._master:
+                self._told(decode_to_master(payload))
+
+    def _told(self, message: ToMaster) -> None:
+        if isinstance(message, TaskFinished):
+            if (message.task, message.epoch) in self._finished:
+                self._world.violate(Rule.NO_LIVELOCK, f"{message.task} said again that it has ended")
+            self._finished[message.task, message.epoch] = None
+
+    def _ordered(self, message: ToSlot) -> None:
+        match message:
+            case TriggerCheckpoint(checkpoint=checkpoint, epoch=epoch, task=task):
+                self._triggered(checkpoint, task, epoch)
+            case Deploy(epoch=epoch, restored_checkpoint=restored, tasks=tasks, peers=peers):
+                # A driver that was taken over from may still deploy; the slots are another's.
+                self._epochs |= {task: max(epoch, self._epochs.get(task, 0)) for task in tasks}
+                if epoch > self.epoch:
+                    self._began(epoch, restored)
+                    if peers:
+                        self.on_attempt(restored, len(peers))
+                    else:
+                        self.repairs += 1
+            case Run(epoch=epoch):
+                self.ever_ran = True
+                if epoch > self._run_epoch:
+                    self._run_epoch = epoch
+                    self.on_run()
+            case Leave():
+                self.on_ending()
+            case CancelTasks(epoch=epoch):
+                if epoch > self._cancelled_epoch:
+                    self._cancelled_epoch = epoch
+                    self.on_failure()
+            case NotifyComplete(checkpoint=checkpoint):
+                if checkpoint not in self._ledger.durable:
+                    self._world.violate(
+                        Rule.EARLY_COMMIT, f"checkpoint {checkpoint} was announced before it was durable"
+                    )
+                self._announced = max(self._announced, checkpoint)
+                self.relied_on[checkpoint] = None
+            case _:
+                pass
 
     def _began(self, epoch: int, restored: CheckpointId | None) -> None:
         self.epoch = epoch
