@@ -173,13 +173,24 @@ class ZooKeeperMeeting(_Drivers):
         return Taken(leader.tenure, leader.records)
 
     def put_to_sleep(self, leader: Any) -> None:
-        """ZooKeeper ends its session, which it does not hear of before it is awake."""
+        """ZooKeeper ends its session: another client has ended it in its name."""
         from kazoo.client import KazooClient
 
-        again = KazooClient(hosts=self._server.hosts, client_id=leader._session.client.client_id)
+        client, awake = leader._session.client, threading.Event()
+        connect = client._connection._connect
+
+        def sleeping(*args: Any) -> Any:
+            awake.wait()
+            return connect(*args)
+
+        # Or it would take the session back as soon as another has it.
+        client._connection._connect = sleeping
+        again = KazooClient(hosts=self._server.hosts, client_id=client.client_id)
         again.start()
         again.stop()
         again.close()
+        client._connection._connect = connect
+        awake.set()
 
     def wake(self, leader: Any) -> None:
         """It was never told to sleep."""
