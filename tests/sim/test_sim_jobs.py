@@ -185,7 +185,10 @@ EXCHANGES = {
     Shape.HASH_FORWARD: ["hash", "forward"],
     Shape.HASH_BROADCAST: ["hash", "broadcast"],
     Shape.REBALANCE_HASH: ["rebalance", "hash"],
+    Shape.PIPELINES: ["hash", "hash"],
+    Shape.SLICES: ["forward", "forward"],
 }
+TWO_ENDS = (Shape.TWO_SINKS, Shape.PIPELINES, Shape.SLICES)
 
 
 @pytest.mark.parametrize("shape", Shape)
@@ -194,7 +197,7 @@ def test_the_plan_of_each_shape_has_these_exchanges(shape: Shape, slow_us: int):
     plan = plan_of(shape=shape, slow_us=slow_us)
     assert [edge.partitioning.value for edge in plan.edges] == EXCHANGES[shape]
     steps = [operator.step for vertex in plan.vertices for operator in vertex.operators]
-    assert len([step for step in steps if isinstance(step, WriteStep)]) == (2 if shape is Shape.TWO_SINKS else 1)
+    assert len([step for step in steps if isinstance(step, WriteStep)]) == (2 if shape in TWO_ENDS else 1)
 
 
 def test_every_vertex_is_counted_when_time_outs_are_drawn():

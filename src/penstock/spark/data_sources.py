@@ -11,7 +11,7 @@ from typing import Any, Literal, cast
 
 import pyarrow as pa
 from pyspark import SparkContext
-from pyspark.errors import PySparkNotImplementedError
+from pyspark.errors import PySparkException, PySparkNotImplementedError
 from pyspark.sql.datasource import CaseInsensitiveDict, DataSource
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import StructType
@@ -113,11 +113,15 @@ def _parsed(given: Any, argument: str) -> StructType:
     """Spark's schema of a text, or of whatever else Penstock takes for a schema."""
     try:
         return from_arrow_schema(as_schema(given, argument=argument))
-    except UsageError:
+    except UsageError as refused:
         # Spark's own parser knows more types, and needs its Java.
-        if isinstance(given, str) and SparkContext._active_spark_context is not None:  # noqa: SLF001
+        if not isinstance(given, str) or SparkContext._active_spark_context is None:  # noqa: SLF001
+            raise
+        try:
             return cast("StructType", StructType.fromDDL(given))
-        raise
+        except PySparkException:
+            # Ours says the same, and where.
+            raise refused from None
 
 
 def _arrow(struct: StructType, argument: str) -> pa.Schema:
