@@ -31,6 +31,8 @@ class GatedReader(ps.SourceReader):
                 return ps.Pause(5)
             if now_ms % 4:
                 return ps.Pause(1)
+            # Records must still come when a test has seen what it waited for, also where everything is quick.
+            return self._reader.poll(min(max_rows, 200), now_ms)
         return self._reader.poll(min(max_rows, 4_000), now_ms)
 
     def snapshot(self) -> list[bytes]:
