@@ -168,6 +168,8 @@ class User:
         self._masters = masters
         self._waiting: dict[Moment, list[UserRequest]] = {moment: [] for moment in Moment}
         self._parallelism = 0
+        self._asked_before = 0
+        """How many requests were made before the newest driver had the job."""
         self.asked: list[Asked] = []
         self.on_rescale: Callable[[], None] = lambda: None
         """Called when another parallelism is asked for."""
@@ -224,10 +226,12 @@ class User:
     def driver_begins(self, parallelism: int) -> None:
         """A driver has the job, with the parallelism that the program says."""
         self._parallelism = parallelism
+        self._asked_before = len(self.asked)
 
     def deployed(self, parallelism: int) -> None:
         """An attempt begins with so many slots."""
-        wanted = [asked.parallelism for asked in self.asked if not asked.answers and not asked.abandoned]
+        # One that is to be taken over from has the job until another has claimed it: it may still do what it was asked.
+        wanted = [asked.parallelism for asked in self.asked[self._asked_before :] if not asked.answers]
         if parallelism != self._parallelism and parallelism not in wanted:
             self._world.violate(
                 Rule.ANSWERED, f"an attempt has {parallelism} slots instead of {self._parallelism}, and nobody asked"
