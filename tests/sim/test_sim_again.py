@@ -16,7 +16,14 @@ from penstock.runtime.operators.sink import SinkOperator
 from penstock.runtime.operators.windows import WindowOperator
 from penstock.settings import Retention
 from penstock.sim.again import Again
-from penstock.sim.faults import CrashAfterCheckpoint, CrashAtEnd, CrashInCall, Fault
+from penstock.sim.faults import (
+    CrashAfterCheckpoint,
+    CrashAtEnd,
+    CrashInCall,
+    DriverOversleeps,
+    Fault,
+    StorageErrors,
+)
 from penstock.sim.jobs import Shape
 from penstock.sim.rules import Rule
 from penstock.sim.run import run_scenario, scenario_of
@@ -61,6 +68,17 @@ def test_many_worlds_go_on_in_every_way():
     assert {(each.claim, each.moved) for each in again} == {
         (claim, moved) for claim in (Claim.CLAIM, Claim.NO_CLAIM) for moved in (False, True)
     }
+
+
+def test_a_driver_of_the_first_job_that_wakes_up_beside_the_second_does_no_harm(make: Any):
+    """1. The first job is cancelled; its driver does not know whether the outcome is recorded, and falls asleep.
+    2. Another finds the outcome and ends the job. 3. The second job starts. 4. The first driver wakes up and records
+    the outcome once more."""
+    doubt = StorageErrors(at_ms=270, for_ms=400, share=0.5, after=True)
+    slept = DriverOversleeps(at_ms=420, for_ms=2_000, taken_over_ms=1_500)
+    worlds = [replace(world, faults=(doubt, slept), lasting=True) for world in going_on(make, 2, end=Wish.CANCEL)]
+    results = [run_scenario(world) for world in worlds]
+    assert [(result.violations, result.jobs) for result in results] == [((), 2)] * len(worlds)
 
 
 def test_results_that_only_the_restore_can_commit_are_missed(make: Any, monkeypatch: pytest.MonkeyPatch):

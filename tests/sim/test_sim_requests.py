@@ -20,7 +20,7 @@ from penstock.runtime.requests import Answer
 from penstock.runtime.task import Task
 from penstock.settings import Mode
 from penstock.sim.disk import Disk
-from penstock.sim.faults import CrashAfterCheckpoint, SlotCrash
+from penstock.sim.faults import CrashAfterCheckpoint, SlotCrash, SlowStorage
 from penstock.sim.jobs import Shape, SimReader
 from penstock.sim.rules import Rule
 from penstock.sim.run import Parts, run_scenario
@@ -85,6 +85,30 @@ def test_with_at_least_once_a_stop_may_have_shown_records_that_it_would_have_rea
     ]
     assert found(tracked) == []
     assert Wish.STOP in run_scenario(tracked[0]).granted
+
+
+def failing(make: Any, *, dies: bool) -> list[Scenario]:
+    """A savepoint expires while its files are being written, and the driver may die before it has deleted them."""
+    slow = SlowStorage(at_ms=250, for_ms=200, by_ms=20)
+    death = (SlotCrash(at_ms=305, slot=None, notice=Notice.TOLD),) if dies else ()
+    made = asking(make, ask(Wish.SAVEPOINT), faults=(slow, *death), lasting=True)
+    return [make.checkpoints(scenario, timeout_ms=50) for scenario in made]
+
+
+def test_what_there_is_of_a_savepoint_that_failed_may_be_left_if_its_driver_dies(make: Any):
+    assert found(failing(make, dies=True)) == []
+
+
+def test_what_is_left_of_a_savepoint_that_failed_is_found_if_its_driver_lives(make: Any):
+    class Keeping(Disk):
+        """Deletes no savepoint."""
+
+        def remove(self, path: str) -> None:
+            if not path.startswith("savepoints/"):
+                super().remove(path)
+
+    assert found(failing(make, dies=False)) == []
+    assert found(failing(make, dies=False), Parts(disk=Keeping)) == [Rule.NO_ORPHANS]
 
 
 def test_requests_that_come_too_early_or_too_late_are_refused(make: Any):

@@ -15,7 +15,7 @@ from penstock.core.job.lifecycle import JobLifecycle
 from penstock.runtime.inflight import ChannelReader
 from penstock.runtime.requests import RescaleRequests
 from penstock.sim.expected import Stage, next_stage
-from penstock.sim.faults import CrashAfterRescale
+from penstock.sim.faults import CrashAfterRescale, DriverOversleeps, StorageErrors
 from penstock.sim.jobs import Shape
 from penstock.sim.rules import Rule
 from penstock.sim.run import run_scenario
@@ -131,6 +131,15 @@ def test_every_job_goes_to_another_parallelism_and_on(make: Any, shape: Shape):
 def test_any_process_may_die_while_the_job_is_rescaled(make: Any, slot: int | None, delay_ms: int):
     crash = CrashAfterRescale(at_ms=0, slot=slot, delay_ms=delay_ms, notice=Notice.TOLD)
     assert found(rescaling(make, 3, 1, shape=Shape.HASH_BROADCAST, faults=(crash,), lasting=slot is None)) == []
+
+
+@pytest.mark.parametrize("at_ms", [160, 270])
+def test_a_driver_that_is_to_be_taken_over_from_may_still_rescale_the_job(make: Any, at_ms: int):
+    """1. The user asks for a rescale. 2. The driver falls asleep, and another is to take the job over: the storage says
+    no. 3. The first wakes up, has the job still, and rescales it."""
+    refused = StorageErrors(at_ms=at_ms + 15, for_ms=10, share=1.0, after=False)
+    slept = DriverOversleeps(at_ms=at_ms, for_ms=22, taken_over_ms=20)
+    assert found(rescaling(make, 3, count=2, faults=(refused, slept), lasting=True)) == []
 
 
 def test_a_rescale_together_with_a_stop_leaves_no_rule_broken(make: Any):

@@ -29,7 +29,7 @@ from penstock.sim.background import Pace, SimBackground
 from penstock.sim.checkers import CommitChecker, Ledger, MessageChecker, check_files
 from penstock.sim.clock import SimClock
 from penstock.sim.comparison import Standard, check_order, check_output, shown_by
-from penstock.sim.disk import Disk
+from penstock.sim.disk import Disk, is_below
 from penstock.sim.expected import Stage, expected_of_stages, next_stage, read_before
 from penstock.sim.external import ExternalSystem, enter, leave
 from penstock.sim.faults import Injector
@@ -448,8 +448,15 @@ class Simulation:
         check_order(self.world, committed, self._scenario.workload)
         if finished:
             untouched = check_untouched(self.world, self.disk, origin)
-            allowed = [*untouched, *self._strays()]
+            allowed = [*untouched, *self._strays(), *first.late_outcomes()]
             check_files(self.world, self.disk, self._job, kept=(), allowed=allowed, keeps_ids=False)
+
+    def late_outcomes(self) -> list[str]:
+        """What drivers that were taken over from, and slept past the end of the job, then recorded as its outcome: each
+        writes in a place of its own, which nobody reads, before it looks whether it has the job."""
+        outcomes = layout.outcome_folder(layout.job_folder(self._job))
+        aside = [actor.name for actor in self.masters.aside]
+        return [path for path, writer in self.disk.writers.items() if is_below(path, outcomes) and writer in aside]
 
     def _strays(self) -> list[str]:
         """What slots of a driver that had died wrote when the end of the job was decided already, and what it had begun

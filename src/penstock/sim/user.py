@@ -23,6 +23,9 @@ from penstock.sim.masters import MasterHost
 from penstock.sim.rules import Rule
 from penstock.sim.world import World
 
+DELETED_US = 4_000_000
+"""How long it may take until a savepoint that failed is deleted: longer than a slow storage takes for one call."""
+
 
 class Wish(Enum):
     """What a user wants."""
@@ -141,6 +144,10 @@ class Asked:
     answers: list[Answer] = field(default_factory=list)
     abandoned: bool = False
     """The driver died before it could answer."""
+    failed_us: int | None = None
+    """When the user was told that it failed, with nothing left behind."""
+    forgotten_us: int | None = None
+    """When the driver died that had said so."""
     given: dict[str, bytes] = field(default_factory=dict)
     """The files of the savepoint that was promised, as they were then."""
     parallelism: int | None = None
@@ -168,6 +175,8 @@ class User:
         self._masters = masters
         self._waiting: dict[Moment, list[UserRequest]] = {moment: [] for moment in Moment}
         self._parallelism = 0
+        self._asked_before = 0
+        """How many requests were made before the newest driver had the job."""
         self.asked: list[Asked] = []
         self.on_rescale: Callable[[], None] = lambda: None
         """Called when another parallelism is asked for."""
@@ -224,10 +233,12 @@ class User:
     def driver_begins(self, parallelism: int) -> None:
         """A driver has the job, with the parallelism that the program says."""
         self._parallelism = parallelism
+        self._asked_before = len(self.asked)
 
     def deployed(self, parallelism: int) -> None:
         """An attempt begins with so many slots."""
-        wanted = [asked.parallelism for asked in self.asked if not asked.answers and not asked.abandoned]
+        # One that is to be taken over from has the job until another has claimed it: it may still do what it was asked.
+        wanted = [asked.parallelism for asked in self.asked[self._asked_before :] if not asked.answers]
         if parallelism != self._parallelism and parallelism not in wanted:
             self._world.violate(
                 Rule.ANSWERED, f"an attempt has {parallelism} slots instead of {self._parallelism}, and nobody asked"
@@ -238,10 +249,22 @@ class User:
         """The driver died: who waits for an answer of it gets none."""
         for asked in self.asked:
             asked.abandoned = asked.abandoned or not asked.answers
+            if asked.failed_us is not None and asked.forgotten_us is None:
+                asked.forgotten_us = self._world.now_us
 
     def may_have_begun(self, path: str) -> bool:
-        """Whether a file may be part of a savepoint whose driver died before it could answer."""
-        return any(a.abandoned and a.target is not None and is_below(path, a.target) for a in self.asked)
+        """Whether a file may be part of a savepoint whose driver died before it could answer, or before it could delete
+        what there was of it."""
+        concerned = [a for a in self.asked if a.target is not None and is_below(path, a.target)]
+        return any(asked.abandoned or self._is_forgotten(asked, path) for asked in concerned)
+
+    def _is_forgotten(self, asked: Asked, path: str) -> bool:
+        """A savepoint that failed is known to its driver only: whoever takes the job over cannot delete it. What was
+        there when the user was told is deleted soon; what is written later, when that is done or the job ends."""
+        if asked.failed_us is None or asked.forgotten_us is None:
+            return False
+        late = self._disk.written_us.get(path, 0) >= asked.failed_us
+        return late or asked.forgotten_us - asked.failed_us < DELETED_US
 
     @property
     def may_have_stopped(self) -> bool:
@@ -261,6 +284,8 @@ class User:
             self._world.note("user", f"is told that the {asked.wish.value} failed: {answer.text.splitlines()[0]}")
             if answer.savepoint is not None:
                 self._take(asked, answer.savepoint, answer.savepoint.rpartition("/")[0])
+            else:
+                asked.failed_us = self._world.now_us
             return
         self._world.note("user", f"is told that the {asked.wish.value} is done: {answer.path}")
         if asked.target is not None:
