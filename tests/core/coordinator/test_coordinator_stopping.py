@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.core.coordinator.effects import CreateLocation, FailJob, SendToTask, StorePointer
+from penstock.core.coordinator.effects import CreateLocation, DeleteFiles, FailJob, SendToTask, StorePointer
 from penstock.core.coordinator.events import (
     AttemptStarted,
     CheckpointForm,
     FailedOver,
+    FilesDeleted,
     JobEnd,
     LocationFailed,
     PointerStored,
     RequestKind,
     ScheduleAllowed,
+    ScheduleForbidden,
     ShutDown,
     TaskEnded,
     TaskFailing,
@@ -269,6 +271,26 @@ def test_trouble_before_a_stop_is_nothing_to_it(rig, make, pick):
     r.request(RequestKind.STOP)
     r.ack_all(1)
     assert pick.answers(end(r, make, "t1", "t2"))[1].path == PATH
+
+
+def test_a_restart_while_the_stop_waits_in_line_is_nothing_to_it(rig, make, pick):
+    """1. Files of failed checkpoints take long to delete. 2. The job fails. 3. The user stops it, which has to wait.
+    4. The job restarts. 5. The files are gone; the savepoint is taken, and all tasks end."""
+    r = rig(tolerable_failures=None).start()
+    r.hold = {DeleteFiles}
+    for checkpoint in (1, 2):
+        r.request()
+        r.ack("t1", checkpoint)
+        r.decline("t2", checkpoint)
+    r.feed(ScheduleForbidden(), FailedOver())
+    assert pick.begun(r.request(RequestKind.STOP)) == []
+    assert pick.begun(r.start().log) == [1, 2]
+    r.feed(*(FilesDeleted(cleaning=e.cleaning) for e in pick.of(r.log, DeleteFiles)))
+    assert pick.begun(r.log) == [1, 2, 3]
+    r.ack_all(3)
+    answers = pick.answers(end(r, make, "t1", "t2"))
+    assert [a.path for a in answers.values()] == ["savepoints/chk-3/_metadata"]
+    assert pick.of(r.log, FailJob) == []
 
 
 @pytest.mark.parametrize("status", [JobEnd.FAILED, JobEnd.CANCELLED, JobEnd.SUSPENDED])

@@ -441,8 +441,10 @@ class CheckpointCoordinator:
             plan = self._planner.plan(self._board)
             if isinstance(plan, NotReady):
                 self._fail(choice, CheckpointFailure.NOT_ALL_REQUIRED_TASKS_RUNNING, plan.text, now)
-            else:
-                self._lifecycle.begin(choice, plan, now)
+                continue
+            if choice.kind.is_synchronous:
+                self._stopping.started()
+            self._lifecycle.begin(choice, plan, now)
 
     @property
     def _may_take_final(self) -> bool:

@@ -6,7 +6,8 @@
 
 A task that fails in SAVED fails the whole job: others have ended and committed as of the savepoint, so no single region
 can be restarted. The savepoint is kept. Trouble in SAVING is only remembered, for the case that the savepoint turns out
-to be stored all the same; if it fails, no failure is made out of what tasks did.
+to be stored all the same; if it fails, no failure is made out of what tasks did. Trouble while the request still waits
+in line is forgotten: all tasks run when it is its turn.
 """
 
 from __future__ import annotations
@@ -37,6 +38,11 @@ class StopWithSavepoint:
         """The savepoint has been asked for; trouble of earlier times does not count."""
         self._reset()
         self._request = request
+
+    def started(self) -> None:
+        """The savepoint is on its way to tasks that all run; trouble of before does not count."""
+        self._trouble = None
+        self._restarts_anyway = False
 
     def failed(self) -> None:
         """There will be no savepoint; whoever says so answers the request."""
