@@ -15,7 +15,9 @@ from click.testing import CliRunner
 
 from penstock.cli.sim import sim
 from penstock.core.job.events import JobState
-from penstock.settings import FixedDelay, NetworkSettings
+from penstock.core.recovery.metadata import Claim
+from penstock.settings import FixedDelay, NetworkSettings, Retention
+from penstock.sim.again import Again
 from penstock.sim.faults import (
     ConnectionLoss,
     CrashAfterCheckpoint,
@@ -30,7 +32,7 @@ from penstock.sim.rules import Rule, Violation
 from penstock.sim.run import Result, run_scenario, run_seed, scenario_of
 from penstock.sim.scenario import Scenario
 from penstock.sim.slots import Notice
-from penstock.sim.user import UserRequest, Wish
+from penstock.sim.user import Moment, UserRequest, Wish
 
 SEEDS = range(1, 51)
 KEPT = (90, 1088)
@@ -160,6 +162,23 @@ def drained_and_gone_on(make: Any) -> Scenario:
     return replace(restored_from_a_stop(make), requests=(drain,))
 
 
+def drained_then_stopped(make: Any, number: int = 0, delay_ms: int = 5) -> Scenario:
+    """A stop with drain fails when its savepoint is there; another ends the job, and the next job goes on reading."""
+    crash = CrashAfterCheckpoint(at_ms=251, slot=1, delay_ms=0, notice=Notice.TOLD)
+    drain = UserRequest(at_ms=250, wish=Wish.DRAIN)
+    stop = UserRequest(at_ms=252, wish=Wish.STOP, moment=Moment.RUN, delay_ms=delay_ms)
+    again = Again(parallelism=3, claim=Claim.CLAIM, moved=False, safety_ms=1_000)
+    plain = replace(make.shape(make.steady(make.plain(number)), Shape.WINDOW), work_us=(1_000, 10_000))
+    return make.checkpoints(
+        replace(plain, faults=(crash,), requests=(drain, stop), again=again), interval_ms=10, retention=Retention.KEEP
+    )
+
+
+def drained_and_overtaken(make: Any) -> Scenario:
+    """The same with unaligned checkpoints: if one overtook the end of the data, sources would be gone too early."""
+    return make.checkpoints(drained_then_stopped(make, number=1, delay_ms=60), unaligned=True)
+
+
 def overtaken_commit(make: Any) -> Scenario:
     """The commit of a checkpoint fails while that of the next waits: what came later must not be seen first."""
     slow = replace(make.workload(make.steady(make.plain(3)), slow_us=10_000), work_us=(5_000, 30_000))
@@ -196,6 +215,8 @@ def ended_and_stopped(make: Any) -> Scenario:
     [
         restored_from_a_stop,
         drained_and_gone_on,
+        drained_then_stopped,
+        drained_and_overtaken,
         overtaken_commit,
         savepoint_given_up,
         ending_together,

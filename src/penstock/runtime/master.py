@@ -520,12 +520,12 @@ class MasterDriver:
                 restored=self._restored,
                 finished_vertices=assignment.finished,
                 graph=self._rescaled_graph,
+                drained=assignment.drained,
             )
         )
         self._rescaled_graph = None
         self._coordinators.start(assignment, parallelism=self._plan.parallelism)
-        if effect.tasks is None:
-            self._attempt = effect.epoch
+        self._attempt = effect.epoch if effect.tasks is None else self._attempt
         orders = Orders(
             job=self._job,
             plan=self._plan,

@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from penstock.core.ids import CheckpointId
 from penstock.core.recovery import layout
-from penstock.core.recovery.metadata import CheckpointMetadata, Claim, CompletedCheckpoint, SnapshotKind
+from penstock.core.recovery.metadata import CheckpointMetadata, Claim, CompletedCheckpoint
 from penstock.sim.comparison import Standard, check_output, check_parts
 from penstock.sim.disk import Disk, is_below
 from penstock.sim.expected import Stage, expected_of_stages
@@ -77,7 +77,7 @@ class Origin:
     @property
     def is_drained(self) -> bool:
         """Whether the first job closed all its windows before its end."""
-        return self.content.kind is SnapshotKind.TERMINATE
+        return self.content.drained
 
 
 def find_origin(

@@ -4,7 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.core.coordinator.effects import CreateLocation, DeleteFiles, FailJob, SendToTask, StorePointer
+from penstock.core.coordinator.effects import (
+    CreateLocation,
+    DeleteFiles,
+    FailJob,
+    SendToTask,
+    StorePointer,
+    WriteMetadata,
+)
 from penstock.core.coordinator.events import (
     AttemptStarted,
     CheckpointForm,
@@ -191,6 +198,29 @@ def test_the_barrier_says_whether_to_drain(rig, pick, drain, kind):
     assert (options.synchronous, options.savepoint, options.drain) == (True, True, drain)
     assert not options.unaligned
     assert pick.of(effects, CreateLocation)[0].kind is kind
+
+
+def drained_by(effects, pick):
+    return [e.metadata.drained for e in pick.of(effects, WriteMetadata)]
+
+
+@pytest.mark.parametrize("drain", [False, True])
+def test_the_savepoint_says_whether_the_job_was_drained(rig, pick, drain):
+    r = rig().start()
+    r.request(RequestKind.STOP, drain=drain)
+    assert drained_by(r.ack_all(1), pick) == [drain]
+
+
+def test_what_is_saved_after_a_drained_stop_that_failed_says_so_and_overtakes_nothing(rig, pick):
+    """The sources have more to read: none may be gone for good while others are not."""
+    r = rig(unaligned=True).start(drained=True)
+    assert not pick.of(r.request(), CreateLocation)[0].options.unaligned
+    assert drained_by(r.ack_all(1), pick) == [True]
+    r.request(RequestKind.STOP)
+    assert drained_by(r.ack_all(2), pick) == [True]
+    r.start()
+    assert pick.of(r.request(), CreateLocation)[0].options.unaligned
+    assert drained_by(r.ack_all(3), pick) == [False]
 
 
 def test_a_task_that_gives_up_the_savepoint_fails_the_job_at_once(rig, pick):

@@ -126,6 +126,17 @@ def test_a_job_that_is_started_from_a_stop_with_drain_goes_on_reading(kind):
     assert any(task.data_ended for task in started.tasks.values()) is (kind is not SnapshotKind.TERMINATE)
 
 
+def test_what_a_drained_job_saves_before_it_has_ended_is_as_good_as_the_stop_itself():
+    ended = snapshot_of(operator("read", ended_subtasks=(0, 1)), operator("count", ended_subtasks=(0, 1)))
+    metadata = msgspec.structs.replace(ended, kind=SnapshotKind.SUSPEND, drained=True)
+    again = assign(metadata, simple_graph(2))
+    assert again.drained
+    assert all(task.data_ended for task in again.tasks.values())
+    started = assign(with_more_data(metadata), simple_graph(2))
+    assert not started.drained
+    assert not any(task.data_ended for task in started.tasks.values())
+
+
 def test_who_has_seen_all_data_counts_as_ended_for_those_behind():
     """1. A source and what it feeds have ended. 2. The master hears of the latter first, and completes a checkpoint.
     3. It must be possible to go back to that one."""

@@ -358,6 +358,7 @@ class CheckpointCoordinator:
             self._lifecycle.change_graph(event.graph)
         tasks = self._board.tasks if event.tasks is None else event.tasks
         self._board.deploy(event.epoch, tasks, event.finished_vertices)
+        self._lifecycle.is_drained = event.drained
         if event.restored is not None:
             self._lifecycle.stats.restored(event.restored, now)
 

@@ -31,6 +31,8 @@ class AttemptStarted(Event, frozen=True, kw_only=True):
     """What the tasks start from; for statistics."""
     graph: CheckpointGraph | None = None
     """Set if the job has been rescaled: the same vertices, with another parallelism."""
+    drained: bool = False
+    """What is restored was taken after a stop with drain, and the tasks go on to end."""
 
 
 class TaskRunning(Event, frozen=True, kw_only=True):

@@ -19,7 +19,7 @@ from penstock.core.ids import JobId, OperatorId, TaskId
 from penstock.core.messages import OperatorState, SubtaskState
 from penstock.core.reasons import CheckpointFailure
 from penstock.core.recovery.in_flight import edges_of
-from penstock.core.recovery.metadata import CheckpointMetadata, OperatorSnapshot, TaskChannels
+from penstock.core.recovery.metadata import CheckpointMetadata, OperatorSnapshot, SnapshotKind, TaskChannels
 
 
 class CannotFinalize(msgspec.Struct, frozen=True, kw_only=True):
@@ -41,8 +41,8 @@ class Finalizer:
         self._job_settings = job_settings
         self._edges = edges_of(graph)
 
-    def finalize(self, pending: PendingCheckpoint) -> CheckpointMetadata | CannotFinalize:
-        """The metadata of a checkpoint that everybody has acknowledged."""
+    def finalize(self, pending: PendingCheckpoint, *, drained: bool = False) -> CheckpointMetadata | CannotFinalize:
+        """The metadata of a checkpoint that everybody has acknowledged; `drained`: after a stop with drain."""
         operators: dict[OperatorId, OperatorSnapshot] = {}
         channels: list[TaskChannels] = []
         ended = set(pending.plan.finished)
@@ -67,6 +67,7 @@ class Finalizer:
             hooks=dict(pending.hook_states),
             settings=self._job_settings,
             edges=self._edges,
+            drained=drained or pending.kind is SnapshotKind.TERMINATE,
         )
 
     def _snapshots_of(

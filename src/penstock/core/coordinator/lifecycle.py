@@ -111,6 +111,8 @@ class Lifecycle:
         self._triggering = Triggering(graph, board, options.hooks, self.effects)
         self._expired: deque[CheckpointId] = deque(maxlen=REMEMBERED_EXPIRED)
         self._is_shut_down = False
+        self.is_drained = False
+        """Whether all tasks are at the end of their data because of a stop with drain that failed."""
 
     def change_graph(self, graph: CheckpointGraph) -> None:
         """The job has been rescaled. Nothing may be under way."""
@@ -177,7 +179,9 @@ class Lifecycle:
         return request.kind
 
     def _options_of(self, kind: SnapshotKind, request: Request) -> CheckpointOptions:
-        unaligned = self._settings.unaligned and not kind.is_savepoint
+        # A barrier must not overtake the end of drained data: sources would end before the others, and what they have
+        # not read be forgotten.
+        unaligned = self._settings.unaligned and not kind.is_savepoint and not self.is_drained
         timeout_ms = self._settings.aligned_timeout_ms or None
         return CheckpointOptions(
             unaligned=unaligned and timeout_ms is None,
@@ -261,7 +265,7 @@ class Lifecycle:
     def _after_acknowledge(self, pending: PendingCheckpoint, now: Instant) -> None:
         if not pending.is_acknowledged:
             return
-        metadata = self._finalizer.finalize(pending)
+        metadata = self._finalizer.finalize(pending, drained=self.is_drained)
         if isinstance(metadata, CannotFinalize):
             self._abort(pending, metadata.reason, metadata.text, now)
             return

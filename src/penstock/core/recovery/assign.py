@@ -39,6 +39,8 @@ class Assignment(msgspec.Struct, frozen=True, kw_only=True):
     """Vertices that are deployed as finished."""
     coordinators: dict[OperatorId, bytes] = {}
     """What operator coordinators start from."""
+    drained: bool = False
+    """A stop with drain ended the data, and does so again."""
 
 
 NOTHING_RESTORED = Assignment(
@@ -64,7 +66,14 @@ def assign(metadata: CheckpointMetadata, graph: CheckpointGraph, rules: Matching
     flows = flows_of(metadata, graph, _unwanted(metadata, graph, matched, rules))
     add_in_flight(restores, flows, graph)
     coordinators = {o: state for o, state in metadata.coordinators.items() if o in matched.restored}
-    return Assignment(tasks=restores, matched=matched, flows=flows, finished=finished, coordinators=coordinators)
+    return Assignment(
+        tasks=restores,
+        matched=matched,
+        flows=flows,
+        finished=finished,
+        coordinators=coordinators,
+        drained=metadata.drained,
+    )
 
 
 def fitting_key_groups(

@@ -5,7 +5,8 @@ such: it runs no user code again. That is right only while everything before it 
 starts from the snapshot must not have put anything new there.
 
 A stop with drain ends the data of every task. If the job fails before it has ended, it restarts from that savepoint and
-ends again. Who starts another job from it wants it to go on.
+ends again; so what it saves until then is of a drained job too, whatever the reason for it was. Who starts another job
+from any of that wants it to go on.
 """
 
 from __future__ import annotations
@@ -38,11 +39,11 @@ def finished_vertices(metadata: CheckpointMetadata, graph: CheckpointGraph) -> t
 
 
 def with_more_data(metadata: CheckpointMetadata) -> CheckpointMetadata:
-    """The same for a job that is started from a stop with drain: what had ended for that stop goes on reading."""
-    if metadata.kind is not SnapshotKind.TERMINATE:
+    """The same for a job that is started from what a stop with drain left: what had ended for it goes on reading."""
+    if not metadata.drained and metadata.kind is not SnapshotKind.TERMINATE:
         return metadata
     operators = {o: msgspec.structs.replace(s, ended_subtasks=()) for o, s in metadata.operators.items()}
-    return msgspec.structs.replace(metadata, operators=operators)
+    return msgspec.structs.replace(metadata, operators=operators, drained=False)
 
 
 def check_finished(metadata: CheckpointMetadata, graph: CheckpointGraph) -> None:

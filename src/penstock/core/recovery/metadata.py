@@ -197,6 +197,9 @@ class CheckpointMetadata(msgspec.Struct, frozen=True, kw_only=True):
     edges: tuple[EdgeSnapshot, ...] = ()
     """The edges whose channels may be among `channels`. None in metadata of before they were written down: the numbers
     are then taken to mean what they mean today."""
+    drained: bool = False
+    """Its tasks had come to the end of their data because of a stop with drain: this one, or an earlier one after which
+    the job failed. The sources have more to read."""
 
     @property
     def title(self) -> str:
