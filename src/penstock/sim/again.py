@@ -77,7 +77,7 @@ class Origin:
     @property
     def is_drained(self) -> bool:
         """Whether the first job closed all its windows before its end."""
-        return self.content.drained
+        return self.content.is_drained
 
 
 def find_origin(

@@ -201,7 +201,7 @@ def test_the_barrier_says_whether_to_drain(rig, pick, drain, kind):
 
 
 def drained_by(effects, pick):
-    return [e.metadata.drained for e in pick.of(effects, WriteMetadata)]
+    return [e.metadata.is_drained for e in pick.of(effects, WriteMetadata)]
 
 
 @pytest.mark.parametrize("drain", [False, True])

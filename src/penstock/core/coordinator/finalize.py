@@ -19,7 +19,7 @@ from penstock.core.ids import JobId, OperatorId, TaskId
 from penstock.core.messages import OperatorState, SubtaskState
 from penstock.core.reasons import CheckpointFailure
 from penstock.core.recovery.in_flight import edges_of
-from penstock.core.recovery.metadata import CheckpointMetadata, OperatorSnapshot, SnapshotKind, TaskChannels
+from penstock.core.recovery.metadata import CheckpointMetadata, OperatorSnapshot, TaskChannels
 
 
 class CannotFinalize(msgspec.Struct, frozen=True, kw_only=True):
@@ -67,7 +67,7 @@ class Finalizer:
             hooks=dict(pending.hook_states),
             settings=self._job_settings,
             edges=self._edges,
-            drained=drained or pending.kind is SnapshotKind.TERMINATE,
+            drained=True if drained else msgspec.UNSET,
         )
 
     def _snapshots_of(

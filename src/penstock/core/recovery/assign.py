@@ -72,7 +72,7 @@ def assign(metadata: CheckpointMetadata, graph: CheckpointGraph, rules: Matching
         flows=flows,
         finished=finished,
         coordinators=coordinators,
-        drained=metadata.drained,
+        drained=metadata.is_drained,
     )
 
 

@@ -18,7 +18,7 @@ import msgspec
 from penstock.core.errors import UsageError
 from penstock.core.graph import CheckpointEdge, CheckpointGraph, CheckpointVertex
 from penstock.core.ids import OperatorId, VertexId
-from penstock.core.recovery.metadata import CheckpointMetadata, SnapshotKind
+from penstock.core.recovery.metadata import CheckpointMetadata
 
 HINT = "leave out what was put before or into a part of the job that has finished, or give the changed steps new names"
 
@@ -40,7 +40,7 @@ def finished_vertices(metadata: CheckpointMetadata, graph: CheckpointGraph) -> t
 
 def with_more_data(metadata: CheckpointMetadata) -> CheckpointMetadata:
     """The same for a job that is started from what a stop with drain left: what had ended for it goes on reading."""
-    if not metadata.drained and metadata.kind is not SnapshotKind.TERMINATE:
+    if not metadata.is_drained:
         return metadata
     operators = {o: msgspec.structs.replace(s, ended_subtasks=()) for o, s in metadata.operators.items()}
     return msgspec.structs.replace(metadata, operators=operators, drained=False)

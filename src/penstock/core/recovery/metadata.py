@@ -197,9 +197,14 @@ class CheckpointMetadata(msgspec.Struct, frozen=True, kw_only=True):
     edges: tuple[EdgeSnapshot, ...] = ()
     """The edges whose channels may be among `channels`. None in metadata of before they were written down: the numbers
     are then taken to mean what they mean today."""
-    drained: bool = False
-    """Its tasks had come to the end of their data because of a stop with drain: this one, or an earlier one after which
-    the job failed. The sources have more to read."""
+    drained: bool | msgspec.UnsetType = msgspec.UNSET
+    """Set if it is not the kind that tells whether the job was drained; see `is_drained`."""
+
+    @property
+    def is_drained(self) -> bool:
+        """Whether its tasks had come to the end of their data because of a stop with drain: this one, or an earlier one
+        after which the job failed. The sources have more to read."""
+        return self.kind is SnapshotKind.TERMINATE if self.drained is msgspec.UNSET else self.drained
 
     @property
     def title(self) -> str:
