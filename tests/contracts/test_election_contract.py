@@ -4,28 +4,12 @@ from __future__ import annotations
 
 import threading
 
-import msgspec
 import pytest
+from completed_records import encoded
 from election_rig import Meeting
 
 from penstock.core.errors import JobTakenOver
-from penstock.core.ids import CheckpointId, Instant, JobId
-from penstock.core.recovery.metadata import CompletedCheckpoint, SnapshotKind
-
-
-def completed(checkpoint: int) -> bytes:
-    return msgspec.msgpack.encode(
-        CompletedCheckpoint(
-            job=JobId("job"),
-            checkpoint=CheckpointId(checkpoint),
-            timestamp=Instant(1),
-            completed=Instant(2),
-            kind=SnapshotKind.CHECKPOINT,
-            location=f"job/chk-{checkpoint}",
-            path=f"job/chk-{checkpoint}/_metadata",
-            size=3,
-        )
-    )
+from penstock.core.ids import CheckpointId
 
 
 def unheard() -> None:
@@ -79,6 +63,6 @@ def test_a_driver_that_sleeps_too_long_loses_the_job_and_hears_of_it(meeting: Me
     assert lost.wait(30)
     assert leader.is_lost
     with pytest.raises(JobTakenOver):
-        leader.records.record(CheckpointId(1), completed(1))
+        leader.records.record(CheckpointId(1), encoded(1))
     next_leader.resign()
     assert meeting.wait_for(meeting.driver()).tenure.completed == ()

@@ -5,36 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import suppress
 
-import msgspec
 import pytest
+from completed_records import completed, encoded
 from election_rig import Office
 
 from penstock.core.errors import InvariantError, JobTakenOver
-from penstock.core.ids import CheckpointId, Instant, JobId, OperatorId
+from penstock.core.ids import CheckpointId, OperatorId
 from penstock.core.job.events import JobState
-from penstock.core.recovery.metadata import CompletedCheckpoint, SnapshotKind
 from penstock.core.recovery.tenure import Outcome, Start
 from penstock.ports import JobRecords
 
 START = Start(splits={OperatorId("read"): (b"one", b"two"), OperatorId("other"): ()}, max_parallelism=128)
 OUTCOME = Outcome(state=JobState.FAILED, cause="boom", retained=(CheckpointId(4),))
-
-
-def completed(checkpoint: int) -> CompletedCheckpoint:
-    return CompletedCheckpoint(
-        job=JobId("job"),
-        checkpoint=CheckpointId(checkpoint),
-        timestamp=Instant(1),
-        completed=Instant(2),
-        kind=SnapshotKind.CHECKPOINT,
-        location=f"job/chk-{checkpoint}",
-        path=f"job/chk-{checkpoint}/_metadata",
-        size=3,
-    )
-
-
-def encoded(checkpoint: int) -> bytes:
-    return msgspec.msgpack.encode(completed(checkpoint))
 
 
 def change_everything(records: JobRecords) -> list[Callable[[], object]]:

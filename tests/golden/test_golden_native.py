@@ -8,7 +8,7 @@ import golden_content as content
 import golden_native as native
 import msgspec
 import pytest
-from golden_content import JOB, KEYS, expected
+from golden_content import JOB, KEYS
 from state_rig import EVENT_TIME, PROCESSING_TIME, Step, close_steps
 
 from penstock.core.ids import OperatorId
@@ -52,13 +52,7 @@ def step_of(directory, snapshot):
 @pytest.mark.parametrize("parallelism", [1, 2, 3])
 def test_every_kind_of_keyed_state_comes_back_at_any_parallelism(step_of, parallelism):
     step = step_of(parallelism)
-    for key in KEYS:
-        handles = step.at(key)
-        for name, value in expected(key).items():
-            found = handles[name]
-            got = dict(found.items()) if isinstance(value, dict) and name in ("scores", "by_thing") else found.get()
-            assert got == value, (key, name)
-            assert type(got) is type(value)
+    content.check_every_key(step)
     for key in (1_000, *native.GONE):
         assert not any(handle.exists() for handle in step.at(key).values())
 

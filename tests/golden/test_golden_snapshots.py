@@ -64,13 +64,7 @@ def keyed_files(snapshot, operator):
 @pytest.mark.parametrize("parallelism", [1, 2, 3])
 def test_every_kind_of_keyed_state_comes_back_at_any_parallelism(snapshot, reader, parallelism):
     step = Step("memory", content.Every, parallelism=parallelism, restored=keyed_files(snapshot, "every"), store=reader)
-    for key in KEYS:
-        handles = step.at(key)
-        for name, value in expected(key).items():
-            found = handles[name]
-            got = dict(found.items()) if isinstance(value, dict) and name in ("scores", "by_thing") else found.get()
-            assert got == value, (key, name)
-            assert type(got) is type(value)
+    content.check_every_key(step)
     step.close()
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from threaded_jobs import CHECKPOINTS, kill_slots, settings
 
 from penstock.api.connector import (
     Committer,
@@ -28,7 +29,7 @@ from penstock.core.job.events import JobState
 from penstock.core.recovery.metadata import CompletedCheckpoint
 from penstock.plan.graph import Input, Node, Partitioning, build_plan
 from penstock.runtime.master import SnapshotRequest
-from penstock.settings import CheckpointSettings, FixedDelay, JobSettings, NetworkSettings, NoRestart, SlotSettings
+from penstock.settings import NoRestart, SlotSettings
 from penstock.storage.metadata import decode_metadata
 
 SPLITS = 40
@@ -151,16 +152,6 @@ class LedgerSink(Sink):
         return Ledger(self)
 
 
-def settings(**changes) -> JobSettings:
-    chosen = {
-        "parallelism": 2,
-        "checkpoint": CheckpointSettings(interval_ms=20),
-        "restart": FixedDelay(attempts=20, delay_ms=5),
-        "network": NetworkSettings(channel_bytes=200_000, output_bytes=200_000, batch_bytes=50_000),
-    }
-    return JobSettings(**{**chosen, **changes})
-
-
 def plan_of(source, sink, *, parallelism=2):
     steps = [
         ("numbers", ReadStep(source=source), ()),
@@ -189,32 +180,6 @@ def by_id(calls) -> list[tuple]:
         assert seen.setdefault(checkpoint, rows) == rows
     assert list(seen) == sorted(seen)
     return sorted(row for rows in seen.values() for row in rows)
-
-
-def kill_slots(gate: Path, *, times: int):
-    kills: list[int] = []
-
-    def each_turn(running):
-        view = running.driver.view()
-        if len(kills) < times and view.state is JobState.RUNNING:
-            if view.checkpoints.counts.completed >= 2 * (len(kills) + 1):
-                kills.append(view.checkpoints.counts.completed)
-                running.slots.kill(len(kills) % 2)
-        elif len(kills) == times:
-            gate.touch()
-
-    return each_turn
-
-
-CHECKPOINTS = pytest.mark.parametrize(
-    "checkpoint",
-    [
-        CheckpointSettings(interval_ms=20),
-        CheckpointSettings(interval_ms=10, max_concurrent=3),
-        CheckpointSettings(interval_ms=20, unaligned=True),
-    ],
-    ids=["aligned", "overlapping", "unaligned"],
-)
 
 
 @pytest.mark.parametrize("parallelism", [1, 3])

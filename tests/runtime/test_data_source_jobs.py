@@ -11,6 +11,7 @@ import documented_sources as documented
 import pytest
 from documented_sources import Counter, Files, Lines, Sqlite, Squares, noted, rows_of_files, rows_of_sqlite
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, DataSourceStreamWriter, InputPartition
+from threaded_jobs import CHECKPOINTS, kill_slots, settings
 
 import penstock as ps
 from penstock.api.steps import ReadStep, WriteStep
@@ -21,30 +22,11 @@ from penstock.core.recovery.metadata import CompletedCheckpoint
 from penstock.plan.graph import Input, Node, Partitioning, build_plan
 from penstock.runtime.master import SnapshotRequest
 from penstock.runtime.operators.sink import decode_committables
-from penstock.settings import CheckpointSettings, FixedDelay, JobSettings, NetworkSettings, NoRestart
+from penstock.settings import CheckpointSettings, NoRestart
 from penstock.storage.metadata import decode_metadata
 
 TOTAL = 400
 EVERYTHING = [(number, f"n{number}") for number in range(TOTAL)]
-CHECKPOINTS = pytest.mark.parametrize(
-    "checkpoint",
-    [
-        CheckpointSettings(interval_ms=20),
-        CheckpointSettings(interval_ms=10, max_concurrent=3),
-        CheckpointSettings(interval_ms=20, unaligned=True),
-    ],
-    ids=["aligned", "overlapping", "unaligned"],
-)
-
-
-def settings(**changes) -> JobSettings:
-    chosen = {
-        "parallelism": 2,
-        "checkpoint": CheckpointSettings(interval_ms=20),
-        "restart": FixedDelay(attempts=20, delay_ms=5),
-        "network": NetworkSettings(channel_bytes=200_000, output_bytes=200_000, batch_bytes=50_000),
-    }
-    return JobSettings(**{**chosen, **changes})
 
 
 def plan_of(source, sink, folder, *, parallelism=2):
@@ -88,21 +70,6 @@ class Folders:
 @pytest.fixture
 def folders(tmp_path):
     return Folders(tmp_path)
-
-
-def kill_slots(gate, *, times: int):
-    kills: list[int] = []
-
-    def each_turn(running):
-        view = running.driver.view()
-        if len(kills) < times and view.state is JobState.RUNNING:
-            if view.checkpoints.counts.completed >= 2 * (len(kills) + 1):
-                kills.append(view.checkpoints.counts.completed)
-                running.slots.kill(len(kills) % 2)
-        elif len(kills) == times:
-            gate.touch()
-
-    return each_turn
 
 
 @CHECKPOINTS

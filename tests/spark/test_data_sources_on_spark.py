@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,6 +13,7 @@ import documented_sources as documented
 import pyspark.cloudpickle
 import pytest
 from documented_sources import Counter, Files, Lines, Sqlite, Squares, noted, rows_of_files, rows_of_sqlite
+from waiting import wait_until
 
 import penstock as ps
 from penstock.core.job.events import JobState
@@ -65,14 +65,6 @@ def structured_streaming(spark, places: Places, source: str, sink: str, options:
         assert query.awaitTermination(120)
     finally:
         query.stop()
-
-
-def wait_until(job: ps.Job, true) -> None:
-    deadline = time.monotonic() + 120
-    while not true(job.view()):
-        assert job.view().state not in (JobState.FAILED, JobState.FINISHED), job.view().failures
-        assert time.monotonic() < deadline, job.view()
-        time.sleep(0.05)
 
 
 def test_a_stream_reader_and_a_sink_of_files_give_what_they_give_in_structured_streaming(spark, tmp_path):

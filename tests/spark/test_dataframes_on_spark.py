@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 
 import cloudpickle
+from waiting import wait_until
 
 import penstock as ps
 from penstock.core.job.events import JobState
@@ -17,15 +18,6 @@ from penstock.core.job.events import JobState
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
 ROWS = 40_000
-
-
-def wait_until(job: ps.Job, true) -> ps.JobView:
-    deadline = time.monotonic() + 120
-    while not true(view := job.view()):
-        assert view.state not in (JobState.FAILED, JobState.FINISHED), view.failures
-        assert time.monotonic() < deadline, view
-        time.sleep(0.05)
-    return view
 
 
 def slow_until(gate: Path):

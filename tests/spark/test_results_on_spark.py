@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 import signal
 import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from gated import EVERYTHING, ROWS, Gate, Numbers, all_rows
+from waiting import wait_until
 
 import penstock as ps
 from penstock.core.job.events import JobState
@@ -47,14 +47,6 @@ def environment(spark, tmp_path: Path, **options) -> ps.Environment:
     checkpointing = ps.Checkpointing(interval="300ms", directory=str(tmp_path / "ckpt"))
     options = {"restart": ps.fixed_delay(attempts=5, delay="50ms"), **options}
     return ps.Environment(spark, parallelism=2, checkpointing=checkpointing, **options)
-
-
-def wait_until(job: ps.Job, true) -> None:
-    deadline = time.monotonic() + 120
-    while not true(job.view()):
-        assert job.view().state not in (JobState.FAILED, JobState.FINISHED), job.view().failures
-        assert time.monotonic() < deadline, job.view()
-        time.sleep(0.05)
 
 
 def test_every_record_is_handed_over_once_by_id_whatever_dies(spark, tmp_path):

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 import signal
-import time
 from pathlib import Path
 
 import pytest
+from waiting import wait_until
 
 import penstock as ps
 from penstock.core.job.events import JobState
@@ -42,14 +42,6 @@ def environment(spark, tmp_path: Path, **options) -> ps.Environment:
 
 def rows_of(spark, out: Path) -> list[int]:
     return sorted(row.id for row in spark.read.parquet(str(out)).select("id").collect())
-
-
-def wait_until(job: ps.Job, true) -> None:
-    deadline = time.monotonic() + 120
-    while not true(job.view()):
-        assert job.view().state not in (JobState.FAILED, JobState.FINISHED), job.view().failures
-        assert time.monotonic() < deadline, job.view()
-        time.sleep(0.05)
 
 
 def test_what_is_available_now_is_read_once_and_the_job_ends(spark, tmp_path):

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from completed_records import completed, encoded
 
 from penstock.core.errors import CorruptFile, JobTakenOver
-from penstock.core.ids import CheckpointId, Instant, JobId, OperatorId, Term
+from penstock.core.ids import CheckpointId, JobId, OperatorId, Term
 from penstock.core.job.events import JobState
 from penstock.core.recovery import layout
-from penstock.core.recovery.metadata import CompletedCheckpoint, SnapshotKind
 from penstock.core.recovery.tenure import Outcome, Start
 from penstock.ports import Frame
 from penstock.storage.completed import FileCompletedStore
@@ -22,23 +22,6 @@ from penstock.storage.tenure import take_over
 JOB = layout.job_folder(JobId("job"))
 START = Start(splits={OperatorId("read"): (b"one", b"two")}, max_parallelism=128)
 OUTCOME = Outcome(state=JobState.FAILED, cause="boom", retained=(CheckpointId(4), CheckpointId(7)))
-
-
-def completed(checkpoint: int) -> CompletedCheckpoint:
-    return CompletedCheckpoint(
-        job=JobId("job"),
-        checkpoint=CheckpointId(checkpoint),
-        timestamp=Instant(1),
-        completed=Instant(2),
-        kind=SnapshotKind.CHECKPOINT,
-        location=f"job/chk-{checkpoint}",
-        path=f"job/chk-{checkpoint}/_metadata",
-        size=3,
-    )
-
-
-def encoded(checkpoint: int) -> bytes:
-    return msgspec.msgpack.encode(completed(checkpoint))
 
 
 @pytest.fixture

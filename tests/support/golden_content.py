@@ -120,6 +120,17 @@ def expected(key: int | None) -> dict[str, object]:
     }
 
 
+def check_every_key(step: Step) -> None:
+    """A step that was restored holds, of every key, what was saved, and with its type."""
+    for key in KEYS:
+        handles = step.at(key)
+        for name, value in expected(key).items():
+            found = handles[name]
+            got = dict(found.items()) if isinstance(value, dict) and name in ("scores", "by_thing") else found.get()
+            assert got == value, (key, name)
+            assert type(got) is type(value)
+
+
 def every(kind: str = "memory") -> Step:
     """The step with every kind of state, filled."""
     step = Step(kind, Every, parallelism=PARALLELISM)

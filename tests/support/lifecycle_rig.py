@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from penstock.core.effects import Ticked
 from penstock.core.ids import Epoch, Instant, SlotId, SlotIndex, TaskId, VertexId
 from penstock.core.job.events import JobEffect, JobEvent, SlotCancelled, SlotReady, SlotRegistered
 from penstock.core.job.lifecycle import JobLifecycle
@@ -22,6 +23,14 @@ def feed(job: JobLifecycle, now: int, *events: JobEvent) -> list[JobEffect]:
     for event in events:
         effects += job.handle(event, Instant(now))
         job.validate()
+    return effects
+
+
+def tick(job: JobLifecycle, now: int) -> list[JobEffect]:
+    """Let time pass; all effects."""
+    effects = feed(job, now, Ticked())
+    deadline = job.next_deadline()
+    assert deadline is None or deadline > now, "a stale deadline would livelock the driver"
     return effects
 
 

@@ -17,17 +17,12 @@ from penstock.spark.slots import short_reason
 TIMESTAMP_CONF = "spark.sql.parquet.outputTimestampType"
 
 
-class DataFrameSource(Source):
-    """A DataFrame of the user's, before the job starts. `land` turns it into files."""
+class UnlandedFrame(Source):
+    """A DataFrame of the user's, before the job starts: the source that is read is another, made when it is landed."""
 
     def __init__(self, frame: Any) -> None:
         from pyspark.sql.pandas.types import to_arrow_schema
 
-        if getattr(frame, "isStreaming", False):
-            raise UsageError(
-                "from_dataframe takes a batch DataFrame, this one is streaming",
-                hint="read it with spark.read instead of spark.readStream",
-            )
         self._frame = frame
         self._schema: pa.Schema = to_arrow_schema(frame.schema, timezone="UTC")
 
@@ -35,6 +30,26 @@ class DataFrameSource(Source):
     def schema(self) -> pa.Schema:
         """The DataFrame's columns, as Arrow types; times are UTC."""
         return self._schema
+
+    def splits(self, parallelism: int) -> list[bytes]:
+        """Never asked: the source that is made of it is."""
+        raise InvariantError(f"{self.name} was asked for {parallelism} splits before it was landed")
+
+    def open(self, splits: Sequence[bytes]) -> SourceReader:
+        """Never asked: the source that is made of it is."""
+        raise InvariantError(f"{self.name} was opened for {len(splits)} splits before it was landed")
+
+
+class DataFrameSource(UnlandedFrame):
+    """A batch DataFrame. `land` turns it into files."""
+
+    def __init__(self, frame: Any) -> None:
+        if getattr(frame, "isStreaming", False):
+            raise UsageError(
+                "from_dataframe takes a batch DataFrame, this one is streaming",
+                hint="read it with spark.read instead of spark.readStream",
+            )
+        super().__init__(frame)
 
     @property
     def name(self) -> str:
@@ -53,14 +68,6 @@ class DataFrameSource(Source):
     def resumed(self) -> Source:
         """The source over what an earlier job wrote, of which the splits are in its snapshot."""
         return ParquetFiles(files=(), columns=self._schema)
-
-    def splits(self, parallelism: int) -> list[bytes]:
-        """Never asked: the source that `land` returns is."""
-        raise InvariantError(f"a DataFrame was asked for {parallelism} splits before it was written down")
-
-    def open(self, splits: Sequence[bytes]) -> SourceReader:
-        """Never asked: the source that `land` returns is."""
-        raise InvariantError(f"a DataFrame was opened for {len(splits)} splits before it was written down")
 
 
 @contextmanager

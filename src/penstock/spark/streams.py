@@ -22,8 +22,8 @@ import pyarrow as pa
 
 from penstock.api.connector import Found, Source, SourceReader, SplitEnumerator
 from penstock.connectors.splits import FollowedFiles, file_of_split, whole_file_splits
-from penstock.core.errors import HostError, InvariantError, StorageError, UsageError
-from penstock.spark.dataframes import TIMESTAMP_CONF
+from penstock.core.errors import HostError, StorageError, UsageError
+from penstock.spark.dataframes import TIMESTAMP_CONF, UnlandedFrame
 from penstock.spark.slots import short_reason
 
 LOOK_MS = 50
@@ -40,26 +40,18 @@ class _Position(msgspec.Struct, frozen=True, array_like=True):
     """The first batch that was not given out."""
 
 
-class StreamSource(Source):
-    """A streaming DataFrame of the user's, before the job starts. `land` turns it into files."""
+class StreamSource(UnlandedFrame):
+    """A streaming DataFrame. `land` makes the source of it that follows a query."""
 
     def __init__(self, frame: Any, *, trigger_ms: int | None, available_now: bool, directory: Path | None) -> None:
-        from pyspark.sql.pandas.types import to_arrow_schema
-
         if not getattr(frame, "isStreaming", False):
             raise UsageError(
                 "from_stream takes a streaming DataFrame, this one is not", hint="use from_dataframe for it"
             )
+        super().__init__(frame)
         self.directory = directory
-        self._frame = frame
         self._trigger_ms = trigger_ms
         self._available_now = available_now
-        self._schema: pa.Schema = to_arrow_schema(frame.schema, timezone="UTC")
-
-    @property
-    def schema(self) -> pa.Schema:
-        """The DataFrame's columns, as Arrow types; times are UTC."""
-        return self._schema
 
     @property
     def name(self) -> str:
@@ -96,14 +88,6 @@ class StreamSource(Source):
         elif self._trigger_ms is not None:
             writer = writer.trigger(processingTime=f"{self._trigger_ms} milliseconds")
         return writer.start()
-
-    def splits(self, parallelism: int) -> list[bytes]:
-        """Never asked: the source that `land` returns is."""
-        raise InvariantError(f"a stream was asked for {parallelism} splits before it was landed")
-
-    def open(self, splits: Sequence[bytes]) -> SourceReader:
-        """Never asked: the source that `land` returns is."""
-        raise InvariantError(f"a stream was opened for {len(splits)} splits before it was landed")
 
 
 class LandedStream(Source):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from lifecycle_rig import cancelled, feed, ready, slot, tasks, up
+from lifecycle_rig import cancelled, feed, ready, slot, tasks, tick, up
 
 from penstock.core.effects import Ticked
 from penstock.core.errors import InvariantError
@@ -45,13 +45,6 @@ SLOTS = SlotSettings(start_timeout_ms=1_000, heartbeat_timeout_ms=10_000, cancel
 
 def lifecycle(restart: Restart | None = None) -> JobLifecycle:
     return JobLifecycle(slots=2, tasks=TASKS, settings=SLOTS, restart=restart or FixedDelay(attempts=2, delay_ms=100))
-
-
-def tick(job: JobLifecycle, now: int) -> list[JobEffect]:
-    effects = feed(job, now, Ticked())
-    deadline = job.next_deadline()
-    assert deadline is None or deadline > now, "a stale deadline would livelock the driver"
-    return effects
 
 
 def running(restart: Restart | None = None) -> JobLifecycle:

@@ -10,10 +10,11 @@ from collections.abc import Callable
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from lifecycle_rig import feed, tick
 
 from penstock.core.effects import Ticked
 from penstock.core.errors import InvariantError
-from penstock.core.ids import Epoch, Instant, SlotId, SlotIndex, TaskId, VertexId
+from penstock.core.ids import Epoch, SlotId, SlotIndex, TaskId, VertexId
 from penstock.core.job.events import (
     AttemptEnded,
     AttemptFailed,
@@ -55,21 +56,6 @@ BAD = FailureCause(text="boom")
 SLOTS = SlotSettings(
     start_timeout_ms=1_000, heartbeat_timeout_ms=100_000, cancel_timeout_ms=500, deploy_timeout_ms=800, spares=1
 )
-
-
-def feed(job: JobLifecycle, now: int, *events: JobEvent) -> list[JobEffect]:
-    effects: list[JobEffect] = []
-    for event in events:
-        effects += job.handle(event, Instant(now))
-        job.validate()
-    return effects
-
-
-def tick(job: JobLifecycle, now: int) -> list[JobEffect]:
-    effects = feed(job, now, Ticked())
-    deadline = job.next_deadline()
-    assert deadline is None or deadline > now, "a stale deadline would livelock the driver"
-    return effects
 
 
 def running(restart: Restart | None = None) -> JobLifecycle:

@@ -1,25 +1,15 @@
 from __future__ import annotations
 
+import completed_records
+
 from penstock.core.graph import CheckpointVertex, OperatorLabel
-from penstock.core.ids import CheckpointId, Instant, JobId, OperatorId, Term, VertexId
-from penstock.core.recovery.metadata import CompletedCheckpoint, SnapshotKind
+from penstock.core.ids import CheckpointId, OperatorId, Term, VertexId
+from penstock.core.recovery.metadata import CompletedCheckpoint
 from penstock.core.recovery.tenure import EPOCHS_PER_TERM, Inheritance, Start, Tenure
 
 
 def completed(*checkpoints: int) -> tuple[CompletedCheckpoint, ...]:
-    return tuple(
-        CompletedCheckpoint(
-            job=JobId("job"),
-            checkpoint=CheckpointId(checkpoint),
-            timestamp=Instant(1),
-            completed=Instant(2),
-            kind=SnapshotKind.CHECKPOINT,
-            location=f"job/chk-{checkpoint}",
-            path=f"job/chk-{checkpoint}/_metadata",
-            size=3,
-        )
-        for checkpoint in checkpoints
-    )
+    return tuple(completed_records.completed(checkpoint) for checkpoint in checkpoints)
 
 
 FOUND = Inheritance(first_id=CheckpointId(65), completed=completed(4, 7))

@@ -1,0 +1,46 @@
+"""Whole jobs whose slots are threads: their settings, and slots that are killed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from penstock.core.job.events import JobState
+from penstock.settings import CheckpointSettings, FixedDelay, JobSettings, NetworkSettings
+
+CHECKPOINTS = pytest.mark.parametrize(
+    "checkpoint",
+    [
+        CheckpointSettings(interval_ms=20),
+        CheckpointSettings(interval_ms=10, max_concurrent=3),
+        CheckpointSettings(interval_ms=20, unaligned=True),
+    ],
+    ids=["aligned", "overlapping", "unaligned"],
+)
+
+
+def settings(**changes) -> JobSettings:
+    chosen = {
+        "parallelism": 2,
+        "checkpoint": CheckpointSettings(interval_ms=20),
+        "restart": FixedDelay(attempts=20, delay_ms=5),
+        "network": NetworkSettings(channel_bytes=200_000, output_bytes=200_000, batch_bytes=50_000),
+    }
+    return JobSettings(**{**chosen, **changes})
+
+
+def kill_slots(gate: Path, *, times: int):
+    """For each turn of a job: kill a slot after every second checkpoint, and open the gate when that is done."""
+    kills: list[int] = []
+
+    def each_turn(running):
+        view = running.driver.view()
+        if len(kills) < times and view.state is JobState.RUNNING:
+            if view.checkpoints.counts.completed >= 2 * (len(kills) + 1):
+                kills.append(view.checkpoints.counts.completed)
+                running.slots.kill(len(kills) % 2)
+        elif len(kills) == times:
+            gate.touch()
+
+    return each_turn
