@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pyarrow as pa
 import pytest
 
 from penstock.api.connector import WriterContext
 from penstock.cli.latency import SCHEMA
-from penstock.cli.recovery import Recoveries, summary
+from penstock.cli.recovery import Recoveries, _well_epoch, summary
 from penstock.cli.recovery_job import Fuse, NotingSink, committed_batches
 from penstock.core.errors import UserCodeError
+from penstock.core.job.events import JobState
 
 BATCH = pa.RecordBatch.from_pylist([{"key": 1, "created_us": 2}], schema=SCHEMA)
 
@@ -45,6 +48,33 @@ def test_the_sink_notes_the_first_result_of_each_attempt_when_it_comes_and_when_
     sink.commit(committables)
     assert sink.first_ns("committed", after_epoch=2) == committed
     assert writer.prepare(3)() == []
+
+
+def test_an_attempt_that_a_view_does_not_show_yet_is_not_the_one_to_fail(tmp_path):
+    """The view of a job is made now and then; what the sink noted is newer."""
+    sink = NotingSink(str(tmp_path / "notes"))
+    sink.start("job")
+    job = ViewedJob(epoch=1)
+    assert _well_epoch(job, sink, 0) is None
+    sink.commit([b"committed-1-0"])
+    assert _well_epoch(job, sink, 0) == 1
+    sink.commit([b"committed-2-1"])
+    assert _well_epoch(job, sink, 0) is None
+    job.epoch = 2
+    assert _well_epoch(job, sink, 0) == 2
+    assert _well_epoch(job, sink, 1) is None
+
+
+class ViewedJob:
+    """A job whose view says that its attempt `epoch` runs."""
+
+    is_over = False
+
+    def __init__(self, epoch):
+        self.epoch = epoch
+
+    def view(self):
+        return SimpleNamespace(state=JobState.RUNNING, epoch=self.epoch, spares=())
 
 
 def test_batches_are_found_by_their_commits(tmp_path):

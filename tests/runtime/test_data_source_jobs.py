@@ -9,7 +9,17 @@ from pathlib import Path
 
 import documented_sources as documented
 import pytest
-from documented_sources import Counter, Files, Lines, Sqlite, Squares, noted, rows_of_files, rows_of_sqlite
+from documented_sources import (
+    Counter,
+    Files,
+    Lines,
+    Sqlite,
+    Squares,
+    append_lines,
+    noted,
+    rows_of_files,
+    rows_of_sqlite,
+)
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, DataSourceStreamWriter, InputPartition
 from threaded_jobs import CHECKPOINTS, kill_slots, settings
 
@@ -89,21 +99,21 @@ def test_killed_slots_lose_no_row_of_a_partition_and_repeat_none(threaded_job, t
 def test_rows_that_the_driver_read_are_read_between_their_offsets_after_a_failure(threaded_job, tmp_path, folders):
     path = tmp_path / "lines.txt"
     written = [f"line {number}" for number in range(TOTAL)]
-    path.write_text("\n".join(written[: TOTAL // 2]) + "\n")
+    append_lines(path, written[: TOTAL // 2])
     given = {"PATH": path, "notes": folders.source, "linesPerRead": 7}
     source = ps.data_source(Lines, options=given, poll="5ms")
     job = threaded_job(plan_of(source, folders.sqlite(), tmp_path), settings())
     kill = kill_slots(folders.gate, times=3)
+    missing = written[TOTAL // 2 :]
 
     def each_turn(running):
         kill(running)
-        if folders.gate.exists() and not running.ended:
-            path.write_text("\n".join(written) + "\n")
-            running.ended = len(rows_of_sqlite(folders.table)) == TOTAL
-            if running.ended:
-                running.driver.cancel()
+        if folders.gate.exists() and missing:
+            append_lines(path, missing)
+            missing.clear()
+        elif len(rows_of_sqlite(folders.table)) == TOTAL:
+            running.driver.cancel()
 
-    job.ended = False
     assert job.run(each_turn) is JobState.CANCELLED, job.driver.view().failures
     assert rows_of_sqlite(folders.table) == [(number, line) for number, line in enumerate(written)]
     assert noted(folders.source, "committed")

@@ -12,7 +12,17 @@ import cloudpickle
 import documented_sources as documented
 import pyspark.cloudpickle
 import pytest
-from documented_sources import Counter, Files, Lines, Sqlite, Squares, noted, rows_of_files, rows_of_sqlite
+from documented_sources import (
+    Counter,
+    Files,
+    Lines,
+    Sqlite,
+    Squares,
+    append_lines,
+    noted,
+    rows_of_files,
+    rows_of_sqlite,
+)
 from waiting import wait_until
 
 import penstock as ps
@@ -105,14 +115,15 @@ def test_a_simple_reader_and_a_table_give_what_they_give_in_structured_streaming
         spark.dataSource.register(kind)
     lines = [f"line {number}" for number in range(600)]
     file = tmp_path / "lines.txt"
-    file.write_text("\n".join(lines) + "\n")
+    append_lines(file, lines)
     theirs = Places(tmp_path / "theirs")
     given = {"path": str(file), "linesPerRead": "1000"}
     structured_streaming(spark, theirs, "lines", "sqlite", given)
     assert rows_of_sqlite(theirs.out) == list(enumerate(lines))
 
     ours = Places(tmp_path / "ours")
-    file.write_text("\n".join(lines[:200]) + "\n")
+    file.unlink()
+    append_lines(file, lines[:200])
 
     def program() -> ps.Environment:
         env = environment(spark, ours)
@@ -124,10 +135,10 @@ def test_a_simple_reader_and_a_table_give_what_they_give_in_structured_streaming
     wait_until(job, lambda _: len(rows_of_sqlite(ours.out)) == 200)
     os.kill(job.view().slots[0].pid, signal.SIGKILL)
     wait_until(job, lambda view: view.restarts == 1 and view.state is JobState.RUNNING)
-    file.write_text("\n".join(lines[:400]) + "\n")
+    append_lines(file, lines[200:400])
     wait_until(job, lambda view: len(rows_of_sqlite(ours.out)) > 200)
     savepoint = job.stop(savepoint=str(tmp_path / "saved"))
-    file.write_text("\n".join(lines) + "\n")
+    append_lines(file, lines[400:])
     again = program().start("second", restore=savepoint)
     wait_until(again, lambda _: len(rows_of_sqlite(ours.out)) >= 600)
     again.cancel()

@@ -181,21 +181,22 @@ class _Runs:
 
 def _fail(job: Job, sink: Any, fail: Callable[[], int], spares: int) -> float:
     """Once the job runs and commits: make it fail; seconds until the next attempt has committed its first result."""
-    _wait_for(lambda: _is_well(job, sink, spares))
-    epoch = job.view().epoch
+    epoch = _wait_for(lambda: _well_epoch(job, sink, spares))
     failed_ns = fail()
     committed_ns: int = _wait_for(lambda: sink.first_ns("committed", after_epoch=epoch))
     return (committed_ns - failed_ns) / 1e9
 
 
-def _is_well(job: Job, sink: Any, spares: int) -> bool | None:
+def _well_epoch(job: Job, sink: Any, spares: int) -> int | None:
+    """The attempt that runs and commits, with all spare slots ready; None while there is none. A view can be older than
+    the sink's notes: it then shows the attempt before, which is no longer the one to fail."""
     from penstock.core.job.events import JobState
 
     if job.is_over:
         job.wait()
     view = job.view()
-    is_well = view.state is JobState.RUNNING and sink.first_ns("committed", after_epoch=view.epoch - 1) is not None
-    return True if is_well and len(view.spares) == spares else None
+    is_well = view.state is JobState.RUNNING and sink.newest_committed() == view.epoch
+    return view.epoch if is_well and len(view.spares) == spares else None
 
 
 def _blow(fuse: Any) -> Callable[[], int]:

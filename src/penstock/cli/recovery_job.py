@@ -84,12 +84,15 @@ class NotingSink(Sink):
 
     def first_ns(self, kind: str, *, after_epoch: int) -> int | None:
         """When an attempt after that one had its first result `emitted`, or `committed`; None if it has none yet."""
-        times = [
-            _read_ns(path)
-            for path in Path(self.directory).glob(f"{kind}-*")
-            if int(path.name.split("-")[1]) > after_epoch
-        ]
+        times = [_read_ns(path) for epoch, path in self._notes(kind) if epoch > after_epoch]
         return min((t for t in times if t is not None), default=None)
+
+    def newest_committed(self) -> int | None:
+        """The newest attempt that has committed a result; None if none has."""
+        return max((epoch for epoch, _ in self._notes("committed")), default=None)
+
+    def _notes(self, kind: str) -> list[tuple[int, Path]]:
+        return [(int(path.name.split("-")[1]), path) for path in Path(self.directory).glob(f"{kind}-*")]
 
 
 class _NotingWriter(SinkWriter):
