@@ -140,10 +140,18 @@ def pressure() -> Pressure:
     return Pressure(NetworkSettings(output_bytes=1_000))
 
 
-def test_pressure_is_full_when_every_sender_has_had_a_full_queue_for_a_while(make_view, pressure):
+def test_pressure_is_full_when_every_step_that_sends_has_had_a_full_queue_for_a_while(make_view, pressure):
     full = replace(make_view(), tasks=tasks(numbers=900, **{"stage-1": 500, "stage-2": 1_200, "slow": 0}))
     assert not pressure.look(full, 10_000)
     assert not pressure.look(full, 10_000 + FULL_FOR_MS - 1)
+    assert pressure.look(full, 10_000 + FULL_FOR_MS)
+
+
+def test_one_full_task_of_each_step_is_enough(make_view, pressure):
+    """The faster end of an exchange runs dry while the other holds everything up."""
+    dry = {"stage-1[1]": {"queued_bytes": 0.0}}
+    full = replace(make_view(), tasks=tasks(numbers=900, **{"stage-1": 500, "slow": 0}) | dry)
+    pressure.look(full, 10_000)
     assert pressure.look(full, 10_000 + FULL_FOR_MS)
 
 

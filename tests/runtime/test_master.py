@@ -9,6 +9,7 @@ import pytest
 
 from penstock.api.connector import End, Sink, SinkWriter, Source, SourceReader
 from penstock.api.program import Program
+from penstock.core.coordinator.events import RequestKind
 from penstock.core.errors import StorageError
 from penstock.core.ids import CheckpointId, Epoch, Instant, JobId, SlotId, SlotIndex, Term
 from penstock.core.job.events import JobState
@@ -32,7 +33,7 @@ from penstock.core.recovery.tenure import EPOCHS_PER_TERM, Inheritance, Tenure
 from penstock.core.recovery.tenure import Outcome as JobOutcome
 from penstock.ports import Outcome, SlotEnded
 from penstock.runtime.links import Links
-from penstock.runtime.master import NO_EPOCH, MasterDriver, MasterPorts
+from penstock.runtime.master import NO_EPOCH, MasterDriver, MasterPorts, SnapshotRequest
 from penstock.settings import CheckpointSettings, FixedDelay, JobSettings, Retention
 from penstock.storage.tenure import inheritance_seal, take_over
 from penstock.wire.codec import decode_to_slot, encode_message
@@ -196,8 +197,13 @@ class Cluster:
 
 
 class Clock:
+    """The time of a stage."""
+
+    def __init__(self, stage):
+        self._stage = stage
+
     def now(self):
-        return Instant(0)
+        return Instant(self._stage.time)
 
     def precise_ms(self):
         return 0.0
@@ -252,7 +258,7 @@ class Stage:
             plan=program.plan(),
             settings=settings,
             ports=MasterPorts(
-                clock=Clock(),
+                clock=Clock(self),
                 transport=self.wires,
                 background=self.background,
                 store=self.store,
@@ -309,6 +315,19 @@ class Stage:
 @pytest.fixture
 def stage():
     return Stage()
+
+
+def test_a_checkpoint_that_is_asked_for_between_two_turns_begins_when_it_is_asked_for(stage):
+    """Its age counts for its time-out and for barriers that turn unaligned."""
+    first, _ = stage.running()
+    stage.time += 80
+    asked = stage.time
+    stage.driver.request(SnapshotRequest(kind=RequestKind.CHECKPOINT), lambda answer: None)
+    stage.time += 5
+    stage.turn()
+    (trigger,) = first.hears()
+    assert isinstance(trigger, TriggerCheckpoint)
+    assert trigger.timestamp == asked
 
 
 # --- slots that cannot be trusted ------------------------------------------------------------------------------------

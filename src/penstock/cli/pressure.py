@@ -154,9 +154,11 @@ def _unchanged(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 
 class Pressure:
-    """Whether back-pressure has reached the sources: every task that sends has its queues full, for a while.
+    """Whether back-pressure has reached the sources: of every step that sends, some task has its queues full, for a
+    while.
 
-    What waits to be sent waits for credit, so the queue of whoever reads from it is full as well.
+    What waits to be sent waits for credit, so the queue of whoever reads from it is full as well. Not every task need
+    be full: when the two ends of an exchange are not equally fast, the faster one runs dry now and then.
     """
 
     def __init__(self, network: NetworkSettings | None = None) -> None:
@@ -176,8 +178,12 @@ class Pressure:
     def _is_full(self, view: JobView) -> bool:
         if view.state is not JobState.RUNNING:
             return False
-        senders = [m for task, m in view.tasks.items() if not task.startswith(f"{SLOW}[")]
-        return bool(senders) and all(m["queued_bytes"] >= self._least_bytes for m in senders)
+        fullest: dict[str, float] = {}
+        for task, metrics in view.tasks.items():
+            step = task.partition("[")[0]
+            fullest[step] = max(fullest.get(step, 0), metrics["queued_bytes"])
+        fullest.pop(SLOW, None)
+        return bool(fullest) and all(queued >= self._least_bytes for queued in fullest.values())
 
 
 class SourceRate:

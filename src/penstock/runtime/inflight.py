@@ -26,6 +26,7 @@ from penstock.ports import Background, Outcome, Store
 from penstock.runtime.channels import ChannelKey
 from penstock.runtime.keys import key_groups
 from penstock.runtime.operators.base import StateReader
+from penstock.storage.local_copies import LocalCopies
 from penstock.wire.codec import BatchCodec
 
 Batches = dict[ChannelKey, list[pa.RecordBatch]]
@@ -79,6 +80,15 @@ Saved = Callable[[Outcome], None]
 """Told of the `SavedChannels` of one task, or of the error that kept them from being written."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Written:
+    saved: list[SavedChannels]
+    """Of each task."""
+    path: str | None
+    """None if no file was needed."""
+    content: bytes
+
+
 class ChannelFiles:
     """Writes the collections of a slot's tasks, those of one checkpoint together."""
 
@@ -88,10 +98,12 @@ class ChannelFiles:
         store: Store,
         background: Background,
         codecs: Mapping[int, BatchCodec],
+        copies: LocalCopies,
         path_of: Callable[[CheckpointId], str],
         inline_threshold: int,
     ) -> None:
         self._store = store
+        self._copies = copies
         self._background = background
         self._codecs = codecs
         self._path_of = path_of
@@ -130,19 +142,22 @@ class ChannelFiles:
             return
         tasks = list(waiting.items())
 
-        def write() -> list[SavedChannels]:
+        def write() -> _Written:
             return self._write(checkpoint, [collected for _, (collected, _) in tasks])
 
         def done(outcome: Outcome) -> None:
             for number, (_, (_, saved)) in enumerate(tasks):
-                saved(outcome if outcome.error is not None else Outcome(value=outcome.value[number]))
+                saved(outcome if outcome.error is not None else Outcome(value=outcome.value.saved[number]))
+            if outcome.error is None:
+                self._copy(outcome.value)
 
         self._background.submit(write, done)
 
-    def _write(self, checkpoint: CheckpointId, collections: list[InFlight]) -> list[SavedChannels]:
+    def _write(self, checkpoint: CheckpointId, collections: list[InFlight]) -> _Written:
         """One file for all collections, or none if they are small. Runs off the loop."""
         encoded = [self._encode(c.inputs) + self._encode(c.outputs) for c in collections]
         total = sum(len(piece) for collection in encoded for _, pieces in collection for piece in pieces)
+        path, content = None, b""
         if total <= self._inline_threshold:
             files = [[(key, _inline(pieces), pieces, 0) for key, pieces in collection] for collection in encoded]
         else:
@@ -157,27 +172,31 @@ class ChannelFiles:
                     placed.append((key, shared, pieces, start))
                     start += sum(map(len, pieces))
                 files.append(placed)
-        return [
+        saved = [
             SavedChannels(
                 inputs=tuple(_state(*entry) for entry in placed[: len(collected.inputs)]),
                 outputs=tuple(_state(*entry) for entry in placed[len(collected.inputs) :]),
             )
             for collected, placed in zip(collections, files, strict=True)
         ]
+        return _Written(saved=saved, path=path, content=content)
 
-    def _encode(self, batches: Batches) -> list[tuple[ChannelKey, list[bytes]]]:
-        return [
-            (key, [self._codecs[key.edge].encode(batch).to_pybytes() for batch in found])
-            for key, found in batches.items()
-        ]
+    def _copy(self, written: _Written) -> None:
+        """Keep a local copy of the file; the checkpoint does not wait for it."""
+        path = written.path
+        if path is not None:
+            self._background.submit(lambda: self._copies.keep(path, written.content), lambda _: None)
+
+    def _encode(self, batches: Batches) -> list[tuple[ChannelKey, list[pa.Buffer]]]:
+        return [(key, [self._codecs[key.edge].encode(batch) for batch in found]) for key, found in batches.items()]
 
 
-def _inline(pieces: list[bytes]) -> StateFile:
+def _inline(pieces: list[pa.Buffer]) -> StateFile:
     content = b"".join(pieces)
     return StateFile(path=None, size=len(content), checksum=xxhash.xxh3_64_intdigest(content), inline=content)
 
 
-def _state(key: ChannelKey, file: StateFile, pieces: list[bytes], start: int) -> ChannelState:
+def _state(key: ChannelKey, file: StateFile, pieces: list[pa.Buffer], start: int) -> ChannelState:
     ranges = []
     for piece in pieces:
         ranges.append((start, len(piece)))

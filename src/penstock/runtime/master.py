@@ -195,6 +195,7 @@ class MasterDriver:
 
     def cancel(self) -> None:
         """End the job as soon as possible. Belongs to the loop's thread."""
+        self._now = self._ports.clock.now()
         self._feed_job(CancelRequested())
 
     def lose(self) -> None:
@@ -215,6 +216,7 @@ class MasterDriver:
         self._requests += 1
         number = RequestId(self._requests)
         self._answers[number] = answer
+        self._now = self._ports.clock.now()
         self._feed_coordinator(request.event(number))
 
     def rescale(self, parallelism: int, answer: RescaleAnswer) -> None:
@@ -372,10 +374,14 @@ class MasterDriver:
         if task.subtask < len(slots) and slots[task.subtask] in self._slots:
             self._send(slots[task.subtask], message)
 
-    # --- the lifecycle -------------------------------------------------------------------
+    # --- the lifecycle and the checkpoints -----------------------------------------------
 
     def _feed_job(self, event: JobEvent) -> None:
         self._queue.append(("job", event))
+        self._drain()
+
+    def _feed_coordinator(self, event: CoordinatorEvent) -> None:
+        self._queue.append(("coordinator", event))
         self._drain()
 
     def _drain(self) -> None:
@@ -535,12 +541,6 @@ class MasterDriver:
         )
         for slot, message in deployments(effect, assignment, self._slots, orders):
             self._send(slot, message)
-
-    # --- checkpoints ---------------------------------------------------------------------
-
-    def _feed_coordinator(self, event: CoordinatorEvent) -> None:
-        self._queue.append(("coordinator", event))
-        self._drain()
 
     # --- the end -------------------------------------------------------------------------
 

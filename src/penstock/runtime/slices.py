@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-SLICE_MS = 5.0
+SLICE_MS = 3.0
 """How long a slice should take."""
 FIRST_ROWS = 16
 """Few, for every attempt begins with them, and a barrier may wait behind the first slice already."""

@@ -83,8 +83,7 @@ NO_EPOCH = Epoch(0)
 
 STEPS_PER_TURN = 64
 """A turn lets each task do at most this many things."""
-
-TURN_BUDGET_MS = 5.0
+TURN_BUDGET_MS = 2.0
 """A turn looks at its messages again after working this long."""
 
 log = logging.getLogger(__name__)
@@ -492,7 +491,8 @@ class SlotDriver:
 
     def _new_channel_files(self) -> ChannelFiles:
         return ChannelFiles(
-            store=self._store,
+            store=self._ports.store,
+            copies=self._copies,
             background=self._ports.background,
             codecs=self._codecs,
             path_of=lambda checkpoint: layout.channel_state_file(self._folder, checkpoint, self.slot.number),

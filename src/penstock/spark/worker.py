@@ -25,7 +25,7 @@ from penstock.settings import JobSettings
 from penstock.spark.jvm_watch import JvmWatch, jvm_socket
 
 POLARS_THREADS = "POLARS_MAX_THREADS"
-SWITCH_S = 0.0005
+SWITCH_S = 0.0001
 """How long the loop may keep the interpreter from the thread that writes snapshots. Each call of that thread which
 lets go of it (encoding a batch, writing, syncing) may cost it so much again, and a checkpoint makes a few dozen."""
 
