@@ -167,8 +167,7 @@ class MasterDriver:
         self._requests = 0
         self._answers: dict[RequestId, Answer] = {}
         self._rescales = RescaleRequests(feed=self._feed_job, request=self.request)
-        self._rescaled_graph: CheckpointGraph | None = None
-        """Set while the coordinator does not know of it."""
+        self._rescaled_graph: CheckpointGraph | None = None  # set while the coordinator does not know of it
         self._queue: deque[tuple[str, Any]] = deque()
         self._draining = False
         self._now = Instant(0)
@@ -264,6 +263,11 @@ class MasterDriver:
     def finished_tasks(self) -> int:
         """How many tasks of the running attempt have ended for good."""
         return self._lifecycle.finished_tasks
+
+    @property
+    def stage(self) -> tuple[JobState, Epoch, int]:
+        """The state, the attempt and the number of restarts: a view that shows others is of the past."""
+        return self._lifecycle.state, self._lifecycle.epoch, self._progress.restarts
 
     def validate(self) -> None:
         """Raise `InvariantError` if a machine's state contradicts itself."""
@@ -502,9 +506,7 @@ class MasterDriver:
                 self.lose()
                 return
             if outcome.error is not None:
-                what = "doubtful records could not be withdrawn"
-                if latest is not None:
-                    what = f"{latest.title} could not be restored"
+                what = f"{latest.title} could not be restored" if latest else "doubtful records could not be withdrawn"
                 self._fail_attempt(f"{what}: {outcome.error}", None)
                 return
             if effect.tasks is not None and outcome.value.finished:
@@ -576,11 +578,8 @@ class MasterDriver:
             self._coordinators.end()
             return
         if not self._ending.is_cleaning and self._shut_down is not JobEnd.SUSPENDED:
-            self._ending.clean_up(
-                retained_after(ended, self._tenure, self._coordinator.retained),
-                self._coordinator.failed_savepoints,
-                self._now,
-            )
+            retained = retained_after(ended, self._tenure, self._coordinator.retained)
+            self._ending.clean_up(retained, self._coordinator.failed_savepoints, self._now)
         if self._ending.is_over or self._shut_down is JobEnd.SUSPENDED:
             self._finish(ended)
 

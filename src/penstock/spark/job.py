@@ -47,7 +47,7 @@ log = logging.getLogger(__name__)
 AnswerT = TypeVar("AnswerT")
 
 VIEW_EVERY_MS = 100
-"""How often the view is made anew while somebody may be looking."""
+"""How often the view is made anew, if nothing has changed that is shown at once."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,7 +118,8 @@ class Job:
         return f"<Job {self.name!r} {self._view.state.value}>"
 
     def view(self) -> JobView:
-        """The job as it was at most a tenth of a second ago."""
+        """The job as it was at most a tenth of a second ago. Its state, its attempt and its restarts are shown as
+        soon as they change."""
         return self._view
 
     @property
@@ -344,18 +345,19 @@ class Job:
     def _drive(self, parts: MasterParts) -> None:
         driver, clock, transport = parts.driver, parts.clock, parts.transport
         driver.start(clock.now())
-        viewed = 0
+        shown, viewed = driver.stage, clock.now()
+        self._view = driver.view()
         while driver.outcome is None:
             while self._commands:
                 self._commands.popleft()(driver)
             now = clock.now()
             deadline = driver.turn(now)
-            if now - viewed >= VIEW_EVERY_MS:
-                viewed = now
+            if driver.stage != shown or now - viewed >= VIEW_EVERY_MS:
+                shown, viewed = driver.stage, now
                 self._view = driver.view()
             if driver.outcome is None:
-                until = VIEW_EVERY_MS if deadline is None else min(VIEW_EVERY_MS, deadline - clock.now())
-                transport.wait(max(0, until))
+                until = viewed + VIEW_EVERY_MS if deadline is None else min(viewed + VIEW_EVERY_MS, deadline)
+                transport.wait(max(0, until - clock.now()))
 
     def _close(self) -> None:
         parts = self._parts
