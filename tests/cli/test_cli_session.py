@@ -7,6 +7,7 @@ import socket
 from pathlib import Path
 
 import pytest
+from ports import own_port
 
 from penstock.cli.failures import one_line
 from penstock.cli.session import check_java, check_port, java_major, log_reason, work_directory
@@ -81,10 +82,7 @@ def test_a_port_that_is_taken_is_refused():
 
 
 def test_a_port_that_is_free_is_accepted():
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        port = listener.getsockname()[1]
-    check_port(port)
+    check_port(own_port())
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,7 +23,7 @@ from penstock.storage.locations import open_store
 from penstock.storage.remote import Connection, RemoteStore
 
 WAIT_MS = 1_000
-MOST_WAITS = 20
+PATIENCE_S = 120
 
 
 class Network(Protocol):
@@ -78,13 +79,11 @@ class ZmqNetwork:
     def arrived(self, name: str, count: int) -> list[tuple[str, list[Frame]]]:
         member = self._members[name]
         messages = member.receive()
-        waits = 0
+        deadline = time.monotonic() + PATIENCE_S
         while len(messages) < count:
             member.wait(WAIT_MS)
-            more = member.receive()
-            messages += more
-            waits = 0 if more else waits + 1
-            assert waits < MOST_WAITS, f"{len(messages)} of {count} messages arrived at {name}"
+            messages += member.receive()
+            assert time.monotonic() < deadline, f"{len(messages)} of {count} messages arrived at {name}"
         return messages
 
     def close(self) -> None:

@@ -60,7 +60,7 @@ def test_a_driver_that_sleeps_too_long_loses_the_job_and_hears_of_it(meeting: Me
     meeting.put_to_sleep(leader)
     next_leader = meeting.wait_for(second)
     meeting.wake(leader)
-    assert lost.wait(30)
+    assert lost.wait(60)
     assert leader.is_lost
     with pytest.raises(JobTakenOver):
         leader.records.record(CheckpointId(1), encoded(1))

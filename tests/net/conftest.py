@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from typing import Any
@@ -11,7 +12,7 @@ from penstock.net.zeromq import ZmqTransport
 from penstock.ports import Frame
 
 WAIT_MS = 1_000
-MOST_WAITS = 20
+PATIENCE_S = 120
 
 Open = Callable[..., ZmqTransport]
 Arrived = Callable[[ZmqTransport, int], list[tuple[str, list[Frame]]]]
@@ -39,12 +40,13 @@ def arrived() -> Arrived:
 
     def wait_for(transport: ZmqTransport, count: int) -> list[tuple[str, list[Frame]]]:
         messages = transport.receive()
-        waits = 0
+        deadline = time.monotonic() + PATIENCE_S
         while len(messages) < count:
+            # Ends for much that is no message, such as a stranger who calls again and again.
             transport.wait(WAIT_MS)
             messages += transport.receive()
-            waits += 1
-            assert waits < MOST_WAITS + count, f"{len(messages)} of {count} messages arrived at {transport.name}"
+            late = time.monotonic() >= deadline
+            assert not late, f"{len(messages)} of {count} messages arrived at {transport.name}"
         return messages
 
     return wait_for

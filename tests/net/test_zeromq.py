@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import socket
 import subprocess
 import sys
@@ -9,6 +10,7 @@ import threading
 from pathlib import Path
 
 import pytest
+from ports import own_port
 
 from penstock.core.errors import HostError, Retry, UsageError
 from penstock.net.zeromq import ZmqTransport
@@ -57,13 +59,11 @@ def test_large_frames_arrive_as_views_that_cannot_be_changed_and_outlive_the_tra
 
 
 def test_what_is_sent_before_the_peer_listens_waits_for_it(open_transport, arrived):
-    reserved = open_transport("b", host=LOCAL)
-    address = reserved.tcp_address
-    reserved.close()
+    port = own_port()
     a = open_transport("a")
-    a.connect("b", address)
+    a.connect("b", f"tcp://{LOCAL}:{port}")
     a.send("b", [b"early"])
-    b = open_transport("b", host=LOCAL, port=int(address.rpartition(":")[2]))
+    b = open_transport("b", host=LOCAL, port=port)
     assert arrived(b, 1) == [("a", [b"early"])]
 
 
@@ -104,7 +104,7 @@ def test_any_thread_may_wake_a_waiting_one(open_transport):
     for caller in callers:
         caller.start()
     for caller in (*callers, thread):
-        caller.join(30)
+        caller.join(120)
     assert woken == [True]
 
 
@@ -230,6 +230,8 @@ def test_what_cannot_be_listened_at_is_refused(open_transport, options, why):
 
 
 def test_a_transport_that_could_not_be_made_leaves_nothing(open_transport, tmp_path):
+    # What earlier tests left to be collected would be closed meanwhile.
+    gc.collect()
     before = len(list(Path("/proc/self/fd").iterdir()))
     with pytest.raises(UsageError):
         open_transport("a", ipc_dir=tmp_path / "s", host="0.0.0.0")

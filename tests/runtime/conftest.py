@@ -54,7 +54,7 @@ class ThreadSlots:
 
     def join(self) -> None:
         for thread in self._threads:
-            thread.join(20)
+            thread.join(120)
             assert not thread.is_alive()
 
     def _run(self, slot: SlotId, killed: threading.Event) -> None:
@@ -130,7 +130,7 @@ class ThreadedJob:
             job=self.id, plan=plan, settings=settings, ports=ports, draws=draws(), started_from=started_from
         )
 
-    def run(self, each_turn=lambda job: None, *, within_s: float = 60.0) -> JobState:
+    def run(self, each_turn=lambda job: None, *, within_s: float = 180.0) -> JobState:
         until = self.clock.precise_ms() + within_s * 1_000
         self.driver.start(self.clock.now())
         while self.driver.outcome is None:

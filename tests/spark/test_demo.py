@@ -14,7 +14,7 @@ import pytest
 pytestmark = pytest.mark.slow
 
 EVENTS = 200_000
-TIMEOUT_S = 240
+TIMEOUT_S = 600
 
 # The demo, with an output that something damages between the end of the job and the comparison.
 DAMAGED = """

@@ -2,13 +2,26 @@
 
 from __future__ import annotations
 
+import gc
 import socket
 import threading
+from collections.abc import Iterator
 from pathlib import Path
+
+import pytest
 
 from penstock.spark.jvm_watch import JvmWatch, jvm_socket
 
-PATIENCE_S = 30
+PATIENCE_S = 60
+
+
+@pytest.fixture(autouse=True)
+def _nothing_is_collected() -> Iterator[None]:
+    """What other tests left to be collected has connections, to Spark's JVM too, that would come and go meanwhile."""
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()
 
 
 def open_descriptors() -> set[str]:

@@ -8,7 +8,8 @@ import uuid
 from pathlib import Path
 
 import pytest
-from bid_jobs import GatedBids, wait_for
+from bid_jobs import GatedBids
+from waiting import wait_until
 
 import penstock as ps
 from penstock.core.job.events import JobState
@@ -41,7 +42,7 @@ def test_a_job_with_its_checkpoints_on_s3_loses_the_server_and_a_worker_and_repe
     )
     count_bids(env, GatedBids(gate, events=EVENTS, seed=5), tmp_path / "out")
     job = env.start("on-s3")
-    before = wait_for(job, lambda v: v.checkpoints.counts.completed >= 2 and v.rows_in >= EVENTS // 4)
+    before = wait_until(job, lambda v: v.checkpoints.counts.completed >= 2 and v.rows_in >= EVENTS // 4)
     # Until a record is stored and others are not, there is always one.
     assert any("/completed/" in path for path in store.list_files(""))
     savepoint = job.savepoint(s3.uri(f"spark/{uuid.uuid4()}"), timeout=120)
@@ -54,12 +55,12 @@ def test_a_job_with_its_checkpoints_on_s3_loses_the_server_and_a_worker_and_repe
     # The server goes away: checkpoints fail, and so do deletions. It comes back, and both go on.
     s3.stop()
     try:
-        failed = wait_for(job, lambda v: v.checkpoints.counts.failed >= 1).checkpoints.counts
+        failed = wait_until(job, lambda v: v.checkpoints.counts.failed >= 1).checkpoints.counts
     finally:
         s3.start()
-    wait_for(job, lambda v: v.checkpoints.counts.completed > failed.completed)
+    wait_until(job, lambda v: v.checkpoints.counts.completed > failed.completed)
     os.kill(before.slots[1].pid, signal.SIGKILL)
-    after = wait_for(job, lambda v: v.state is JobState.RUNNING and v.epoch == 2)
+    after = wait_until(job, lambda v: v.state is JobState.RUNNING and v.epoch == 2)
     assert after.restored_checkpoint is not None
     assert after.slots[1].pid != before.slots[1].pid
     gate.touch()

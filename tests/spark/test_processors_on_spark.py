@@ -9,16 +9,16 @@ from __future__ import annotations
 import os
 import signal
 import sys
-import time
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
 import cloudpickle
-from bid_jobs import EVENTS, GatedBids, checkpointing, wait_for
+from bid_jobs import EVENTS, GatedBids, checkpointing
 from pyspark import cloudpickle as spark_cloudpickle
 from pyspark.sql import Row
 from pyspark.sql.streaming import StatefulProcessor
+from waiting import wait_until
 
 import penstock as ps
 from penstock.core.job.events import JobState
@@ -133,13 +133,11 @@ def test_a_processor_gives_what_structured_streaming_gives_although_a_worker_is_
     )
     counted.write(ps.parquet(str(tmp_path / "out")))
     job = env.start("visits")
-    running = wait_for(job, lambda v: v.checkpoints.counts.completed >= 2 and v.rows_out > 0)
+    running = wait_until(job, lambda v: v.checkpoints.counts.completed >= 2 and v.rows_out > 0)
     os.kill(running.slots[1].pid, signal.SIGKILL)
-    wait_for(job, lambda v: v.restored_checkpoint is not None and v.state is JobState.RUNNING)
+    wait_until(job, lambda v: v.restored_checkpoint is not None and v.state is JobState.RUNNING)
     (tmp_path / "gate").touch()
-    while len(list(tmp_path.glob("read-*"))) < 2:
-        wait_for(job, lambda v: v.state is JobState.RUNNING)
-        time.sleep(0.02)
+    wait_until(job, lambda _: len(list(tmp_path.glob("read-*"))) == 2)
     savepoint = ps.read_savepoint(spark, job.savepoint(tmp_path / "savepoint"))
     count, pages = savepoint.state("visits", "count"), savepoint.state("visits", "pages")
     (tmp_path / "end").touch()

@@ -11,7 +11,7 @@ import pytest
 
 pytestmark = pytest.mark.slow
 
-TIMEOUT_S = 400
+TIMEOUT_S = 800
 COMMAND = ("-c", "from penstock.cli import main; main()", "bench", "recovery", "--rounds", "1", "--json", "--warm")
 
 

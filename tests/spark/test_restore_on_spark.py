@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from bid_jobs import GatedBids, committed, files_below, wait_for
+from bid_jobs import GatedBids, committed, files_below
+from waiting import wait_until
 
 import penstock as ps
 from penstock.storage.locations import open_store
@@ -30,7 +31,7 @@ def hot_auctions(spark, tmp_path: Path, parallelism: int, **options) -> ps.Envir
 
 def test_a_job_that_was_stopped_goes_on_from_its_moved_savepoint_with_another_parallelism(spark, tmp_path):
     job = hot_auctions(spark, tmp_path, parallelism=2).start("first")
-    wait_for(job, lambda view: view.checkpoints.counts.completed >= 2)
+    wait_until(job, lambda view: view.checkpoints.counts.completed >= 2)
     saved = Path(job.stop(savepoint=tmp_path / "saved"))
     moved = tmp_path / "elsewhere" / "before-the-upgrade"
     moved.parent.mkdir()
@@ -62,11 +63,11 @@ def test_a_running_job_is_rescaled_in_place_and_slots_that_stay_keep_their_proce
     job = hot_auctions(spark, tmp_path, parallelism=2, unaligned=True).start("rescaled")
     with pytest.raises(ps.UsageError, match="Spark has 4 cores"):
         job.rescale(5)
-    wait_for(job, lambda view: view.state is ps.JobState.RUNNING)
+    wait_until(job, lambda view: view.state is ps.JobState.RUNNING)
     pids: list[int | None] = []
     for parallelism in (3, 1, 4):
-        job.rescale(parallelism, timeout=60)
-        there = wait_for(job, lambda view, n=parallelism: [s.pid is not None for s in view.slots] == [True] * n)
+        job.rescale(parallelism, timeout=120)
+        there = wait_until(job, lambda view, n=parallelism: [s.pid is not None for s in view.slots] == [True] * n)
         pids.append(there.slots[0].pid)
     with pytest.raises(ps.RescaleFailed, match="has 4 slots already"):
         job.rescale(4)
@@ -85,10 +86,10 @@ def test_a_job_goes_on_from_retained_unaligned_checkpoints_with_2_3_1_and_4_slot
     restore = None
     for parallelism in (2, 3, 1):
         job = hot_auctions(spark, tmp_path, parallelism, **options).start(f"on-{parallelism}", restore=restore)
-        wait_for(job, lambda view: view.checkpoints.counts.completed >= 2)
+        wait_until(job, lambda view: view.checkpoints.counts.completed >= 2)
         job.cancel()
         with pytest.raises(ps.JobCancelled):
-            job.wait(60)
+            job.wait(120)
         store = open_store(directory)
         report = verify_directory(store, temporary=store.list_temporary(""))
         assert report.is_fine

@@ -136,3 +136,4 @@ def test_files_of_the_parquet_sink_can_be_followed_by_a_stream_while_the_job_run
         assert sorted((row.split, row.row) for row in spark.table("followed").collect()) == EVERYTHING
     finally:
         query.stop()
+        spark.catalog.dropTempView("followed")

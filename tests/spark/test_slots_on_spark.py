@@ -6,17 +6,18 @@ import contextlib
 import gc
 import json
 import os
+import re
 import signal
 import sys
 import threading
-import time
 from collections import Counter
 from pathlib import Path
 
 import cloudpickle
 import pyarrow as pa
 import pytest
-from bid_jobs import GatedBids, checkpointing, committed, hot_auctions, reference, wait_for
+from bid_jobs import GatedBids, checkpointing, committed, hot_auctions, reference
+from waiting import wait_for_it, wait_until
 
 import penstock as ps
 from penstock.core.job.events import JobState
@@ -36,7 +37,7 @@ def spark_jobs(spark, job: ps.Job) -> list[int]:
 def end(job: ps.Job) -> None:
     job.cancel()
     with pytest.raises(ps.JobCancelled):
-        job.wait(60)
+        job.wait(120)
 
 
 # --- what Spark shows ------------------------------------------------------------------------------------------------
@@ -46,9 +47,10 @@ def test_spark_shows_which_slot_of_which_job_a_spark_job_is(spark, tmp_path):
     env = ps.Environment(spark, parallelism=2, checkpointing=checkpointing(tmp_path), restart=NO_PAUSE)
     hot_auctions(env, GatedBids(tmp_path / "gate"), tmp_path / "out")
     job = env.start("Hot auctions")
-    before = wait_for(job, lambda v: v.checkpoints.counts.completed >= 1)
+    before = wait_until(job, lambda v: v.checkpoints.counts.completed >= 1)
     os.kill(before.slots[1].pid, signal.SIGKILL)
-    wait_for(job, lambda v: v.state is JobState.RUNNING and v.epoch == 2)
+    wait_until(job, lambda v: v.state is JobState.RUNNING and v.epoch == 2)
+    wait_for_it(lambda: len(spark_jobs(spark, job)) == 3, "Spark shows three jobs")
     ids = spark_jobs(spark, job)
     store = spark.sparkContext._jsc.sc().statusStore()
     shown = {store.job(number).description().get(): store.job(number) for number in ids}
@@ -84,13 +86,15 @@ def test_slots_of_a_running_job_count_as_busy_and_a_job_that_gets_no_room_says_s
     env = ps.Environment(spark, parallelism=3, checkpointing=checkpointing(tmp_path))
     hot_auctions(env, GatedBids(tmp_path / "gate"), tmp_path / "out")
     first = env.start("first")
-    wait_for(first, lambda v: v.state is JobState.RUNNING)
-    assert busy_slots(spark) == 3
+    wait_until(first, lambda v: v.state is JobState.RUNNING)
+    # What Spark shows lags behind what it does, also of the slots of other tests.
+    wait_for_it(lambda: busy_slots(spark) == 3, "three slots are busy")
     narrow = ps.Environment(spark, parallelism=2, slots=ps.SlotSettings(start_timeout_ms=2_000))
     hot_auctions(narrow, GatedBids(tmp_path / "gate"), tmp_path / "out2")
     with pytest.raises(ps.JobFailed, match=r"only \d of 2 slots came up") as raised:
         narrow.run("second")
-    assert "runs 4 tasks at once, and has room for 1 more now" in str(raised.value.hint)
+    # The slot that had come up is gone, which Spark may not show yet.
+    assert re.search("runs 4 tasks at once, and has room for [01] more now", str(raised.value.hint))
     end(first)
 
 
@@ -145,7 +149,7 @@ def hosts_of_a_job(spark, place: Path) -> set[int]:
     )
     hot_auctions(env, GatedBids(gate), place / "out")
     job = env.start("tidy")
-    slots = {slot.pid for slot in wait_for(job, lambda v: v.checkpoints.counts.completed >= 1).slots}
+    slots = {slot.pid for slot in wait_until(job, lambda v: v.checkpoints.counts.completed >= 1).slots}
     gate.touch()
     assert job.wait(120).state is JobState.FINISHED
     return slots
@@ -189,7 +193,11 @@ class Fuse:
 
     def __call__(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         if self._path.exists():
-            self._path.unlink()
+            try:
+                self._path.unlink()
+            except FileNotFoundError:
+                # Another subtask was faster, and fails for both.
+                return batch
             raise RuntimeError("the fuse has blown")
         return batch
 
@@ -208,10 +216,10 @@ def test_a_failed_task_restarts_in_place_and_no_spark_job_is_touched(spark, tmp_
         .write(ps.parquet(str(tmp_path / "out")))
     )
     job = env.start("fuse")
-    before = wait_for(job, lambda v: v.checkpoints.counts.completed >= 1)
+    before = wait_until(job, lambda v: v.checkpoints.counts.completed >= 1)
     hosting = spark_jobs(spark, job)
     fuse.touch()
-    after = wait_for(job, lambda v: v.state is JobState.RUNNING and v.epoch == 2)
+    after = wait_until(job, lambda v: v.state is JobState.RUNNING and v.epoch == 2)
     assert [slot.pid for slot in after.slots] == [slot.pid for slot in before.slots]
     assert "the fuse has blown" in after.failures[-1].text
     assert spark_jobs(spark, job) == hosting
@@ -256,11 +264,11 @@ def test_a_failed_task_restarts_its_own_pipeline_and_no_other(spark, tmp_path):
             .write(ps.parquet(str(tmp_path / f"out-{number}")))
         )
     job = env.start("pipelines")
-    before = wait_for(job, lambda v: v.checkpoints.counts.completed >= 1)
+    before = wait_until(job, lambda v: v.checkpoints.counts.completed >= 1)
     fuse.touch()
-    after = wait_for(job, lambda v: v.state is JobState.RUNNING and v.epoch == 2)
+    after = wait_until(job, lambda v: v.state is JobState.RUNNING and v.epoch == 2)
     assert "the fuse has blown" in after.failures[-1].text
-    wait_for(job, lambda v: v.checkpoints.counts.completed > after.checkpoints.counts.completed)
+    wait_until(job, lambda v: v.checkpoints.counts.completed > after.checkpoints.counts.completed)
     gate.touch()
     last = job.wait(120)
     assert (last.state, last.restarts, last.epoch) == (JobState.FINISHED, 1, 2)
@@ -275,16 +283,16 @@ def test_a_spare_slot_takes_the_place_of_a_killed_one_and_is_replaced_itself(spa
     env = ps.Environment(spark, parallelism=2, spare_slots=1, checkpointing=checkpointing(tmp_path), restart=NO_PAUSE)
     hot_auctions(env, GatedBids(gate), tmp_path / "out")
     job = env.start("spare")
-    before = wait_for(job, lambda v: v.checkpoints.counts.completed >= 1 and v.spares)
+    before = wait_until(job, lambda v: v.checkpoints.counts.completed >= 1 and v.spares)
     os.kill(before.slots[0].pid, signal.SIGKILL)
-    after = wait_for(job, lambda v: v.state is JobState.RUNNING and v.epoch == 2)
+    after = wait_until(job, lambda v: v.state is JobState.RUNNING and v.epoch == 2)
     assert [slot.pid for slot in after.slots] == [before.spares[0].pid, before.slots[1].pid]
-    again = wait_for(job, lambda v: v.spares)
+    again = wait_until(job, lambda v: v.spares)
     assert again.spares[0].pid not in {slot.pid for slot in (*before.slots, *before.spares)}
     # The job goes on with its slots in other places than their numbers say.
-    wait_for(job, lambda v: v.checkpoints.counts.completed > after.checkpoints.counts.completed)
+    wait_until(job, lambda v: v.checkpoints.counts.completed > after.checkpoints.counts.completed)
     os.kill(again.slots[1].pid, signal.SIGKILL)
-    wait_for(job, lambda v: v.state is JobState.RUNNING and v.epoch == 3)
+    wait_until(job, lambda v: v.state is JobState.RUNNING and v.epoch == 3)
     gate.touch()
     assert job.wait(120).state is JobState.FINISHED
     assert committed(spark, tmp_path / "out") == reference(spark)
@@ -297,23 +305,23 @@ def test_a_hung_slot_is_found_by_its_silence_and_fenced_when_it_wakes(spark, tmp
         parallelism=2,
         checkpointing=checkpointing(tmp_path),
         restart=NO_PAUSE,
-        slots=ps.SlotSettings(heartbeat_interval_ms=300, heartbeat_timeout_ms=3_000),
+        # Long enough for the slot that does not hang to be heard of on a busy machine.
+        slots=ps.SlotSettings(heartbeat_interval_ms=300, heartbeat_timeout_ms=10_000),
     )
     hot_auctions(env, GatedBids(gate), tmp_path / "out")
     job = env.start("hung")
-    before = wait_for(job, lambda v: v.checkpoints.counts.completed >= 2)
+    before = wait_until(job, lambda v: v.checkpoints.counts.completed >= 2)
     hung = before.slots[1].pid
     os.kill(hung, signal.SIGSTOP)
     try:
-        lost = wait_for(job, lambda v: v.failures)
+        lost = wait_until(job, lambda v: v.failures)
     finally:
         os.kill(hung, signal.SIGCONT)
     assert "slot 1 was lost: not heard of for" in lost.failures[0].text
-    after = wait_for(job, lambda v: v.state is JobState.RUNNING and v.epoch >= 2)
+    after = wait_until(job, lambda v: v.state is JobState.RUNNING and v.epoch >= 2)
     assert after.slots[0].pid == before.slots[0].pid
     assert after.slots[1].pid != hung
     gate.touch()
     assert job.wait(120).state is JobState.FINISHED
     assert committed(spark, tmp_path / "out") == reference(spark)
-    while Path(f"/proc/{hung}").exists():
-        time.sleep(0.05)
+    wait_for_it(lambda: not Path(f"/proc/{hung}").exists(), "the process of the fenced slot is gone")

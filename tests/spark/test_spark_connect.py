@@ -17,15 +17,16 @@ import penstock
 
 pytestmark = pytest.mark.slow
 
-TIMEOUT_S = 280
+TIMEOUT_S = 600
 PACKAGES = os.pathsep.join([str(Path(penstock.__file__).parents[1]), str(Path(__file__).parents[1] / "support")])
 
 BEGIN = """
-import json, os, signal, subprocess, sys, time
+import json, os, signal, subprocess, sys
 from pathlib import Path
 
 import penstock as ps
-from bid_jobs import GatedBids, checkpointing, committed, hot_auctions, reference, wait_for
+from bid_jobs import GatedBids, checkpointing, committed, hot_auctions, reference
+from waiting import wait_for_it, wait_until
 from penstock.core.job.events import JobState
 from penstock.spark.connect import LEAF_PARALLELISM, default_parallelism
 from pyspark.sql import SparkSession
@@ -48,20 +49,19 @@ env = ps.Environment(
     parallelism=2,
     checkpointing=checkpointing(work),
     restart=NO_PAUSE,
-    slots=ps.SlotSettings(heartbeat_interval_ms=300, heartbeat_timeout_ms=3_000),
+    slots=ps.SlotSettings(heartbeat_interval_ms=300, heartbeat_timeout_ms=10_000),
 )
 hot_auctions(env, GatedBids(gate), work / "out")
 job = env.start("Hot auctions")
-first = wait_for(job, lambda v: v.checkpoints.counts.completed >= 2)
+first = wait_until(job, lambda v: v.checkpoints.counts.completed >= 2)
 os.kill(first.slots[1].pid, signal.SIGKILL)
-second = wait_for(job, lambda v: v.state is JobState.RUNNING and v.epoch == 2)
-wait_for(job, lambda v: v.checkpoints.counts.completed > second.checkpoints.counts.completed)
+second = wait_until(job, lambda v: v.state is JobState.RUNNING and v.epoch == 2)
+wait_until(job, lambda v: v.checkpoints.counts.completed > second.checkpoints.counts.completed)
 hung = second.slots[0].pid
 os.kill(hung, signal.SIGSTOP)
-third = wait_for(job, lambda v: v.state is JobState.RUNNING and v.epoch >= 3)
+third = wait_until(job, lambda v: v.state is JobState.RUNNING and v.epoch >= 3)
 # Nobody wakes it: Spark must have been asked to kill it.
-while Path(f"/proc/{hung}").exists():
-    time.sleep(0.05)
+wait_for_it(lambda: not Path(f"/proc/{hung}").exists(), "the hung worker is gone")
 listed = json.loads(subprocess.run(["penstock", "list", "--json"], capture_output=True, check=True).stdout)
 gate.touch()
 view = job.wait(200)
@@ -88,12 +88,12 @@ same = sorted(map(tuple, read.collect())) == sorted(map(tuple, frame.where("k < 
 env = ps.Environment(spark, checkpointing=checkpointing(work), restart=NO_PAUSE)
 hot_auctions(env, GatedBids(work / "gate"), work / "out")
 job = env.start("Ended from outside")
-wait_for(job, lambda v: v.checkpoints.counts.completed >= 1)
+wait_until(job, lambda v: v.checkpoints.counts.completed >= 1)
 savepoint = ps.read_savepoint(spark, job.savepoint(work / "saved"))
 states = [(o.id, info) for o in savepoint.operators() for info in savepoint.states(o.id)]
 windows = [savepoint.state(o, info.name).count() == info.rows for o, info in states if info.name == "windows"]
 subprocess.run(["penstock", "cancel", job.id], check=True, capture_output=True)
-cancelled = message(lambda: job.wait(60), ps.JobCancelled)
+cancelled = message(lambda: job.wait(120), ps.JobCancelled)
 
 wide = ps.Environment(
     spark, parallelism=3, spare_slots=2, network=ps.NetworkSettings(master_host="192.0.2.1")

@@ -36,10 +36,11 @@ class Total(ps.KeyedFunction):
     def on_row(self, row, context):
         self._calls += 1
         if self._calls % LOOK_EVERY == 0 and not self._killed.exists():
-            if any(self._checkpoints.glob("*/completed/*")):
+            # Not one that is still being written.
+            if any(self._checkpoints.glob("*/completed/[0-9]*")):
                 self._killed.touch()
                 os.kill(os.getpid(), signal.SIGKILL)
-            time.sleep(0.005)
+            time.sleep(0.02)
         self.orders.set(self.orders.get() + 1)
         minute = row["ts"].replace(second=0, microsecond=0)
         if minute not in self.minutes:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from gated import EVERYTHING, ROWS, SPLITS, Gate, Numbers, all_rows
+from waiting import PATIENCE_S
 
 import penstock as ps
 from penstock.core.job.events import JobState
@@ -47,7 +48,7 @@ class Reader:
         return rows
 
     def wait_until(self, job: ps.Job, true) -> None:
-        deadline = time.monotonic() + 120
+        deadline = time.monotonic() + PATIENCE_S
         while not true(self.read(), job.view()):
             assert job.view().state not in (JobState.FAILED, JobState.FINISHED), job.view().failures
             assert time.monotonic() < deadline, job.view()

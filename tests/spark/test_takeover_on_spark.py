@@ -19,7 +19,7 @@ import pytest
 
 pytestmark = pytest.mark.slow
 
-TIMEOUT_S = 120
+TIMEOUT_S = 240
 
 
 class Driver:
@@ -30,6 +30,7 @@ class Driver:
         self._errors = (folder / f"errors-{len(list(folder.glob('errors-*')))}").open("w+")
         self.process = subprocess.Popen(
             command,
+            stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._errors,
             text=True,
@@ -53,6 +54,13 @@ class Driver:
             pytest.fail(f"the driver never said {what}; it said {self._said}\n{self._errors.read()}")
         return found
 
+    def take_part(self) -> None:
+        """Have the job, or wait for it: not before it has a Spark."""
+        self.wait("ready", says("ready"))
+        assert self.process.stdin is not None
+        self.process.stdin.write("go\n")
+        self.process.stdin.flush()
+
     def next_checkpoint(self) -> int:
         """Of those that it completes from now on, one."""
         newest = max((int(line.split()[1]) for line in list(self._said) if line.startswith("completed ")), default=0)
@@ -67,9 +75,9 @@ class Driver:
             os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()
         self._listener.join()
-        assert self.process.stdout is not None
-        self.process.stdout.close()
-        self._errors.close()
+        for stream in (self.process.stdin, self.process.stdout, self._errors):
+            assert stream is not None
+            stream.close()
 
     def _listen(self) -> None:
         assert self.process.stdout is not None
@@ -91,10 +99,11 @@ class Stage:
         self._meeting_place = meeting_place
         self._drivers: list[Driver] = []
 
-    def driver(self) -> Driver:
-        driver = Driver(self.folder, self._meeting_place)
-        self._drivers.append(driver)
-        return driver
+    def drivers(self, count: int) -> list[Driver]:
+        """So many, whose Sparks come up at the same time."""
+        for _ in range(count):
+            self._drivers.append(Driver(self.folder, self._meeting_place))
+        return self._drivers
 
     def open_gate(self) -> None:
         (self.folder / "gate").touch()
@@ -138,9 +147,10 @@ def test_whatever_happens_to_a_driver_another_goes_on_and_never_do_two_commit(st
     """1. One driver has the job, and a second one waits. 2. The first is put to sleep: the second takes the job over.
     3. The first wakes up: it lets go of the job, and ends with an error that says so. 4. A third one waits, and the
     second is killed: the third goes on from a checkpoint of the second, of which the first has deleted nothing."""
-    first = stage.driver()
+    first, second, third = stage.drivers(3)
+    first.take_part()
     first.wait("running", says("running", "completed"))
-    second = stage.driver()
+    second.take_part()
     second.wait("standby", says("standby"))
     first.next_checkpoint()
 
@@ -152,7 +162,7 @@ def test_whatever_happens_to_a_driver_another_goes_on_and_never_do_two_commit(st
     assert told.startswith("over JobTakenOver: another driver has job 'numbers'")
     assert first.process.wait(TIMEOUT_S) == 0
 
-    third = stage.driver()
+    third.take_part()
     third.wait("standby", says("standby"))
     newest = second.next_checkpoint()
     second.signal(signal.SIGKILL)

@@ -16,7 +16,7 @@ from penstock.cli.torture import Round, run_round
 pytestmark = pytest.mark.slow
 
 KILLS = 5
-TIMEOUT_S = 300
+TIMEOUT_S = 600
 
 
 @pytest.mark.parametrize("mode", ["aligned", "unaligned"])

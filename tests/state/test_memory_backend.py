@@ -103,14 +103,14 @@ def test_what_is_being_written_is_not_touched_by_an_abort():
 
     def groups_of(batch):
         begun.set()
-        assert go_on.wait(20)
+        assert go_on.wait(60)
         return plain_groups(batch)
 
     object.__setattr__(backend._context, "groups_of", groups_of)
     files = []
     thread = threading.Thread(target=lambda: files.append(work(Slow())))
     thread.start()
-    assert begun.wait(20)
+    assert begun.wait(60)
     object.__setattr__(backend._context, "groups_of", plain_groups)
     backend.aborted(taken.checkpoint)
     for key in range(50):
@@ -119,7 +119,7 @@ def test_what_is_being_written_is_not_touched_by_an_abort():
         step.at(key)["mutable"].get().append(-1)
     backend.maintain(10_000)
     go_on.set()
-    thread.join(20)
+    thread.join(60)
     assert not thread.is_alive()
     restored = Step("memory", All, store=step.store, restored=files)
     for key in range(50):

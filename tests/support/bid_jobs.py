@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -82,16 +81,6 @@ def committed(spark, out: Path) -> list[tuple]:
     return sorted(
         tuple(r) for r in spark.read.parquet(str(out)).select("auction", "window_start", "n", "top").collect()
     )
-
-
-def wait_for(job: ps.Job, condition) -> ps.JobView:
-    """The first view for which the condition holds; fails if the job ends before."""
-    while not condition(view := job.view()):
-        if job.is_over:
-            job.wait()
-            raise AssertionError(f"the job ended before the test saw what it waited for: {view}")
-        time.sleep(0.02)
-    return view
 
 
 def checkpointing(tmp_path: Path, interval: str = "200ms") -> ps.Checkpointing:

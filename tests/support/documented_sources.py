@@ -28,6 +28,9 @@ from pyspark.sql.datasource import (
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows, SupportsTriggerAvailableNow
 from pyspark.sql.types import LongType, StringType, StructType
 
+LONGEST_S = 600
+"""What a test leaves behind that has failed does not wait for ever. No other test takes so long."""
+
 
 def note(folder: str | None, what: str, value: object) -> None:
     """Leave a line in a file, for a test to find."""
@@ -38,13 +41,18 @@ def note(folder: str | None, what: str, value: object) -> None:
 
 def noted(folder: Path, what: str) -> list:
     """The lines that were left."""
-    file = folder / what
-    return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
+    return [json.loads(line) for line in whole_lines(folder / what)]
+
+
+def whole_lines(file: Path) -> list[str]:
+    """Those of a file that grows meanwhile: of the last one there may be a part, which is none yet."""
+    text = file.read_text() if file.exists() else ""
+    return text[: text.rfind("\n") + 1].splitlines()
 
 
 def wait_for(path: str | None) -> None:
     """Until a file exists, if there is one to wait for."""
-    until = time.monotonic() + 60
+    until = time.monotonic() + LONGEST_S
     while path and not Path(path).exists() and time.monotonic() < until:
         time.sleep(0.005)
 
@@ -142,8 +150,7 @@ class LinesReader(SimpleDataSourceStreamReader):
         note(self.notes, "committed", end["line"])
 
     def _rows(self, first, stop):
-        lines = self.path.read_text().splitlines() if self.path.exists() else []
-        for number, line in enumerate(lines[first:stop], first):
+        for number, line in enumerate(whole_lines(self.path)[first:stop], first):
             yield Row(text=line, id=number)
 
 
@@ -275,7 +282,7 @@ class SqliteWriter(DataSourceStreamArrowWriter):
         note(self.notes, "commits", batchId)
         if len(noted(Path(self.notes), "commits")) == self.fails_on:
             raise OSError("the database is locked")
-        with sqlite3.connect(self.path) as database:
+        with sqlite3.connect(self.path, timeout=LONGEST_S) as database:
             database.execute("CREATE TABLE IF NOT EXISTS batches (id INTEGER PRIMARY KEY)")
             database.execute("CREATE TABLE IF NOT EXISTS data (id INTEGER, text TEXT)")
             database.execute("INSERT INTO batches VALUES (?)", (batchId,))
@@ -300,7 +307,7 @@ class Sqlite(DataSource):
 
 def rows_of_sqlite(path: Path) -> list[tuple]:
     """What the table has."""
-    database = sqlite3.connect(path)
+    database = sqlite3.connect(path, timeout=LONGEST_S)
     try:
         return sorted(database.execute("SELECT id, text FROM data").fetchall())
     except sqlite3.OperationalError:

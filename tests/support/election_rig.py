@@ -23,7 +23,9 @@ from penstock.storage.tenure import take_over
 
 JOB = JobId("job")
 FOLDER = layout.job_folder(JOB)
-PATIENCE_S = 60
+PATIENCE_S = 120
+LEASE_MS = 10_000
+"""Longer than a busy machine keeps a driver from showing that it lives."""
 
 
 def clock_ms() -> float:
@@ -112,16 +114,22 @@ class _Drivers:
 
 
 class FileMeeting(_Drivers):
-    """In a folder."""
+    """In a folder. While a driver sleeps those who wait find that a lease passes whenever they look at their clocks."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__()
         self._folder = folder
         self._asleep: dict[int, threading.Event] = {}
+        self._slept_ms = 0
 
     def driver(self) -> Election:
         store = FileStore(self._folder)
-        return self.noted(FileElection(store, FOLDER, lease_ms=500, anew=False, clock_ms=clock_ms))
+        return self.noted(FileElection(store, FOLDER, lease_ms=LEASE_MS, anew=False, clock_ms=self._clock_ms))
+
+    def _clock_ms(self) -> float:
+        if self._asleep:
+            self._slept_ms += LEASE_MS
+        return clock_ms() + self._slept_ms
 
     def put_to_sleep(self, leader: Any) -> None:
         """It holds its lock, and shows no sign of life."""

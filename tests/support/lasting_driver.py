@@ -1,7 +1,8 @@
 """The driver of a job that may outlive it, in a process of its own: says on standard output how it goes.
 
-Each line is one word, and what belongs to it: `standby`, `running`, `restored <checkpoint>`, `completed <checkpoint>`,
-`over <outcome>`.
+Each line is one word, and what belongs to it: `ready`, `standby`, `running`, `restored <checkpoint>`, `completed
+<checkpoint>`, `over <outcome>`. Between `ready`, when it has a Spark, and all others it waits for a line on its
+standard input: a Spark that comes up takes all that the machine has, also from a driver that must show that it lives.
 """
 
 from __future__ import annotations
@@ -24,6 +25,8 @@ cloudpickle.register_pickle_by_value(sys.modules[__name__])
 ROWS = 3_000
 SPLITS = 3
 JOB = "numbers"
+PATIENCE = "10s"
+"""How long a driver may be silent before another has its job: longer than a busy machine keeps a process waiting."""
 
 
 class NumbersReader(ps.SourceReader):
@@ -87,10 +90,12 @@ def main(folder: Path, meeting_place: str) -> None:
         .getOrCreate()
     )
     spark.sparkContext.setLogLevel("ERROR")
+    _say("ready")
+    sys.stdin.readline()
     where = (
-        ps.zookeeper(meeting_place, root=f"/{folder.name}", session_timeout="4s")
+        ps.zookeeper(meeting_place, root=f"/{folder.name}", session_timeout=PATIENCE)
         if meeting_place
-        else ps.ha_files(folder / "drivers", lease="2s")
+        else ps.ha_files(folder / "drivers", lease=PATIENCE)
     )
     env = ps.Environment(
         spark,

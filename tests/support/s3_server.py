@@ -86,7 +86,7 @@ class S3Server:
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._process.stdin.close()
-        self._process.wait(timeout=30)
+        self._process.wait(timeout=120)
         self._process.stdout.close()
 
     def _say(self, word: str) -> str:
@@ -103,7 +103,7 @@ class S3Server:
 
     def _request(self, path: str, *, method: str) -> None:
         request = urllib.request.Request(f"http://127.0.0.1:{self.port}/{path}", method=method)
-        with urllib.request.urlopen(request, timeout=30):
+        with urllib.request.urlopen(request, timeout=120):
             pass
 
 
@@ -132,10 +132,11 @@ def serve() -> None:
     from moto.core.models import DEFAULT_ACCOUNT_ID
     from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
     from moto.s3.models import s3_backends
+    from ports import own_port
 
     app = Gate(DomainDispatcherApplication(create_backend_app))
-    server = _listen(app, 0)
-    port = server.server_port
+    port = own_port()
+    server = _listen(app, port)
     print(port, flush=True)
     for line in sys.stdin:
         buckets = s3_backends[DEFAULT_ACCOUNT_ID]["aws"].buckets.values()

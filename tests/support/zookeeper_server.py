@@ -9,8 +9,9 @@ import time
 from pathlib import Path
 
 import pyspark
+from ports import own_port
 
-STARTS_WITHIN_S = 60
+STARTS_WITHIN_S = 180
 
 
 class ZooKeeperServer:
@@ -19,9 +20,7 @@ class ZooKeeperServer:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._log = (folder / "log").open("w")
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            self.port = free.getsockname()[1]
+        self.port = own_port()
         self._config = folder / "zoo.cfg"
         self._config.write_text(
             f"clientPort={self.port}\nclientPortAddress=127.0.0.1\ndataDir={folder / 'data'}\n"
