@@ -9,6 +9,7 @@ from penstock.core.coordinator.effects import (
     FailJob,
     FailTask,
     SendOperatorEvent,
+    SendToTask,
     SnapshotOperatorCoordinator,
     TellCheckpointAborted,
     TellCheckpointComplete,
@@ -382,6 +383,26 @@ def test_a_checkpoint_waits_for_events_that_are_held_back_for_an_older_one(enume
     assert pick.triggered(r.feed(snapshotted(2))) == []
     assert delivered(pick, r.ack("s", 1)) == [(0, b"a")]
     assert pick.triggered(r.feed(OperatorEventDelivered(number=1))) == [make.task("s", 0), make.task("s", 1)]
+
+
+def test_a_task_that_is_about_to_end_hears_of_events_although_it_never_has_the_next_barrier(enumerated, make, pick):
+    """1. Checkpoints 1 and 2 are under way: a waits until the task has the barrier of 2. 2. Checkpoint 1, which the
+    task took after its data, is complete: it is about to end, and takes no part in 2. 3. It may end only when it has
+    heard that its results are committed: a follows the news of the completion, and b goes out at once."""
+    r = enumerated(max_concurrent=2)
+    r.request()
+    r.feed(snapshotted(1))
+    r.request()
+    r.feed(snapshotted(2), submit(0, b"a"))
+    r.ack("s", 1, make.state("s", finished=True), subtask=1)
+    effects = r.ack("s", 1, make.state("s", finished=True), subtask=0)
+    assert pick.told_complete(effects) == [(make.task("s", 0), 1), (make.task("s", 1), 1)]
+    assert delivered(pick, effects) == [(0, b"a")]
+    kinds = [type(effect) for effect in effects if isinstance(effect, (SendToTask, SendOperatorEvent))]
+    assert kinds[-1] is SendOperatorEvent
+    assert delivered(pick, r.feed(submit(0, b"b"))) == [(0, b"b")]
+    ended = r.feed(TaskEnded(task=make.task("s", 0), epoch=Epoch(1)))
+    assert pick.aborted(ended) == [(2, CheckpointFailure.DECLINED_TASK_CLOSING)]
 
 
 def event(text):

@@ -11,6 +11,10 @@ it, or a restore would lose it or see it twice. So each subtask has a gateway:
 
 A checkpoint that was aborted has lost its mark, so a snapshot that arrives late closes nothing.
 
+A task that is about to end takes no part in a checkpoint whose barrier it does not have yet, and never says that it has
+it. No barrier is left that an event could be on the wrong side of. So what waits goes out at once: the task may be
+waiting for it, as a sink does that ends when its last results are committed.
+
 An event counts as on its way from the moment it is submitted: one that waits behind an older checkpoint belongs before
 the barrier of the next one, which therefore waits until it has arrived.
 """
@@ -68,6 +72,12 @@ class SubtaskGateway:
             return waiting
         self.lines[max(older)] += waiting
         return []
+
+    def let_go(self) -> list[HeldEvent]:
+        """No barrier will come. Returns what waits, in order; ids stay closed until they are opened."""
+        waiting = [event for line in self.lines.values() for event in line]
+        self.lines = {checkpoint: [] for checkpoint in self.lines}
+        return waiting
 
     def submit(self, event: HeldEvent) -> list[HeldEvent]:
         """An event comes. Returns what may go out now."""
@@ -149,6 +159,15 @@ class Gateways:
         operators = self._operators_in[task.vertex]
         return [e for o in operators for e in self.open_for(o, task.subtask, checkpoint)]
 
+    def let_go(self, tasks: Iterable[TaskId]) -> list[SendOperatorEvent]:
+        """These tasks are about to end: nothing waits for a barrier any more that they will never have."""
+        return [
+            effect
+            for task in tasks
+            for operator in self._operators_in[task.vertex]
+            for effect in self._send(operator, task.subtask, self._gateways[operator][task.subtask].let_go())
+        ]
+
     def reset(self, tasks: Iterable[TaskId]) -> None:
         """These tasks are stopped: what waits for them, or is on its way to them, is lost with them."""
         gone = set(tasks)
@@ -164,8 +183,10 @@ class Gateways:
             raise InvariantError(f"operator {operator} has no coordinator with a subtask {subtask}")
         number = self._next_number
         self._next_number += 1
-        self._on_the_way[number] = SentEvent(operator, TaskId(self._vertices[operator], subtask), may_be_lost)
-        return self._send(operator, subtask, gateways[subtask].submit(HeldEvent(number, event)))
+        task, held = TaskId(self._vertices[operator], subtask), HeldEvent(number, event)
+        self._on_the_way[number] = SentEvent(operator, task, may_be_lost)
+        passing = [held] if self._board.is_leaving(task) else gateways[subtask].submit(held)
+        return self._send(operator, subtask, passing)
 
     def on_the_way(self, operator: OperatorId) -> set[int]:
         """Numbers of the operator's events that are not known to have arrived."""

@@ -415,9 +415,11 @@ class Lifecycle:
             self.effects.append(SendToTask(task=task, message=message))
         ends_all = pending.kind.is_synchronous
         ends_finished = self._settings.after_tasks_finish or pending.options.final
-        self._board.let_go(
+        leaving = self._board.let_go(
             t for t, s in pending.states.items() if ends_all or (ends_finished and s is not None and s.finished)
         )
+        # Behind the news that lets them end: from there on they take no snapshot.
+        self.effects += self.gateways.let_go(leaving)
         self.effects += [TellCheckpointComplete(operator=o, checkpoint=checkpoint) for o in self.gateways.operators]
 
     def _abort(

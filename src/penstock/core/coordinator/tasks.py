@@ -71,9 +71,12 @@ class TaskBoard:
         """The task has seen all its data."""
         self._data_ended.add(task)
 
-    def let_go(self, tasks: Iterable[TaskId]) -> None:
-        """A checkpoint that these tasks took after their data is complete: they are about to end."""
-        self._leaving.update(task for task in tasks if self.is_running(task))
+    def let_go(self, tasks: Iterable[TaskId]) -> tuple[TaskId, ...]:
+        """A checkpoint that these tasks took after their data is complete: those that run are about to end. Returns
+        them."""
+        leaving = tuple(task for task in tasks if self.is_running(task))
+        self._leaving.update(leaving)
+        return leaving
 
     def _move(self, task: TaskId, state: TaskState) -> None:
         before = self._states[task]
@@ -128,6 +131,10 @@ class TaskBoard:
     def all_finished(self) -> bool:
         """Whether every task has ended for good."""
         return self._num_finished == len(self.tasks)
+
+    def is_leaving(self, task: TaskId) -> bool:
+        """Whether the task is about to end, and takes part in no checkpoint whose barrier it does not have yet."""
+        return task in self._leaving
 
     @property
     def is_any_leaving(self) -> bool:
