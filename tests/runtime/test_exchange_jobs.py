@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from threaded_jobs import with_splits
 
 from penstock.api.connector import End, Pause, Source, SourceReader
 from penstock.api.program import Program
@@ -18,7 +18,7 @@ from penstock.api.steps import MapBatchesStep, MapStep, ReadStep, WriteStep
 from penstock.connectors.parquet import parquet
 from penstock.core.ids import OperatorId
 from penstock.core.job.events import JobState
-from penstock.plan.graph import Input, Node, OperatorPlan, Partitioning, Plan, build_plan
+from penstock.plan.graph import Input, Node, Partitioning, build_plan
 from penstock.settings import CheckpointSettings, FixedDelay, JobSettings, NetworkSettings
 
 ROWS = 3_000
@@ -199,13 +199,3 @@ def test_streams_of_different_distribution_become_one_over_a_killed_slot(threade
 
     assert job.run(each_turn) is JobState.FINISHED, [f.text for f in job.driver.view().failures]
     assert_each_row(out, copies=3)
-
-
-def with_splits(plan: Plan) -> Plan:
-    def filled(operator: OperatorPlan) -> OperatorPlan:
-        step = operator.step
-        if not isinstance(step, ReadStep):
-            return operator
-        return replace(operator, step=replace(step, splits=tuple(step.source.splits(plan.parallelism))))
-
-    return replace(plan, vertices=tuple(replace(v, operators=tuple(map(filled, v.operators))) for v in plan.vertices))
