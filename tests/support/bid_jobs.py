@@ -57,6 +57,23 @@ class GatedBids(ps.Source):
         return GatedReader(self._inner.open(splits), self._gate)
 
 
+class Held:
+    """Rows as they are; while a file exists, so slowly that those before it pile up, however slow the machine is."""
+
+    def __init__(self, hold: Path) -> None:
+        self._hold = hold
+        self._left = 0
+        """Rows until it looks again: to look at every one would be slow."""
+
+    def __call__(self, row):
+        if self._left == 0:
+            self._left = 10
+            if self._hold.exists():
+                time.sleep(0.01)
+        self._left -= 1
+        return row
+
+
 def hot_auctions(env: ps.Environment, source: ps.Source, out: Path) -> None:
     (
         env.read(source)
