@@ -78,17 +78,18 @@ class Rows(Source):
 
 
 class Count(ps.KeyedFunction):
-    """Numbers the rows of each user; so slowly that batches wait for it, until the gate opens."""
+    """Numbers the rows of each user. A `slow` one takes so long that batches wait for it, until the gate opens."""
 
     seen = ps.value_state("seen", "bigint", default=0)
     rows = ps.list_state("rows", "bigint")
 
-    def __init__(self, gate: Path) -> None:
+    def __init__(self, gate: Path, *, slow: bool) -> None:
         self._gate = gate
+        self._slow = slow
 
     def on_row(self, row, context):
-        if not self._gate.exists():
-            time.sleep(0.001)
+        if self._slow and not self._gate.exists():
+            time.sleep(0.005)
         self.seen.set(self.seen.get() + 1)
         self.rows.add(row["n"])
         return {"user": row["user"], "nth": self.seen.get()}
@@ -200,8 +201,8 @@ def test_who_survives_reads_nothing_of_its_own_from_the_storage_and_who_replaces
     reads = CountedReads(tmp_path / "checkpoints")
     chosen = settings(backend=backend, unaligned=unaligned, copies_bytes=copies_bytes)
     program = Program(chosen)
-    counted = program.read(Rows(gate)).key_by("user").process(Count(gate), schema="user bigint, nth bigint")
-    counted.write(parquet(str(out)))
+    count = Count(gate, slow=unaligned)
+    program.read(Rows(gate)).key_by("user").process(count, schema="user bigint, nth bigint").write(parquet(str(out)))
     job = threaded_job(with_splits(program.plan()), chosen, store_of=reads.of)
     kills = KillInTurn((1, 0), gate, unaligned=unaligned)
 
