@@ -16,10 +16,11 @@ EVENTS, SEED = 300_000, 5
 
 
 def hot_auctions(spark, tmp_path: Path, parallelism: int, *, hold: Path | None = None, **options) -> ps.Environment:
-    """With `hold` there is a step that lets rows pile up while that file exists."""
+    """With `hold`, rows flow only while that file exists, and there is a step that lets them pile up meanwhile."""
     checkpointing = ps.Checkpointing(interval="200ms", directory=tmp_path / "checkpoints", **options)
     env = ps.Environment(spark, parallelism=parallelism, checkpointing=checkpointing)
-    bids = env.read(GatedBids(tmp_path / "gate", events=EVENTS, seed=SEED), name="bids").watermark("ts", delay="4s")
+    source = GatedBids(tmp_path / "gate", events=EVENTS, seed=SEED, flow=hold)
+    bids = env.read(source, name="bids").watermark("ts", delay="4s")
     if hold is not None:
         bids = bids.rebalance().map(Held(hold), schema=bids.schema, name="held")
     (
