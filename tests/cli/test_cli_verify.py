@@ -157,6 +157,24 @@ def test_what_a_running_job_may_need_is_deleted_only_if_it_is_said_that_none_run
     assert run(location).stdout.splitlines()[-1] == "fine: 1 of 1 snapshots could be restored"
 
 
+def test_what_there_is_of_a_savepoint_whose_driver_died_is_named_and_goes_when_no_job_runs(tmp_path):
+    store = open_store(tmp_path)
+    store.write("saved/savepoint-job-9/_metadata", metadata(9, SnapshotKind.SAVEPOINT))
+    store.write("saved/savepoint-job-12/counts-0-0", b"state")
+    (tmp_path / "saved/savepoint-job-12/.writing-1").write_bytes(b"half")
+    for location, start in ((tmp_path, "saved/"), (tmp_path / "saved", "")):
+        result = run(str(location), "--delete-orphans", "--yes")
+        assert result.exit_code == 0
+        assert f"  {start}savepoint-job-12/counts-0-0\n" in result.stdout
+        assert f"  {start}savepoint-job-12 is a savepoint without metadata" in result.stdout
+        assert result.stdout.splitlines()[-1] == "fine: 1 of 1 snapshots could be restored; 2 unfinished files"
+    alone = run(str(tmp_path / "saved/savepoint-job-12"))
+    assert "  counts-0-0\n" in alone.stdout
+    run(str(tmp_path / "saved"), "--delete-orphans", "--yes", "--job-ended")
+    assert [path.name for path in (tmp_path / "saved").iterdir()] == ["savepoint-job-9"]
+    assert run(str(tmp_path)).stdout.splitlines()[-1] == "fine: 1 of 1 snapshots could be restored"
+
+
 def test_half_written_files_are_deleted_too(tmp_path):
     store = open_store(tmp_path)
     keep(store)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ from penstock.core.ids import JobId, SlotId
 from penstock.core.job.events import JobState
 from penstock.net.keys import make_job_keys
 from penstock.net.zeromq import ZmqTransport
-from penstock.ports import SlotEnded
+from penstock.ports import SlotEnded, Store
 from penstock.runtime.master import MasterDriver, MasterPorts
 from penstock.runtime.slot import MASTER, SlotAddress, SlotDriver, SlotPorts
 from penstock.settings import JobSettings
@@ -63,9 +64,7 @@ class ThreadSlots:
         folder = None if job.tcp else job.sockets
         transport = ZmqTransport(str(slot), keys=job.keys, ipc_dir=folder, host="127.0.0.1" if job.tcp else None)
         background = ThreadBackground(transport.wake, name=f"background-{slot}")
-        ports = SlotPorts(
-            clock=clock, transport=transport, background=background, store=FileStore(job.folder / "checkpoints")
-        )
+        ports = SlotPorts(clock=clock, transport=transport, background=background, store=job.store_of(slot))
         address = SlotAddress(host="here", pid=1, ipc_address=transport.ipc_address, tcp_address=transport.tcp_address)
         driver = SlotDriver(
             slot,
@@ -97,10 +96,18 @@ class ThreadSlots:
 
 
 class ThreadedJob:
-    """The master of a job, turned by the test's own thread."""
+    """The master of a job, turned by the test's own thread. `store_of` makes the stores of slots."""
 
     def __init__(
-        self, plan, settings: JobSettings, folder: Path, *, tcp: bool = False, job: str = "job-1", started_from=None
+        self,
+        plan,
+        settings: JobSettings,
+        folder: Path,
+        *,
+        tcp: bool = False,
+        job: str = "job-1",
+        started_from=None,
+        store_of: Callable[[SlotId], Store] | None = None,
     ) -> None:
         self.id = JobId(job)
         self.settings = settings
@@ -119,6 +126,7 @@ class ThreadedJob:
         self.background = ThreadBackground(self.transport.wake, name="background-master")
         self.slots = ThreadSlots(self)
         self.store = FileStore(folder / "checkpoints")
+        self.store_of = store_of or (lambda slot: FileStore(self.store.root))
         ports = MasterPorts(
             clock=self.clock,
             transport=self.transport,

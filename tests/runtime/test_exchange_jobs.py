@@ -7,12 +7,12 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from threaded_jobs import with_splits
 
 from penstock.api.connector import End, Pause, Source, SourceReader
 from penstock.api.program import Program
@@ -20,7 +20,7 @@ from penstock.api.steps import MapBatchesStep, MapStep, ReadStep, WriteStep
 from penstock.connectors.parquet import parquet
 from penstock.core.ids import OperatorId
 from penstock.core.job.events import JobState
-from penstock.plan.graph import Input, Node, OperatorPlan, Partitioning, Plan, build_plan
+from penstock.plan.graph import Input, Node, Partitioning, build_plan
 from penstock.plan.key_groups import default_max_parallelism
 from penstock.runtime.channels import ChannelKey, InputChannel
 from penstock.runtime.keys import key_groups
@@ -264,13 +264,3 @@ def test_streams_of_different_distribution_become_one_over_a_killed_slot(threade
 
     assert job.run(each_turn) is JobState.FINISHED, [f.text for f in job.driver.view().failures]
     assert_each_row(out, copies=3)
-
-
-def with_splits(plan: Plan) -> Plan:
-    def filled(operator: OperatorPlan) -> OperatorPlan:
-        step = operator.step
-        if not isinstance(step, ReadStep):
-            return operator
-        return replace(operator, step=replace(step, splits=tuple(step.source.splits(plan.parallelism))))
-
-    return replace(plan, vertices=tuple(replace(v, operators=tuple(map(filled, v.operators))) for v in plan.vertices))

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+from threaded_jobs import with_splits
 
 import penstock as ps
 from penstock.api.connector import End, Pause, Source, SourceReader
 from penstock.api.program import Program
 from penstock.api.restoring import restore
-from penstock.api.steps import ReadStep
 from penstock.connectors.parquet import parquet
 from penstock.core.coordinator.events import RequestKind
 from penstock.core.ids import Instant, OperatorId
@@ -98,17 +98,6 @@ def plan_of(out: Path, gate: Path, settings: JobSettings = SETTINGS, *, name: st
     counted = program.read(Rows(gate), name="rows").key_by("user")
     counted.process(Count(), schema="user string, n bigint, names bigint", name=name).write(parquet(str(out)))
     return program.plan()
-
-
-def with_splits(plan):
-    """Sources begin at their beginning."""
-
-    def begun(operator):
-        step = operator.step
-        return replace(operator, step=replace(step, splits=(b"0",))) if isinstance(step, ReadStep) else operator
-
-    vertices = tuple(replace(v, operators=tuple(begun(o) for o in v.operators)) for v in plan.vertices)
-    return replace(plan, vertices=vertices)
 
 
 def last_counts(out: Path) -> dict[str, tuple[int, int]]:

@@ -5,23 +5,27 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from bid_jobs import GatedBids, committed, files_below
+from bid_jobs import GatedBids, Held, committed, files_below
 from waiting import wait_until
 
 import penstock as ps
 from penstock.storage.locations import open_store
+from penstock.storage.restoring import find_snapshot
 from penstock.storage.verification import verify_directory
 
 EVENTS, SEED = 300_000, 5
 
 
-def hot_auctions(spark, tmp_path: Path, parallelism: int, **options) -> ps.Environment:
+def hot_auctions(spark, tmp_path: Path, parallelism: int, *, hold: Path | None = None, **options) -> ps.Environment:
+    """With `hold`, rows flow only while that file exists, and there is a step that lets them pile up meanwhile."""
     checkpointing = ps.Checkpointing(interval="200ms", directory=tmp_path / "checkpoints", **options)
     env = ps.Environment(spark, parallelism=parallelism, checkpointing=checkpointing)
+    source = GatedBids(tmp_path / "gate", events=EVENTS, seed=SEED, flow=hold)
+    bids = env.read(source, name="bids").watermark("ts", delay="4s")
+    if hold is not None:
+        bids = bids.rebalance().map(Held(hold), schema=bids.schema, name="held")
     (
-        env.read(GatedBids(tmp_path / "gate", events=EVENTS, seed=SEED), name="bids")
-        .watermark("ts", delay="4s")
-        .key_by("auction")
+        bids.key_by("auction")
         .window(ps.tumbling("10s"))
         .aggregate(n=ps.count(), top=ps.max("price"))
         .write(ps.parquet(str(tmp_path / "out")))
@@ -81,15 +85,18 @@ def test_a_running_job_is_rescaled_in_place_and_slots_that_stay_keep_their_proce
 
 
 def test_a_job_goes_on_from_retained_unaligned_checkpoints_with_2_3_1_and_4_slots(spark, tmp_path):
-    options = {"unaligned": True, "keep": "keep"}
+    options = {"unaligned": True, "keep": "keep", "hold": tmp_path / "hold"}
     directory = tmp_path / "checkpoints"
-    restore = None
+    restore, in_flight = None, []
     for parallelism in (2, 3, 1):
         job = hot_auctions(spark, tmp_path, parallelism, **options).start(f"on-{parallelism}", restore=restore)
-        wait_until(job, lambda view: view.checkpoints.counts.completed >= 2)
+        wait_until(job, lambda view: view.checkpoints.counts.completed >= 1)
+        options["hold"].touch()
+        wait_until(job, lambda view: view.checkpoints.latest_completed.totals.persisted_bytes > 0)
         job.cancel()
         with pytest.raises(ps.JobCancelled):
             job.wait(120)
+        options["hold"].unlink()
         store = open_store(directory)
         report = verify_directory(store, temporary=store.list_temporary(""))
         assert report.is_fine
@@ -97,9 +104,18 @@ def test_a_job_goes_on_from_retained_unaligned_checkpoints_with_2_3_1_and_4_slot
         # What the job before kept was claimed, and is gone.
         (kept,) = report.snapshots
         restore = ps.restore(directory / kept.location, claim="claim")
+        in_flight.append(bytes_in_flight(directory / kept.location))
     (tmp_path / "gate").touch()
     view = hot_auctions(spark, tmp_path, 4, **options).run("on-4", restore=restore)
     assert view.restored_checkpoint is not None
+    assert all(in_flight), in_flight
     assert committed(spark, tmp_path / "out") == expected(spark)
     # Of jobs that kept a checkpoint the ids stay taken.
     assert {path.parent.name for path in files_below(directory)} == {"counter"}
+
+
+def bytes_in_flight(folder: Path) -> int:
+    """How much a checkpoint has saved of what was between its tasks."""
+    metadata = find_snapshot(open_store(folder), str(folder)).metadata
+    channels = [channel for task in metadata.channels for channel in (*task.inputs, *task.outputs)]
+    return sum(length for channel in channels for _, length in channel.ranges)

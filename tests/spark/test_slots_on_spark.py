@@ -132,6 +132,7 @@ def workers(spark) -> dict[int, dict]:
             ],
             "arrow": pa.cpu_count(),
             "switch": sys.getswitchinterval(),
+            "frozen": gc.get_freeze_count(),
         }
         yield pa.RecordBatch.from_pydict({"found": [json.dumps(found)]})
 

@@ -7,7 +7,7 @@ import tempfile
 import pytest
 import xxhash
 
-from penstock.core.errors import StorageError
+from penstock.core.errors import CorruptFile, StorageError
 from penstock.core.ids import JobId
 from penstock.core.messages import StateFile
 from penstock.core.recovery import layout
@@ -51,6 +51,29 @@ def copies():
     made = LocalCopies(10 * len(LARGE), JOB)
     yield made
     made.close()
+
+
+@pytest.mark.parametrize("data", [SMALL, LARGE, b""])
+def test_what_checkpoints_share_is_read_from_the_store_once_and_what_is_of_one_of_them_whenever_it_is_asked_for(
+    copies, data
+):
+    store = Counting()
+    writer = SnapshotWriter(store, chk(1).rpartition("/")[0], "t", 0, shared_folder="job/shared")
+    shared, private = writer.put_shared(data, "key"), writer.put(data + b"-")
+    reader = SnapshotReader(store, copies)
+    assert [reader.get(file) for file in (shared, private, shared, private)] == [data, data + b"-"] * 2
+    assert store.reads == [shared.path, private.path, private.path]
+
+
+def test_what_was_read_and_is_not_what_the_handle_says_is_not_kept(copies):
+    store = Counting()
+    shared = SnapshotWriter(store, "", "t", 0, shared_folder="job/shared").put_shared(SMALL, "key")
+    store.files[shared.path] = b"other"
+    with pytest.raises(CorruptFile):
+        SnapshotReader(store, copies).get(shared)
+    store.files[shared.path] = SMALL
+    assert SnapshotReader(store, copies).get(shared) == SMALL
+    assert store.reads == [shared.path] * 2
 
 
 @pytest.mark.parametrize("data", [SMALL, LARGE, b""])

@@ -18,16 +18,19 @@ EVENTS = 600_000
 
 
 class GatedReader(ps.SourceReader):
-    """Holds its last split back until a file exists, and reads slowly meanwhile."""
+    """Holds its last split back until a file exists, and reads slowly meanwhile: with `flow` only while that exists."""
 
-    def __init__(self, reader: ps.SourceReader, gate: Path) -> None:
+    def __init__(self, reader: ps.SourceReader, gate: Path, flow: Path | None = None) -> None:
         self._reader = reader
         self._gate = gate
+        self._flow = flow
 
     def poll(self, max_rows: int, now_ms: int):
         if not self._gate.exists():
             if len(self._reader.snapshot()) <= 1:
                 return ps.Pause(5)
+            if self._flow is not None:
+                return self._reader.poll(min(max_rows, 20), now_ms) if self._flow.exists() else ps.Pause(2)
             if now_ms % 4:
                 return ps.Pause(1)
             # Records must still come when a test has seen what it waited for, also where everything is quick.
@@ -41,9 +44,10 @@ class GatedReader(ps.SourceReader):
 class GatedBids(ps.Source):
     """Bids that do not end before a file exists: the test decides when they may."""
 
-    def __init__(self, gate: Path, *, events: int = EVENTS, seed: int = 3) -> None:
+    def __init__(self, gate: Path, *, events: int = EVENTS, seed: int = 3, flow: Path | None = None) -> None:
         self._inner = ps.nexmark.bids(events=events, seed=seed)
         self._gate = gate
+        self._flow = flow
 
     @property
     def schema(self) -> pa.Schema:
@@ -53,7 +57,24 @@ class GatedBids(ps.Source):
         return self._inner.splits(parallelism)
 
     def open(self, splits: Sequence[bytes]) -> ps.SourceReader:
-        return GatedReader(self._inner.open(splits), self._gate)
+        return GatedReader(self._inner.open(splits), self._gate, self._flow)
+
+
+class Held:
+    """Rows as they are; while a file exists, so slowly that those before it pile up, however slow the machine is."""
+
+    def __init__(self, hold: Path) -> None:
+        self._hold = hold
+        self._left = 0
+        """Rows until it looks again: to look at every one would be slow."""
+
+    def __call__(self, row):
+        if self._left == 0:
+            self._left = 10
+            if self._hold.exists():
+                time.sleep(0.01)
+        self._left -= 1
+        return row
 
 
 def hot_auctions(env: ps.Environment, source: ps.Source, out: Path) -> None:

@@ -1,12 +1,15 @@
-"""Whole jobs whose slots are threads: their settings, and slots that are killed."""
+"""Whole jobs whose slots are threads: their plans and settings, and slots that are killed."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from penstock.api.steps import ReadStep
 from penstock.core.job.events import JobState
+from penstock.plan.graph import OperatorPlan, Plan
 from penstock.settings import CheckpointSettings, FixedDelay, JobSettings, NetworkSettings
 
 CHECKPOINTS = pytest.mark.parametrize(
@@ -28,6 +31,18 @@ def settings(**changes) -> JobSettings:
         "network": NetworkSettings(channel_bytes=200_000, output_bytes=200_000, batch_bytes=50_000),
     }
     return JobSettings(**{**chosen, **changes})
+
+
+def with_splits(plan: Plan) -> Plan:
+    """Sources begin at their beginning."""
+
+    def filled(operator: OperatorPlan) -> OperatorPlan:
+        step = operator.step
+        if not isinstance(step, ReadStep):
+            return operator
+        return replace(operator, step=replace(step, splits=tuple(step.source.splits(plan.parallelism))))
+
+    return replace(plan, vertices=tuple(replace(v, operators=tuple(map(filled, v.operators))) for v in plan.vertices))
 
 
 def kill_slots(gate: Path, *, times: int):

@@ -45,7 +45,10 @@ def measure_pauses(work: Path, *, keys: int) -> Pauses:
     import numpy as np
     import pyarrow as pa
 
-    with keyspace("memory", work, pa.int64()) as space:
+    from penstock.spark.collector import out_of_sight
+
+    # As in a slot.
+    with out_of_sight(), keyspace("memory", work, pa.int64()) as space:
         for first in range(0, keys, CHUNK):
             some = np.arange(first, min(first + CHUNK, keys))
             space.put(some, [1] * len(some))

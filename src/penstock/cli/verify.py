@@ -186,6 +186,9 @@ def _show(report: Report) -> None:
             click.echo(f"  {leftover.path}{' (temporary)' if leftover.temporary else ''}")
         if len(found) > SHOWN:
             click.echo(f"  and {len(found) - SHOWN} more")
+        for folder in dict.fromkeys(leftover.folder for leftover in found if leftover.folder is not None):
+            if layout.is_savepoint_folder(folder.rpartition("/")[2]):
+                click.echo(f"  {folder} is a savepoint without metadata: it is under way, or will never be complete")
 
 
 def _table(snapshots: Sequence[SnapshotReport]) -> Table:

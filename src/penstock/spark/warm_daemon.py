@@ -27,6 +27,7 @@ MODULES = (
     "penstock.runtime.slot",
     "penstock.spark.background",
     "penstock.spark.clock",
+    "penstock.spark.collector",
     "penstock.spark.worker",
     "penstock.storage.locations",
 )

@@ -123,6 +123,7 @@ class _Slot:
         from penstock.runtime.slot import SlotAddress, SlotDriver, SlotPorts
         from penstock.spark.background import ThreadBackground
         from penstock.spark.clock import WallClock
+        from penstock.spark.collector import out_of_sight
         from penstock.storage.locations import open_store
 
         spec = self._spec
@@ -148,7 +149,7 @@ class _Slot:
                 master_address=master,
             )
             try:
-                with watch:
+                with watch, out_of_sight():
                     while not driver.left and not watch.closed:
                         now = clock.now()
                         deadline = driver.turn(now)

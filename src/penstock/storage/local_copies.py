@@ -1,4 +1,5 @@
-"""Copies of what a slot has written to checkpoints, so that it need not read it back when only others have failed.
+"""Copies of what a slot has written to checkpoints, or read of what they share, so that it need not read it when only
+others have failed.
 
 A copy is found by its path and trusted by its size and checksum. Nothing depends on one: whatever goes wrong with it,
 the storage is asked. Small copies lie in memory, others in files without a name, which are gone with the process,
@@ -44,7 +45,7 @@ class LocalCopies:
         self._lock = threading.Lock()
 
     def keep(self, path: str, data: Frame) -> None:
-        """Copy a file that has just been written, if there is room."""
+        """Copy a file that has just been written or read, if there is room."""
         view = memoryview(data)
         with self._lock:
             self._drop(path)

@@ -69,9 +69,16 @@ class Copies(Protocol):
         """The bytes of a handle, checked; None if they are not there."""
         ...
 
+    def keep(self, path: str, data: Frame) -> None:
+        """Have a piece lie there."""
+        ...
+
 
 class SnapshotReader:
-    """Reads pieces of state, from copies of them where there are some. Calls block."""
+    """Reads pieces of state, from copies of them where there are some. Calls block.
+
+    A copy is kept of what is shared: later checkpoints refer to it, and whoever reads it does not write it again.
+    """
 
     def __init__(self, store: Readable, copies: Copies | None = None) -> None:
         self._store = store
@@ -85,8 +92,12 @@ class SnapshotReader:
             raise CorruptFile(
                 "a state handle has neither a path nor content", hint="restore from another checkpoint or savepoint"
             )
-        copy = self._copies.get(file) if self._copies is not None else None
-        return copy if copy is not None else _checked(file, self._store.read(file.path), f"state file {file.path}")
+        if self._copies is not None and (copy := self._copies.get(file)) is not None:
+            return copy
+        data = _checked(file, self._store.read(file.path), f"state file {file.path}")
+        if self._copies is not None and file.shared_key is not None:
+            self._copies.keep(file.path, data)
+        return data
 
 
 def _checked(file: StateFile, data: bytes, what: str) -> bytes:

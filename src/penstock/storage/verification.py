@@ -15,7 +15,7 @@ loses its metadata first.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 
 import msgspec
@@ -303,7 +303,10 @@ def _savepoint_report(inside: _Inside, location: str, files: _SavepointFiles, *,
     unfinished = LeftoverKind.ORPHAN if job_ended else LeftoverKind.UNFINISHED
     halves = tuple(Leftover(path=path, kind=unfinished, temporary=True) for path in files.temporary)
     if f"{files.start}{layout.METADATA_NAME}" not in files.paths:
-        return Report(leftovers=(*(Leftover(path=path, kind=unfinished) for path in files.paths), *halves))
+        # Seen from its own folder it is the root of the store, which stays.
+        whole = location if files.start else None
+        every = (*(Leftover(path=path, kind=unfinished) for path in files.paths), *halves)
+        return Report(leftovers=tuple(replace(leftover, folder=whole) for leftover in every))
     try:
         metadata = decode_metadata(f"{location}/{layout.METADATA_NAME}", inside.read(layout.METADATA_NAME))
     except StorageError as error:
