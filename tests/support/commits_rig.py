@@ -1,4 +1,4 @@
-"""The coordinator of a sink that commits on the driver, without a job around it."""
+"""The coordinator of a sink that commits on the driver, and holds on jobs, without a job around them."""
 
 from __future__ import annotations
 
@@ -103,3 +103,15 @@ class Rig:
 
 def part(checkpoint: int, committable: bytes) -> bytes:
     return msgspec.msgpack.encode((checkpoint, committable))
+
+
+def hold_that(*says: Exception | None) -> Hold:
+    """One of which the looks say this, one after another, and then that it is held."""
+    left = list(says)
+
+    def look() -> None:
+        error = left.pop(0) if left else None
+        if error is not None:
+            raise error
+
+    return Hold(look)
