@@ -1,4 +1,4 @@
-"""Parts on the driver of a job that may have been taken over: whoever has lost it commits, abandons and asks nothing."""
+"""Parts on the driver of a job that may have been taken over: whoever has lost it commits and asks nothing."""
 
 from __future__ import annotations
 

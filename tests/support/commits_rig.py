@@ -32,7 +32,7 @@ class Later:
             count -= 1
             try:
                 done(Outcome(value=work()))
-            except Exception as error:
+            except Exception as error:  # noqa: BLE001  # as a background does
                 done(Outcome(error=error))
 
 
