@@ -44,7 +44,8 @@ class DriverCommits(OperatorCoordinator):
         one of them, and that a checkpoint was retained which may promise something."""
         super().__init__(host)
         self._committer = committer
-        committer.hold = host.hold
+        # As it may be a frozen dataclass.
+        object.__setattr__(committer, "hold", host.hold)
         self._keeps = keeps
         self._committed = 0
         """Everything up to here is committed."""
