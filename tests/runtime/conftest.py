@@ -108,6 +108,8 @@ class ThreadedJob:
         job: str = "job-1",
         started_from=None,
         store_of: Callable[[SlotId], Store] | None = None,
+        tenure=None,
+        workers=None,
     ) -> None:
         self.id = JobId(job)
         self.settings = settings
@@ -115,7 +117,7 @@ class ThreadedJob:
         self.tcp = tcp
         self.keys = make_job_keys()
         self.clock = WallClock()
-        self.sockets = folder / f"sockets-{job}"
+        self.sockets = folder / f"sockets-{job}{'' if tenure is None else tenure.term}"
         self.sockets.mkdir(mode=0o700, exist_ok=True)
         self.transport = ZmqTransport(
             MASTER,
@@ -133,14 +135,24 @@ class ThreadedJob:
             background=self.background,
             store=self.store,
             slots=self.slots,
+            workers=workers,
         )
         self.driver = MasterDriver(
-            job=self.id, plan=plan, settings=settings, ports=ports, draws=draws(), started_from=started_from
+            job=self.id,
+            plan=plan,
+            settings=settings,
+            ports=ports,
+            draws=draws(),
+            started_from=started_from,
+            tenure=tenure,
         )
 
     def run(self, each_turn=lambda job: None, *, within_s: float = 180.0) -> JobState:
-        until = self.clock.precise_ms() + within_s * 1_000
         self.driver.start(self.clock.now())
+        return self.go_on(each_turn, within_s=within_s)
+
+    def go_on(self, each_turn=lambda job: None, *, within_s: float = 180.0) -> JobState:
+        until = self.clock.precise_ms() + within_s * 1_000
         while self.driver.outcome is None:
             assert self.clock.precise_ms() < until, f"the job hangs: {self.driver.view()}"
             now = self.clock.now()

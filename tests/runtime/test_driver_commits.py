@@ -4,85 +4,20 @@ from __future__ import annotations
 
 import msgspec
 import pytest
+from commits_rig import Rig, part
 
-from penstock.api.connector import Committer
 from penstock.core.coordinator.effects import TellCheckpointAborted, TellCheckpointComplete
 from penstock.core.ids import CheckpointId, Instant, JobId, OperatorId, VertexId
 from penstock.core.messages import OperatorState
 from penstock.core.recovery.metadata import CheckpointMetadata, OperatorSnapshot, SnapshotKind
-from penstock.ports import Outcome
-from penstock.runtime.commits import DriverCommits
-from penstock.runtime.coordinators import CoordinatorHost, OperatorCoordinators
+from penstock.runtime.coordinators import OperatorCoordinators
 
 SINK = OperatorId("sink")
-
-
-class Later:
-    """A background whose work a test performs when it likes."""
-
-    def __init__(self) -> None:
-        self.work: list = []
-
-    def submit(self, work, done) -> None:
-        self.work.append((work, done))
-
-    def collect(self) -> None:
-        """Nothing ends by itself."""
-
-    def perform(self, *, count=1_000) -> None:
-        """Do what waits, and what follows from it."""
-        while self.work and count:
-            work, done = self.work.pop(0)
-            count -= 1
-            try:
-                done(Outcome(value=work()))
-            except ValueError as error:
-                done(Outcome(error=error))
-
-
-class Told(Committer):
-    def __init__(self) -> None:
-        self.story: list = []
-        self.refuses: set[int] = set()
-
-    def commit(self, checkpoint, committables):
-        self.story.append(("commit", checkpoint, *sorted(committables)))
-        if checkpoint in self.refuses:
-            raise ValueError("locked")
-
-    def abandon(self, checkpoint, promised):
-        self.story.append(("abandon", checkpoint, *sorted(promised)))
-
-    def close(self, *, owes):
-        self.story.append(("close", owes))
-
-
-class Rig:
-    def __init__(self) -> None:
-        self.background, self.told, self.failed = Later(), Told(), []
-        host = CoordinatorHost(
-            name="sink",
-            background=self.background,
-            say=lambda *_: None,
-            fail=lambda cause: self.failed.append(cause.text),
-        )
-        self.commits = DriverCommits(host, self.told)
-        self.commits.start(None, (), parallelism=2)
-        self.commits.run()
-
-    @property
-    def story(self):
-        told, self.told.story = self.told.story, []
-        return told
 
 
 @pytest.fixture
 def rig():
     return Rig()
-
-
-def part(checkpoint: int, committable: bytes) -> bytes:
-    return msgspec.msgpack.encode((checkpoint, committable))
 
 
 def test_what_an_attempt_prepared_and_no_checkpoint_names_is_abandoned_before_anything_is_committed(rig):

@@ -11,11 +11,14 @@ from pathlib import Path
 import documented_sources as documented
 import pyarrow as pa
 import pytest
+from commits_rig import hold_that
 from documented_sources import Files, Rows, noted, rows_of_files
 from pyspark.sql.datasource import DataSource, DataSourceStreamWriter
 
 import penstock as ps
 from penstock.api.connector import UserCodeRaised, WriterContext
+from penstock.api.hold import HoldUnknown
+from penstock.core.errors import JobTakenOver
 from penstock.storage.files import FileStore
 
 SCHEMA = pa.schema([("id", pa.int64()), ("text", pa.large_string())])
@@ -153,6 +156,34 @@ def test_a_folder_goes_with_the_job_unless_something_in_it_is_owed(rig, tmp_path
     rig.committer.close(owes=True)
     assert len(rig.kept) == 1
     rig.committer.commit(5, parts)
+    rig.committer.close(owes=False)
+    assert not (tmp_path / "ckpt" / "results").exists()
+
+
+LOST, AWAY = JobTakenOver("another driver has it"), ps.StorageError("the records are away")
+
+
+def test_a_driver_that_has_lost_the_job_commits_and_aborts_nothing(rig):
+    parts = rig.prepared(7, 1)
+    rig.committer.hold = hold_that(LOST)
+    with pytest.raises(JobTakenOver):
+        rig.committer.commit(7, parts)
+    with pytest.raises(JobTakenOver):
+        rig.committer.abandon(7, [])
+    assert (rig.noted("commits"), rig.noted("aborts"), len(rig.kept)) == ([], [], 1)
+
+
+def test_a_commit_that_returned_in_doubt_is_not_called_again(rig):
+    parts = rig.prepared(7, 1)
+    rig.committer.hold = hold_that(None, AWAY, AWAY)
+    with pytest.raises(HoldUnknown):
+        rig.committer.commit(7, parts)
+    rig.committer.commit(7, parts)
+    assert (rig.noted("commits"), rig.kept) == ([7], [])
+
+
+def test_a_record_of_a_commit_that_another_driver_left_too_late_goes_with_the_folder(rig, tmp_path):
+    rig.store.write("results/job/sink/returned-7", b"")
     rig.committer.close(owes=False)
     assert not (tmp_path / "ckpt" / "results").exists()
 

@@ -6,8 +6,10 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from commits_rig import hold_that
 
-from penstock.core.errors import StorageError
+from penstock.api.hold import HoldUnknown
+from penstock.core.errors import JobTakenOver, StorageError
 from penstock.spark.foreach import LandedResults
 
 
@@ -96,3 +98,29 @@ def test_what_is_owed_stays_when_the_job_ends_and_nothing_else_does(committer, f
     assert names(folder) == ["a", "b"]
     committer.close(owes=False)
     assert list(tmp_path.iterdir()) == []
+
+
+LOST, AWAY = JobTakenOver("another driver has it"), StorageError("the records are away")
+
+
+def test_a_driver_that_has_lost_the_job_does_not_call_the_function(committer, function, folder, prepared):
+    committer.hold = hold_that(LOST)
+    with pytest.raises(JobTakenOver):
+        committer.commit(7, prepared)
+    assert (function.calls, names(folder)) == ([], ["a", "b"])
+
+
+def test_a_driver_that_loses_the_job_while_the_function_runs_deletes_nothing(committer, function, folder, prepared):
+    committer.hold = hold_that(None, LOST)
+    with pytest.raises(JobTakenOver):
+        committer.commit(7, prepared)
+    assert (len(function.calls), names(folder)) == (1, ["a", "b"])
+
+
+def test_a_function_that_returned_in_doubt_is_not_called_again(committer, function, folder, prepared):
+    committer.hold = hold_that(None, AWAY, AWAY)
+    with pytest.raises(HoldUnknown):
+        committer.commit(7, prepared)
+    assert names(folder) == ["a", "b", "returned-7"]
+    committer.commit(7, prepared)
+    assert (len(function.calls), names(folder)) == (1, [])

@@ -136,9 +136,62 @@ def test_a_job_without_checkpoints_cannot_outlive_its_driver(spark, tmp_path):
         ps.Environment(spark, high_availability=ps.ha_files(tmp_path))
 
 
-def test_a_step_with_a_part_on_the_driver_cannot_be_taken_over_yet_and_that_is_said_at_the_start(spark, tmp_path):
-    env = numbers(spark, tmp_path)
-    env.from_dataframe(spark.range(3)).for_each_checkpoint(lambda frame, checkpoint: None, name="to table")
-    with pytest.raises(ps.UsageError, match="step 'to table' has a part on the driver"):
-        env.start("numbers")
-    assert not (tmp_path / "drivers").exists()
+def test_a_streaming_frame_goes_on_being_landed_where_the_driver_before_left_off(spark, tmp_path):
+    """1. One driver has landed a batch, and another waits. 2. The first loses the job: its query stops. 3. The other
+    one goes on with the same query. 4. When the job is stopped nothing of what was landed is left, and to start it
+    again does nothing."""
+    (tmp_path / "in").mkdir()
+    calls: list[int] = []
+    queries = len(spark.streams.active)
+
+    def land(*numbers: int) -> None:
+        hidden = tmp_path / f".{numbers[0]}"
+        hidden.write_text("\n".join(f'{{"number": {number}}}' for number in numbers))
+        hidden.rename(tmp_path / "in" / f"{numbers[0]}.json")
+
+    def landing() -> ps.Job:
+        env = ps.Environment(
+            spark,
+            parallelism=1,
+            checkpointing=ps.Checkpointing(interval="200ms", directory=tmp_path / "checkpoints"),
+            high_availability=ps.ha_files(tmp_path / "drivers", lease="2s"),
+        )
+        frame = spark.readStream.schema("number long").json(str(tmp_path / "in"))
+        landed = env.from_stream(frame, name="landed")
+        landed.write(ps.parquet(str(tmp_path / "out")))
+        landed.for_each_checkpoint(lambda _, checkpoint: calls.append(checkpoint), name="calls")
+        return env.start("landed")
+
+    leader, waiting = landing(), landing()
+    land(0, 1)
+    wait_until(leader, lambda _: shown(tmp_path) == 2)
+    have_it_lose(leader)
+    land(2, 3)
+    wait_until(waiting, lambda _: shown(tmp_path) == 4)
+    waiting.stop(savepoint=tmp_path / "saved")
+    rows = [row["number"] for file in (tmp_path / "out").glob("*.parquet") for row in pq.read_table(file).to_pylist()]
+    assert sorted(rows) == [0, 1, 2, 3]
+    assert len(calls) == len(set(calls)) == 2
+    assert landing().wait(TIMEOUT_S).state is ps.JobState.FINISHED
+    assert (len(calls), len(spark.streams.active)) == (2, queries)
+    assert [path for path in (tmp_path / "checkpoints").rglob("*") if path.is_file()] == []
+
+
+def test_a_table_that_is_not_where_the_driver_before_had_it_is_refused(spark, tmp_path):
+    def into(folder: Path) -> ps.Environment:
+        env = ps.Environment(
+            spark,
+            parallelism=1,
+            checkpointing=ps.Checkpointing(interval="200ms", directory=tmp_path / "checkpoints"),
+            high_availability=ps.ha_files(tmp_path / "drivers", lease="2s"),
+        )
+        env.read(lasting_driver.Numbers(tmp_path), name="numbers").write(ps.table("moved", path=folder), name="table")
+        return env
+
+    try:
+        have_it_lose(into(tmp_path / "here").start("moved"))
+        spark.sql("DROP TABLE moved")
+        with pytest.raises(ps.UsageError, match=r"table moved are in .*/there here, and in .*/here for the driver"):
+            into(tmp_path / "there").start("moved")
+    finally:
+        spark.sql("DROP TABLE IF EXISTS moved")

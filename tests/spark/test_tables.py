@@ -7,9 +7,10 @@ from types import SimpleNamespace
 
 import pyarrow as pa
 import pytest
+from commits_rig import hold_that
 
 from penstock.api.connector import WriterContext
-from penstock.core.errors import HostError
+from penstock.core.errors import HostError, JobTakenOver
 from penstock.spark.tables import CatalogTable
 
 CONTEXT = WriterContext(job="job", subtask=0, parallelism=1, epoch=1)
@@ -64,6 +65,16 @@ def test_a_commit_that_is_made_again_does_no_harm(table, session, prepared, tmp_
     table.committer().commit(4, prepared)
     assert session.refreshed == [("results", 1)]
     assert len(list(tmp_path.glob("*.parquet"))) == 1
+
+
+def test_a_driver_that_loses_the_job_between_two_files_shows_no_more_of_them(table, session, prepared, tmp_path):
+    writer = table.writer(WriterContext(job="job", subtask=1, parallelism=2, epoch=1))
+    writer.write(pa.record_batch({"x": [3]}))
+    committer = table.committer()
+    committer.hold = hold_that(None, JobTakenOver("another driver has it"))
+    with pytest.raises(JobTakenOver):
+        committer.commit(4, [*prepared, *writer.prepare(4)()])
+    assert (len(list(tmp_path.glob("*.parquet"))), session.refreshed) == (1, [])
 
 
 def test_what_is_owed_outlives_the_job_and_nothing_else_does(table, prepared, tmp_path):

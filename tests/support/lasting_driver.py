@@ -11,8 +11,9 @@ import json
 import os
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import cloudpickle
 import pyarrow as pa
@@ -77,12 +78,25 @@ class Numbers(ps.Source):
         return NumbersReader(splits, self._folder / "gate")
 
 
-def main(folder: Path, meeting_place: str) -> None:
-    """Have the job, or wait for it, until it has ended."""
+def write_parquet(env: ps.Environment, spark: Any, folder: Path) -> None:
+    """The numbers as files."""
+    env.read(Numbers(folder), name="numbers").write(ps.parquet(str(folder / "out")))
+
+
+def main(
+    folder: Path,
+    meeting_place: str,
+    build: Callable[[ps.Environment, Any, Path], None] = write_parquet,
+    *,
+    cores: int = 2,
+    interval: str = "200ms",
+    starts: int = 1,
+) -> None:
+    """Have the job, or wait for it, until it has ended. If it is lost, wait for it again, up to so many `starts`."""
     from pyspark.sql import SparkSession
 
     spark = (
-        SparkSession.builder.master("local[2]")
+        SparkSession.builder.master(f"local[{cores}]")
         .config("spark.pyspark.python", sys.executable)
         .config("spark.ui.enabled", "false")
         .config("spark.driver.bindAddress", "127.0.0.1")
@@ -97,14 +111,21 @@ def main(folder: Path, meeting_place: str) -> None:
         if meeting_place
         else ps.ha_files(folder / "drivers", lease=PATIENCE)
     )
-    env = ps.Environment(
-        spark,
-        parallelism=1,
-        checkpointing=ps.Checkpointing(interval="200ms", directory=folder / "checkpoints"),
-        high_availability=where,
-    )
-    env.read(Numbers(folder), name="numbers").write(ps.parquet(str(folder / "out")))
-    job = env.start(JOB)
+    for _ in range(starts):
+        env = ps.Environment(
+            spark,
+            parallelism=1,
+            checkpointing=ps.Checkpointing(interval=interval, directory=folder / "checkpoints"),
+            high_availability=where,
+        )
+        build(env, spark, folder)
+        if _follow(env.start(JOB)) != "JobTakenOver":
+            break
+    spark.stop()
+
+
+def _follow(job: ps.Job) -> str:
+    """Say how it goes; how it was over."""
     said: list[str] = []
     while not job.is_over:
         view = job.view()
@@ -116,10 +137,12 @@ def main(folder: Path, meeting_place: str) -> None:
                 _say(line)
         time.sleep(0.02)
     try:
-        _say(f"over {job.wait().state.value}")
+        state = job.wait().state.value
     except ps.StreamError as error:
         _say(f"over {type(error).__name__}: {error.message}")
-    spark.stop()
+        return type(error).__name__
+    _say(f"over {state}")
+    return state
 
 
 def _say(text: str) -> None:

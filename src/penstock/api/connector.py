@@ -8,6 +8,8 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
+from penstock.api.hold import Hold
+
 
 @dataclass(frozen=True, slots=True)
 class Pause:
@@ -100,6 +102,10 @@ class SplitEnumerator(ABC):
     """Finds the splits of a source while the job runs. It lives on the driver, as long as the job does, and is called
     off the loop, one call at a time: it may block. What a restart must know is the position, and nothing else."""
 
+    hold: Hold = Hold()
+    """Whether this driver still has the job. It is looked at before every call; whoever does something that takes time
+    first, and then what only one driver may do, says `self.hold.check()` right before that, and lets through what it
+    raises."""
     unread: int | None = None
     """It is asked for more only while, on average, a subtask has fewer splits than this left to read; None: whenever it
     is time to. A source that can always find more needs a limit, or it would plan ahead without end."""
@@ -116,7 +122,7 @@ class SplitEnumerator(ABC):
         nobody will ask for the others again, unless a job is started from an older snapshot."""
 
     def close(self) -> None:  # noqa: B027  # most have nothing to close
-        """The job has ended. Called once."""
+        """The job has ended, or another driver has it. Called once."""
 
 
 class Source(ABC):
@@ -183,6 +189,11 @@ class Committer(ABC):
     """Commits what the subtasks of a sink prepared. It lives on the driver, as long as the job does, and is called off
     the loop, one call at a time: it may block."""
 
+    hold: Hold = Hold()
+    """Whether this driver still has the job. It is looked at before every call; whoever does something that takes time
+    first, and then what only one driver may do, says `self.hold.check()` right before that, and lets through what it
+    raises."""
+
     @abstractmethod
     def commit(self, checkpoint: int, committables: Sequence[bytes]) -> None:
         """Commit what all subtasks prepared at the barrier of `checkpoint`. Ids come in order. May be called again with
@@ -194,7 +205,8 @@ class Committer(ABC):
 
     def close(self, *, owes: bool) -> None:  # noqa: B027  # most have nothing to close
         """The job has ended. Called once. `owes` says that something of a completed checkpoint was not committed:
-        another job may start from there, so what is needed to commit it must stay."""
+        another job may start from there, so what is needed to commit it must stay. It is always said by a driver that
+        has lost the job: another one does the rest."""
 
 
 class Sink(ABC):

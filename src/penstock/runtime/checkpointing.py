@@ -109,8 +109,10 @@ class CheckpointEffects:
         """Pointers that could not be dropped: they go with the next ones. Belongs to background work."""
 
     def let_go(self) -> None:
-        """Another driver has the job: from here on nothing is stored and nothing deleted, whatever the effects say."""
+        """Another driver has the job: from here on nothing is stored and nothing deleted, whatever the effects say, and
+        operators' parts on the driver commit nothing."""
         self._has_let_go = True
+        self._coordinators.let_go()
 
     def perform(self, effects: list[CoordinatorEffect]) -> None:
         """Do everything in the list, in order."""

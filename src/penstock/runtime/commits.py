@@ -5,6 +5,9 @@ one barrier is committed by one call, in the order of the barriers. Such a group
 names it is complete, so a call that is made again after a failure has the same id and the same content, whichever
 checkpoint is restored. When a call has returned, subtasks are told to carry the group no further; that it has is in the
 state of the next checkpoint.
+
+A driver that takes a job over begins by committing what the newest checkpoint promises, as after any failure, and lets
+go of what drivers before it prepared beyond that. A driver that has lost the job commits and abandons nothing.
 """
 
 from __future__ import annotations
@@ -15,6 +18,8 @@ from collections.abc import Sequence
 import msgspec
 
 from penstock.api.connector import Committer
+from penstock.api.hold import HoldUnknown
+from penstock.core.errors import JobTakenOver
 from penstock.core.ids import CheckpointId
 from penstock.runtime.coordinators import CoordinatorHost, OperatorCoordinator
 from penstock.runtime.operators.events import Committed, encode_event
@@ -27,9 +32,21 @@ class DriverCommits(OperatorCoordinator):
     parts_name = COMMITTABLES
     outlives_slots = True
 
-    def __init__(self, host: CoordinatorHost, committer: Committer) -> None:
+    def __init__(
+        self,
+        host: CoordinatorHost,
+        committer: Committer,
+        *,
+        first_id: CheckpointId = CheckpointId(1),
+        keeps: bool = False,
+    ) -> None:
+        """Checkpoints below `first_id` are those of drivers before this one. `keeps` says that the job has ended with
+        one of them, and that a checkpoint was retained which may promise something."""
         super().__init__(host)
         self._committer = committer
+        # As it may be a frozen dataclass.
+        object.__setattr__(committer, "hold", host.hold)
+        self._keeps = keeps
         self._committed = 0
         """Everything up to here is committed."""
         self._asked = 0
@@ -40,7 +57,7 @@ class DriverCommits(OperatorCoordinator):
         self._tried = 0
         self._returned = 0
         """The newest commits that were begun, and that have returned, in this process."""
-        self._asked_for = 0
+        self._asked_for = first_id - 1
         """The newest checkpoint that any subtask may have heard of."""
 
     def reset(self, restored: bytes | None, parts: Sequence[bytes]) -> None:
@@ -83,15 +100,23 @@ class DriverCommits(OperatorCoordinator):
 
     def close(self) -> None:
         """Commit what has been promised and not been tried, and close the committer. What is left after one that failed
-        may be done by another job, from a snapshot that promises it."""
+        may be done by another job, from a snapshot that promises it; or by another driver, if that has the job."""
         owed = deque(group for group in (*self._waiting, *self._groups(self._promised)) if group[0] > self._returned)
+        keeps = True
         try:
-            while owed and owed[0][0] > self._tried:
-                self._perform(*owed[0])
-                owed.popleft()
+            try:
+                while owed and owed[0][0] > self._tried:
+                    self.host.hold.check()
+                    self._perform(*owed[0])
+                    owed.popleft()
+            finally:
+                self.host.hold.check()
+                if not self._keeps:
+                    promised = [committable for _, group in owed for committable in group]
+                    self._committer.abandon(self._asked_for, promised)
+                keeps = bool(owed) or self._keeps
         finally:
-            self._committer.abandon(self._asked_for, [committable for _, group in owed for committable in group])
-            self._committer.close(owes=bool(owed))
+            self._committer.close(owes=keeps)
 
     def _groups(self, parts: Sequence[bytes]) -> list[tuple[int, list[bytes]]]:
         """What is to be committed and was not asked for yet, in the order of the barriers."""
@@ -111,8 +136,13 @@ class DriverCommits(OperatorCoordinator):
 
     def _perform(self, checkpoint: int, committables: list[bytes]) -> None:
         """Runs off the loop, where only it and `close` do."""
-        self._tried = checkpoint
-        self._committer.commit(checkpoint, committables)
+        before, self._tried = self._tried, checkpoint
+        try:
+            self._committer.commit(checkpoint, committables)
+        except (HoldUnknown, JobTakenOver):
+            # The committer looked again, and did not do it, or had done it before and not all that follows.
+            self._tried = before
+            raise
         self._returned = checkpoint
 
     def _commit_next(self) -> None:

@@ -8,6 +8,10 @@ does is in `runtime.enumeration` and `runtime.commits`.
     leave ──► end                                               once per job: connectors let go of what they have
 
 Whatever blocks runs in the coordinator's own background. What comes back from an attempt that has stopped is dropped.
+
+Before each piece of such work the driver's hold on the job is looked at, in the background too. If another driver has
+the job, the work is not done, and the master is told. If that cannot be found out, it is asked again later: nothing is
+done in doubt, and no attempt fails because of it.
 """
 
 from __future__ import annotations
@@ -16,10 +20,11 @@ import logging
 import traceback
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, assert_never
 
 from penstock.api.connector import UserCodeRaised
+from penstock.api.hold import Hold, HoldUnknown
 from penstock.core.coordinator.effects import (
     SendOperatorEvent,
     SnapshotOperatorCoordinator,
@@ -41,6 +46,9 @@ from penstock.core.recovery.metadata import CheckpointMetadata
 from penstock.ports import Background, Outcome
 from penstock.runtime.operators.user_code import one_line
 
+ASK_AGAIN_MS = 500
+"""When it could not be found out whether this driver has the job, it is asked again after this time."""
+
 CoordinatorWork = SnapshotOperatorCoordinator | SendOperatorEvent | TellCheckpointComplete | TellCheckpointAborted
 
 log = logging.getLogger(__name__)
@@ -56,6 +64,9 @@ class CoordinatorHost:
     say: Callable[[int, bytes], None]
     """(subtask, event): have it sent, when no barrier is in between."""
     fail: Callable[[FailureCause], None]
+    hold: Hold = field(default_factory=Hold)
+    taken_over: Callable[[], None] = lambda: None
+    """Called when it turns out that another driver has the job."""
 
 
 class OperatorCoordinator(ABC):
@@ -72,6 +83,9 @@ class OperatorCoordinator(ABC):
         self.parallelism = 0
         self._attempt = 0
         self._running = False
+        self._doubtful: list[tuple[Callable[[], Any], Callable[[Any], None]]] = []
+        """Work that was not done because nobody could say who has the job, and what was asked for since."""
+        self._ask_at: Instant | None = None
 
     @property
     def running(self) -> bool:
@@ -96,6 +110,7 @@ class OperatorCoordinator(ABC):
         """The attempt is over."""
         self._attempt += 1
         self._running = False
+        self._doubtful, self._ask_at = [], None
 
     @abstractmethod
     def snapshot(self, checkpoint: CheckpointId) -> bytes:
@@ -130,21 +145,51 @@ class OperatorCoordinator(ABC):
 
     def off_loop(self, work: Callable[[], Any], done: Callable[[Any], None]) -> None:
         """Run what may block; `done` gets its value, on the loop, if the attempt still goes on; an error fails the
-        attempt. If the attempt is over before its turn comes, it is not run at all."""
+        attempt. If the attempt is over before its turn comes, or another driver has the job, it is not run at all."""
+        if self._doubtful:
+            self._doubtful.append((work, done))
+            return
         attempt = self._attempt
 
         def guarded() -> Any:
-            return work() if self._attempt == attempt else None
+            if self._attempt != attempt:
+                return None
+            self.host.hold.check()
+            return work()
 
         def ended(outcome: Outcome) -> None:
-            if self._attempt != attempt:
+            if self.host.hold.is_lost:
+                if not self.host.hold.has_let_go:
+                    self.host.taken_over()
+            elif self._attempt != attempt:
                 return
-            if outcome.error is not None:
+            elif isinstance(outcome.error, HoldUnknown):
+                if not self._doubtful:
+                    extra = {"operator": self.host.name, "error": str(outcome.error)}
+                    log.warning("who has the job cannot be found out now; the driver's part waits", extra=extra)
+                self._doubtful.append((work, done))
+            elif outcome.error is not None:
                 self.host.fail(_cause(self.host.name, outcome.error))
             else:
                 done(outcome.value)
 
         self.host.background.submit(guarded, ended)
+
+    def ask_again(self, now: Instant) -> None:
+        """Do, in its order, what could not be done in doubt, when it is time to."""
+        if not self._doubtful:
+            return
+        if self._ask_at is None:
+            self._ask_at = Instant(now + ASK_AGAIN_MS)
+        elif now >= self._ask_at:
+            waiting, self._doubtful, self._ask_at = self._doubtful, [], None
+            for work, done in waiting:
+                self.off_loop(work, done)
+
+    @property
+    def asks_at(self) -> Instant | None:
+        """When `ask_again` must be called at the latest."""
+        return self._ask_at
 
     def end(self) -> None:
         """The job has ended: close, behind everything that is under way; `has_ended` says when it is done."""
@@ -152,7 +197,8 @@ class OperatorCoordinator(ABC):
 
         def ended(outcome: Outcome) -> None:
             self.has_ended = True
-            if outcome.error is not None:
+            # What another driver has is its to close.
+            if outcome.error is not None and not self.host.hold.is_lost:
                 extra = {"operator": self.host.name, "error": one_line(outcome.error)}
                 log.warning("a connector could not be closed", extra=extra)
 
@@ -171,6 +217,12 @@ class OperatorCoordinators:
         """Of checkpoints whose metadata is being written."""
         self._is_leaving = False
         self._is_ending = False
+
+    def let_go(self) -> None:
+        """Another driver has the job, or may take it over: connectors commit nothing more and delete nothing, and let
+        go of what they have."""
+        for coordinator in self._known.values():
+            coordinator.host.hold.let_go()
 
     def add(self, operator: OperatorId, coordinator: OperatorCoordinator) -> None:
         """Take one more, before the job starts."""
@@ -206,10 +258,11 @@ class OperatorCoordinators:
             coordinator.host.background.collect()
             if coordinator.running:
                 coordinator.turn(now)
+                coordinator.ask_again(now)
 
     def next_deadline(self) -> Instant | None:
         """When `turn` must be called at the latest."""
-        times = (c.next_deadline() for c in self._known.values() if c.running)
+        times = (at for c in self._known.values() if c.running for at in (c.next_deadline(), c.asks_at))
         return min((time for time in times if time is not None), default=None)
 
     def leave(self) -> None:

@@ -33,6 +33,8 @@ class SplitAssigner(OperatorCoordinator):
     def __init__(self, host: CoordinatorHost, enumerator: SplitEnumerator) -> None:
         super().__init__(host)
         self._enumerator = enumerator
+        # As it may be a frozen dataclass.
+        object.__setattr__(enumerator, "hold", host.hold)
         self._state = _State()
         self._positions: dict[CheckpointId, bytes | None] = {}
         """Of checkpoints that have not ended."""

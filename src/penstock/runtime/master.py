@@ -95,7 +95,7 @@ from penstock.runtime.checkpointing import Answers, CheckpointEffects
 from penstock.runtime.deploying import Orders, deployments
 from penstock.runtime.ending import JOB_END, Ending, Record, outcome_of, retained_after
 from penstock.runtime.links import Links
-from penstock.runtime.master_parts import make_coordinators
+from penstock.runtime.master_parts import Calls, make_coordinators
 from penstock.runtime.master_ports import MasterPorts as MasterPorts
 from penstock.runtime.progress import JobProgress
 from penstock.runtime.requests import Answer, RescaleAnswer, RescaleRequests, answer_to_stop, refusal_to_rescale
@@ -140,15 +140,13 @@ class MasterDriver:
         self._graph = checkpoint_graph(plan)
         self._tenure = tenure
         self._is_lasting = tenure is not None
-        found = tenure if tenure is not None else Tenure()
-        term = tenure.term if tenure is not None else None
+        found, term = (tenure, tenure.term) if tenure is not None else (Tenure(), None)
         self._records = records = ports.records or FileRecords(ports.store, self._folder, term=term)
         self._lifecycle = make_lifecycle(plan, settings, found, draws)
         completed = found.completed or (() if started_from is None else (started_from,))
         self._coordinator = CheckpointCoordinator(job, settings.checkpoint, self._graph, found.next_id, completed)
-        self._coordinators = make_coordinators(
-            plan, ports, feed=self._feed_coordinator, send=self._send_to_task, fail=self._fail_with
-        )
+        calls = Calls(self._feed_coordinator, self._send_to_task, self._fail_with, self.lose)
+        self._coordinators = make_coordinators(plan, ports, found, records, calls)
         self._checkpointing = self._make_checkpointing(records)
         self._links = Links(ports.transport, on_packet=self._on_packet, on_broken=self._on_broken)
         self._slots: dict[SlotId, Register] = {}
@@ -565,6 +563,8 @@ class MasterDriver:
             elif self._ending.record is not Record.DURABLE:
                 return
         self._shut_down = status
+        if status is JobEnd.SUSPENDED:
+            self._coordinators.let_go()
         if self._stopped_by is not None:
             self._answers.pop(self._stopped_by.request)(answer_to_stop(self._stopped_by, status))
         self._feed_coordinator(ShutDown(status=status))

@@ -4,29 +4,39 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from typing import NamedTuple
 
+from penstock.api.hold import Hold
 from penstock.api.steps import ReadStep, WriteStep
 from penstock.core.coordinator.events import CoordinatorEvent
 from penstock.core.ids import TaskId
 from penstock.core.job.events import FailureCause
 from penstock.core.messages import ToSlot
+from penstock.core.recovery.tenure import Tenure
 from penstock.plan.graph import Plan
+from penstock.ports import JobRecords
 from penstock.runtime.commits import DriverCommits
 from penstock.runtime.coordinators import CoordinatorHost, OperatorCoordinators
 from penstock.runtime.enumeration import SplitAssigner
 from penstock.runtime.master_ports import MasterPorts
 
 
+class Calls(NamedTuple):
+    """Where coordinators lead back to."""
+
+    feed: Callable[[CoordinatorEvent], None]
+    send: Callable[[TaskId, ToSlot], None]
+    fail: Callable[[FailureCause], None]
+    taken_over: Callable[[], None]
+
+
 def make_coordinators(
-    plan: Plan,
-    ports: MasterPorts,
-    *,
-    feed: Callable[[CoordinatorEvent], None],
-    send: Callable[[TaskId, ToSlot], None],
-    fail: Callable[[FailureCause], None],
+    plan: Plan, ports: MasterPorts, found: Tenure, records: JobRecords, calls: Calls
 ) -> OperatorCoordinators:
-    """The coordinators of all operators that have one."""
-    coordinators = OperatorCoordinators(feed=feed, send=send)
+    """The coordinators of all operators that have one, of a job that the driver found as `found`."""
+    coordinators = OperatorCoordinators(feed=calls.feed, send=calls.send)
+    hold = Hold(records.check)
+    keeps = found.outcome is not None and bool(found.outcome.retained)
     for operator in (operator for vertex in plan.vertices for operator in vertex.operators):
         step = operator.step
         if not isinstance(step, ReadStep | WriteStep) or not step.is_coordinated:
@@ -35,12 +45,14 @@ def make_coordinators(
             name=operator.name,
             background=ports.background if ports.workers is None else ports.workers(operator.operator),
             say=partial(coordinators.say, operator.operator),
-            fail=fail,
+            fail=calls.fail,
+            hold=hold,
+            taken_over=calls.taken_over,
         )
         coordinators.add(
             operator.operator,
             SplitAssigner(host, step.source.enumerator())
             if isinstance(step, ReadStep)
-            else DriverCommits(host, step.sink.committer()),
+            else DriverCommits(host, step.sink.committer(), first_id=found.next_id, keeps=keeps),
         )
     return coordinators

@@ -197,7 +197,8 @@ class _Enumerator(SplitEnumerator):
         return hasattr(self._reader, "prepareForTriggerAvailableNow")
 
     def _call(self, method: str, call: Callable[[], T]) -> T:
-        """Call the reader. One that raised is not used again."""
+        """Call the reader, if this driver has the job. One that raised is not used again."""
+        self.hold.check()
         try:
             with calling(self._given.name, method):
                 return call()

@@ -9,11 +9,13 @@ call, when a checkpoint that names them is complete:
 So a commit that has returned is not called again, by no attempt and by no job that starts from a snapshot: its messages
 are gone. One whose outcome nobody knows, because it raised or the driver died in it, is called again with the same id
 and the same messages. What was prepared and is named by no completed checkpoint after a failure is aborted.
+
+A driver that takes the job over finds the messages in the same folder, and does the same as after any other failure.
+Whether this driver still has the job is looked at right before each commit and each abort, and before messages go.
 """
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import re
 import threading
@@ -35,6 +37,7 @@ from pyspark.sql.types import StructType
 from penstock.api.connector import Committer, Sink, SinkWriter, WriterContext
 from penstock.core.errors import InvariantError, StorageError, UsageError
 from penstock.spark.data_source_calls import GivenSource, calling, lacks, pickled
+from penstock.spark.foreach import remove_empty_parents
 from penstock.spark.task_context import as_own_task
 from penstock.storage.files import FileStore
 from penstock.storage.locations import open_store
@@ -322,9 +325,14 @@ class _Commits(Committer):
                     hint="they were deleted by hand; restore from a newer snapshot",
                 )
             messages = [cloudpickle.loads(store.read(path)) for path in there]
+            with calling(self._given.name, "streamWriter"):
+                writer = _stream_writer(self._given)
+            self.hold.check()
             with calling(self._given.name, "commit"):
-                _stream_writer(self._given).commit(messages, checkpoint)
+                writer.commit(messages, checkpoint)
+            self.hold.check_unless_unknown()
             store.write(returned, b"")
+        self.hold.check()
         for path in (*there, returned):
             store.delete(path)
 
@@ -339,25 +347,24 @@ class _Commits(Committer):
                 groups.setdefault(int(named[1]), []).append(path)
         for number, paths in groups.items():
             messages = [cloudpickle.loads(store.read(path)) for path in paths]
+            self.hold.check()
             try:
                 _stream_writer(self._given).abort(messages, number)
             except Exception as error:  # noqa: BLE001  # nothing can be done about it, and the job goes on
                 extra = {"data_source": self._given.name, "checkpoint": number, "error": repr(error)}
                 log.warning("a data source could not abort what will not be committed", extra=extra)
+            self.hold.check_unless_unknown()
             for path in paths:
                 store.delete(path)
 
     def close(self, *, owes: bool) -> None:
         """Remove the folder, unless another job may have to go on with what is in it."""
         store = open_store(self._root)
-        if owes or store.list_files(self._folder):
+        if owes or any(_MESSAGE.fullmatch(path.rpartition("/")[2]) for path in store.list_files(self._folder)):
             return
         store.delete_tree(self._folder)
         if isinstance(store, FileStore):
-            for folder in Path(store.location, self._folder).parents[:2]:
-                # Other sinks, and other jobs, may have something there.
-                with contextlib.suppress(OSError):
-                    folder.rmdir()
+            remove_empty_parents(Path(store.location, self._folder))
 
 
 def _columns(schema: pa.Schema) -> str:

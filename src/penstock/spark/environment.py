@@ -61,16 +61,9 @@ from penstock.spark.preflight import (
     task_slots,
     use_own_interpreter,
 )
+from penstock.spark.preparing import Preparation, needs_landing, start_of
 from penstock.spark.slots import SparkSlots
-from penstock.spark.standby import (
-    Preparation,
-    Standby,
-    inherited,
-    open_election,
-    parts_on_driver,
-    standby_view,
-    start_of,
-)
+from penstock.spark.standby import Standby, inherited, open_election, standby_view
 from penstock.spark.streams import StreamSource
 from penstock.spark.worker import SlotSpec
 from penstock.storage.files import FileStore
@@ -228,14 +221,8 @@ class Environment(Program):
         use_own_interpreter(self._spark)
         given = restore if restore is None or isinstance(restore, Restore) else make_restore(restore)
         chosen = self._high_availability
-        parts = parts_on_driver(plan)
-        if any(part.lands_results for part in parts):
+        if needs_landing(plan):
             self._check_landing()
-        if chosen is not None and parts:
-            raise UsageError(
-                f"{parts[0].title} has a part on the driver, which another driver cannot take over yet",
-                hint="leave high_availability away, or use another source or sink here",
-            )
         job = JobId(_slug(name) if chosen is not None else f"{_slug(name)}-{fresh_token()}")
         store = open_store(self._storage_root())
         # Whoever cannot read there learns it here, and not from the first checkpoint.
@@ -296,7 +283,6 @@ class Environment(Program):
             spark=self._spark,
             landing=(self._landing or store).location,
             begin=None if point is None else point.fresh,
-            known={},
         ).prepare(plan if point is None else point.plan)
         if point is not None:
             record_start(FileRecords(store, layout.job_folder(job), term=None), point)
@@ -309,8 +295,10 @@ class Environment(Program):
         tenure = leader.tenure
         landing = (self._landing or store).location
         if tenure.outcome is not None:
-            ended = Preparation(job=job, spark=self._spark, landing=landing, begin=(), known={}).prepare(plan)
-            return self._launch(ended, job=job, name=name, store=store, leader=leader)
+            left = Preparation(
+                job=job, spark=self._spark, landing=landing, begin=(), began=tenure.start, has_ended=True
+            )
+            return self._launch(left.prepare(plan), job=job, name=name, store=store, leader=leader)
         first = tenure.start is None and not tenure.completed
         if first and given is not None:
             going_on: StartingPoint | Plan = self._starting_point(plan, given)
@@ -322,7 +310,7 @@ class Environment(Program):
             spark=self._spark,
             landing=landing,
             begin=None if point is None else point.fresh,
-            known={} if tenure.start is None else tenure.start.splits,
+            began=tenure.start,
             term=tenure.term,
         ).prepare(plan if point is None else point.plan)
         start = start_of(ready)

@@ -5,7 +5,9 @@ A file goes when the function has returned, and not before:
 
     written ──► promised by a completed checkpoint ──► function called ──► returned-<id> written ──► files gone, then it
 
-So a call that is due again after a failure finds its files if the function has not returned, and none if it has.
+So a call that is due again after a failure finds its files if the function has not returned, and none if it has. That
+holds for another driver, too, that takes the job over: it finds the folder in the record of how the job began. Whether
+this driver still has the job is looked at right before the call, and again before the files go.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ from typing import Any
 from penstock.api.connector import Committer, Sink, SinkWriter, WriterContext
 from penstock.connectors.parquet import ParquetSink, staged_file
 from penstock.core.errors import StorageError
+from penstock.core.recovery import layout
 
 
 class StagedResults(ParquetSink):
@@ -104,8 +107,12 @@ class _Calls(Committer):
                     f"the first of them {next(file for file in files if file not in there)}",
                     hint="they were deleted by hand; restore from a newer snapshot",
                 )
-            self._function(self._session.read.parquet(*(file.as_uri() for file in files)), checkpoint)
+            frame = self._session.read.parquet(*(file.as_uri() for file in files))
+            self.hold.check()
+            self._function(frame, checkpoint)
+            self.hold.check_unless_unknown()
             _touch_durably(returned)
+        self.hold.check()
         for file in there:
             file.unlink(missing_ok=True)
         returned.unlink(missing_ok=True)
@@ -114,10 +121,16 @@ class _Calls(Committer):
         """Remove the folder, unless another job may have to go on with what is in it."""
         if not owes:
             shutil.rmtree(self._folder, ignore_errors=True)
-            for folder in (self._folder.parent, self._folder.parent.parent):
-                # Other sinks, and other jobs, may have something there.
-                with contextlib.suppress(OSError):
-                    folder.rmdir()
+            remove_empty_parents(self._folder)
+
+
+def remove_empty_parents(folder: Path) -> None:
+    """Remove the folders that results lie in, up to that of all jobs. Other sinks and jobs may have something there."""
+    with contextlib.suppress(OSError):
+        for parent in folder.parents:
+            parent.rmdir()
+            if parent.name == layout.RESULTS:
+                return
 
 
 def _touch_durably(path: Path) -> None:

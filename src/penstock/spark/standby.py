@@ -5,34 +5,22 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import Any, NamedTuple
+from dataclasses import dataclass
 
-from penstock.api.foreach import ForEachCheckpoint
-from penstock.api.grouped import GroupedFunction
 from penstock.api.high_availability import HighAvailability, InFiles
-from penstock.api.steps import KeyedProcessStep, ReadStep, WriteStep
-from penstock.connectors.table import TableSink
 from penstock.core.errors import CorruptFile, JobTakenOver, StorageError
-from penstock.core.ids import Epoch, JobId, OperatorId, Term
+from penstock.core.ids import Epoch, JobId
 from penstock.core.job.events import JobState
 from penstock.core.recovery import layout
-from penstock.core.recovery.tenure import Start, Tenure
+from penstock.core.recovery.tenure import Tenure
 from penstock.core.views import CheckpointCounts, CheckpointsView, SummaryView
-from penstock.plan.checkpoint_graph import checkpoint_graph
-from penstock.plan.graph import OperatorPlan, Plan
+from penstock.plan.graph import Plan
 from penstock.ports import Election, Leader, Store
 from penstock.runtime.starting import StartingPoint, point_of
 from penstock.runtime.views import JobView
 from penstock.settings import JobSettings
 from penstock.spark.clock import WallClock, fresh_token
-from penstock.spark.data_source_writing import DataSourceSink
-from penstock.spark.dataframes import DataFrameSource
-from penstock.spark.foreach import LandedResults
 from penstock.spark.job import MasterParts
-from penstock.spark.streams import StreamSource
-from penstock.spark.tables import open_table
 from penstock.storage.election import FileElection
 from penstock.storage.files import FileStore
 
@@ -132,92 +120,3 @@ def inherited(plan: Plan, store: Store, tenure: Tenure, settings: JobSettings) -
     if tenure.completed:
         return point_of(store, tenure.completed[-1], plan, settings)
     return plan if tenure.start is None else plan.with_key_groups(tenure.start.max_parallelism)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Preparation:
-    """Makes a plan ready to run: DataFrames landed, sources asked for their splits, sinks seen to be writable."""
-
-    job: JobId
-    spark: Any
-    landing: str
-    """Where DataFrames go."""
-    begin: tuple[OperatorId, ...] | None = None
-    """The sources that begin at their beginning; None: all. The others have their splits in a snapshot."""
-    known: dict[OperatorId, tuple[bytes, ...]]
-    """Splits that were asked for when the job began."""
-    term: Term | None = None
-    """Of the driver, if the job may outlive it: two of them must not land a DataFrame in the same place."""
-
-    def prepare(self, plan: Plan) -> Plan:
-        """The plan with the splits of its sources."""
-        vertices = tuple(
-            replace(vertex, operators=tuple(self._prepared(o, plan.parallelism) for o in vertex.operators))
-            for vertex in plan.vertices
-        )
-        return replace(plan, vertices=vertices)
-
-    def _prepared(self, operator: OperatorPlan, parallelism: int) -> OperatorPlan:
-        step = operator.step
-        if isinstance(step, WriteStep) and isinstance(step.sink, ForEachCheckpoint):
-            place = Path(self.landing) / layout.results_folder(layout.job_folder(self.job), operator.operator)
-            step = replace(step, sink=LandedResults(place, self.spark, step.sink.function))
-        if isinstance(step, WriteStep) and isinstance(step.sink, DataSourceSink):
-            messages = layout.results_folder(layout.job_folder(self.job), operator.operator)
-            step = replace(step, sink=step.sink.placed(self.landing, messages))
-        if isinstance(step, WriteStep) and isinstance(step.sink, TableSink):
-            step = replace(step, sink=open_table(step.sink, self.spark, step.schema))
-        if isinstance(step, WriteStep):
-            step.sink.start(self.job)
-            return replace(operator, step=step)
-        is_new = self.begin is None or operator.operator in self.begin
-        if isinstance(step, KeyedProcessStep) and isinstance(step.function, GroupedFunction):
-            function = step.function.landed(Path(self.landing) / self._folder(operator) if is_new else None)
-            return replace(operator, step=replace(step, function=function))
-        if not isinstance(step, ReadStep):
-            return operator
-        source: Any = step.source
-        if isinstance(source, StreamSource):
-            landed = source.land(Path(self.landing) / self._folder(operator), resumes=not is_new)
-            return replace(operator, step=replace(step, source=landed))
-        splits = self.known.get(operator.operator)
-        if splits is not None or not is_new:
-            source = source.resumed() if isinstance(source, DataFrameSource) else source
-            return replace(operator, step=replace(step, source=source, splits=splits or ()))
-        if isinstance(source, DataFrameSource):
-            source = source.land(FileStore(self.landing).root / self._folder(operator))
-        return replace(operator, step=replace(step, source=source, splits=tuple(source.splits(parallelism))))
-
-    def _folder(self, operator: OperatorPlan) -> str:
-        folder = layout.inputs_folder(layout.job_folder(self.job), operator.operator)
-        return folder if self.term is None else f"{folder}/{self.term}"
-
-
-class PartOnDriver(NamedTuple):
-    """An operator that does something on the driver while the job runs."""
-
-    title: str
-    lands_results: bool
-    """Whether it hands results over as files, which need a mounted folder."""
-
-
-def parts_on_driver(plan: Plan) -> list[PartOnDriver]:
-    """The operators of a program that have one."""
-    found: list[PartOnDriver] = []
-    for operator in (o for vertex in plan.vertices for o in vertex.operators):
-        step, title = operator.step, f"step {operator.name!r}"
-        if isinstance(step, ReadStep) and step.source.discovers:
-            found.append(PartOnDriver(title, lands_results=False))
-        elif isinstance(step, WriteStep) and (
-            isinstance(step.sink, ForEachCheckpoint | TableSink) or step.sink.commits_on_driver
-        ):
-            found.append(PartOnDriver(title, lands_results=isinstance(step.sink, ForEachCheckpoint)))
-    return found
-
-
-def start_of(plan: Plan) -> Start:
-    """What drivers that take the job over must know of it: the graph, and what they must not decide anew."""
-    steps = {o.operator: o.step for vertex in plan.vertices for o in vertex.operators}
-    splits = {operator: tuple(step.splits) for operator, step in steps.items() if isinstance(step, ReadStep)}
-    graph = checkpoint_graph(plan)
-    return Start(splits=splits, max_parallelism=plan.max_parallelism, vertices=graph.vertices, edges=graph.edges)

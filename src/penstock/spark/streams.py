@@ -1,16 +1,20 @@
 """A streaming DataFrame as a source: a query lands its micro-batches as Parquet, an enumerator follows them.
 
-    <folder>/query/             the query's own checkpoint
-    <folder>/data/<batch>/      the files of a batch, written by Spark
-    <folder>/batches/<batch>    its splits; written when all its files are there, and never changed
+    <folder>/query/                     the query's own checkpoint
+    <folder>/data/<batch>/<landing>/    the files of a batch, written by Spark
+    <folder>/batches/<batch>            its splits; written when all its files are there, and never changed
 
 Spark gives a batch that was interrupted the same number and the same rows again; a batch that has its record is not
 written again. So a record is the fact that both sides agree on: behind it the batch is there once, before it not at
 all. What a position names is a batch; files go when a completed checkpoint no longer needs them.
+
+Two drivers may land the same batch, if one of them was taken over from and its Spark does not know it: each has a
+folder of its own for the files, and of the two records one is made. So it does not matter whose it is.
 """
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 from collections.abc import Callable, Sequence
@@ -21,8 +25,10 @@ import msgspec
 import pyarrow as pa
 
 from penstock.api.connector import Found, Source, SourceReader, SplitEnumerator
+from penstock.api.hold import Hold
 from penstock.connectors.splits import FollowedFiles, file_of_split, whole_file_splits
 from penstock.core.errors import HostError, StorageError, UsageError
+from penstock.spark.clock import fresh_token
 from penstock.spark.dataframes import TIMESTAMP_CONF, UnlandedFrame
 from penstock.spark.slots import short_reason
 
@@ -63,6 +69,10 @@ class StreamSource(UnlandedFrame):
         """Always."""
         return True
 
+    def taken_over(self, place: Path) -> Source:
+        """The source over what a query landed there for a driver before this one, and lands from now on."""
+        return LandedStream(self._schema, place, lambda: StreamEnumerator(place, self._start))
+
     def land(self, folder: Path, *, resumes: bool) -> Source:
         """The source over what a query lands in `folder`, or in the directory that was given. `resumes` says that the
         job goes on from a snapshot. Raises `UsageError` if the two do not go together."""
@@ -78,10 +88,10 @@ class StreamSource(UnlandedFrame):
                 f"{place} has batches of an earlier job",
                 hint="start from a snapshot of that job, or give from_stream an empty directory",
             )
-        return LandedStream(self._schema, lambda: StreamEnumerator(place, self._start))
+        return self.taken_over(place)
 
-    def _start(self, folder: Path) -> Any:
-        writer = self._frame.writeStream.foreachBatch(_Landing(folder))
+    def _start(self, folder: Path, hold: Hold) -> Any:
+        writer = self._frame.writeStream.foreachBatch(_Landing(folder, hold))
         writer = writer.option("checkpointLocation", (folder / "query").as_uri())
         if self._available_now:
             writer = writer.trigger(availableNow=True)
@@ -93,7 +103,8 @@ class StreamSource(UnlandedFrame):
 class LandedStream(Source):
     """A streaming DataFrame that is landed while the job runs. In slots there is only the part that reads files."""
 
-    def __init__(self, schema: pa.Schema, enumerator: Callable[[], SplitEnumerator]) -> None:
+    def __init__(self, schema: pa.Schema, place: Path, enumerator: Callable[[], SplitEnumerator]) -> None:
+        self.place = place
         self._schema = schema
         self._enumerator = enumerator
 
@@ -135,7 +146,7 @@ def _followed(schema: pa.Schema) -> Source:
 class StreamEnumerator(SplitEnumerator):
     """Keeps the query running and gives out the batches it lands."""
 
-    def __init__(self, folder: Path, start: Callable[[Path], Any]) -> None:
+    def __init__(self, folder: Path, start: Callable[[Path, Hold], Any]) -> None:
         self._folder = folder
         self._start = start
         self._query: Any = None
@@ -145,7 +156,7 @@ class StreamEnumerator(SplitEnumerator):
         self._following(position)
         (self._folder / "batches").mkdir(parents=True, exist_ok=True)
         if self._query is None or not self._query.isActive:
-            self._query = self._start(self._folder)
+            self._query = self._start(self._folder, self.hold)
 
     def discover(self, position: bytes | None) -> Found:
         """The next batches that have been landed."""
@@ -171,10 +182,11 @@ class StreamEnumerator(SplitEnumerator):
     def consumed(self, position: bytes | None, unread: Sequence[bytes]) -> None:
         """Delete batches that nobody will read again."""
         following = self._following(position)
-        needed = {int(Path(file_of_split(split)).parent.name) for split in unread}
+        data = self._folder / "data"
+        needed = {int(Path(file_of_split(split)).relative_to(data).parts[0]) for split in unread}
         for batch in _recorded(self._folder):
             if batch < following and batch not in needed:
-                shutil.rmtree(self._folder / "data" / str(batch), ignore_errors=True)
+                shutil.rmtree(data / str(batch), ignore_errors=True)
                 _record(self._folder, batch).unlink(missing_ok=True)
 
     def close(self) -> None:
@@ -195,22 +207,27 @@ class StreamEnumerator(SplitEnumerator):
 
 
 class _Landing:
-    """What the query calls with every batch."""
+    """What the query calls with every batch. It does nothing for a driver that has lost the job; where that cannot be
+    found out it goes on, since a batch that is landed twice is recorded once."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, hold: Hold) -> None:
         self._folder = folder
+        self._hold = hold
 
     def __call__(self, frame: Any, batch: int) -> None:
         """Write a batch, once."""
+        self._hold.check_unless_unknown()
         record = _record(self._folder, batch)
         if record.exists():
             return
-        data = self._folder / "data" / str(batch)
+        data = self._folder / "data" / str(batch) / fresh_token()
         # The session of the query is its own.
         frame.sparkSession.conf.set(TIMESTAMP_CONF, "TIMESTAMP_MICROS")
-        frame.write.mode("overwrite").parquet(data.as_uri())
+        frame.write.parquet(data.as_uri())
         splits = [split for file in sorted(data.glob("part-*.parquet")) for split in whole_file_splits(file)]
-        _write_durably(record, msgspec.msgpack.encode(splits))
+        self._hold.check_unless_unknown()
+        if not _create_durably(record, data.name, msgspec.msgpack.encode(splits)):
+            shutil.rmtree(data, ignore_errors=True)
 
 
 def _record(folder: Path, batch: int) -> Path:
@@ -229,16 +246,28 @@ def _read_record(folder: Path, batch: int) -> list[bytes]:
         raise StorageError(f"{_record(folder, batch)} cannot be read: {error}") from error
 
 
-def _write_durably(path: Path, content: bytes) -> None:
-    """All of it is there under its name, or nothing."""
-    hidden = path.with_name(f".{path.name}")
+def _create_durably(path: Path, token: str, content: bytes) -> bool:
+    """All of it is there under its name, or nothing; whether it was not there before. Nobody else has that token."""
+    hidden = path.with_name(f".{path.name}-{token}")
     with hidden.open("wb") as out:
         out.write(content)
         out.flush()
         os.fsync(out.fileno())
-    hidden.rename(path)
+    try:
+        os.link(hidden, path)
+    except FileExistsError:
+        hidden.unlink()
+        return False
+    except OSError as error:
+        if error.errno not in (errno.EPERM, errno.ENOTSUP, errno.ENOSYS):
+            raise
+        # No links there: the later of two records counts, which has the same rows.
+        hidden.rename(path)
+    else:
+        hidden.unlink()
     handle = os.open(path.parent, os.O_RDONLY)
     try:
         os.fsync(handle)
     finally:
         os.close(handle)
+    return True

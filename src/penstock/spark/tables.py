@@ -15,6 +15,7 @@ from typing import Any
 import pyarrow as pa
 
 from penstock.api.connector import Committer, Sink
+from penstock.api.hold import Hold
 from penstock.connectors.parquet import ParquetSink
 from penstock.connectors.table import TableSink
 from penstock.core.errors import HostError, UsageError
@@ -55,9 +56,11 @@ class CatalogTable(TableFiles):
         """Renames files, and tells Spark."""
         return _Publishing(self)
 
-    def publish(self, committables: Sequence[bytes]) -> None:
-        """Rename prepared files; the session sees them from here on."""
-        self.commit(committables)
+    def publish(self, committables: Sequence[bytes], hold: Hold) -> None:
+        """Rename prepared files, one by one as long as this driver has the job; the session sees them from here on."""
+        for committable in committables:
+            hold.check()
+            self.commit([committable])
         try:
             self._session.catalog.refreshTable(self._table)  # type: ignore[attr-defined]
         except Exception as error:
@@ -81,7 +84,7 @@ class _Publishing(Committer):
         self._table = table
 
     def commit(self, checkpoint: int, committables: Sequence[bytes]) -> None:  # noqa: ARG002  # files have their names
-        self._table.publish(committables)
+        self._table.publish(committables, self.hold)
 
     def close(self, *, owes: bool) -> None:
         object.__setattr__(self._table, "keeps_prepared", owes)
@@ -108,6 +111,17 @@ def open_table(sink: TableSink, session: Any, schema: pa.Schema) -> CatalogTable
             hint="leave path= out, or choose another name",
         )
     return CatalogTable(folder, session, sink.table)
+
+
+def table_left_by(sink: TableSink, session: Any) -> Sink:
+    """The table of a job that has ended, to be cleaned up, if it is still there. It is not made again."""
+    try:
+        if session.catalog.tableExists(sink.table):
+            facts = json.loads(session.sql(f"DESCRIBE TABLE EXTENDED {sink.table} AS JSON").first()[0])
+            return CatalogTable(_folder_of(sink.table, facts["location"]), session, sink.table)
+    except Exception as error:
+        raise HostError(f"table {sink.table} could not be opened: {short_reason(str(error))}") from error
+    return sink
 
 
 def _spark_schema(table: str, schema: pa.Schema) -> Any:

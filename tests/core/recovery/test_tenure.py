@@ -63,3 +63,10 @@ def test_a_program_with_other_steps_is_told_by_what_is_gone_and_what_is_new() ->
 
 def test_of_a_job_whose_graph_is_not_on_record_nothing_is_told() -> None:
     assert Start(splits={}, max_parallelism=128).changed_steps(program("read")) == ()
+
+
+def test_a_part_on_the_driver_has_its_place_on_record_if_it_has_one() -> None:
+    read, write = OperatorId("read"), OperatorId("write")
+    assert Start(splits={}, max_parallelism=128).place_of(write) is None
+    placed = Start(splits={}, max_parallelism=128, places={write: "results/job/write/1"})
+    assert (placed.place_of(read), placed.place_of(write)) == (None, "results/job/write/1")

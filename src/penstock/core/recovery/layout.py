@@ -102,6 +102,8 @@ def is_savepoint_folder(name: str) -> bool:
 
 
 METADATA_NAME = "_metadata"
+RESULTS = "results"
+"""What the results of all jobs that drivers have to hand on lie in."""
 
 
 def shared_folder(job: JobFolder) -> str:
@@ -194,7 +196,7 @@ def inputs_folder(job: JobFolder, operator: OperatorId) -> str:
 
 def results_folder(job: JobFolder, operator: OperatorId) -> str:
     """Results that the driver is to hand on. It is no part of the job's folder: what was promised outlives the job."""
-    return f"results/{job}/{component(operator)}"
+    return f"{RESULTS}/{job}/{component(operator)}"
 
 
 def is_job_folder_with(name: str) -> bool:

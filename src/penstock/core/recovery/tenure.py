@@ -64,6 +64,12 @@ class Start(msgspec.Struct, frozen=True, kw_only=True):
     """The job graph, as the program of the newest driver has it."""
     edges: tuple[CheckpointEdge, ...] = ()
     """Likewise."""
+    places: dict[OperatorId, str] | msgspec.UnsetType = msgspec.UNSET
+    """Where the parts on the driver keep what the next driver must find, by operator; unset if there are none."""
+
+    def place_of(self, operator: OperatorId) -> str | None:
+        """Where an operator's part on the driver keeps what the next driver must find; None if it has nothing yet."""
+        return None if self.places is msgspec.UNSET else self.places.get(operator)
 
     def changed_steps(self, program: Start) -> tuple[str, ...]:
         """What a program has otherwise than the one that had the job before, for people. Empty if that is not known."""

@@ -1,0 +1,53 @@
+"""A driver's hold on its job, as enumerators and committers see it.
+
+A driver that slept may have lost the job to another one without knowing. So whoever is about to do on the driver what
+only the driver that has the job may do, asks first, right before. What has begun when the driver falls asleep cannot be
+called back: that is why commits have ids.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from penstock.core.errors import JobTakenOver, StorageError
+
+
+class HoldUnknown(Exception):
+    """Whether this driver still has the job could not be found out. Nothing was done; it is asked again later."""
+
+
+class Hold:
+    """Says whether this driver has the job. May be used from any thread."""
+
+    def __init__(self, look: Callable[[], None] = lambda: None) -> None:
+        """`look` raises `JobTakenOver` if another driver has the job, `StorageError` if it cannot tell. A job that ends
+        with its driver needs none."""
+        self.is_lost = False
+        """Whether it is known that another driver has the job. Once lost, it stays lost."""
+        self.has_let_go = False
+        """Whether the driver has drawn its conclusions."""
+        self._look = look
+
+    def check(self) -> None:
+        """Return if this driver has the job. Blocks. Raises `JobTakenOver` if it does not, `HoldUnknown` if nobody
+        knows: both must be let through."""
+        if self.is_lost:
+            raise JobTakenOver("another driver has taken the job over")
+        try:
+            self._look()
+        except JobTakenOver:
+            self.is_lost = True
+            raise
+        except StorageError as error:
+            raise HoldUnknown(error.message) from error
+
+    def check_unless_unknown(self) -> None:
+        """Return unless another driver has the job for certain: for writing down what has been done already."""
+        try:
+            self.check()
+        except HoldUnknown:
+            return
+
+    def let_go(self) -> None:
+        """Have every `check` raise from here on."""
+        self.is_lost = self.has_let_go = True
