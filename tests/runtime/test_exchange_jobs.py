@@ -7,6 +7,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -25,7 +26,7 @@ from penstock.plan.key_groups import default_max_parallelism
 from penstock.runtime.channels import ChannelKey, InputChannel
 from penstock.runtime.keys import key_groups
 from penstock.runtime.slot import SlotDriver
-from penstock.settings import CheckpointSettings, FixedDelay, JobSettings, NetworkSettings
+from penstock.settings import CheckpointSettings, FixedDelay, JobSettings, NetworkSettings, SlotSettings
 
 ROWS = 3_000
 SCHEMA = pa.schema([("split", pa.int64()), ("n", pa.int64())])
@@ -219,13 +220,14 @@ def test_a_consumer_that_stalls_gets_no_more_than_its_channels_may_carry(threade
             time.sleep(0.005)
         return row
 
-    bounds = settings(CheckpointSettings(interval_ms=None))
+    patient = SlotSettings(heartbeat_timeout_ms=600_000)
+    bounds = replace(settings(CheckpointSettings(interval_ms=None)), slot=patient)
     job = threaded_job(plan(out, gate, between=Partitioning.REBALANCE, function=stall), bounds, tcp=tcp)
 
     def each_turn(running):
         for task, metrics in running.driver.view().tasks.items():
             most_queued[task] = max(most_queued[task], metrics["queued_bytes"])
-        if most_queued["source[0]"] > bounds.network.output_bytes:
+        if most_queued["source[0]"] >= bounds.network.output_bytes:
             gate.touch()
 
     assert job.run(each_turn) is JobState.FINISHED, job.driver.view().failures

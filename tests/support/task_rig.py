@@ -41,16 +41,16 @@ def barrier(number):
 class Summing(Operator):
     """Adds up what it has seen; its state is the sum. Hands everything on and writes down what it hears."""
 
-    def __init__(self, story):
+    def __init__(self, story, row_ms=None, pass_time=None):
+        """With `row_ms` its function takes so long for a row."""
         self.story = story
         self.sum = 0
         self.busy = False
         self.tick_at = None
         self.write_error = None
         self.tells_inputs = False
-        self.row_ms = None
-        """How long a function takes for one row; None if there is none."""
-        self.pass_time = None
+        self.row_ms = row_ms
+        self.pass_time = pass_time
 
     @property
     def is_row_wise(self):
@@ -254,8 +254,7 @@ class Rig:
         self.out = []
         self.grants = []
         self.host = Host(self.story)
-        self.sum = Summing(self.story)
-        self.sum.row_ms, self.sum.pass_time = row_ms, self.host.pass_time
+        self.sum = Summing(self.story, row_ms, self.host.pass_time)
         operators = [self.sum]
         self.sum.tells_inputs = input_numbers is not None
         self.script = deque(script or ())
