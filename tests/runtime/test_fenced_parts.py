@@ -111,21 +111,19 @@ def test_what_was_not_done_in_doubt_is_done_when_the_job_ends(rig):
 
 
 def test_a_driver_that_takes_over_lets_go_of_what_others_prepared_and_no_checkpoint_names():
-    rig = Rig(first_id=CheckpointId(65))
-    rig.commits.stop()
-    rig.background.perform()
-    rig.story.clear()
+    rig = Rig(runs=False, first_id=CheckpointId(65), keeps=True)
     rig.commits.start(msgspec.msgpack.encode(2), [part(3, b"c")], parallelism=2)
     rig.commits.run()
     rig.background.perform()
-    assert rig.story == [("abandon", 64, b"c"), ("commit", 3, b"c")]
+    rig.commits.end()
+    rig.background.perform()
+    assert rig.story == [("abandon", 64, b"c"), ("commit", 3, b"c"), ("abandon", 64), ("close", False)]
 
 
 @pytest.mark.parametrize(("keeps", "story"), [(False, [("abandon", 64), ("close", False)]), (True, [("close", True)])])
-def test_what_a_job_left_that_ended_with_another_driver_goes_unless_a_retained_checkpoint_may_need_it(keeps, story):
-    rig = Rig(first_id=CheckpointId(65), keeps=keeps)
-    rig.commits.stop()
-    rig.background.perform()
+def test_what_drivers_before_left_stays_if_a_checkpoint_may_promise_it_that_was_never_restored(keeps, story):
+    """The job had ended with one of them, or ends before the first attempt of this one."""
+    rig = Rig(runs=False, first_id=CheckpointId(65), keeps=keeps)
     rig.commits.end()
     rig.background.perform()
     assert rig.story == story

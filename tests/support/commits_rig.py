@@ -59,7 +59,7 @@ class Told(Committer):
 class Rig:
     """One whose hold on the job a test takes away when it likes."""
 
-    def __init__(self, **options) -> None:
+    def __init__(self, *, runs: bool = True, **options) -> None:
         self.background, self.told, self.failed = Later(), Told(), []
         self.looks: list[Exception | None] = []
         """What the next looks at the hold raise."""
@@ -75,8 +75,9 @@ class Rig:
             taken_over=self._taken_over,
         )
         self.commits = DriverCommits(host, self.told, **options)
-        self.commits.start(None, (), parallelism=2)
-        self.commits.run()
+        if runs:
+            self.commits.start(None, (), parallelism=2)
+            self.commits.run()
 
     @property
     def story(self):

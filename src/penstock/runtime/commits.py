@@ -40,8 +40,8 @@ class DriverCommits(OperatorCoordinator):
         first_id: CheckpointId = CheckpointId(1),
         keeps: bool = False,
     ) -> None:
-        """Checkpoints below `first_id` are those of drivers before this one. `keeps` says that the job has ended with
-        one of them, and that a checkpoint was retained which may promise something."""
+        """Checkpoints below `first_id` are those of drivers before this one. `keeps` says that one of them is complete,
+        or retained: it may promise something, which is not known before it is restored."""
         super().__init__(host)
         self._committer = committer
         # As it may be a frozen dataclass.
@@ -62,6 +62,7 @@ class DriverCommits(OperatorCoordinator):
 
     def reset(self, restored: bytes | None, parts: Sequence[bytes]) -> None:
         """What the restored checkpoint promised is committed first."""
+        self._keeps = False
         self._committed = 0 if restored is None else msgspec.msgpack.decode(restored, type=int)
         self._asked = self._committed
         self._promised = parts

@@ -36,7 +36,7 @@ def make_coordinators(
     """The coordinators of all operators that have one, of a job that the driver found as `found`."""
     coordinators = OperatorCoordinators(feed=calls.feed, send=calls.send)
     hold = Hold(records.check)
-    keeps = found.outcome is not None and bool(found.outcome.retained)
+    keeps = bool(found.completed if found.outcome is None else found.outcome.retained)
     for operator in (operator for vertex in plan.vertices for operator in vertex.operators):
         step = operator.step
         if not isinstance(step, ReadStep | WriteStep) or not step.is_coordinated:
