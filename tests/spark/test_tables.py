@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import pickle
+from pathlib import Path
 from types import SimpleNamespace
+from urllib.parse import urlparse
 
 import pyarrow as pa
 import pytest
+from pyspark.errors import PySparkException
 
 from penstock.api.connector import WriterContext
-from penstock.core.errors import HostError
-from penstock.spark.tables import CatalogTable
+from penstock.core.errors import HostError, UsageError
+from penstock.spark.tables import CatalogTable, check_same_folder
 
 CONTEXT = WriterContext(job="job", subtask=0, parallelism=1, epoch=1)
 
@@ -80,3 +83,32 @@ def test_in_a_slot_there_is_only_the_part_that_writes_files(table):
     part = pickle.loads(pickle.dumps(table))
     assert part.commits_on_driver
     assert not hasattr(part, "publish")
+
+
+class Reader:
+    """Reads files as a Spark does that has another folder mounted where this host has the table's."""
+
+    def __init__(self, here: Path, there: Path) -> None:
+        self._here, self._there = here, there
+        self.read = SimpleNamespace(format=lambda _: self)
+
+    def load(self, uri: str) -> Reader:
+        found = self._there / Path(urlparse(uri).path).relative_to(self._here)
+        if not found.exists():
+            raise PySparkException("[PATH_NOT_FOUND] no such file")
+        return self
+
+    def count(self) -> int:
+        return 1
+
+
+def test_a_table_whose_folder_is_another_one_where_spark_runs_is_refused(tmp_path):
+    here, there = tmp_path / "here", tmp_path / "there"
+    with pytest.raises(UsageError, match="not the same folder here and where Spark runs"):
+        check_same_folder("results", Reader(here, there), here)
+    for folder in (here, there):
+        folder.mkdir()
+    with pytest.raises(UsageError, match="not the same folder here and where Spark runs"):
+        check_same_folder("results", Reader(here, there), here)
+    check_same_folder("results", Reader(here, here), here)
+    assert list(here.iterdir()) == []

@@ -1,12 +1,17 @@
 """A streaming DataFrame as a source: a query lands its micro-batches as Parquet, an enumerator follows them.
 
-    <folder>/query/             the query's own checkpoint
-    <folder>/data/<batch>/      the files of a batch, written by Spark
-    <folder>/batches/<batch>    its splits; written when all its files are there, and never changed
+    <folder>/query/                 the query's own checkpoint
+    <folder>/data/<batch>-<token>/  the files of a batch, written by Spark; each try has a folder of its own
+    <folder>/batches/<batch>        its splits; written when all its files are there
+    <folder>/followed               changes as long as somebody follows
 
 Spark gives a batch that was interrupted the same number and the same rows again; a batch that has its record is not
 written again. So a record is the fact that both sides agree on: behind it the batch is there once, before it not at
-all. What a position names is a batch; files go when a completed checkpoint no longer needs them.
+all. A query that was stopped may still be about to write one when the next has begun: either names files of its own,
+with the same rows. What a position names is a batch; files go when a completed checkpoint no longer needs them.
+
+Over Spark Connect the query runs in the server, and outlives a client that dies. It looks whether it is followed, and
+ends itself when it has not been for `UNFOLLOWED_S`.
 """
 
 from __future__ import annotations
@@ -23,6 +28,8 @@ import pyarrow as pa
 from penstock.api.connector import Found, Source, SourceReader, SplitEnumerator
 from penstock.connectors.splits import FollowedFiles, file_of_split, whole_file_splits
 from penstock.core.errors import HostError, StorageError, UsageError
+from penstock.spark import connect
+from penstock.spark.clock import WallClock, fresh_token
 from penstock.spark.dataframes import TIMESTAMP_CONF, UnlandedFrame
 from penstock.spark.slots import short_reason
 
@@ -31,6 +38,12 @@ LOOK_MS = 50
 
 BATCHES_AT_ONCE = 64
 """So many batches, at most, are given out at a time."""
+
+SIGN_MS = 1_000
+"""How often a follower shows that it is there."""
+
+UNFOLLOWED_S = 60.0
+"""A query in a server ends itself with the first batch that comes when its follower has not shown itself so long."""
 
 
 class _Position(msgspec.Struct, frozen=True, array_like=True):
@@ -48,6 +61,9 @@ class StreamSource(UnlandedFrame):
             raise UsageError(
                 "from_stream takes a streaming DataFrame, this one is not", hint="use from_dataframe for it"
             )
+        self._outlives = connect.is_connect(frame.sparkSession)
+        if self._outlives:
+            connect.check_queries(frame.sparkSession)
         super().__init__(frame)
         self.directory = directory
         self._trigger_ms = trigger_ms
@@ -81,7 +97,7 @@ class StreamSource(UnlandedFrame):
         return LandedStream(self._schema, lambda: StreamEnumerator(place, self._start))
 
     def _start(self, folder: Path) -> Any:
-        writer = self._frame.writeStream.foreachBatch(_Landing(folder))
+        writer = self._frame.writeStream.foreachBatch(Landing(folder, UNFOLLOWED_S if self._outlives else None))
         writer = writer.option("checkpointLocation", (folder / "query").as_uri())
         if self._available_now:
             writer = writer.trigger(availableNow=True)
@@ -139,17 +155,23 @@ class StreamEnumerator(SplitEnumerator):
         self._folder = folder
         self._start = start
         self._query: Any = None
+        self._clock = WallClock()
+        self._name = fresh_token()
+        self._signs = 0
+        self._sign_due_ms = 0.0
 
     def start(self, position: bytes | None) -> None:
         """Start the query, unless it still runs: an attempt that failed is no reason to stop it."""
         self._following(position)
         (self._folder / "batches").mkdir(parents=True, exist_ok=True)
+        self._show()
         if self._query is None or not self._query.isActive:
             self._query = self._start(self._folder)
 
     def discover(self, position: bytes | None) -> Found:
         """The next batches that have been landed."""
         following = self._following(position)
+        self._show()
         # Looked at before the folder: what a query that has ended landed is there by then.
         is_over = self._query is not None and not self._query.isActive
         if is_over and (error := self._query.exception()) is not None:
@@ -171,16 +193,27 @@ class StreamEnumerator(SplitEnumerator):
     def consumed(self, position: bytes | None, unread: Sequence[bytes]) -> None:
         """Delete batches that nobody will read again."""
         following = self._following(position)
-        needed = {int(Path(file_of_split(split)).parent.name) for split in unread}
-        for batch in _recorded(self._folder):
-            if batch < following and batch not in needed:
-                shutil.rmtree(self._folder / "data" / str(batch), ignore_errors=True)
+        needed = {_batch_of(Path(file_of_split(split)).parent) for split in unread}
+        gone = [batch for batch in _recorded(self._folder) if batch < following and batch not in needed]
+        if gone:
+            for data in (self._folder / "data").iterdir():
+                if _batch_of(data) in gone:
+                    shutil.rmtree(data, ignore_errors=True)
+            for batch in gone:
                 _record(self._folder, batch).unlink(missing_ok=True)
 
     def close(self) -> None:
         """Stop the query."""
         if self._query is not None:
             self._query.stop()
+
+    def _show(self) -> None:
+        """Let the query see that it is followed."""
+        now_ms = self._clock.precise_ms()
+        if now_ms >= self._sign_due_ms:
+            self._sign_due_ms = now_ms + SIGN_MS
+            self._signs += 1
+            _followed_file(self._folder).write_text(f"{self._name} {self._signs}", encoding="ascii")
 
     def _following(self, position: bytes | None) -> int:
         if position is None:
@@ -194,23 +227,42 @@ class StreamEnumerator(SplitEnumerator):
         return found.following
 
 
-class _Landing:
-    """What the query calls with every batch."""
+class Landing:
+    """What the query calls with every batch, in the process that runs the query's Python."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, unfollowed_s: float | None) -> None:
+        """If nobody has followed for `unfollowed_s` the query ends; None if it ends with its follower anyway."""
         self._folder = folder
+        self._unfollowed_s = unfollowed_s
+        self._sign = ""
+        self._seen_ms = 0.0
 
     def __call__(self, frame: Any, batch: int) -> None:
         """Write a batch, once."""
+        self._check_follower()
         record = _record(self._folder, batch)
         if record.exists():
             return
-        data = self._folder / "data" / str(batch)
+        data = self._folder / "data" / f"{batch}-{fresh_token()}"
         # The session of the query is its own.
         frame.sparkSession.conf.set(TIMESTAMP_CONF, "TIMESTAMP_MICROS")
         frame.write.mode("overwrite").parquet(data.as_uri())
         splits = [split for file in sorted(data.glob("part-*.parquet")) for split in whole_file_splits(file)]
         _write_durably(record, msgspec.msgpack.encode(splits))
+
+    def _check_follower(self) -> None:
+        if self._unfollowed_s is None:
+            return
+        now_ms = WallClock().precise_ms()
+        try:
+            sign = _followed_file(self._folder).read_text(encoding="ascii")
+        except OSError:
+            # The folder went with the job.
+            sign = ""
+        if sign and sign != self._sign:
+            self._sign, self._seen_ms = sign, now_ms
+        elif not sign or now_ms - self._seen_ms >= 1_000 * self._unfollowed_s:
+            raise HostError(f"nobody follows {self._folder} any more: the program whose job read it is gone")
 
 
 def _record(folder: Path, batch: int) -> Path:
@@ -222,6 +274,14 @@ def _recorded(folder: Path) -> list[int]:
     return sorted(int(file.name) for file in (folder / "batches").glob("[0-9]*") if file.name.isdigit())
 
 
+def _followed_file(folder: Path) -> Path:
+    return folder / "followed"
+
+
+def _batch_of(data: Path) -> int:
+    return int(data.name.partition("-")[0])
+
+
 def _read_record(folder: Path, batch: int) -> list[bytes]:
     try:
         return msgspec.msgpack.decode(_record(folder, batch).read_bytes(), type=list[bytes])
@@ -231,7 +291,7 @@ def _read_record(folder: Path, batch: int) -> list[bytes]:
 
 def _write_durably(path: Path, content: bytes) -> None:
     """All of it is there under its name, or nothing."""
-    hidden = path.with_name(f".{path.name}")
+    hidden = path.with_name(f".{path.name}-{fresh_token()}")
     with hidden.open("wb") as out:
         out.write(content)
         out.flush()

@@ -13,11 +13,14 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+from pyspark.errors import PySparkException
 
 from penstock.api.connector import Committer, Sink
 from penstock.connectors.parquet import ParquetSink
 from penstock.connectors.table import TableSink
 from penstock.core.errors import HostError, UsageError
+from penstock.spark import connect
+from penstock.spark.clock import fresh_token
 from penstock.spark.slots import short_reason
 
 ELSEWHERE = "stream.for_each_checkpoint(...) can write to any table that Spark can"
@@ -107,7 +110,29 @@ def open_table(sink: TableSink, session: Any, schema: pa.Schema) -> CatalogTable
             f"table {sink.table} exists, and its files are in {folder}, not in {sink.path}",
             hint="leave path= out, or choose another name",
         )
+    if connect.is_connect(session):
+        check_same_folder(sink.table, session, Path(folder))
     return CatalogTable(folder, session, sink.table)
+
+
+def check_same_folder(table: str, session: Any, folder: Path) -> None:
+    """See whether Spark, which may be on another host, finds what is written here. Raises `UsageError` if not."""
+    elsewhere = UsageError(
+        f"the files of table {table} are in {folder}, which is not the same folder here and where Spark runs",
+        hint=f"give ps.table a path= that every host has mounted, or: {ELSEWHERE}",
+    )
+    sign = folder / f"_penstock-{fresh_token()}"
+    try:
+        sign.touch()
+    except OSError as error:
+        raise elsewhere from error
+    try:
+        # A path that is named whole is read, however it begins.
+        session.read.format("binaryFile").load(sign.as_uri()).count()
+    except PySparkException as error:
+        raise elsewhere from error
+    finally:
+        sign.unlink()
 
 
 def _spark_schema(table: str, schema: pa.Schema) -> Any:
