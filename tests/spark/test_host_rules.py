@@ -207,10 +207,10 @@ def test_a_worker_of_another_user_is_told_where_sockets_are_in_a_folder_and_is_f
 
 
 def test_every_folder_that_a_worker_has_not_is_told():
-    lacking = WorkerFacts(host="there", lacks_folders=("/mnt/checkpoints", "/mnt/landing"))
+    lacking = WorkerFacts(host="there", lacks_folders=("/shared/checkpoints", "/shared/landing"))
     first, second = judge_worker(lacking, address="10.0.0.5", same_host=None)
-    assert first.startswith("Spark's workers (there) do not have this program's folder /mnt/checkpoints: mount")
-    assert "/mnt/landing" in second
+    assert first.startswith("Spark's workers (there) do not have this program's folder /shared/checkpoints: mount")
+    assert "/shared/landing" in second
 
 
 def test_a_first_task_that_fails_is_a_problem_of_its_own():

@@ -20,6 +20,7 @@ from typing import Any
 from penstock.api.connector import Committer, Sink, SinkWriter, WriterContext
 from penstock.connectors.parquet import ParquetSink, staged_file
 from penstock.core.errors import StorageError
+from penstock.spark.active import make_active
 
 
 class StagedResults(ParquetSink):
@@ -104,6 +105,7 @@ class _Calls(Committer):
                     f"the first of them {next(file for file in files if file not in there)}",
                     hint="they were deleted by hand; restore from a newer snapshot",
                 )
+            make_active(self._session)
             self._function(self._session.read.parquet(*(file.as_uri() for file in files)), checkpoint)
             _touch_durably(returned)
         for file in there:
