@@ -1,9 +1,9 @@
 """A streaming DataFrame as a source: a query lands its micro-batches as Parquet, an enumerator follows them.
 
-    <folder>/query/                 the query's own checkpoint
-    <folder>/data/<batch>-<token>/  the files of a batch, written by Spark; each try has a folder of its own
-    <folder>/batches/<batch>        its splits; written when all its files are there
-    <folder>/followed               changes as long as somebody follows
+    <folder>/query/                     the query's own checkpoint
+    <folder>/data/<batch>/<landing>/    the files of a batch, written by Spark
+    <folder>/batches/<batch>            its splits; written when all its files are there
+    <folder>/followed                   changes as long as somebody follows
 
 Spark gives a batch that was interrupted the same number and the same rows again; a batch that has its record is not
 written again. So a record is the fact that both sides agree on: behind it the batch is there once, before it not at
@@ -193,13 +193,11 @@ class StreamEnumerator(SplitEnumerator):
     def consumed(self, position: bytes | None, unread: Sequence[bytes]) -> None:
         """Delete batches that nobody will read again."""
         following = self._following(position)
-        needed = {_batch_of(Path(file_of_split(split)).parent) for split in unread}
-        gone = [batch for batch in _recorded(self._folder) if batch < following and batch not in needed]
-        if gone:
-            for data in (self._folder / "data").iterdir():
-                if _batch_of(data) in gone:
-                    shutil.rmtree(data, ignore_errors=True)
-            for batch in gone:
+        data = self._folder / "data"
+        needed = {int(Path(file_of_split(split)).relative_to(data).parts[0]) for split in unread}
+        for batch in _recorded(self._folder):
+            if batch < following and batch not in needed:
+                shutil.rmtree(data / str(batch), ignore_errors=True)
                 _record(self._folder, batch).unlink(missing_ok=True)
 
     def close(self) -> None:
@@ -243,10 +241,10 @@ class Landing:
         record = _record(self._folder, batch)
         if record.exists():
             return
-        data = self._folder / "data" / f"{batch}-{fresh_token()}"
+        data = self._folder / "data" / str(batch) / fresh_token()
         # The session of the query is its own.
         frame.sparkSession.conf.set(TIMESTAMP_CONF, "TIMESTAMP_MICROS")
-        frame.write.mode("overwrite").parquet(data.as_uri())
+        frame.write.parquet(data.as_uri())
         splits = [split for file in sorted(data.glob("part-*.parquet")) for split in whole_file_splits(file)]
         _write_durably(record, msgspec.msgpack.encode(splits))
 
@@ -276,10 +274,6 @@ def _recorded(folder: Path) -> list[int]:
 
 def _followed_file(folder: Path) -> Path:
     return folder / "followed"
-
-
-def _batch_of(data: Path) -> int:
-    return int(data.name.partition("-")[0])
 
 
 def _read_record(folder: Path, batch: int) -> list[bytes]:
