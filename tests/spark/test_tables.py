@@ -25,7 +25,8 @@ class Session:
         self.refreshed: list[tuple[str, int]] = []
         self.is_gone = False
         self._folder = folder
-        self.catalog = SimpleNamespace(refreshTable=self._refresh)
+        self.recovered: list[str] = []
+        self.catalog = SimpleNamespace(refreshTable=self._refresh, recoverPartitions=self.recovered.append)
 
     def _refresh(self, table: str) -> None:
         if self.is_gone:
@@ -112,3 +113,18 @@ def test_a_table_whose_folder_is_another_one_where_spark_runs_is_refused(tmp_pat
         check_same_folder("results", Reader(here, there), here)
     check_same_folder("results", Reader(here, here), here)
     assert list(here.iterdir()) == []
+
+
+@pytest.mark.parametrize("in_catalog", [True, False])
+def test_new_partitions_are_told_to_a_catalog_that_keeps_them_once(session, tmp_path, in_catalog):
+    table = CatalogTable(str(tmp_path), session, "results", ("k",), in_catalog=in_catalog)
+    table.start("job")
+    writer = pickle.loads(pickle.dumps(table)).writer(CONTEXT)
+    told = []
+    for checkpoint, values in enumerate([["a", "b"], ["a"], ["b", "c"]], 1):
+        writer.write(pa.record_batch({"x": list(range(len(values))), "k": values}))
+        table.committer().commit(checkpoint, writer.prepare(checkpoint)())
+        told.append(len(session.recovered))
+    assert told == ([1, 1, 2] if in_catalog else [0, 0, 0])
+    assert len(session.refreshed) == 3
+    assert sorted(place.name for place in tmp_path.glob("k=*")) == ["k=a", "k=b", "k=c"]
