@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import threading
 import time
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -19,6 +21,10 @@ from penstock.connectors.parquet import parquet
 from penstock.core.ids import OperatorId
 from penstock.core.job.events import JobState
 from penstock.plan.graph import Input, Node, OperatorPlan, Partitioning, Plan, build_plan
+from penstock.plan.key_groups import default_max_parallelism
+from penstock.runtime.channels import ChannelKey, InputChannel
+from penstock.runtime.keys import key_groups
+from penstock.runtime.slot import SlotDriver
 from penstock.settings import CheckpointSettings, FixedDelay, JobSettings, NetworkSettings
 
 ROWS = 3_000
@@ -169,6 +175,65 @@ def test_data_in_flight_at_a_checkpoint_is_saved_and_replayed_exactly_once(threa
     assert job.run(kill_after_in_flight_data_was_saved) is JobState.FINISHED
     assert killed
     assert_each_row(out, copies=1)
+
+
+class InFlight:
+    """Bytes that were sent on each channel and are not processed yet, and the most there ever were."""
+
+    def __init__(self, monkeypatch) -> None:
+        self._lock = threading.Lock()
+        self._now: Counter[ChannelKey] = Counter()
+        self.most: Counter[ChannelKey] = Counter()
+        deliver, consumed = SlotDriver._deliver, InputChannel.consumed
+
+        def counted_deliver(slot, key, item, cost):
+            if isinstance(item, pa.RecordBatch):
+                self._add(key, item.nbytes)
+            deliver(slot, key, item, cost)
+
+        def counted_consumed(channel, cost):
+            self._add(channel.key, -cost)
+            consumed(channel, cost)
+
+        monkeypatch.setattr(SlotDriver, "_deliver", counted_deliver)
+        monkeypatch.setattr(InputChannel, "consumed", counted_consumed)
+
+    def _add(self, key, size):
+        with self._lock:
+            self._now[key] += size
+            self.most[key] = max(self.most[key], self._now[key])
+
+
+@pytest.mark.parametrize("tcp", [False, True], ids=["ipc", "tcp"])
+def test_a_consumer_that_stalls_gets_no_more_than_its_channels_may_carry(threaded_job, tmp_path, monkeypatch, tcp):
+    """Then the tasks before it wait as well, up to the sources, each with no more than it may have waiting."""
+    gate, out = tmp_path / "gate", tmp_path / "out"
+    in_flight, most_queued = InFlight(monkeypatch), Counter()
+    numbers = pa.record_batch({"n": pa.array(range(100))})
+    most_groups = default_max_parallelism(2)
+    of_slot_1 = int((key_groups(numbers, ("n",), most_groups) >= most_groups // 2).argmax())
+
+    def stall(row):
+        # Holds up all of slot 1; the fast split is read in slot 0.
+        while row["n"] == of_slot_1 and not gate.exists():
+            time.sleep(0.005)
+        return row
+
+    bounds = settings(CheckpointSettings(interval_ms=None))
+    job = threaded_job(plan(out, gate, between=Partitioning.REBALANCE, function=stall), bounds, tcp=tcp)
+
+    def each_turn(running):
+        for task, metrics in running.driver.view().tasks.items():
+            most_queued[task] = max(most_queued[task], metrics["queued_bytes"])
+        if most_queued["source[0]"] > bounds.network.output_bytes:
+            gate.touch()
+
+    assert job.run(each_turn) is JobState.FINISHED, job.driver.view().failures
+    assert_each_row(out, copies=1)
+    window, one_batch = bounds.network.channel_bytes, 100 * 16
+    assert max(in_flight.most.values()) > window // 2
+    assert all(most <= window for most in in_flight.most.values()), in_flight.most
+    assert all(most <= 2 * (bounds.network.output_bytes + one_batch) for most in most_queued.values()), most_queued
 
 
 def assert_each_row(out: Path, *, copies: int) -> None:

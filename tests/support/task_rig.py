@@ -48,6 +48,13 @@ class Summing(Operator):
         self.tick_at = None
         self.write_error = None
         self.tells_inputs = False
+        self.row_ms = None
+        """How long a function takes for one row; None if there is none."""
+        self.pass_time = None
+
+    @property
+    def is_row_wise(self):
+        return self.row_ms is not None
 
     def process_input(self, batch, number):
         if not self.tells_inputs:
@@ -60,6 +67,8 @@ class Summing(Operator):
         return (1,) if self.tells_inputs else ()
 
     def process(self, batch):
+        if self.row_ms is not None:
+            self.pass_time(self.row_ms * batch.num_rows)
         self.sum += sum(batch.column(0).to_pylist())
         self.story.append(("process", *batch.column(0).to_pylist()))
         self.output.emit(batch)
@@ -134,15 +143,23 @@ class Host:
         self.time = Instant(0)
         self.states = {}
         self.discarded_from = []
+        self.collected = {}
+        """What was in flight, by checkpoint."""
 
     def now(self):
         return self.time
+
+    def pass_time(self, ms):
+        self.time = Instant(self.time + ms)
 
     def precise_ms(self):
         return float(self.time)
 
     def snapshot_files(self, task, checkpoint):
         return None
+
+    def save_channels(self, task, collected, saved):
+        self.collected[collected.checkpoint] = collected
 
     def save_no_channels(self, task, checkpoint):
         pass
@@ -215,7 +232,8 @@ class Saved:
 class Rig:
     """A task with `channels` inputs, or with a scripted source, and one output channel.
 
-    With `restore` it starts from there; `inputs` and `dealt` are what was in flight, by upstream subtask.
+    With `row_ms` it takes so long for a row. With `restore` it starts from there; `inputs` and `dealt` are what was in
+    flight, by upstream subtask.
     """
 
     def __init__(
@@ -229,6 +247,7 @@ class Rig:
         inputs=None,
         dealt=None,
         input_numbers=None,
+        row_ms=None,
         **checkpointing,
     ):
         self.story = []
@@ -236,6 +255,7 @@ class Rig:
         self.grants = []
         self.host = Host(self.story)
         self.sum = Summing(self.story)
+        self.sum.row_ms, self.sum.pass_time = row_ms, self.host.pass_time
         operators = [self.sum]
         self.sum.tells_inputs = input_numbers is not None
         self.script = deque(script or ())
