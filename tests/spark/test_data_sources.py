@@ -12,7 +12,7 @@ import cloudpickle
 import msgspec
 import pyarrow as pa
 import pytest
-from documented_sources import Counter, Files, Lines, Sqlite, Squares
+from documented_sources import BatchFiles, Counter, Files, Lines, Sqlite, Squares
 from pyspark import TaskContext
 from pyspark.sql import Row
 from pyspark.sql.datasource import (
@@ -352,8 +352,10 @@ def test_what_cannot_be_is_refused_when_the_program_is_written(make, text):
 def test_a_source_that_cannot_be_written_is_refused_and_so_is_a_sink_that_is_used_twice():
     program = Program()
     stream = program.read(ps.data_source(Counter))
-    with pytest.raises(ps.UsageError, match="'counter' has no streamWriter"):
+    with pytest.raises(ps.UsageError, match="'counter' has no streamWriter\n  hint: give it a streamWriter"):
         stream.write(ps.data_sink(Counter))
+    with pytest.raises(ps.UsageError, match=r"'batch-files' has no streamWriter\n  hint: its `writer` is for batches"):
+        stream.write(ps.data_sink(BatchFiles))
     stream.write(ps.data_sink(Sqlite, options={"path": "a"}))
     with pytest.raises(ps.UsageError, match="one sink cannot be written by two steps"):
         stream.write(ps.data_sink(Sqlite, options={"PATH": "a"}))

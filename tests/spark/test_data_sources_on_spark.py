@@ -13,6 +13,7 @@ import documented_sources as documented
 import pyspark.cloudpickle
 import pytest
 from documented_sources import (
+    BatchFiles,
     Counter,
     Files,
     Lines,
@@ -156,3 +157,43 @@ def test_a_batch_reader_gives_what_spark_reads(spark, tmp_path):
     env.read(ps.data_source(Squares, options={"count": 500}, mode="batch")).write(ps.parquet(ours.out))
     env.run("squares")
     assert sorted(spark.read.parquet(str(ours.out)).collect()) == sorted(theirs)
+
+
+def test_a_writer_for_batches_gets_what_each_checkpoint_has(spark, tmp_path):
+    """As the refusal of such a class as a sink says."""
+    spark.dataSource.register(BatchFiles)
+    places = Places(tmp_path / "ours")
+
+    def written(frame, checkpoint) -> None:
+        frame.write.format("batch-files").options(**places.written).mode("append").save()
+
+    env = environment(spark, places)
+    env.read(ps.data_source(Squares, options={"count": 100}, mode="batch")).for_each_checkpoint(written)
+    env.run("batches")
+    assert rows_of_files(places.out) == [(n, n * n) for n in range(100)]
+
+
+def test_nexmark_read_by_spark_in_a_batch_and_as_a_stream_has_the_bids_of_the_source(spark, tmp_path):
+    events = 5_000
+    bids = ps.nexmark.bids(events=events, seed=3)
+    env = environment(spark, Places(tmp_path / "ours"))
+    env.read(bids).write(ps.parquet(tmp_path / "bids"))
+    env.run("bids")
+    expected = sorted(map(tuple, spark.read.parquet(str(tmp_path / "bids")).select(*bids.schema.names).collect()))
+    assert len(expected) == events
+
+    spark.dataSource.register(ps.NexmarkBids)
+    name, options = ps.NexmarkBids.name(), {"events": str(events), "seed": "3", "maxBidsPerTrigger": "1500"}
+    batch = spark.read.format(name).options(**options).load()
+    assert sorted(map(tuple, batch.collect())) == expected
+    stream = spark.readStream.format(name).options(**options).load()
+    assert stream.schema == batch.schema
+    query = stream.writeStream.format("memory").queryName("nexmark_bids").start()
+    try:
+        query.processAllAvailable()
+        sizes = [progress["numInputRows"] for progress in query.recentProgress]
+        assert [size for size in sizes if size] == [1_500, 1_500, 1_500, 500]
+        assert sorted(map(tuple, spark.table("nexmark_bids").collect())) == expected
+    finally:
+        query.stop()
+        spark.catalog.dropTempView("nexmark_bids")

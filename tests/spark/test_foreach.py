@@ -42,10 +42,32 @@ def folder(tmp_path: Path) -> Path:
     return made
 
 
+class Session:
+    """Reads files, when it is active."""
+
+    _jvm = "java"
+    _jsparkSession = "session"  # noqa: N815  # PySpark's name
+
+    def __init__(self) -> None:
+        self._is_active = False
+
+    def _get_j_spark_session_class(self, java: str) -> SimpleNamespace:
+        assert java == self._jvm
+        return SimpleNamespace(setActiveSession=self._activate)
+
+    def _activate(self, session: str) -> None:
+        assert session == self._jsparkSession
+        self._is_active = True
+
+    @property
+    def read(self) -> SimpleNamespace:
+        assert self._is_active
+        return SimpleNamespace(parquet=files_of)
+
+
 @pytest.fixture
 def committer(folder, function):
-    session = SimpleNamespace(read=SimpleNamespace(parquet=files_of))
-    return LandedResults(folder, session, function).committer()
+    return LandedResults(folder, Session(), function).committer()
 
 
 @pytest.fixture

@@ -199,6 +199,20 @@ def test_a_worker_elsewhere_is_told_when_the_server_only_looked_near():
     assert problem.startswith("Spark's workers run on there, this program on here: give network=")
 
 
+def test_a_worker_of_another_user_is_told_where_sockets_are_in_a_folder_and_is_fine_over_tcp():
+    (problem,) = judge_worker(FIT, address="127.0.0.1", same_host="there", user=1_000)
+    assert problem.startswith("Spark's workers run as user 0, this program as user 1000, and sockets")
+    assert problem.endswith('give network=NetworkSettings(transport="tcp")')
+    assert judge_worker(FIT, address="127.0.0.1", same_host=None, user=1_000) == ()
+
+
+def test_every_folder_that_a_worker_has_not_is_told():
+    lacking = WorkerFacts(host="there", lacks_folders=("/shared/checkpoints", "/shared/landing"))
+    first, second = judge_worker(lacking, address="10.0.0.5", same_host=None)
+    assert first.startswith("Spark's workers (there) do not have this program's folder /shared/checkpoints: mount")
+    assert "/shared/landing" in second
+
+
 def test_a_first_task_that_fails_is_a_problem_of_its_own():
     assert judge_worker(WorkerFacts(error="no such interpreter"), address="10.0.0.5", same_host=None) == (
         "a first task failed: no such interpreter",

@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -118,6 +120,113 @@ print(json.dumps({
 """
 
 
+WAYS = """
+import socket
+
+from documented_sources import Counter, Files, noted, rows_of_files
+from penstock.spark import connect, streams
+from pyspark.sql import Row
+from pyspark.sql.streaming import StatefulProcessor
+
+def environment(**options):
+    return ps.Environment(spark, parallelism=2, checkpointing=checkpointing(work), restart=NO_PAUSE, **options)
+
+def is_again(job):
+    return wait_for(job, lambda v: v.restarts >= 1 and v.state is JobState.RUNNING)
+
+def feed(batches):
+    for batch in batches:
+        spark.range(500 * batch, 500 * batch + 500).coalesce(2).write.mode("append").parquet(str(work / "in"))
+
+# A stream in, a function on the client and a table out; a worker is killed.
+def put(frame, checkpoint):
+    frame.write.mode("overwrite").parquet(str(work / "put" / f"checkpoint={checkpoint}"))
+
+def ids(frame):
+    return sorted(frame.select("id").toArrow()["id"].to_pylist())
+
+feed(range(2))
+env = environment()
+followed = spark.readStream.schema("id long").option("maxFilesPerTrigger", 2).parquet(str(work / "in"))
+followed = env.from_stream(followed.selectExpr("id", "timestamp_micros(id) AS at"), trigger="100ms")
+followed.for_each_checkpoint(put)
+followed.write(ps.table("numbers"))
+job = env.start("streamed")
+wait_for(job, lambda v: v.rows_read > 0 and (work / "put").exists())
+os.kill(job.view().slots[1].pid, signal.SIGKILL)
+feed(range(2, 4))
+is_again(job)
+wait_for(job, lambda v: len(ids(spark.read.parquet(str(work / "put")))) >= 2_000)
+job.stop(savepoint=str(work / "streamed"))
+put_once = ids(spark.read.parquet(str(work / "put"))) == list(range(2_000))
+table_once = ids(spark.table("numbers")) == list(range(2_000))
+spark.sql("DROP TABLE numbers")
+
+# A data source in, a processor of Spark's with initial state, a data sink out; a worker is killed. Workers take this
+# program for one of another host.
+socket.gethostname, connect.is_here = lambda: "elsewhere", lambda session: False
+
+class Each(StatefulProcessor):
+    def init(self, handle):
+        self.seen = handle.getValueState("seen", "n bigint")
+
+    def handleInitialState(self, key, initialState, timerValues):
+        self.seen.update((initialState.n,))
+
+    def handleInputRows(self, key, rows, timerValues):
+        (seen,) = self.seen.get() or (0,)
+        for _ in rows:
+            seen += 1
+            yield Row(k=key[0], n=seen)
+        self.seen.update((seen,))
+
+def counted(total, **options):
+    given = {"total": total, "rowsPerBatch": 500, "notes": work / "notes", **options}
+    env = environment()
+    stream = env.read(ps.data_source(Counter, options=given, mode="available-now")).select("id % 7 AS k")
+    before = spark.range(3).selectExpr("id AS k", "100 * id AS n")
+    each = stream.key_by("k").transform_with_state(
+        Each(), output_schema="k bigint, n bigint", initial_state=before, name="each"
+    )
+    each.write(ps.data_sink(Files, options={"path": work / "files", "notes": work / "notes"}))
+    return env
+
+(work / "notes").mkdir()
+job = counted(1_400, gate=work / "gate").start("counted")
+wait_for(job, lambda v: v.rows_read == 1_398 and noted(work / "notes", "commits"))
+os.kill(job.view().slots[0].pid, signal.SIGKILL)
+is_again(job)
+saved = ps.read_savepoint(spark, job.savepoint(work / "counted"))
+seen = saved.state("each", "seen")
+(work / "gate").touch()
+job.wait(100)
+expected = [(k, 100 * k * (k < 3) + n) for k in range(7) for n in range(1, 201)]
+values = sorted((row.k, row.value.n) for row in seen.collect())
+changed = saved.with_state("each", "seen", seen.selectExpr("k", "struct(value.n + 1000 AS n) AS value"))
+again = ps.read_savepoint(spark, changed.write(work / "changed")).state("each", "seen")
+print(json.dumps({
+    "put_once": put_once,
+    "table_once": table_once,
+    "queries_left": len(spark.streams.active),
+    "sunk_once": rows_of_files(work / "files") == expected,
+    "commits_once": len(noted(work / "notes", "commits")) == len(set(noted(work / "notes", "commits"))),
+    "saved": 1_398 == sum(n - 100 * k * (k < 3) for k, n in values),
+    "changed": sorted((row.k, row.value.n - 1_000) for row in again.collect()) == values,
+    "types": ps.data_source(
+        type("Odd", (Counter,), {"schema": lambda self: "id bigint, took interval day to second"})
+    ).schema.names,
+}), flush=True)
+
+# A client that dies leaves a query behind.
+streams.SIGN_MS, streams.UNFOLLOWED_S = 50, 2.0
+env = environment()
+env.from_stream(spark.readStream.format("rate").load()).write(ps.parquet(work / "left"))
+job = env.start("left")
+wait_for(job, lambda v: v.rows_read > 0)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ConnectServer]:
     made = ConnectServer(tmp_path_factory.mktemp("connect"), master="local[4]", packages=PACKAGES)
@@ -125,8 +234,8 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ConnectServer]:
     made.close()
 
 
-def client(server: ConnectServer, program: str, work: Path) -> dict:
-    """What a client printed last."""
+def client(server: ConnectServer, program: str, work: Path, *, ends: int = 0) -> dict:
+    """What a client printed last, before it ended with this code."""
     ran = subprocess.run(
         [sys.executable, "-c", BEGIN + program, server.address, str(work)],
         env=os.environ
@@ -137,7 +246,7 @@ def client(server: ConnectServer, program: str, work: Path) -> dict:
         timeout=TIMEOUT_S,
         check=False,
     )
-    assert ran.returncode == 0, ran.stderr[-3_000:]
+    assert ran.returncode == ends, ran.stderr[-3_000:]
     return json.loads(ran.stdout.splitlines()[-1])
 
 
@@ -172,3 +281,18 @@ def test_dataframes_savepoints_commands_and_refusals_are_those_of_a_classic_sess
         "planned": 4,
         "setting": "9",
     }
+
+
+def test_every_way_in_and_out_is_exactly_once_and_a_dead_client_leaves_no_query(server, tmp_path):
+    found = client(server, WAYS, tmp_path, ends=-signal.SIGKILL)
+    assert found == {
+        "put_once": True,
+        "table_once": True,
+        "queries_left": 0,
+        "sunk_once": True,
+        "commits_once": True,
+        "saved": True,
+        "changed": True,
+        "types": ["id", "took"],
+    }
+    server.wait_for(re.compile(r"HostError: nobody follows \S+ any more"))

@@ -70,7 +70,7 @@ def test_a_killed_worker_costs_no_batch_and_repeats_none(spark, tmp_path):
     assert job.view().restored_checkpoint is not None
     assert [again.id for again in spark.streams.active] == [query.id]
     wait_until(job, lambda _: (tmp_path / "out").exists() and rows_of_quietly(spark, tmp_path / "out") == expected)
-    wait_until(job, lambda _: not list((tmp_path / "ckpt").glob("*/inputs/*/data/*/part-*")))
+    wait_until(job, lambda _: not list((tmp_path / "ckpt").glob("*/inputs/*/data/*/*/part-*")))
     savepoint = job.stop(savepoint=str(tmp_path / "saved"))
     assert rows_of(spark, tmp_path / "out") == expected
     metadata = decode_metadata("_metadata", (Path(savepoint) / "_metadata").read_bytes())

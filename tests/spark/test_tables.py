@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import pickle
+from pathlib import Path
 from types import SimpleNamespace
+from urllib.parse import urlparse
 
 import pyarrow as pa
 import pytest
 from commits_rig import hold_that
+from pyspark.errors import PySparkException
 
 from penstock.api.connector import WriterContext
-from penstock.core.errors import HostError, JobTakenOver
-from penstock.spark.tables import CatalogTable
+from penstock.core.errors import HostError, JobTakenOver, UsageError
+from penstock.spark.tables import CatalogTable, check_same_folder
 
 CONTEXT = WriterContext(job="job", subtask=0, parallelism=1, epoch=1)
 
@@ -23,7 +26,8 @@ class Session:
         self.refreshed: list[tuple[str, int]] = []
         self.is_gone = False
         self._folder = folder
-        self.catalog = SimpleNamespace(refreshTable=self._refresh)
+        self.recovered: list[str] = []
+        self.catalog = SimpleNamespace(refreshTable=self._refresh, recoverPartitions=self.recovered.append)
 
     def _refresh(self, table: str) -> None:
         if self.is_gone:
@@ -91,3 +95,47 @@ def test_in_a_slot_there_is_only_the_part_that_writes_files(table):
     part = pickle.loads(pickle.dumps(table))
     assert part.commits_on_driver
     assert not hasattr(part, "publish")
+
+
+class Reader:
+    """Reads files as a Spark does that has another folder mounted where this host has the table's."""
+
+    def __init__(self, here: Path, there: Path) -> None:
+        self._here, self._there = here, there
+        self.read = SimpleNamespace(format=lambda _: self)
+
+    def load(self, uri: str) -> Reader:
+        found = self._there / Path(urlparse(uri).path).relative_to(self._here)
+        if not found.exists():
+            raise PySparkException("[PATH_NOT_FOUND] no such file")
+        return self
+
+    def count(self) -> int:
+        return 1
+
+
+def test_a_table_whose_folder_is_another_one_where_spark_runs_is_refused(tmp_path):
+    here, there = tmp_path / "here", tmp_path / "there"
+    with pytest.raises(UsageError, match="not the same folder here and where Spark runs"):
+        check_same_folder("results", Reader(here, there), here)
+    for folder in (here, there):
+        folder.mkdir()
+    with pytest.raises(UsageError, match="not the same folder here and where Spark runs"):
+        check_same_folder("results", Reader(here, there), here)
+    check_same_folder("results", Reader(here, here), here)
+    assert list(here.iterdir()) == []
+
+
+@pytest.mark.parametrize("in_catalog", [True, False])
+def test_new_partitions_are_told_to_a_catalog_that_keeps_them_once(session, tmp_path, in_catalog):
+    table = CatalogTable(str(tmp_path), session, "results", ("k",), in_catalog=in_catalog)
+    table.start("job")
+    writer = pickle.loads(pickle.dumps(table)).writer(CONTEXT)
+    told = []
+    for checkpoint, values in enumerate([["a", "b"], ["a"], ["b", "c"]], 1):
+        writer.write(pa.record_batch({"x": list(range(len(values))), "k": values}))
+        table.committer().commit(checkpoint, writer.prepare(checkpoint)())
+        told.append(len(session.recovered))
+    assert told == ([1, 1, 2] if in_catalog else [0, 0, 0])
+    assert len(session.refreshed) == 3
+    assert sorted(place.name for place in tmp_path.glob("k=*")) == ["k=a", "k=b", "k=c"]

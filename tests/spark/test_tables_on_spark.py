@@ -111,7 +111,7 @@ def test_a_table_and_its_folder_show_each_committed_row_once_while_workers_die(s
             r"split is string there and bigint here; extra \(int\) is only in the table; row \(bigint\) is only in the",
         ),
         ("TABLE {} (split BIGINT, row BIGINT) USING orc", "of format orc, only parquet"),
-        ("TABLE {} (split BIGINT, row BIGINT) USING parquet PARTITIONED BY (row)", "partitioned by row"),
+        ("TABLE {} (split BIGINT, row BIGINT) USING parquet PARTITIONED BY (row)", "exists, and is partitioned by row"),
         ("TABLE {} (split BIGINT, row BIGINT) USING parquet", r"its files are in .*, not in .*elsewhere"),
     ],
     ids=["columns", "format", "partitions", "place"],
@@ -120,7 +120,9 @@ def test_a_table_that_cannot_be_written_is_refused_with_the_facts(spark, tmp_pat
     spark.sql(f"CREATE {definition.format(table)}")
     gate = Gate(tmp_path / "gate")
     env = ps.Environment(spark, parallelism=2)
-    env.read(Numbers(gate)).write(ps.table(table, path=tmp_path / "elsewhere" if "elsewhere" in says else None))
+    place = tmp_path / "elsewhere" if "elsewhere" in says else None
+    by = "split" if "partitioned" in says else ()
+    env.read(Numbers(gate)).write(ps.table(table, path=place, partition_by=by))
     with pytest.raises(ps.UsageError, match=says):
         env.start("refused")
 

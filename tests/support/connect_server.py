@@ -12,17 +12,21 @@ from pathlib import Path
 import pyspark
 
 START_S = 300.0
+DRIVER = "127.0.0.2"
 _STARTED = re.compile(r"Spark Connect server started at: .*:(\d+)")
 
 
 class ConnectServer:
-    """A server on loopback, at any free port, with a Spark of its own. `packages` is what its workers can import."""
+    """A server on loopback, at any free port, with a Spark of its own whose driver has another address. `packages` is
+    what its workers can import."""
 
     def __init__(self, folder: Path, *, master: str, packages: str) -> None:
         home = Path(pyspark.__file__).parent
         self._log = folder / "connect-server.log"
         settings = {
             "spark.connect.grpc.binding.address": "127.0.0.1",
+            "spark.driver.host": DRIVER,
+            "spark.driver.bindAddress": DRIVER,
             "spark.connect.grpc.binding.port": "0",
             "spark.ui.enabled": "false",
             "spark.sql.session.timeZone": "UTC",
@@ -33,7 +37,7 @@ class ConnectServer:
         for name, value in settings.items():
             command += ["--conf", f"{name}={value}"]
         command += ["--class", "org.apache.spark.sql.connect.service.SparkConnectServer", "spark-internal"]
-        environment = {"SPARK_HOME": str(home), "SPARK_LOCAL_IP": "127.0.0.1", "PYSPARK_PYTHON": sys.executable}
+        environment = {"SPARK_HOME": str(home), "SPARK_LOCAL_IP": DRIVER, "PYSPARK_PYTHON": sys.executable}
         with self._log.open("wb") as log:
             self._process = subprocess.Popen(
                 command,
@@ -43,16 +47,20 @@ class ConnectServer:
                 stdout=log,
                 stderr=subprocess.STDOUT,
             )
-        self.address = f"sc://localhost:{self._port()}"
+        try:
+            self.address = f"sc://127.0.0.1:{self.wait_for(_STARTED)[1]}"
+        except BaseException:
+            self.close()
+            raise
 
-    def _port(self) -> int:
+    def wait_for(self, pattern: re.Pattern[str]) -> re.Match[str]:
+        """The first place of the server's log where it says this."""
         deadline = time.monotonic() + START_S
-        while (found := _STARTED.search(self._log.read_text(encoding="utf-8", errors="replace"))) is None:
+        while (found := pattern.search(self._log.read_text(encoding="utf-8", errors="replace"))) is None:
             if self._process.poll() is not None or time.monotonic() > deadline:
-                self.close()
-                raise RuntimeError(f"the Connect server did not start: {self._log.read_text()[-3_000:]}")
+                raise RuntimeError(f"the Connect server never said {pattern.pattern}: {self._log.read_text()[-3_000:]}")
             time.sleep(0.05)
-        return int(found[1])
+        return found
 
     def close(self) -> None:
         """End it, and with it its workers."""

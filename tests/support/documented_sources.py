@@ -21,6 +21,7 @@ from pyspark.sql.datasource import (
     DataSourceStreamArrowWriter,
     DataSourceStreamReader,
     DataSourceStreamWriter,
+    DataSourceWriter,
     InputPartition,
     SimpleDataSourceStreamReader,
     WriterCommitMessage,
@@ -252,6 +253,33 @@ class Files(DataSource):
 
     def streamWriter(self, schema, overwrite):
         return FilesWriter(self.options)
+
+
+class BatchFilesWriter(DataSourceWriter):
+    """The same, for batches."""
+
+    def __init__(self, options) -> None:
+        self._files = FilesWriter(options)
+
+    def write(self, iterator):
+        return self._files.write(iterator)
+
+    def commit(self, messages):
+        self._files.commit(messages, uuid.uuid4().hex)
+
+    def abort(self, messages):
+        self._files.abort(messages, "batch")
+
+
+class BatchFiles(DataSource):
+    """A folder of JSON files that only batches are written to."""
+
+    @classmethod
+    def name(cls):
+        return "batch-files"
+
+    def writer(self, schema, overwrite):
+        return BatchFilesWriter(self.options)
 
 
 def rows_of_files(path: Path) -> list[tuple]:

@@ -6,6 +6,7 @@ nothing else.
 
     <path>/_penstock/<job>/s<subtask>-p<parallelism>-e<epoch>-<number>.parquet      written, not visible
     <path>/part-<job>-<subtask>-<checkpoint>-<number>.parquet                       committed
+    <path>/<column>=<value>/part-...                                                committed, with `partition_by`
 
 The final name is chosen when the file is prepared, such that it does not exist, and travels in the checkpoint. So a
 commit that is done again finds the first name gone and the final one there, and does nothing.
@@ -18,7 +19,7 @@ import os
 import re
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import msgspec
@@ -27,19 +28,37 @@ import pyarrow.parquet as pq
 import pyarrow.types as pt
 
 from penstock.api.connector import Sink, SinkWriter, WriterContext
+from penstock.connectors.partitions import by_partition, check_partitions
 from penstock.core.errors import StorageError, UsageError
 
 BUFFER_BYTES = 64 * 1024 * 1024
 """Records of one checkpoint beyond this are written as files of their own, before the checkpoint comes."""
 
 _STAGING = "_penstock"
-_STAGED = re.compile(r"s(\d+)-p(\d+)-e(\d+)-(\d+)\.parquet")
+_STAGED = re.compile(r"s(\d+)-p(\d+)-e(\d+)-(\d+)(?:\.\d+)?\.parquet")
 
 
-def parquet(path: str | Path) -> ParquetSink:
+def parquet(path: str | Path, *, partition_by: str | Sequence[str] = ()) -> ParquetSink:
     """A folder of Parquet files on a file system that every slot can reach. It is made if it does not exist; what is
-    there already stays."""
-    return ParquetSink(path=local_path(path))
+    there already stays.
+
+    Args:
+        path: of the folder.
+        partition_by: columns of few values, for each of which the records go into a folder of their own,
+            `column=value`, as Spark's `partitionBy` does. Every subtask writes a file for each of them that it has
+            records of, with every checkpoint.
+
+    """
+    return ParquetSink(path=local_path(path), partition_by=as_columns(partition_by))
+
+
+def as_columns(given: str | Sequence[str]) -> tuple[str, ...]:
+    """The columns to partition by. Raises `UsageError` if one is there twice."""
+    columns = (given,) if isinstance(given, str) else tuple(given)
+    for column in columns:
+        if not isinstance(column, str) or columns.count(column) > 1:
+            raise UsageError(f"partition_by is {given!r}", hint="give names of columns, each once")
+    return columns
 
 
 def local_path(path: str | Path) -> str:
@@ -65,6 +84,7 @@ class ParquetSink(Sink):
     """The sink that `parquet` makes."""
 
     path: str
+    partition_by: tuple[str, ...] = field(default=(), compare=False)
 
     @property
     def name(self) -> str:
@@ -73,14 +93,15 @@ class ParquetSink(Sink):
 
     def check(self, schema: pa.Schema) -> None:
         """Refuse what Spark could not read back."""
-        for field in schema:
-            if isinstance(field.type, pa.TimestampType) and field.type.unit == "ns":
+        for column in schema:
+            if isinstance(column.type, pa.TimestampType) and column.type.unit == "ns":
                 raise UsageError(
-                    f"column {field.name!r} of type {field.type} cannot be written for Spark to read",
+                    f"column {column.name!r} of type {column.type} cannot be written for Spark to read",
                     hint="cast it to a timestamp of microseconds",
                 )
-            if pt.is_null(field.type):
-                raise UsageError(f"column {field.name!r} has no type, only nulls", hint="cast it to what it should be")
+            if pt.is_null(column.type):
+                raise UsageError(f"column {column.name!r} has no type, only nulls", hint="cast it to what it should be")
+        check_partitions(schema, self.partition_by)
 
     def start(self, job: str) -> None:
         """Make the folder, and make sure that it can be written."""
@@ -101,14 +122,17 @@ class ParquetSink(Sink):
 
     def writer(self, context: WriterContext) -> SinkWriter:
         """A writer for one subtask."""
-        return _ParquetWriter(Path(self.path), self._staging(context.job), context)
+        return _ParquetWriter(Path(self.path), self._staging(context.job), context, self.partition_by)
 
     def commit(self, committables: Sequence[bytes]) -> None:
         """Rename prepared files to their final names; those that have them already are done."""
         folder = Path(self.path)
+        touched: dict[Path, None] = {}
         for committable in committables:
-            _publish(folder, msgspec.msgpack.decode(committable, type=_Prepared))
-        _sync_folder(folder)
+            place = _publish(folder, msgspec.msgpack.decode(committable, type=_Prepared))
+            touched |= dict.fromkeys(above for above in (place, *place.parents) if above.is_relative_to(folder))
+        for place in touched or (folder,):
+            _sync_folder(place)
 
     def clean(self, context: WriterContext, keep: Sequence[bytes]) -> None:
         """Remove files that earlier attempts of this subtask wrote and did not get to commit."""
@@ -152,38 +176,57 @@ def staged_file(committable: bytes) -> str:
     return msgspec.msgpack.decode(committable, type=_Prepared).staged
 
 
-class _Chunk:
-    """Records that go into one file."""
+def final_folder(committable: bytes) -> str:
+    """The folder that a prepared file is for, below the sink's; `.` for that itself."""
+    return str(Path(msgspec.msgpack.decode(committable, type=_Prepared).final).parent)
 
-    def __init__(self, file: Path, batches: list[pa.RecordBatch]) -> None:
-        self.file = file
+
+class _Chunk:
+    """Records that go into one file, or into one for each partition."""
+
+    def __init__(self, file: Path, batches: list[pa.RecordBatch], partition_by: tuple[str, ...]) -> None:
+        self._file = file
         self._batches = batches
+        self._partition_by = partition_by
+        self.parts: list[tuple[Path, str]] = []
+        """What was written: each file, and the folder that it is for."""
         self._written = False
 
     def write(self) -> None:
-        """Make the file durable and let go of the records. Does nothing the second time; may be tried again if it
+        """Make the files durable and let go of the records. Does nothing the second time; may be tried again if it
         raised."""
         if self._written:
             return
+        table = pa.Table.from_batches(self._batches)
+        self.parts = []
+        if self._partition_by:
+            for number, (folder, rows) in enumerate(by_partition(table, self._partition_by)):
+                self._write(self._file.with_suffix(f".{number}.parquet"), rows, f"{folder}/")
+        else:
+            self._write(self._file, table, "")
+        self._written = True
+        self._batches = []
+
+    def _write(self, file: Path, rows: pa.Table, folder: str) -> None:
         try:
-            self.file.parent.mkdir(parents=True, exist_ok=True)
-            with self.file.open("wb") as out:
-                pq.write_table(pa.Table.from_batches(self._batches), out)
+            file.parent.mkdir(parents=True, exist_ok=True)
+            with file.open("wb") as out:
+                pq.write_table(rows, out)
                 out.flush()
                 os.fsync(out.fileno())
         except OSError as error:
-            raise StorageError(f"{self.file} could not be written: {error}") from error
-        self._written = True
-        self._batches = []
+            raise StorageError(f"{file} could not be written: {error}") from error
+        self.parts.append((file, folder))
 
 
 class _ParquetWriter(SinkWriter):
     """Buffers the open transaction; writes early what would take too much memory."""
 
-    def __init__(self, folder: Path, staging: Path, context: WriterContext) -> None:
+    def __init__(self, folder: Path, staging: Path, context: WriterContext, partition_by: tuple[str, ...]) -> None:
         self._folder = folder
         self._staging = staging
         self._context = context
+        self._partition_by = partition_by
         self._batches: list[pa.RecordBatch] = []
         self._bytes = 0
         self._chunks: list[_Chunk] = []
@@ -231,7 +274,7 @@ class _ParquetWriter(SinkWriter):
     def _cut(self) -> _Chunk:
         context = self._context
         name = f"s{context.subtask}-p{context.parallelism}-e{context.epoch}-{self._files}.parquet"
-        chunk = _Chunk(self._staging / name, self._batches)
+        chunk = _Chunk(self._staging / name, self._batches, self._partition_by)
         self._files += 1
         self._chunks.append(chunk)
         self._batches, self._bytes = [], 0
@@ -245,17 +288,18 @@ class _ParquetWriter(SinkWriter):
         job, subtask = _file_name(self._context.job), self._context.subtask
         found: list[bytes] = []
         number = 0
-        for chunk in chunks:
+        for file, place in (part for chunk in chunks for part in chunk.parts):
             # A job that was restored from an older checkpoint counts the same checkpoints again: their files stay.
-            while (self._folder / (final := f"part-{job}-{subtask}-{checkpoint}-{number}.parquet")).exists():
+            while (self._folder / (final := f"{place}part-{job}-{subtask}-{checkpoint}-{number}.parquet")).exists():
                 number += 1
             number += 1
-            staged = str(chunk.file.relative_to(self._folder))
+            staged = str(file.relative_to(self._folder))
             found.append(msgspec.msgpack.encode(_Prepared(staged, final)))
         return found
 
 
-def _publish(folder: Path, prepared: _Prepared) -> None:
+def _publish(folder: Path, prepared: _Prepared) -> Path:
+    """Give a prepared file its final name; the folder that it is in."""
     staged, final = folder / prepared.staged, folder / prepared.final
     if staged.exists() and final.exists():
         raise StorageError(
@@ -263,6 +307,8 @@ def _publish(folder: Path, prepared: _Prepared) -> None:
             hint="it was written by something else; move it out of the folder and restart the job",
         )
     try:
+        if final.parent != folder:
+            final.parent.mkdir(parents=True, exist_ok=True)
         staged.rename(final)
     except FileNotFoundError:
         if not final.exists():
@@ -272,6 +318,7 @@ def _publish(folder: Path, prepared: _Prepared) -> None:
             ) from None
     except OSError as error:
         raise StorageError(f"{staged} could not be renamed to {final}: {error.strerror}") from error
+    return final.parent
 
 
 def _sync_folder(folder: Path) -> None:

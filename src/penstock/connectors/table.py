@@ -2,26 +2,28 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import pyarrow as pa
 
 from penstock.api.connector import Sink, SinkWriter, WriterContext
-from penstock.connectors.parquet import ParquetSink, local_path
+from penstock.connectors.parquet import ParquetSink, as_columns, local_path
 from penstock.core.errors import UsageError
 
 
-def table(name: str, *, path: str | Path | None = None) -> TableSink:
+def table(name: str, *, path: str | Path | None = None, partition_by: str | Sequence[str] = ()) -> TableSink:
     """A Parquet table of Spark's catalog, for `spark.table(name)` to read while the job runs: it has the rows of
     completed checkpoints, each once, and no others.
 
     Args:
         name: as Spark SQL spells it, with its database if need be. It is made when the job starts, with the columns of
-            the stream, if it does not exist; if it does, it must be a Parquet table without partitions that has
-            exactly those columns.
+            the stream, if it does not exist; if it does, it must be a Parquet table that has exactly those columns.
         path: where its files are, if it is made: a folder that every slot can reach. Default: where Spark keeps the
             tables that it manages.
+        partition_by: columns by whose values the table is partitioned, if it is made; see `penstock.parquet`. One that
+            exists is written with the partitions that it has.
 
     """
     if not name.strip():
@@ -30,7 +32,8 @@ def table(name: str, *, path: str | Path | None = None) -> TableSink:
         raise UsageError(
             f"table name {name!r} looks like a path", hint="write ps.parquet(path), or ps.table(name, path=path)"
         )
-    return TableSink(table=name.strip(), path=None if path is None else local_path(path))
+    place = None if path is None else local_path(path)
+    return TableSink(table=name.strip(), path=place, partition_by=as_columns(partition_by))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,6 +42,7 @@ class TableSink(Sink):
 
     table: str
     path: str | None = None
+    partition_by: tuple[str, ...] = field(default=(), compare=False)
 
     @property
     def name(self) -> str:
@@ -47,7 +51,7 @@ class TableSink(Sink):
 
     def check(self, schema: pa.Schema) -> None:
         """Refuse what Spark could not read back from Parquet."""
-        ParquetSink(path="").check(schema)
+        ParquetSink(path="", partition_by=self.partition_by).check(schema)
 
     def start(self, job: str) -> None:
         """Never asked where there is a Spark."""

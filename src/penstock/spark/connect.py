@@ -8,19 +8,23 @@ is found out by a task that goes ahead (`look_ahead`).
 
 from __future__ import annotations
 
-import json
 import re
 import socket
 import threading
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager, suppress
+from pathlib import Path
 from typing import Any
 
+import msgspec
 from pyspark.errors import PySparkException
 
-from penstock.core.errors import HostError
+from penstock.core.errors import HostError, UsageError
+from penstock.spark.clock import fresh_token
 from penstock.spark.host_rules import HostFacts, WorkerFacts, is_local_master, is_one_host
 
+BINDING = "spark.connect.grpc.binding.address"
+FOUND_AT_LOCALHOST = ("", "localhost", "127.0.0.1", "::1", "0.0.0.0", "::")
 LEAF_PARALLELISM = "spark.sql.leafNodeDefaultParallelism"
 LOOK_AHEAD_S = 30.0
 """How long the task that goes ahead may wait for a core and take."""
@@ -106,27 +110,62 @@ def own_address(session: Any) -> str:
     return _numeric(session.conf.get("spark.driver.host"))
 
 
-def look_ahead(session: Any, own: str) -> WorkerFacts | None:
-    """What a worker finds: its host, its packages, and whether it can call this host at the address `own`. None if no
-    core was free for it in time.
+def check_queries(session: Any) -> None:
+    """Refuse a server whose streaming queries cannot call Python: Spark has that call the server at localhost, whatever
+    address it listens at.
+
+    Raises:
+        UsageError: it listens elsewhere only.
+
+    """
+    bound = session.conf.get(BINDING, None)
+    if bound is not None and bound.strip("[]").lower() not in FOUND_AT_LOCALHOST:
+        raise UsageError(
+            f"the Spark Connect server listens at {bound} only ({BINDING}), and the Python of its streaming queries "
+            "calls it at localhost",
+            hint="have it listen at all addresses, which it does if that is not set, or at 127.0.0.1",
+        )
+
+
+def look_ahead(session: Any, own: str, folders: Sequence[Path] = ()) -> WorkerFacts | None:
+    """What a worker finds: its host, its packages, whether it can call this host at the address `own`, and which of
+    these folders it has. None if no core was free for it in time.
 
     Raises:
         HostError: this host has no such address.
 
     """
-    with closing(_listen(own)) as listener:
-        return _asked(session, (own, listener.getsockname()[1]))
+    with closing(_listen(own)) as listener, _signed(folders) as signs:
+        return _asked(session, (own, listener.getsockname()[1]), signs)
 
 
-def _asked(session: Any, address: tuple[str, int]) -> WorkerFacts | None:
+@contextmanager
+def _signed(folders: Sequence[Path]) -> Iterator[tuple[str, ...]]:
+    """In each of the folders a file that is found where the folder is the same. What cannot be written is left out:
+    whoever needs it says so."""
+    signs: list[Path] = []
+    for folder in folders:
+        sign = folder / f".penstock-{fresh_token()}"
+        with suppress(OSError):
+            folder.mkdir(parents=True, exist_ok=True)
+            sign.touch()
+            signs.append(sign)
+    try:
+        yield tuple(map(str, signs))
+    finally:
+        for sign in signs:
+            sign.unlink(missing_ok=True)
+
+
+def _asked(session: Any, address: tuple[str, int], signs: tuple[str, ...]) -> WorkerFacts | None:
     tag = f"penstock-look-ahead-{address[1]}"
     found: list[WorkerFacts] = []
 
     def ask() -> None:
         session.addTag(tag)
         try:
-            (row,) = session.range(0, 1, 1, 1).mapInArrow(_looking(address), "found string").collect()
-            found.append(WorkerFacts(**json.loads(row.found)))
+            (row,) = session.range(0, 1, 1, 1).mapInArrow(_looking(address, signs), "found string").collect()
+            found.append(msgspec.json.decode(row.found, type=WorkerFacts))
         except PySparkException as error:
             found.append(WorkerFacts(error=str(error)))
 
@@ -140,15 +179,17 @@ def _asked(session: Any, address: tuple[str, int]) -> WorkerFacts | None:
     return found[0] if found else WorkerFacts(error="the task that looks ahead broke")
 
 
-def _looking(address: tuple[str, int]) -> Any:
+def _looking(address: tuple[str, int], signs: tuple[str, ...]) -> Any:
     """The task. Nested, and with its imports inside, so that it also runs where Penstock is missing."""
 
     def look(batches: Iterator[Any]) -> Iterator[Any]:
         import importlib.util
         import json
+        import os
         import platform
         import socket
         import sys
+        from pathlib import Path
 
         import pyarrow as pa
 
@@ -165,7 +206,9 @@ def _looking(address: tuple[str, int]) -> Any:
                 "python": platform.python_version(),
                 "executable": sys.executable,
                 "has_penstock": importlib.util.find_spec("penstock") is not None,
+                "user": os.getuid(),
                 "cannot_call": called,
+                "lacks_folders": [str(Path(sign).parent) for sign in signs if not Path(sign).exists()],
             }
         )
         yield pa.RecordBatch.from_pydict({"found": [text]})

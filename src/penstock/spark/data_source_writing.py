@@ -128,14 +128,22 @@ def _stream_writer(given: GivenSource) -> DataSourceStreamWriter:
     try:
         writer = given.make("streamWriter", overwrite=False)
     except PySparkNotImplementedError:
-        hint = "its `writer` is for batches; hand results to it in for_each_checkpoint"
-        raise lacks(given.name, "streamWriter", hint=hint) from None
+        raise lacks(given.name, "streamWriter", hint=_writer_hint(given)) from None
     if not isinstance(writer, DataSourceStreamWriter):
         raise UsageError(
             f"streamWriter of data source {given.name!r} returned {type(writer).__name__}",
             hint="it must return a DataSourceStreamWriter or a DataSourceStreamArrowWriter",
         )
     return writer
+
+
+def _writer_hint(given: GivenSource) -> str:
+    if type(given.source).writer is DataSource.writer:
+        return "give it a streamWriter(schema, overwrite) that returns a DataSourceStreamWriter"
+    return (
+        "its `writer` is for batches, and commits once; give it a streamWriter, or register it with Spark and write "
+        f'the DataFrames of for_each_checkpoint by it: frame.write.format("{given.name}").mode("append").save()'
+    )
 
 
 # --- in the slots ----------------------------------------------------------------------------------------------------

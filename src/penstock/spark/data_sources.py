@@ -7,10 +7,9 @@ in `penstock.spark.data_source_reading`, how it is written in `penstock.spark.da
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
 import pyarrow as pa
-from pyspark import SparkContext
 from pyspark.errors import PySparkException, PySparkNotImplementedError
 from pyspark.sql.datasource import CaseInsensitiveDict, DataSource
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
@@ -114,14 +113,17 @@ def _parsed(given: Any, argument: str) -> StructType:
     try:
         return from_arrow_schema(as_schema(given, argument=argument))
     except UsageError as refused:
-        # Spark's own parser knows more types, and needs its Java.
-        if not isinstance(given, str) or SparkContext._active_spark_context is None:  # noqa: SLF001
+        if not isinstance(given, str):
             raise
         try:
-            return cast("StructType", StructType.fromDDL(given))
+            # Spark's own parser knows more types, and is there where a session is, of whichever kind.
+            found = StructType.fromDDL(given)
         except PySparkException:
             # Ours says the same, and where.
             raise refused from None
+        if not isinstance(found, StructType):
+            raise
+        return found
 
 
 def _arrow(struct: StructType, argument: str) -> pa.Schema:

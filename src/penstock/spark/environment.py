@@ -141,6 +141,7 @@ class Environment(Program):
         self._checkpointing = checkpointing
         self._high_availability = high_availability
         self._landing = FileStore(landing) if landing is not None else None
+        self._directories: list[Path] = []
 
     def from_dataframe(self, frame: Any, *, name: str | None = None) -> Stream:
         """A stream of the rows of a batch DataFrame, whatever Spark SQL made it.
@@ -183,6 +184,7 @@ class Environment(Program):
             raise UsageError("trigger and available_now were both given", hint="choose one of them")
         place = None if directory is None else Path(local_path(os.fspath(directory)))
         source = StreamSource(frame, trigger_ms=trigger_ms, available_now=available_now, directory=place)
+        self._directories += [] if place is None else [place]
         return self.read(source, name=name)
 
     def _check_landing(self) -> None:
@@ -217,7 +219,7 @@ class Environment(Program):
         check_session(self._spark)
         plan = self.plan()
         needs = Needs(parallelism=self.settings.parallelism, spare_slots=self.settings.slot.spares)
-        check_host(self._spark, needs, self.settings.network)
+        check_host(self._spark, needs, self.settings.network, self._shared_folders())
         use_own_interpreter(self._spark)
         given = restore if restore is None or isinstance(restore, Restore) else make_restore(restore)
         chosen = self._high_availability
@@ -266,6 +268,13 @@ class Environment(Program):
             job.cancel()
             job.finish()
             raise
+
+    def _shared_folders(self) -> list[Path]:
+        """What driver and slots must both have mounted, and have asked for."""
+        found = list(self._directories) if self._landing is None else [*self._directories, self._landing.root]
+        if self._checkpointing is not None and roots.is_local(self._checkpointing.location):
+            found.append(FileStore(self._checkpointing.location).root)
+        return found
 
     def _storage_root(self) -> str:
         if self._checkpointing is not None:

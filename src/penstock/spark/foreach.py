@@ -23,6 +23,7 @@ from penstock.api.connector import Committer, Sink, SinkWriter, WriterContext
 from penstock.connectors.parquet import ParquetSink, staged_file
 from penstock.core.errors import StorageError
 from penstock.core.recovery import layout
+from penstock.spark.active import make_active
 
 
 class StagedResults(ParquetSink):
@@ -107,6 +108,7 @@ class _Calls(Committer):
                     f"the first of them {next(file for file in files if file not in there)}",
                     hint="they were deleted by hand; restore from a newer snapshot",
                 )
+            make_active(self._session)
             frame = self._session.read.parquet(*(file.as_uri() for file in files))
             self.hold.check()
             self._function(frame, checkpoint)

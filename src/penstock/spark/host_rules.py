@@ -64,8 +64,12 @@ class WorkerFacts:
     python: str = ""
     executable: str = ""
     has_penstock: bool = True
+    user: int = 0
+    """The number of the user that it runs as."""
     cannot_call: str = ""
     """What went wrong when it called the program; empty if nothing did."""
+    lacks_folders: tuple[str, ...] = ()
+    """Folders of the program's that it does not have."""
     error: str = ""
     """Why it was not run to its end; empty if it was."""
 
@@ -101,9 +105,9 @@ def is_one_host(master: str) -> bool:
     return is_local_master(master) or master.startswith("local-cluster")
 
 
-def judge_worker(found: WorkerFacts, *, address: str, same_host: str | None) -> tuple[str, ...]:
+def judge_worker(found: WorkerFacts, *, address: str, same_host: str | None, user: int = 0) -> tuple[str, ...]:
     """What keeps a worker from being a slot of a job whose master is called at `address`; only from the host of this
-    name, if one is given."""
+    name and by this user, if one is given."""
     if found.error:
         return (f"a first task failed: {found.error}",)
     problems: list[str] = []
@@ -115,10 +119,20 @@ def judge_worker(found: WorkerFacts, *, address: str, same_host: str | None) -> 
     reach = "give network=NetworkSettings(master_host=...) an address of this host that they reach"
     if same_host is not None and found.host != same_host:
         problems.append(f"Spark's workers run on {found.host}, this program on {same_host}: {reach}")
+    elif same_host is not None and found.user != user:
+        problems.append(
+            f"Spark's workers run as user {found.user}, this program as user {user}, and sockets in a folder are for "
+            'one user: give network=NetworkSettings(transport="tcp")'
+        )
     elif found.cannot_call:
         problems.append(
             f"Spark's workers ({found.host}) cannot call this program at {address}: {found.cannot_call}: {reach}"
         )
+    problems += [
+        f"Spark's workers ({found.host}) do not have this program's folder {folder}: mount the same one on all hosts, "
+        "or choose another; Checkpointing(directory=...) may also be a URI, of object storage for example"
+        for folder in found.lacks_folders
+    ]
     return tuple(problems)
 
 

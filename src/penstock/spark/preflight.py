@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import shutil
 import socket
 import sys
@@ -101,8 +102,9 @@ def is_called_by_tcp(session: Any, network: NetworkSettings) -> bool:
     return network.transport == "tcp" or network.master_host is not None or not is_local(session)
 
 
-def check_host(session: Any, needs: Needs, network: NetworkSettings) -> None:
-    """Raise `UsageError` with everything that would keep the slots from coming up or staying up. Log the rest."""
+def check_host(session: Any, needs: Needs, network: NetworkSettings, folders: Sequence[Path] = ()) -> None:
+    """Raise `UsageError` with everything that would keep the slots from coming up or staying up, among it that they
+    have not these folders, as far as that can be found out. Log the rest."""
     facts = host_facts(session)
     patience = 0 if facts.is_local else EXECUTOR_LOOKS
     while facts.task_slots < needs.slots and patience:
@@ -115,16 +117,16 @@ def check_host(session: Any, needs: Needs, network: NetworkSettings) -> None:
         log.warning("%s", warning)
     problems = found.problems
     if connect.is_connect(session):
-        problems += _worker_problems(session, network)
+        problems += _worker_problems(session, network, folders)
     if problems:
         raise UsageError(told(problems))
 
 
-def _worker_problems(session: Any, network: NetworkSettings) -> tuple[str, ...]:
+def _worker_problems(session: Any, network: NetworkSettings, folders: Sequence[Path]) -> tuple[str, ...]:
     """What a first task says: the environment of the workers is the server's, and not this program's."""
     address = master_address(session, network)
     try:
-        found = connect.look_ahead(session, address)
+        found = connect.look_ahead(session, address, folders)
     except HostError as error:
         return (f"{error.message}: {error.hint}",)
     if found is None:
@@ -133,7 +135,7 @@ def _worker_problems(session: Any, network: NetworkSettings) -> tuple[str, ...]:
     if found.error:
         found = replace(found, error=short_reason(found.error))
     same_host = None if is_called_by_tcp(session, network) else socket.gethostname()
-    return judge_worker(found, address=address, same_host=same_host)
+    return judge_worker(found, address=address, same_host=same_host, user=os.getuid())
 
 
 def told(problems: Sequence[str]) -> str:

@@ -10,6 +10,7 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator
+from itertools import takewhile
 from typing import Any
 
 from pyspark.errors import PySparkException
@@ -21,6 +22,9 @@ from penstock.spark.clock import WallClock
 from penstock.spark.worker import SlotSpec, run_slot
 
 log = logging.getLogger(__name__)
+
+_NOT_THE_REASON = ("JVM stacktrace:", "=== Streaming Query ===")
+"""With what begins, in the text of an exception, that says where it was and not what."""
 
 
 class SparkSlots:
@@ -132,7 +136,8 @@ def short_reason(text: str) -> str:
             return line[line.index("ExecutorLostFailure") :][:300]
         if ("cancelled" in line.lower() and "job" in line.lower()) or "[OPERATION_CANCELED]" in line:
             return "its Spark job was cancelled"
-    errors = [line for line in lines if not line.startswith(("at ", "File ", "Traceback", "...", "Driver stacktrace"))]
+    own = list(takewhile(lambda line: not line.startswith(_NOT_THE_REASON), lines))
+    errors = [line for line in own if not line.startswith(("at ", "File ", "Traceback", "...", "Driver stacktrace"))]
     python = [line for line in errors if "Error" in line.split(":")[0] or "Exception" in line.split(":")[0]]
     chosen = python[-1] if python else (errors[0] if errors else "unknown error")
     return chosen[:500]

@@ -3,13 +3,18 @@
     <folder>/query/                     the query's own checkpoint
     <folder>/data/<batch>/<landing>/    the files of a batch, written by Spark
     <folder>/batches/<batch>            its splits; written when all its files are there, and never changed
+    <folder>/followed                   changes as long as somebody follows
 
 Spark gives a batch that was interrupted the same number and the same rows again; a batch that has its record is not
 written again. So a record is the fact that both sides agree on: behind it the batch is there once, before it not at
 all. What a position names is a batch; files go when a completed checkpoint no longer needs them.
 
-Two drivers may land the same batch, if one of them was taken over from and its Spark does not know it: each has a
-folder of its own for the files, and of the two records one is made. So it does not matter whose it is.
+Two queries may land the same batch: one that was stopped and its successor, or those of two drivers, of which one was
+taken over from and does not know it yet. Each has a folder of its own for the files, and of the two records one is
+made. So it does not matter whose it is.
+
+Over Spark Connect the query runs in the server, and outlives a client that dies. It looks whether it is followed, and
+ends itself when it has not been for `UNFOLLOWED_S`.
 """
 
 from __future__ import annotations
@@ -28,7 +33,8 @@ from penstock.api.connector import Found, Source, SourceReader, SplitEnumerator
 from penstock.api.hold import Hold
 from penstock.connectors.splits import FollowedFiles, file_of_split, whole_file_splits
 from penstock.core.errors import HostError, StorageError, UsageError
-from penstock.spark.clock import fresh_token
+from penstock.spark import connect
+from penstock.spark.clock import WallClock, fresh_token
 from penstock.spark.dataframes import TIMESTAMP_CONF, UnlandedFrame
 from penstock.spark.slots import short_reason
 
@@ -37,6 +43,12 @@ LOOK_MS = 50
 
 BATCHES_AT_ONCE = 64
 """So many batches, at most, are given out at a time."""
+
+SIGN_MS = 1_000
+"""How often a follower shows that it is there."""
+
+UNFOLLOWED_S = 60.0
+"""A query in a server ends itself with the first batch that comes when its follower has not shown itself so long."""
 
 
 class _Position(msgspec.Struct, frozen=True, array_like=True):
@@ -54,6 +66,9 @@ class StreamSource(UnlandedFrame):
             raise UsageError(
                 "from_stream takes a streaming DataFrame, this one is not", hint="use from_dataframe for it"
             )
+        self._outlives = connect.is_connect(frame.sparkSession)
+        if self._outlives:
+            connect.check_queries(frame.sparkSession)
         super().__init__(frame)
         self.directory = directory
         self._trigger_ms = trigger_ms
@@ -91,7 +106,9 @@ class StreamSource(UnlandedFrame):
         return self.taken_over(place)
 
     def _start(self, folder: Path, hold: Hold) -> Any:
-        writer = self._frame.writeStream.foreachBatch(_Landing(folder, hold))
+        # Over Spark Connect it is called in the server, where nothing is known of this driver's hold.
+        landing = Landing(folder, Hold(), UNFOLLOWED_S) if self._outlives else Landing(folder, hold)
+        writer = self._frame.writeStream.foreachBatch(landing)
         writer = writer.option("checkpointLocation", (folder / "query").as_uri())
         if self._available_now:
             writer = writer.trigger(availableNow=True)
@@ -150,17 +167,23 @@ class StreamEnumerator(SplitEnumerator):
         self._folder = folder
         self._start = start
         self._query: Any = None
+        self._clock = WallClock()
+        self._name = fresh_token()
+        self._signs = 0
+        self._sign_due_ms = 0.0
 
     def start(self, position: bytes | None) -> None:
         """Start the query, unless it still runs: an attempt that failed is no reason to stop it."""
         self._following(position)
         (self._folder / "batches").mkdir(parents=True, exist_ok=True)
+        self._show()
         if self._query is None or not self._query.isActive:
             self._query = self._start(self._folder, self.hold)
 
     def discover(self, position: bytes | None) -> Found:
         """The next batches that have been landed."""
         following = self._following(position)
+        self._show()
         # Looked at before the folder: what a query that has ended landed is there by then.
         is_over = self._query is not None and not self._query.isActive
         if is_over and (error := self._query.exception()) is not None:
@@ -194,6 +217,17 @@ class StreamEnumerator(SplitEnumerator):
         if self._query is not None:
             self._query.stop()
 
+    def _show(self) -> None:
+        """Let the query see that it is followed."""
+        now_ms = self._clock.precise_ms()
+        if now_ms >= self._sign_due_ms:
+            self._sign_due_ms = now_ms + SIGN_MS
+            self._signs += 1
+            hidden = self._folder / f".followed-{self._name}"
+            hidden.write_text(f"{self._name} {self._signs}", encoding="ascii")
+            # Nobody finds it empty.
+            hidden.rename(_followed_file(self._folder))
+
     def _following(self, position: bytes | None) -> int:
         if position is None:
             return 0
@@ -206,17 +240,23 @@ class StreamEnumerator(SplitEnumerator):
         return found.following
 
 
-class _Landing:
-    """What the query calls with every batch. It does nothing for a driver that has lost the job; where that cannot be
-    found out it goes on, since a batch that is landed twice is recorded once."""
+class Landing:
+    """What the query calls with every batch, in the process that runs the query's Python. It does nothing for a driver
+    that has lost the job; where that cannot be found out it goes on, since a batch that is landed twice is recorded
+    once."""
 
-    def __init__(self, folder: Path, hold: Hold) -> None:
+    def __init__(self, folder: Path, hold: Hold, unfollowed_s: float | None = None) -> None:
+        """If nobody has followed for `unfollowed_s` the query ends; None if it ends with its follower anyway."""
         self._folder = folder
         self._hold = hold
+        self._unfollowed_s = unfollowed_s
+        self._sign = ""
+        self._seen_ms = 0.0
 
     def __call__(self, frame: Any, batch: int) -> None:
         """Write a batch, once."""
         self._hold.check_unless_unknown()
+        self._check_follower()
         record = _record(self._folder, batch)
         if record.exists():
             return
@@ -229,6 +269,20 @@ class _Landing:
         if not _create_durably(record, data.name, msgspec.msgpack.encode(splits)):
             shutil.rmtree(data, ignore_errors=True)
 
+    def _check_follower(self) -> None:
+        if self._unfollowed_s is None:
+            return
+        now_ms = WallClock().precise_ms()
+        try:
+            sign = _followed_file(self._folder).read_text(encoding="ascii")
+        except OSError:
+            # The folder went with the job.
+            sign = ""
+        if sign and sign != self._sign:
+            self._sign, self._seen_ms = sign, now_ms
+        elif not sign or now_ms - self._seen_ms >= 1_000 * self._unfollowed_s:
+            raise HostError(f"nobody follows {self._folder} any more: the program whose job read it is gone")
+
 
 def _record(folder: Path, batch: int) -> Path:
     return folder / "batches" / f"{batch:020d}"
@@ -237,6 +291,10 @@ def _record(folder: Path, batch: int) -> Path:
 def _recorded(folder: Path) -> list[int]:
     """The batches that are there, in order."""
     return sorted(int(file.name) for file in (folder / "batches").glob("[0-9]*") if file.name.isdigit())
+
+
+def _followed_file(folder: Path) -> Path:
+    return folder / "followed"
 
 
 def _read_record(folder: Path, batch: int) -> list[bytes]:

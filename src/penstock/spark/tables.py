@@ -2,7 +2,8 @@
 
 Subtasks prepare files below the table's folder, where Spark does not look. When a checkpoint is complete the driver
 renames those of all subtasks, as the Parquet sink does, and then has its session forget which files the table had:
-Spark lists the files of a table once, and would not see what came later.
+Spark lists the files of a table once, and would not see what came later. Of a partitioned table the catalog keeps the
+partitions, and is told of new ones, too.
 """
 
 from __future__ import annotations
@@ -13,12 +14,16 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+from pyspark.errors import PySparkException
 
 from penstock.api.connector import Committer, Sink
 from penstock.api.hold import Hold
-from penstock.connectors.parquet import ParquetSink
+from penstock.connectors.parquet import ParquetSink, final_folder
+from penstock.connectors.partitions import check_partitions
 from penstock.connectors.table import TableSink
 from penstock.core.errors import HostError, UsageError
+from penstock.spark import connect
+from penstock.spark.clock import fresh_token
 from penstock.spark.slots import short_reason
 
 ELSEWHERE = "stream.for_each_checkpoint(...) can write to any table that Spark can"
@@ -44,13 +49,18 @@ class CatalogTable(TableFiles):
     keeps_prepared = False
     """Whether something was prepared that another job may have to commit."""
 
-    def __init__(self, path: str, session: Any, table: str) -> None:
-        super().__init__(path=path)
+    def __init__(
+        self, path: str, session: Any, table: str, partition_by: tuple[str, ...] = (), *, in_catalog: bool = False
+    ) -> None:
+        """`in_catalog` says that Spark looks for partitions in its catalog, and not in the folder."""
+        super().__init__(path=path, partition_by=partition_by)
+        object.__setattr__(self, "_in_catalog", in_catalog)
         object.__setattr__(self, "_session", session)
         object.__setattr__(self, "_table", table)
+        object.__setattr__(self, "_known", {"."})
 
     def __reduce__(self) -> tuple[Callable[..., Sink], tuple[Any, ...]]:
-        return _files_of, (self.path,)
+        return _files_of, (self.path, self.partition_by)
 
     def committer(self) -> Committer:
         """Renames files, and tells Spark."""
@@ -61,13 +71,21 @@ class CatalogTable(TableFiles):
         for committable in committables:
             hold.check()
             self.commit([committable])
+        folders = set(map(final_folder, committables))
         try:
-            self._session.catalog.refreshTable(self._table)  # type: ignore[attr-defined]
+            self._tell(has_new_partitions=not folders <= self._known)  # type: ignore[attr-defined]
         except Exception as error:
             raise HostError(
                 f"table {self._table} could not be refreshed: {short_reason(str(error))}",  # type: ignore[attr-defined]
                 hint="it must not be dropped while a job writes to it",
             ) from error
+        self._known.update(folders)  # type: ignore[attr-defined]
+
+    def _tell(self, *, has_new_partitions: bool) -> None:
+        catalog = self._session.catalog  # type: ignore[attr-defined]
+        if has_new_partitions and self._in_catalog:  # type: ignore[attr-defined]
+            catalog.recoverPartitions(self._table)  # type: ignore[attr-defined]
+        catalog.refreshTable(self._table)  # type: ignore[attr-defined]
 
     def end(self, job: str) -> None:
         """Remove files that were not committed, unless another job may have to commit them."""
@@ -75,8 +93,8 @@ class CatalogTable(TableFiles):
             super().end(job)
 
 
-def _files_of(path: str) -> Sink:
-    return TableFiles(path=path)
+def _files_of(path: str, partition_by: tuple[str, ...]) -> Sink:
+    return TableFiles(path=path, partition_by=partition_by)
 
 
 class _Publishing(Committer):
@@ -96,21 +114,78 @@ def open_table(sink: TableSink, session: Any, schema: pa.Schema) -> CatalogTable
     wanted = _spark_schema(sink.table, schema)
     try:
         if not session.catalog.tableExists(sink.table):
-            place = {} if sink.path is None else {"path": _made(sink.path)}
-            session.catalog.createTable(sink.table, source="parquet", schema=wanted, **place)
+            _make_table(sink, session, wanted)
         facts = json.loads(session.sql(f"DESCRIBE TABLE EXTENDED {sink.table} AS JSON").first()[0])
         found = session.table(sink.table).schema
     except Exception as error:
         raise HostError(f"table {sink.table} could not be opened or made: {short_reason(str(error))}") from error
     _check_kind(sink.table, facts)
     _check_columns(sink.table, found, wanted)
+    partition_by = _checked_partitions(sink, facts, schema)
     folder = _folder_of(sink.table, facts["location"])
     if sink.path is not None and Path(sink.path).resolve() != Path(folder).resolve():
         raise UsageError(
             f"table {sink.table} exists, and its files are in {folder}, not in {sink.path}",
             hint="leave path= out, or choose another name",
         )
-    return CatalogTable(folder, session, sink.table)
+    if connect.is_connect(session):
+        check_same_folder(sink.table, session, Path(folder))
+    in_catalog = facts.get("partition_provider") == "Catalog"
+    return CatalogTable(folder, session, sink.table, partition_by, in_catalog=in_catalog)
+
+
+def _make_table(sink: TableSink, session: Any, wanted: Any) -> None:
+    place = None if sink.path is None else _made(sink.path)
+    if not sink.partition_by:
+        session.catalog.createTable(sink.table, place, source="parquet", schema=wanted)
+        return
+    columns = ", ".join(f"{_quoted(field.name)} {field.dataType.simpleString()}" for field in wanted)
+    text = f"CREATE TABLE {sink.table} ({columns}) USING parquet PARTITIONED BY ({_listed(sink.partition_by)})"
+    if place is not None:
+        escaped = place.replace("\\", "\\\\").replace("'", "\\'")
+        text += f" LOCATION '{escaped}'"
+    session.sql(text)
+
+
+def _listed(columns: Sequence[str]) -> str:
+    return ", ".join(map(_quoted, columns))
+
+
+def _quoted(name: str) -> str:
+    return "`" + name.replace("`", "``") + "`"
+
+
+def _checked_partitions(sink: TableSink, facts: dict[str, Any], schema: pa.Schema) -> tuple[str, ...]:
+    """The columns by which the table is partitioned."""
+    found = tuple(facts.get("partition_columns") or ())
+    if sink.partition_by and sink.partition_by != found:
+        has = f"partitioned by {', '.join(found)}" if found else "not partitioned"
+        raise UsageError(
+            f"table {sink.table} exists, and is {has}",
+            hint="leave partition_by= out, or choose another name",
+        )
+    check_partitions(schema, found)
+    return found
+
+
+def check_same_folder(table: str, session: Any, folder: Path) -> None:
+    """See whether Spark, which may be on another host, finds what is written here. Raises `UsageError` if not."""
+    elsewhere = UsageError(
+        f"the files of table {table} are in {folder}, which is not the same folder here and where Spark runs",
+        hint=f"give ps.table a path= that every host has mounted, or: {ELSEWHERE}",
+    )
+    sign = folder / f"_penstock-{fresh_token()}"
+    try:
+        sign.touch()
+    except OSError as error:
+        raise elsewhere from error
+    try:
+        # A path that is named whole is read, however it begins.
+        session.read.format("binaryFile").load(sign.as_uri()).count()
+    except PySparkException as error:
+        raise elsewhere from error
+    finally:
+        sign.unlink()
 
 
 def table_left_by(sink: TableSink, session: Any) -> Sink:
@@ -150,10 +225,6 @@ def _check_kind(table: str, facts: dict[str, Any]) -> None:
         raise UsageError(f"{table} is a view, not a table with files", hint="choose the name of a table")
     if provider.lower() != "parquet":
         raise UsageError(f"table {table} is of format {provider}, only parquet can be written", hint=ELSEWHERE)
-    if columns := facts.get("partition_columns"):
-        raise UsageError(
-            f"table {table} is partitioned by {', '.join(columns)}, which is not supported", hint=ELSEWHERE
-        )
     if facts.get("bucket_columns"):
         raise UsageError(f"table {table} has buckets, which is not supported", hint=ELSEWHERE)
 

@@ -14,7 +14,6 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from pathlib import Path
 
 import cloudpickle
 
@@ -101,14 +100,16 @@ class _Slot:
         here = socket.gethostname() == spec.driver_host
         transport_kind = spec.settings.network.transport
         own_folder: tempfile.TemporaryDirectory[str] | None = None
+        # The folder is the program's user's alone, and Spark's workers may be another's.
+        shares = here and spec.socket_folder is not None and os.access(spec.socket_folder, os.W_OK | os.X_OK)
         if transport_kind == "tcp":
             folder = None
-        elif here and spec.socket_folder is not None and Path(spec.socket_folder).is_dir():
+        elif shares:
             folder = spec.socket_folder
         else:
             own_folder = tempfile.TemporaryDirectory(prefix="penstock-")
             folder = own_folder.name
-        master = spec.master_ipc if here and spec.master_ipc and folder else spec.master_tcp or spec.master_ipc
+        master = spec.master_ipc if shares and spec.master_ipc and folder else spec.master_tcp or spec.master_ipc
         if master is None:
             raise SlotLost(f"the master of job {spec.job} listens nowhere that {self._slot} could call")
         try:
