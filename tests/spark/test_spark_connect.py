@@ -132,15 +132,18 @@ def environment(**options):
     return ps.Environment(spark, parallelism=2, checkpointing=checkpointing(work), restart=NO_PAUSE, **options)
 
 def is_again(job):
-    return wait_for(job, lambda v: v.restarts >= 1 and v.state is JobState.RUNNING)
+    return wait_until(job, lambda v: v.restarts >= 1 and v.state is JobState.RUNNING)
 
 def feed(batches):
     for batch in batches:
         spark.range(500 * batch, 500 * batch + 500).coalesce(2).write.mode("append").parquet(str(work / "in"))
 
 # A stream in, a function on the client and a table out; a worker is killed.
+handed = {}
+
 def put(frame, checkpoint):
     frame.write.mode("overwrite").parquet(str(work / "put" / f"checkpoint={checkpoint}"))
+    handed[checkpoint] = frame.count()
 
 def ids(frame):
     return sorted(frame.select("id").toArrow()["id"].to_pylist())
@@ -152,11 +155,11 @@ followed = env.from_stream(followed.selectExpr("id", "timestamp_micros(id) AS at
 followed.for_each_checkpoint(put)
 followed.write(ps.table("numbers"))
 job = env.start("streamed")
-wait_for(job, lambda v: v.rows_read > 0 and (work / "put").exists())
+wait_until(job, lambda v: handed)
 os.kill(job.view().slots[1].pid, signal.SIGKILL)
 feed(range(2, 4))
 is_again(job)
-wait_for(job, lambda v: len(ids(spark.read.parquet(str(work / "put")))) >= 2_000)
+wait_until(job, lambda v: sum(handed.values()) >= 2_000)
 job.stop(savepoint=str(work / "streamed"))
 put_once = ids(spark.read.parquet(str(work / "put"))) == list(range(2_000))
 table_once = ids(spark.table("numbers")) == list(range(2_000))
@@ -193,7 +196,7 @@ def counted(total, **options):
 
 (work / "notes").mkdir()
 job = counted(1_400, gate=work / "gate").start("counted")
-wait_for(job, lambda v: v.rows_read == 1_398 and noted(work / "notes", "commits"))
+wait_until(job, lambda v: v.rows_read == 1_398 and noted(work / "notes", "commits"))
 os.kill(job.view().slots[0].pid, signal.SIGKILL)
 is_again(job)
 saved = ps.read_savepoint(spark, job.savepoint(work / "counted"))
@@ -222,7 +225,7 @@ streams.SIGN_MS, streams.UNFOLLOWED_S = 50, 2.0
 env = environment()
 env.from_stream(spark.readStream.format("rate").load()).write(ps.parquet(work / "left"))
 job = env.start("left")
-wait_for(job, lambda v: v.rows_read > 0)
+wait_until(job, lambda v: v.rows_read > 0)
 os.kill(os.getpid(), signal.SIGKILL)
 """
 
