@@ -38,7 +38,7 @@ def test_the_memory_of_workers_is_bounded_and_flat_under_full_pressure(spark, tm
         for _ in range(LATER):
             job.checkpoint(timeout=120)
         after = [resident_bytes(pid) for pid in pids]
-        view = job.view()
+        view = wait_until(job, lambda view: view.checkpoints.counts.completed == FIRST + LATER)
     saved = [found.totals.persisted_bytes for found in view.checkpoints.history]
     assert min(saved) > 4 * MEGABYTE
     for first, early, late in zip(empty, before, after, strict=True):

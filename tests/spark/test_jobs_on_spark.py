@@ -160,6 +160,7 @@ def test_ctrl_c_cancels_the_job_and_leaves_no_process_behind(tmp_path):
     program.write_text(
         textwrap.dedent(
             f"""
+            import time
             import penstock as ps
             from pyspark.sql import SparkSession
 
@@ -169,9 +170,9 @@ def test_ctrl_c_cancels_the_job_and_leaves_no_process_behind(tmp_path):
             env.read(ps.nexmark.bids(events=10**9, rate=50_000)).write(ps.parquet({str(tmp_path / "out")!r}))
             job = env.start("endless")
             while not job.view().checkpoints.counts.completed:
-                pass
-            print("running", *(slot.pid for slot in job.view().slots), flush=True)
+                time.sleep(0.05)
             try:
+                print("running", *(slot.pid for slot in job.view().slots), flush=True)
                 job.wait()
             except KeyboardInterrupt:
                 job.cancel()
