@@ -10,13 +10,17 @@ from __future__ import annotations
 import datetime
 from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
+from typing import TYPE_CHECKING
 
-import polars as pl
 import pyarrow as pa
 import pyarrow.types as pt
 
 from penstock.api.ddl import TIMESTAMP, parse_columns, parse_type
 from penstock.core.errors import UsageError
+
+if TYPE_CHECKING:
+    # Every slot imports this module, and most start sooner without it.
+    import polars as pl
 
 TypeLike = type | pa.DataType | str
 """What every type argument takes."""
@@ -93,6 +97,8 @@ def _field(name: object, kind: object, argument: str) -> pa.Field[pa.DataType]:
 
 def empty_frame(schema: pa.Schema) -> pl.DataFrame:
     """No rows, with the columns of `schema` as Polars sees them."""
+    import polars as pl
+
     frame = pl.from_arrow(schema.empty_table())
     if not isinstance(frame, pl.DataFrame):
         raise TypeError(f"a table became {type(frame).__name__}")
@@ -101,6 +107,8 @@ def empty_frame(schema: pa.Schema) -> pl.DataFrame:
 
 def arrow_type(dtype: pl.DataType) -> pa.DataType:
     """The plain Arrow type for columns of a Polars type."""
+    import polars as pl
+
     return _plain(pl.Series([], dtype=dtype).to_arrow().type)
 
 

@@ -7,13 +7,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import polars as pl
 import pyarrow as pa
 
 from penstock.api.connector import Sink, Source
 from penstock.api.functions import KeyedFunction, ProcessFunction
+
+if TYPE_CHECKING:
+    # Every slot imports this module, and most start sooner without it.
+    import polars as pl
 
 
 @dataclass(frozen=True, kw_only=True)

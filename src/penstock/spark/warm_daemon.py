@@ -18,6 +18,7 @@ WARM_SETTINGS = {"spark.python.daemon.module": "penstock.spark.warm_daemon"}
 """What to set in Spark's configuration, before the session is made."""
 
 MODULES = (
+    "polars",
     "pyarrow",
     "pyspark.worker",
     "pyspark.sql.pandas.serializers",

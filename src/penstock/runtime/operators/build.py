@@ -21,7 +21,6 @@ from penstock.api.steps import (
     WriteStep,
 )
 from penstock.runtime.operators.base import Operator
-from penstock.runtime.operators.columns import SelectOperator, UnionOperator, WhereOperator
 from penstock.runtime.operators.driver_sink import DriverCommittedSink
 from penstock.runtime.operators.functions import MapBatchesOperator, MapOperator
 from penstock.runtime.operators.grouped import GroupedOperator
@@ -40,10 +39,8 @@ def build_operator(step: Step) -> Operator:
             return SourceOperator(step)
         case WatermarkStep():
             return WatermarkOperator(step)
-        case WhereStep():
-            return WhereOperator(step)
-        case SelectStep():
-            return SelectOperator(step)
+        case WhereStep() | SelectStep() | UnionStep():
+            return _operator_on_columns(step)
         case MapBatchesStep():
             return MapBatchesOperator(step)
         case MapStep():
@@ -54,13 +51,26 @@ def build_operator(step: Step) -> Operator:
             if isinstance(step.function, GroupedFunction):
                 return GroupedOperator(step, step.function)
             return KeyedOperator(step)
-        case UnionStep():
-            return UnionOperator(step)
         case CombineStep():
             return CombineOperator(step)
         case WindowStep():
             return WindowOperator(step)
         case WriteStep():
             return DriverCommittedSink(step) if step.sink.commits_on_driver else SinkOperator(step)
+        case _:
+            assert_never(step)
+
+
+def _operator_on_columns(step: WhereStep | SelectStep | UnionStep) -> Operator:
+    # Not above: a slot that needs no Polars starts sooner without it.
+    from penstock.runtime.operators.columns import SelectOperator, UnionOperator, WhereOperator
+
+    match step:
+        case WhereStep():
+            return WhereOperator(step)
+        case SelectStep():
+            return SelectOperator(step)
+        case UnionStep():
+            return UnionOperator(step)
         case _:
             assert_never(step)

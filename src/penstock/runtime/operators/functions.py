@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import polars as pl
 import pyarrow as pa
 
 from penstock.api.steps import MapBatchesStep, MapStep
@@ -14,6 +13,10 @@ from penstock.core.errors import UsageError
 from penstock.runtime.operators.base import Operator, OperatorContext, Output
 from penstock.runtime.operators.rows import batch_of, rows_of
 from penstock.runtime.operators.user_code import Wrong, describe, describe_columns, guarded, wrong_result
+
+if TYPE_CHECKING:
+    # Every slot imports this module, and most start sooner without it.
+    import polars as pl
 
 
 class MapBatchesOperator(Operator):
@@ -94,6 +97,8 @@ def _conversions(
         case "arrow":
             return lambda batch: batch, lambda result, wrong: from_arrow(result, schema, wrong)
         case "polars":
+            import polars as pl
+
             expected = pl.DataFrame(schema.empty_table()).schema
             return pl.DataFrame, lambda result, wrong: _from_polars(result, schema, expected, wrong)
         case "pandas":
@@ -132,6 +137,8 @@ def from_arrow(result: Any, schema: pa.Schema, wrong: Wrong) -> list[pa.RecordBa
 
 
 def _from_polars(result: Any, schema: pa.Schema, expected: pl.Schema, wrong: Wrong) -> list[pa.RecordBatch]:
+    import polars as pl
+
     if not isinstance(result, pl.DataFrame):
         raise wrong(f"expected a polars DataFrame; got {describe(result)}")
     if dict(result.schema) != dict(expected):
