@@ -6,6 +6,7 @@ from collections import deque
 
 import msgspec
 import pytest
+from completed_records import completed
 
 from penstock.core.coordinator.effects import (
     AnswerRequest,
@@ -35,7 +36,7 @@ from penstock.core.ids import CheckpointId, Epoch, Instant, JobId, RequestId, Ta
 from penstock.core.messages import NotifyComplete
 from penstock.core.reasons import CheckpointFailure
 from penstock.core.recovery.layout import job_folder
-from penstock.core.recovery.metadata import CheckpointMetadata, CompletedCheckpoint, SnapshotKind
+from penstock.core.recovery.metadata import CheckpointMetadata, SnapshotKind
 from penstock.ports import Outcome
 from penstock.runtime.checkpointing import Answers, CheckpointEffects
 from penstock.runtime.coordinators import OperatorCoordinators
@@ -167,19 +168,6 @@ class Rig:
 @pytest.fixture
 def rig():
     return Rig()
-
-
-def completed(number):
-    return CompletedCheckpoint(
-        job=JOB,
-        checkpoint=CheckpointId(number),
-        timestamp=Instant(1),
-        completed=Instant(2),
-        kind=SnapshotKind.CHECKPOINT,
-        location=f"job/chk-{number}",
-        path=f"job/chk-{number}/_metadata",
-        size=0,
-    )
 
 
 def metadata(number, **changes):

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import json
 import threading
 import time
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from json_splits import SplitReader, SplitSource
 from threaded_jobs import with_splits
 
-from penstock.api.connector import End, Pause, Source, SourceReader
+from penstock.api.connector import End, Pause
 from penstock.api.program import Program
 from penstock.api.steps import MapBatchesStep, MapStep, ReadStep, WriteStep
 from penstock.connectors.parquet import parquet
@@ -32,12 +31,8 @@ ROWS = 3_000
 SCHEMA = pa.schema([("split", pa.int64()), ("n", pa.int64())])
 
 
-class Reader(SourceReader):
+class Reader(SplitReader):
     """One split: numbers from 0 on. The slow split stands still until the gate opens."""
-
-    def __init__(self, splits: list[dict], gate: Path) -> None:
-        self._splits = splits
-        self._gate = gate
 
     def poll(self, max_rows: int, now_ms: int):
         if not self._splits:
@@ -55,29 +50,14 @@ class Reader(SourceReader):
             self._splits.pop(0)
         return pa.record_batch({"split": [split["number"]] * rows, "n": list(numbers)}, schema=SCHEMA)
 
-    def snapshot(self) -> list[bytes]:
-        return [json.dumps(split).encode() for split in self._splits]
 
-
-class TwoSplits(Source):
+def two_splits(gate: Path) -> SplitSource:
     """Split 0 is read at once; split 1 is slow."""
-
-    def __init__(self, gate: Path) -> None:
-        self._gate = gate
-
-    @property
-    def schema(self) -> pa.Schema:
-        return SCHEMA
-
-    def splits(self, parallelism: int) -> list[bytes]:
-        return [json.dumps({"number": i, "at": 0}).encode() for i in (0, 1)]
-
-    def open(self, splits: Sequence[bytes]) -> SourceReader:
-        return Reader([json.loads(split) for split in splits], self._gate)
+    return SplitSource(SCHEMA, [{"number": i, "at": 0} for i in (0, 1)], Reader, gate)
 
 
 def plan(out: Path, gate: Path, *, between: Partitioning, function=lambda row: row):
-    source = TwoSplits(gate)
+    source = two_splits(gate)
     steps = [
         ("source", ReadStep(source=source, splits=tuple(source.splits(2)))),
         ("pass", MapBatchesStep(function=lambda batch: batch, kind="arrow", schema=SCHEMA)),
@@ -250,7 +230,7 @@ def test_streams_of_different_distribution_become_one_over_a_killed_slot(threade
     gate, out = tmp_path / "gate", tmp_path / "out"
     made = settings(MODES[mode])
     program = Program(made)
-    streams = [program.read(TwoSplits(gate), name=name) for name in ("once", "everywhere")]
+    streams = [program.read(two_splits(gate), name=name) for name in ("once", "everywhere")]
     streams[0].union(streams[1].broadcast()).rebalance().where("n >= 0").write(parquet(str(out)))
     job = threaded_job(with_splits(program.plan()), made)
     killed: list[int] = []

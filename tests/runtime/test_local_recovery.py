@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections import Counter
 from collections.abc import Sequence
@@ -11,11 +10,12 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from json_splits import SplitReader, SplitSource
 from state_rig import LOCAL_DIRECTORY
 from threaded_jobs import with_splits
 
 import penstock as ps
-from penstock.api.connector import End, Pause, Source, SourceReader
+from penstock.api.connector import End, Pause
 from penstock.api.program import Program
 from penstock.connectors.parquet import parquet
 from penstock.core.coordinator.events import RequestKind
@@ -37,12 +37,8 @@ USERS = 11
 SCHEMA = pa.schema([("user", pa.int64()), ("n", pa.int64())])
 
 
-class Reader(SourceReader):
+class Reader(SplitReader):
     """Reads its splits in turn; their last rows are held back until the gate opens."""
-
-    def __init__(self, splits: list[list[int]], gate: Path) -> None:
-        self._splits = splits
-        self._gate = gate
 
     def poll(self, max_rows: int, now_ms: int):
         if not self._splits:
@@ -56,25 +52,10 @@ class Reader(SourceReader):
         found = [number * ROWS + n for n in range(at, at + rows)]
         return pa.record_batch({"user": [n % USERS for n in found], "n": found}, schema=SCHEMA)
 
-    def snapshot(self) -> list[bytes]:
-        return [json.dumps(split).encode() for split in self._splits]
 
-
-class Rows(Source):
+def rows(gate: Path) -> SplitSource:
     """Numbers, each of some user."""
-
-    def __init__(self, gate: Path) -> None:
-        self._gate = gate
-
-    @property
-    def schema(self) -> pa.Schema:
-        return SCHEMA
-
-    def splits(self, parallelism: int) -> list[bytes]:
-        return [json.dumps([number, 0]).encode() for number in range(SPLITS)]
-
-    def open(self, splits: Sequence[bytes]) -> SourceReader:
-        return Reader([json.loads(split) for split in splits], self._gate)
+    return SplitSource(SCHEMA, [[number, 0] for number in range(SPLITS)], Reader, gate)
 
 
 class Count(ps.KeyedFunction):
@@ -202,7 +183,7 @@ def test_who_survives_reads_nothing_of_its_own_from_the_storage_and_who_replaces
     chosen = settings(backend=backend, unaligned=unaligned, copies_bytes=copies_bytes)
     program = Program(chosen)
     count = Count(gate, slow=unaligned)
-    program.read(Rows(gate)).key_by("user").process(count, schema="user bigint, nth bigint").write(parquet(str(out)))
+    program.read(rows(gate)).key_by("user").process(count, schema="user bigint, nth bigint").write(parquet(str(out)))
     job = threaded_job(with_splits(program.plan()), chosen, store_of=reads.of)
     kills = KillInTurn((1, 0), gate, unaligned=unaligned)
 

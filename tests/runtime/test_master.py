@@ -6,6 +6,7 @@ from collections import deque
 
 import pyarrow as pa
 import pytest
+from completed_records import completed
 
 from penstock.api.connector import End, Sink, SinkWriter, Source, SourceReader
 from penstock.api.program import Program
@@ -28,7 +29,7 @@ from penstock.core.messages import (
     TriggerCheckpoint,
 )
 from penstock.core.recovery import layout
-from penstock.core.recovery.metadata import CompletedCheckpoint, DiscardRules, SnapshotKind
+from penstock.core.recovery.metadata import DiscardRules
 from penstock.core.recovery.tenure import EPOCHS_PER_TERM, Inheritance, Tenure
 from penstock.core.recovery.tenure import Outcome as JobOutcome
 from penstock.ports import Outcome, SlotEnded
@@ -519,7 +520,7 @@ def test_slots_and_attempts_of_a_driver_are_numbered_above_those_of_the_drivers_
 
 def test_how_the_job_ended_is_recorded_before_the_first_of_its_records_goes():
     store = Files({layout.completed_file(FOLDER, CheckpointId(3)): b"a record"})
-    stage = Stage(tenure=Tenure(completed=(completed(3),)), store=store)
+    stage = Stage(tenure=Tenure(completed=(completed(3, discard=DiscardRules.of(Retention.DELETE)),)), store=store)
     stage.store.refusing = frozenset({OUTCOME})
     stage.slot(0).register()
     stage.driver.cancel()
@@ -533,7 +534,7 @@ def test_how_the_job_ended_is_recorded_before_the_first_of_its_records_goes():
 
 def test_a_job_whose_outcome_can_never_be_recorded_keeps_all_its_files():
     store = Files({layout.completed_file(FOLDER, CheckpointId(3)): b"a record"})
-    stage = Stage(tenure=Tenure(completed=(completed(3),)), store=store)
+    stage = Stage(tenure=Tenure(completed=(completed(3, discard=DiscardRules.of(Retention.DELETE)),)), store=store)
     stage.store.refusing = frozenset({OUTCOME})
     stage.driver.cancel()
     stage.end()
@@ -578,17 +579,3 @@ def test_a_driver_that_finds_a_job_which_has_ended_cleans_up_and_starts_nothing(
     assert (stage.driver.outcome, stage.driver.cause.text) == (JobState.FAILED, "boom")
     assert stage.cluster.started == []
     assert stage.left == ["job/chk-4/x"]
-
-
-def completed(checkpoint):
-    return CompletedCheckpoint(
-        job=JobId("job"),
-        checkpoint=CheckpointId(checkpoint),
-        timestamp=Instant(0),
-        completed=Instant(0),
-        kind=SnapshotKind.CHECKPOINT,
-        location=f"job/chk-{checkpoint}",
-        path=f"job/chk-{checkpoint}/_metadata",
-        size=0,
-        discard=DiscardRules.of(Retention.DELETE),
-    )

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import time
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from json_splits import SplitReader, SplitSource
 
-from penstock.api.connector import End, Pause, Source, SourceReader
+from penstock.api.connector import End, Pause
 from penstock.api.steps import MapBatchesStep, MapStep, ReadStep, WriteStep
 from penstock.connectors.parquet import parquet
 from penstock.core.coordinator.events import RequestKind
@@ -32,12 +31,8 @@ GROUPS = 32
 SCHEMA = pa.schema([("split", pa.int64()), ("n", pa.int64())])
 
 
-class Reader(SourceReader):
+class Reader(SplitReader):
     """Numbers from 0 on, split by split in turn. Stops half way until the gate opens."""
-
-    def __init__(self, splits: list[dict], gate: Path) -> None:
-        self._splits = splits
-        self._gate = gate
 
     def poll(self, max_rows: int, now_ms: int):
         if not self._splits:
@@ -54,25 +49,10 @@ class Reader(SourceReader):
             self._splits.remove(split)
         return pa.record_batch({"split": [split["number"]] * rows, "n": list(numbers)}, schema=SCHEMA)
 
-    def snapshot(self) -> list[bytes]:
-        return [json.dumps(split).encode() for split in self._splits]
 
-
-class Numbers(Source):
+def numbers(gate: Path) -> SplitSource:
     """All splits together."""
-
-    def __init__(self, gate: Path) -> None:
-        self._gate = gate
-
-    @property
-    def schema(self) -> pa.Schema:
-        return SCHEMA
-
-    def splits(self, parallelism: int) -> list[bytes]:
-        return [json.dumps({"number": i, "at": 0}).encode() for i in range(SPLITS)]
-
-    def open(self, splits: Sequence[bytes]) -> SourceReader:
-        return Reader([json.loads(split) for split in splits], self._gate)
+    return SplitSource(SCHEMA, [{"number": i, "at": 0} for i in range(SPLITS)], Reader, gate)
 
 
 def plan_of(out: Path, gate: Path, parallelism: int) -> Plan:
@@ -83,7 +63,7 @@ def plan_of(out: Path, gate: Path, parallelism: int) -> Plan:
             time.sleep(0.001)
         return row
 
-    source = Numbers(gate)
+    source = numbers(gate)
     steps = [
         ("source", ReadStep(source=source, splits=tuple(source.splits(parallelism))), Input(node=0)),
         (

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 
 from penstock.core.ids import CheckpointId, Instant, JobId
 from penstock.core.recovery.metadata import CompletedCheckpoint, SnapshotKind
 
 
-def completed(checkpoint: int) -> CompletedCheckpoint:
-    return CompletedCheckpoint(
+def completed(checkpoint: int, **changes: Any) -> CompletedCheckpoint:
+    found = CompletedCheckpoint(
         job=JobId("job"),
         checkpoint=CheckpointId(checkpoint),
         timestamp=Instant(1),
@@ -19,6 +21,7 @@ def completed(checkpoint: int) -> CompletedCheckpoint:
         path=f"job/chk-{checkpoint}/_metadata",
         size=3,
     )
+    return msgspec.structs.replace(found, **changes)
 
 
 def encoded(checkpoint: int) -> bytes:
