@@ -126,13 +126,7 @@ class ParquetSink(Sink):
 
     def commit(self, committables: Sequence[bytes]) -> None:
         """Rename prepared files to their final names; those that have them already are done."""
-        folder = Path(self.path)
-        touched: dict[Path, None] = {}
-        for committable in committables:
-            place = _publish(folder, msgspec.msgpack.decode(committable, type=_Prepared))
-            touched |= dict.fromkeys(above for above in (place, *place.parents) if above.is_relative_to(folder))
-        for place in touched or (folder,):
-            _sync_folder(place)
+        publish_files(Path(self.path), committables)
 
     def clean(self, context: WriterContext, keep: Sequence[bytes]) -> None:
         """Remove files that earlier attempts of this subtask wrote and did not get to commit."""
@@ -296,6 +290,17 @@ class _ParquetWriter(SinkWriter):
             staged = str(file.relative_to(self._folder))
             found.append(msgspec.msgpack.encode(_Prepared(staged, final)))
         return found
+
+
+def publish_files(folder: Path, committables: Sequence[bytes], before_each: Callable[[], None] = lambda: None) -> None:
+    """Give prepared files their final names, durably; `before_each` may raise, and then no more of them get theirs."""
+    touched: dict[Path, None] = {}
+    for committable in committables:
+        before_each()
+        place = _publish(folder, msgspec.msgpack.decode(committable, type=_Prepared))
+        touched |= dict.fromkeys(above for above in (place, *place.parents) if above.is_relative_to(folder))
+    for place in touched or (folder,):
+        _sync_folder(place)
 
 
 def _publish(folder: Path, prepared: _Prepared) -> Path:

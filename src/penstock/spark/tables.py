@@ -18,7 +18,7 @@ from pyspark.errors import PySparkException
 
 from penstock.api.connector import Committer, Sink
 from penstock.api.hold import Hold
-from penstock.connectors.parquet import ParquetSink, final_folder
+from penstock.connectors.parquet import ParquetSink, final_folder, publish_files
 from penstock.connectors.partitions import check_partitions
 from penstock.connectors.table import TableSink
 from penstock.core.errors import HostError, UsageError
@@ -68,9 +68,7 @@ class CatalogTable(TableFiles):
 
     def publish(self, committables: Sequence[bytes], hold: Hold) -> None:
         """Rename prepared files, one by one as long as this driver has the job; the session sees them from here on."""
-        for committable in committables:
-            hold.check()
-            self.commit([committable])
+        publish_files(Path(self.path), committables, before_each=hold.check)
         folders = set(map(final_folder, committables))
         try:
             self._tell(has_new_partitions=not folders <= self._known)  # type: ignore[attr-defined]
