@@ -13,7 +13,7 @@ TOGETHER := $(MAKE) -k -j2 $(if $(filter output-sync,$(.FEATURES)),--output-sync
 MAKEFLAGS += --no-print-directory
 .DEFAULT_GOAL := help
 .SUFFIXES:
-.PHONY: help demo bench check test docs surface format clean static python java run-tests \
+.PHONY: help compiled demo bench check test docs surface format clean static python java run-tests \
 	check-format check-lint check-imports check-types check-spelling check-dependencies check-units check-jobs check-core check-seeds
 
 help:
@@ -53,18 +53,22 @@ $(STAMP): pyproject.toml
 
 # --- what people call ------------------------------------------------------------------------------------------------
 
-demo: $(STAMP) java
+# Slots are processes that start in the middle of a run: they must not translate the sources then, each for itself.
+compiled: $(STAMP)
+	@$(BIN)/python -m compileall -q src
+
+demo: compiled java
 	@$(BIN)/penstock demo $(ARGS)
 
-bench: $(STAMP) java
+bench: compiled java
 	@$(BIN)/penstock bench window $(ARGS)
 
 # The unit tests take longest, so they come first.
-check: $(STAMP)
+check: compiled
 	@$(TOGETHER) check-jobs check-units check-core check-types check-seeds static
 
 # The tests come last and run whatever came before, so that their closing line is the last one.
-test: $(STAMP) java
+test: compiled java
 	@$(TOGETHER) SEEDS=1000 check-types check-seeds static; before=$$?; $(MAKE) run-tests && exit $$before
 
 run-tests:

@@ -198,8 +198,8 @@ class ZmqTransport:
         return arrived
 
     def wait(self, timeout_ms: int | None = None) -> None:
-        """Block until a message has arrived, `wake` was called since the last wait, or the time is over (None: never).
-        May return early, with nothing to receive."""
+        """Block until a message has arrived, `wake` was called since the last wait, what is watched has something to
+        read, or the time is over (None: never). May return early, with nothing to receive."""
         self._check_open()
         if self._to_self:
             return
@@ -208,6 +208,14 @@ class ZmqTransport:
                 self._doorkeeper.answer()
             elif ready == self._wake_receiver.fileno():
                 _discard(self._wake_receiver)
+
+    def watch(self, descriptor: int) -> None:
+        """End waits also as long as this descriptor has something to read; for the thread that waits."""
+        self._poller.register(descriptor, zmq.POLLIN)
+
+    def unwatch(self, descriptor: int) -> None:
+        """Wait without it again; for the thread that waits."""
+        self._poller.unregister(descriptor)
 
     def wake(self) -> None:
         """End the current or the next `wait`. May be called from any thread, at any time, also after `close`."""

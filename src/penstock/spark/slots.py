@@ -1,7 +1,7 @@
 """Slots as Spark tasks: each slot is a Spark job with one task, submitted from a driver thread of its own.
 
-A job per slot, because Spark then kills, replaces and shows each slot by itself: a dead worker fails one job after
-about a fifth of a second while the other slots go on.
+A job per slot, because Spark then kills, replaces and shows each slot by itself: a dead worker fails one job while the
+other slots go on. Who sees sooner than Spark that it died says so.
 """
 
 from __future__ import annotations
@@ -9,43 +9,66 @@ from __future__ import annotations
 import logging
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import takewhile
 from typing import Any
 
 from pyspark.errors import PySparkException
 
-from penstock.core.ids import JobId, SlotId
+from penstock.core.ids import JobId, SlotId, SlotIndex
 from penstock.ports import SlotEnded
+from penstock.runtime.views import SlotView
 from penstock.spark import connect
 from penstock.spark.clock import WallClock
 from penstock.spark.worker import SlotSpec, run_slot
+from penstock.spark.worker_processes import WorkerProcesses
 
 log = logging.getLogger(__name__)
 
+DIED = "its Python worker exited unexpectedly (killed, or crashed)"
 _NOT_THE_REASON = ("JVM stacktrace:", "=== Streaming Query ===")
 """With what begins, in the text of an exception, that says where it was and not what."""
 
 
 class SparkSlots:
-    """`Slots` on a SparkSession. `wake` is called whenever a slot has ended."""
+    """`Slots` on a SparkSession. `wake` is called whenever Spark says that a slot has ended; the death of a process in
+    `processes` is news as well."""
 
     def __init__(
-        self, session: Any, *, job: JobId, job_name: str, spec: Callable[[SlotId], SlotSpec], wake: Callable[[], None]
+        self,
+        session: Any,
+        *,
+        job: JobId,
+        job_name: str,
+        spec: Callable[[SlotId], SlotSpec],
+        wake: Callable[[], None],
+        processes: WorkerProcesses | None = None,
     ) -> None:
         self._session = session
         self._job = job
         self._job_name = job_name
         self._spec = spec
         self._wake = wake
+        self._processes = processes
         self._ended: deque[SlotEnded] = deque()
         self._threads: dict[SlotId, threading.Thread] = {}
+        self._known_dead: set[SlotId] = set()
+        """Those of whose end Spark has not told yet."""
 
     def start(self, slot: SlotId) -> None:
         """Submit the Spark job of a slot."""
         thread = threading.Thread(target=self._host, args=(slot,), name=f"penstock-{slot}", daemon=True)
         self._threads[slot] = thread
         thread.start()
+
+    def follow(self, views: Iterable[SlotView]) -> None:
+        """See to it that the death of the process of any of these slots is news, if it can be seen from here."""
+        if self._processes is None:
+            return
+        for seen in views:
+            slot = SlotId(SlotIndex(seen.number), seen.incarnation)
+            if seen.pid is not None and slot in self._threads and slot not in self._known_dead:
+                self._processes.follow(slot, seen.pid)
 
     def stop(self, slot: SlotId) -> None:
         """Have Spark kill the task; this takes Spark 2 to 4 seconds."""
@@ -60,14 +83,24 @@ class SparkSlots:
 
     def ended(self) -> list[SlotEnded]:
         """Slots that have ended since the last call."""
-        news: list[SlotEnded] = []
+        died = self._processes.dead() if self._processes is not None else []
+        self._known_dead.update(died)
+        news = [SlotEnded(slot, DIED) for slot in died]
         while self._ended:
-            news.append(self._ended.popleft())
-            self._threads.pop(news[-1].slot, None)
+            told = self._ended.popleft()
+            self._threads.pop(told.slot, None)
+            if self._processes is not None:
+                self._processes.let_go(told.slot)
+            if told.slot in self._known_dead:
+                self._known_dead.remove(told.slot)
+            else:
+                news.append(told)
         return news
 
     def close(self, timeout_s: float) -> None:
         """Wait for the Spark jobs of all slots to be over, so long in all."""
+        if self._processes is not None:
+            self._processes.close()
         clock = WallClock()
         until_ms = clock.precise_ms() + 1_000 * timeout_s
         for thread in self._threads.values():
@@ -131,7 +164,7 @@ def short_reason(text: str) -> str:
         if "PythonException" in line or line.startswith("Traceback"):
             break
         if "Python worker exited unexpectedly" in line:
-            return "its Python worker exited unexpectedly (killed, or crashed)"
+            return DIED
         if "ExecutorLostFailure" in line:
             return line[line.index("ExecutorLostFailure") :][:300]
         if ("cancelled" in line.lower() and "job" in line.lower()) or "[OPERATION_CANCELED]" in line:

@@ -13,13 +13,16 @@ from __future__ import annotations
 
 import os
 import sys
+import zipimport
 
 WARM_SETTINGS = {"spark.python.daemon.module": "penstock.spark.warm_daemon"}
 """What to set in Spark's configuration, before the session is made."""
 
 MODULES = (
     "polars",
+    "pandas",
     "pyarrow",
+    "pyarrow.pandas_compat",
     "pyspark.worker",
     "pyspark.sql.pandas.serializers",
     "cloudpickle",
@@ -47,11 +50,20 @@ def main() -> None:
         except ImportError as error:
             # A worker that really needs it will say so again, where it is seen.
             sys.stderr.write(f"penstock: {module} cannot be imported beforehand: {error}\n")
+    forget_archives()
     # What is here stays: the collector of a forked process need not touch, and so copy, all of it.
     gc.freeze()
     from pyspark.daemon import manager
 
     manager()
+
+
+def forget_archives() -> None:
+    """Each worker looks anew at all places that modules were imported from, and PySpark comes in an archive whose whole
+    directory is then read once for each of its packages. A place that is not known is looked at when it is needed."""
+    for place, finder in list(sys.path_importer_cache.items()):
+        if isinstance(finder, zipimport.zipimporter):
+            del sys.path_importer_cache[place]
 
 
 if __name__ == "__main__":

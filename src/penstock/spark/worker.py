@@ -62,9 +62,13 @@ def run_slot(spec: SlotSpec) -> None:
 
 
 def _import_program(program: bytes) -> None:
+    import pyarrow as pa
+
     # Whatever is wrong with it is told when tasks are built from it, where it reaches the user.
     with suppress(Exception):
         cloudpickle.loads(program)
+    # With its first array pyarrow imports pandas, which takes longer than all the rest.
+    pa.array(())
 
 
 @contextmanager
