@@ -56,7 +56,7 @@ def test_a_fifth_of_the_worlds_has_parts_on_the_driver_of_every_kind():
     chosen = [world.workload.on_driver for world in drawn()]
     assert 0.12 < len(chosen) / len(SEEDS) < 0.28
     assert {(bool(each.sources), bool(each.sinks)) for each in chosen} == {(True, False), (False, True), (True, True)}
-    assert {each.unread is None for each in chosen} == {each.cleans_in_slots for each in chosen} == {True, False}
+    assert {each.unread is None for each in chosen} == {each.cleans_by_attempt for each in chosen} == {True, False}
     assert {world.workload.shape for world in drawn()} == set(Shape)
     assert {world.settings.checkpoint.mode for world in drawn()} == set(Mode)
     assert any(world.lasting for world in drawn())

@@ -146,7 +146,7 @@ class MasterDriver:
         completed = found.completed or (() if started_from is None else (started_from,))
         self._coordinator = CheckpointCoordinator(job, settings.checkpoint, self._graph, found.next_id, completed)
         calls = Calls(self._feed_coordinator, self._send_to_task, self._fail_with, self.lose)
-        self._coordinators = make_coordinators(plan, ports, found, records, calls)
+        self._coordinators = make_coordinators(job, plan, ports, found, records, calls)
         self._checkpointing = self._make_checkpointing(records)
         self._links = Links(ports.transport, on_packet=self._on_packet, on_broken=self._on_broken)
         self._slots: dict[SlotId, Register] = {}
@@ -530,7 +530,7 @@ class MasterDriver:
             )
         )
         self._rescaled_graph = None
-        self._coordinators.start(assignment, parallelism=self._plan.parallelism)
+        self._coordinators.start(assignment, effect.epoch, parallelism=self._plan.parallelism)
         self._attempt = effect.epoch if effect.tasks is None else self._attempt
         orders = Orders(
             job=self._job,

@@ -27,8 +27,6 @@ class Transaction:
     epoch: int
     checkpoint: int
     batches: tuple[pa.RecordBatch, ...]
-    parallelism: int = 1
-    """How many subtasks the sink had."""
 
     @property
     def token(self) -> bytes:
@@ -88,26 +86,13 @@ class ExternalSystem:
             self._world.acting.spend(time_us)
 
     def prepare(
-        self,
-        target: str,
-        *,
-        subtask: int,
-        epoch: int,
-        checkpoint: int,
-        batches: tuple[pa.RecordBatch, ...],
-        parallelism: int = 1,
+        self, target: str, *, subtask: int, epoch: int, checkpoint: int, batches: tuple[pa.RecordBatch, ...]
     ) -> Transaction:
         """Make a closed transaction durable; nobody sees it yet."""
         self._names += 1
         name = f"{target}/{subtask}/{epoch}/{checkpoint}/{self._names}"
         transaction = Transaction(
-            name=name,
-            target=target,
-            subtask=subtask,
-            epoch=epoch,
-            checkpoint=checkpoint,
-            batches=batches,
-            parallelism=parallelism,
+            name=name, target=target, subtask=subtask, epoch=epoch, checkpoint=checkpoint, batches=batches
         )
 
         def act() -> None:

@@ -107,8 +107,8 @@ class OnDriver:
     """Those that commit what all subtasks prepared together."""
     work_us: tuple[int, int] = (50, 2_000)
     """Time of half a call of either."""
-    cleans_in_slots: bool = False
-    """Whether what a failed attempt prepared is dropped by those who prepared it, or by the one who commits."""
+    cleans_by_attempt: bool = False
+    """Whether what failed attempts prepared is told by the attempt or by the barrier."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -338,12 +338,7 @@ class SimWriter(SinkWriter):
         """Make a closed transaction durable."""
         context = self.context
         return self.system.prepare(
-            self.target,
-            subtask=context.subtask,
-            epoch=context.epoch,
-            checkpoint=checkpoint,
-            batches=batches,
-            parallelism=context.parallelism,
+            self.target, subtask=context.subtask, epoch=context.epoch, checkpoint=checkpoint, batches=batches
         )
 
 

@@ -8,7 +8,7 @@ Both talk to the external system, which is out of order for them as for everybod
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from random import Random
 from typing import TypeVar
@@ -41,9 +41,9 @@ def make_source(world: int, workload: Workload, number: int) -> Source:
     return kind(world, workload, number)
 
 
-def make_driver_sink(world: int, target: str, *, cleans_in_slots: bool) -> Sink:
+def make_driver_sink(world: int, target: str, *, cleans_by_attempt: bool) -> Sink:
     """A sink of a world that commits on the driver."""
-    return CleaningDriverSink(world, target) if cleans_in_slots else DriverSink(world, target)
+    return DriverSink(world, target, AttemptCommitter if cleans_by_attempt else SimCommitter)
 
 
 # --- splits that are found -----------------------------------------------------------------------
@@ -162,6 +162,10 @@ def unfound_splits(workload: Workload, metadata: CheckpointMetadata) -> list[int
 class DriverSink(SimSink):
     """Its transactions are committed on the driver, and those that nobody will commit are dropped there."""
 
+    def __init__(self, world: int, target: str, committer: Callable[[int, str], Committer]) -> None:
+        super().__init__(world, target)
+        self._committer = committer
+
     @property
     def commits_on_driver(self) -> bool:
         """Always."""
@@ -169,28 +173,14 @@ class DriverSink(SimSink):
 
     def committer(self) -> Committer:
         """Who commits."""
-        return SimCommitter(self.world, self.target)
+        return self._committer(self.world, self.target)
 
     def clean(self, context: WriterContext, keep: Sequence[bytes]) -> None:
-        """The committer does."""
+        """Subtasks do not know of what others carry, and are not asked."""
+        raise NotImplementedError(f"subtask {context.subtask} of {self.target} was told to keep {len(keep)}")
 
     def end(self, job: str) -> None:
         """The committer has done it when it was closed."""
-
-
-class CleaningDriverSink(DriverSink):
-    """Its subtasks drop what they prepared themselves, as far as the number of subtasks is the same."""
-
-    def committer(self) -> Committer:
-        """Who commits, and drops nothing before the end."""
-        return ForbearingCommitter(self.world, self.target)
-
-    def clean(self, context: WriterContext, keep: Sequence[bytes]) -> None:
-        """Drop what earlier attempts of this subtask left and nobody will commit."""
-        own = (self.target, context.subtask, context.parallelism)
-        system_of(self.world).abandon(
-            lambda t: (t.target, t.subtask, t.parallelism) == own and t.epoch < context.epoch and t.token not in keep
-        )
 
 
 class SimCommitter(Committer):
@@ -216,11 +206,15 @@ class SimCommitter(Committer):
             system_of(self._world).drop_all(self._target)
 
 
-class ForbearingCommitter(SimCommitter):
-    """Drops nothing before the job has ended."""
+class AttemptCommitter(SimCommitter):
+    """Tells what nobody will commit by the attempt that prepared it."""
+
+    def clean_up(self, job: str, epoch: int, keep: Sequence[bytes]) -> None:  # noqa: ARG002  # a world has one at a time
+        """Drop what earlier attempts left."""
+        system_of(self._world).abandon(lambda t: t.target == self._target and t.epoch < epoch and t.token not in keep)
 
     def abandon(self, checkpoint: int, promised: Sequence[bytes]) -> None:
-        """Others do."""
+        """It has been cleaned up, or will be when the job has ended."""
 
 
 # --- what a world has -----------------------------------------------------------------------
@@ -231,7 +225,7 @@ def draw_on_driver(random: Random, workload: Workload, *, sinks: Sequence[str], 
     which = random.choice(("sources", "sinks", "both"))
     # A function that is called for every checkpoint may take longer than it takes to come to the next few.
     work_us = (50, random.choice((500, 5_000, 30_000, 200_000)))
-    chosen = OnDriver(cleans_in_slots=random.random() < 0.5, work_us=work_us)
+    chosen = OnDriver(cleans_by_attempt=random.random() < 0.5, work_us=work_us)
     if which != "sources":
         chosen = replace(chosen, sinks=_some(random, sinks))
     if which != "sinks":

@@ -336,7 +336,7 @@ class Simulation:
         world, on_driver = self._scenario.seed, self._scenario.workload.on_driver
         if on_driver is None or name not in on_driver.sinks:
             return self._parts.sink(world, name)
-        return self._parts.driver_sink(world, name, cleans_in_slots=on_driver.cleans_in_slots)
+        return self._parts.driver_sink(world, name, cleans_by_attempt=on_driver.cleans_by_attempt)
 
     def _build_master(self, actor: Actor, tenure: Tenure | None) -> MasterDriver:
         scenario = self._scenario
