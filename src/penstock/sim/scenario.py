@@ -75,6 +75,8 @@ class Scenario:
     safety_ms: int
     """No fault begins after this."""
     faults: tuple[Fault, ...]
+    seen_share: float = 0.0
+    """The part of all deaths that the master sees at once."""
     lasting: bool = False
     """Whether another driver takes the job over when one dies."""
     loses_unsynced: bool = False
@@ -165,6 +167,7 @@ def draw_scenario(seed: int, random: Random) -> Scenario:
     rescales = draw_rescales(random, duration_ms=duration_ms)
     drawn = _with_rescales(random, drawn, rescales) if rescales else drawn
     drawn = _taken_apart(random, drawn) if random.random() < 0.25 else drawn
+    drawn = replace(drawn, seen_share=random.choice((0.0, 0.0, 0.5, 1.0)))
     return _with_parts_on_driver(random, drawn, duration_ms) if random.random() < 0.2 else drawn
 
 
