@@ -53,6 +53,8 @@ def test_a_slot_that_dies_restarts_everything(make: Any):
 
 def test_drawn_worlds_restart_single_regions():
     drawn = [scenario for seed in range(1, 200) if (scenario := scenario_of(seed)).workload.shape in APART]
+    # A part on the driver makes the whole job one region.
+    drawn = [scenario for scenario in drawn if scenario.workload.on_driver is None]
     results = [run_scenario(scenario) for scenario in drawn[:12]]
     assert [violation for result in results for violation in result.violations] == []
     assert any(result.repairs for result in results)
