@@ -56,3 +56,33 @@ def test_a_dataframe_of_any_sql_is_read_once_though_a_worker_dies_and_the_job_is
     job.wait(120)
     assert len(want) == ROWS * 9 // 10
     assert sorted(map(tuple, spark.read.parquet(str(tmp_path / "out")).collect())) == want
+
+
+def test_a_savepoint_of_a_stopped_job_has_its_dataframes(spark, tmp_path):
+    """The job that was stopped leaves what it landed: what chance decided in a DataFrame cannot be made again."""
+    gate = tmp_path / "gate"
+    out = str(tmp_path / "out")
+    frame = spark.range(4_000).selectExpr("id", "uuid() AS token")
+
+    def started(name, parallelism, **restore):
+        env = ps.Environment(
+            spark,
+            parallelism=parallelism,
+            checkpointing=ps.Checkpointing(interval="200ms", directory=tmp_path / "ckpt"),
+            restart=ps.no_restart(),
+            source_batch_rows=100,
+        )
+        read = env.from_dataframe(frame, name="frame")
+        read.map(slow_until(gate), schema="id bigint, token string", name="slow").write(ps.parquet(out), name="out")
+        return env.start(name, **restore)
+
+    job = started("first", 1)
+    (landed,) = (tmp_path / "ckpt").glob("*/inputs/*")
+    wait_until(job, lambda v: v.rows_read and v.checkpoints.counts.completed)
+    saved = job.stop(savepoint=tmp_path / "saves", timeout=120)
+    want = sorted(map(tuple, spark.read.parquet(str(landed)).collect()))
+    assert 0 < spark.read.parquet(out).count() < len(want)
+    assert {path.name for path in landed.parent.parent.iterdir()} == {"inputs"}
+    gate.touch()
+    started("second", 2, restore=saved).wait(120)
+    assert sorted(map(tuple, spark.read.parquet(out).collect())) == want

@@ -147,6 +147,9 @@ class MasterDriver:
         self._coordinator = CheckpointCoordinator(job, settings.checkpoint, self._graph, found.next_id, completed)
         calls = Calls(self._feed_coordinator, self._send_to_task, self._fail_with, self.lose)
         self._coordinators = make_coordinators(plan, ports, found, records, calls)
+        self._ending = Ending(
+            job=job, plan=plan, store=ports.store, records=records, background=ports.background, landing=ports.landing
+        )
         self._checkpointing = self._make_checkpointing(records)
         self._links = Links(ports.transport, on_packet=self._on_packet, on_broken=self._on_broken)
         self._slots: dict[SlotId, Register] = {}
@@ -155,9 +158,6 @@ class MasterDriver:
         self._waiting_deploy: DeployTasks | None = None
         self._restored: CompletedCheckpoint | None = None
         self._progress = JobProgress()
-        self._ending = Ending(
-            job=job, plan=plan, store=ports.store, records=records, background=ports.background, landing=ports.landing
-        )
         self._job_ending: JobEnding | None = None
         self._shut_down: JobEnd | None = None
         self._stopped_by: AnswerRequest | None = None
@@ -178,6 +178,7 @@ class MasterDriver:
             background=self._ports.background,
             master=Answers(self._feed_coordinator, self._fail_attempt, self._answer, self.lose),
             coordinators=self._coordinators,
+            inputs=self._ending.inputs,
         )
 
     # --- the driver's contract -----------------------------------------------------------
