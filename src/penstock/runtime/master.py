@@ -157,7 +157,7 @@ class MasterDriver:
         self._attempt = NO_EPOCH  # in which all tasks were deployed last
         self._waiting_deploy: DeployTasks | None = None
         self._restored: CompletedCheckpoint | None = None
-        self._progress = JobProgress()
+        self._progress = JobProgress(job)
         self._job_ending: JobEnding | None = None
         self._shut_down: JobEnd | None = None
         self._stopped_by: AnswerRequest | None = None
@@ -450,12 +450,10 @@ class MasterDriver:
         self._rescales.running()
 
     def _attempt_ended(self, effect: AttemptEnded) -> None:
-        log.warning("attempt failed", extra={"job": self._job, "epoch": effect.epoch, "cause": effect.cause.text})
         self._progress.attempt_failed(effect, self._now)
         self._leave_attempt()
 
     def _region_ended(self, effect: RegionEnded) -> None:
-        log.warning("region failed", extra={"job": self._job, "epoch": effect.epoch, "cause": effect.cause.text})
         self._progress.region_failed(effect, self._plan, self._now)
         self._feed_coordinator(FailedOver(tasks=effect.tasks))
 
