@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import os
+import re
+import shutil
 import signal
 import sys
 import time
 from pathlib import Path
 
 import cloudpickle
+import pandas as pd
+import pytest
 from waiting import wait_until
 
 import penstock as ps
@@ -86,3 +90,32 @@ def test_a_savepoint_of_a_stopped_job_has_its_dataframes(spark, tmp_path):
     gate.touch()
     started("second", 2, restore=saved).wait(120)
     assert sorted(map(tuple, spark.read.parquet(out).collect())) == want
+
+
+def test_what_is_no_dataframe_or_has_types_that_streams_lack_is_refused_by_name(spark):
+    env = ps.Environment(spark, parallelism=1)
+    for method, given in (
+        (env.from_dataframe, [1, 2]),
+        (env.from_dataframe, pd.DataFrame()),
+        (env.from_stream, "rate"),
+    ):
+        with pytest.raises(ps.UsageError, match=f"{method.__name__} takes a DataFrame of Spark's"):
+            method(given)
+    for column, kind in (
+        ("make_ym_interval(1, 2)", "interval year to month"),
+        ("make_interval(1, 2)", "interval"),
+        ("parse_json('1')", "variant"),
+        ("array(named_struct('b', map('c', parse_json('1'))))", "array<struct<b:map<string,variant>>>"),
+    ):
+        with pytest.raises(ps.UsageError, match=f"column 'a' is of Spark's type {re.escape(kind)},"):
+            env.from_dataframe(spark.sql(f"SELECT 1 AS x, {column} AS a"))
+
+
+def test_what_keeps_a_dataframe_from_being_landed_is_told(spark, tmp_path):
+    spark.range(10).write.parquet(str(tmp_path / "in"))
+    frame = spark.read.parquet(str(tmp_path / "in"))
+    shutil.rmtree(tmp_path / "in")
+    env = ps.Environment(spark, parallelism=1)
+    env.from_dataframe(frame).write(ps.parquet(tmp_path / "out"))
+    with pytest.raises(ps.HostError, match=r"could not be written to .*FILE_NOT_EXIST"):
+        env.start("gone")
