@@ -3,6 +3,7 @@ or have columns that streams cannot have, functions that cannot travel."""
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Mapping
 from types import NoneType
@@ -10,6 +11,8 @@ from typing import Any, get_args
 
 import cloudpickle
 import pyarrow as pa
+from py4j.protocol import Py4JError
+from pyspark.errors import AnalysisException, PySparkTypeError
 
 from penstock.api.checkpointing import Checkpointing
 from penstock.api.grouped import GroupedFunction
@@ -18,6 +21,8 @@ from penstock.api.steps import KeyedProcessStep, ReadStep, WriteStep
 from penstock.core.errors import UsageError
 from penstock.plan.graph import Plan
 from penstock.settings import NetworkSettings, Restart, SlotSettings
+
+log = logging.getLogger(__name__)
 
 _NUMBER = "give a whole number"
 _KINDS: Mapping[str, tuple[tuple[type, ...], str]] = {
@@ -59,9 +64,28 @@ def check_frame(frame: Any, *, method: str) -> None:
         )
 
 
+def check_appends(frame: Any) -> None:
+    """Refuse a streaming DataFrame of which Spark cannot say what is new with each micro-batch, as its query would. On a
+    classic session; a server of Spark Connect is not asked, and says so when the query starts."""
+    session = frame.sparkSession
+    if session.conf.get("spark.sql.streaming.unsupportedOperationCheck", "true") != "true":
+        return
+    try:
+        spark = session._jvm.org.apache.spark.sql  # noqa: SLF001
+        plan = frame._jdf.queryExecution().analyzed()  # noqa: SLF001
+        spark.catalyst.analysis.UnsupportedOperationChecker.checkForStreaming(plan, spark.streaming.OutputMode.Append())
+    except AnalysisException as error:
+        raise UsageError(
+            f"Spark cannot run this streaming DataFrame in append mode: {str(error).splitlines()[0].rstrip(';')}",
+            hint="aggregate behind withWatermark, or leave it to the job, by key_by and window or process",
+        ) from error
+    except Py4JError:
+        # Another version of Spark, with another way to look: the query will tell.
+        log.debug("the output mode of a stream could not be looked at", exc_info=True)
+
+
 def frame_schema(frame: Any) -> pa.Schema:
     """The columns of a DataFrame as Arrow types; times are UTC. Raises `UsageError` for types that streams lack."""
-    from pyspark.errors import PySparkTypeError
     from pyspark.sql.pandas.types import to_arrow_schema, to_arrow_type
 
     for field in frame.schema:

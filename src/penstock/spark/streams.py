@@ -34,7 +34,7 @@ from penstock.api.hold import Hold
 from penstock.connectors.splits import FollowedFiles, file_of_split, whole_file_splits
 from penstock.core.errors import HostError, StorageError, UsageError
 from penstock.spark import connect
-from penstock.spark.arguments import check_frame
+from penstock.spark.arguments import check_appends, check_frame
 from penstock.spark.clock import WallClock, fresh_token
 from penstock.spark.dataframes import TIMESTAMP_CONF, UnlandedFrame
 from penstock.spark.slots import short_reason
@@ -71,6 +71,8 @@ class StreamSource(UnlandedFrame):
         self._outlives = connect.is_connect(frame.sparkSession)
         if self._outlives:
             connect.check_queries(frame.sparkSession)
+        else:
+            check_appends(frame)
         super().__init__(frame)
         self.directory = directory
         self._trigger_ms = trigger_ms
