@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pyarrow as pa
 import pytest
 from completed_records import completed
@@ -347,6 +349,16 @@ def test_a_process_of_an_incarnation_that_was_given_up_is_sent_away(stage):
     late = stage.slot(0).register()
     stage.turn()
     assert late.hears() == [Leave()]
+
+
+def test_the_log_says_why_an_attempt_failed_and_what_follows(stage, caplog):
+    """A program may be restarted for ever, and then its user has nothing else to look at."""
+    first, _ = stage.running()
+    task = stage.driver._plan.tasks[0]
+    first.say(TaskFailed(slot=first.slot, epoch=Epoch(1), task=task, operator="o", error="bad luck", whole=True))
+    stage.turn()
+    (told,) = [record.getMessage() for record in caplog.records if "failed" in record.getMessage()]
+    assert re.fullmatch(r"attempt failed in 'o', subtask 0: bad luck; it is started again in \d+ ms", told)
 
 
 def test_a_failure_of_an_attempt_that_is_over_fails_nothing(stage):

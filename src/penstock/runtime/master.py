@@ -147,6 +147,9 @@ class MasterDriver:
         self._coordinator = CheckpointCoordinator(job, settings.checkpoint, self._graph, found.next_id, completed)
         calls = Calls(self._feed_coordinator, self._send_to_task, self._fail_with, self.lose)
         self._coordinators = make_coordinators(plan, ports, found, records, calls)
+        self._ending = Ending(
+            job=job, plan=plan, store=ports.store, records=records, background=ports.background, landing=ports.landing
+        )
         self._checkpointing = self._make_checkpointing(records)
         self._links = Links(ports.transport, on_packet=self._on_packet, on_broken=self._on_broken)
         self._slots: dict[SlotId, Register] = {}
@@ -154,10 +157,7 @@ class MasterDriver:
         self._attempt = NO_EPOCH  # in which all tasks were deployed last
         self._waiting_deploy: DeployTasks | None = None
         self._restored: CompletedCheckpoint | None = None
-        self._progress = JobProgress()
-        self._ending = Ending(
-            job=job, plan=plan, store=ports.store, records=records, background=ports.background, landing=ports.landing
-        )
+        self._progress = JobProgress(job)
         self._job_ending: JobEnding | None = None
         self._shut_down: JobEnd | None = None
         self._stopped_by: AnswerRequest | None = None
@@ -178,6 +178,7 @@ class MasterDriver:
             background=self._ports.background,
             master=Answers(self._feed_coordinator, self._fail_attempt, self._answer, self.lose),
             coordinators=self._coordinators,
+            inputs=self._ending.inputs,
         )
 
     # --- the driver's contract -----------------------------------------------------------
@@ -450,12 +451,10 @@ class MasterDriver:
         self._rescales.running()
 
     def _attempt_ended(self, effect: AttemptEnded) -> None:
-        log.warning("attempt failed", extra={"job": self._job, "epoch": effect.epoch, "cause": effect.cause.text})
         self._progress.attempt_failed(effect, self._now)
         self._leave_attempt()
 
     def _region_ended(self, effect: RegionEnded) -> None:
-        log.warning("region failed", extra={"job": self._job, "epoch": effect.epoch, "cause": effect.cause.text})
         self._progress.region_failed(effect, self._plan, self._now)
         self._feed_coordinator(FailedOver(tasks=effect.tasks))
 

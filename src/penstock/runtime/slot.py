@@ -314,7 +314,7 @@ class SlotDriver:
 
     def _tell_failure(self, task: TaskId, error: BaseException, *, epoch: Epoch, vertex: str, whole: bool) -> None:
         operator, line, text, user_code = describe_failure(error, vertex=vertex)
-        log.warning("task failed", extra={"task": str(task), "operator": operator, "error": line})
+        log.warning("task failed: %s", line, extra={"task": str(task), "operator": operator, "error": line})
         self._tell(
             TaskFailed(
                 slot=self.slot,
