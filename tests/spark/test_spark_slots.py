@@ -62,8 +62,5 @@ def test_a_slot_that_is_stopped_before_its_thread_runs_is_not_submitted():
 def test_a_session_that_was_stopped_is_not_asked_to_end_its_slots():
     context = FakeContext()
     context._jsc = None
-    slots = LateJobs(context)
-    slots.stop(FIRST)
-    slots.start(FIRST)
-    slots.close(timeout_s=60)
+    LateJobs(context)._cancel(FIRST)
     assert context.asked == 0
