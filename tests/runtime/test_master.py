@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections import deque
-
 import pyarrow as pa
 import pytest
 from completed_records import completed
+from master_rig import Cluster, Files, Held, SlotWire, Wires
 
 from penstock.api.connector import End, Sink, SinkWriter, Source, SourceReader
 from penstock.api.program import Program
 from penstock.core.coordinator.events import RequestKind
-from penstock.core.errors import StorageError
 from penstock.core.ids import CheckpointId, Epoch, Instant, JobId, SlotId, SlotIndex, Term
 from penstock.core.job.events import JobState
 from penstock.core.messages import (
@@ -22,6 +20,7 @@ from penstock.core.messages import (
     Heartbeat,
     Leave,
     Leaving,
+    PeerGone,
     Ready,
     Register,
     Run,
@@ -32,7 +31,7 @@ from penstock.core.recovery import layout
 from penstock.core.recovery.metadata import DiscardRules
 from penstock.core.recovery.tenure import EPOCHS_PER_TERM, Inheritance, Tenure
 from penstock.core.recovery.tenure import Outcome as JobOutcome
-from penstock.ports import Outcome, SlotEnded
+from penstock.ports import SlotEnded
 from penstock.runtime.links import Links
 from penstock.runtime.master import NO_EPOCH, MasterDriver, MasterPorts, SnapshotRequest
 from penstock.settings import CheckpointSettings, FixedDelay, JobSettings, Retention
@@ -87,114 +86,6 @@ class NotingSink(Sink):
         self._ended.append((self._name, job))
         if self._name == "broken":
             raise OSError("the target is gone")
-
-
-class Wires:
-    """A transport that leads to the slots that the test plays."""
-
-    def __init__(self):
-        self.to_master = []
-        self.to_slots = {}
-
-    def connect(self, peer, address):
-        raise AssertionError("slots call the master, not the other way round")
-
-    def disconnect(self, peer):
-        pass
-
-    def send(self, peer, frames):
-        self.to_slots.setdefault(peer, []).append([bytes(frame) for frame in frames])
-
-    def receive(self):
-        arrived, self.to_master = self.to_master, []
-        return arrived
-
-
-class SlotWire:
-    """The same network from the side of one slot."""
-
-    def __init__(self, wires, name):
-        self._wires = wires
-        self._name = name
-
-    def connect(self, peer, address):
-        pass
-
-    def send(self, peer, frames):
-        self._wires.to_master.append((self._name, list(frames)))
-
-    def receive(self):
-        return [("master", frames) for frames in self._wires.to_slots.pop(self._name, [])]
-
-
-class Held:
-    """Background work of which each look gets at most `pieces` done, in the end all."""
-
-    def __init__(self):
-        self.pieces = 1_000
-        self._waiting = deque()
-
-    def submit(self, work, done):
-        self._waiting.append((work, done))
-
-    def collect(self):
-        for _ in range(min(self.pieces, len(self._waiting))):
-            work, done = self._waiting.popleft()
-            try:
-                outcome = Outcome(value=work())
-            except Exception as error:  # noqa: BLE001  # as a real one would
-                outcome = Outcome(error=error)
-            done(outcome)
-
-
-class Files(dict):
-    """A store in memory."""
-
-    failing = False
-    refusing: frozenset[str] = frozenset()
-    """What cannot be written."""
-
-    def write(self, path, data):
-        if path in self.refusing:
-            raise StorageError("the disk is full")
-        self[path] = bytes(data)
-
-    def create(self, path, data):
-        return self.setdefault(path, bytes(data)) == bytes(data)
-
-    def read(self, path):
-        return self[path]
-
-    def list_files(self, prefix):
-        return sorted(path for path in self if path.startswith(f"{prefix}/"))
-
-    def delete(self, path):
-        self.pop(path, None)
-
-    def delete_tree(self, prefix):
-        if self.failing:
-            raise StorageError("the disk is gone")
-        for path in self.list_files(prefix):
-            del self[path]
-
-
-class Cluster:
-    """Where slots come from: the test plays them."""
-
-    def __init__(self):
-        self.started = []
-        self.stopped = []
-        self.news = []
-
-    def start(self, slot):
-        self.started.append(slot)
-
-    def stop(self, slot):
-        self.stopped.append(slot)
-
-    def ended(self):
-        news, self.news = self.news, []
-        return news
 
 
 class Clock:
@@ -341,7 +232,7 @@ def test_a_slot_that_cannot_be_understood_is_stopped_and_replaced(stage, payload
     stage.turn()
     assert stage.cluster.stopped == [first.slot]
     assert stage.cluster.started[-1] == SlotId(SlotIndex(0), 2)
-    assert second.hears() == [CancelTasks(epoch=Epoch(1))]
+    assert second.hears() == [PeerGone(slot=first.slot)]
     assert "could not be read" in stage.driver.view().failures[0].text
 
 
@@ -408,6 +299,44 @@ def test_a_failed_task_is_restarted_with_its_region_and_the_other_slot_hears_of_
     view = stage.driver.view()
     assert (view.restarts, view.epoch, view.rows_in, view.rows_read) == (1, 2, 6, 9)
     assert [failure.text for failure in view.failures] == ["bad luck"]
+
+
+def test_the_tasks_of_a_lost_slot_are_restarted_in_the_next_one_and_the_other_slot_goes_on(stage):
+    first, second = stage.running()
+    region = tuple(task for task in stage.driver._plan.tasks if task.subtask == 0)
+    second.say(Heartbeat(slot=second.slot, epoch=Epoch(1), metrics={"nosource[1]": {"rows_in": 5}}))
+    first.say(Heartbeat(slot=first.slot, epoch=Epoch(1), metrics={"nosource[0]": {"rows_in": 3}}))
+    stage.cluster.news.append(SlotEnded(first.slot, "killed"))
+    stage.turn()
+    assert (stage.state, second.hears()) == (JobState.REPAIRING, [PeerGone(slot=first.slot)])
+    successor = stage.slot(0, 2).register()
+    stage.turn()
+    (deploy,) = successor.hears()
+    assert (deploy.epoch, deploy.attempt, deploy.tasks, deploy.beside_others) == (2, 1, region, True)
+    assert [peer.slot for peer in deploy.peers] == [successor.slot, second.slot]
+    assert deploy.plan == stage.driver._pickled_plan
+    successor.say(Ready(slot=successor.slot, epoch=Epoch(2)))
+    # Its heartbeats bear the epoch of the links, as all others do.
+    successor.say(Heartbeat(slot=successor.slot, epoch=Epoch(1), metrics={"nosource[0]": {"rows_in": 1}}))
+    stage.turn()
+    run, *triggers = successor.hears()
+    assert run == Run(epoch=Epoch(2))
+    view = stage.driver.view()
+    assert (view.state, view.restarts, view.epoch, view.rows_in, view.rows_read) == (JobState.RUNNING, 1, 2, 6, 9)
+    assert [(trigger.task.subtask, trigger.epoch) for trigger in (*triggers, *second.hears())] == [(0, 2), (1, 1)]
+
+
+def test_a_slot_that_is_lost_while_the_job_is_being_stopped_takes_all_tasks_with_it(stage):
+    """Its sources have ended everywhere, or are about to."""
+    first, second = stage.running()
+    answers = []
+    stage.driver.request(SnapshotRequest(kind=RequestKind.STOP, target="/saved"), answers.append)
+    stage.turn()
+    second.hears()
+    stage.cluster.news.append(SlotEnded(first.slot, "killed"))
+    stage.turn()
+    assert (stage.state, len(answers)) == (JobState.FAILING, 1)
+    assert CancelTasks(epoch=Epoch(1)) in second.hears()
 
 
 # --- deployment ------------------------------------------------------------------------------------------------------
