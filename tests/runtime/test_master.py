@@ -5,7 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 from completed_records import completed
-from master_rig import Cluster, Files, Held, SlotWire, Wires
+from held_work import Files, Held
 
 from penstock.api.connector import End, Sink, SinkWriter, Source, SourceReader
 from penstock.api.program import Program
@@ -86,6 +86,78 @@ class NotingSink(Sink):
         self._ended.append((self._name, job))
         if self._name == "broken":
             raise OSError("the target is gone")
+
+
+class Wires:
+    """A transport that leads to the slots that the test plays."""
+
+    def __init__(self):
+        self.to_master = []
+        self.to_slots = {}
+        self.followed = {}
+        self.lost = []
+
+    def connect(self, peer, address):
+        raise AssertionError("slots call the master, not the other way round")
+
+    def disconnect(self, peer):
+        self.let_go(peer)
+
+    def follow(self, peer, address):
+        self.followed[peer] = address
+
+    def let_go(self, peer):
+        self.followed.pop(peer, None)
+
+    def gone(self):
+        gone, self.lost = self.lost, []
+        return gone
+
+    def send(self, peer, frames):
+        self.to_slots.setdefault(peer, []).append([bytes(frame) for frame in frames])
+
+    def receive(self):
+        arrived, self.to_master = self.to_master, []
+        return arrived
+
+
+class SlotWire:
+    """The same network from the side of one slot."""
+
+    def __init__(self, wires, name):
+        self._wires = wires
+        self._name = name
+
+    def connect(self, peer, address):
+        pass
+
+    def send(self, peer, frames):
+        self._wires.to_master.append((self._name, list(frames)))
+
+    def gone(self):
+        return []
+
+    def receive(self):
+        return [("master", frames) for frames in self._wires.to_slots.pop(self._name, [])]
+
+
+class Cluster:
+    """Where slots come from: the test plays them."""
+
+    def __init__(self):
+        self.started = []
+        self.stopped = []
+        self.news = []
+
+    def start(self, slot):
+        self.started.append(slot)
+
+    def stop(self, slot):
+        self.stopped.append(slot)
+
+    def ended(self):
+        news, self.news = self.news, []
+        return news
 
 
 class Clock:
@@ -243,6 +315,21 @@ def test_a_slot_whose_words_were_lost_is_stopped_and_replaced(stage):
     stage.turn()
     assert stage.cluster.stopped == [first.slot]
     assert "packets" in stage.driver.view().failures[0].text
+
+
+def test_a_slot_that_is_seen_to_die_is_replaced_before_spark_says_anything_and_once(stage):
+    first, second = stage.running()
+    stage.wires.lost = [str(first.slot)]
+    stage.turn()
+    # Where Spark would try the task again by itself it must not.
+    assert stage.cluster.stopped == [first.slot]
+    assert stage.cluster.started[-1] == SlotId(SlotIndex(0), 2)
+    assert second.hears() == [PeerGone(slot=first.slot)]
+    stage.cluster.news.append(SlotEnded(first.slot, "killed"))
+    stage.turn()
+    [failure] = stage.driver.view().failures
+    assert failure.text == "slot 0 was lost: the link to it broke: its process has died, or cannot be reached any more"
+    assert len(stage.cluster.started) == 3
 
 
 @pytest.mark.parametrize("frames", [[], [b"one"], [b"\xc1", b"\xc1"]])
@@ -404,6 +491,7 @@ def cancelled(stage):
     slots = stage.running()
     stage.driver.cancel()
     stage.turn()
+    assert stage.wires.followed == {}, "who was told to leave is not seen to die"
     for slot in slots:
         assert slot.hears() == [Leave()]
         slot.say(Leaving(slot=slot.slot))

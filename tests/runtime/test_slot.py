@@ -40,7 +40,7 @@ from penstock.wire.frames import Channel, Header, Kind, pack
 
 SCHEMA = pa.schema([pa.field("n", pa.int64())])
 SLOT = SlotId(SlotIndex(0), 1)
-PEER = SlotId(SlotIndex(1), 1)
+PEER, NEXT_PEER = (SlotId(SlotIndex(1), incarnation) for incarnation in (1, 2))
 WINDOW = 640
 SETTINGS = JobSettings(
     parallelism=2,
@@ -132,6 +132,9 @@ class Wire:
 
     def disconnect(self, peer):
         pass
+
+    def gone(self):
+        return []
 
     def send(self, peer, frames):
         if peer in self._hub.inboxes:
@@ -397,9 +400,6 @@ def test_tasks_that_are_restarted_beside_others_hear_only_what_is_of_their_own_a
     assert WRITTEN == []
     assert stage.batch(5, attempt=Epoch(2)) == []
     assert WRITTEN == [5]
-
-
-NEXT_PEER = SlotId(SlotIndex(1), 2)
 
 
 def test_a_slot_that_comes_to_others_that_go_on_speaks_in_the_epoch_of_their_links(stage):

@@ -1,4 +1,4 @@
-"""What a master has around it in a test: a network, background work, files and a cluster that the test plays."""
+"""Background work and storage of a master whose pace and failures the test decides."""
 
 from __future__ import annotations
 
@@ -6,44 +6,6 @@ from collections import deque
 
 from penstock.core.errors import StorageError
 from penstock.ports import Outcome
-
-
-class Wires:
-    """A transport that leads to the slots that the test plays."""
-
-    def __init__(self):
-        self.to_master = []
-        self.to_slots = {}
-
-    def connect(self, peer, address):
-        raise AssertionError("slots call the master, not the other way round")
-
-    def disconnect(self, peer):
-        pass
-
-    def send(self, peer, frames):
-        self.to_slots.setdefault(peer, []).append([bytes(frame) for frame in frames])
-
-    def receive(self):
-        arrived, self.to_master = self.to_master, []
-        return arrived
-
-
-class SlotWire:
-    """The same network from the side of one slot."""
-
-    def __init__(self, wires, name):
-        self._wires = wires
-        self._name = name
-
-    def connect(self, peer, address):
-        pass
-
-    def send(self, peer, frames):
-        self._wires.to_master.append((self._name, list(frames)))
-
-    def receive(self):
-        return [("master", frames) for frames in self._wires.to_slots.pop(self._name, [])]
 
 
 class Held:
@@ -95,22 +57,3 @@ class Files(dict):
             raise StorageError("the disk is gone")
         for path in self.list_files(prefix):
             del self[path]
-
-
-class Cluster:
-    """Where slots come from: the test plays them."""
-
-    def __init__(self):
-        self.started = []
-        self.stopped = []
-        self.news = []
-
-    def start(self, slot):
-        self.started.append(slot)
-
-    def stop(self, slot):
-        self.stopped.append(slot)
-
-    def ended(self):
-        news, self.news = self.news, []
-        return news
