@@ -22,6 +22,7 @@ from penstock.core.messages import (
     Heartbeat,
     Leave,
     Leaving,
+    PeerGone,
     Ready,
     Register,
     Run,
@@ -305,7 +306,7 @@ def test_a_slot_that_cannot_be_understood_is_stopped_and_replaced(stage, payload
     stage.turn()
     assert stage.cluster.stopped == [first.slot]
     assert stage.cluster.started[-1] == SlotId(SlotIndex(0), 2)
-    assert second.hears() == [CancelTasks(epoch=Epoch(1))]
+    assert second.hears() == [PeerGone(slot=first.slot)]
     assert "could not be read" in stage.driver.view().failures[0].text
 
 
@@ -325,7 +326,7 @@ def test_a_slot_that_is_seen_to_die_is_replaced_before_spark_says_anything_and_o
     # Where Spark would try the task again by itself it must not.
     assert stage.cluster.stopped == [first.slot]
     assert stage.cluster.started[-1] == SlotId(SlotIndex(0), 2)
-    assert second.hears() == [CancelTasks(epoch=Epoch(1))]
+    assert second.hears() == [PeerGone(slot=first.slot)]
     stage.cluster.news.append(SlotEnded(first.slot, "killed"))
     stage.turn()
     [failure] = stage.driver.view().failures
@@ -397,6 +398,44 @@ def test_a_failed_task_is_restarted_with_its_region_and_the_other_slot_hears_of_
     view = stage.driver.view()
     assert (view.restarts, view.epoch, view.rows_in, view.rows_read) == (1, 2, 6, 9)
     assert [failure.text for failure in view.failures] == ["bad luck"]
+
+
+def test_the_tasks_of_a_lost_slot_are_restarted_in_the_next_one_and_the_other_slot_goes_on(stage):
+    first, second = stage.running()
+    region = tuple(task for task in stage.driver._plan.tasks if task.subtask == 0)
+    second.say(Heartbeat(slot=second.slot, epoch=Epoch(1), metrics={"nosource[1]": {"rows_in": 5}}))
+    first.say(Heartbeat(slot=first.slot, epoch=Epoch(1), metrics={"nosource[0]": {"rows_in": 3}}))
+    stage.cluster.news.append(SlotEnded(first.slot, "killed"))
+    stage.turn()
+    assert (stage.state, second.hears()) == (JobState.REPAIRING, [PeerGone(slot=first.slot)])
+    successor = stage.slot(0, 2).register()
+    stage.turn()
+    (deploy,) = successor.hears()
+    assert (deploy.epoch, deploy.attempt, deploy.tasks, deploy.beside_others) == (2, 1, region, True)
+    assert [peer.slot for peer in deploy.peers] == [successor.slot, second.slot]
+    assert deploy.plan == stage.driver._pickled_plan
+    successor.say(Ready(slot=successor.slot, epoch=Epoch(2)))
+    # Its heartbeats bear the epoch of the links, as all others do.
+    successor.say(Heartbeat(slot=successor.slot, epoch=Epoch(1), metrics={"nosource[0]": {"rows_in": 1}}))
+    stage.turn()
+    run, *triggers = successor.hears()
+    assert run == Run(epoch=Epoch(2))
+    view = stage.driver.view()
+    assert (view.state, view.restarts, view.epoch, view.rows_in, view.rows_read) == (JobState.RUNNING, 1, 2, 6, 9)
+    assert [(trigger.task.subtask, trigger.epoch) for trigger in (*triggers, *second.hears())] == [(0, 2), (1, 1)]
+
+
+def test_a_slot_that_is_lost_while_the_job_is_being_stopped_takes_all_tasks_with_it(stage):
+    """Its sources have ended everywhere, or are about to."""
+    first, second = stage.running()
+    answers = []
+    stage.driver.request(SnapshotRequest(kind=RequestKind.STOP, target="/saved"), answers.append)
+    stage.turn()
+    second.hears()
+    stage.cluster.news.append(SlotEnded(first.slot, "killed"))
+    stage.turn()
+    assert (stage.state, len(answers)) == (JobState.FAILING, 1)
+    assert CancelTasks(epoch=Epoch(1)) in second.hears()
 
 
 # --- deployment ------------------------------------------------------------------------------------------------------

@@ -7,7 +7,8 @@ from collections import deque
 from dataclasses import dataclass
 
 from penstock.core.ids import Instant, JobId
-from penstock.core.job.events import AttemptEnded, RegionEnded
+from penstock.core.job.events import AttemptEnded, FailureCause, RegionEnded
+from penstock.core.messages import TaskFailed
 from penstock.plan.graph import Plan
 from penstock.runtime.views import FailureView, failure_view, place_of
 
@@ -85,3 +86,14 @@ class JobProgress:
             late_dropped=sum(int(values.get("late_dropped", 0)) for values in tasks.values()),
             tasks=tasks,
         )
+
+
+def cause_of(message: TaskFailed) -> FailureCause:
+    """What made a task fail, as its slot says."""
+    return FailureCause(
+        text=message.error,
+        traceback=message.traceback,
+        operator=message.operator,
+        subtask=message.task.subtask,
+        user_code=message.user_code,
+    )
