@@ -56,6 +56,19 @@ class Transport(Protocol):
         """Every message that has arrived, as (peer, frames), oldest first."""
         ...
 
+    def follow(self, peer: str, address: str) -> None:
+        """Have `gone` tell, if it can be seen, when the process at that address has died or cannot be reached any
+        more. Disconnecting `peer` ends it, too."""
+        ...
+
+    def let_go(self, peer: str) -> None:
+        """Follow `peer` no more: it is about to leave."""
+        ...
+
+    def gone(self) -> list[str]:
+        """Those that were followed and are gone since the last call; each is told once, or never."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class Outcome:

@@ -224,7 +224,9 @@ def test_every_id_is_committed_with_the_same_rows_however_often(threaded_job, tm
     assert by_id(sink.calls) == EVERYTHING
     assert sink.closed == [False]
     locked = [failure for failure in job.driver.view().failures if "the table is locked" in failure.text]
-    assert [(f.operator, f.user_code) for f in locked] == [("sink", True)] * 3
+    # One that breaks while a killed slot ends the attempt is not why it ended.
+    assert 1 <= len(locked) <= 3
+    assert {(f.operator, f.user_code) for f in locked} == {("sink", True)}
     assert "in commit" in locked[0].traceback
 
 

@@ -19,12 +19,24 @@ class Wire:
         self.sent = []
         self.arriving = []
         self.connected = {}
+        self.followed = {}
+        self.lost = []
 
     def connect(self, peer, address):
         self.connected[peer] = address
 
     def disconnect(self, peer):
         self.connected.pop(peer, None)
+
+    def follow(self, peer, address):
+        self.followed[peer] = address
+
+    def let_go(self, peer):
+        self.followed.pop(peer, None)
+
+    def gone(self):
+        gone, self.lost = self.lost, []
+        return gone
 
     def send(self, peer, frames):
         self.sent.append((peer, [bytes(frame) for frame in frames]))
@@ -153,7 +165,7 @@ def test_what_is_sent_makes_a_keepalive_needless(a):
 def test_a_peer_that_comes_later_is_kept_alive_in_its_own_time(a):
     a.links.keep_alive(Instant(500))
     a.links.connect("c", "address of c")
-    a.links.answer("d")
+    a.links.answer("d", listens_at=None)
     a.links.keep_alive(Instant(500 + KEEPALIVE_MS))
     assert sorted(peer for peer, _ in a.wire.sent) == ["b", "c", "d"]
 
@@ -187,6 +199,22 @@ def test_a_forgotten_peer_gets_no_keepalive(a):
     assert a.wire.connected == {}
     a.links.keep_alive(Instant(9 * KEEPALIVE_MS))
     assert len(a.wire.sent) == 1
+
+
+def test_a_peer_that_has_called_in_and_is_gone_breaks_its_link(a):
+    a.links.answer("b", listens_at="address of b")
+    a.links.answer("c", listens_at=None)
+    assert a.wire.followed == {"b": "address of b"}
+    a.wire.lost = ["b"]
+    assert not a.links.receive(Instant(0))
+    assert a.broken == [("b", "its process has died, or cannot be reached any more")]
+
+
+def test_a_peer_that_leaves_is_not_followed(a):
+    a.links.answer("b", listens_at="address of b")
+    a.links.let_go("b")
+    assert a.wire.followed == {}
+    assert a.links.peers == ("b",)
 
 
 # --- epochs ----------------------------------------------------------------------------------------------------------

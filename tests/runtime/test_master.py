@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections import deque
 
 import pyarrow as pa
 import pytest
 from completed_records import completed
+from held_work import Files, Held
 
 from penstock.api.connector import End, Sink, SinkWriter, Source, SourceReader
 from penstock.api.program import Program
 from penstock.core.coordinator.events import RequestKind
-from penstock.core.errors import StorageError
 from penstock.core.ids import CheckpointId, Epoch, Instant, JobId, SlotId, SlotIndex, Term
 from penstock.core.job.events import JobState
 from penstock.core.messages import (
@@ -33,7 +32,7 @@ from penstock.core.recovery import layout
 from penstock.core.recovery.metadata import DiscardRules
 from penstock.core.recovery.tenure import EPOCHS_PER_TERM, Inheritance, Tenure
 from penstock.core.recovery.tenure import Outcome as JobOutcome
-from penstock.ports import Outcome, SlotEnded
+from penstock.ports import SlotEnded
 from penstock.runtime.links import Links
 from penstock.runtime.master import NO_EPOCH, MasterDriver, MasterPorts, SnapshotRequest
 from penstock.settings import CheckpointSettings, FixedDelay, JobSettings, Retention
@@ -96,12 +95,24 @@ class Wires:
     def __init__(self):
         self.to_master = []
         self.to_slots = {}
+        self.followed = {}
+        self.lost = []
 
     def connect(self, peer, address):
         raise AssertionError("slots call the master, not the other way round")
 
     def disconnect(self, peer):
-        pass
+        self.let_go(peer)
+
+    def follow(self, peer, address):
+        self.followed[peer] = address
+
+    def let_go(self, peer):
+        self.followed.pop(peer, None)
+
+    def gone(self):
+        gone, self.lost = self.lost, []
+        return gone
 
     def send(self, peer, frames):
         self.to_slots.setdefault(peer, []).append([bytes(frame) for frame in frames])
@@ -124,59 +135,11 @@ class SlotWire:
     def send(self, peer, frames):
         self._wires.to_master.append((self._name, list(frames)))
 
+    def gone(self):
+        return []
+
     def receive(self):
         return [("master", frames) for frames in self._wires.to_slots.pop(self._name, [])]
-
-
-class Held:
-    """Background work of which each look gets at most `pieces` done, in the end all."""
-
-    def __init__(self):
-        self.pieces = 1_000
-        self._waiting = deque()
-
-    def submit(self, work, done):
-        self._waiting.append((work, done))
-
-    def collect(self):
-        for _ in range(min(self.pieces, len(self._waiting))):
-            work, done = self._waiting.popleft()
-            try:
-                outcome = Outcome(value=work())
-            except Exception as error:  # noqa: BLE001  # as a real one would
-                outcome = Outcome(error=error)
-            done(outcome)
-
-
-class Files(dict):
-    """A store in memory."""
-
-    failing = False
-    refusing: frozenset[str] = frozenset()
-    """What cannot be written."""
-
-    def write(self, path, data):
-        if path in self.refusing:
-            raise StorageError("the disk is full")
-        self[path] = bytes(data)
-
-    def create(self, path, data):
-        return self.setdefault(path, bytes(data)) == bytes(data)
-
-    def read(self, path):
-        return self[path]
-
-    def list_files(self, prefix):
-        return sorted(path for path in self if path.startswith(f"{prefix}/"))
-
-    def delete(self, path):
-        self.pop(path, None)
-
-    def delete_tree(self, prefix):
-        if self.failing:
-            raise StorageError("the disk is gone")
-        for path in self.list_files(prefix):
-            del self[path]
 
 
 class Cluster:
@@ -355,6 +318,21 @@ def test_a_slot_whose_words_were_lost_is_stopped_and_replaced(stage):
     assert "packets" in stage.driver.view().failures[0].text
 
 
+def test_a_slot_that_is_seen_to_die_is_replaced_before_spark_says_anything_and_once(stage):
+    first, second = stage.running()
+    stage.wires.lost = [str(first.slot)]
+    stage.turn()
+    # Where Spark would try the task again by itself it must not.
+    assert stage.cluster.stopped == [first.slot]
+    assert stage.cluster.started[-1] == SlotId(SlotIndex(0), 2)
+    assert second.hears() == [CancelTasks(epoch=Epoch(1))]
+    stage.cluster.news.append(SlotEnded(first.slot, "killed"))
+    stage.turn()
+    [failure] = stage.driver.view().failures
+    assert failure.text == "slot 0 was lost: the link to it broke: its process has died, or cannot be reached any more"
+    assert len(stage.cluster.started) == 3
+
+
 @pytest.mark.parametrize("frames", [[], [b"one"], [b"\xc1", b"\xc1"]])
 def test_a_stranger_who_talks_nonsense_changes_nothing(stage, frames):
     stage.running()
@@ -486,6 +464,7 @@ def cancelled(stage):
     slots = stage.running()
     stage.driver.cancel()
     stage.turn()
+    assert stage.wires.followed == {}, "who was told to leave is not seen to die"
     for slot in slots:
         assert slot.hears() == [Leave()]
         slot.say(Leaving(slot=slot.slot))

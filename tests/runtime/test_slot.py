@@ -132,6 +132,9 @@ class Wire:
     def disconnect(self, peer):
         pass
 
+    def gone(self):
+        return []
+
     def send(self, peer, frames):
         if peer in self._hub.inboxes:
             self._hub.inboxes[peer].append((self._name, [bytes(memoryview(frame)) for frame in frames]))

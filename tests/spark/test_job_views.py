@@ -57,9 +57,6 @@ class Still:
     def now(self) -> Instant:
         return Instant(1_000_000)
 
-    def follow(self, slots: Any) -> None:
-        """There are none."""
-
     def close(self, **_: Any) -> None:
         """Nothing is open."""
 

@@ -62,15 +62,20 @@ class Doorkeeper:
                 return False
 
 
-def introduce(client: zmq.Socket[bytes], keys: JobKeys, *, encrypt: bool) -> None:
-    """Let `client` show in its calls over TCP that it belongs to the job."""
-    if encrypt:
+def call(client: zmq.Socket[bytes], address: str, keys: JobKeys, *, encrypt: bool) -> None:
+    """Connect `client` to an address (`ipc://…` or `tcp://host:port`); over TCP it shows that it belongs to the job.
+    Raises `zmq.ZMQError` if that is no address."""
+    client.ipv6 = address.startswith("tcp://[")
+    if not address.startswith("tcp://"):
+        pass
+    elif encrypt:
         client.curve_secretkey = keys.secret
         client.curve_publickey = keys.public
         client.curve_serverkey = keys.public
     else:
         client.plain_username = _USER
         client.plain_password = keys.password
+    client.connect(address)
 
 
 def has_input(source: zmq.Socket[bytes]) -> bool:

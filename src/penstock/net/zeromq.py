@@ -33,9 +33,10 @@ from typing import Self
 import zmq
 
 from penstock.core.errors import HostError, Retry, UsageError
-from penstock.net.access import Doorkeeper, has_input, introduce
+from penstock.net.access import Doorkeeper, call, has_input
 from penstock.net.folders import SocketFolder
 from penstock.net.keys import JobKeys
+from penstock.net.lifelines import Lifelines
 from penstock.ports import Frame
 
 _LONGEST_NAME = 255
@@ -88,6 +89,7 @@ class ZmqTransport:
         self._wake_sender.settimeout(0)
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._poller = zmq.Poller()
+        self._lifelines = Lifelines(self._context, self._poller, keys, encrypt=encrypt)
         self._release_folder = ExitStack()
         # Also for a transport that is forgotten: a context with open sockets would wait for them for ever.
         self._release = weakref.finalize(self, _release, self._context, self._release_folder, os.getpid())
@@ -140,10 +142,7 @@ class ZmqTransport:
             dealer.routing_id = self._routing_id
             dealer.reconnect_ivl = _FIRST_RECONNECT_MS
             dealer.reconnect_ivl_max = _LONGEST_RECONNECT_MS
-            dealer.ipv6 = address.startswith("tcp://[")
-            if address.startswith("tcp://"):
-                introduce(dealer, self._keys, encrypt=self._encrypt)
-            dealer.connect(address)
+            call(dealer, address, self._keys, encrypt=self._encrypt)
         except zmq.ZMQError as error:
             dealer.close()
             raise UsageError(
@@ -157,6 +156,7 @@ class ZmqTransport:
         """Forget `peer`; what was not yet sent is dropped. It can be answered again when it has called in again."""
         self._check_open()
         self._callers.discard(peer)
+        self._lifelines.let_go(peer)
         dealer = self._dealers.pop(peer, None)
         if dealer is not None:
             self._poller.unregister(dealer)
@@ -198,8 +198,8 @@ class ZmqTransport:
         return arrived
 
     def wait(self, timeout_ms: int | None = None) -> None:
-        """Block until a message has arrived, `wake` was called since the last wait, what is watched has something to
-        read, or the time is over (None: never). May return early, with nothing to receive."""
+        """Block until a message has arrived, `wake` was called since the last wait, somebody who is followed is gone,
+        or the time is over (None: never). May return early, with nothing to receive."""
         self._check_open()
         if self._to_self:
             return
@@ -208,14 +208,21 @@ class ZmqTransport:
                 self._doorkeeper.answer()
             elif ready == self._wake_receiver.fileno():
                 _discard(self._wake_receiver)
+            else:
+                self._lifelines.stir()
 
-    def watch(self, descriptor: int) -> None:
-        """End waits also as long as this descriptor has something to read; for the thread that waits."""
-        self._poller.register(descriptor, zmq.POLLIN)
+    def follow(self, peer: str, address: str) -> None:
+        """Have `gone` tell when that process, which listens at `address`, has died or cannot be reached any more."""
+        self._check_open()
+        self._lifelines.follow(peer, address)
 
-    def unwatch(self, descriptor: int) -> None:
-        """Wait without it again; for the thread that waits."""
-        self._poller.unregister(descriptor)
+    def let_go(self, peer: str) -> None:
+        """Follow `peer` no more: it is about to leave."""
+        self._lifelines.let_go(peer)
+
+    def gone(self) -> list[str]:
+        """Those that were followed, and have died or become unreachable since the last call."""
+        return self._lifelines.gone()
 
     def wake(self) -> None:
         """End the current or the next `wait`. May be called from any thread, at any time, also after `close`."""
@@ -237,6 +244,7 @@ class ZmqTransport:
             self._wake_sender.close()
             self._wake_receiver.close()
         self._dealers.clear()
+        self._lifelines.close()
         self._release()
 
     def __enter__(self) -> Self:

@@ -3,7 +3,8 @@
 Each direction between two processes counts its packets, from zero in every epoch. A gap means that packets were lost; a
 keepalive, sent when a direction has been quiet, shows a loss at the very end. Nothing is sent again: the side that
 finds a gap reports a broken link, and the attempt of the job ends with it. Packets of an epoch that the direction has
-left behind are dropped. What cannot be read breaks the link too; nothing that a peer sent is ever raised.
+left behind are dropped. What cannot be read breaks the link too; nothing that a peer sent is ever raised. The death of
+a peer breaks it at once, where the transport sees it.
 """
 
 from __future__ import annotations
@@ -62,9 +63,15 @@ class Links:
         self._outgoing.pop(peer, None)
         self._incoming.pop(peer, None)
 
-    def answer(self, peer: str) -> None:
-        """Keep alive the direction to a peer that has called in."""
+    def answer(self, peer: str, *, listens_at: str | None) -> None:
+        """Keep alive the direction to a peer that has called in, and notice when it is gone."""
         self._open(peer)
+        if listens_at is not None:
+            self._transport.follow(peer, listens_at)
+
+    def let_go(self, peer: str) -> None:
+        """`peer` is about to leave: that it is gone then breaks nothing."""
+        self._transport.let_go(peer)
 
     def begin(self, peer: str, epoch: Epoch) -> None:
         """Count from zero in both directions, in an epoch of which nothing has been sent to `peer`. What was lost in an
@@ -120,6 +127,8 @@ class Links:
                 continue
             for packet in packets:
                 self._take(peer, packet)
+        for peer in self._transport.gone():
+            self._on_broken(peer, "its process has died, or cannot be reached any more")
         return bool(messages)
 
     def _take(self, peer: str, packet: Packet) -> None:

@@ -322,7 +322,7 @@ class MasterDriver:
             case Register():
                 self._slots[message.slot] = message
                 self._names[str(message.slot)] = message.slot
-                self._links.answer(str(message.slot))
+                self._links.answer(str(message.slot), listens_at=message.tcp_address or message.ipc_address)
                 self._feed_job(SlotRegistered(slot=message.slot))
             case Heartbeat():
                 if message.epoch == self._attempt:
@@ -411,6 +411,7 @@ class MasterDriver:
                 self._links.disconnect(str(effect.slot))
                 self._ports.slots.stop(effect.slot)
             case TellLeave():
+                self._links.let_go(str(effect.slot))
                 self._send(effect.slot, Leave())
             case TellCancel():
                 self._send(effect.slot, CancelTasks(epoch=effect.epoch, tasks=effect.tasks))

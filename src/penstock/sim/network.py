@@ -1,7 +1,8 @@
 """The network of a world: keeps order between two processes, takes its time, and loses connections.
 
 What is sent from one process to another arrives in order. It may be lost, never with a sign of it: when a connection
-breaks, what is on its way vanishes, and what is sent before it works again vanishes too or is held back until then.
+breaks, what is on its way vanishes, and what is sent before it works again vanishes too or is held back until then. Who
+follows a process sees its death, and now and then a broken connection that looks like it; in some worlds, or never.
 """
 
 from __future__ import annotations
@@ -49,8 +50,12 @@ Tap = Callable[[str, str, list[bytes]], None]
 class Network:
     """All connections of a world."""
 
-    def __init__(self, world: World, *, latency_us: tuple[int, int], spike_share: float = 0.0) -> None:
+    def __init__(
+        self, world: World, *, latency_us: tuple[int, int], spike_share: float = 0.0, seen_share: float = 0.0
+    ) -> None:
+        """Of all deaths `seen_share` is seen by those who follow the dead one, and a third of that of all cuts."""
         self._world = world
+        self._seen_share = seen_share
         self._latency_us = latency_us
         self._spike_share = spike_share
         self._ends: dict[str, SimTransport] = {}
@@ -75,6 +80,7 @@ class Network:
             wire.lose(0)
             wire.down_until_us = max(wire.down_until_us, self._world.now_us + for_us)
             wire.holds_back = holds_back
+            self._end_lifelines(*pair, self._seen_share / 3)
 
     def died(self, name: str) -> None:
         """A process is gone: what it sent last may not have left its host."""
@@ -82,6 +88,13 @@ class Network:
             if sender == name and wire.parcels:
                 wire.lose(self._world.random.randint(0, len(wire.parcels)))
         self._ends.pop(name, None)
+        for other in list(self._ends):
+            self._end_lifelines(other, name, self._seen_share)
+
+    def _end_lifelines(self, follower: str, followed: str, share: float) -> None:
+        end = self._ends.get(follower)
+        if end is not None and end.follows(followed) and self._world.random.random() < share:
+            self._world.after(self._world.between(100, 100_000), lambda: end.lose(followed))
 
     def set_aside(self, name: str, belongs: Callable[[str], bool]) -> None:
         """Another process takes the name. What comes from those that `belongs` says goes to the first one still."""
@@ -142,13 +155,14 @@ class SimTransport:
         self._connected: dict[str, None] = {}
         self._callers: dict[str, None] = {}
         self._inbox: list[tuple[str, list[Frame]]] = []
+        self._followed: dict[str, None] = {}
+        self._gone: list[str] = []
         self.ipc_address: str | None = f"{ADDRESS_PREFIX}{actor.name}"
 
     def connect(self, peer: str, address: str) -> None:
         """Make `peer` reachable. Its address is its name."""
         self._actor.used("connect")
-        if address != f"{ADDRESS_PREFIX}{peer}":
-            raise ValueError(f"{peer} cannot be reached at {address!r}")
+        self._check(peer, address)
         self._connected[peer] = None
 
     def disconnect(self, peer: str) -> None:
@@ -158,6 +172,7 @@ class SimTransport:
             del self._connected[peer]
             self._network.forget(self._name, peer)
         self._callers.pop(peer, None)
+        self.let_go(peer)
 
     def send(self, peer: str, frames: Sequence[Frame]) -> None:
         """Queue one message."""
@@ -171,6 +186,36 @@ class SimTransport:
         if arrived:
             self._actor.used("receive")
         return arrived
+
+    def follow(self, peer: str, address: str) -> None:
+        """Learn, maybe, when `peer` is gone."""
+        self._actor.used("follow")
+        self._check(peer, address)
+        self._followed[peer] = None
+
+    def let_go(self, peer: str) -> None:
+        """Follow `peer` no more."""
+        self._followed.pop(peer, None)
+
+    def gone(self) -> list[str]:
+        """Those that were followed and are gone since the last call."""
+        gone, self._gone = self._gone, []
+        return gone
+
+    def follows(self, peer: str) -> bool:
+        """Whether the end of the connection to `peer` would be noticed."""
+        return peer in self._followed
+
+    def lose(self, peer: str) -> None:
+        """The connection to `peer` has ended."""
+        if peer in self._followed:
+            del self._followed[peer]
+            self._gone.append(peer)
+            self._actor.wake()
+
+    def _check(self, peer: str, address: str) -> None:
+        if address != f"{ADDRESS_PREFIX}{peer}":
+            raise ValueError(f"{peer} cannot be reached at {address!r}")
 
     def has_heard(self, peer: str) -> bool:
         """Whether a message of that process has arrived here."""

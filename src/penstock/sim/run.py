@@ -164,7 +164,12 @@ class Simulation:
             first, _ = after
             self.world, self.external, self.disk = first.world, first.external, first.disk
         self.pace = Pace(self.world, work_us=scenario.work_us)
-        self.network = Network(self.world, latency_us=scenario.latency_us, spike_share=scenario.spike_share)
+        self.network = Network(
+            self.world,
+            latency_us=scenario.latency_us,
+            spike_share=scenario.spike_share,
+            seen_share=scenario.seen_share,
+        )
         self.host = SlotHost(
             self.world,
             build=self._build_slot,

@@ -66,6 +66,8 @@ class Scenario:
     safety_ms: int
     """No fault begins after this."""
     faults: tuple[Fault, ...]
+    seen_share: float = 0.0
+    """The part of all deaths that the master sees at once."""
     lasting: bool = False
     """Whether another driver takes the job over when one dies."""
     loses_unsynced: bool = False
@@ -155,7 +157,8 @@ def draw_scenario(seed: int, random: Random) -> Scenario:
     drawn = replace(drawn, again=again, settings=replace(drawn.settings, slot=slot))
     rescales = draw_rescales(random, duration_ms=duration_ms)
     drawn = _with_rescales(random, drawn, rescales) if rescales else drawn
-    return _taken_apart(random, drawn) if random.random() < 0.25 else drawn
+    drawn = _taken_apart(random, drawn) if random.random() < 0.25 else drawn
+    return replace(drawn, seen_share=random.choice((0.0, 0.0, 0.5, 1.0)))
 
 
 def _with_rescales(random: Random, drawn: Scenario, rescales: tuple[UserRequest, ...]) -> Scenario:

@@ -61,14 +61,12 @@ from penstock.spark.preflight import (
     master_address,
     task_slots,
     use_own_interpreter,
-    workers_can_be_seen,
 )
 from penstock.spark.preparing import Preparation, needs_landing, start_of
 from penstock.spark.slots import SparkSlots
 from penstock.spark.standby import Standby, inherited, open_election, standby_view
 from penstock.spark.streams import StreamSource
 from penstock.spark.worker import SlotSpec
-from penstock.spark.worker_processes import WorkerProcesses
 from penstock.storage.files import FileStore
 from penstock.storage.locations import open_store
 from penstock.storage.records import FileRecords
@@ -362,14 +360,7 @@ class Environment(Program):
         background = ThreadBackground(transport.wake, name=f"penstock-master-{job}-background")
         workers = Workers(transport.wake, prefix=f"penstock-master-{job}-")
         spec = self._slot_spec(plan, job=job, store=store, transport=transport, keys=keys, socket_folder=socket_folder)
-        slots = SparkSlots(
-            self._spark,
-            job=job,
-            job_name=name,
-            spec=spec,
-            wake=transport.wake,
-            processes=WorkerProcesses(transport) if workers_can_be_seen(self._spark) else None,
-        )
+        slots = SparkSlots(self._spark, job=job, job_name=name, spec=spec, wake=transport.wake)
         ports = MasterPorts(
             clock=clock,
             transport=transport,

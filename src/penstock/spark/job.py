@@ -355,7 +355,6 @@ class Job:
             if driver.stage != shown or now - viewed >= VIEW_EVERY_MS:
                 shown, viewed = driver.stage, now
                 self._view = driver.view()
-                parts.slots.follow((*self._view.slots, *self._view.spares))
             if driver.outcome is None:
                 until = viewed + VIEW_EVERY_MS if deadline is None else min(viewed + VIEW_EVERY_MS, deadline)
                 transport.wait(max(0, until - clock.now()))

@@ -21,7 +21,6 @@ from penstock.settings import NetworkSettings
 from penstock.spark import connect
 from penstock.spark.host_rules import HostFacts, Needs, is_local_master, judge, judge_worker
 from penstock.spark.slots import short_reason
-from penstock.spark.worker_processes import can_be_seen
 
 log = logging.getLogger(__name__)
 
@@ -54,12 +53,6 @@ def is_local(session: Any) -> bool:
     if connect.is_connect(session):
         return connect.is_local(session)
     return is_local_master(session.sparkContext.master)
-
-
-def workers_can_be_seen(session: Any) -> bool:
-    """Whether the death of a worker's process is the end of its slot, and is seen from here. A server of Spark Connect
-    on this host may be in a container, with process numbers of its own."""
-    return not connect.is_connect(session) and can_be_seen(session.sparkContext.master)
 
 
 def task_slots(session: Any) -> int:

@@ -1,7 +1,8 @@
 """Slots as Spark tasks: each slot is a Spark job with one task, submitted from a driver thread of its own.
 
 A job per slot, because Spark then kills, replaces and shows each slot by itself: a dead worker fails one job while the
-other slots go on. Who sees sooner than Spark that it died says so.
+other slots go on, after about a fifth of a second, or not at all where Spark tries the task again. The master sees a
+death sooner, by the connection to it, and then has what is left of the job cancelled.
 """
 
 from __future__ import annotations
@@ -9,24 +10,18 @@ from __future__ import annotations
 import logging
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from itertools import takewhile
 from typing import Any
 
-from py4j.protocol import Py4JError
-from pyspark.errors import PySparkException
-
-from penstock.core.ids import JobId, SlotId, SlotIndex
+from penstock.core.ids import JobId, SlotId
 from penstock.ports import SlotEnded
-from penstock.runtime.views import SlotView
 from penstock.spark import connect
 from penstock.spark.clock import WallClock
 from penstock.spark.worker import SlotSpec, run_slot
-from penstock.spark.worker_processes import WorkerProcesses
 
 log = logging.getLogger(__name__)
 
-DIED = "its Python worker exited unexpectedly (killed, or crashed)"
 ASK_AGAIN_S = 0.5
 """How often Spark is asked to end a job that it may not have had yet when it was asked before."""
 _PY4J_CALL = "An error occurred while calling "
@@ -35,29 +30,18 @@ _NOT_THE_REASON = ("JVM stacktrace:", "=== Streaming Query ===")
 
 
 class SparkSlots:
-    """`Slots` on a SparkSession. `wake` is called whenever Spark says that a slot has ended; the death of a process in
-    `processes` is news as well."""
+    """`Slots` on a SparkSession. `wake` is called whenever a slot has ended."""
 
     def __init__(
-        self,
-        session: Any,
-        *,
-        job: JobId,
-        job_name: str,
-        spec: Callable[[SlotId], SlotSpec],
-        wake: Callable[[], None],
-        processes: WorkerProcesses | None = None,
+        self, session: Any, *, job: JobId, job_name: str, spec: Callable[[SlotId], SlotSpec], wake: Callable[[], None]
     ) -> None:
         self._session = session
         self._job = job
         self._job_name = job_name
         self._spec = spec
         self._wake = wake
-        self._processes = processes
         self._ended: deque[SlotEnded] = deque()
         self._threads: dict[SlotId, threading.Thread] = {}
-        self._known_dead: set[SlotId] = set()
-        """Those of whose end Spark has not told yet."""
         self._unwanted: set[SlotId] = set()
 
     def start(self, slot: SlotId) -> None:
@@ -66,40 +50,23 @@ class SparkSlots:
         self._threads[slot] = thread
         thread.start()
 
-    def follow(self, views: Iterable[SlotView]) -> None:
-        """See to it that the death of the process of any of these slots is news, if it can be seen from here."""
-        if self._processes is None:
-            return
-        for seen in views:
-            slot = SlotId(SlotIndex(seen.number), seen.incarnation)
-            if seen.pid is not None and slot in self._threads and slot not in self._known_dead:
-                self._processes.follow(slot, seen.pid)
-
     def stop(self, slot: SlotId) -> None:
-        """Have Spark kill the task; this takes Spark 2 to 4 seconds."""
+        """Have Spark kill the task, which takes it 2 to 4 seconds, or not try it again."""
         self._unwanted.add(slot)
-        self._kill(slot)
+        # A server or a JVM that is gone is called again and again, for minutes, which the master must not wait for.
+        call = threading.Thread(target=self._cancel, args=(slot,), name=f"penstock-stop-{slot}", daemon=True)
+        call.start()
 
     def ended(self) -> list[SlotEnded]:
         """Slots that have ended since the last call."""
-        died = self._processes.dead() if self._processes is not None else []
-        self._known_dead.update(died)
-        news = [SlotEnded(slot, DIED) for slot in died]
+        news: list[SlotEnded] = []
         while self._ended:
-            told = self._ended.popleft()
-            self._threads.pop(told.slot, None)
-            if self._processes is not None:
-                self._processes.let_go(told.slot)
-            if told.slot in self._known_dead:
-                self._known_dead.remove(told.slot)
-            else:
-                news.append(told)
+            news.append(self._ended.popleft())
+            self._threads.pop(news[-1].slot, None)
         return news
 
     def close(self, timeout_s: float) -> None:
         """Wait for the Spark jobs of all slots to be over, so long in all."""
-        if self._processes is not None:
-            self._processes.close()
         clock = WallClock()
         until_ms = clock.precise_ms() + 1_000 * timeout_s
         for slot, thread in self._threads.items():
@@ -107,7 +74,7 @@ class SparkSlots:
                 thread.join(min(left_s, ASK_AGAIN_S))
                 if thread.is_alive() and slot in self._unwanted:
                     # It was stopped before its Spark job was there, and would wait for its master on a core.
-                    self._kill(slot)
+                    self.stop(slot)
 
     def _tag(self, slot: SlotId) -> str:
         return f"{job_group(self._job)}-{slot}"
@@ -121,27 +88,14 @@ class SparkSlots:
         self._ended.append(SlotEnded(slot, error))
         self._wake()
 
-    def _kill(self, slot: SlotId) -> None:
-        if connect.is_connect(self._session):
-            # A server that is gone is called again and again for minutes, which the master must not wait for.
-            call = threading.Thread(
-                target=self._interrupt, args=(self._tag(slot),), name=f"penstock-stop-{slot}", daemon=True
-            )
-            call.start()
-            return
-        context = self._session.sparkContext
-        if context._jsc is None:  # noqa: SLF001  # the only sign that a context was stopped
-            return
+    def _cancel(self, slot: SlotId) -> None:
         try:
-            context.cancelJobsWithTag(self._tag(slot))
-        except (Py4JError, PySparkException, OSError) as error:
-            log.warning("Spark could not be asked to end %s: %s", self._tag(slot), short_reason(str(error)))
-
-    def _interrupt(self, tag: str) -> None:
-        try:
-            self._session.interruptTag(tag)
-        except PySparkException as error:
-            log.warning("Spark could not be asked to end %s: %s", tag, short_reason(str(error)))
+            if connect.is_connect(self._session):
+                self._session.interruptTag(self._tag(slot))
+            elif self._session.sparkContext._jsc is not None:  # noqa: SLF001  # None: the context was stopped
+                self._session.sparkContext.cancelJobsWithTag(self._tag(slot))
+        except Exception as error:  # noqa: BLE001  # py4j, Spark and network errors alike: without Spark the task ends, too
+            log.warning("Spark could not be asked to end %s: %s", slot, short_reason(str(error)))
 
     def _mark(self, slot: SlotId) -> None:
         """Have what this thread submits say what it is."""
@@ -187,7 +141,7 @@ def short_reason(text: str) -> str:
         if "PythonException" in line or line.startswith("Traceback"):
             break
         if "Python worker exited unexpectedly" in line:
-            return DIED
+            return "its Python worker exited unexpectedly (killed, or crashed)"
         if "ExecutorLostFailure" in line:
             return line[line.index("ExecutorLostFailure") :][:300]
         if "SparkContext was shut down" in line:

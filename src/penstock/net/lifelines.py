@@ -1,0 +1,102 @@
+"""Connections that carry nothing, and whose end says that the process at the other end is gone.
+
+When a process dies its host closes its connections, so that whoever holds one learns of it at once, on this host and on
+any other. A connection also ends when the network between them gives up on it: then the process cannot be reached, and
+to its peers that is the same. One that never came about says nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import zmq
+from zmq.utils.monitor import parse_monitor_message
+
+from penstock.net.access import call, has_input
+from penstock.net.keys import JobKeys
+
+_EVENTS = zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED
+_NEVER = -1
+"""A connection that has ended is news; another one would hide it."""
+
+
+@dataclass(slots=True)
+class _Lifeline:
+    connection: zmq.Socket[bytes]
+    news: zmq.Socket[bytes]
+    is_up: bool = False
+
+    def has_ended(self) -> bool:
+        """Whether the connection was there and has ended."""
+        while has_input(self.news):
+            event = parse_monitor_message(self.news.recv_multipart(zmq.NOBLOCK))["event"]
+            if event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
+                self.is_up = True
+            elif self.is_up and event == zmq.EVENT_DISCONNECTED:
+                return True
+        return False
+
+    def close(self) -> None:
+        """Let go of both sockets."""
+        self.connection.disable_monitor()
+        self.news.close()
+        self.connection.close()
+
+
+class Lifelines:
+    """Those that one process holds to others. Belongs to the thread that polls."""
+
+    def __init__(
+        self, context: zmq.Context[zmq.Socket[bytes]], poller: zmq.Poller, keys: JobKeys, *, encrypt: bool
+    ) -> None:
+        self._context = context
+        self._poller = poller
+        self._keys = keys
+        self._encrypt = encrypt
+        self._lines: dict[str, _Lifeline] = {}
+        self._opened = 0
+        self._stirred = False
+
+    def follow(self, peer: str, address: str) -> None:
+        """Hold a connection to a process that listens at this address. Following it again changes nothing."""
+        if peer in self._lines:
+            return
+        try:
+            connection = self._context.socket(zmq.DEALER)
+        except zmq.ZMQError:
+            # There are too many already. Without one, others tell later.
+            return
+        connection.linger = 0
+        connection.reconnect_ivl = _NEVER
+        # Named by us: ZeroMQ's own names come again, maybe before the one that had it before is gone.
+        self._opened += 1
+        news = connection.get_monitor_socket(_EVENTS, f"inproc://lifeline-{self._opened}")
+        self._lines[peer] = line = _Lifeline(connection, news)
+        self._poller.register(line.news, zmq.POLLIN)
+        call(connection, address, self._keys, encrypt=self._encrypt)
+
+    def let_go(self, peer: str) -> None:
+        """Whatever becomes of that process is no news any more."""
+        line = self._lines.pop(peer, None)
+        if line is not None:
+            self._poller.unregister(line.news)
+            line.close()
+
+    def stir(self) -> None:
+        """Something that was polled is ready, and it may be news of ours."""
+        self._stirred = True
+
+    def gone(self) -> list[str]:
+        """Those whose connections have ended since the last call; they are followed no more."""
+        if not self._stirred:
+            return []
+        self._stirred = False
+        found = [peer for peer, line in self._lines.items() if line.has_ended()]
+        for peer in found:
+            self.let_go(peer)
+        return found
+
+    def close(self) -> None:
+        """Follow nobody any more."""
+        for peer in list(self._lines):
+            self.let_go(peer)
