@@ -7,7 +7,7 @@ import re
 import pyarrow as pa
 import pytest
 from completed_records import completed
-from held_work import Files, Held
+from master_rig import Cluster, Files, Held, SlotWire, Wires
 
 from penstock.api.connector import End, Sink, SinkWriter, Source, SourceReader
 from penstock.api.program import Program
@@ -88,78 +88,6 @@ class NotingSink(Sink):
         self._ended.append((self._name, job))
         if self._name == "broken":
             raise OSError("the target is gone")
-
-
-class Wires:
-    """A transport that leads to the slots that the test plays."""
-
-    def __init__(self):
-        self.to_master = []
-        self.to_slots = {}
-        self.followed = {}
-        self.lost = []
-
-    def connect(self, peer, address):
-        raise AssertionError("slots call the master, not the other way round")
-
-    def disconnect(self, peer):
-        self.let_go(peer)
-
-    def follow(self, peer, address):
-        self.followed[peer] = address
-
-    def let_go(self, peer):
-        self.followed.pop(peer, None)
-
-    def gone(self):
-        gone, self.lost = self.lost, []
-        return gone
-
-    def send(self, peer, frames):
-        self.to_slots.setdefault(peer, []).append([bytes(frame) for frame in frames])
-
-    def receive(self):
-        arrived, self.to_master = self.to_master, []
-        return arrived
-
-
-class SlotWire:
-    """The same network from the side of one slot."""
-
-    def __init__(self, wires, name):
-        self._wires = wires
-        self._name = name
-
-    def connect(self, peer, address):
-        pass
-
-    def send(self, peer, frames):
-        self._wires.to_master.append((self._name, list(frames)))
-
-    def gone(self):
-        return []
-
-    def receive(self):
-        return [("master", frames) for frames in self._wires.to_slots.pop(self._name, [])]
-
-
-class Cluster:
-    """Where slots come from: the test plays them."""
-
-    def __init__(self):
-        self.started = []
-        self.stopped = []
-        self.news = []
-
-    def start(self, slot):
-        self.started.append(slot)
-
-    def stop(self, slot):
-        self.stopped.append(slot)
-
-    def ended(self):
-        news, self.news = self.news, []
-        return news
 
 
 class Clock:

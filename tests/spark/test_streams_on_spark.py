@@ -139,6 +139,7 @@ def test_a_batch_dataframe_is_no_stream(spark, tmp_path):
 
 
 def test_a_stream_that_spark_cannot_append_to_is_refused_and_not_restarted_for_ever(spark, tmp_path):
+    (tmp_path / "in").mkdir()
     counted = stream_of(spark, tmp_path / "in").groupBy("id").count()
     with pytest.raises(
         ps.UsageError, match=r"append mode: .*aggregations without watermark.*\n  hint: .*withWatermark"

@@ -65,8 +65,8 @@ def check_frame(frame: Any, *, method: str) -> None:
 
 
 def check_appends(frame: Any) -> None:
-    """Refuse a streaming DataFrame of which Spark cannot say what is new with each micro-batch, as its query would. On
-    a classic session; a server of Spark Connect is not asked, and says so when the query starts."""
+    """Refuse a streaming DataFrame of which Spark cannot say what is new with each micro-batch, as its query would.
+    For classic sessions: a server of Spark Connect is not asked, and says so when the query starts."""
     session = frame.sparkSession
     if session.conf.get("spark.sql.streaming.unsupportedOperationCheck", "true") != "true":
         return

@@ -53,7 +53,9 @@ class SparkSlots:
     def stop(self, slot: SlotId) -> None:
         """Have Spark kill the task, which takes it 2 to 4 seconds, or not try it again."""
         self._unwanted.add(slot)
-        self._kill(slot)
+        # A server or a JVM that is gone is called again and again, for minutes, which the master must not wait for.
+        call = threading.Thread(target=self._cancel, args=(slot,), name=f"penstock-stop-{slot}", daemon=True)
+        call.start()
 
     def ended(self) -> list[SlotEnded]:
         """Slots that have ended since the last call."""
@@ -72,7 +74,7 @@ class SparkSlots:
                 thread.join(min(left_s, ASK_AGAIN_S))
                 if thread.is_alive() and slot in self._unwanted:
                     # It was stopped before its Spark job was there, and would wait for its master on a core.
-                    self._kill(slot)
+                    self.stop(slot)
 
     def _tag(self, slot: SlotId) -> str:
         return f"{job_group(self._job)}-{slot}"
@@ -86,16 +88,11 @@ class SparkSlots:
         self._ended.append(SlotEnded(slot, error))
         self._wake()
 
-    def _kill(self, slot: SlotId) -> None:
-        # A server or a JVM that is gone is called again and again, for minutes, which the master must not wait for.
-        call = threading.Thread(target=self._cancel, args=(slot,), name=f"penstock-stop-{slot}", daemon=True)
-        call.start()
-
     def _cancel(self, slot: SlotId) -> None:
         try:
             if connect.is_connect(self._session):
                 self._session.interruptTag(self._tag(slot))
-            elif self._session.sparkContext._jsc is not None:  # noqa: SLF001  # the only sign of a stopped one
+            elif self._session.sparkContext._jsc is not None:  # noqa: SLF001  # None: the context was stopped
                 self._session.sparkContext.cancelJobsWithTag(self._tag(slot))
         except Exception as error:  # noqa: BLE001  # py4j, Spark and network errors alike: without Spark the task ends, too
             log.warning("Spark could not be asked to end %s: %s", slot, short_reason(str(error)))

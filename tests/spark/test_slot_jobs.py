@@ -1,15 +1,15 @@
-"""Slots that are to end before Spark has them. Needs no Spark: it is played, since it must be late."""
+"""Slots that are stopped before Spark has a job of theirs, or when it is gone."""
 
 from __future__ import annotations
 
 import threading
 from types import SimpleNamespace
 
-from penstock.core.ids import JobId, SlotId, SlotIndex
+from penstock.core.ids import JobId, SlotId
 from penstock.ports import SlotEnded
 from penstock.spark.slots import SparkSlots
 
-FIRST = SlotId(SlotIndex(0), 1)
+FIRST = SlotId(0, 1)
 
 
 class FakeContext:
@@ -59,8 +59,9 @@ def test_a_slot_that_is_stopped_before_its_thread_runs_is_not_submitted():
     assert slots.ended() == [SlotEnded(FIRST, None)], "nothing of Spark's was asked for, which would have failed here"
 
 
-def test_a_session_that_was_stopped_is_not_asked_to_end_its_slots():
+def test_a_session_that_was_stopped_is_not_asked_to_end_its_slots(caplog):
     context = FakeContext()
     context._jsc = None
-    LateJobs(context)._cancel(FIRST)
-    assert context.asked == 0
+    slots = LateJobs(context)
+    slots._cancel(FIRST)
+    assert (context.asked, caplog.records) == (0, [])
