@@ -32,6 +32,16 @@ def test_what_an_attempt_prepared_and_no_checkpoint_names_is_abandoned_before_an
     assert rig.story == [("commit", 1, b"a"), ("abandon", 3, b"a", b"b"), ("commit", 1, b"a"), ("commit", 2, b"b")]
 
 
+def test_what_earlier_attempts_left_is_removed_when_one_begins_but_for_what_any_subtask_carries(rig):
+    """1. A subtask prepares. 2. The job is rescaled, and another subtask carries it. 3. The next attempt fails before
+    that is committed, and another begins: only the driver knows that it is promised."""
+    rig.commits.stop()
+    rig.commits.start(msgspec.msgpack.encode(0), [part(1, b"a"), part(1, b"b")], parallelism=3, epoch=4)
+    rig.commits.run()
+    rig.background.perform()
+    assert rig.story == [("clean up", "job", 4, b"a", b"b"), ("commit", 1, b"a", b"b")]
+
+
 def test_a_first_attempt_has_nothing_to_abandon(rig):
     rig.background.perform()
     assert rig.story == []

@@ -99,6 +99,14 @@ def test_a_function_that_has_returned_is_not_called_again(committer, function, p
     assert function.calls == [(["a", "b"], 7)]
 
 
+def test_what_earlier_attempts_left_goes_but_for_what_will_be_committed(committer, folder):
+    """Also that of other subtasks, of another parallelism: whoever carries it now, all of it is kept."""
+    for name in ("s0-p3-e1-0", "s1-p3-e1-0", "s0-p2-e2-1", "s0-p3-e3-0"):
+        (folder / f"{name}.parquet").touch()
+    committer.clean_up("job", 3, [str(folder / "s1-p3-e1-0.parquet").encode()])
+    assert names(folder) == ["s0-p3-e3-0.parquet", "s1-p3-e1-0.parquet"]
+
+
 def test_a_driver_that_ended_while_it_deleted_goes_on_deleting(committer, function, folder, prepared):
     """1. The function has returned, which is on record. 2. The driver ends with one of two files deleted."""
     (folder / "returned-7").touch()

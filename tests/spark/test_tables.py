@@ -60,6 +60,17 @@ def test_files_are_there_before_spark_is_told_to_look_again(table, session, prep
     assert session.refreshed == [("results", 1)]
 
 
+def test_what_earlier_attempts_left_goes_but_for_what_will_be_committed(table, prepared, tmp_path):
+    writer = table.writer(WriterContext(job="job", subtask=1, parallelism=2, epoch=1))
+    writer.write(pa.record_batch({"x": [3]}))
+    writer.prepare(5)()
+    committer = table.committer()
+    committer.clean_up("job", 2, prepared)
+    assert len(list(tmp_path.glob("_penstock/job/*.parquet"))) == 1
+    committer.commit(4, prepared)
+    assert len(list(tmp_path.glob("*.parquet"))) == 1
+
+
 def test_a_commit_that_is_made_again_does_no_harm(table, session, prepared, tmp_path):
     """The first one renamed, and then Spark could not be told."""
     session.is_gone = True

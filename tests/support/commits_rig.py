@@ -49,6 +49,9 @@ class Told(Committer):
         if checkpoint in self.refuses:
             raise ValueError("locked")
 
+    def clean_up(self, job, epoch, keep):
+        self.story.append(("clean up", job, epoch, *sorted(keep)))
+
     def abandon(self, checkpoint, promised):
         self.story.append(("abandon", checkpoint, *sorted(promised)))
 
@@ -68,6 +71,7 @@ class Rig:
         self.hold = Hold(self._look)
         host = CoordinatorHost(
             name="sink",
+            job="job",
             background=self.background,
             say=lambda *_: None,
             fail=lambda cause: self.failed.append(cause.text),

@@ -199,6 +199,10 @@ class Committer(ABC):
         """Commit what all subtasks prepared at the barrier of `checkpoint`. Ids come in order. May be called again with
         the same ones after a failure: the second time must do nothing, or do the same again."""
 
+    def clean_up(self, job: str, epoch: int, keep: Sequence[bytes]) -> None:  # noqa: B027
+        """Remove what attempts of the job before `epoch` prepared, except for `keep`, which will be committed. Called
+        when an attempt begins, for a committer that tells attempts apart; another one is told what to `abandon`."""
+
     def abandon(self, checkpoint: int, promised: Sequence[bytes]) -> None:  # noqa: B027
         """Whatever was prepared at the barriers up to `checkpoint` will never be committed, except for `promised`.
         Called after a failure, before anything is committed again, and when the job ends."""
@@ -248,7 +252,8 @@ class Sink(ABC):
 
     def clean(self, context: WriterContext, keep: Sequence[bytes]) -> None:  # noqa: B027
         """Remove what earlier attempts of this subtask prepared and nobody will commit. Runs before the writer is
-        made; `keep` has just been committed, or will be by the driver."""
+        made; `keep` has just been committed. A sink that `commits_on_driver` is never asked: what a subtask prepared
+        may be carried by another one, and only the committer knows of all."""
 
     def end(self, job: str) -> None:  # noqa: B027
         """On the driver, after the job has ended for good: remove what only a running job needs."""

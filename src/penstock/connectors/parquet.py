@@ -137,18 +137,10 @@ class ParquetSink(Sink):
 
     def left_by_earlier(self, context: WriterContext) -> list[Path]:
         """Files that earlier attempts of this subtask wrote; those that a checkpoint promises to commit included."""
-        staging = self._staging(context.job)
-        found: list[Path] = []
-        for file in sorted(staging.glob("*.parquet")) if staging.is_dir() else []:
-            named = _STAGED.fullmatch(file.name)
-            if named is None:
-                continue
-            subtask, parallelism, epoch = (int(part) for part in named.groups()[:3])
-            # At another parallelism the checkpoint's files were dealt out anew: one that this subtask of then wrote may
-            # be another subtask's to commit, now.
-            if (subtask, parallelism) == (context.subtask, context.parallelism) and epoch < context.epoch:
-                found.append(file)
-        return found
+        own = (context.subtask, context.parallelism)
+        # At another parallelism the checkpoint's files were dealt out anew: one that this subtask of then wrote may be
+        # another subtask's to commit, now.
+        return [file for file, writer in staged_before(self._staging(context.job), context.epoch) if writer == own]
 
     def end(self, job: str) -> None:
         """Remove the folder of files that were not committed."""
@@ -163,6 +155,16 @@ class ParquetSink(Sink):
 
     def _staging(self, job: str) -> Path:
         return Path(self.path) / _STAGING / _file_name(job)
+
+
+def staged_before(staging: Path, epoch: int) -> list[tuple[Path, tuple[int, int]]]:
+    """Files in a staging folder that attempts before `epoch` wrote, each with the subtask that did, and of how many."""
+    found: list[tuple[Path, tuple[int, int]]] = []
+    for file in sorted(staging.glob("*.parquet")) if staging.is_dir() else []:
+        named = _STAGED.fullmatch(file.name)
+        if named is not None and int(named[3]) < epoch:
+            found.append((file, (int(named[1]), int(named[2]))))
+    return found
 
 
 def staged_file(committable: bytes) -> str:

@@ -74,14 +74,16 @@ class DriverCommits(OperatorCoordinator):
         if self._committed:
             self.tell_all(encode_event(Committed(checkpoint=self._committed)))
         promised, self._promised = self._promised, ()
-        if self._asked_for:
-            self._abandon([piece[1] for part in promised for piece in decode_committables(part)])
+        self._let_go_of_all_but([piece[1] for part in promised for piece in decode_committables(part)])
         self._commit(promised)
 
-    def _abandon(self, promised: Sequence[bytes]) -> None:
-        """Let go of what an attempt before this one prepared and no completed checkpoint names."""
-        newest = self._asked_for
-        self.off_loop(lambda: self._committer.abandon(newest, promised), lambda _: None)
+    def _let_go_of_all_but(self, promised: Sequence[bytes]) -> None:
+        """Attempts before this one may have prepared what no completed checkpoint names."""
+        newest, epoch = self._asked_for, self.epoch
+        if epoch > 1:
+            self.off_loop(lambda: self._committer.clean_up(self.host.job, epoch, promised), lambda _: None)
+        if newest:
+            self.off_loop(lambda: self._committer.abandon(newest, promised), lambda _: None)
 
     def snapshot(self, checkpoint: CheckpointId) -> bytes:
         """What is committed."""

@@ -38,7 +38,7 @@ from penstock.core.coordinator.events import (
     OperatorEventLost,
     OperatorEventSubmitted,
 )
-from penstock.core.ids import CheckpointId, Instant, OperatorId, TaskId
+from penstock.core.ids import CheckpointId, Epoch, Instant, OperatorId, TaskId
 from penstock.core.job.events import FailureCause
 from penstock.core.messages import OperatorEvent, OperatorEventTaken, SplitsRead, ToSlot
 from penstock.core.recovery.assign import Assignment
@@ -60,6 +60,7 @@ class CoordinatorHost:
 
     name: str
     """What people call the operator."""
+    job: str = ""
     background: Background
     say: Callable[[int, bytes], None]
     """(subtask, event): have it sent, when no barrier is in between."""
@@ -81,6 +82,7 @@ class OperatorCoordinator(ABC):
         self.host = host
         self.has_ended = False
         self.parallelism = 0
+        self.epoch = 0
         self._attempt = 0
         self._running = False
         self._doubtful: list[tuple[Callable[[], Any], Callable[[Any], None]]] = []
@@ -92,10 +94,11 @@ class OperatorCoordinator(ABC):
         """Whether the tasks of an attempt run."""
         return self._running
 
-    def start(self, restored: bytes | None, parts: Sequence[bytes], *, parallelism: int) -> None:
+    def start(self, restored: bytes | None, parts: Sequence[bytes], *, parallelism: int, epoch: int = 1) -> None:
         """An attempt is deployed, from the state and the operator's parts of a checkpoint, or from nothing."""
         self._attempt += 1
         self.parallelism = parallelism
+        self.epoch = epoch
         self.reset(restored, parts)
 
     @abstractmethod
@@ -232,14 +235,15 @@ class OperatorCoordinators:
         """Have an event sent to a subtask."""
         self._feed(OperatorEventSubmitted(operator=operator, subtask=subtask, event=event))
 
-    def start(self, assignment: Assignment, *, parallelism: int) -> None:
+    def start(self, assignment: Assignment, epoch: Epoch, *, parallelism: int) -> None:
         """An attempt is deployed."""
         for operator, coordinator in self._known.items():
             parts: list[bytes] = []
             for restore in assignment.tasks.values():
                 for state in restore.operators.get(operator, ()):
                     parts += state.split_lists.get(coordinator.parts_name, ())
-            coordinator.start(assignment.coordinators.get(operator), parts, parallelism=parallelism)
+            restored = assignment.coordinators.get(operator)
+            coordinator.start(restored, parts, parallelism=parallelism, epoch=epoch)
 
     def run(self) -> None:
         """All tasks run."""

@@ -25,6 +25,11 @@ class _State(msgspec.Struct, frozen=True, array_like=True):
     are."""
 
 
+def position_in(state: bytes) -> bytes | None:
+    """The enumerator's position, by what a checkpoint has of its coordinator."""
+    return msgspec.msgpack.decode(state, type=_State).position
+
+
 class SplitAssigner(OperatorCoordinator):
     """Deals splits out to subtasks in turn, as they are found."""
 
@@ -38,6 +43,9 @@ class SplitAssigner(OperatorCoordinator):
         self._state = _State()
         self._positions: dict[CheckpointId, bytes | None] = {}
         """Of checkpoints that have not ended."""
+        self._consumed: tuple[bytes | None, Sequence[bytes]] | None = None
+        """What the newest checkpoint says, as long as the enumerator has not been told."""
+        self._is_telling = False
         self._look_at: Instant | None = None
         self._waits_for_room = False
         self._given = 0
@@ -50,6 +58,7 @@ class SplitAssigner(OperatorCoordinator):
         """Go on from the position of a checkpoint; its splits are the readers' already."""
         self._state = _State() if restored is None else msgspec.msgpack.decode(restored, type=_State)
         self._positions = {}
+        self._consumed, self._is_telling = None, False
         self._look_at = None
         self._waits_for_room = False
         self._given, self._read = len(parts), {}
@@ -85,12 +94,26 @@ class SplitAssigner(OperatorCoordinator):
         return msgspec.msgpack.encode(self._state)
 
     def completed(self, checkpoint: CheckpointId, parts: Sequence[bytes]) -> None:
-        """Tell the enumerator what is left to read."""
+        """Tell the enumerator what is left to read. If it is slower than checkpoints come, it is told of the newest
+        only: a line of such calls would keep it from finding more."""
         if checkpoint not in self._positions:
             return
-        position = self._positions[checkpoint]
+        self._consumed = (self._positions[checkpoint], parts)
         self._positions = {c: p for c, p in self._positions.items() if c > checkpoint}
-        self.off_loop(lambda: self._enumerator.consumed(position, parts), lambda _: None)
+        if not self._is_telling:
+            self._tell_consumed()
+
+    def _tell_consumed(self) -> None:
+        consumed, self._consumed = self._consumed, None
+        if consumed is None:
+            return
+        self._is_telling = True
+
+        def told(_: None) -> None:
+            self._is_telling = False
+            self._tell_consumed()
+
+        self.off_loop(lambda: self._enumerator.consumed(*consumed), told)
 
     def aborted(self, checkpoint: CheckpointId) -> None:
         """It was asked for in vain."""

@@ -149,7 +149,7 @@ class MasterDriver:
         completed = found.completed or (() if started_from is None else (started_from,))
         self._coordinator = CheckpointCoordinator(job, settings.checkpoint, self._graph, found.next_id, completed)
         calls = Calls(self._feed_coordinator, self._send_to_task, self._fail_with, self.lose)
-        self._coordinators = make_coordinators(plan, ports, found, records, calls)
+        self._coordinators = make_coordinators(job, plan, ports, found, records, calls)
         self._ending = Ending(
             job=job, plan=plan, store=ports.store, records=records, background=ports.background, landing=ports.landing
         )
@@ -532,7 +532,7 @@ class MasterDriver:
             )
         )
         self._rescaled_graph = None
-        self._coordinators.start(assignment, parallelism=self._plan.parallelism)
+        self._coordinators.start(assignment, effect.epoch, parallelism=self._plan.parallelism)
         self._attempt = effect.epoch if effect.tasks is None else self._attempt
         orders = Orders(
             job=self._job,

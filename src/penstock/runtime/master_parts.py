@@ -9,7 +9,7 @@ from typing import NamedTuple
 from penstock.api.hold import Hold
 from penstock.api.steps import ReadStep, WriteStep
 from penstock.core.coordinator.events import CoordinatorEvent
-from penstock.core.ids import TaskId
+from penstock.core.ids import JobId, TaskId
 from penstock.core.job.events import FailureCause
 from penstock.core.messages import ToSlot
 from penstock.core.recovery.tenure import Tenure
@@ -31,7 +31,7 @@ class Calls(NamedTuple):
 
 
 def make_coordinators(
-    plan: Plan, ports: MasterPorts, found: Tenure, records: JobRecords, calls: Calls
+    job: JobId, plan: Plan, ports: MasterPorts, found: Tenure, records: JobRecords, calls: Calls
 ) -> OperatorCoordinators:
     """The coordinators of all operators that have one, of a job that the driver found as `found`."""
     coordinators = OperatorCoordinators(feed=calls.feed, send=calls.send)
@@ -43,6 +43,7 @@ def make_coordinators(
             continue
         host = CoordinatorHost(
             name=operator.name,
+            job=job,
             background=ports.background if ports.workers is None else ports.workers(operator.operator),
             say=partial(coordinators.say, operator.operator),
             fail=calls.fail,

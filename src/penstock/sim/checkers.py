@@ -62,6 +62,10 @@ class Ledger:
         known = (self.started_from, *self.durable.values())
         return any(token in metadata for metadata in reversed(known))
 
+    def is_held_by(self, driver: Actor | None) -> bool:
+        """Whether no other driver has claimed the job since that one did."""
+        return not self._claims or self._claims[max(self._claims)] is driver
+
     def retained(self, count: int) -> list[CheckpointId]:
         """Those that a job which keeps `count` of them must have kept; savepoints, which are the user's, aside."""
         if self._disk.errors:
@@ -90,7 +94,7 @@ class Ledger:
         checkpoint = layout.number_of(layout.completed_folder(self._job), path)
         if checkpoint is None:
             return
-        if self._claims and self._claims[max(self._claims)] is not self._world.acting:
+        if not self.is_held_by(self._world.acting):
             self._late[checkpoint] = (path, data)
             return
         self._became_durable(checkpoint, path, data)

@@ -12,6 +12,7 @@ from penstock.core.ids import CheckpointId
 from penstock.core.recovery.metadata import CheckpointMetadata
 from penstock.runtime.operators.source import SPLITS
 from penstock.sim.jobs import Row, Shape, Workload, decode_positions, rows_of, source_of
+from penstock.sim.on_driver import unfound_splits
 from penstock.sim.shapes import BUCKETS, SECOND_SINK, SINK
 
 Order = Callable[[Row, int], Hashable]
@@ -76,7 +77,7 @@ def expected_of_stages(
     then."""
     if workload.shape.has_windows or not stages:
         return expected_rows(workload, inputs, parallelism=stages[0].parallelism if stages else 1)
-    starts = [_starts(stage.metadata, inputs) for stage in stages]
+    starts = [_starts(workload, stage.metadata, inputs) for stage in stages]
     ends = [*starts[1:], [table.num_rows for table in inputs]]
     found: dict[str, Counter[Row]] = {}
     for stage, start, end in zip(stages, starts, ends, strict=True):
@@ -86,10 +87,10 @@ def expected_of_stages(
     return found
 
 
-def _starts(metadata: CheckpointMetadata | None, inputs: Sequence[pa.RecordBatch]) -> list[int]:
+def _starts(workload: Workload, metadata: CheckpointMetadata | None, inputs: Sequence[pa.RecordBatch]) -> list[int]:
     if metadata is None:
         return [0 for _ in inputs]
-    return [min(row, table.num_rows) for table, row in _positions(metadata, inputs)]
+    return [min(row, table.num_rows) for table, row in _positions(workload, metadata, inputs)]
 
 
 def _doubled(record: Row) -> Row:
@@ -138,17 +139,22 @@ def order_of(workload: Workload) -> Order | None:
             return None
 
 
-def read_before(metadata: CheckpointMetadata, inputs: Sequence[pa.RecordBatch]) -> tuple[pa.RecordBatch, ...]:
+def read_before(
+    workload: Workload, metadata: CheckpointMetadata, inputs: Sequence[pa.RecordBatch]
+) -> tuple[pa.RecordBatch, ...]:
     """What the sources had read when a snapshot was taken, by the positions in its state."""
-    return tuple(table.slice(0, row) for table, row in _positions(metadata, inputs))
+    return tuple(table.slice(0, row) for table, row in _positions(workload, metadata, inputs))
 
 
-def _positions(metadata: CheckpointMetadata, inputs: Sequence[pa.RecordBatch]) -> list[tuple[pa.RecordBatch, int]]:
-    rows = {
+def _positions(
+    workload: Workload, metadata: CheckpointMetadata, inputs: Sequence[pa.RecordBatch]
+) -> list[tuple[pa.RecordBatch, int]]:
+    # A split that is in nobody's state has been read to its end, unless it has not been found yet.
+    rows = dict.fromkeys(unfound_splits(workload, metadata), 0)
+    rows |= {
         position.split: position.row
         for operator in metadata.operators.values()
         for state in operator.subtasks.values()
         for position in decode_positions(state.split_lists.get(SPLITS, ()))
     }
-    # A split that is in nobody's state has been read to its end.
     return [(table, rows.get(split, table.num_rows)) for split, table in enumerate(inputs)]

@@ -47,6 +47,12 @@ class ExternalSystem:
         self.on_commit: Callable[[Transaction], None] = lambda _transaction: None
         self.on_refused: Callable[[Transaction], None] = lambda _transaction: None
         """A transaction was to be committed that had been dropped."""
+        self.on_group: Callable[[str, int, tuple[bytes, ...]], None] = lambda _target, _checkpoint, _tokens: None
+        """The driver is about to commit what all subtasks prepared for a sink at one barrier."""
+        self.read_to_end: dict[int, None] = {}
+        """Splits that some reader has read to their ends, whether that counted or not."""
+        self.let_go: dict[int, None] = {}
+        """Splits that nobody will ask for again, as their source was told."""
         self._names = 0
         self._faulty_until_us = 0
         self._fault_share = 0.0
@@ -101,6 +107,22 @@ class ExternalSystem:
         for token in tokens:
             self._perform("commit", lambda token=token: self._commit(token))  # type: ignore[misc]
 
+    def commit_group(self, target: str, checkpoint: int, tokens: Sequence[bytes]) -> None:
+        """Make transactions of several subtasks visible, all at once."""
+        self.on_group(target, checkpoint, tuple(tokens))
+
+        def act() -> None:
+            for token in tokens:
+                self._commit(token)
+
+        self._perform("commit", act)
+
+    def look(self, found: Sequence[int]) -> None:
+        """Whoever acts now asks what there is to read, and is told these splits."""
+        self._perform("discover", lambda: None)
+        if found:
+            self._world.note(self._who, f"finds splits {list(found)}")
+
     def _commit(self, token: bytes) -> None:
         if token in self.committed:
             return
@@ -111,8 +133,7 @@ class ExternalSystem:
             raise ExternalError(f"transaction {token.decode()} is not prepared")
         self.committed[token] = transaction
         rows = sum(batch.num_rows for batch in transaction.batches)
-        who = self._world.acting.name if self._world.acting is not None else "nobody"
-        self._world.note(who, f"committed {transaction.name} ({rows} rows)")
+        self._world.note(self._who, f"committed {transaction.name} ({rows} rows)")
         self.on_commit(transaction)
 
     def drop(self, target: str, *, subtask: int, before_epoch: int) -> None:
@@ -127,11 +148,26 @@ class ExternalSystem:
 
         self._perform("drop", act)
 
+    def abandon(self, dropped: Callable[[Transaction], bool]) -> None:
+        """Forget what was prepared and is to be dropped."""
+
+        def act() -> None:
+            for token, transaction in list(self.prepared.items()):
+                if dropped(transaction):
+                    self.dropped[token] = self.prepared.pop(token)
+                    self._world.trace("drop", transaction.name)
+
+        self._perform("drop", act)
+
     def drop_all(self, target: str) -> None:
         """Forget everything that was prepared for a sink and never committed."""
         for token, transaction in list(self.prepared.items()):
             if transaction.target == target:
                 self.dropped[token] = self.prepared.pop(token)
+
+    @property
+    def _who(self) -> str:
+        return self._world.acting.name if self._world.acting is not None else "nobody"
 
     def _perform(self, call: str, action: Callable[[], None]) -> None:
         actor = self._world.acting

@@ -144,6 +144,8 @@ class DriverOversleeps:
     for_ms: int
     taken_over_ms: int
     """After so long."""
+    after_checkpoint_us: int | None = None
+    """Begins so long after the next checkpoint has become durable: what that one promises is about to be committed."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -204,6 +206,22 @@ def draw_faults(random: Random, *, parallelism: int, safety_ms: int, lasting: bo
         if random.random() < 0.4:
             faults.append(_draw_oversleep(random, safety_ms))
     return tuple(sorted(faults, key=lambda fault: fault.at_ms))
+
+
+def draw_driver_faults(random: Random, *, safety_ms: int) -> tuple[Fault, ...]:
+    """Faults of a world in which the driver commits: it dies or falls asleep when it has something to commit."""
+    crashes = [
+        replace(_draw_crash_after_checkpoint(random, 1, safety_ms), slot=None)
+        for _ in range(random.choice((0, 1, 1, 2)))
+    ]
+    sleeps = [
+        replace(
+            _draw_oversleep(random, safety_ms // 2),
+            after_checkpoint_us=random.choice((random.randint(0, 3_000), random.randint(0, 60_000))),
+        )
+        for _ in range(random.choice((0, 1, 1)))
+    ]
+    return (*crashes, *sleeps)
 
 
 def draw_rescale_faults(random: Random, *, safety_ms: int, lasting: bool) -> tuple[Fault, ...]:
@@ -373,6 +391,7 @@ class Injector:
         self._pace = pace
         self._after_checkpoint: list[CrashAfterCheckpoint] = []
         self._after_rescale: list[CrashAfterRescale] = []
+        self._oversleeps: list[DriverOversleeps] = []
         self._at_end: list[CrashAtEnd] = []
 
     def schedule(self, faults: tuple[Fault, ...]) -> None:
@@ -385,6 +404,9 @@ class Injector:
         for fault in self._after_checkpoint:
             self._world.after(fault.delay_ms * 1_000, lambda fault=fault: self._crash(fault))  # type: ignore[misc]
         self._after_checkpoint.clear()
+        for sleep in self._oversleeps:
+            self._world.after(sleep.after_checkpoint_us or 0, lambda sleep=sleep: self._oversleep(sleep))  # type: ignore[misc]
+        self._oversleeps.clear()
 
     def rescale_asked(self) -> None:
         """Something else for which a crash may have waited."""
@@ -401,6 +423,7 @@ class Injector:
         """No process dies from here on, not even one whose death waits for something, the end aside."""
         self._after_checkpoint.clear()
         self._after_rescale.clear()
+        self._oversleeps.clear()
         self._external.mend()
         for actor in self._host.living.values():
             actor.fuse = None
@@ -440,13 +463,19 @@ class Injector:
                 if actor is not None:
                     actor.pause(fault.for_ms * 1_000)
             case DriverOversleeps():
-                self._masters.oversleep(fault.for_ms * 1_000, fault.taken_over_ms * 1_000)
+                if fault.after_checkpoint_us is None:
+                    self._oversleep(fault)
+                else:
+                    self._oversleeps.append(fault)
             case ClockJump():
                 actor = self._process(fault.slot)
                 if actor is not None:
                     actor.jump(fault.by_ms * 1_000)
             case _:
                 assert_never(fault)
+
+    def _oversleep(self, fault: DriverOversleeps) -> None:
+        self._masters.oversleep(fault.for_ms * 1_000, fault.taken_over_ms * 1_000)
 
     def _process(self, slot: int | None) -> Actor | None:
         if slot is None:

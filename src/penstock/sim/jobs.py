@@ -95,6 +95,28 @@ APART = (Shape.PIPELINES, Shape.SLICES, Shape.MIXED)
 
 
 @dataclass(frozen=True, kw_only=True)
+class OnDriver:
+    """Which parts of a job run on the driver, and how they behave."""
+
+    sources: tuple[int, ...] = ()
+    """Those that find their splits while the job runs."""
+    known: int = 0
+    """So many splits of each are there from the beginning."""
+    at_once: int = 1
+    """So many are found at a time, at most."""
+    look_ms: int = 10
+    """Time between two looks."""
+    unread: int | None = None
+    """More are looked for only while a subtask has fewer left than this, on average."""
+    sinks: tuple[str, ...] = ()
+    """Those that commit what all subtasks prepared together."""
+    work_us: tuple[int, int] = (50, 2_000)
+    """Time of half a call of either."""
+    cleans_by_attempt: bool = False
+    """Whether what failed attempts prepared is told by the attempt or by the barrier."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Workload:
     """The parameters of a job."""
 
@@ -120,11 +142,20 @@ class Workload:
     """Whether all splits have the same keys: records of one key then have no order."""
     slow_us: int = 0
     """How long the slow step of the job takes for a batch."""
+    on_driver: OnDriver | None = None
 
     @property
     def sources(self) -> int:
         """How many sources the job has."""
         return 1 + len(self.other_rows)
+
+    def splits_of(self, source: int) -> range:
+        """The numbers of a source's splits."""
+        return range(source * self.splits, (source + 1) * self.splits)
+
+    def finds_splits(self, source: int) -> bool:
+        """Whether a source finds its splits while the job runs."""
+        return self.on_driver is not None and source in self.on_driver.sources
 
 
 # --- the input -----------------------------------------------------------------------
@@ -147,6 +178,9 @@ def make_inputs(workload: Workload) -> tuple[pa.RecordBatch, ...]:
 
 def _make_split(workload: Workload, split: int, count: int, seen: Counter[int]) -> pa.RecordBatch:
     splits = workload.splits * workload.sources
+    source, place = divmod(split, workload.splits)
+    # Nobody can wait for the records of a split that has not been found: they must not be late for that.
+    first = place * count if workload.finds_splits(source) else 0
     keys, seqs, values, times = [], [], [], []
     for row in range(count):
         draw = _mix((workload.salt << 40) ^ (split << 24) ^ row)
@@ -155,7 +189,7 @@ def _make_split(workload: Workload, split: int, count: int, seen: Counter[int]) 
         seqs.append(seen[key])
         seen[key] += 1
         values.append((draw >> 16) % 1_000)
-        times.append(row * TICK_US + ((draw >> 32) % (workload.disorder_us + 1)))
+        times.append((first + row) * TICK_US + ((draw >> 32) % (workload.disorder_us + 1)))
     arrays = [pa.array(keys), pa.array(seqs), pa.array(values), pa.array(times, pa.int64()).cast(SCHEMA.field(3).type)]
     return pa.RecordBatch.from_arrays(arrays, schema=SCHEMA)
 
@@ -187,12 +221,16 @@ class SimSource(Source):
 
     def splits(self, parallelism: int) -> list[bytes]:  # noqa: ARG002
         """One split per table."""
-        first, count = self._number * self._workload.splits, self._workload.splits
-        return [msgspec.msgpack.encode(Position(split, 0)) for split in range(first, first + count)]
+        return [encode_position(Position(split, 0)) for split in self._workload.splits_of(self._number)]
 
     def open(self, splits: Sequence[bytes]) -> SourceReader:
         """A reader from the given positions on."""
         return SimReader(system_of(self._world), self._workload, decode_positions(splits))
+
+
+def encode_position(position: Position) -> bytes:
+    """A split, as readers are given it."""
+    return msgspec.msgpack.encode(position)
 
 
 def decode_positions(splits: Sequence[bytes]) -> list[Position]:
@@ -235,7 +273,7 @@ class SimReader(SourceReader):
 
     def snapshot(self) -> list[bytes]:
         """Every split that has records left."""
-        return [msgspec.msgpack.encode(Position(split, row)) for split, row in sorted(self._rows.items())]
+        return [encode_position(Position(split, row)) for split, row in sorted(self._rows.items())]
 
     def progress(self) -> SplitProgress:
         """Every split has an event time of its own."""

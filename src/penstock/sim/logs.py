@@ -10,7 +10,7 @@ from enum import Enum
 import msgspec
 
 from penstock.core.elements import Watermark
-from penstock.core.messages import Heartbeat
+from penstock.core.messages import Heartbeat, OperatorEvent
 from penstock.sim.network import Tap
 from penstock.sim.rules import Rule
 from penstock.sim.world import World
@@ -80,4 +80,8 @@ def _in_short(said: msgspec.Struct) -> str:
         if value is not None and value != "":
             text = value.name if isinstance(value, Enum) else str(value).splitlines()[0]
             parts.append(text if name == "task" else f"{name}={text}")
+    if isinstance(said, OperatorEvent):
+        event = msgspec.msgpack.decode(said.event)
+        about = f"{len(event['splits'])} splits" if "splits" in event else event.get("checkpoint", "")
+        parts.append(f"{event['type']} {about}".rstrip())
     return " ".join(parts)

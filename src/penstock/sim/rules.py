@@ -14,6 +14,8 @@ class Rule(Enum):
     STOPPED = "a stopped job has shown what was read before its savepoint, and no window early"
     KEY_ORDER = "records of one key keep their order"
     CHECKPOINT_IDS = "checkpoint ids grow, and checkpoints complete in their order"
+    SPLITS = "a split has one reader in an attempt, and one place in a checkpoint"
+    COMMITS = "the driver commits what belongs to a barrier once and in order; after a failure the same again"
     EARLY_COMMIT = "nothing is committed or announced before its checkpoint is durable"
     NEWEST = "an attempt begins from the newest checkpoint that anybody was told of, or a newer one"
     FENCING = "an earlier attempt changes nothing that a later one has taken over"

@@ -30,6 +30,7 @@ from penstock.sim.checkers import CommitChecker, Ledger, MessageChecker, check_f
 from penstock.sim.clock import SimClock
 from penstock.sim.comparison import Standard, check_order, check_output, shown_by
 from penstock.sim.disk import Disk, is_below
+from penstock.sim.driver_checks import GroupChecker, SplitChecker
 from penstock.sim.expected import Stage, expected_of_stages, next_stage, read_before
 from penstock.sim.external import ExternalSystem, enter, leave
 from penstock.sim.faults import Injector
@@ -37,6 +38,7 @@ from penstock.sim.jobs import SimSink, make_inputs
 from penstock.sim.logs import watch_logs, watch_messages
 from penstock.sim.masters import MASTER, MasterHost
 from penstock.sim.network import ADDRESS_PREFIX, Network
+from penstock.sim.on_driver import make_driver_sink
 from penstock.sim.rules import Rule, Violation
 from penstock.sim.scenario import Scenario, draw_scenario
 from penstock.sim.shapes import make_plan
@@ -98,6 +100,7 @@ class Parts:
 
     disk: Callable[[World], Disk] = Disk
     sink: Callable[[int, str], Sink] = SimSink
+    driver_sink: Callable[..., Sink] = make_driver_sink
 
 
 SOUND = Parts()
@@ -188,6 +191,12 @@ class Simulation:
         if keep_log:
             self.network.taps.append(watch_messages(self.world, master=MASTER))
         CommitChecker(self.world, self.ledger, self.messages, self.external)
+        self.groups = GroupChecker(self.world, self.ledger, self.messages, self.external)
+        if after is not None:
+            self.groups.go_on_from(after[0].groups)
+        if scenario.workload.on_driver is not None:
+            checker = SplitChecker(self.world, self.ledger, self.external, scenario.workload, master=MASTER)
+            self.network.taps.append(checker)
         self._parts = parts
         self.world.loses_unsynced = scenario.loses_unsynced
         self.masters = MasterHost(
@@ -326,8 +335,19 @@ class Simulation:
             scenario.workload,
             world=scenario.seed,
             parallelism=scenario.settings.parallelism,
-            sink=lambda name: self._parts.sink(scenario.seed, name),
+            sink=self._make_sink,
         )
+
+    def _workers(self, actor: Actor) -> Callable[[str], SimBackground]:
+        on_driver = self._scenario.workload.on_driver
+        pace = self.pace if on_driver is None else Pace(self.world, work_us=on_driver.work_us)
+        return lambda _operator: SimBackground(actor, pace)
+
+    def _make_sink(self, name: str) -> Sink:
+        world, on_driver = self._scenario.seed, self._scenario.workload.on_driver
+        if on_driver is None or name not in on_driver.sinks:
+            return self._parts.sink(world, name)
+        return self._parts.driver_sink(world, name, cleans_by_attempt=on_driver.cleans_by_attempt)
 
     def _build_master(self, actor: Actor, tenure: Tenure | None) -> MasterDriver:
         scenario = self._scenario
@@ -346,6 +366,7 @@ class Simulation:
                 background=SimBackground(actor, self.pace),
                 store=self.disk.store(actor),
                 slots=self.host.of_driver(first_incarnation, actor.wake),
+                workers=self._workers(actor),
             ),
             draws=tuple(self.world.random.random() for _ in range(64)),
             tenure=tenure,
@@ -420,7 +441,8 @@ class Simulation:
                 # Which windows were still open is known to nobody outside; but none that was shown may lack a record.
                 complete = False
             else:
-                inputs = read_before(decode_metadata(savepoint.path, self.disk.files[savepoint.path]), inputs)
+                content = decode_metadata(savepoint.path, self.disk.files[savepoint.path])
+                inputs = read_before(workload, content, inputs)
         elif self.user.may_have_stopped:
             complete = False
         # Every further attempt reads again what came behind the barriers that it starts from.

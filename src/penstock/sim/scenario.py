@@ -18,8 +18,18 @@ from penstock.settings import (
     SlotSettings,
 )
 from penstock.sim.again import Again, draw_again
-from penstock.sim.faults import Fault, draw_faults, draw_rescale_faults, draw_slot_crashes, draw_task_errors, end_ms
+from penstock.sim.faults import (
+    Fault,
+    draw_driver_faults,
+    draw_faults,
+    draw_rescale_faults,
+    draw_slot_crashes,
+    draw_task_errors,
+    end_ms,
+)
 from penstock.sim.jobs import APART, PAIRS, PIPELINES, TICK_US, Shape, Workload
+from penstock.sim.on_driver import draw_on_driver
+from penstock.sim.shapes import sinks_of
 from penstock.sim.user import UserRequest, draw_requests, draw_rescales
 
 ROW_BYTES = 32
@@ -159,7 +169,8 @@ def draw_scenario(seed: int, random: Random) -> Scenario:
     rescales = draw_rescales(random, duration_ms=duration_ms)
     drawn = _with_rescales(random, drawn, rescales) if rescales else drawn
     drawn = _taken_apart(random, drawn) if random.random() < 0.25 else drawn
-    return replace(drawn, seen_share=random.choice((0.0, 0.0, 0.5, 1.0)))
+    drawn = replace(drawn, seen_share=random.choice((0.0, 0.0, 0.5, 1.0)))
+    return _with_parts_on_driver(random, drawn, duration_ms) if random.random() < 0.2 else drawn
 
 
 def _with_rescales(random: Random, drawn: Scenario, rescales: tuple[UserRequest, ...]) -> Scenario:
@@ -195,6 +206,21 @@ def _losing_slots(
     workload = replace(workload, other_rows=_draw_other_rows(random, workload))
     crashes = draw_slot_crashes(random, parallelism=drawn.settings.parallelism, safety_ms=drawn.safety_ms)
     return workload, (*faults, *crashes) if random.random() < 0.5 else crashes
+
+
+def _with_parts_on_driver(random: Random, drawn: Scenario, duration_ms: int) -> Scenario:
+    workload = draw_on_driver(random, drawn.workload, sinks=sinks_of(drawn.workload.shape), duration_ms=duration_ms)
+    checkpoint = drawn.settings.checkpoint
+    if not checkpoint.unaligned and random.random() < 0.5:
+        # What the driver says while one checkpoint is under way must be on the right side of the next one, too.
+        shortest = 10 if duration_ms <= 600 else 50
+        checkpoint = replace(checkpoint, interval_ms=shortest, min_pause_ms=0, max_concurrent=random.choice((2, 4)))
+    checkpoint = _possible(checkpoint, workload, drawn.work_us)
+    drawn = replace(drawn, workload=workload, settings=replace(drawn.settings, checkpoint=checkpoint))
+    if random.random() < 0.6:
+        return drawn
+    faults = (*drawn.faults, *draw_driver_faults(random, safety_ms=drawn.safety_ms))
+    return replace(drawn, lasting=True, faults=tuple(sorted(faults, key=lambda fault: fault.at_ms)))
 
 
 def _possible(checkpoint: CheckpointSettings, workload: Workload, work_us: tuple[int, int]) -> CheckpointSettings:

@@ -49,7 +49,8 @@ from penstock.api.window_schema import partial_schema, result_schema
 from penstock.core.ids import OperatorId
 from penstock.plan.graph import Input, Node, Partitioning, Plan, build_plan
 from penstock.sim.external import system_of
-from penstock.sim.jobs import SCHEMA, TICK_US, Shape, SimSource, Workload
+from penstock.sim.jobs import APART, SCHEMA, TICK_US, Shape, Workload
+from penstock.sim.on_driver import make_source
 
 SINK = "sink"
 SECOND_SINK = "second"
@@ -125,6 +126,11 @@ class Slow:
 
 
 # --- plans -----------------------------------------------------------------------
+
+
+def sinks_of(shape: Shape) -> tuple[str, ...]:
+    """The names of the sinks of a shape."""
+    return (SINK, SECOND_SINK) if shape in (Shape.TWO_SINKS, *APART) else (SINK,)
 
 
 def make_plan(workload: Workload, *, world: int, parallelism: int, sink: Callable[[str], Sink]) -> Plan:
@@ -213,7 +219,7 @@ class _Builder:
         return [self._source(number) for number in range(self._workload.sources)]
 
     def _source(self, number: int = 0) -> int:
-        source = SimSource(self._world, self._workload, number)
+        source = make_source(self._world, self._workload, number)
         read = ReadStep(source=source, splits=tuple(source.splits(self._parallelism)))
         return self._add(f"source{_suffix(number)}", read)
 

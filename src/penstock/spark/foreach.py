@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from penstock.api.connector import Committer, Sink, SinkWriter, WriterContext
-from penstock.connectors.parquet import ParquetSink, staged_file
+from penstock.connectors.parquet import ParquetSink, staged_before, staged_file
 from penstock.core.errors import StorageError
 from penstock.core.recovery import layout
 from penstock.spark.active import make_active
@@ -37,13 +37,6 @@ class StagedResults(ParquetSink):
     def writer(self, context: WriterContext) -> SinkWriter:
         """A writer that names files by their full paths: another job may have to commit them."""
         return _FullPaths(Path(self.path), super().writer(context))
-
-    def clean(self, context: WriterContext, keep: Sequence[bytes]) -> None:
-        """Remove files that earlier attempts of this subtask wrote and nobody will commit."""
-        kept = [Path(part.decode()).name for part in keep]
-        for file in self.left_by_earlier(context):
-            if file.name not in kept:
-                file.unlink(missing_ok=True)
 
     def _staging(self, job: str) -> Path:  # noqa: ARG002  # the folder is the job's own
         return Path(self.path)
@@ -118,6 +111,13 @@ class _Calls(Committer):
         for file in there:
             file.unlink(missing_ok=True)
         returned.unlink(missing_ok=True)
+
+    def clean_up(self, job: str, epoch: int, keep: Sequence[bytes]) -> None:  # noqa: ARG002  # the folder is the job's own
+        """Remove files that earlier attempts wrote and nobody will commit."""
+        kept = {Path(part.decode()).name for part in keep}
+        for file, _ in staged_before(self._folder, epoch):
+            if file.name not in kept:
+                file.unlink(missing_ok=True)
 
     def close(self, *, owes: bool) -> None:
         """Remove the folder, unless another job may have to go on with what is in it."""

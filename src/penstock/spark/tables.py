@@ -18,7 +18,7 @@ from pyspark.errors import PySparkException
 
 from penstock.api.connector import Committer, Sink
 from penstock.api.hold import Hold
-from penstock.connectors.parquet import ParquetSink, final_folder, publish_files
+from penstock.connectors.parquet import ParquetSink, final_folder, publish_files, staged_before, staged_file
 from penstock.connectors.partitions import check_partitions
 from penstock.connectors.table import TableSink
 from penstock.core.errors import HostError, UsageError
@@ -85,6 +85,13 @@ class CatalogTable(TableFiles):
             catalog.recoverPartitions(self._table)  # type: ignore[attr-defined]
         catalog.refreshTable(self._table)  # type: ignore[attr-defined]
 
+    def drop_staged(self, job: str, epoch: int, keep: Sequence[bytes]) -> None:
+        """Remove files that attempts before `epoch` prepared and nobody will commit."""
+        kept = set(map(staged_file, keep))
+        for file, _ in staged_before(self._staging(job), epoch):
+            if str(file.relative_to(self.path)) not in kept:
+                file.unlink(missing_ok=True)
+
     def end(self, job: str) -> None:
         """Remove files that were not committed, unless another job may have to commit them."""
         if not self.keeps_prepared:
@@ -101,6 +108,9 @@ class _Publishing(Committer):
 
     def commit(self, checkpoint: int, committables: Sequence[bytes]) -> None:  # noqa: ARG002  # files have their names
         self._table.publish(committables, self.hold)
+
+    def clean_up(self, job: str, epoch: int, keep: Sequence[bytes]) -> None:
+        self._table.drop_staged(job, epoch, keep)
 
     def close(self, *, owes: bool) -> None:
         object.__setattr__(self._table, "keeps_prepared", owes)

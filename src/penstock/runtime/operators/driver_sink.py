@@ -12,7 +12,7 @@ from penstock.api.steps import WriteStep
 from penstock.core.ids import CheckpointId
 from penstock.runtime.operators.base import OperatorContext
 from penstock.runtime.operators.events import decode_committed
-from penstock.runtime.operators.sink import SinkOperator, Transaction, restored_committables, writer_context
+from penstock.runtime.operators.sink import SinkOperator, Transaction, restored_committables
 
 
 class DriverCommittedSink(SinkOperator):
@@ -23,15 +23,14 @@ class DriverCommittedSink(SinkOperator):
         self._waits_for: CheckpointId = CheckpointId(0)
 
     def load(self, context: OperatorContext) -> None:
-        """Carry what the restored checkpoint promised to commit, and remove what nobody will."""
+        """Carry what the restored checkpoint promised to commit. What nobody will commit is the committer's to remove:
+        after a rescale some of it may be carried by another subtask than the one that prepared it, for long."""
         parts = restored_committables(context)
         for checkpoint in sorted(dict.fromkeys(checkpoint for checkpoint, _ in parts)):
             promised = [committable for known, committable in parts if known == checkpoint]
             transaction = Transaction(CheckpointId(checkpoint), partial(list, promised))
             transaction.prepare()
             self._transactions.append(transaction)
-        if not context.rescaled:
-            self._sink.clean(writer_context(context), [committable for _, committable in parts])
 
     def completed(self, checkpoint: CheckpointId) -> None:
         """The driver commits what belongs to `checkpoint`; where there is nothing, nobody will say so."""

@@ -1,0 +1,80 @@
+"""The driver's part of a source that finds its splits while the job runs, without a job around it."""
+
+from __future__ import annotations
+
+from commits_rig import Later
+
+from penstock.api.connector import Found, SplitEnumerator
+from penstock.core.ids import CheckpointId, Instant
+from penstock.runtime.coordinators import CoordinatorHost
+from penstock.runtime.enumeration import SplitAssigner, position_in
+
+
+class Counting(SplitEnumerator):
+    """Finds one split at a time."""
+
+    def __init__(self) -> None:
+        self.story: list = []
+
+    def discover(self, position):
+        number = int(position or b"0")
+        self.story.append(("discover", number))
+        return Found(position=b"%d" % (number + 1), splits=[b"%d" % number], wait_ms=10)
+
+    def consumed(self, position, unread):
+        self.story.append(("consumed", position, *unread))
+
+
+class Rig:
+    def __init__(self) -> None:
+        self.background, self.enumerator, self.failed = Later(), Counting(), []
+        host = CoordinatorHost(
+            name="numbers",
+            background=self.background,
+            say=lambda *_: None,
+            fail=lambda cause: self.failed.append(cause.text),
+        )
+        self.assigner = SplitAssigner(host, self.enumerator)
+        self.assigner.start(None, (), parallelism=1)
+        self.assigner.run()
+        self.background.perform()
+        self.enumerator.story.clear()
+
+    def complete(self, checkpoint: int, *unread: bytes) -> None:
+        self.assigner.snapshot(CheckpointId(checkpoint))
+        self.assigner.completed(CheckpointId(checkpoint), unread)
+
+
+def test_an_enumerator_that_is_slower_than_checkpoints_come_is_told_of_the_newest_only():
+    """1. It is being told of a checkpoint. 2. Two more complete, and it is time to look. 3. It has been told."""
+    rig = Rig()
+    for checkpoint in (1, 2, 3):
+        rig.complete(checkpoint, b"unread in %d" % checkpoint)
+    rig.assigner.turn(Instant(1_000))
+    assert len(rig.background.work) == 2
+    rig.background.perform()
+    assert rig.enumerator.story == [
+        ("consumed", b"1", b"unread in 1"),
+        ("discover", 1),
+        ("consumed", b"1", b"unread in 3"),
+    ]
+
+
+def test_what_an_attempt_was_being_told_does_not_keep_the_next_one_from_being_told():
+    rig = Rig()
+    rig.complete(1)
+    rig.complete(2)
+    rig.assigner.stop()
+    rig.assigner.start(None, (), parallelism=1)
+    rig.assigner.run()
+    rig.complete(3, b"unread")
+    rig.background.perform()
+    assert [told for told in rig.enumerator.story if told[0] == "consumed"] == [("consumed", None, b"unread")]
+    assert rig.failed == []
+
+
+def test_the_position_is_found_in_the_state():
+    rig = Rig()
+    assert position_in(rig.assigner.snapshot(CheckpointId(1))) == b"1"
+    rig.assigner.start(None, (), parallelism=1)
+    assert position_in(rig.assigner.snapshot(CheckpointId(2))) is None
