@@ -11,6 +11,7 @@ import pytest
 from planted_bugs import found, worlds
 
 from penstock.core.ids import TaskId
+from penstock.core.job import lifecycle
 from penstock.runtime import deploying, master, slot, starting
 from penstock.runtime.attempts import Attempts
 from penstock.runtime.master import MasterDriver
@@ -159,3 +160,29 @@ def test_a_coordinator_that_does_not_hear_of_the_restart_is_found(make: Any, mon
 
     monkeypatch.setattr(MasterDriver, "_feed_coordinator", deaf)
     assert found(apart(make, Shape.SLICES)) != []
+
+
+def lost_with(monkeypatch: pytest.MonkeyPatch, make: Any, chosen: Any, *, shape: Shape, slots: int) -> list[Rule]:
+    """What is found when with a slot other tasks are restarted than its regions."""
+    monkeypatch.setattr(lifecycle, "regions_at", chosen)
+    crash = SlotCrash(at_ms=400, slot=1, notice=Notice.TOLD)
+    made = [make.workload(s, pause_ms=60) for s in apart(make, shape, 3, faults=(crash,))]
+    return found([make.settings(s, parallelism=slots) for s in made])
+
+
+def test_tasks_that_are_restarted_with_a_lost_slot_though_nothing_joins_them_are_found(
+    make: Any, monkeypatch: pytest.MonkeyPatch
+):
+    def too_many(place: int, regions: Any) -> tuple[TaskId, ...]:
+        return tuple(task for task in regions if task.subtask in (place, 0))
+
+    assert lost_with(monkeypatch, make, too_many, shape=Shape.SLICES, slots=3) == [Rule.REGIONS]
+
+
+def test_tasks_of_a_lost_slot_that_are_restarted_without_those_that_are_joined_to_them_are_found(
+    make: Any, monkeypatch: pytest.MonkeyPatch
+):
+    def too_few(place: int, regions: Any) -> tuple[TaskId, ...]:
+        return tuple(task for task in regions if task.subtask == place)
+
+    assert Rule.REGIONS in lost_with(monkeypatch, make, too_few, shape=Shape.MIXED, slots=2)
