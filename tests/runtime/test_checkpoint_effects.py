@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections import deque
+from types import SimpleNamespace
 
 import msgspec
+import pyarrow as pa
 import pytest
 from completed_records import completed
 
+from penstock.api.steps import ReadStep
+from penstock.connectors.splits import ParquetFiles
 from penstock.core.coordinator.effects import (
     AnswerRequest,
     CleaningGivenUp,
@@ -32,7 +36,7 @@ from penstock.core.coordinator.events import (
 )
 from penstock.core.elements import CheckpointOptions
 from penstock.core.errors import InvariantError, StorageError
-from penstock.core.ids import CheckpointId, Epoch, Instant, JobId, RequestId, TaskId, VertexId
+from penstock.core.ids import CheckpointId, Epoch, Instant, JobId, OperatorId, RequestId, TaskId, VertexId
 from penstock.core.messages import NotifyComplete
 from penstock.core.reasons import CheckpointFailure
 from penstock.core.recovery.layout import job_folder
@@ -40,6 +44,7 @@ from penstock.core.recovery.metadata import CheckpointMetadata, SnapshotKind
 from penstock.ports import Outcome
 from penstock.runtime.checkpointing import Answers, CheckpointEffects
 from penstock.runtime.coordinators import OperatorCoordinators
+from penstock.runtime.landed_inputs import LandedInputs
 from penstock.storage.completed import FileCompletedStore, checkpoint_ids
 from penstock.storage.metadata import decode_metadata
 from penstock.storage.records import FileRecords
@@ -47,6 +52,21 @@ from penstock.storage.records import FileRecords
 JOB = JobId("job")
 FOLDER = job_folder(JOB)
 TASK = TaskId(VertexId("v"), 1)
+
+
+class Following:
+    """A source with a part on the driver."""
+
+    discovers = True
+
+
+SOURCES = {"frame": ParquetFiles(files=(), columns=pa.schema([])), "stream": Following()}
+PLAN = SimpleNamespace(
+    vertices=[
+        SimpleNamespace(operators=[SimpleNamespace(operator=OperatorId(name), step=ReadStep(source=source))])
+        for name, source in SOURCES.items()
+    ]
+)
 
 
 class MemoryStore:
@@ -151,6 +171,7 @@ class Rig:
             coordinators=OperatorCoordinators(
                 feed=self.events.append, send=lambda task, message: self.sent.append((task, message))
             ),
+            inputs=LandedInputs(FOLDER, PLAN, self.store),
         )
 
     def perform(self, *effects):
@@ -250,6 +271,16 @@ def test_a_savepoint_lies_where_the_user_said_in_a_folder_of_its_own(rig):
     fill(rig, "/save/other", f"{location}/part")
     rig.perform(DeleteFiles(cleaning=1, folder=location))
     assert [path for path in rig.store.files if path.startswith("/save")] == ["/save/other"]
+
+
+def test_before_a_savepoint_is_complete_it_is_on_record_that_landed_dataframes_outlive_the_job(rig):
+    fill(rig, "job/inputs/frame/part.parquet", "job/inputs/stream/batch")
+    rig.perform(WriteMetadata(checkpoint=CheckpointId(2), location="job/chk-2", metadata=metadata(2)))
+    assert not any("_savepoint" in path for path in rig.store.files), "a checkpoint goes with its job"
+    saved = msgspec.structs.replace(metadata(3), kind=SnapshotKind.SAVEPOINT)
+    rig.perform(WriteMetadata(checkpoint=CheckpointId(3), location="/save/savepoint-job-3", metadata=saved))
+    written = [path for call, path in rig.store.calls if call == "write"]
+    assert written[-2:] == ["job/inputs/frame/_savepoint", "/save/savepoint-job-3/_metadata"]
 
 
 # --- pointers --------------------------------------------------------------------------------------------------------

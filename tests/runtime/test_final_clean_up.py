@@ -9,9 +9,10 @@ import pyarrow as pa
 import pytest
 
 from penstock.api.connector import Sink
-from penstock.api.steps import WriteStep
+from penstock.api.steps import ReadStep, WriteStep
+from penstock.connectors.splits import ParquetFiles
 from penstock.core.errors import ExternalError, Retry, StorageError
-from penstock.core.ids import CheckpointId, Instant, JobId, Term
+from penstock.core.ids import CheckpointId, Instant, JobId, OperatorId, Term
 from penstock.core.recovery import layout
 from penstock.ports import Outcome
 from penstock.runtime.ending import ATTEMPTS
@@ -98,13 +99,20 @@ class Ending:
         (self.store.root / "job" / "chk-1" / ".writing-1").write_bytes(b"half")
         self.landing.write("job/inputs/s/a", b"")
 
-    def run(self, *retained: int, term: Term | None = None) -> None:
+    def run(self, *retained: int, term: Term | None = None, lands_there: bool = True) -> None:
         background = OneByOne()
         operator = SimpleNamespace(step=WriteStep(sink=self.sink, schema=pa.schema([])))
-        plan = SimpleNamespace(vertices=(SimpleNamespace(operators=(operator,)),))
+        source = ParquetFiles(files=(), columns=pa.schema([]))
+        read = SimpleNamespace(operator=OperatorId("s"), step=ReadStep(source=source))
+        plan = SimpleNamespace(vertices=(SimpleNamespace(operators=(read, operator)),))
         records = FileRecords(self.store, layout.job_folder(JOB), term=term)
         ending = JobEnding(
-            job=JOB, plan=plan, background=background, store=self.store, records=records, landing=self.landing
+            job=JOB,
+            plan=plan,
+            background=background,
+            store=self.store,
+            records=records,
+            landing=self.landing if lands_there else None,
         )
         ending.clean_up(tuple(CheckpointId(n) for n in retained), (), Instant(self.now))
         background.collect()
@@ -139,6 +147,20 @@ def test_a_job_that_keeps_a_checkpoint_keeps_what_a_start_from_it_needs_and_noth
     assert ending.store.list_temporary("") == [], "a half-written file went with its folder"
     assert ending.landing.list_files("") == ["job/inputs/s/a"]
     assert ending.sink.calls == 0, "results that the checkpoint has prepared are not thrown away"
+
+
+@pytest.mark.parametrize("lands_there", [True, False])
+def test_of_a_job_with_savepoints_the_dataframes_are_left_that_a_start_from_one_needs(ending, lands_there):
+    landed = ending.landing if lands_there else ending.store
+    for path in ("job/inputs/s/_savepoint", "job/inputs/initial/a"):
+        landed.write(path, b"")
+    ending.run(lands_there=lands_there)
+    assert [path for path in landed.list_files("") if path != "other/x"] == [
+        "job/inputs/s/_savepoint",
+        "job/inputs/s/a",
+    ]
+    assert not lands_there or ending.left == []
+    assert ending.sink.calls == 1
 
 
 @pytest.mark.parametrize("retained", [(), (2,)])

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
+
 import pyarrow as pa
 import pytest
 from completed_records import completed
-from held_work import Files, Held
+from master_rig import Cluster, Files, Held, SlotWire, Wires
 
 from penstock.api.connector import End, Sink, SinkWriter, Source, SourceReader
 from penstock.api.program import Program
@@ -20,6 +22,7 @@ from penstock.core.messages import (
     Heartbeat,
     Leave,
     Leaving,
+    PeerGone,
     Ready,
     Register,
     Run,
@@ -85,78 +88,6 @@ class NotingSink(Sink):
         self._ended.append((self._name, job))
         if self._name == "broken":
             raise OSError("the target is gone")
-
-
-class Wires:
-    """A transport that leads to the slots that the test plays."""
-
-    def __init__(self):
-        self.to_master = []
-        self.to_slots = {}
-        self.followed = {}
-        self.lost = []
-
-    def connect(self, peer, address):
-        raise AssertionError("slots call the master, not the other way round")
-
-    def disconnect(self, peer):
-        self.let_go(peer)
-
-    def follow(self, peer, address):
-        self.followed[peer] = address
-
-    def let_go(self, peer):
-        self.followed.pop(peer, None)
-
-    def gone(self):
-        gone, self.lost = self.lost, []
-        return gone
-
-    def send(self, peer, frames):
-        self.to_slots.setdefault(peer, []).append([bytes(frame) for frame in frames])
-
-    def receive(self):
-        arrived, self.to_master = self.to_master, []
-        return arrived
-
-
-class SlotWire:
-    """The same network from the side of one slot."""
-
-    def __init__(self, wires, name):
-        self._wires = wires
-        self._name = name
-
-    def connect(self, peer, address):
-        pass
-
-    def send(self, peer, frames):
-        self._wires.to_master.append((self._name, list(frames)))
-
-    def gone(self):
-        return []
-
-    def receive(self):
-        return [("master", frames) for frames in self._wires.to_slots.pop(self._name, [])]
-
-
-class Cluster:
-    """Where slots come from: the test plays them."""
-
-    def __init__(self):
-        self.started = []
-        self.stopped = []
-        self.news = []
-
-    def start(self, slot):
-        self.started.append(slot)
-
-    def stop(self, slot):
-        self.stopped.append(slot)
-
-    def ended(self):
-        news, self.news = self.news, []
-        return news
 
 
 class Clock:
@@ -303,7 +234,7 @@ def test_a_slot_that_cannot_be_understood_is_stopped_and_replaced(stage, payload
     stage.turn()
     assert stage.cluster.stopped == [first.slot]
     assert stage.cluster.started[-1] == SlotId(SlotIndex(0), 2)
-    assert second.hears() == [CancelTasks(epoch=Epoch(1))]
+    assert second.hears() == [PeerGone(slot=first.slot)]
     assert "could not be read" in stage.driver.view().failures[0].text
 
 
@@ -323,7 +254,7 @@ def test_a_slot_that_is_seen_to_die_is_replaced_before_spark_says_anything_and_o
     # Where Spark would try the task again by itself it must not.
     assert stage.cluster.stopped == [first.slot]
     assert stage.cluster.started[-1] == SlotId(SlotIndex(0), 2)
-    assert second.hears() == [CancelTasks(epoch=Epoch(1))]
+    assert second.hears() == [PeerGone(slot=first.slot)]
     stage.cluster.news.append(SlotEnded(first.slot, "killed"))
     stage.turn()
     [failure] = stage.driver.view().failures
@@ -347,6 +278,16 @@ def test_a_process_of_an_incarnation_that_was_given_up_is_sent_away(stage):
     late = stage.slot(0).register()
     stage.turn()
     assert late.hears() == [Leave()]
+
+
+def test_the_log_says_why_an_attempt_failed_and_what_follows(stage, caplog):
+    """A program may be restarted for ever, and then its user has nothing else to look at."""
+    first, _ = stage.running()
+    task = stage.driver._plan.tasks[0]
+    first.say(TaskFailed(slot=first.slot, epoch=Epoch(1), task=task, operator="o", error="bad luck", whole=True))
+    stage.turn()
+    (told,) = [record.getMessage() for record in caplog.records if "failed" in record.getMessage()]
+    assert re.fullmatch(r"attempt failed in 'o', subtask 0: bad luck; it is started again in \d+ ms", told)
 
 
 def test_a_failure_of_an_attempt_that_is_over_fails_nothing(stage):
@@ -385,6 +326,44 @@ def test_a_failed_task_is_restarted_with_its_region_and_the_other_slot_hears_of_
     view = stage.driver.view()
     assert (view.restarts, view.epoch, view.rows_in, view.rows_read) == (1, 2, 6, 9)
     assert [failure.text for failure in view.failures] == ["bad luck"]
+
+
+def test_the_tasks_of_a_lost_slot_are_restarted_in_the_next_one_and_the_other_slot_goes_on(stage):
+    first, second = stage.running()
+    region = tuple(task for task in stage.driver._plan.tasks if task.subtask == 0)
+    second.say(Heartbeat(slot=second.slot, epoch=Epoch(1), metrics={"nosource[1]": {"rows_in": 5}}))
+    first.say(Heartbeat(slot=first.slot, epoch=Epoch(1), metrics={"nosource[0]": {"rows_in": 3}}))
+    stage.cluster.news.append(SlotEnded(first.slot, "killed"))
+    stage.turn()
+    assert (stage.state, second.hears()) == (JobState.REPAIRING, [PeerGone(slot=first.slot)])
+    successor = stage.slot(0, 2).register()
+    stage.turn()
+    (deploy,) = successor.hears()
+    assert (deploy.epoch, deploy.attempt, deploy.tasks, deploy.beside_others) == (2, 1, region, True)
+    assert [peer.slot for peer in deploy.peers] == [successor.slot, second.slot]
+    assert deploy.plan == stage.driver._pickled_plan
+    successor.say(Ready(slot=successor.slot, epoch=Epoch(2)))
+    # Its heartbeats bear the epoch of the links, as all others do.
+    successor.say(Heartbeat(slot=successor.slot, epoch=Epoch(1), metrics={"nosource[0]": {"rows_in": 1}}))
+    stage.turn()
+    run, *triggers = successor.hears()
+    assert run == Run(epoch=Epoch(2))
+    view = stage.driver.view()
+    assert (view.state, view.restarts, view.epoch, view.rows_in, view.rows_read) == (JobState.RUNNING, 1, 2, 6, 9)
+    assert [(trigger.task.subtask, trigger.epoch) for trigger in (*triggers, *second.hears())] == [(0, 2), (1, 1)]
+
+
+def test_a_slot_that_is_lost_while_the_job_is_being_stopped_takes_all_tasks_with_it(stage):
+    """Its sources have ended everywhere, or are about to."""
+    first, second = stage.running()
+    answers = []
+    stage.driver.request(SnapshotRequest(kind=RequestKind.STOP, target="/saved"), answers.append)
+    stage.turn()
+    second.hears()
+    stage.cluster.news.append(SlotEnded(first.slot, "killed"))
+    stage.turn()
+    assert (stage.state, len(answers)) == (JobState.FAILING, 1)
+    assert CancelTasks(epoch=Epoch(1)) in second.hears()
 
 
 # --- deployment ------------------------------------------------------------------------------------------------------

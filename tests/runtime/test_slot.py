@@ -24,6 +24,7 @@ from penstock.core.messages import (
     Leave,
     Leaving,
     PeerAddress,
+    PeerGone,
     Ready,
     Register,
     Run,
@@ -39,7 +40,7 @@ from penstock.wire.frames import Channel, Header, Kind, pack
 
 SCHEMA = pa.schema([pa.field("n", pa.int64())])
 SLOT = SlotId(SlotIndex(0), 1)
-PEER = SlotId(SlotIndex(1), 1)
+PEER, NEXT_PEER = (SlotId(SlotIndex(1), incarnation) for incarnation in (1, 2))
 WINDOW = 640
 SETTINGS = JobSettings(
     parallelism=2,
@@ -399,6 +400,54 @@ def test_tasks_that_are_restarted_beside_others_hear_only_what_is_of_their_own_a
     assert WRITTEN == []
     assert stage.batch(5, attempt=Epoch(2)) == []
     assert WRITTEN == [5]
+
+
+def test_a_slot_that_comes_to_others_that_go_on_speaks_in_the_epoch_of_their_links(stage):
+    joining = stage.deploy(5, attempt=Epoch(3), beside_others=True)
+    stage.turn()
+    stage.answers()
+    assert stage.order(joining, Run(epoch=Epoch(5))) == [Ready(slot=SLOT, epoch=Epoch(5))]
+    # Of tasks that it has replaced, then of those that are joined to its own.
+    stage.batch(1, epoch=3)
+    stage.batch(2, epoch=3, attempt=Epoch(5))
+    assert WRITTEN == [2]
+    stage.clock.time += 200
+    stage.turn()
+    beats = [decode_to_master(p.payload) for p in stage.master.hear() if p.header.kind is Kind.CONTROL]
+    assert [beat.epoch for beat in beats if isinstance(beat, Heartbeat)] == [Epoch(3)]
+
+
+def test_a_slot_that_stays_learns_who_has_the_place_of_the_lost_one_with_its_tasks(stage):
+    """What the lost one still says is not listened to; what is sent goes to its successor, and links count on."""
+    stage.run()
+    successor = Other(stage.hub, str(NEXT_PEER))
+    peers = tuple(PeerAddress(slot=s, host="here", ipc_address="ipc", tcp_address=None) for s in (SLOT, NEXT_PEER))
+    stage.order(CancelTasks(epoch=Epoch(1), tasks=plan().tasks_of_slot(0)))
+    SCRIPT.extend([rows(3), rows(4)])
+    stage.order(stage.deploy(2, beside_others=True, plan=b"", peers=peers), Run(epoch=Epoch(2)))
+    successor.hear()
+    credit = encode_message(Credit(epoch=Epoch(2), edge=0, upstream=0, downstream=1, bytes_granted=WINDOW))
+    successor.links.send(str(SLOT), Kind.CREDIT, credit, epoch=Epoch(1))
+    stage.turn()
+    (packet,) = [packet for packet in successor.hear() if packet.header.kind is Kind.BATCH]
+    assert (packet.header.epoch, packet.header.attempt) == (1, 2)
+    assert BatchCodec(SCHEMA).decode(packet.payload).column(0).to_pylist() == [4]
+    WRITTEN.clear()
+    assert stage.batch(5) == stage.batch(6, attempt=Epoch(1)) == stage.batch(7, channel=(0, 7, 0)) == []
+    assert WRITTEN == []
+
+
+def test_a_slot_whose_tasks_go_on_listens_no_more_to_one_that_is_gone(stage):
+    stage.run()
+    assert stage.order(PeerGone(slot=PEER)) == []
+    assert stage.batch(1, channel=(0, 7, 0)) == []
+    stage.peer.hear()
+    SCRIPT.append(rows(9))
+    stage.clock.time += 1_500
+    stage.turn()
+    assert WRITTEN == [9]
+    # Nor does it go on telling it that it lives.
+    assert stage.peer.hear() == []
 
 
 @pytest.mark.parametrize("epoch", [0, 2])

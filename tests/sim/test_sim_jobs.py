@@ -187,8 +187,9 @@ EXCHANGES = {
     Shape.REBALANCE_HASH: ["rebalance", "hash"],
     Shape.PIPELINES: ["hash", "hash"],
     Shape.SLICES: ["forward", "forward"],
+    Shape.MIXED: ["hash"],
 }
-TWO_ENDS = (Shape.TWO_SINKS, Shape.PIPELINES, Shape.SLICES)
+TWO_ENDS = (Shape.TWO_SINKS, Shape.PIPELINES, Shape.SLICES, Shape.MIXED)
 
 
 @pytest.mark.parametrize("shape", Shape)

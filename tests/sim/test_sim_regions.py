@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 from planted_bugs import found, worlds
 
 from penstock.core.ids import TaskId
+from penstock.core.job import lifecycle
 from penstock.runtime import deploying, master, slot, starting
 from penstock.runtime.attempts import Attempts
 from penstock.runtime.master import MasterDriver
@@ -44,20 +46,64 @@ def test_a_region_restarts_alone_and_every_record_shows_once(make: Any, shape: S
     assert sum(result.repairs for result in results) >= len(results)
 
 
-def test_a_slot_that_dies_restarts_everything(make: Any):
+LOSSES = [{"notice": notice} for notice in Notice] + [{"notice": Notice.TOLD, "spares": 1}]
+
+
+@pytest.mark.parametrize("checkpoint", [{}, UNALIGNED], ids=["aligned", "unaligned"])
+@pytest.mark.parametrize("loss", LOSSES, ids=lambda loss: "-".join(str(getattr(v, "value", v)) for v in loss.values()))
+@pytest.mark.parametrize("shape", [Shape.SLICES, Shape.MIXED])
+def test_with_a_slot_that_dies_only_the_regions_of_its_tasks_restart(
+    make: Any, shape: Shape, loss: dict[str, Any], checkpoint: dict[str, Any]
+):
+    worlds = apart(make, shape, 2, faults=(SlotCrash(at_ms=400, slot=1, notice=loss["notice"]),), **checkpoint)
+    for scenario in worlds:
+        # So long that the other slot has something to commit while the replacement comes up, and after it.
+        slow = make.workload(scenario, pause_ms=60)
+        slot_settings = replace(slow.settings.slot, spares=loss.get("spares", 0))
+        result = run_scenario(make.settings(slow, slot=slot_settings), keep_log=True)
+        assert (result.violations, result.attempts, result.repairs, result.replaced) == ((), 2, 1, 1)
+        # Whatever the other slot's slice writes bears the epoch that it began with.
+        epochs = {
+            subtask: {
+                int(epoch)
+                for at, epoch in re.findall(r"committed second/(\d)/(\d+)/", "\n".join(result.log))
+                if at == subtask
+            }
+            for subtask in "01"
+        }
+        assert epochs == {"0": {1}, "1": {1, 2}}
+
+
+def test_a_job_of_which_every_slot_has_a_part_of_all_regions_restarts_as_a_whole(make: Any):
     crash = SlotCrash(at_ms=400, slot=1, notice=Notice.TOLD)
-    results = [run_scenario(scenario) for scenario in apart(make, Shape.SLICES, 2, faults=(crash,))]
-    assert [(result.violations, result.repairs) for result in results] == [((), 0)] * 2
-    assert all(result.attempts == 2 for result in results)
+    results = [run_scenario(scenario) for scenario in apart(make, Shape.PIPELINES, 2, faults=(crash,))]
+    assert [(result.violations, result.attempts, result.repairs) for result in results] == [((), 2, 0)] * 2
 
 
-def test_drawn_worlds_restart_single_regions():
+def test_a_slot_that_dies_while_another_is_replaced_restarts_everything(make: Any):
+    crashes = tuple(SlotCrash(at_ms=at_ms, slot=slot, notice=Notice.TOLD) for at_ms, slot in ((1_500, 1), (1_510, 0)))
+    worlds = [make.workload(world, pause_ms=60) for world in apart(make, Shape.SLICES, 4, faults=crashes)]
+    # A death is known before a slot that was asked for is there.
+    results = [run_scenario(replace(world, start_us=(900_000, 1_000_000), safety_ms=3_000)) for world in worlds]
+    assert [(result.violations, result.attempts, result.repairs) for result in results] == [((), 2, 0)] * 4
+
+
+def test_a_slot_that_does_not_come_up_again_restarts_everything(make: Any):
+    crash = SlotCrash(at_ms=400, slot=1, notice=Notice.TOLD)
+    worlds = [replace(world, failing_starts=1) for world in apart(make, Shape.SLICES, 2, faults=(crash,))]
+    results = [run_scenario(world) for world in worlds]
+    assert [(result.violations, result.attempts, result.repairs) for result in results] == [((), 2, 0)] * 2
+
+
+def test_drawn_worlds_restart_single_regions_also_when_slots_die():
     drawn = [scenario for seed in range(1, 200) if (scenario := scenario_of(seed)).workload.shape in APART]
     # A part on the driver makes the whole job one region.
     drawn = [scenario for scenario in drawn if scenario.workload.on_driver is None]
-    results = [run_scenario(scenario) for scenario in drawn[:12]]
+    dying = [scenario for scenario in drawn if any(isinstance(fault, SlotCrash) for fault in scenario.faults)]
+    results = [run_scenario(scenario) for scenario in (*drawn[:8], *dying[-12:])]
     assert [violation for result in results for violation in result.violations] == []
-    assert any(result.repairs for result in results)
+    assert any(result.repairs > result.replaced for result in results)
+    assert any(result.replaced for result in results)
 
 
 # --- planted bugs ----------------------------------------------------------------------------
@@ -116,3 +162,29 @@ def test_a_coordinator_that_does_not_hear_of_the_restart_is_found(make: Any, mon
 
     monkeypatch.setattr(MasterDriver, "_feed_coordinator", deaf)
     assert found(apart(make, Shape.SLICES)) != []
+
+
+def lost_with(monkeypatch: pytest.MonkeyPatch, make: Any, chosen: Any, *, shape: Shape, slots: int) -> list[Rule]:
+    """What is found when with a slot other tasks are restarted than its regions."""
+    monkeypatch.setattr(lifecycle, "regions_at", chosen)
+    crash = SlotCrash(at_ms=400, slot=1, notice=Notice.TOLD)
+    made = [make.workload(s, pause_ms=60) for s in apart(make, shape, 3, faults=(crash,))]
+    return found([make.settings(s, parallelism=slots) for s in made])
+
+
+def test_tasks_that_are_restarted_with_a_lost_slot_though_nothing_joins_them_are_found(
+    make: Any, monkeypatch: pytest.MonkeyPatch
+):
+    def too_many(place: int, regions: Any) -> tuple[TaskId, ...]:
+        return tuple(task for task in regions if task.subtask in (place, 0))
+
+    assert lost_with(monkeypatch, make, too_many, shape=Shape.SLICES, slots=3) == [Rule.REGIONS]
+
+
+def test_tasks_of_a_lost_slot_that_are_restarted_without_those_that_are_joined_to_them_are_found(
+    make: Any, monkeypatch: pytest.MonkeyPatch
+):
+    def too_few(place: int, regions: Any) -> tuple[TaskId, ...]:
+        return tuple(task for task in regions if task.subtask == place)
+
+    assert Rule.REGIONS in lost_with(monkeypatch, make, too_few, shape=Shape.MIXED, slots=2)

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import os
+import re
+import shutil
 import signal
 import sys
 import time
 from pathlib import Path
 
 import cloudpickle
+import pandas as pd
+import pytest
 from waiting import wait_until
 
 import penstock as ps
@@ -56,3 +60,62 @@ def test_a_dataframe_of_any_sql_is_read_once_though_a_worker_dies_and_the_job_is
     job.wait(120)
     assert len(want) == ROWS * 9 // 10
     assert sorted(map(tuple, spark.read.parquet(str(tmp_path / "out")).collect())) == want
+
+
+def test_a_savepoint_of_a_stopped_job_has_its_dataframes(spark, tmp_path):
+    """The job that was stopped leaves what it landed: what chance decided in a DataFrame cannot be made again."""
+    gate = tmp_path / "gate"
+    out = str(tmp_path / "out")
+    frame = spark.range(4_000).selectExpr("id", "uuid() AS token")
+
+    def started(name, parallelism, **restore):
+        env = ps.Environment(
+            spark,
+            parallelism=parallelism,
+            checkpointing=ps.Checkpointing(interval="200ms", directory=tmp_path / "ckpt"),
+            restart=ps.no_restart(),
+            source_batch_rows=100,
+        )
+        read = env.from_dataframe(frame, name="frame")
+        read.map(slow_until(gate), schema="id bigint, token string", name="slow").write(ps.parquet(out), name="out")
+        return env.start(name, **restore)
+
+    job = started("first", 1)
+    (landed,) = (tmp_path / "ckpt").glob("*/inputs/*")
+    wait_until(job, lambda v: v.rows_read and v.checkpoints.counts.completed)
+    saved = job.stop(savepoint=tmp_path / "saves", timeout=120)
+    want = sorted(map(tuple, spark.read.parquet(str(landed)).collect()))
+    assert 0 < spark.read.parquet(out).count() < len(want)
+    assert {path.name for path in landed.parent.parent.iterdir()} == {"inputs"}
+    gate.touch()
+    started("second", 2, restore=saved).wait(120)
+    assert sorted(map(tuple, spark.read.parquet(out).collect())) == want
+
+
+def test_what_is_no_dataframe_or_has_types_that_streams_lack_is_refused_by_name(spark):
+    env = ps.Environment(spark, parallelism=1)
+    for method, given in (
+        (env.from_dataframe, [1, 2]),
+        (env.from_dataframe, pd.DataFrame()),
+        (env.from_stream, "rate"),
+    ):
+        with pytest.raises(ps.UsageError, match=f"{method.__name__} takes a DataFrame of Spark's"):
+            method(given)
+    for column, kind in (
+        ("make_ym_interval(1, 2)", "interval year to month"),
+        ("make_interval(1, 2)", "interval"),
+        ("parse_json('1')", "variant"),
+        ("array(named_struct('b', map('c', parse_json('1'))))", "array<struct<b:map<string,variant>>>"),
+    ):
+        with pytest.raises(ps.UsageError, match=f"column 'a' is of Spark's type {re.escape(kind)},"):
+            env.from_dataframe(spark.sql(f"SELECT 1 AS x, {column} AS a"))
+
+
+def test_what_keeps_a_dataframe_from_being_landed_is_told(spark, tmp_path):
+    spark.range(10).write.parquet(str(tmp_path / "in"))
+    frame = spark.read.parquet(str(tmp_path / "in"))
+    shutil.rmtree(tmp_path / "in")
+    env = ps.Environment(spark, parallelism=1)
+    env.from_dataframe(frame).write(ps.parquet(tmp_path / "out"))
+    with pytest.raises(ps.HostError, match=r"could not be written to .*FILE_NOT_EXIST"):
+        env.start("gone")

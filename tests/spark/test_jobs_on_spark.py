@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+import threading
 from pathlib import Path
 
 import pytest
@@ -152,6 +153,35 @@ def test_a_streaming_dataframe_is_refused_by_from_dataframe(spark):
 def test_something_that_is_no_session_is_refused():
     with pytest.raises(ps.UsageError, match="not a SparkSession"):
         ps.Environment("local[2]")
+
+
+def test_all_arguments_of_the_wrong_kind_are_told_at_once(spark):
+    with pytest.raises(ps.SettingsError) as raised:
+        ps.Environment(
+            spark, parallelism="2", spare_slots=True, checkpointing="dir", restart=3, slots={"spares": 1}, landing=5
+        )
+    assert [problem.split(";")[0] for problem in raised.value.problems] == [
+        "parallelism is '2'",
+        "spare_slots is True",
+        "checkpointing is 'dir'",
+        "restart is 3",
+        "slots is {'spares': 1}",
+        "landing is 5",
+    ]
+
+
+def test_a_function_that_cannot_travel_is_refused_by_its_step_before_anything_is_landed(spark, tmp_path):
+    lock = threading.Lock()
+    env = ps.Environment(spark, parallelism=1, checkpointing=checkpointing(tmp_path))
+    rows = env.from_dataframe(spark.range(5))
+    rows.map(lambda row: row | {"id": lock is None}, schema="id bigint", name="locked").write(
+        ps.parquet(tmp_path / "out")
+    )
+    with pytest.raises(ps.UsageError, match=r"step 'locked' cannot be sent to the workers: .*lock"):
+        env.start("stays")
+    assert files_below(tmp_path) == []
+    with pytest.raises(ps.UsageError, match="the name of the job is 5"):
+        env.start(5)
 
 
 @pytest.mark.slow

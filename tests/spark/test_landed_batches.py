@@ -147,3 +147,21 @@ def test_of_a_query_that_failed_in_a_server_the_reason_is_told_and_not_where_its
 def test_a_worker_that_died_is_known_from_the_java_of_a_server():
     text = "job failed\nJVM stacktrace:\norg.apache.spark.SparkException: Python worker exited unexpectedly (crashed)"
     assert short_reason(text) == "its Python worker exited unexpectedly (killed, or crashed)"
+
+
+@pytest.mark.parametrize(
+    ("raised", "reason"),
+    [
+        (
+            "java.io.IOException: Mkdirs failed to create file:/a",
+            "java.io.IOException: Mkdirs failed to create file:/a",
+        ),
+        ("org.apache.spark.SparkException: Job 5 cancelled because SparkContext was shut down", "was stopped"),
+        ("", "An error occurred while calling o337.parquet."),
+    ],
+)
+def test_the_reason_is_what_the_jvm_raised_and_not_which_call_of_py4j_it_was(raised, reason):
+    text = "An error occurred while calling o337.parquet.\n" + (
+        f": {raised}\n\tat org.apache.A.b(C.scala:1)" if raised else ""
+    )
+    assert short_reason(text).endswith(reason)

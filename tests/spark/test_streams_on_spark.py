@@ -136,3 +136,12 @@ def test_a_query_that_fails_ends_the_attempt_with_its_reason(spark, tmp_path):
 def test_a_batch_dataframe_is_no_stream(spark, tmp_path):
     with pytest.raises(ps.UsageError, match="from_dataframe"):
         environment(spark, tmp_path).from_stream(spark.range(3))
+
+
+def test_a_stream_that_spark_cannot_append_to_is_refused_and_not_restarted_for_ever(spark, tmp_path):
+    (tmp_path / "in").mkdir()
+    counted = stream_of(spark, tmp_path / "in").groupBy("id").count()
+    with pytest.raises(
+        ps.UsageError, match=r"append mode: .*aggregations without watermark.*\n  hint: .*withWatermark"
+    ):
+        environment(spark, tmp_path).from_stream(counted)

@@ -253,16 +253,19 @@ class Deploy(Message, frozen=True, kw_only=True):
     epoch: Epoch
     job: JobId
     plan: bytes
-    """The pickled execution plan; the same for all slots."""
+    """The pickled execution plan, the same for all slots; empty for a slot that has it."""
     tasks: tuple[TaskId, ...]
     peers: tuple[PeerAddress, ...]
+    """Who has which place; empty if these are the same as before."""
     restored_checkpoint: CheckpointId | None
     restore: dict[str, bytes]
     """Task id as text -> the encoded `TaskRestore`."""
     first_checkpoint: CheckpointId
     """Ids below this one belong to earlier epochs."""
     beside_others: bool = False
-    """The tasks are restarted, while the slot's others go on: peers, plan and the epoch of links stay as they are."""
+    """The tasks are restarted, while others of the job go on: the epoch of links stays as it is."""
+    attempt: Epoch = Epoch(0)
+    """For a slot that is new beside others that go on: the epoch of their links. 0: it has that, or begins `epoch`."""
 
 
 class DealtChannel(msgspec.Struct, frozen=True, kw_only=True):
@@ -306,6 +309,12 @@ class CancelTasks(Message, frozen=True, kw_only=True):
 
     epoch: Epoch
     tasks: tuple[TaskId, ...] = ()
+
+
+class PeerGone(Message, frozen=True, kw_only=True):
+    """Master to slot: another slot is no more. Tasks that nothing joins to its tasks go on."""
+
+    slot: SlotId
 
 
 class TriggerCheckpoint(Message, frozen=True, kw_only=True):
@@ -381,4 +390,6 @@ ToMaster = (
     | OperatorEventTaken
     | SplitsRead
 )
-ToSlot = Deploy | Run | CancelTasks | TriggerCheckpoint | NotifyComplete | NotifyAborted | Leave | OperatorEvent
+ToSlot = (
+    Deploy | Run | CancelTasks | PeerGone | TriggerCheckpoint | NotifyComplete | NotifyAborted | Leave | OperatorEvent
+)

@@ -48,6 +48,7 @@ from penstock.core.recovery import layout, roots
 from penstock.core.recovery.places import is_full
 from penstock.ports import Background, JobRecords, Outcome, Store
 from penstock.runtime.coordinators import OperatorCoordinators
+from penstock.runtime.landed_inputs import LandedInputs
 from penstock.storage.metadata import encode_metadata
 from penstock.storage.places import delete_file, delete_folder
 
@@ -92,6 +93,7 @@ class CheckpointEffects:
         background: Background,
         master: Answers,
         coordinators: OperatorCoordinators,
+        inputs: LandedInputs,
     ) -> None:
         self._job = job
         self._folder = layout.job_folder(job)
@@ -101,6 +103,7 @@ class CheckpointEffects:
         self._fail = master.fail
         self._answer = master.answer
         self._coordinators = coordinators
+        self._inputs = inputs
         self._records = records
         self._taken_over = master.taken_over
         self._has_let_go = False
@@ -196,6 +199,7 @@ class CheckpointEffects:
         def write() -> int:
             content = encode_metadata(effect.metadata)
             if effect.metadata.kind.is_savepoint:
+                self._inputs.keep_for_savepoint()
                 self._store.at(effect.location).write(layout.METADATA_NAME, content)
             else:
                 self._store.write(path, content)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import msgspec
 
 from penstock.core.errors import StreamError
-from penstock.core.ids import CheckpointId, JobId, SlotId, TaskId
+from penstock.core.ids import CheckpointId, Epoch, JobId, SlotId, TaskId
 from penstock.core.job.events import DeployTasks
 from penstock.core.messages import Deploy, PeerAddress, Register, TaskRestore
 from penstock.core.recovery.assign import Assignment, encode_restore
@@ -25,12 +25,14 @@ class Orders:
     pickled_plan: bytes
     restored: CheckpointId | None
     first_checkpoint: CheckpointId
+    attempt: Epoch
+    """In which all tasks were deployed last."""
 
 
 def deployments(
     effect: DeployTasks, assignment: Assignment, slots: Mapping[SlotId, Register], orders: Orders
 ) -> Iterator[tuple[SlotId, Deploy]]:
-    """One message for every slot that gets tasks."""
+    """One message for every slot that gets tasks. One that is new must learn everything, and the others of it."""
     wanted = None if effect.tasks is None else dict.fromkeys(effect.tasks)
     peers = tuple(
         PeerAddress(slot=s, host=known.host, ipc_address=known.ipc_address, tcp_address=known.tcp_address)
@@ -38,19 +40,21 @@ def deployments(
     )
     for place, slot in enumerate(effect.slots):
         tasks = tuple(t for t in orders.plan.tasks_of_slot(place) if wanted is None or t in wanted)
+        is_new = wanted is None or slot in effect.joining
         if tasks:
             yield (
                 slot,
                 Deploy(
                     epoch=effect.epoch,
                     job=orders.job,
-                    plan=orders.pickled_plan if wanted is None else b"",
+                    plan=orders.pickled_plan if is_new else b"",
                     tasks=tasks,
-                    peers=peers if wanted is None else (),
+                    peers=peers if wanted is None or effect.joining else (),
                     restored_checkpoint=orders.restored,
                     restore={str(t): encode_restore(assignment.tasks[t]) for t in tasks if t in assignment.tasks},
                     first_checkpoint=orders.first_checkpoint,
                     beside_others=wanted is not None,
+                    attempt=orders.attempt if slot in effect.joining else Epoch(0),
                 ),
             )
 

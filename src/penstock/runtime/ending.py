@@ -29,6 +29,7 @@ from penstock.core.recovery.tenure import Foreign, Tenure
 from penstock.core.recovery.tenure import Outcome as JobOutcome
 from penstock.plan.graph import Plan
 from penstock.ports import Background, JobRecords, Outcome, Store
+from penstock.runtime.landed_inputs import LandedInputs
 from penstock.storage.places import delete_folder, delete_foreign
 
 RECORD_ATTEMPTS = 8
@@ -72,6 +73,8 @@ class Ending:
         self.taken_over = False
         """Whether it turned out that another driver has the job."""
         self.record = Record.NONE
+        self.inputs = LandedInputs(layout.job_folder(job), plan, landing or store)
+        """What was landed for the job, which savepoints may need."""
         self._job = job
         self._folder = layout.job_folder(job)
         self._plan = plan
@@ -109,7 +112,7 @@ class Ending:
             steps = [_Step(f"sink {sink.name}", partial(sink.end, self._job)) for sink in sinks]
             steps.append(_Step("checkpoint directory", self._delete_all))
             if self._landing is not None:
-                steps.append(_Step("landed DataFrames", partial(self._landing.delete_tree, self._folder)))
+                steps.append(_Step("landed DataFrames", partial(self._delete_landed, self._landing)))
         # A slot that was given up may have written there since they were deleted.
         steps += [_Step("savepoint", partial(delete_folder, self._store, folder)) for folder in failed_savepoints]
         guarded = [step._replace(work=partial(self._if_still_ours, step.work)) for step in steps]
@@ -156,17 +159,34 @@ class Ending:
             self._store.delete_tree(place)
 
     def _delete_all(self) -> None:
-        """Everything of the job goes, but for its outcome. What lies elsewhere first: the outcome names it."""
+        """Everything of the job goes, but for its outcome and what savepoints need. What lies elsewhere first: the
+        outcome names it."""
         self._records.clear()
         delete_foreign(self._store, self._foreign)
-        if self.record is Record.NONE:
+        kept = [] if self._landing is not None else self.inputs.kept()
+        if self.record is Record.NONE and not kept:
             self._store.delete_tree(self._folder)
             return
+        # It may be empty by now, and is not found by its files then.
+        self._store.delete_tree(layout.completed_folder(self._folder))
         start = len(self._folder) + 1
         names = dict.fromkeys(path[start:].partition("/")[0] for path in self._store.list_files(self._folder))
         for folder in (f"{self._folder}/{name}" for name in names):
-            if not layout.outlives_the_job(self._folder, folder):
-                self._store.delete_tree(folder)
+            if self.record is Record.NONE or not layout.outlives_the_job(self._folder, folder):
+                self._delete_but(self._store, folder, kept)
+
+    def _delete_landed(self, landing: Store) -> None:
+        self._delete_but(landing, self._folder, self.inputs.kept())
+
+    @staticmethod
+    def _delete_but(store: Store, folder: str, kept: list[str]) -> None:
+        """Delete a folder, but for what lies in those that are kept."""
+        if not any(place.startswith(f"{folder}/") for place in kept):
+            store.delete_tree(folder)
+            return
+        for path in store.list_files(folder):
+            if not any(path.startswith(f"{place}/") for place in kept):
+                store.delete(path)
 
 
 def outcome_of(ending: JobEnding, coordinator: CheckpointCoordinator) -> JobOutcome:
@@ -188,7 +208,7 @@ def retained_after(
         return tenure.outcome.retained
     if ended.outcome is JobState.FINISHED:
         # A job that has finished retains at most the savepoint that it was stopped with, which needs nothing of the
-        # job's.
+        # job's but what was landed for its sources.
         return ()
     # Nor does the snapshot that a job was started from, which lies elsewhere.
     return tuple(c.checkpoint for c in retained if c.claim is None)

@@ -58,10 +58,12 @@ from penstock.core.job.events import (
     SlotReady,
     SlotRegistered,
     StartSlot,
+    StopChanged,
     StopSlot,
     TaskDone,
     TellCancel,
     TellLeave,
+    TellPeerGone,
 )
 from penstock.core.messages import (
     Acknowledge,
@@ -73,6 +75,7 @@ from penstock.core.messages import (
     Leave,
     Leaving,
     OperatorEventTaken,
+    PeerGone,
     Ready,
     Register,
     Run,
@@ -97,7 +100,7 @@ from penstock.runtime.ending import JOB_END, Ending, Record, outcome_of, retaine
 from penstock.runtime.links import Links
 from penstock.runtime.master_parts import Calls, make_coordinators
 from penstock.runtime.master_ports import MasterPorts as MasterPorts
-from penstock.runtime.progress import JobProgress
+from penstock.runtime.progress import JobProgress, cause_of
 from penstock.runtime.requests import Answer, RescaleAnswer, RescaleRequests, answer_to_stop, refusal_to_rescale
 from penstock.runtime.requests import SnapshotRequest as SnapshotRequest
 from penstock.runtime.starting import make_lifecycle, restore_newest
@@ -147,6 +150,9 @@ class MasterDriver:
         self._coordinator = CheckpointCoordinator(job, settings.checkpoint, self._graph, found.next_id, completed)
         calls = Calls(self._feed_coordinator, self._send_to_task, self._fail_with, self.lose)
         self._coordinators = make_coordinators(job, plan, ports, found, records, calls)
+        self._ending = Ending(
+            job=job, plan=plan, store=ports.store, records=records, background=ports.background, landing=ports.landing
+        )
         self._checkpointing = self._make_checkpointing(records)
         self._links = Links(ports.transport, on_packet=self._on_packet, on_broken=self._on_broken)
         self._slots: dict[SlotId, Register] = {}
@@ -154,10 +160,7 @@ class MasterDriver:
         self._attempt = NO_EPOCH  # in which all tasks were deployed last
         self._waiting_deploy: DeployTasks | None = None
         self._restored: CompletedCheckpoint | None = None
-        self._progress = JobProgress()
-        self._ending = Ending(
-            job=job, plan=plan, store=ports.store, records=records, background=ports.background, landing=ports.landing
-        )
+        self._progress = JobProgress(job)
         self._job_ending: JobEnding | None = None
         self._shut_down: JobEnd | None = None
         self._stopped_by: AnswerRequest | None = None
@@ -178,6 +181,7 @@ class MasterDriver:
             background=self._ports.background,
             master=Answers(self._feed_coordinator, self._fail_attempt, self._answer, self.lose),
             coordinators=self._coordinators,
+            inputs=self._ending.inputs,
         )
 
     # --- the driver's contract -----------------------------------------------------------
@@ -242,9 +246,9 @@ class MasterDriver:
         for ended in self._ports.slots.ended():
             self._links.disconnect(str(ended.slot))
             self._feed_job(SlotGone(slot=ended.slot, error=ended.error))
-        if _due(self._lifecycle.next_deadline(), now):
+        if (at := self._lifecycle.next_deadline()) is not None and at <= now:
             self._feed_job(Ticked())
-        if _due(self._coordinator.next_deadline(), now):
+        if (at := self._coordinator.next_deadline()) is not None and at <= now:
             self._feed_coordinator(Ticked())
         self._coordinators.turn(now)
         self._try_deploy()
@@ -357,14 +361,7 @@ class MasterDriver:
         # A job that is being stopped has ended its sources everywhere: it goes on, or stops, as a whole.
         whole = message.whole or self._coordinator.is_stopping
         self._feed_coordinator(TaskFailing(task=message.task, epoch=message.epoch, error=message.error))
-        cause = FailureCause(
-            text=message.error,
-            traceback=message.traceback,
-            operator=message.operator,
-            subtask=message.task.subtask,
-            user_code=message.user_code,
-        )
-        self._feed_job(AttemptFailed(epoch=message.epoch, cause=cause, task=message.task, whole=whole))
+        self._feed_job(AttemptFailed(epoch=message.epoch, cause=cause_of(message), task=message.task, whole=whole))
 
     def _send(self, slot: SlotId, message: ToSlot) -> None:
         self._links.send(str(slot), Kind.CONTROL, encode_message(message), epoch=NO_EPOCH)
@@ -398,7 +395,11 @@ class MasterDriver:
                     for effect in self._lifecycle.handle(event, self._now):
                         self._perform(effect)
                 else:
+                    was_stopping = self._coordinator.is_stopping
                     self._checkpointing.perform(self._coordinator.handle(event, self._now))
+                    if (is_stopping := self._coordinator.is_stopping) != was_stopping:
+                        # Before whatever else the lifecycle has to decide upon.
+                        self._queue.appendleft(("job", StopChanged(is_under_way=is_stopping)))
         finally:
             self._draining = False
 
@@ -414,6 +415,8 @@ class MasterDriver:
                 self._send(effect.slot, Leave())
             case TellCancel():
                 self._send(effect.slot, CancelTasks(epoch=effect.epoch, tasks=effect.tasks))
+            case TellPeerGone():
+                self._send(effect.slot, PeerGone(slot=effect.gone))
             case DeployTasks():
                 self._waiting_deploy = effect
             case RunTasks():
@@ -450,12 +453,10 @@ class MasterDriver:
         self._rescales.running()
 
     def _attempt_ended(self, effect: AttemptEnded) -> None:
-        log.warning("attempt failed", extra={"job": self._job, "epoch": effect.epoch, "cause": effect.cause.text})
         self._progress.attempt_failed(effect, self._now)
         self._leave_attempt()
 
     def _region_ended(self, effect: RegionEnded) -> None:
-        log.warning("region failed", extra={"job": self._job, "epoch": effect.epoch, "cause": effect.cause.text})
         self._progress.region_failed(effect, self._plan, self._now)
         self._feed_coordinator(FailedOver(tasks=effect.tasks))
 
@@ -539,6 +540,7 @@ class MasterDriver:
             pickled_plan=self._pickled_plan,
             restored=self._restored.checkpoint if self._restored is not None else None,
             first_checkpoint=self._coordinator.next_id,
+            attempt=self._attempt,
         )
         for slot, message in deployments(effect, assignment, self._slots, orders):
             self._send(slot, message)
@@ -594,7 +596,3 @@ class MasterDriver:
     def _finish(self, ended: JobEnded) -> None:
         self.outcome, self.cause = ended.outcome, ended.cause
         log.info("job ended", extra={"job": self._job, "outcome": ended.outcome.value})
-
-
-def _due(deadline: Instant | None, now: Instant) -> bool:
-    return deadline is not None and now >= deadline

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import logging
 from collections import deque
 from dataclasses import dataclass
 
-from penstock.core.ids import Instant
-from penstock.core.job.events import AttemptEnded, RegionEnded
+from penstock.core.ids import Instant, JobId
+from penstock.core.job.events import AttemptEnded, FailureCause, RegionEnded
+from penstock.core.messages import TaskFailed
 from penstock.plan.graph import Plan
-from penstock.runtime.views import FailureView, failure_view
+from penstock.runtime.views import FailureView, failure_view, place_of
+
+log = logging.getLogger(__name__)
 
 FAILURES_SHOWN = 16
 
@@ -28,7 +32,8 @@ class Totals:
 class JobProgress:
     """Collects what slots say, one attempt after another."""
 
-    def __init__(self) -> None:
+    def __init__(self, job: JobId) -> None:
+        self._job = job
         self.failures: deque[FailureView] = deque(maxlen=FAILURES_SHOWN)
         self.restarts = 0
         self._metrics: dict[str, dict[str, float]] = {}
@@ -40,17 +45,26 @@ class JobProgress:
 
     def attempt_failed(self, effect: AttemptEnded, now: Instant) -> None:
         """The running attempt is over, in failure."""
+        self._tell("attempt", effect)
         self.failures.append(failure_view(effect, now))
         self.restarts += effect.restart_in_ms is not None
 
     def region_failed(self, effect: RegionEnded, plan: Plan, now: Instant) -> None:
         """These tasks of the running attempt are over, in failure: theirs counts from zero."""
+        self._tell("region", effect)
         self.failures.append(failure_view(effect, now))
         self.restarts += 1
         before = self.totals(plan).rows_in
         for task in effect.tasks:
             self._metrics.pop(str(task), None)
         self._rows_before += before - self.totals(plan).rows_in
+
+    def _tell(self, what: str, effect: AttemptEnded | RegionEnded) -> None:
+        # In full: a job may be restarted for ever, and then nobody else says why.
+        cause, pause_ms = effect.cause, effect.restart_in_ms
+        follows = "it is not started again" if pause_ms is None else f"it is started again in {pause_ms} ms"
+        known = {"job": self._job, "epoch": effect.epoch, "cause": cause.text}
+        log.warning("%s failed%s: %s; %s", what, place_of(cause), cause.text, follows, extra=known)
 
     def attempt_left(self, plan: Plan) -> None:
         """The running attempt, of `plan`, is over: what follows counts from zero."""
@@ -72,3 +86,14 @@ class JobProgress:
             late_dropped=sum(int(values.get("late_dropped", 0)) for values in tasks.values()),
             tasks=tasks,
         )
+
+
+def cause_of(message: TaskFailed) -> FailureCause:
+    """What made a task fail, as its slot says."""
+    return FailureCause(
+        text=message.error,
+        traceback=message.traceback,
+        operator=message.operator,
+        subtask=message.task.subtask,
+        user_code=message.user_code,
+    )

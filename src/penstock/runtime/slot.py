@@ -35,6 +35,7 @@ from penstock.core.messages import (
     OperatorEvent,
     OperatorEventTaken,
     PeerAddress,
+    PeerGone,
     Ready,
     Register,
     Run,
@@ -107,6 +108,11 @@ class SlotAddress:
     pid: int
     ipc_address: str | None = None
     tcp_address: str | None = None
+
+    def registration_of(self, slot: SlotId) -> Register:
+        """How a slot that is here calls in."""
+        ipc_address, tcp_address = self.ipc_address, self.tcp_address
+        return Register(slot=slot, host=self.host, pid=self.pid, ipc_address=ipc_address, tcp_address=tcp_address)
 
 
 class SlotDriver:
@@ -314,7 +320,7 @@ class SlotDriver:
 
     def _tell_failure(self, task: TaskId, error: BaseException, *, epoch: Epoch, vertex: str, whole: bool) -> None:
         operator, line, text, user_code = describe_failure(error, vertex=vertex)
-        log.warning("task failed", extra={"task": str(task), "operator": operator, "error": line})
+        log.warning("task failed: %s", line, extra={"task": str(task), "operator": operator, "error": line})
         self._tell(
             TaskFailed(
                 slot=self.slot,
@@ -336,16 +342,7 @@ class SlotDriver:
     def _register(self) -> None:
         self._registered = True
         self._master_heard = self._now
-        address = self._address
-        self._tell(
-            Register(
-                slot=self.slot,
-                host=address.host,
-                pid=address.pid,
-                ipc_address=address.ipc_address,
-                tcp_address=address.tcp_address,
-            )
-        )
+        self._tell(self._address.registration_of(self.slot))
 
     def _watch_master(self) -> None:
         """End if the master has been silent for too long: this slot may have been given up."""
@@ -393,10 +390,8 @@ class SlotDriver:
     def _on_broken(self, peer: str, text: str) -> None:
         if peer == MASTER:
             self._leave(f"the link to the master broke: {text}")
-            return
-        task = next(iter(self._tasks), None)
-        if task is not None and any(str(p.slot) == peer for p in self._peers.values()):
-            self._fail(task, LinkBroken(f"the link to {peer} broke: {text}"), None)
+        elif self._tasks and any(str(p.slot) == peer for p in self._peers.values()):
+            self._fail(next(iter(self._tasks)), LinkBroken(f"the link to {peer} broke: {text}"), None)
 
     def _on_message(self, packet: Packet) -> None:
         message = decode_to_slot(packet.payload)
@@ -409,6 +404,9 @@ class SlotDriver:
                 if message.epoch >= self._epoch:
                     self._drop_tasks(message.tasks or None)
                 self._tell(Cancelled(slot=self.slot, epoch=message.epoch, tasks=message.tasks))
+            case PeerGone():
+                self._links.disconnect(str(message.slot))
+                self._peers = {place: peer for place, peer in self._peers.items() if peer.slot != message.slot}
             case TriggerCheckpoint():
                 barrier = Barrier(checkpoint=message.checkpoint, timestamp=message.timestamp, options=message.options)
                 self._with_task(message.task, message.epoch, lambda t: t.trigger(barrier, self._now))
@@ -453,12 +451,13 @@ class SlotDriver:
     def _deploy(self, message: Deploy) -> None:
         if message.epoch <= max(self._epoch, self._attempts.newest):
             return
-        if not message.beside_others:
+        if message.plan:
             self._drop_tasks()
-            self._epoch = message.epoch
+            self._epoch = message.attempt or message.epoch
         try:
-            if not message.beside_others:
+            if message.peers:
                 self._connect(message.peers)
+            if message.plan:
                 self._plan_for(message)
             restores = {task: restore_of(message, task) for task in message.tasks}
             plan, tasks = self._build(message, restores)

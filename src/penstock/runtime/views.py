@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from penstock.core.ids import Epoch, Instant, JobId, SlotId
-from penstock.core.job.events import AttemptEnded, JobState, RegionEnded
+from penstock.core.job.events import AttemptEnded, FailureCause, JobState, RegionEnded
 from penstock.core.messages import Register
 from penstock.core.views import CheckpointsView
 
@@ -74,6 +74,14 @@ def slot_view(slot: SlotId, registered: Register | None) -> SlotView:
         host=registered.host if registered is not None else None,
         pid=registered.pid if registered is not None else None,
     )
+
+
+def place_of(cause: FailureCause) -> str:
+    """Where in the program it went wrong, to be put behind "failed"; empty if it was not in the program."""
+    if cause.operator is None:
+        return ""
+    where = "on the driver" if cause.subtask is None else f"subtask {cause.subtask}"
+    return f" in {cause.operator!r}{'' if cause.subtask is None else ','} {where}"
 
 
 def failure_view(ended: AttemptEnded | RegionEnded, now: Instant) -> FailureView:

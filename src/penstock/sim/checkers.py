@@ -184,15 +184,17 @@ class MessageChecker:
         match message:
             case TriggerCheckpoint(checkpoint=checkpoint, epoch=epoch, task=task):
                 self._triggered(checkpoint, task, epoch)
-            case Deploy(epoch=epoch, restored_checkpoint=restored, tasks=tasks, peers=peers):
+            case Deploy(
+                epoch=epoch, restored_checkpoint=restored, tasks=tasks, peers=peers, beside_others=beside_others
+            ):
                 # A driver that was taken over from may still deploy; the slots are another's.
                 self._epochs |= {task: max(epoch, self._epochs.get(task, 0)) for task in tasks}
                 if epoch > self.epoch:
                     self._began(epoch, restored)
-                    if peers:
-                        self.on_attempt(restored, len(peers))
-                    else:
+                    if beside_others:
                         self.repairs += 1
+                    else:
+                        self.on_attempt(restored, len(peers))
             case Run(epoch=epoch):
                 self.ever_ran = True
                 if epoch > self._run_epoch:

@@ -34,7 +34,7 @@ def expected_rows(workload: Workload, inputs: Sequence[pa.RecordBatch], *, paral
         case Shape.DIAMOND:
             rows = Counter(_doubled(record) for record in records)
             rows.update(_negated(record) for record in records if record[2] % 3 != 0)
-        case Shape.PIPELINES:
+        case Shape.PIPELINES | Shape.MIXED:
             halves = (records_of(inputs[: workload.splits]), records_of(inputs[workload.splits :]))
             first, second = (Counter(_doubled(record) for record in half) for half in halves)
             return {SINK: first, SECOND_SINK: second}
@@ -125,7 +125,7 @@ def order_of(workload: Workload) -> Order | None:
     match workload.shape:
         case Shape.KEYED | Shape.UNION | Shape.TWO_SINKS | Shape.HASH_HASH | Shape.HASH_FORWARD | Shape.PIPELINES:
             return lambda row, _: row[0]
-        case Shape.SLICES:
+        case Shape.SLICES | Shape.MIXED:
             return lambda row, _: row[0]
         case Shape.TWICE:
             return lambda row, _: (row[0], row[2])

@@ -305,6 +305,18 @@ def draw_task_errors(random: Random, *, parallelism: int, safety_ms: int) -> tup
     )
 
 
+def draw_slot_crashes(random: Random, *, parallelism: int, safety_ms: int) -> tuple[SlotCrash, ...]:
+    """Processes of slots that die."""
+    return tuple(
+        SlotCrash(
+            at_ms=random.randint(0, safety_ms),
+            slot=random.randrange(parallelism),
+            notice=random.choice(tuple(Notice)),
+        )
+        for _ in range(random.choice((1, 1, 2, 3)))
+    )
+
+
 def _draw_connection_loss(random: Random, parallelism: int, safety_ms: int) -> Fault:
     slot = random.randrange(parallelism)
     return ConnectionLoss(

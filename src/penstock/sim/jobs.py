@@ -68,6 +68,8 @@ class Shape(Enum):
     """Two that have nothing to do with each other."""
     SLICES = "slices"
     """No exchange at all: every subtask is by itself."""
+    MIXED = "mixed"
+    """Two that have nothing to do with each other, one of them without an exchange."""
 
     @property
     def has_windows(self) -> bool:
@@ -79,13 +81,16 @@ class Shape(Enum):
         """How many sources it can have; all but one need an entry in `Workload.other_rows`."""
         if self in (Shape.UNION, Shape.UNION_WINDOW):
             return 3
-        return 2 if self in (*PAIRS, Shape.PIPELINES) else 1
+        return 2 if self in (*PAIRS, *PIPELINES) else 1
 
 
 PAIRS = (Shape.HASH_HASH, Shape.HASH_FORWARD, Shape.HASH_BROADCAST, Shape.REBALANCE_HASH)
 """Two sources that are read by one step, each distributed in its own way."""
 
-APART = (Shape.PIPELINES, Shape.SLICES)
+PIPELINES = (Shape.PIPELINES, Shape.MIXED)
+"""Two sources, two sinks."""
+
+APART = (Shape.PIPELINES, Shape.SLICES, Shape.MIXED)
 """Of several regions, which can be restarted one by one."""
 
 

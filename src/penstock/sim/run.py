@@ -43,6 +43,7 @@ from penstock.sim.rules import Rule, Violation
 from penstock.sim.scenario import Scenario, draw_scenario
 from penstock.sim.shapes import make_plan
 from penstock.sim.slots import SlotHost
+from penstock.sim.undisturbed import RegionChecker
 from penstock.sim.user import Moment, User, Wish
 from penstock.sim.world import Actor, World, seeded
 from penstock.storage.metadata import decode_metadata
@@ -73,6 +74,8 @@ class Result:
     """How many attempts began from a checkpoint."""
     repairs: int
     """How many were of some tasks only, while others went on."""
+    replaced: int
+    """How many of these because a slot had died."""
     granted: tuple[Wish, ...]
     """What the user asked for and got."""
     refused: tuple[Wish, ...]
@@ -140,6 +143,7 @@ def _together(first: Result, second: Result) -> Result:
         attempts=first.attempts + second.attempts,
         restores=first.restores + second.restores,
         repairs=first.repairs + second.repairs,
+        replaced=first.replaced + second.replaced,
         granted=first.granted,
         refused=first.refused,
         jobs=2,
@@ -182,7 +186,8 @@ class Simulation:
         )
         self.ledger = Ledger(self.world, self.disk, self._job)
         self.messages = MessageChecker(self.world, self.ledger, master=MASTER)
-        self.network.taps.append(self.messages)
+        self.regions = RegionChecker(self.world, master=MASTER)
+        self.network.taps += [self.messages, self.regions]
         if keep_log:
             self.network.taps.append(watch_messages(self.world, master=MASTER))
         CommitChecker(self.world, self.ledger, self.messages, self.external)
@@ -258,6 +263,7 @@ class Simulation:
             attempts=self.messages.attempts,
             restores=self.messages.restores,
             repairs=self.messages.repairs,
+            replaced=self.regions.replaced,
             granted=tuple(asked.wish for asked in self.user.asked if asked.is_granted),
             refused=tuple(asked.wish for asked in self.user.asked if not asked.is_granted),
             virtual_ms=self.world.now_ms,

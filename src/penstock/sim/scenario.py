@@ -23,10 +23,11 @@ from penstock.sim.faults import (
     draw_driver_faults,
     draw_faults,
     draw_rescale_faults,
+    draw_slot_crashes,
     draw_task_errors,
     end_ms,
 )
-from penstock.sim.jobs import APART, PAIRS, TICK_US, Shape, Workload
+from penstock.sim.jobs import APART, PAIRS, PIPELINES, TICK_US, Shape, Workload
 from penstock.sim.on_driver import draw_on_driver
 from penstock.sim.shapes import sinks_of
 from penstock.sim.user import UserRequest, draw_requests, draw_rescales
@@ -45,6 +46,7 @@ VERTICES = {
     Shape.TWICE: 3,
     Shape.PIPELINES: 3,
     Shape.SLICES: 3,
+    Shape.MIXED: 3,
 }
 """Of those shapes that have more than two, with one source."""
 
@@ -182,14 +184,28 @@ def _with_rescales(random: Random, drawn: Scenario, rescales: tuple[UserRequest,
 
 def _taken_apart(random: Random, drawn: Scenario) -> Scenario:
     """The same world with a job of several regions, of which some fail now and then."""
-    workload = replace(drawn.workload, shape=random.choice(APART), shares_keys=False, other_rows=())
+    workload = replace(
+        drawn.workload, shape=random.choice((Shape.PIPELINES, Shape.SLICES)), shares_keys=False, other_rows=()
+    )
     workload = replace(workload, other_rows=_draw_other_rows(random, workload))
     errors = draw_task_errors(random, parallelism=drawn.settings.parallelism, safety_ms=drawn.safety_ms)
     # In half of these worlds nothing else goes wrong, so that single regions are most of what restarts.
     faults = (*drawn.faults, *errors) if random.random() < 0.5 else errors
+    if random.random() < 0.4:
+        workload, faults = _losing_slots(random, drawn, workload, faults)
     checkpoint = _possible(drawn.settings.checkpoint, workload, drawn.work_us)
     settings = replace(drawn.settings, checkpoint=checkpoint)
     return replace(drawn, workload=workload, settings=settings, faults=tuple(sorted(faults, key=lambda f: f.at_ms)))
+
+
+def _losing_slots(
+    random: Random, drawn: Scenario, workload: Workload, faults: tuple[Fault, ...]
+) -> tuple[Workload, tuple[Fault, ...]]:
+    """A job whose slots have tasks that nothing joins, and slots that die; with or without what else goes wrong."""
+    workload = replace(workload, shape=random.choice((Shape.SLICES, Shape.MIXED)), other_rows=())
+    workload = replace(workload, other_rows=_draw_other_rows(random, workload))
+    crashes = draw_slot_crashes(random, parallelism=drawn.settings.parallelism, safety_ms=drawn.safety_ms)
+    return workload, (*faults, *crashes) if random.random() < 0.5 else crashes
 
 
 def _with_parts_on_driver(random: Random, drawn: Scenario, duration_ms: int) -> Scenario:
@@ -222,7 +238,7 @@ def _draw_other_rows(random: Random, workload: Workload) -> tuple[int, ...]:
     shape, rows = workload.shape, workload.rows
     if shape.most_sources == 1:
         return ()
-    count = 1 if shape in (*PAIRS, Shape.PIPELINES) else random.randint(1, shape.most_sources - 1)
+    count = 1 if shape in (*PAIRS, *PIPELINES) else random.randint(1, shape.most_sources - 1)
     return tuple(max(1, random.choice((rows // 10, rows // 3, rows))) for _ in range(count))
 
 

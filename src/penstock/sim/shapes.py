@@ -16,6 +16,7 @@
     PIPELINES       source → double ═key═► same → sink,  source-2 → double-2 ═key═► same-2 → second
     SLICES          source → double ─┬─► sink
                                      └─► same → second
+    MIXED           source → double ═key═► same → sink,  source-2 → double-2 → second
 
 Where a workload has a slow step, it stands behind `same`, `negate` or the window: back-pressure builds up on the way to
 it. Steps have the same names in all shapes, so that tests can speak of them.
@@ -185,6 +186,10 @@ class _Builder:
                 doubled = self._map("double", double, self._source())
                 self._write(doubled)
                 self._write(self._same(doubled, FORWARD), SECOND_SINK)
+            case Shape.MIXED:
+                first, second = self._sources()
+                self._write(self._same(self._map("double", double, first), HASH))
+                self._write(self._map("double-2", double, second), SECOND_SINK)
             case _:
                 assert_never(self._workload.shape)
         return build_plan(tuple(self._nodes), parallelism=self._parallelism, max_parallelism=None)

@@ -12,6 +12,7 @@ import pyarrow as pa
 from penstock.api.connector import Source, SourceReader
 from penstock.connectors.splits import ParquetFiles, parquet_files
 from penstock.core.errors import HostError, InvariantError, UsageError
+from penstock.spark.arguments import check_frame, frame_schema
 from penstock.spark.slots import short_reason
 
 TIMESTAMP_CONF = "spark.sql.parquet.outputTimestampType"
@@ -21,10 +22,8 @@ class UnlandedFrame(Source):
     """A DataFrame of the user's, before the job starts: the source that is read is another, made when it is landed."""
 
     def __init__(self, frame: Any) -> None:
-        from pyspark.sql.pandas.types import to_arrow_schema
-
         self._frame = frame
-        self._schema: pa.Schema = to_arrow_schema(frame.schema, timezone="UTC")
+        self._schema = frame_schema(frame)
 
     @property
     def schema(self) -> pa.Schema:
@@ -44,7 +43,8 @@ class DataFrameSource(UnlandedFrame):
     """A batch DataFrame. `land` turns it into files."""
 
     def __init__(self, frame: Any) -> None:
-        if getattr(frame, "isStreaming", False):
+        check_frame(frame, method="from_dataframe")
+        if frame.isStreaming:
             raise UsageError(
                 "from_dataframe takes a batch DataFrame, this one is streaming",
                 hint="read it with spark.read instead of spark.readStream",

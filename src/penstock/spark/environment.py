@@ -47,6 +47,7 @@ from penstock.settings import (
     Restart,
     SlotSettings,
 )
+from penstock.spark.arguments import argument_problems, check_functions_travel
 from penstock.spark.background import ThreadBackground, Workers
 from penstock.spark.clock import WallClock, draws, fresh_token
 from penstock.spark.dataframes import DataFrameSource
@@ -118,7 +119,11 @@ class Environment(Program):
         landing: str | os.PathLike[str] | None = None,
         high_availability: HighAvailability | None = None,
     ) -> None:
+        # Before there are any others: these are the arguments.
+        given = locals()
         check_session(spark)
+        if problems := argument_problems(given):
+            raise SettingsError(problems)
         if checkpointing is None:
             _refuse_lasting(high_availability)
         if restart is None:
@@ -133,8 +138,7 @@ class Environment(Program):
             source_batch_rows=source_batch_rows,
             state=as_state_settings(state_backend),
         )
-        problems = settings.problems()
-        if problems:
+        if problems := settings.problems():
             raise SettingsError(problems)
         super().__init__(settings, processor_host=self._host_processor)
         self._spark = spark
@@ -217,7 +221,9 @@ class Environment(Program):
 
         """
         check_session(self._spark)
+        job_name = _slug(name)
         plan = self.plan()
+        check_functions_travel(plan)
         needs = Needs(parallelism=self.settings.parallelism, spare_slots=self.settings.slot.spares)
         check_host(self._spark, needs, self.settings.network, self._shared_folders())
         use_own_interpreter(self._spark)
@@ -225,7 +231,7 @@ class Environment(Program):
         chosen = self._high_availability
         if needs_landing(plan):
             self._check_landing()
-        job = JobId(_slug(name) if chosen is not None else f"{_slug(name)}-{fresh_token()}")
+        job = JobId(job_name if chosen is not None else f"{job_name}-{fresh_token()}")
         store = open_store(self._storage_root())
         # Whoever cannot read there learns it here, and not from the first checkpoint.
         store.list_files(layout.job_folder(job))
@@ -427,6 +433,8 @@ def _refuse_lasting(chosen: HighAvailability | None) -> None:
 
 
 def _slug(name: str) -> str:
+    if not isinstance(name, str):
+        raise UsageError(f"the name of the job is {name!r}, not a text", hint='for example env.start("hot-auctions")')
     slug = re.sub(r"[^A-Za-z0-9_]+", "-", name).strip("-").lower()
     if not slug:
         raise UsageError(f"job name {name!r} has no letter or digit", hint='for example env.start("hot-auctions")')

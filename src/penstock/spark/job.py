@@ -35,7 +35,7 @@ from penstock.net.control import ControlServer
 from penstock.net.zeromq import ZmqTransport
 from penstock.ports import Leader
 from penstock.runtime.master import MasterDriver, SnapshotRequest
-from penstock.runtime.views import JobView
+from penstock.runtime.views import JobView, place_of
 from penstock.spark.background import ThreadBackground
 from penstock.spark.clock import WallClock
 from penstock.spark.control import handle
@@ -393,10 +393,8 @@ def _tell_found(name: str, found: Tenure) -> None:
 def _failed(name: str, cause: FailureCause | None, view: JobView, hint: str | None) -> JobFailed:
     if cause is None:
         return JobFailed(f"job {name!r} failed", hint=hint)
-    where = f" in {cause.operator!r}" if cause.operator is not None else ""
-    where += f", subtask {cause.subtask}" if where and cause.subtask is not None else " on the driver" if where else ""
     tried = f" after {view.restarts} restarts" if view.restarts else ""
-    text = f"job {name!r} failed{tried}{where}: {cause.text}"
+    text = f"job {name!r} failed{tried}{place_of(cause)}: {cause.text}"
     if cause.traceback:
         text += f"\n{cause.traceback.rstrip()}"
     failure = JobFailed(text, cause_text=cause.text, hint=hint)

@@ -22,6 +22,9 @@ from penstock.spark.worker import SlotSpec, run_slot
 
 log = logging.getLogger(__name__)
 
+ASK_AGAIN_S = 0.5
+"""How often Spark is asked to end a job that it may not have had yet when it was asked before."""
+_PY4J_CALL = "An error occurred while calling "
 _NOT_THE_REASON = ("JVM stacktrace:", "=== Streaming Query ===")
 """With what begins, in the text of an exception, that says where it was and not what."""
 
@@ -39,6 +42,7 @@ class SparkSlots:
         self._wake = wake
         self._ended: deque[SlotEnded] = deque()
         self._threads: dict[SlotId, threading.Thread] = {}
+        self._unwanted: set[SlotId] = set()
 
     def start(self, slot: SlotId) -> None:
         """Submit the Spark job of a slot."""
@@ -48,6 +52,7 @@ class SparkSlots:
 
     def stop(self, slot: SlotId) -> None:
         """Have Spark kill the task, which takes it 2 to 4 seconds, or not try it again."""
+        self._unwanted.add(slot)
         # A server or a JVM that is gone is called again and again, for minutes, which the master must not wait for.
         call = threading.Thread(target=self._cancel, args=(slot,), name=f"penstock-stop-{slot}", daemon=True)
         call.start()
@@ -64,8 +69,12 @@ class SparkSlots:
         """Wait for the Spark jobs of all slots to be over, so long in all."""
         clock = WallClock()
         until_ms = clock.precise_ms() + 1_000 * timeout_s
-        for thread in self._threads.values():
-            thread.join(max(0.0, (until_ms - clock.precise_ms()) / 1_000))
+        for slot, thread in self._threads.items():
+            while thread.is_alive() and (left_s := (until_ms - clock.precise_ms()) / 1_000) > 0:
+                thread.join(min(left_s, ASK_AGAIN_S))
+                if thread.is_alive() and slot in self._unwanted:
+                    # It was stopped before its Spark job was there, and would wait for its master on a core.
+                    self.stop(slot)
 
     def _tag(self, slot: SlotId) -> str:
         return f"{job_group(self._job)}-{slot}"
@@ -83,7 +92,7 @@ class SparkSlots:
         try:
             if connect.is_connect(self._session):
                 self._session.interruptTag(self._tag(slot))
-            else:
+            elif self._session.sparkContext._jsc is not None:  # noqa: SLF001  # None: the context was stopped
                 self._session.sparkContext.cancelJobsWithTag(self._tag(slot))
         except Exception as error:  # noqa: BLE001  # py4j, Spark and network errors alike: without Spark the task ends, too
             log.warning("Spark could not be asked to end %s: %s", slot, short_reason(str(error)))
@@ -102,6 +111,8 @@ class SparkSlots:
         context.setLocalProperty("callSite.long", f"job {self._job}\n{slot}")
 
     def _submit(self, slot: SlotId) -> None:
+        if slot in self._unwanted:
+            return
         self._mark(slot)
         spec = self._spec(slot)
 
@@ -123,7 +134,9 @@ def job_group(job: JobId) -> str:
 
 def short_reason(text: str) -> str:
     """The one line that matters of a Spark exception's text."""
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    # What py4j says first is which of its own calls it was; behind a colon follows what the JVM raised.
+    said = [line.strip().removeprefix(": ") for line in text.splitlines()]
+    lines = [line for line in said if line and not line.startswith(_PY4J_CALL)] or said[:1]
     for line in lines:
         if "PythonException" in line or line.startswith("Traceback"):
             break
@@ -131,6 +144,8 @@ def short_reason(text: str) -> str:
             return "its Python worker exited unexpectedly (killed, or crashed)"
         if "ExecutorLostFailure" in line:
             return line[line.index("ExecutorLostFailure") :][:300]
+        if "SparkContext was shut down" in line:
+            return "the SparkSession was stopped"
         if ("cancelled" in line.lower() and "job" in line.lower()) or "[OPERATION_CANCELED]" in line:
             return "its Spark job was cancelled"
     own = list(takewhile(lambda line: not line.startswith(_NOT_THE_REASON), lines))

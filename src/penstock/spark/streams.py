@@ -34,6 +34,7 @@ from penstock.api.hold import Hold
 from penstock.connectors.splits import FollowedFiles, file_of_split, whole_file_splits
 from penstock.core.errors import HostError, StorageError, UsageError
 from penstock.spark import connect
+from penstock.spark.arguments import check_appends, check_frame
 from penstock.spark.clock import WallClock, fresh_token
 from penstock.spark.dataframes import TIMESTAMP_CONF, UnlandedFrame
 from penstock.spark.slots import short_reason
@@ -62,13 +63,16 @@ class StreamSource(UnlandedFrame):
     """A streaming DataFrame. `land` makes the source of it that follows a query."""
 
     def __init__(self, frame: Any, *, trigger_ms: int | None, available_now: bool, directory: Path | None) -> None:
-        if not getattr(frame, "isStreaming", False):
+        check_frame(frame, method="from_stream")
+        if not frame.isStreaming:
             raise UsageError(
                 "from_stream takes a streaming DataFrame, this one is not", hint="use from_dataframe for it"
             )
         self._outlives = connect.is_connect(frame.sparkSession)
         if self._outlives:
             connect.check_queries(frame.sparkSession)
+        else:
+            check_appends(frame)
         super().__init__(frame)
         self.directory = directory
         self._trigger_ms = trigger_ms

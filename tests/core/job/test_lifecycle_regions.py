@@ -38,6 +38,7 @@ from penstock.core.job.events import (
     SlotReady,
     SlotRegistered,
     StartSlot,
+    StopChanged,
     StopSlot,
     TaskDone,
     TellCancel,
@@ -211,6 +212,26 @@ def test_a_failure_that_concerns_more_than_the_task_restarts_everything():
     assert kinds(feed(job, 10, failed(V0, whole=True))) == [AttemptEnded, TellCancel, TellCancel]
 
 
+def test_a_job_that_is_being_stopped_restarts_as_a_whole():
+    job = running()
+    feed(job, 5, StopChanged(is_under_way=True))
+    assert kinds(feed(job, 10, failed(V0))) == [AttemptEnded, TellCancel, TellCancel]
+    # If nothing came of the stop, regions are again what restarts.
+    again = running()
+    feed(again, 5, StopChanged(is_under_way=True), StopChanged(is_under_way=False))
+    assert kinds(feed(again, 10, failed(V0))) == [RegionEnded, TellCancel]
+
+
+def test_a_task_that_ends_while_it_is_about_to_be_dropped_ends_once_more():
+    """1. V0 fails. 2. W0 ends before it hears of that. 3. All others end. 4. The region runs again: W0 is not done."""
+    job = repairing()
+    feed(job, 11, *(TaskDone(epoch=Epoch(1), task=task) for task in (W0, V1, W1)), dropped(A, LEFT))
+    tick(job, 110)
+    assert kinds(feed(job, 120, ready(A, 2), TaskDone(epoch=Epoch(2), task=V0)))[0] is RunTasks
+    assert job.finished_tasks == 3
+    assert JobEnding in kinds(feed(job, 130, TaskDone(epoch=Epoch(2), task=W0)))
+
+
 def test_once_a_task_has_ended_everything_restarts():
     job = running()
     feed(job, 5, TaskDone(epoch=Epoch(1), task=V1))
@@ -284,7 +305,10 @@ EVENTS = st.sampled_from(
         *(ready(slot, epoch) for slot in (A, B) for epoch in (2, 3)),
         TaskDone(epoch=Epoch(1), task=V1),
         SlotGone(slot=B, error="killed"),
-        SlotRegistered(slot=C),
+        SlotGone(slot=C, error="killed"),
+        *(SlotRegistered(slot=slot) for slot in (C, SlotId(B.number, 2), SlotId(A.number, 1, 1))),
+        *(ready(slot, epoch) for slot in (C, SlotId(B.number, 2)) for epoch in (2, 3)),
+        StopChanged(is_under_way=True),
         CancelRequested(),
         Ticked(),
     ]

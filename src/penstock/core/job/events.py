@@ -141,6 +141,13 @@ class RescaleFailing(Event, frozen=True, kw_only=True):
     text: str
 
 
+class StopChanged(Event, frozen=True, kw_only=True):
+    """A stop with savepoint has begun, or has come to nothing. Sources end for it everywhere: while one is under way,
+    no task can be restarted beside others."""
+
+    is_under_way: bool
+
+
 JobEvent = (
     JobStarted
     | SlotRegistered
@@ -155,6 +162,7 @@ JobEvent = (
     | RescaleRequested
     | RescaleConfirmed
     | RescaleFailing
+    | StopChanged
     | Ticked
 )
 
@@ -188,6 +196,13 @@ class TellCancel(Effect, frozen=True, kw_only=True):
     tasks: tuple[TaskId, ...] = ()
 
 
+class TellPeerGone(Effect, frozen=True, kw_only=True):
+    """Tell a slot, whose tasks go on, that another one is no more."""
+
+    slot: SlotId
+    gone: SlotId
+
+
 class DeployTasks(Effect, frozen=True, kw_only=True):
     """Send every slot its tasks for `epoch`, restored from the newest completed checkpoint."""
 
@@ -196,6 +211,8 @@ class DeployTasks(Effect, frozen=True, kw_only=True):
     """All of the job, by place."""
     tasks: tuple[TaskId, ...] | None = None
     """Only these, beside others that run. None: all tasks of the job."""
+    joining: tuple[SlotId, ...] = ()
+    """Slots that come to others that run: they know nothing of the job, and those that get tasks nothing of them."""
 
 
 class RunTasks(Effect, frozen=True, kw_only=True):
@@ -263,6 +280,7 @@ JobEffect = (
     | StopSlot
     | TellLeave
     | TellCancel
+    | TellPeerGone
     | DeployTasks
     | RunTasks
     | AttemptEnded

@@ -6,13 +6,14 @@
                                         │    RESCALING◄ ▼            │
                                         └── RESTARTING ◄─ FAILING ───┘
 
-    RUNNING ── a task fails, and its region is not the whole job ──► REPAIRING ── the region runs again ──► RUNNING
-                                                                        └── anything else fails ──► FAILING
+    RUNNING ── a task fails, or a slot is lost, and ──► REPAIRING ── they run again ──► RUNNING
+               its regions are not the whole job            └── anything else fails ──► FAILING
 
 Rules of this file:
 * An attempt is one epoch, and the next attempt has the next epoch. Whatever fails in it ends it as a whole; except that
-  of a task only its region is restarted, with the next epoch for these tasks, while the others keep theirs. That is
-  done only when nothing else is under way and no task has ended yet; a second failure meanwhile restarts everything.
+  with a task only its region is restarted, and with a slot the regions of its tasks, with the next epoch for these
+  tasks, while the others keep theirs. That is done only when nothing else is under way and no task has ended yet; a
+  second failure meanwhile, be it that no slot comes up for the lost one, restarts everything.
 * A new attempt is deployed only when every slot is registered and every survivor has dropped the old tasks, so that no
   task of two epochs ever runs in one slot.
 * A slot is known by its incarnation. News of an older incarnation changes nothing.
@@ -63,12 +64,13 @@ from penstock.core.job.events import (
     SlotReady,
     SlotRegistered,
     StartSlot,
+    StopChanged,
     StopSlot,
     TaskDone,
     TellCancel,
     TellLeave,
 )
-from penstock.core.job.regions import Region
+from penstock.core.job.regions import Region, regions_at
 from penstock.core.job.repair import Repair
 from penstock.core.job.restart import make_restart_strategy
 from penstock.core.job.slot_states import LEAVE_TIMEOUT_MS as LEAVE_TIMEOUT_MS
@@ -107,6 +109,7 @@ class JobLifecycle:
         self._epochs: dict[TaskId, Epoch] = {}
         """That of every task, since it was deployed."""
         self._repair: Repair | None = None
+        self._is_stopping = False
         self._unfinished: dict[TaskId, None] = {}
         self._slots = SlotStates(first_epoch)
         self._slot_count = slots
@@ -134,7 +137,6 @@ class JobLifecycle:
                 return self._handle_registered(event, now)
             case SlotHeard():
                 self._hear(event.slot, now)
-                return []
             case SlotGone():
                 return self._handle_gone(event, now)
             case SlotReady():
@@ -155,10 +157,13 @@ class JobLifecycle:
                 return self._handle_rescale_confirmed(now)
             case RescaleFailing():
                 return self._give_up_rescale(event.text, now)
+            case StopChanged():
+                self._is_stopping = event.is_under_way
             case Ticked():
                 return self._handle_ticked(now)
             case _:
                 assert_never(event)
+        return []
 
     def next_deadline(self) -> Instant | None:
         """The latest time at which `Ticked` must be fed in; None if only an event can help."""
@@ -283,11 +288,8 @@ class JobLifecycle:
         if self._repair is not None and self._repair.drops(event.task) and not event.whole:
             # It fails with its region, which is on its way out.
             return []
-        region = self._regions.get(event.task, ()) if event.task is not None else ()
-        nothing_else = self.state is JobState.RUNNING and self._rescale is None and not self.finished_tasks
-        if nothing_else and not event.whole and 0 < len(region) < len(self._tasks):
-            return self._fail_region(region, event.cause, now)
-        return self._fail(event.cause, now)
+        region = () if event.task is None or event.whole else self._regions.get(event.task, ())
+        return self._fail_region(region, event.cause, now)
 
     def _handle_gone(self, event: SlotGone, now: Instant) -> list[JobEffect]:
         if self._slots.departing.pop(event.slot, None) is not None:
@@ -303,7 +305,7 @@ class JobLifecycle:
         return self._lose(known, event.error or f"{event.slot} left without being told to", now, replace=True)
 
     def _lose(self, known: SlotState, error: str, now: Instant, *, replace: bool) -> list[JobEffect]:
-        """A slot's process is gone: end the attempt if one is on, and ask for the next incarnation."""
+        """A slot's process is gone: end what ran there if an attempt is on, and ask for the next incarnation."""
         never_came_up = not known.registered
         known.registered = False
         known.heard = now
@@ -311,7 +313,8 @@ class JobLifecycle:
         cause = FailureCause(text=f"slot {lost.number} was lost: {error}")
         effects: list[JobEffect] = []
         if self.state in ATTEMPT_IS_ON:
-            effects += self._fail(cause, now)
+            place = self._slots.place_of(known)
+            effects += self._fail_region(regions_at(place, self._regions), cause, now, lost=place)
         elif never_came_up:
             effects += self._could_not_start(known, cause, now)
         if self._outcome is not None:
@@ -358,18 +361,23 @@ class JobLifecycle:
 
     # --- repairing -----------------------------------------------------------------------
 
-    def _fail_region(self, region: Region, cause: FailureCause, now: Instant) -> list[JobEffect]:
-        """Restart these tasks and no others, or give up, as the strategy says."""
+    def _fail_region(
+        self, region: Region, cause: FailureCause, now: Instant, *, lost: int | None = None
+    ) -> list[JobEffect]:
+        """Restart these tasks and no others, where that can be; or give up, as the strategy says."""
+        is_undisturbed = self.state is JobState.RUNNING and self._rescale is None and not self._is_stopping
+        if not is_undisturbed or self.finished_tasks or not 0 < len(region) < len(self._tasks):
+            return self._fail(cause, now)
         delay_ms = self._next_delay_ms(now)
         if delay_ms is None:
             ended = AttemptEnded(epoch=self.epoch, cause=cause, restart_in_ms=None)
             return [ended, *self._end(JobState.FAILED, cause, now)]
         self.state = JobState.REPAIRING
-        self._repair = Repair(region)
+        self._repair = Repair(region, lost)
         self._restart_at = Instant(now + delay_ms)
         self._deadline = Instant(now + self._settings.cancel_timeout_ms)
         region_ended = RegionEnded(epoch=self.epoch, tasks=region, cause=cause, restart_in_ms=delay_ms)
-        return [region_ended, *self._repair.cancels(self._slots, self.epoch)]
+        return [region_ended, *self._repair.begins(self._slots, self.epoch)]
 
     def _region_dropped(self, known: SlotState, event: SlotCancelled, now: Instant) -> list[JobEffect]:
         repair = self._repair
@@ -379,7 +387,7 @@ class JobLifecycle:
         return self._advance_repair(repair, now) if repair.done(self._slots.place_of(known)) else []
 
     def _advance_repair(self, repair: Repair, now: Instant) -> list[JobEffect]:
-        if repair.missing or repair.is_deploying:
+        if not repair.can_deploy(self._slots):
             return []
         self._deadline = None
         if self._restart_at is not None and now < self._restart_at:
@@ -388,8 +396,7 @@ class JobLifecycle:
         self.epoch = Epoch(self.epoch + 1)
         self._epochs |= dict.fromkeys(repair.region, self.epoch)
         self._deadline = Instant(now + self._settings.deploy_timeout_ms)
-        repair.deploy()
-        return [DeployTasks(epoch=self.epoch, slots=self.slots, tasks=repair.region)]
+        return [repair.deploys(self._slots, self.epoch)]
 
     def _region_ready(self, repair: Repair, known: SlotState, now: Instant) -> list[JobEffect]:
         if not repair.is_deploying or not repair.done(self._slots.place_of(known)):
@@ -479,6 +486,9 @@ class JobLifecycle:
     def _handle_task_done(self, event: TaskDone, now: Instant) -> list[JobEffect]:
         if event.epoch != self._epochs.get(event.task) or self.state not in (JobState.RUNNING, JobState.REPAIRING):
             return []
+        if self._repair is not None and self._repair.drops(event.task):
+            # It ended with what is forgotten: its successor ends again.
+            return []
         self._unfinished.pop(event.task, None)
         return [] if self._unfinished else self._end(JobState.FINISHED, None, now)
 
@@ -503,12 +513,8 @@ class JobLifecycle:
         self._outcome, self._cause = outcome, cause
         self._restart_at = None
         self._deadline = Instant(now + LEAVE_TIMEOUT_MS)
-        effects: list[JobEffect] = [*given_up, *unneeded, JobEnding(outcome=outcome, cause=cause)]
-        for known in self._slots.in_order:
-            # A slot that never called in cannot be told: it is stopped, and told again should it still call.
-            effects.append(TellLeave(slot=known.slot) if known.registered else StopSlot(slot=known.slot))
-            known.left = not known.registered
-        return effects + self._end_if_empty()
+        ending = JobEnding(outcome=outcome, cause=cause)
+        return [*given_up, *unneeded, ending, *self._slots.dismiss_all(), *self._end_if_empty()]
 
     def _end_if_empty(self) -> list[JobEffect]:
         if self._outcome is None or not self._slots.is_empty:
@@ -552,16 +558,10 @@ class JobLifecycle:
         slots = self._slots.in_order
         effects: list[JobEffect] = []
         if self.state is JobState.ENDING:
-            for known in slots:
-                if not known.left:
-                    known.left = True
-                    effects.append(StopSlot(slot=known.slot))
-            effects += [StopSlot(slot=slot) for slot in self._slots.departing]
-            self._slots.departing.clear()
-            return effects + self._end_if_empty()
+            return [*self._slots.stop_all(), *self._end_if_empty()]
         if (repair := self._repair) is not None:
-            for place in repair.missing:
-                effects += self._give_up(self._slots.members[place], repair.delay_text, now)
+            for known, text in repair.late(self._slots):
+                effects += self._give_up(known, text, now)
             return effects
         if self.state is JobState.DEPLOYING:
             for known in slots:

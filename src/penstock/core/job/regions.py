@@ -1,4 +1,4 @@
-"""Failover regions: the tasks that must be restarted together when one of them fails.
+"""Failover regions: the tasks that must be restarted together when one of them fails, or the slot that runs some.
 
 Tasks that are joined by a channel share a region: what one of them sent, and forgets when it is put back, the other has
 received. Between regions nothing flows, so that the rest of the job can go on. A job whose steps all hang together,
@@ -10,6 +10,8 @@ back with single tasks.
 """
 
 from __future__ import annotations
+
+from collections.abc import Mapping
 
 from penstock.core.graph import CheckpointGraph
 from penstock.core.ids import TaskId
@@ -41,3 +43,9 @@ def regions_of(graph: CheckpointGraph) -> dict[TaskId, Region]:
     for task in graph.tasks:
         members.setdefault(find(task), []).append(task)
     return {task: tuple(members[find(task)]) for task in graph.tasks}
+
+
+def regions_at(place: int, regions: Mapping[TaskId, Region]) -> Region:
+    """All tasks of the regions that have one in a place, in the order of the graph."""
+    hit = dict.fromkeys(task for here, region in regions.items() if here.subtask == place for task in region)
+    return tuple(task for task in regions if task in hit)

@@ -1,26 +1,29 @@
-"""One region on its way back: its tasks are dropped, then deployed again, while the rest of the job goes on.
+"""Some regions on their way back: their tasks are dropped, then deployed again, while the rest of the job goes on.
 
-    cancelling ── every slot has dropped them, the pause is over ──► deploying ── every slot is ready ──► done
+    cancelling ── nobody has them, every place has a slot, the pause is over ──► deploying ── all are ready ──► done
 
-A slot has the tasks whose subtask is its place. Whatever goes wrong on the way is not dealt with here: the whole job
-restarts instead.
+A slot has the tasks whose subtask is its place. If one was lost, its tasks went with it, and whoever gets its place has
+nothing to drop, but must come up first. Whatever goes wrong on the way is not dealt with here: the whole job restarts
+instead.
 """
 
 from __future__ import annotations
 
 from penstock.core.ids import Epoch, TaskId
-from penstock.core.job.events import RunTasks, TellCancel
+from penstock.core.job.events import DeployTasks, RunTasks, TellCancel, TellPeerGone
 from penstock.core.job.regions import Region
-from penstock.core.job.slot_states import SlotStates
+from penstock.core.job.slot_states import SlotState, SlotStates
 
 
 class Repair:
     """Who must still drop, and who must still restore, tasks of the region."""
 
-    def __init__(self, region: Region) -> None:
+    def __init__(self, region: Region, lost: int | None = None) -> None:
+        """`lost` is the place whose slot is gone; None if all are there."""
         self.region = region
         self.is_deploying = False
-        self.missing: dict[int, None] = dict.fromkeys(self.places)
+        self._lost = lost
+        self.missing: dict[int, None] = dict.fromkeys(place for place in self.places if place != lost)
         """The places that have not done yet what is asked of them now."""
 
     @property
@@ -28,19 +31,34 @@ class Repair:
         """Where its tasks run, in order."""
         return tuple(sorted({task.subtask for task in self.region}))
 
-    @property
-    def delay_text(self) -> str:
-        """What is said of a slot that keeps all waiting."""
-        return "did not restore its tasks in time" if self.is_deploying else "did not drop its tasks in time"
-
     def drops(self, task: TaskId | None) -> bool:
         """Whether a task is about to be dropped, whatever becomes of it."""
         return not self.is_deploying and task in self.region
 
-    def cancels(self, slots: SlotStates, epoch: Epoch) -> list[TellCancel]:
-        """What the slots are told first."""
+    def begins(self, slots: SlotStates, epoch: Epoch) -> list[TellCancel | TellPeerGone]:
+        """What the slots are told first, when none has the place of the lost one yet."""
         tasks = {place: tuple(task for task in self.region if task.subtask == place) for place in self.places}
-        return [TellCancel(slot=slots.members[p].slot, epoch=epoch, tasks=tasks[p]) for p in self.places]
+        told: list[TellCancel | TellPeerGone] = [
+            TellCancel(slot=slots.members[place].slot, epoch=epoch, tasks=tasks[place]) for place in self.missing
+        ]
+        if self._lost is not None:
+            gone = slots.members[self._lost].slot
+            # The others learn who has the place with what they are deployed.
+            aside = [known for place, known in sorted(slots.members.items()) if place not in tasks]
+            told += [TellPeerGone(slot=known.slot, gone=gone) for known in aside]
+        return told
+
+    def can_deploy(self, slots: SlotStates) -> bool:
+        """Whether no task of the region runs any more, and every place has a slot."""
+        return not self.is_deploying and not self.missing and all(known.registered for known in slots.in_order)
+
+    def deploys(self, slots: SlotStates, epoch: Epoch) -> DeployTasks:
+        """What they are told then; from here on all must become ready."""
+        self.is_deploying = True
+        self.missing = dict.fromkeys(self.places)
+        names = tuple(known.slot for known in slots.in_order)
+        joining = () if self._lost is None else (slots.members[self._lost].slot,)
+        return DeployTasks(epoch=epoch, slots=names, tasks=self.region, joining=joining)
 
     def runs(self, slots: SlotStates, epoch: Epoch) -> RunTasks:
         """What they are told last."""
@@ -52,7 +70,9 @@ class Repair:
         self.missing.pop(place, None)
         return not self.missing
 
-    def deploy(self) -> None:
-        """All have dropped them: from here on all must become ready."""
-        self.is_deploying = True
-        self.missing = dict.fromkeys(self.places)
+    def late(self, slots: SlotStates) -> list[tuple[SlotState, str]]:
+        """Who keeps all waiting, and what is said of it."""
+        if not self.missing:
+            return [(known, "did not come up in time") for known in slots.in_order if not known.registered]
+        text = "did not restore its tasks in time" if self.is_deploying else "did not drop its tasks in time"
+        return [(slots.members[place], text) for place in self.missing]

@@ -164,6 +164,23 @@ class SlotStates:
                 effects.append(StopSlot(slot=known.slot))
         return effects
 
+    def dismiss_all(self) -> list[TellLeave | StopSlot]:
+        """Let all members go: the job ends."""
+        effects: list[TellLeave | StopSlot] = []
+        for known in self.in_order:
+            # A slot that never called in cannot be told: it is stopped, and told again should it still call.
+            effects.append(TellLeave(slot=known.slot) if known.registered else StopSlot(slot=known.slot))
+            known.left = not known.registered
+        return effects
+
+    def stop_all(self) -> list[StopSlot]:
+        """Nobody is waited for any more."""
+        late = [known.slot for known in self.in_order if not known.left] + list(self.departing)
+        for known in self.in_order:
+            known.left = True
+        self.departing.clear()
+        return [StopSlot(slot=slot) for slot in late]
+
     def take_late_out(self, now: Instant) -> list[SlotId]:
         """Those on their way out that should be gone by now, and are not waited for any more."""
         late = [slot for slot, until in self.departing.items() if now >= until]
