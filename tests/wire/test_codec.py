@@ -34,6 +34,7 @@ from penstock.core.messages import (
     NotifyComplete,
     OperatorEvent,
     OperatorEventTaken,
+    PeerGone,
     OperatorState,
     PeerAddress,
     Ready,
@@ -109,6 +110,7 @@ TO_SLOT = [
     ),
     Run(epoch=EPOCH),
     CancelTasks(epoch=EPOCH),
+    PeerGone(slot=SLOT),
     TriggerCheckpoint(
         epoch=EPOCH,
         task=TASK,
