@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections import deque
 from types import SimpleNamespace
 
 import msgspec
 import pyarrow as pa
 import pytest
 from completed_records import completed
+from held_work import HeldWork
 
 from penstock.api.steps import ReadStep
 from penstock.connectors.splits import ParquetFiles
@@ -41,7 +41,6 @@ from penstock.core.messages import NotifyComplete
 from penstock.core.reasons import CheckpointFailure
 from penstock.core.recovery.layout import job_folder
 from penstock.core.recovery.metadata import CheckpointMetadata, SnapshotKind
-from penstock.ports import Outcome
 from penstock.runtime.checkpointing import Answers, CheckpointEffects
 from penstock.runtime.coordinators import OperatorCoordinators
 from penstock.runtime.landed_inputs import LandedInputs
@@ -127,31 +126,12 @@ class StoreAt:
         self._store.delete_tree(f"{self._root}/{prefix}")
 
 
-class StepByStep:
-    """Background work that is done when the test says so."""
-
-    def __init__(self):
-        self._waiting = deque()
-
-    def submit(self, work, done):
-        self._waiting.append((work, done))
-
-    def collect(self):
-        while self._waiting:
-            work, done = self._waiting.popleft()
-            try:
-                outcome = Outcome(value=work())
-            except Exception as error:  # noqa: BLE001  # as a real one would
-                outcome = Outcome(error=error)
-            done(outcome)
-
-
 class Rig:
     """The effects with everything around them in memory, and what came of them."""
 
     def __init__(self):
         self.store = MemoryStore()
-        self.background = StepByStep()
+        self.background = HeldWork()
         self.events = []
         self.sent = []
         self.failures = []

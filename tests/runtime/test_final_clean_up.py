@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections import deque
 from types import SimpleNamespace
 
 import pyarrow as pa
 import pytest
+from held_work import HeldWork
 
 from penstock.api.connector import Sink
 from penstock.api.steps import ReadStep, WriteStep
@@ -14,7 +14,6 @@ from penstock.connectors.splits import ParquetFiles
 from penstock.core.errors import ExternalError, Retry, StorageError
 from penstock.core.ids import CheckpointId, Instant, JobId, OperatorId, Term
 from penstock.core.recovery import layout
-from penstock.ports import Outcome
 from penstock.runtime.ending import ATTEMPTS
 from penstock.runtime.ending import Ending as JobEnding
 from penstock.storage.files import FileStore
@@ -22,25 +21,6 @@ from penstock.storage.records import FileRecords
 from penstock.storage.tenure import terms_of
 
 JOB = JobId("job")
-
-
-class OneByOne:
-    """Background work that is done when the test says so."""
-
-    def __init__(self):
-        self._waiting = deque()
-
-    def submit(self, work, done):
-        self._waiting.append((work, done))
-
-    def collect(self):
-        while self._waiting:
-            work, done = self._waiting.popleft()
-            try:
-                outcome = Outcome(value=work())
-            except Exception as error:  # noqa: BLE001  # as a real one would
-                outcome = Outcome(error=error)
-            done(outcome)
 
 
 class FailingStore(FileStore):
@@ -100,7 +80,7 @@ class Ending:
         self.landing.write("job/inputs/s/a", b"")
 
     def run(self, *retained: int, term: Term | None = None, lands_there: bool = True) -> None:
-        background = OneByOne()
+        background = HeldWork()
         operator = SimpleNamespace(step=WriteStep(sink=self.sink, schema=pa.schema([])))
         source = ParquetFiles(files=(), columns=pa.schema([]))
         read = SimpleNamespace(operator=OperatorId("s"), step=ReadStep(source=source))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from master_rig import Followed
 
 from penstock.core.errors import MalformedMessage
 from penstock.core.ids import Epoch, Instant
@@ -12,31 +13,20 @@ from penstock.runtime.links import KEEPALIVE_MS, Links
 from penstock.wire.frames import Channel, Header, Kind, pack
 
 
-class Wire:
+class Wire(Followed):
     """A transport whose messages the test carries."""
 
     def __init__(self):
+        super().__init__()
         self.sent = []
         self.arriving = []
         self.connected = {}
-        self.followed = {}
-        self.lost = []
 
     def connect(self, peer, address):
         self.connected[peer] = address
 
     def disconnect(self, peer):
         self.connected.pop(peer, None)
-
-    def follow(self, peer, address):
-        self.followed[peer] = address
-
-    def let_go(self, peer):
-        self.followed.pop(peer, None)
-
-    def gone(self):
-        gone, self.lost = self.lost, []
-        return gone
 
     def send(self, peer, frames):
         self.sent.append((peer, [bytes(frame) for frame in frames]))

@@ -7,7 +7,8 @@ import re
 import pyarrow as pa
 import pytest
 from completed_records import completed
-from master_rig import Cluster, Files, Held, SlotWire, Wires
+from held_work import HeldWork
+from master_rig import Cluster, Files, SlotWire, Wires
 
 from penstock.api.connector import End, Sink, SinkWriter, Source, SourceReader
 from penstock.api.program import Program
@@ -136,7 +137,7 @@ class Stage:
 
     def __init__(self, settings=SETTINGS, *, tenure=None, store=None):
         self.time = 1_000
-        self.wires, self.background, self.cluster = Wires(), Held(), Cluster()
+        self.wires, self.background, self.cluster = Wires(), HeldWork(), Cluster()
         self.store = Files() if store is None else store
         self.ended = []
         if tenure is not None:

@@ -8,6 +8,7 @@ import cloudpickle
 import polars as pl
 import pyarrow as pa
 import pytest
+from held_work import HeldWork
 
 from penstock.api.connector import End, Pause, Sink, SinkWriter, Source, SourceReader
 from penstock.api.program import Program
@@ -31,7 +32,6 @@ from penstock.core.messages import (
     TaskFailed,
     TriggerCheckpoint,
 )
-from penstock.ports import Outcome
 from penstock.runtime.links import Links
 from penstock.runtime.slot import MASTER, NO_EPOCH, SlotAddress, SlotDriver, SlotPorts
 from penstock.settings import JobSettings, NetworkSettings, SlotSettings
@@ -145,25 +145,6 @@ class Wire:
         return arrived
 
 
-class Instantly:
-    """Background work that is done as soon as somebody looks."""
-
-    def __init__(self):
-        self._waiting = deque()
-
-    def submit(self, work, done):
-        self._waiting.append((work, done))
-
-    def collect(self):
-        while self._waiting:
-            work, done = self._waiting.popleft()
-            try:
-                outcome = Outcome(value=work())
-            except Exception as error:  # noqa: BLE001  # as a real one would
-                outcome = Outcome(error=error)
-            done(outcome)
-
-
 class Clock:
     time = 1_000
 
@@ -202,7 +183,7 @@ class Stage:
             SLOT,
             job=JobId("job"),
             settings=SETTINGS,
-            ports=SlotPorts(clock=self.clock, transport=self.hub.join(str(SLOT)), background=Instantly(), store=None),
+            ports=SlotPorts(clock=self.clock, transport=self.hub.join(str(SLOT)), background=HeldWork(), store=None),
             address=SlotAddress(host="here", pid=1, ipc_address="ipc"),
             master_address="ipc",
         )

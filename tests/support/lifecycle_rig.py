@@ -44,3 +44,8 @@ def ready(epoch: int, *slots: SlotId) -> list[JobEvent]:
 
 def cancelled(epoch: int, *slots: SlotId) -> list[JobEvent]:
     return [SlotCancelled(slot=s, epoch=Epoch(epoch)) for s in slots]
+
+
+def kinds(effects: list[JobEffect]) -> list[type]:
+    """What they are, without what is in them."""
+    return [type(effect) for effect in effects]

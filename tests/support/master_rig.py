@@ -1,31 +1,8 @@
-"""What a master is joined to, played by a test: the network, the cluster, background work and storage."""
+"""What a master is joined to, played by a test: the network, the cluster and storage."""
 
 from __future__ import annotations
 
-from collections import deque
-
 from penstock.core.errors import StorageError
-from penstock.ports import Outcome
-
-
-class Held:
-    """Background work of which each look gets at most `pieces` done, in the end all."""
-
-    def __init__(self):
-        self.pieces = 1_000
-        self._waiting = deque()
-
-    def submit(self, work, done):
-        self._waiting.append((work, done))
-
-    def collect(self):
-        for _ in range(min(self.pieces, len(self._waiting))):
-            work, done = self._waiting.popleft()
-            try:
-                outcome = Outcome(value=work())
-            except Exception as error:  # noqa: BLE001  # as a real one would
-                outcome = Outcome(error=error)
-            done(outcome)
 
 
 class Files(dict):
@@ -59,20 +36,12 @@ class Files(dict):
             del self[path]
 
 
-class Wires:
-    """A transport that leads to the slots that the test plays."""
+class Followed:
+    """The part of a transport that tells who is gone: those that the test says."""
 
     def __init__(self):
-        self.to_master = []
-        self.to_slots = {}
         self.followed = {}
         self.lost = []
-
-    def connect(self, peer, address):
-        raise AssertionError("slots call the master, not the other way round")
-
-    def disconnect(self, peer):
-        self.let_go(peer)
 
     def follow(self, peer, address):
         self.followed[peer] = address
@@ -83,6 +52,21 @@ class Wires:
     def gone(self):
         gone, self.lost = self.lost, []
         return gone
+
+
+class Wires(Followed):
+    """A transport that leads to the slots that the test plays."""
+
+    def __init__(self):
+        super().__init__()
+        self.to_master = []
+        self.to_slots = {}
+
+    def connect(self, peer, address):
+        raise AssertionError("slots call the master, not the other way round")
+
+    def disconnect(self, peer):
+        self.let_go(peer)
 
     def send(self, peer, frames):
         self.to_slots.setdefault(peer, []).append([bytes(frame) for frame in frames])

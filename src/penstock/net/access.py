@@ -66,16 +66,19 @@ def call(client: zmq.Socket[bytes], address: str, keys: JobKeys, *, encrypt: boo
     """Connect `client` to an address (`ipc://…` or `tcp://host:port`); over TCP it shows that it belongs to the job.
     Raises `zmq.ZMQError` if that is no address."""
     client.ipv6 = address.startswith("tcp://[")
-    if not address.startswith("tcp://"):
-        pass
-    elif encrypt:
+    if address.startswith("tcp://"):
+        _introduce(client, keys, encrypt=encrypt)
+    client.connect(address)
+
+
+def _introduce(client: zmq.Socket[bytes], keys: JobKeys, *, encrypt: bool) -> None:
+    if encrypt:
         client.curve_secretkey = keys.secret
         client.curve_publickey = keys.public
         client.curve_serverkey = keys.public
     else:
         client.plain_username = _USER
         client.plain_password = keys.password
-    client.connect(address)
 
 
 def has_input(source: zmq.Socket[bytes]) -> bool:

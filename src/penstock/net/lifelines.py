@@ -54,8 +54,10 @@ class Lifelines:
         self._keys = keys
         self._encrypt = encrypt
         self._lines: dict[str, _Lifeline] = {}
+        self._peers: dict[object, str] = {}
+        """By what is polled for each."""
+        self._stirred: dict[str, None] = {}
         self._opened = 0
-        self._stirred = False
 
     def follow(self, peer: str, address: str) -> None:
         """Hold a connection to a process that listens at this address. Following it again changes nothing."""
@@ -71,8 +73,9 @@ class Lifelines:
         # Named by us: ZeroMQ's own names come again, maybe before the one that had it before is gone.
         self._opened += 1
         news = connection.get_monitor_socket(_EVENTS, f"inproc://lifeline-{self._opened}")
-        self._lines[peer] = line = _Lifeline(connection, news)
-        self._poller.register(line.news, zmq.POLLIN)
+        self._lines[peer] = _Lifeline(connection, news)
+        self._peers[news] = peer
+        self._poller.register(news, zmq.POLLIN)
         call(connection, address, self._keys, encrypt=self._encrypt)
 
     def let_go(self, peer: str) -> None:
@@ -80,18 +83,20 @@ class Lifelines:
         line = self._lines.pop(peer, None)
         if line is not None:
             self._poller.unregister(line.news)
+            del self._peers[line.news]
+            self._stirred.pop(peer, None)
             line.close()
 
-    def stir(self) -> None:
-        """Something that was polled is ready, and it may be news of ours."""
-        self._stirred = True
+    def stir(self, ready: object) -> None:
+        """Something that was polled is ready, and it may be one of ours."""
+        peer = self._peers.get(ready)
+        if peer is not None:
+            self._stirred[peer] = None
 
     def gone(self) -> list[str]:
         """Those whose connections have ended since the last call; they are followed no more."""
-        if not self._stirred:
-            return []
-        self._stirred = False
-        found = [peer for peer, line in self._lines.items() if line.has_ended()]
+        stirred, self._stirred = self._stirred, {}
+        found = [peer for peer in stirred if self._lines[peer].has_ended()]
         for peer in found:
             self.let_go(peer)
         return found

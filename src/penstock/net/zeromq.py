@@ -209,7 +209,7 @@ class ZmqTransport:
             elif ready == self._wake_receiver.fileno():
                 _discard(self._wake_receiver)
             else:
-                self._lifelines.stir()
+                self._lifelines.stir(ready)
 
     def follow(self, peer: str, address: str) -> None:
         """Have `gone` tell when that process, which listens at `address`, has died or cannot be reached any more."""

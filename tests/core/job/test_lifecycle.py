@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from lifecycle_rig import cancelled, feed, ready, slot, tasks, tick, up
+from lifecycle_rig import cancelled, feed, kinds, ready, slot, tasks, tick, up
 
 from penstock.core.effects import Ticked
 from penstock.core.errors import InvariantError
@@ -16,7 +16,6 @@ from penstock.core.job.events import (
     CancelRequested,
     DeployTasks,
     FailureCause,
-    JobEffect,
     JobEnded,
     JobEnding,
     JobEvent,
@@ -56,10 +55,6 @@ def running(restart: Restart | None = None) -> JobLifecycle:
 
 def failed(epoch: int) -> AttemptFailed:
     return AttemptFailed(epoch=Epoch(epoch), cause=BAD)
-
-
-def kinds(effects: list[JobEffect]) -> list[type]:
-    return [type(e) for e in effects]
 
 
 def test_deploys_only_when_every_slot_is_up_and_runs_only_when_every_slot_is_ready():

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from lifecycle_rig import cancelled, feed, ready, slot, tasks, tick, up
+from lifecycle_rig import cancelled, feed, kinds, ready, slot, tasks, tick, up
 
 from penstock.core.ids import Epoch, SlotId, TaskId, VertexId
 from penstock.core.job.events import (
@@ -19,7 +19,6 @@ from penstock.core.job.events import (
     CancelRequested,
     DeployTasks,
     FailureCause,
-    JobEffect,
     JobEnding,
     JobEvent,
     JobStarted,
@@ -72,10 +71,6 @@ def gone(name: SlotId) -> SlotGone:
 
 def dropped(name: SlotId, *region: TaskId) -> SlotCancelled:
     return SlotCancelled(slot=name, epoch=Epoch(1), tasks=region)
-
-
-def kinds(effects: list[JobEffect]) -> list[type]:
-    return [type(effect) for effect in effects]
 
 
 def lost() -> JobLifecycle:

@@ -10,7 +10,7 @@ from collections.abc import Callable
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from lifecycle_rig import feed, tick
+from lifecycle_rig import feed, kinds, tick
 
 from penstock.core.effects import Ticked
 from penstock.core.errors import InvariantError
@@ -22,7 +22,6 @@ from penstock.core.job.events import (
     CancelRequested,
     DeployTasks,
     FailureCause,
-    JobEffect,
     JobEnding,
     JobEvent,
     JobStarted,
@@ -76,10 +75,6 @@ def dropped(slot: SlotId, region: Region, epoch: int = 1) -> SlotCancelled:
 
 def ready(slot: SlotId, epoch: int) -> SlotReady:
     return SlotReady(slot=slot, epoch=Epoch(epoch))
-
-
-def kinds(effects: list[JobEffect]) -> list[type]:
-    return [type(effect) for effect in effects]
 
 
 def repairing() -> JobLifecycle:
