@@ -62,7 +62,8 @@ def test_a_table_and_its_folder_show_each_committed_row_once_while_workers_die(s
     env = ps.Environment(
         spark,
         parallelism=2,
-        checkpointing=ps.Checkpointing(interval="1h", directory=tmp_path / "ckpt"),
+        # With the pause none comes by itself, not even the one that would follow at once on a restart.
+        checkpointing=ps.Checkpointing(interval="1h", min_pause="1h", directory=tmp_path / "ckpt"),
         restart=ps.fixed_delay(attempts=3, delay="50ms"),
         # On a busy machine a worker that hangs is killed here, and not given up before.
         slots=ps.SlotSettings(heartbeat_timeout_ms=600_000),
