@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import hypothesis
 import pytest
@@ -19,6 +19,8 @@ import s3_server
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from zookeeper_server import ZooKeeperServer
+
+    import penstock as ps
 
 TESTS = Path(__file__).resolve().parent
 WATCHED = tuple(TESTS / folder for folder in ("runtime", "net", "spark"))
@@ -37,21 +39,42 @@ hypothesis.settings.load_profile(os.environ.get("PENSTOCK_EXAMPLES", "penstock")
 
 
 @pytest.fixture(autouse=True)
-def _no_leaks(request: pytest.FixtureRequest) -> Iterator[None]:
+def _no_leaks(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Fail a test of runtime, net or spark that leaves a thread or a child process behind.
 
-    What a fixture of wider scope has started, such as the session's Spark, is there before and may stay.
+    What a fixture of wider scope has started, such as the session's Spark, is there before and may stay. Jobs that are
+    left are cancelled: they would take the cores that the next tests need.
     """
     if not any(request.path.is_relative_to(folder) for folder in WATCHED):
         yield
         return
+    jobs = _started_jobs(monkeypatch) if "spark" in request.fixturenames else []
     threads_before = set(threading.enumerate())
     children_before = child_processes()
     yield
     deadline = time.monotonic() + GRACE_S
     left = [*_threads_left(threads_before, deadline), *_children_left(children_before, deadline)]
     if left:
+        for job in jobs:
+            job.cancel()
+        _threads_left(threads_before, time.monotonic() + GRACE_S)
         pytest.fail("left behind: " + ", ".join(left), pytrace=False)
+
+
+def _started_jobs(patch: pytest.MonkeyPatch) -> list[ps.Job]:
+    """The jobs that this process starts from now on."""
+    import penstock as ps  # most tests do not need all of it
+
+    started: list[ps.Job] = []
+    start = ps.Environment.start
+
+    def start_and_remember(*args: Any, **options: Any) -> ps.Job:
+        job = start(*args, **options)
+        started.append(job)
+        return job
+
+    patch.setattr(ps.Environment, "start", start_and_remember)
+    return started
 
 
 def _threads_left(before: set[threading.Thread], deadline: float) -> list[str]:
