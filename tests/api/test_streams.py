@@ -141,6 +141,7 @@ def test_a_column_that_passes_keeps_its_field(program, make_source):
         (lambda s: s.key_by("price", "price"), "key columns are given twice"),
         (lambda s: s.select(l="NULL"), "is always null"),
         (lambda s: s.map(5, schema="a int"), "map takes a function, not 5"),
+        (lambda s: s.for_each_checkpoint("merge"), "for_each_checkpoint takes a function, not 'merge'"),
         (lambda s: s.write("out"), "write takes a sink, not 'out'"),
         (lambda s: s.watermark("tz"), "watermark: there is no column 'tz'"),
         (lambda s: s.watermark("ts", delay=5), "delay is 5, which has no unit"),

@@ -10,6 +10,7 @@ from collections import Counter
 from pathlib import Path
 
 import cloudpickle
+import pytest
 from gated import EVERYTHING, ROWS, SPLITS, Gate, Numbers
 from waiting import wait_for_it, wait_until
 
@@ -66,6 +67,9 @@ def test_with_a_killed_worker_only_what_is_joined_to_its_tasks_restarts(spark, t
     gate.open_to(400)
     meanwhile = wait_until(job, lambda v: v.tasks["alone[0]"]["rows_in"] == SPLITS // 2 * 400)
     assert (meanwhile.state, meanwhile.epoch) == (JobState.REPAIRING, 2)
+    with pytest.raises(ps.SnapshotFailed, match="not running") as told:
+        job.checkpoint()
+    assert told.value.hint == 'ask when job.view().state.value is "running"'
     (tmp_path / "alone" / "hold").unlink()
     after = wait_until(job, lambda v: v.state is JobState.RUNNING)
     assert (after.epoch, after.restarts, after.slots[0].pid) == (2, 1, stays)

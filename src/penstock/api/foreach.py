@@ -16,6 +16,10 @@ class ForEachCheckpoint(Sink):
 
     function: Callable[[Any, int], Any]
 
+    def __post_init__(self) -> None:
+        if not callable(self.function):
+            raise UsageError(f"for_each_checkpoint takes a function, not {self.function!r}")
+
     @property
     def name(self) -> str:
         """What the step is called unless the user names it."""

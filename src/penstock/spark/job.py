@@ -28,6 +28,7 @@ from penstock.core.errors import (
 )
 from penstock.core.ids import JobId
 from penstock.core.job.events import FailureCause, JobState
+from penstock.core.reasons import CheckpointFailure
 from penstock.core.recovery import roots
 from penstock.core.recovery.metadata import CompletedCheckpoint
 from penstock.core.recovery.tenure import Tenure
@@ -283,9 +284,11 @@ class Job:
         ended = SnapshotFailed(f"job {self.name!r} ended before the {request.kind.value} was done")
         answer = self._answer(answered, what=request.kind.value, timeout=timeout, ended=ended)
         if isinstance(answer, RequestFailure):
+            is_early = answer.reason is CheckpointFailure.NOT_ALL_REQUIRED_TASKS_RUNNING
             raise SnapshotFailed(
                 f"the {request.kind.value} of job {self.name!r} failed: {answer.text or 'no reason given'}",
                 savepoint=answer.savepoint,
+                hint='ask when job.view().state.value is "running"' if is_early else None,
             )
         return answer
 
