@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import struct
 from datetime import UTC, date, datetime
+from decimal import Decimal
 
 import numpy as np
 import pyarrow as pa
@@ -41,6 +42,11 @@ def value_hash(value):
         if value != value:
             return fold(0x7FF8000000000000)
         return fold(struct.unpack("<q", struct.pack("<d", value if value else 0.0))[0])
+    if isinstance(value, Decimal):
+        sign, digits, exponent = value.as_tuple()
+        amount = int("".join(map(str, digits)))
+        words = [amount >> 32 * word & MASK for word in (3, 2, 1, 0)]
+        return (31 * (-1 if sign else 1) * polynomial(words) - exponent) & MASK
     if isinstance(value, str):
         data = value.encode("utf-16-le", "surrogatepass")
         return polynomial(struct.unpack(f"<{len(data) // 2}H", data))
@@ -81,6 +87,24 @@ def test_strings_have_their_golden_groups():
     assert key_groups(batch, ["k"], 128).tolist() == [81, 22, 35, 98, 7]
 
 
+def test_decimals_hash_as_those_of_java():
+    hashes = {
+        "0.00": 2,
+        "1.50": 4652,
+        "-1.50": -4648,
+        "99999999.99": 762356581,
+        "-92233720368547758.08": -2147483646,
+        "-42949672.96": -959,
+        "184467440737095516.16": 29793,
+        "123456789012345678901234567890123456.78": -880932665,
+        "-123456789012345678901234567890123456.78": 880932669,
+    }
+    batch = pa.record_batch({"k": pa.array([Decimal(text) for text in hashes], pa.decimal128(38, 2))})
+    # An integer whose upper half is 0 is its own hash.
+    numbers = pa.record_batch({"k": pa.array([found & MASK for found in hashes.values()])})
+    assert key_groups(batch, ["k"], 32_768).tolist() == key_groups(numbers, ["k"], 32_768).tolist()
+
+
 def test_the_least_hash_has_no_positive_counterpart_and_counts_as_zero():
     key = 2205091669
     assert key_groups(pa.record_batch({"k": pa.array([key])}), ["k"], 1000).tolist() == [0] == [group_of([key], 1000)]
@@ -94,6 +118,11 @@ def test_the_type_of_an_integer_does_not_change_its_group():
         assert key_groups(pa.record_batch({"k": values}), ["k"], 1000).tolist() == expected
 
 
+def with_point(number, scale):
+    """As Arrow gives a decimal: with all digits behind the point."""
+    return Decimal((number < 0, tuple(map(int, str(abs(number)))), -scale))
+
+
 def column(values, kind):
     return st.lists(st.none() | values, max_size=30).map(lambda v: (v, pa.array(v, kind)))
 
@@ -105,6 +134,8 @@ COLUMNS = st.one_of(
     column(st.booleans(), pa.bool_()),
     column(st.floats(), pa.float64()),
     column(st.floats(width=32), pa.float32()),
+    column(st.integers(1 - 10**38, 10**38 - 1).map(lambda n: with_point(n, 5)), pa.decimal128(38, 5)),
+    column(st.integers(-99, 99).map(lambda n: with_point(n, 0)), pa.decimal128(2, 0)),
     column(st.text(), pa.string()),
     column(st.text(alphabet="abcde "), pa.large_string()),
     column(st.binary(), pa.binary()),

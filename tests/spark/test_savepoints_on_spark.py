@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 import sys
+from decimal import Decimal
 
 import cloudpickle
 import pytest
@@ -125,25 +126,28 @@ class Count(ps.KeyedFunction):
         yield {"user": context.key, "n": -1, "pages": timer.time_us, "known": None}
 
 
-def test_a_job_on_spark_starts_from_state_that_was_made_of_dataframes(spark, tmp_path):
-    users = spark.range(100).selectExpr("concat('u', id) AS user", "id * 1000 AS value")
-    pages = spark.range(100).selectExpr("concat('u', id % 10) AS user", "concat('p', id) AS map_key", "1L AS value")
-    timers = spark.sql("SELECT 'u3' AS user, 'event-time' AS timer, 7L AS time_us")
+@pytest.mark.parametrize(("kind", "user"), [("string", str), ("decimal(20, 0)", Decimal)], ids=["string", "decimal"])
+def test_a_job_on_spark_starts_from_state_that_was_made_of_dataframes(spark, tmp_path, kind, user):
+    users = spark.range(100).selectExpr(f"CAST(id AS {kind}) AS user", "id * 1000 AS value")
+    pages = spark.range(100).selectExpr(f"CAST(id % 10 AS {kind}) AS user", "concat('p', id) AS map_key", "1L AS value")
+    timers = spark.sql(f"SELECT CAST(3 AS {kind}) AS user, 'event-time' AS timer, 7L AS time_us")
     path = (
         ps.new_savepoint(max_parallelism=64, parallelism=3)
         .with_keyed_state("count users", Count.seen, users, keys=["user"])
-        .with_keyed_state("count users", Count.pages, pages, keys="user string")
+        .with_keyed_state("count users", Count.pages, pages, keys=f"user {kind}")
         .with_timers("count users", timers, keys=["user"])
         .with_operator_state("count users", Count.known, {"who": "me"})
         .write(tmp_path / "made")
     )
     check(path)
+    made = ps.read_savepoint(spark, path).state("count users", "seen")
+    assert sorted(map(tuple, made.select("user", "value").collect())) == sorted(map(tuple, users.collect()))
     env = ps.Environment(
         spark, parallelism=2, checkpointing=ps.Checkpointing(interval="1s", directory=tmp_path / "checkpoints")
     )
-    clicks = spark.range(50).selectExpr("concat('u', id % 5) AS user", "timestamp_micros(id * 1000000) AS ts")
+    clicks = spark.range(50).selectExpr(f"CAST(id % 5 AS {kind}) AS user", "timestamp_micros(id * 1000000) AS ts")
     counted = env.from_dataframe(clicks, name="clicks").watermark("ts", delay="1s").key_by("user")
-    schema = "user string, n bigint, pages bigint, known string"
+    schema = f"user {kind}, n bigint, pages bigint, known string"
     counted.process(Count(), schema=schema, name="count users").write(ps.parquet(str(tmp_path / "out")))
     assert "restored" in str(env.restore_plan(path))
     env.run("counting", restore=path)
@@ -155,5 +159,5 @@ def test_a_job_on_spark_starts_from_state_that_was_made_of_dataframes(spark, tmp
         .agg(sql.max("n").alias("n"), sql.max("pages").alias("p"), sql.max("known").alias("w"))
         .collect()
     }
-    assert last == {f"u{n}": (1_000 * n + 10, 10, "me") for n in range(5)}
-    assert [(row["user"], row["pages"]) for row in out.where("n = -1").collect()] == [("u3", 7)]
+    assert last == {user(n): (1_000 * n + 10, 10, "me") for n in range(5)}
+    assert [(row["user"], row["pages"]) for row in out.where("n = -1").collect()] == [(user(3), 7)]

@@ -53,10 +53,14 @@ class Total(ps.KeyedFunction):
         self.minutes.remove(minute)
 
 
-@pytest.mark.parametrize("backend", [ps.memory(), ps.rocksdb()], ids=lambda settings: settings.backend)
-def test_state_and_timers_outlive_a_worker_that_is_killed(spark, tmp_path, backend):
+@pytest.mark.parametrize(
+    ("backend", "key"),
+    [(ps.memory(), "string"), (ps.rocksdb(), "string"), (ps.rocksdb(), "decimal(38, 2)")],
+    ids=["memory", "rocksdb", "rocksdb-decimal"],
+)
+def test_state_and_timers_outlive_a_worker_that_is_killed(spark, tmp_path, backend, key):
     orders = spark.range(ROWS).selectExpr(
-        "concat('customer ', id % 50) AS customer",
+        f"CAST(id % 50 AS {key}) AS customer",
         "id AS amount",
         "timestamp_micros(1700000000000000 + id * 10000) AS ts",
     )
@@ -70,7 +74,7 @@ def test_state_and_timers_outlive_a_worker_that_is_killed(spark, tmp_path, backe
         state_backend=backend,
     )
     totals = env.from_dataframe(orders).watermark("ts", delay="1 min").key_by("customer")
-    schema = "customer string, minute timestamp, total bigint"
+    schema = f"customer {key}, minute timestamp, total bigint"
     totals.process(Total(checkpoints, killed), schema=schema).write(ps.parquet(str(tmp_path / "out")))
     view = env.run("totals")
     assert view.state is JobState.FINISHED

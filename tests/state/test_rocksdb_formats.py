@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime
 import math
-from decimal import Decimal
+from decimal import Context, Decimal
 
 import hypothesis.strategies as st
 import pyarrow as pa
@@ -44,6 +44,9 @@ GOLDEN_KEYS = [
     ("double", -math.inf, "01 000fffffffffffff"),
     ("double", NAN, "02"),
     ("float", 0.5, "01 bfe0000000000000"),
+    ("decimal(4, 2)", Decimal("-0.01"), "01 7fffffffffffffffffffffffffffffff"),
+    ("decimal(4, 2)", Decimal("2.50"), "01 800000000000000000000000000000fa"),
+    ("decimal(38, 0)", Decimal(10**38 - 1), "01 cb3b4ca85a86c47a098a223fffffffff"),
     ("string", "", "01 0000"),
     ("string", "a\0ä", "01 6100ffc3a4 0000"),
     ("binary", b"\x00\xff", "01 00ffff 0000"),
@@ -60,7 +63,7 @@ def test_a_key_is_always_written_the_same(kind, key, expected):
     data = keys.encode(key)
     assert data == bytes.fromhex(expected)
     found, end = keys.decode(b"prefix" + data + b"rest", 6)
-    assert (found is NAN or found == key, type(found)) == (True, type(key))
+    assert (found is NAN or found == key, type(found), str(found)) == (True, type(key), str(key))
     assert end == 6 + len(data)
 
 
@@ -78,12 +81,15 @@ def test_a_time_of_a_timer_is_always_written_the_same():
 
 TEXTS = st.text(st.sampled_from("a\0\x01ÿ𝄞"), max_size=4)
 FLOATS = st.sampled_from([NAN, -math.inf, -1.5, 0.0, 5e-324, 2.0, math.inf])
-TUPLES = st.tuples(st.none() | TEXTS, st.none() | FLOATS, st.none() | st.integers(-(2**63), 2**63 - 1))
+DECIMALS = st.integers(1 - 10**38, 10**38 - 1).map(lambda number: Decimal(number).scaleb(-4, Context(prec=38)))
+TUPLES = st.tuples(
+    st.none() | TEXTS, st.none() | FLOATS, st.none() | DECIMALS, st.none() | st.integers(-(2**63), 2**63 - 1)
+)
 
 
 @given(st.lists(TUPLES, min_size=2, max_size=8))
 def test_the_order_of_the_bytes_is_that_of_the_keys(found):
-    schema = as_schema("a string, b double, c bigint", argument="keys")
+    schema = as_schema("a string, b double, c decimal(38, 4), d bigint", argument="keys")
     keys, rank = KeyCodec(schema), ranking(schema)
     by_bytes = sorted(found, key=keys.encode)
     assert [rank(key) for key in by_bytes] == sorted(rank(key) for key in found)
@@ -91,9 +97,18 @@ def test_the_order_of_the_bytes_is_that_of_the_keys(found):
 
 @given(TUPLES, TUPLES)
 def test_no_key_is_the_beginning_of_another(one, other):
-    keys = codec("string", "double", "bigint")
+    keys = codec("string", "double", "decimal(38, 4)", "bigint")
     first, second = keys.encode(one), keys.encode(other)
     assert first == second or not second.startswith(first)
+
+
+def test_a_decimal_may_be_given_with_fewer_digits_and_not_with_more():
+    keys = codec("decimal(4, 2)")
+    assert keys.encode(Decimal("2.5")) == keys.encode(Decimal("2.500")) == keys.encode(Decimal("2.50"))
+    assert keys.encode(3) == keys.encode(Decimal("3.00"))
+    for number in (Decimal("0.001"), Decimal(100), Decimal("1E+400")):
+        with pytest.raises(UsageError, match=r"no decimal128\(4, 2\): it has 4 digits, 2 of them behind the point"):
+            keys.encode(number)
 
 
 def test_a_type_that_cannot_be_a_key_is_refused():

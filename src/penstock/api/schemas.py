@@ -180,6 +180,7 @@ def can_be_key(kind: pa.DataType) -> bool:
         or pt.is_boolean(kind)
         or pt.is_float32(kind)
         or pt.is_float64(kind)
+        or pt.is_decimal128(kind)
         or pt.is_date(kind)
         or pt.is_time(kind)
         or pt.is_timestamp(kind)

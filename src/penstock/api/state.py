@@ -389,7 +389,7 @@ def _spec(
         if not can_be_key(key_type):
             raise UsageError(
                 f"the key type of state {name!r} is {key_type}, which cannot be a key",
-                hint="use integers, booleans, floats, dates, times, timestamps, strings or binary; or object",
+                hint="use integers, booleans, floats, decimals, dates, times, timestamps, strings or binary; or object",
             )
     value_type = None if given is object else as_type(given, argument=f"the type of state {name!r}")
     return StateSpec(name=name, kind=kind, type=value_type, map_key=key_type, ttl=ttl)

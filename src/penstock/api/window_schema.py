@@ -44,7 +44,8 @@ def check_key_types(schema: pa.Schema, columns: Sequence[str]) -> None:
         if not can_be_key(kind):
             raise UsageError(
                 f"column {column!r} of type {kind} cannot be a key",
-                hint="use integers, booleans, floats, dates, times, timestamps, strings or binary; cast it first",
+                hint="use integers, booleans, floats, decimals, dates, times, timestamps, strings or binary, "
+                "or cast it first",
             )
     if len(set(columns)) != len(columns):
         raise UsageError(f"key columns are given twice: {', '.join(columns)}")

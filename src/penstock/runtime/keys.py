@@ -5,7 +5,8 @@ The hash is part of the storage format: state is laid out by key group, so it ne
 1. A 32-bit hash per value, as Java's: integers, dates, times and timestamps are widened to 64 bits (in the unit they
    are stored in) and folded, low half xor high half; booleans are 1231 or 1237; floats are widened to float64 and their
    bits folded, with one NaN and one zero (-0.0 hashes as 0.0); strings are s[0]*31^(n-1) + ... + s[n-1] over UTF-16
-   units, binary the same over signed bytes; null is 0.
+   units, binary the same over signed bytes; of a decimal the number without its point is taken, the same over the four
+   32-bit words of its amount, with its sign, times 31, plus the scale; null is 0.
 2. One column is taken as it is; several are combined by h = 31*h + value, starting from 1.
 3. The bits are mixed as murmur3 does for one 4-byte block, made non-negative, and taken modulo the number of groups.
 """
@@ -130,6 +131,8 @@ def _value_hashes(batch: pa.RecordBatch, column: str) -> UInt32s:
     if pt.is_binary(kind) or pt.is_large_binary(kind):
         data, offsets = _characters(values.fill_null(b"") if values.null_count else values)
         return _polynomials(data.view(np.int8).astype(np.int32).view(np.uint32), offsets)
+    if pt.is_decimal128(kind):
+        return _decimal_hashes(values)
     return _folded(_bits(values, column))
 
 
@@ -151,6 +154,29 @@ def _bits(values: Column, column: str) -> npt.NDArray[np.int64]:
     if numbers.dtype == np.uint64:
         return numbers.view(np.int64)
     return numbers.astype(np.int64, copy=False)
+
+
+def _decimal_hashes(values: Column) -> UInt32s:
+    hashes = np.zeros(len(values), np.uint32)
+    digits = values.buffers()[1]
+    if digits is None:
+        return hashes
+    halves = np.frombuffer(memoryview(digits), np.uint64)[2 * values.offset : 2 * (values.offset + len(values))].copy()
+    low, high = halves[0::2], halves[1::2]
+    negative = high.view(np.int64) < 0
+    # The amount of a negative number: all bits turned around, plus one, which carries where the low half becomes 0.
+    low[negative] = ~low[negative] + np.uint64(1)
+    high[negative] = ~high[negative] + (low[negative] == 0)
+    words = halves.view(np.uint32)
+    for word in (3, 2, 1, 0):
+        hashes *= np.uint32(31)
+        hashes += words[word::4]
+    np.negative(hashes, out=hashes, where=negative)
+    hashes *= np.uint32(31)
+    hashes += np.uint32(values.type.scale & 0xFFFFFFFF)
+    if values.null_count:
+        hashes[values.is_null().to_numpy(zero_copy_only=False)] = 0
+    return hashes
 
 
 def _folded(bits: npt.NDArray[np.int64]) -> UInt32s:

@@ -15,6 +15,7 @@ from typing import NamedTuple
 import msgspec
 import pyarrow as pa
 
+from penstock.api.naming import id_part
 from penstock.api.restoring import restore
 from penstock.api.state import StateKind
 from penstock.core.errors import CorruptFile, MalformedMessage, UsageError
@@ -159,6 +160,10 @@ class SnapshotData:
                 f"{len(named)} operators have the name {operator!r}: {', '.join(s.operator for s in named)}",
                 hint="give the id",
             )
+        # One that was made by hand may have no names, only the ids that follow from them.
+        made_of = OperatorId(id_part(operator))
+        if made_of in known:
+            return known[made_of]
         raise UsageError(f"{self.metadata.title} has no operator {operator!r}", hint=f"there are: {there}")
 
     def states(self, operator: str) -> tuple[StateInfo, ...]:

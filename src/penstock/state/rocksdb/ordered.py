@@ -13,6 +13,7 @@ After 01 come, most significant byte first:
     unsigned integers               as many bytes as the type has
     booleans                        one byte, 00 or 01
     floats of any width             the 8 bytes of a double: all bits turned around if it is negative, else the sign bit
+    decimals                        16 bytes, the number without its point, the sign bit turned around
     dates                           4 bytes, the days since 1970-01-01, the sign bit turned around
     times and timestamps            8 bytes, the number that Arrow has for it, the sign bit turned around
     strings (UTF-8) and binaries    the bytes, 00 written as 00 FF, and then 00 00
@@ -23,6 +24,7 @@ The encoding is part of the format of snapshots: it never changes without a new 
 from __future__ import annotations
 
 import datetime
+import decimal
 import pickle
 import struct
 from collections.abc import Callable
@@ -47,6 +49,8 @@ _HALF = 1 << 63
 _ALL = (1 << 64) - 1
 _EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 _NAIVE_EPOCH = datetime.datetime(1970, 1, 1)  # noqa: DTZ001  # for timestamps that have no time zone
+_DIGITS = decimal.Context(prec=76)
+"""For computing with any decimal without rounding it."""
 _EPOCH_DAY = datetime.date(1970, 1, 1).toordinal()
 
 
@@ -90,6 +94,8 @@ def _column(kind: pa.DataType) -> tuple[Encode, Decode]:
         return _nullable(_escaped, _decode_binary)
     if pt.is_integer(kind):
         return _integers(kind.bit_width // 8, signed=pt.is_signed_integer(kind))
+    if pt.is_decimal128(kind):
+        return _converted(_integers(16, signed=True), *_without_point(kind))
     if pt.is_date(kind):
         return _converted(_integers(4, signed=True), _to_days, _from_days)
     numbers = _integers(8, signed=True)
@@ -110,6 +116,19 @@ def number_of(value: Any, kind: pa.DataType) -> int:
     """The number that Arrow has for a date or time."""
     scalar: Any = pa.scalar(value, kind)
     return int(scalar.value)
+
+
+def _without_point(kind: Any) -> tuple[Callable[[Any], int], Callable[[int], Any]]:
+    end, scale = 10**kind.precision, kind.scale
+
+    def to_number(value: Any) -> int:
+        scaled = _DIGITS.scaleb(value, scale)
+        number = int(scaled)
+        if number != scaled or not -end < number < end:
+            raise UsageError(f"{value} is no {kind}: it has {kind.precision} digits, {scale} of them behind the point")
+        return number
+
+    return to_number, lambda number: _DIGITS.scaleb(number, -scale)
 
 
 def _to_days(value: datetime.date) -> int:
