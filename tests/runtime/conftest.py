@@ -14,8 +14,9 @@ from penstock.core.job.events import JobState
 from penstock.net.keys import make_job_keys
 from penstock.net.zeromq import ZmqTransport
 from penstock.ports import SlotEnded, Store
+from penstock.runtime.addresses import SlotAddress
 from penstock.runtime.master import MasterDriver, MasterPorts
-from penstock.runtime.slot import MASTER, SlotAddress, SlotDriver, SlotPorts
+from penstock.runtime.slot import MASTER, SlotDriver, SlotPorts
 from penstock.settings import JobSettings
 from penstock.spark.background import ThreadBackground
 from penstock.spark.clock import WallClock, draws

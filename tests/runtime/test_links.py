@@ -39,14 +39,17 @@ class Wire(Followed):
 class End:
     """One process: its links, and what they reported."""
 
-    def __init__(self, name, refuse=()):
+    def __init__(self, name, refuse=(), silence_ms=None):
         self.name = name
         self.wire = Wire()
         self.got = []
         self.broken = []
         self._refuse = refuse
         self.links = Links(
-            self.wire, on_packet=self._on_packet, on_broken=lambda peer, text: self.broken.append((peer, text))
+            self.wire,
+            on_packet=self._on_packet,
+            on_broken=lambda peer, text: self.broken.append((peer, text)),
+            silence_ms=silence_ms,
         )
 
     def _on_packet(self, peer, packet):
@@ -180,6 +183,34 @@ def test_keepalives_take_no_number_however_many_come(a, b):
     a.say("b", b"2")
     b.hear(*a.packets_to("b"))
     assert (b.got, b.broken) == ([b"1", b"2"], [])
+
+
+def test_a_peer_of_which_nothing_comes_breaks_the_link_once_in_an_epoch():
+    end = End("a", silence_ms=5_000)
+    end.links.connect("b", "address of b")
+    end.links.connect("c", "address of c")
+    for epoch, start in ((1, 10_000), (2, 20_000)):
+        end.broken.clear()
+        end.links.receive(Instant(start))
+        end.links.begin("b", Epoch(epoch))
+        end.links.keep_alive(Instant(start + 4_999))
+        assert end.broken == []
+        for late in (6_000, 7_000, 13_000):
+            end.links.keep_alive(Instant(start + late))
+        assert end.broken == [("b", "nothing came from it for 6000 ms; can the two hosts reach each other?")]
+
+
+def test_what_came_while_a_process_did_not_look_is_no_silence(a):
+    end = End("b", silence_ms=5_000)
+    end.links.begin("a", Epoch(1))
+    a.links.begin("b", Epoch(1))
+    a.links.keep_alive(Instant(KEEPALIVE_MS))
+    end.hear(*a.packets_to("b"), peer="a", now=60_000)
+    end.links.keep_alive(Instant(60_000))
+    assert end.broken == []
+    end.links.disconnect("a")
+    end.links.keep_alive(Instant(90_000))
+    assert end.broken == []
 
 
 def test_a_forgotten_peer_gets_no_keepalive(a):

@@ -32,8 +32,9 @@ from penstock.core.messages import (
     TaskFailed,
     TriggerCheckpoint,
 )
+from penstock.runtime.addresses import SlotAddress
 from penstock.runtime.links import Links
-from penstock.runtime.slot import MASTER, NO_EPOCH, SlotAddress, SlotDriver, SlotPorts
+from penstock.runtime.slot import MASTER, NO_EPOCH, SlotDriver, SlotPorts
 from penstock.settings import JobSettings, NetworkSettings, SlotSettings
 from penstock.wire.codec import BatchCodec, decode_element, decode_to_master, encode_element, encode_message
 from penstock.wire.frames import Channel, Header, Kind, pack
@@ -438,11 +439,24 @@ def test_packets_of_another_attempt_are_dropped(stage, epoch):
     assert WRITTEN == []
 
 
+def test_a_peer_that_cannot_be_reached_fails_the_attempt_when_the_master_would_have_found_it_hanging(stage):
+    stage.run()
+    begun, told = stage.clock.time, []
+    while not told and not stage.driver.left:
+        stage.clock.time += 250
+        stage.master.links.keep_alive(stage.clock.now())
+        told = stage.order()
+    silent_ms = stage.clock.time - begun
+    assert f"nothing came from it for {silent_ms} ms; can the two hosts reach each other?" in broken_by(told)
+    assert silent_ms >= 1.5 * SETTINGS.slot.heartbeat_timeout_ms
+    assert not stage.driver.left
+
+
 def broken_by(answers):
     """The text of the only answer, which must be that a link broke."""
     (failed,) = answers
     assert isinstance(failed, TaskFailed)
-    assert failed.error.startswith(f"LinkBroken: the link to {PEER} broke: ")
+    assert failed.error.startswith(f"LinkBroken: the link from {SLOT} on here to {PEER} on here broke: ")
     return failed.error
 
 

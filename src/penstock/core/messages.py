@@ -127,6 +127,8 @@ class Register(Message, frozen=True, kw_only=True):
     slot: SlotId
     host: str
     pid: int
+    ipc_scope: str = ""
+    """Slots that have it in common can call each other's `ipc_address`."""
     ipc_address: str | None
     tcp_address: str | None
 
@@ -243,6 +245,7 @@ class PeerAddress(msgspec.Struct, frozen=True, kw_only=True):
 
     slot: SlotId
     host: str
+    ipc_scope: str = ""
     ipc_address: str | None
     tcp_address: str | None
 

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 
 import msgspec
 
-from penstock.core.errors import StreamError
 from penstock.core.ids import CheckpointId, Epoch, JobId, SlotId, TaskId
 from penstock.core.job.events import DeployTasks
-from penstock.core.messages import Deploy, PeerAddress, Register, TaskRestore
+from penstock.core.messages import Deploy, Register, TaskRestore
 from penstock.core.recovery.assign import Assignment, encode_restore
 from penstock.plan.graph import Plan
+from penstock.runtime.addresses import peer_address
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,10 +34,7 @@ def deployments(
 ) -> Iterator[tuple[SlotId, Deploy]]:
     """One message for every slot that gets tasks. One that is new must learn everything, and the others of it."""
     wanted = None if effect.tasks is None else dict.fromkeys(effect.tasks)
-    peers = tuple(
-        PeerAddress(slot=s, host=known.host, ipc_address=known.ipc_address, tcp_address=known.tcp_address)
-        for s, known in ((slot, slots[slot]) for slot in effect.slots)
-    )
+    peers = tuple(peer_address(slots[slot]) for slot in effect.slots)
     for place, slot in enumerate(effect.slots):
         tasks = tuple(t for t in orders.plan.tasks_of_slot(place) if wanted is None or t in wanted)
         is_new = wanted is None or slot in effect.joining
@@ -63,12 +60,3 @@ def restore_of(message: Deploy, task: TaskId) -> TaskRestore:
     """What a task of the message starts from."""
     encoded = message.restore.get(str(task))
     return msgspec.msgpack.decode(encoded, type=TaskRestore) if encoded else TaskRestore()
-
-
-def address_of(peer: PeerAddress, host: str) -> str:
-    """Where a slot on `host` calls a peer, by the shortest way. Raises `StreamError` if it cannot."""
-    here = peer.host == host and peer.ipc_address is not None
-    address = peer.ipc_address if here else (peer.tcp_address or peer.ipc_address)
-    if address is None:
-        raise StreamError(f"{peer.slot} on {peer.host} has no address that a slot on {host} can reach")
-    return address

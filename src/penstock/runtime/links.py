@@ -4,7 +4,8 @@ Each direction between two processes counts its packets, from zero in every epoc
 keepalive, sent when a direction has been quiet, shows a loss at the very end. Nothing is sent again: the side that
 finds a gap reports a broken link, and the attempt of the job ends with it. Packets of an epoch that the direction has
 left behind are dropped. What cannot be read breaks the link too; nothing that a peer sent is ever raised. The death of
-a peer breaks it at once, where the transport sees it.
+a peer breaks it at once, where the transport sees it. And so does silence, where that is asked for: keepalives should
+have come from a peer that can be reached.
 """
 
 from __future__ import annotations
@@ -42,12 +43,17 @@ class Links:
         *,
         on_packet: Callable[[str, Packet], None],
         on_broken: Callable[[str, str], None],
+        silence_ms: int | None = None,
     ) -> None:
+        """After `silence_ms` without a packet from a peer with which an epoch was begun, the link to it is broken."""
         self._transport = transport
+        self._silence_ms = silence_ms
         self._on_packet = on_packet
         self._on_broken = on_broken
         self._outgoing: dict[str, _Outgoing] = {}
         self._incoming: dict[str, _Incoming] = {}
+        self._heard: dict[str, Instant] = {}
+        """When there last was something from each peer whose silence counts."""
         self._now = Instant(0)
         self._look_again_at: Instant | None = None
         """No direction will have been quiet for too long before this; None if that must be looked up."""
@@ -62,6 +68,7 @@ class Links:
         self._transport.disconnect(peer)
         self._outgoing.pop(peer, None)
         self._incoming.pop(peer, None)
+        self._heard.pop(peer, None)
 
     def answer(self, peer: str, *, listens_at: str | None) -> None:
         """Keep alive the direction to a peer that has called in, and notice when it is gone."""
@@ -82,6 +89,8 @@ class Links:
         # The peer may have entered the epoch first.
         if epoch > incoming.epoch:
             incoming.epoch, incoming.expected = epoch, 0
+        if self._silence_ms is not None:
+            self._heard[peer] = self._now
 
     def _open(self, peer: str) -> _Outgoing:
         outgoing = self._outgoing.get(peer)
@@ -120,6 +129,8 @@ class Links:
         self._now = now
         messages = self._transport.receive()
         for peer, frames in messages:
+            if peer in self._heard:
+                self._heard[peer] = now
             try:
                 packets = unpack(frames)
             except MalformedMessage as error:
@@ -153,7 +164,8 @@ class Links:
             self._on_broken(peer, str(error))
 
     def keep_alive(self, now: Instant) -> Instant | None:
-        """Send a keepalive in every direction that has been quiet; when to call again at the latest."""
+        """Send a keepalive in every direction that has been quiet; when to call again at the latest. To be called after
+        `receive`: what has arrived while this process did not look is no silence."""
         self._now = now
         # Sending only makes a direction quiet later, so most turns need not look at all of them.
         if self._look_again_at is not None and now < self._look_again_at:
@@ -163,6 +175,15 @@ class Links:
                 outgoing.last_sent = now
                 header = Header(sequence=outgoing.sequence, epoch=outgoing.epoch, kind=Kind.KEEPALIVE)
                 self._transport.send(peer, pack(header))
+        self._find_silent()
         quiet = [outgoing.last_sent for outgoing in self._outgoing.values()]
         self._look_again_at = Instant(min(quiet) + KEEPALIVE_MS) if quiet else None
         return self._look_again_at
+
+    def _find_silent(self) -> None:
+        for peer, heard in list(self._heard.items()):
+            silent_ms = self._now - heard
+            if self._silence_ms is not None and silent_ms >= self._silence_ms:
+                # Told once in an epoch.
+                del self._heard[peer]
+                self._on_broken(peer, f"nothing came from it for {silent_ms} ms; can the two hosts reach each other?")

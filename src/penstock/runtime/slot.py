@@ -37,7 +37,6 @@ from penstock.core.messages import (
     PeerAddress,
     PeerGone,
     Ready,
-    Register,
     Run,
     SnapshotMetrics,
     SplitsRead,
@@ -53,10 +52,11 @@ from penstock.core.task.events import AbortNotified, AcknowledgeSnapshot, Comple
 from penstock.plan.checkpoint_graph import checkpoint_graph
 from penstock.plan.graph import Plan
 from penstock.ports import Background, Clock, Frame, Outcome, Store, Transport
+from penstock.runtime.addresses import SlotAddress
 from penstock.runtime.attempts import Attempts
 from penstock.runtime.chain import describe_failure
 from penstock.runtime.channels import ChannelKey, Item
-from penstock.runtime.deploying import address_of, restore_of
+from penstock.runtime.deploying import restore_of
 from penstock.runtime.deployment import Deployment, build_task, edge_schemas
 from penstock.runtime.inflight import ChannelFiles, ChannelReader, InFlight
 from penstock.runtime.links import Links
@@ -100,21 +100,6 @@ class SlotPorts:
     store: Store
 
 
-@dataclass(frozen=True, kw_only=True)
-class SlotAddress:
-    """Where a slot is, and where others can call it."""
-
-    host: str
-    pid: int
-    ipc_address: str | None = None
-    tcp_address: str | None = None
-
-    def registration_of(self, slot: SlotId) -> Register:
-        """How a slot that is here calls in."""
-        ipc_address, tcp_address = self.ipc_address, self.tcp_address
-        return Register(slot=slot, host=self.host, pid=self.pid, ipc_address=ipc_address, tcp_address=tcp_address)
-
-
 class SlotDriver:
     """One slot, from its call to the master until it leaves."""
 
@@ -139,7 +124,11 @@ class SlotDriver:
         self._copies = LocalCopies(settings.checkpoint.local_copies_bytes, self._folder)
         self._store = CopyingStore(ports.store, self._copies)
         self._address = address
-        self._links = Links(ports.transport, on_packet=self._on_packet, on_broken=self._on_broken)
+        # Later than the master finds out about a slot that hangs: this is for two that cannot reach each other.
+        silence_ms = settings.slot.heartbeat_timeout_ms * 3 // 2
+        self._links = Links(
+            ports.transport, on_packet=self._on_packet, on_broken=self._on_broken, silence_ms=silence_ms
+        )
         self._links.connect(MASTER, master_address)
         self._epoch = Epoch(0)
         """That of the whole attempt, and of links. Tasks that were restarted beside others have a later one."""
@@ -390,8 +379,9 @@ class SlotDriver:
     def _on_broken(self, peer: str, text: str) -> None:
         if peer == MASTER:
             self._leave(f"the link to the master broke: {text}")
-        elif self._tasks and any(str(p.slot) == peer for p in self._peers.values()):
-            self._fail(next(iter(self._tasks)), LinkBroken(f"the link to {peer} broke: {text}"), None)
+        elif self._tasks and (found := [p for p in self._peers.values() if str(p.slot) == peer]):
+            place = f"{self.slot} on {self._address.host} to {peer} on {found[0].host}"
+            self._fail(next(iter(self._tasks)), LinkBroken(f"the link from {place} broke: {text}"), None)
 
     def _on_message(self, packet: Packet) -> None:
         message = decode_to_slot(packet.payload)
@@ -538,7 +528,7 @@ class SlotDriver:
             if name != MASTER and name not in wanted:
                 self._links.disconnect(name)
         for name, peer in wanted.items():
-            self._links.connect(name, address_of(peer, self._address.host))
+            self._links.connect(name, self._address.way_to(peer))
             self._links.begin(name, self._epoch)
         self._peers = dict(enumerate(peers))
         self._place = next((place for place, peer in self._peers.items() if peer.slot == self.slot), self._place)

@@ -20,8 +20,9 @@ from penstock.core.recovery import layout
 from penstock.core.recovery.metadata import MatchingRules, SnapshotKind
 from penstock.core.recovery.tenure import Tenure
 from penstock.plan.graph import Plan
+from penstock.runtime.addresses import SlotAddress
 from penstock.runtime.master import MasterDriver, MasterPorts
-from penstock.runtime.slot import SlotAddress, SlotDriver, SlotPorts
+from penstock.runtime.slot import SlotDriver, SlotPorts
 from penstock.runtime.starting import StartingPoint, record_start, starting_point
 from penstock.settings import Mode, Retention
 from penstock.sim.again import Origin, check_both, check_untouched, find_origin, take_origin

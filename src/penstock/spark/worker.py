@@ -14,6 +14,7 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from pathlib import Path
 
 import cloudpickle
 
@@ -117,7 +118,8 @@ class _Slot:
         if master is None:
             raise SlotLost(f"the master of job {spec.job} listens nowhere that {self._slot} could call")
         try:
-            self._loop(folder=folder, host=_own_address(master), master=master)
+            # A slot that calls the master by a file may still have peers on other hosts.
+            self._loop(folder=folder, host=_own_address(spec.master_tcp or master), master=master)
         finally:
             if own_folder is not None:
                 own_folder.cleanup()
@@ -125,7 +127,8 @@ class _Slot:
     def _loop(self, *, folder: str | None, host: str | None, master: str) -> None:
         # Imported here so that a worker pays for them once, after the fork.
         from penstock.net.zeromq import ZmqTransport, keep_message_memory
-        from penstock.runtime.slot import SlotAddress, SlotDriver, SlotPorts
+        from penstock.runtime.addresses import SlotAddress
+        from penstock.runtime.slot import SlotDriver, SlotPorts
         from penstock.spark.background import ThreadBackground
         from penstock.spark.clock import WallClock
         from penstock.spark.collector import out_of_sight
@@ -148,6 +151,7 @@ class _Slot:
                 address=SlotAddress(
                     host=socket.gethostname(),
                     pid=os.getpid(),
+                    ipc_scope="" if folder is None else _ipc_scope(folder),
                     ipc_address=transport.ipc_address,
                     tcp_address=transport.tcp_address,
                 ),
@@ -174,6 +178,18 @@ class _Slot:
             raise SlotLost("Spark has closed its connection to the worker")
         if driver.error is not None:
             raise SlotLost(driver.error)
+
+
+def _ipc_scope(folder: str) -> str:
+    """The same for all processes that see the same files beside the folder with a slot's sockets, and have the same
+    kernel. The name of the host would not do: it may be that of others, and containers on one have files of their own.
+    """
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+    except OSError:
+        boot = socket.gethostname()
+    beside = Path(folder).parent.stat()
+    return f"{boot}/{beside.st_dev}/{beside.st_ino}"
 
 
 def _own_address(master: str) -> str | None:

@@ -35,8 +35,9 @@ from penstock.core.errors import InvariantError, JobFailed, UsageError, UserCode
 from penstock.core.ids import JobId, SlotId
 from penstock.core.job.events import JobState
 from penstock.plan.graph import OperatorPlan, Plan
+from penstock.runtime.addresses import SlotAddress
 from penstock.runtime.master import MasterDriver, MasterPorts
-from penstock.runtime.slot import MASTER, SlotAddress, SlotDriver, SlotPorts
+from penstock.runtime.slot import MASTER, SlotDriver, SlotPorts
 from penstock.runtime.views import FailureView
 from penstock.settings import CheckpointSettings, FixedDelay, JobSettings, NetworkSettings, SlotSettings
 from penstock.sim.background import Pace, SimBackground
