@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
+import connect_server
 import hosts
 import pyspark
 import pytest
@@ -14,9 +18,10 @@ from waiting import wait_for_it
 
 import penstock
 
-pytestmark = [pytest.mark.slow, pytest.mark.skipif(bool(hosts.missing()), reason=str(hosts.missing()))]
+pytestmark = pytest.mark.slow
 
 TIMEOUT_S = 400
+PACKAGES = os.pathsep.join([str(Path(penstock.__file__).parents[1]), str(Path(__file__).parents[1] / "support")])
 
 PROGRAM = """
 import json, subprocess, sys
@@ -91,8 +96,94 @@ spark.stop()
 """
 
 
+CLIENT = """
+import json, os, signal, sys
+from pathlib import Path
+
+import penstock as ps
+from bid_jobs import GatedBids, checkpointing, committed, hot_auctions, reference
+from waiting import wait_until
+from penstock.core.job.events import JobState
+from pyspark.sql import SparkSession
+
+work, address = Path(sys.argv[1]), sys.argv[2]
+spark = SparkSession.builder.remote(address).getOrCreate()
+gate = work / "gate"
+again = ps.fixed_delay(attempts=9, delay="0s")
+env = ps.Environment(spark, parallelism=3, checkpointing=checkpointing(work), restart=again)
+hot_auctions(env, GatedBids(gate), work / "out")
+job = env.start("connect")
+first = wait_until(job, lambda v: v.checkpoints.counts.completed >= 2)
+os.kill(first.slots[1].pid, signal.SIGKILL)
+second = wait_until(job, lambda v: v.state is JobState.RUNNING and v.epoch > first.epoch)
+gate.touch()
+view = job.wait(300)
+taken = []
+env = ps.Environment(spark, parallelism=2, checkpointing=checkpointing(work), restart=again)
+rows = env.from_dataframe(spark.range(10_000))
+rows.for_each_checkpoint(lambda frame, _: taken.extend(row["id"] for row in frame.collect()))
+env.run("frames")
+print(json.dumps({
+    "kept": [old.pid == new.pid for old, new in zip(first.slots, second.slots)],
+    "exactly_once": committed(spark, work / "out") == reference(spark),
+    "state": view.state.value,
+    "frames": sorted(taken) == list(range(10_000)),
+}))
+spark.stop()
+"""
+
+
+class Cluster:
+    """Spark's standalone master on the first of some hosts, and a worker on each of them."""
+
+    def __init__(self, joined: hosts.Hosts, folder: Path, *, cores: Mapping[int, int]) -> None:
+        self.hosts = joined
+        self._folder = folder
+        self.shared = folder / "shared"
+        self.home = self.shared / "spark"
+        self.home.mkdir(parents=True)
+        for entry in Path(pyspark.__file__).parent.iterdir():
+            (self.home / entry.name).symlink_to(entry)
+        first = min(cores)
+        self.master = f"spark://{joined.address(first)}:7077"
+        deploy, spark_class = "org.apache.spark.deploy", str(self.home / "bin" / "spark-class")
+        self.start(first, "master", spark_class, f"{deploy}.master.Master", "-h", joined.address(first), "-p", "7077")
+        self.wait_for("master", re.compile("I have been elected leader"))
+        for number, count in cores.items():
+            place = ["-h", joined.address(number), "-d", str(folder / f"work{number}")]
+            room = ["-c", str(count), "-m", f"{count}g"]
+            self.start(number, f"worker{number}", spark_class, f"{deploy}.worker.Worker", *place, *room, self.master)
+
+    def start(self, number: int, name: str, *command: str) -> subprocess.Popen[bytes]:
+        """A process on one of the hosts."""
+        environment = {
+            "SPARK_HOME": str(self.home),
+            "SPARK_SCALA_VERSION": "2.13",
+            "PYSPARK_PYTHON": sys.executable,
+            "PYTHONPATH": PACKAGES,
+        }
+        with (self._folder / f"{name}.log").open("wb") as output:
+            return self.hosts.start(number, command, environment=environment, output=output)
+
+    def said(self, name: str) -> str:
+        """All that a process has said."""
+        return (self._folder / f"{name}.log").read_text(encoding="utf-8", errors="replace")
+
+    def wait_for(self, name: str, pattern: re.Pattern[str]) -> None:
+        """Until a process has said this."""
+        wait_for_it(lambda: pattern.search(self.said(name)), f"{name} says {pattern.pattern}")
+
+    def result_of(self, program: str, *arguments: str) -> dict[str, object]:
+        """What a program on the first host prints in the end."""
+        process = self.start(0, "program", sys.executable, "-c", program, str(self.shared), *arguments)
+        assert process.wait(TIMEOUT_S) == 0, self.said("program")[-3_000:]
+        return json.loads(self.said("program").splitlines()[-1])
+
+
 @pytest.fixture
 def joined():
+    if reason := hosts.missing():
+        pytest.skip(reason)
     with hosts.Hosts(3) as found:
         yield found
 
@@ -100,37 +191,27 @@ def joined():
 def test_slots_of_several_hosts_are_one_job_and_those_that_are_cut_off_cost_nothing_but_time(joined, tmp_path):
     """1. The driver's host has a slot, and two others have one each: checkpoints complete. 2. Two hosts cannot reach
     each other, and both can reach the driver. 3. A host cannot be reached by anyone, and comes back."""
-    shared = tmp_path / "shared"
-    shared.mkdir()
-    home = shared / "spark"
-    home.mkdir()
-    for entry in Path(pyspark.__file__).parent.iterdir():
-        (home / entry.name).symlink_to(entry)
-    packages = os.pathsep.join([str(Path(penstock.__file__).parents[1]), str(Path(__file__).parents[1] / "support")])
-    environment = {
-        "SPARK_HOME": str(home),
-        "SPARK_SCALA_VERSION": "2.13",
-        "PYSPARK_PYTHON": sys.executable,
-        "PYTHONPATH": packages,
-    }
-    master = f"spark://{joined.address(0)}:7077"
-    spark_class = str(home / "bin" / "spark-class")
-    logs = {}
-
-    def start(number, name, *command):
-        with (tmp_path / f"{name}.log").open("wb") as output:
-            logs[name] = Path(output.name)
-            return joined.start(number, command, environment=environment, output=output)
-
-    start(0, "master", spark_class, "org.apache.spark.deploy.master.Master", "-h", joined.address(0), "-p", "7077")
-    wait_for_it(lambda: b"I have been elected leader" in logs["master"].read_bytes(), "the master is up")
-    for number in range(3):
-        own = ["-h", joined.address(number), "-c", "1", "-m", "1g", "-d", str(tmp_path / f"work{number}"), master]
-        start(number, f"worker{number}", spark_class, "org.apache.spark.deploy.worker.Worker", *own)
-    program = [sys.executable, "-c", PROGRAM, str(shared), json.dumps(joined.commands())]
-    driver = start(0, "driver", *program, master, joined.address(0), packages)
-    assert driver.wait(TIMEOUT_S) == 0, logs["driver"].read_text()[-3_000:]
-    found = json.loads(logs["driver"].read_text().splitlines()[-1])
+    cluster = Cluster(joined, tmp_path, cores={0: 1, 1: 1, 2: 1})
+    commands = json.dumps(joined.commands())
+    found = cluster.result_of(PROGRAM, commands, cluster.master, joined.address(0), PACKAGES)
     assert "can the two hosts reach each other?" in found.pop("silent")
     assert "was lost: not heard of for" in found.pop("lost")
     assert found == {"replaced": True, "exactly_once": True, "state": "finished"}
+
+
+def test_a_client_of_spark_connect_on_a_host_without_spark_has_its_slots_on_a_cluster(joined, tmp_path):
+    cluster = Cluster(joined, tmp_path, cores={1: 2, 2: 2})
+    settings = {
+        "spark.driver.host": joined.address(1),
+        "spark.connect.grpc.binding.port": "15002",
+        "spark.ui.enabled": "false",
+        "spark.executor.memory": "512m",
+        "spark.executor.cores": "2",
+        "spark.executorEnv.PYTHONPATH": PACKAGES,
+        "spark.sql.session.timeZone": "UTC",
+        "spark.sql.warehouse.dir": str(cluster.shared / "warehouse"),
+    }
+    cluster.start(1, "server", *connect_server.command_of(cluster.home, master=cluster.master, settings=settings))
+    cluster.wait_for("server", connect_server.STARTED)
+    found = cluster.result_of(CLIENT, f"sc://{joined.address(1)}:15002")
+    assert found == {"kept": [True, False, True], "exactly_once": True, "state": "finished", "frames": True}

@@ -7,13 +7,21 @@ import re
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
 
 import pyspark
 
 START_S = 300.0
 DRIVER = "127.0.0.2"
-_STARTED = re.compile(r"Spark Connect server started at: .*:(\d+)")
+STARTED = re.compile(r"Spark Connect server started at: .*:(\d+)")
+
+
+def command_of(home: Path, *, master: str, settings: Mapping[str, str]) -> list[str]:
+    """What starts a server whose Spark has this master and these settings."""
+    options = [part for name, value in settings.items() for part in ("--conf", f"{name}={value}")]
+    server = ["--class", "org.apache.spark.sql.connect.service.SparkConnectServer", "spark-internal"]
+    return [str(home / "bin" / "spark-submit"), "--master", master, *options, *server]
 
 
 class ConnectServer:
@@ -33,14 +41,10 @@ class ConnectServer:
             "spark.sql.shuffle.partitions": "4",
             "spark.sql.warehouse.dir": str(folder / "warehouse"),
         }
-        command = [str(home / "bin" / "spark-submit"), "--master", master]
-        for name, value in settings.items():
-            command += ["--conf", f"{name}={value}"]
-        command += ["--class", "org.apache.spark.sql.connect.service.SparkConnectServer", "spark-internal"]
         environment = {"SPARK_HOME": str(home), "SPARK_LOCAL_IP": DRIVER, "PYSPARK_PYTHON": sys.executable}
         with self._log.open("wb") as log:
             self._process = subprocess.Popen(
-                command,
+                command_of(home, master=master, settings=settings),
                 cwd=folder,
                 env=os.environ | environment | {"PYTHONPATH": packages},
                 stdin=subprocess.DEVNULL,
@@ -48,7 +52,7 @@ class ConnectServer:
                 stderr=subprocess.STDOUT,
             )
         try:
-            self.address = f"sc://127.0.0.1:{self.wait_for(_STARTED)[1]}"
+            self.address = f"sc://127.0.0.1:{self.wait_for(STARTED)[1]}"
         except BaseException:
             self.close()
             raise
