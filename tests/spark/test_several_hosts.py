@@ -12,9 +12,12 @@ from pathlib import Path
 
 import connect_server
 import hosts
+import lasting_driver
 import pyspark
 import pytest
+from driver_processes import Driver, check_output, says
 from waiting import wait_for_it
+from zookeeper_server import ZooKeeperServer
 
 import penstock
 
@@ -215,3 +218,31 @@ def test_a_client_of_spark_connect_on_a_host_without_spark_has_its_slots_on_a_cl
     cluster.wait_for("server", connect_server.STARTED)
     found = cluster.result_of(CLIENT, f"sc://{joined.address(1)}:15002")
     assert found == {"kept": [True, False, True], "exactly_once": True, "state": "finished", "frames": True}
+
+
+def test_a_driver_whose_host_is_cut_off_lets_go_of_its_job_and_never_do_two_commit(joined, tmp_path):
+    """1. A driver has the job, one on another host waits, and ZooKeeper is on a third. 2. The cable of the first is
+    pulled: it can still write to the storage, and the second takes the job over. 3. It is plugged in again."""
+    server = ZooKeeperServer(tmp_path, address=joined.address(1), inside=joined.inside(1))
+    first, second = drivers = [
+        Driver(lasting_driver.__file__, tmp_path, server.hosts, inside=joined.inside(number)) for number in (2, 0)
+    ]
+    try:
+        first.take_part()
+        first.wait("running", says("running", "completed"))
+        second.take_part()
+        second.wait("standby", says("standby"))
+        first.next_checkpoint()
+        joined.do("pull the last cable")
+        second.wait("where it goes on", says("restored "))
+        second.next_checkpoint()
+        joined.do("plug the last cable")
+        told = first.wait("over", says("over "))
+        (tmp_path / "gate").touch()
+        assert second.wait("over", says("over ")) == "over finished"
+        assert told.startswith("over JobTakenOver: another driver has job 'numbers'")
+        check_output(tmp_path)
+    finally:
+        for driver in drivers:
+            driver.close()
+        server.close()

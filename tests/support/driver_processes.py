@@ -7,10 +7,13 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
+import lasting_driver
+import pyarrow.parquet as pq
 import pytest
 
 TIMEOUT_S = 240
@@ -19,9 +22,9 @@ TIMEOUT_S = 240
 class Driver:
     """A driver in a process of its own, and what it says."""
 
-    def __init__(self, program: str, folder: Path, meeting_place: str = "") -> None:
-        """`program` is the file of one like `lasting_driver`."""
-        command = [sys.executable, program, str(folder), meeting_place]
+    def __init__(self, program: str, folder: Path, meeting_place: str = "", *, inside: Sequence[str] = ()) -> None:
+        """`program` is the file of one like `lasting_driver`, `inside` what has it run on a host of its own."""
+        command = [*inside, sys.executable, program, str(folder), meeting_place]
         self._errors = (folder / f"errors-{len(list(folder.glob('errors-*')))}").open("w+")
         self.process = subprocess.Popen(
             command,
@@ -92,3 +95,12 @@ def says(*words: str) -> Callable[[str], bool]:
 
 def completed(least: int) -> Callable[[str], bool]:
     return lambda line: line.startswith("completed ") and int(line.split()[1]) >= least
+
+
+def check_output(folder: Path) -> None:
+    """Every record that `lasting_driver` writes is there once, and the source was asked for its splits once."""
+    rows = [row for file in (folder / "out").glob("*.parquet") for row in pq.read_table(file).to_pylist()]
+    shown = Counter((row["split"], row["number"]) for row in rows)
+    expected = {(f"split-{s}", n) for s in range(lasting_driver.SPLITS) for n in range(lasting_driver.ROWS)}
+    assert (set(shown), set(shown.values())) == (expected, {1})
+    assert len((folder / "asked").read_text().splitlines()) == 1

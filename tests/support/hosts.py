@@ -84,14 +84,19 @@ class Hosts:
         """Of one of the hosts."""
         return f"10.77.0.{10 + number}"
 
+    def inside(self, number: int) -> list[str]:
+        """What comes before a command so that it runs on a host."""
+        enter = 'mount --bind "$0" "$1" && export TMPDIR="$1" && shift && exec "$@"'
+        folders = [str(self.folder / str(number)), str(self.folder / "t")]
+        return ["ip", "netns", "exec", self.names[number], "sh", "-c", enter, *folders]
+
     def start(
         self, number: int, command: Sequence[str], *, environment: Mapping[str, str], output: IO[bytes]
     ) -> subprocess.Popen[bytes]:
         """A process on a host."""
-        inside = ["sh", "-c", 'mount --bind "$0" "$1" && shift && exec "$@"', str(self.folder / str(number))]
         process = subprocess.Popen(
-            ["ip", "netns", "exec", self.names[number], *inside, str(self.folder / "t"), *command],
-            env={**os.environ, "TMPDIR": str(self.folder / "t"), "SPARK_LOCAL_IP": self.address(number), **environment},
+            [*self.inside(number), *command],
+            env={**os.environ, "SPARK_LOCAL_IP": self.address(number), **environment},
             cwd=self.folder,
             stdout=output,
             stderr=subprocess.STDOUT,
@@ -110,3 +115,7 @@ class Hosts:
             "pull the last cable": [*cable, "down"],
             "plug the last cable": [*cable, "up"],
         }
+
+    def do(self, what: str) -> None:
+        """Have one of these happen."""
+        subprocess.run(self.commands()[what], check=True)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
-import socket
 import subprocess
+import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import pyspark
@@ -14,16 +15,27 @@ from ports import own_port
 STARTS_WITHIN_S = 180
 
 
-class ZooKeeperServer:
-    """A server on loopback that keeps its data in a folder, whatever happens to it."""
+_ASKS = """
+import socket, sys
+with socket.create_connection((sys.argv[1], int(sys.argv[2])), timeout=1) as connection:
+    connection.sendall(b"srvr")
+    sys.exit(b"Mode" not in connection.recv(4096))
+"""
 
-    def __init__(self, folder: Path) -> None:
+
+class ZooKeeperServer:
+    """A server on loopback that keeps its data in a folder, whatever happens to it. Or at an address of another host:
+    `inside` is what has a command run there."""
+
+    def __init__(self, folder: Path, *, address: str = "127.0.0.1", inside: Sequence[str] = ()) -> None:
         self._folder = folder
+        self._address = address
+        self._inside = inside
         self._log = (folder / "log").open("w")
         self.port = own_port()
         self._config = folder / "zoo.cfg"
         self._config.write_text(
-            f"clientPort={self.port}\nclientPortAddress=127.0.0.1\ndataDir={folder / 'data'}\n"
+            f"clientPort={self.port}\nclientPortAddress={address}\ndataDir={folder / 'data'}\n"
             "tickTime=200\nminSessionTimeout=400\nmaxSessionTimeout=60000\nadmin.enableServer=false\n"
         )
         self._process: subprocess.Popen[bytes] | None = None
@@ -32,7 +44,7 @@ class ZooKeeperServer:
     @property
     def hosts(self) -> str:
         """Where clients find it."""
-        return f"127.0.0.1:{self.port}"
+        return f"{self._address}:{self.port}"
 
     def start(self) -> None:
         """Come up, and take calls."""
@@ -40,6 +52,7 @@ class ZooKeeperServer:
         jars = Path(pyspark.__file__).parent / "jars"
         self._process = subprocess.Popen(
             [
+                *self._inside,
                 f"{java_home}/bin/java" if java_home else "java",
                 "-Xmx128m",
                 "-cp",
@@ -70,9 +83,5 @@ class ZooKeeperServer:
         self._log.close()
 
     def _answers(self) -> bool:
-        try:
-            with socket.create_connection(("127.0.0.1", self.port), timeout=1) as connection:
-                connection.sendall(b"srvr")
-                return b"Mode" in connection.recv(4096)
-        except OSError:
-            return False
+        asks = [*self._inside, sys.executable, "-c", _ASKS, self._address, str(self.port)]
+        return subprocess.run(asks, check=False, capture_output=True).returncode == 0
