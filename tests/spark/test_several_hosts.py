@@ -62,7 +62,7 @@ env = ps.Environment(
     parallelism=3,
     checkpointing=checkpointing(work),
     restart=ps.fixed_delay(attempts=99, delay="0s"),
-    slots=ps.SlotSettings(heartbeat_timeout_ms=4_000),
+    slots=ps.SlotSettings(heartbeat_timeout_ms=8_000),
 )
 hot_auctions(env, GatedBids(gate), work / "out")
 job = env.start("hosts")
@@ -73,17 +73,18 @@ def well():
     taken = reached.checkpoints.counts.completed
     return wait_until(job, lambda v: v.state is JobState.RUNNING and v.checkpoints.counts.completed > taken + 1)
 
-def failed_by(text):
-    found = wait_until(job, lambda v: any(text in failure.text for failure in v.failures))
-    return next(failure.text for failure in found.failures if text in failure.text)
+def failed_by(fault, text):
+    def told(view):
+        return [failure.text for failure in view.failures if text in failure.text]
+    before = len(told(job.view()))
+    do(fault)
+    return told(wait_until(job, lambda v: len(told(v)) > before))[-1]
 
 well()
-do("part the last two")
-silent = failed_by("nothing came from it")
+silent = failed_by("part the last two", "nothing came from it")
 do("join the last two")
 before = well()
-do("pull the last cable")
-lost = failed_by("not heard of")
+lost = failed_by("pull the last cable", "not heard of")
 do("plug the last cable")
 after = well()
 gate.touch()
