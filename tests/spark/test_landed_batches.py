@@ -149,6 +149,14 @@ def test_a_worker_that_died_is_known_from_the_java_of_a_server():
     assert short_reason(text) == "its Python worker exited unexpectedly (killed, or crashed)"
 
 
+def test_what_a_slot_says_is_told_and_not_of_which_class_it_was():
+    text = (
+        "Job aborted: org.apache.spark.api.python.PythonException: Traceback (most recent call last):"
+        '\n  File "worker.py", line 1, in run\npenstock.core.errors.SlotLost: a folder: it is missing\n\tat java.lang.A'
+    )
+    assert short_reason(text) == "a folder: it is missing"
+
+
 @pytest.mark.parametrize(
     ("raised", "reason"),
     [

@@ -27,7 +27,7 @@ TIMEOUT_S = 400
 PACKAGES = os.pathsep.join([str(Path(penstock.__file__).parents[1]), str(Path(__file__).parents[1] / "support")])
 
 PROGRAM = """
-import json, subprocess, sys
+import json, os, subprocess, sys
 from pathlib import Path
 
 import penstock as ps
@@ -56,6 +56,17 @@ spark = (
 spark.sparkContext.setLogLevel("OFF")
 tracker = spark.sparkContext._jsc.sc().getExecutorMemoryStatus
 wait_for_it(lambda: tracker().size() == 4, "the driver and an executor on each host")
+own_files = ps.Environment(
+    spark,
+    parallelism=3,
+    checkpointing=checkpointing(Path(os.environ["TMPDIR"])),
+    restart=ps.no_restart(),
+)
+hot_auctions(own_files, ps.nexmark.bids(events=10), work / "never")
+try:
+    own_files.run("own files")
+except ps.JobFailed as error:
+    refused = str(error)
 gate = work / "gate"
 env = ps.Environment(
     spark,
@@ -90,6 +101,8 @@ after = well()
 gate.touch()
 view = job.wait(300)
 print(json.dumps({
+    "refused": refused,
+    "signs": [str(file) for file in work.rglob(".penstock-*")],
     "silent": silent,
     "lost": lost,
     "replaced": sum(slot.pid not in [old.pid for old in before.slots] for slot in after.slots) > 0,
@@ -193,14 +206,16 @@ def joined():
 
 
 def test_slots_of_several_hosts_are_one_job_and_those_that_are_cut_off_cost_nothing_but_time(joined, tmp_path):
-    """1. The driver's host has a slot, and two others have one each: checkpoints complete. 2. Two hosts cannot reach
-    each other, and both can reach the driver. 3. A host cannot be reached by anyone, and comes back."""
+    """1. A checkpoint directory that is another one on each host is refused. 2. The driver's host has a slot, and two
+    others have one each: checkpoints complete. 3. Two hosts cannot reach each other, and both can reach the driver.
+    4. A host cannot be reached by anyone, and comes back."""
     cluster = Cluster(joined, tmp_path, cores={0: 1, 1: 1, 2: 1})
     commands = json.dumps(joined.commands())
     found = cluster.result_of(PROGRAM, commands, cluster.master, joined.address(0), PACKAGES)
+    assert "do not have this program's folder" in found.pop("refused")
     assert "can the two hosts reach each other?" in found.pop("silent")
     assert "was lost: not heard of for" in found.pop("lost")
-    assert found == {"replaced": True, "exactly_once": True, "state": "finished"}
+    assert found == {"signs": [], "replaced": True, "exactly_once": True, "state": "finished"}
 
 
 def test_a_client_of_spark_connect_on_a_host_without_spark_has_its_slots_on_a_cluster(joined, tmp_path):

@@ -12,7 +12,7 @@ import re
 import socket
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ import msgspec
 from pyspark.errors import PySparkException
 
 from penstock.core.errors import HostError, UsageError
-from penstock.spark.clock import fresh_token
+from penstock.spark import shared_folders
 from penstock.spark.host_rules import HostFacts, WorkerFacts, is_local_master, is_one_host
 
 BINDING = "spark.connect.grpc.binding.address"
@@ -135,26 +135,12 @@ def look_ahead(session: Any, own: str, folders: Sequence[Path] = ()) -> WorkerFa
         HostError: this host has no such address.
 
     """
-    with closing(_listen(own)) as listener, _signed(folders) as signs:
-        return _asked(session, (own, listener.getsockname()[1]), signs)
-
-
-@contextmanager
-def _signed(folders: Sequence[Path]) -> Iterator[tuple[str, ...]]:
-    """In each of the folders a file that is found where the folder is the same. What cannot be written is left out:
-    whoever needs it says so."""
-    signs: list[Path] = []
-    for folder in folders:
-        sign = folder / f".penstock-{fresh_token()}"
-        with suppress(OSError):
-            folder.mkdir(parents=True, exist_ok=True)
-            sign.touch()
-            signs.append(sign)
+    signs = shared_folders.sign(folders)
     try:
-        yield tuple(map(str, signs))
+        with closing(_listen(own)) as listener:
+            return _asked(session, (own, listener.getsockname()[1]), signs)
     finally:
-        for sign in signs:
-            sign.unlink(missing_ok=True)
+        shared_folders.remove(signs)
 
 
 def _asked(session: Any, address: tuple[str, int], signs: tuple[str, ...]) -> WorkerFacts | None:

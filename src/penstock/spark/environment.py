@@ -47,6 +47,7 @@ from penstock.settings import (
     Restart,
     SlotSettings,
 )
+from penstock.spark import shared_folders
 from penstock.spark.arguments import argument_problems, check_functions_travel
 from penstock.spark.background import ThreadBackground, Workers
 from penstock.spark.clock import WallClock, draws, fresh_token
@@ -58,11 +59,12 @@ from penstock.spark.preflight import (
     check_host,
     check_session,
     is_called_by_tcp,
+    is_local,
     master_address,
     task_slots,
     use_own_interpreter,
 )
-from penstock.spark.preparing import Preparation, needs_landing, start_of
+from penstock.spark.preparing import Preparation, folders_written, needs_landing, start_of
 from penstock.spark.slots import SparkSlots
 from penstock.spark.standby import Standby, inherited, open_election, standby_view
 from penstock.spark.streams import StreamSource
@@ -359,7 +361,12 @@ class Environment(Program):
         transport = self._open_transport(keys, socket_folder)
         background = ThreadBackground(transport.wake, name=f"penstock-master-{job}-background")
         workers = Workers(transport.wake, prefix=f"penstock-master-{job}-")
-        spec = self._slot_spec(plan, job=job, store=store, transport=transport, keys=keys, socket_folder=socket_folder)
+        # On one host there is nothing to find out.
+        folders = [] if is_local(self._spark) else [*self._shared_folders(), *folders_written(plan)]
+        signs = shared_folders.sign(folders)
+        spec = self._slot_spec(
+            plan, job=job, store=store, transport=transport, keys=keys, socket_folder=socket_folder, signs=signs
+        )
         slots = SparkSlots(self._spark, job=job, job_name=name, spec=spec, wake=transport.wake)
         ports = MasterPorts(
             clock=clock,
@@ -388,6 +395,7 @@ class Environment(Program):
             slots=slots,
             clock=clock,
             socket_folder=socket_folder,
+            signs=signs,
             temporary_root=Path(store.location) if self._checkpointing is None else None,
             capacity=lambda: capacity_now(self._spark),
             leader=leader,
@@ -402,6 +410,7 @@ class Environment(Program):
         transport: ZmqTransport,
         keys: JobKeys,
         socket_folder: Path,
+        signs: tuple[str, ...],
     ) -> Callable[[SlotId], SlotSpec]:
         """What each slot is told when its Spark task starts."""
         by_ipc = self.settings.network.transport != "tcp"
@@ -418,6 +427,7 @@ class Environment(Program):
                 driver_host=socket.gethostname(),
                 socket_folder=str(socket_folder) if by_ipc else None,
                 keys=keys,
+                signs=signs,
                 program=program if len(program) <= LARGEST_PROGRAM_BYTES else b"",
             )
 

@@ -11,6 +11,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from decimal import Decimal, InvalidOperation
 
+from penstock.spark import shared_folders
+
 LEAST_SPARK = (4, 1)
 LEAST_WORKER_MB = 768
 """Address space below which a worker cannot even import what it needs."""
@@ -128,11 +130,7 @@ def judge_worker(found: WorkerFacts, *, address: str, same_host: str | None, use
         problems.append(
             f"Spark's workers ({found.host}) cannot call this program at {address}: {found.cannot_call}: {reach}"
         )
-    problems += [
-        f"Spark's workers ({found.host}) do not have this program's folder {folder}: mount the same one on all hosts, "
-        "or choose another; Checkpointing(directory=...) may also be a URI, of object storage for example"
-        for folder in found.lacks_folders
-    ]
+    problems += [shared_folders.told(found.host, folder) for folder in found.lacks_folders]
     return tuple(problems)
 
 

@@ -37,6 +37,7 @@ from penstock.net.zeromq import ZmqTransport
 from penstock.ports import Leader
 from penstock.runtime.master import MasterDriver, SnapshotRequest
 from penstock.runtime.views import JobView, place_of
+from penstock.spark import shared_folders
 from penstock.spark.background import ThreadBackground
 from penstock.spark.clock import WallClock
 from penstock.spark.control import handle
@@ -63,6 +64,8 @@ class MasterParts:
     slots: SparkSlots
     clock: WallClock
     socket_folder: Path
+    signs: Sequence[str]
+    """By which slots know the folders that they share with this program."""
     temporary_root: Path | None
     """The storage of a job that asked for none; goes with it."""
     capacity: Callable[[], str]
@@ -375,6 +378,7 @@ class Job:
             if parts.leader is not None:
                 parts.leader.resign()
             shutil.rmtree(parts.socket_folder, ignore_errors=True)
+            shared_folders.remove(parts.signs)
             if parts.temporary_root is not None:
                 shutil.rmtree(parts.temporary_root, ignore_errors=True)
         finally:

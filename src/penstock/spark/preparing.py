@@ -16,6 +16,7 @@ from penstock.api.connector import Sink, Source
 from penstock.api.foreach import ForEachCheckpoint
 from penstock.api.grouped import GroupedFunction
 from penstock.api.steps import KeyedProcessStep, ReadStep, WriteStep
+from penstock.connectors.parquet import ParquetSink
 from penstock.connectors.table import TableSink
 from penstock.core.errors import UsageError
 from penstock.core.ids import JobId, OperatorId, Term
@@ -129,6 +130,13 @@ def needs_landing(plan: Plan) -> bool:
     """Whether results are handed over as files, which need a mounted folder."""
     steps = (o.step for vertex in plan.vertices for o in vertex.operators)
     return any(isinstance(step, WriteStep) and isinstance(step.sink, ForEachCheckpoint) for step in steps)
+
+
+def folders_written(plan: Plan) -> list[Path]:
+    """Where slots put the results of the job."""
+    steps = (o.step for vertex in plan.vertices for o in vertex.operators)
+    sinks = [step.sink for step in steps if isinstance(step, WriteStep)]
+    return [Path(sink.path) for sink in sinks if isinstance(sink, ParquetSink)]
 
 
 def start_of(plan: Plan) -> Start:

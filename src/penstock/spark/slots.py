@@ -150,6 +150,9 @@ def short_reason(text: str) -> str:
             return "its Spark job was cancelled"
     own = list(takewhile(lambda line: not line.startswith(_NOT_THE_REASON), lines))
     errors = [line for line in own if not line.startswith(("at ", "File ", "Traceback", "...", "Driver stacktrace"))]
+    ours = [line for line in errors if line.startswith("penstock.")]
+    if ours:
+        return ours[-1].partition(": ")[2][:500]
     python = [line for line in errors if "Error" in line.split(":")[0] or "Exception" in line.split(":")[0]]
     chosen = python[-1] if python else (errors[0] if errors else "unknown error")
     return chosen[:500]

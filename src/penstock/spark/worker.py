@@ -22,6 +22,7 @@ from penstock.core.errors import SlotLost
 from penstock.core.ids import JobId, SlotId
 from penstock.net.keys import JobKeys
 from penstock.settings import JobSettings
+from penstock.spark import shared_folders
 from penstock.spark.jvm_watch import JvmWatch, jvm_socket
 
 POLARS_THREADS = "POLARS_MAX_THREADS"
@@ -46,6 +47,8 @@ class SlotSpec:
     socket_folder: str | None
     """The job's private folder for sockets on the driver's host."""
     keys: JobKeys
+    signs: tuple[str, ...] = ()
+    """Files that are there if the folders in which they are are the driver's."""
     program: bytes = b""
     """The plan, pickled, for its imports: a slot does them before it calls in, and not when it is to take over. Empty
     if it is too large to be sent twice."""
@@ -102,6 +105,9 @@ class _Slot:
 
     def run(self) -> None:
         spec = self._spec
+        lacking = shared_folders.lacking(spec.signs)
+        if lacking:
+            raise SlotLost(shared_folders.told(socket.gethostname(), ", ".join(lacking)))
         here = socket.gethostname() == spec.driver_host
         transport_kind = spec.settings.network.transport
         own_folder: tempfile.TemporaryDirectory[str] | None = None
