@@ -38,6 +38,7 @@ if TYPE_CHECKING:
         Timers,
     )
     from penstock.api.high_availability import ha_files, zookeeper
+    from penstock.api.hooks import CheckpointHook
     from penstock.api.restarts import exponential_delay, failure_rate, fixed_delay, no_restart
     from penstock.api.restoring import Restore, restore
     from penstock.api.state import (
@@ -118,6 +119,7 @@ _HOMES = {
         "Timers",
     ),
     "penstock.api.high_availability": ("ha_files", "zookeeper"),
+    "penstock.api.hooks": ("CheckpointHook",),
     "penstock.api.restarts": ("exponential_delay", "failure_rate", "fixed_delay", "no_restart"),
     "penstock.api.restoring": ("Restore", "restore"),
     "penstock.api.state": (
@@ -190,6 +192,7 @@ def __dir__() -> list[str]:
 __all__ = [
     "AggregatingState",
     "BroadcastState",
+    "CheckpointHook",
     "Checkpointing",
     "Committer",
     "ConnectedStream",

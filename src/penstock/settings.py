@@ -62,6 +62,9 @@ class CheckpointSettings:
     """How often a deletion in the checkpoint directory is tried before it is given up, with a warning."""
     delete_retry_ms: int = 1_000
     """Pause before a deletion that failed is tried again. It doubles with every failure, up to five minutes."""
+    hook_timeout_ms: int = 30_000
+    """A checkpoint hook that has not returned after this long fails the checkpoint that it was called for, or the
+    attempt that waits for it to be restored. With hooks it must be below `deploy_timeout_ms`, which runs meanwhile."""
     local_copies_bytes: int = 256 * 1024 * 1024
     """A slot keeps copies of up to this much of what it writes to checkpoints, in memory and in temporary files, and
     reads its state from there, instead of from the checkpoint directory, when another slot has failed. 0: none."""
@@ -83,6 +86,8 @@ class CheckpointSettings:
             found.append(f"delete_attempts is {self.delete_attempts}; at least 1 must be allowed")
         if self.delete_retry_ms < 10:
             found.append(f"delete_retry is {self.delete_retry_ms} ms; the least is 10 ms")
+        if self.hook_timeout_ms < 10:
+            found.append(f"hook_timeout is {self.hook_timeout_ms} ms; the least is 10 ms")
         if self.local_copies_bytes < 0:
             found.append(f"local_copies is {self.local_copies_bytes} bytes; use 0 to keep none")
         if self.tolerable_failures is not None and self.tolerable_failures < 0:

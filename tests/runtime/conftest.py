@@ -111,6 +111,7 @@ class ThreadedJob:
         store_of: Callable[[SlotId], Store] | None = None,
         tenure=None,
         workers=None,
+        hooks=None,
     ) -> None:
         self.id = JobId(job)
         self.settings = settings
@@ -137,6 +138,7 @@ class ThreadedJob:
             store=self.store,
             slots=self.slots,
             workers=workers,
+            hooks=hooks or {},
         )
         self.driver = MasterDriver(
             job=self.id,

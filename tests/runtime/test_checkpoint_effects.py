@@ -7,13 +7,16 @@ from types import SimpleNamespace
 import msgspec
 import pyarrow as pa
 import pytest
+from commits_rig import Later
 from completed_records import completed
 from held_work import HeldWork
+from hooks_rig import Noting, make_hooks, triggered
 
 from penstock.api.steps import ReadStep
 from penstock.connectors.splits import ParquetFiles
 from penstock.core.coordinator.effects import (
     AnswerRequest,
+    CheckpointAborted,
     CleaningGivenUp,
     CreateLocation,
     DeleteFiles,
@@ -22,11 +25,11 @@ from penstock.core.coordinator.effects import (
     ForgetPointers,
     SendToTask,
     StorePointer,
-    TriggerHook,
     WriteMetadata,
 )
 from penstock.core.coordinator.events import (
     FilesDeleted,
+    HookTriggered,
     LocationCreated,
     LocationFailed,
     MetadataFailed,
@@ -35,7 +38,7 @@ from penstock.core.coordinator.events import (
     PointerStored,
 )
 from penstock.core.elements import CheckpointOptions
-from penstock.core.errors import InvariantError, StorageError
+from penstock.core.errors import StorageError
 from penstock.core.ids import CheckpointId, Epoch, Instant, JobId, OperatorId, RequestId, TaskId, VertexId
 from penstock.core.messages import NotifyComplete
 from penstock.core.reasons import CheckpointFailure
@@ -137,6 +140,8 @@ class Rig:
         self.failures = []
         self.answers = []
         self.losses = []
+        self.calls = []
+        self.hook_work = Later()
         self.effects = CheckpointEffects(
             job=JOB,
             store=self.store,
@@ -149,7 +154,13 @@ class Rig:
                 taken_over=lambda: self.losses.append("taken over"),
             ),
             coordinators=OperatorCoordinators(
-                feed=self.events.append, send=lambda task, message: self.sent.append((task, message))
+                feed=self.events.append,
+                send=lambda task, message: self.sent.append((task, message)),
+                hooks=make_hooks(
+                    {"outside": Noting("outside", self.calls)},
+                    background=lambda _: self.hook_work,
+                    feed=self.events.append,
+                ),
             ),
             inputs=LandedInputs(FOLDER, PLAN, self.store),
         )
@@ -422,6 +433,9 @@ def test_failures_reach_the_job_with_the_task_that_is_to_blame(rig):
     assert rig.failures == [("too many", None), ("this one", TASK)]
 
 
-def test_an_effect_that_no_part_of_the_job_can_have_asked_for_is_a_bug(rig):
-    with pytest.raises(InvariantError, match="hook h in a job without hooks"):
-        rig.perform(TriggerHook(hook="h", checkpoint=CheckpointId(1), timestamp=Instant(0)))
+def test_a_hook_is_called_for_a_checkpoint_unless_that_was_aborted_before(rig):
+    given_up = CheckpointAborted(checkpoint=CheckpointId(1), reason=CheckpointFailure.EXPIRED, text="")
+    rig.effects.perform([triggered("outside", 1), given_up, triggered("outside", 2)])
+    rig.hook_work.perform()
+    assert rig.calls == [("outside", "trigger", 2, 77)]
+    assert rig.events[-1] == HookTriggered(hook="outside", checkpoint=CheckpointId(2))

@@ -144,6 +144,7 @@ def deployment(host, **changes):
         "plan": PLAN,
         "settings": JobSettings(parallelism=2, network=NetworkSettings(channel_bytes=640)),
         "restored": None,
+        "first_checkpoint": CheckpointId(1),
         "host": host,
         "reader": None,
         "deliver": lambda key, item, cost: None,

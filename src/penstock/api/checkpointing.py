@@ -49,6 +49,9 @@ class Checkpointing:
     keep: Literal["delete", "keep-on-failure", "keep"] = "delete"
     """What happens to them when the job ends without having finished its data: they are deleted, kept if the job
     failed, or kept after a cancel too."""
+    hook_timeout: Duration = "30s"
+    """A checkpoint hook that has not returned after this long fails the checkpoint, or the attempt that waits for it to
+    be restored."""
     local_copies_bytes: int = _DEFAULTS.local_copies_bytes
     """Each slot keeps copies of up to this much of what it writes, on its own machine, and reads its state from there
     when another slot has failed. 0: none."""
@@ -89,6 +92,7 @@ class Checkpointing:
             aligned_timeout_ms=reading.optional_ms("aligned_timeout", self.aligned_timeout),
             num_retained=reading.whole("retain", self.retain, least=1),
             retention=reading.choice("keep", self.keep, default=Retention.DELETE),
+            hook_timeout_ms=reading.ms("hook_timeout", self.hook_timeout, default=_DEFAULTS.hook_timeout_ms),
             local_copies_bytes=reading.whole("local_copies_bytes", self.local_copies_bytes, least=0),
         )
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from penstock.api.hold import Hold
+from penstock.api.hooks import CheckpointHook
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +77,12 @@ class SourceReader(ABC):
         None if all splits share one event time: that is exact for a reader of a single split, and for one that reads
         its splits in the order of event time. With any other, records of a split that is behind would be late.
         """
+        return None
+
+    def induced_checkpoint(self) -> int | None:
+        """The id of a checkpoint whose mark the data has come to: it begins behind everything that `poll` has returned,
+        and before whatever it returns next. None: there is no mark here. Asked before every `poll`, only if the source
+        `induces_checkpoints`; a mark that was told once is not asked for again."""
         return None
 
     def checkpoint_completed(self, checkpoint: int) -> None:  # noqa: B027  # most readers have nothing to do
@@ -151,6 +158,18 @@ class Source(ABC):
     def enumerator(self) -> SplitEnumerator:
         """Who finds more splits. Called once, on the driver, if the source `discovers` any."""
         raise NotImplementedError(f"source {self.name} has no enumerator")
+
+    def checkpoint_hook(self) -> CheckpointHook | None:
+        """Who is told of every checkpoint on the driver, before any reader is. Called once, when the program is
+        written."""
+        return None
+
+    @property
+    def induces_checkpoints(self) -> bool:
+        """Whether marks in the data say where a checkpoint begins in each reader. Its `checkpoint_hook` then has the
+        outside system put them there, all readers of the job must come to the mark of every checkpoint or to their
+        end, and a checkpoint whose mark does not come is given up when its time is over."""
+        return False
 
     @abstractmethod
     def open(self, splits: Sequence[bytes]) -> SourceReader:

@@ -86,6 +86,8 @@ class CheckpointGraph(msgspec.Struct, frozen=True, kw_only=True):
     vertices: tuple[CheckpointVertex, ...]
     edges: tuple[CheckpointEdge, ...] = ()
     max_parallelism: int = 128
+    hooks: tuple[str, ...] = ()
+    """Master hooks, by name."""
 
     def __post_init__(self) -> None:
         """Refuse a graph that contradicts itself: it was built by us."""

@@ -35,6 +35,7 @@ def checkpoint_graph(plan: Plan) -> CheckpointGraph:
             for e in plan.edges
         ),
         max_parallelism=plan.max_parallelism,
+        hooks=plan.hooks,
     )
 
 

@@ -83,6 +83,8 @@ class Plan:
     edges: tuple[Edge, ...]
     parallelism: int
     max_parallelism: int
+    hooks: tuple[str, ...] = ()
+    """The names of those who have a part in every checkpoint from the driver, without being a step."""
     _by_id: dict[VertexId, Vertex] = field(default_factory=dict, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -90,16 +92,16 @@ class Plan:
 
     def rescaled(self, parallelism: int) -> Plan:
         """The same plan with another number of subtasks."""
-        return Plan(
-            vertices=tuple(replace(vertex, parallelism=parallelism) for vertex in self.vertices),
-            edges=self.edges,
-            parallelism=parallelism,
-            max_parallelism=self.max_parallelism,
-        )
+        vertices = tuple(replace(vertex, parallelism=parallelism) for vertex in self.vertices)
+        return replace(self, vertices=vertices, parallelism=parallelism, _by_id={})
 
     def with_key_groups(self, groups: int) -> Plan:
         """The same plan with another number of key groups."""
-        return Plan(vertices=self.vertices, edges=self.edges, parallelism=self.parallelism, max_parallelism=groups)
+        return replace(self, max_parallelism=groups, _by_id={})
+
+    def with_hooks(self, hooks: tuple[str, ...]) -> Plan:
+        """The same plan with these hooks."""
+        return replace(self, hooks=hooks, _by_id={})
 
     def vertex(self, vertex: VertexId) -> Vertex:
         """The vertex of that id."""

@@ -42,7 +42,7 @@ from penstock.core.coordinator.events import (
     PointerFailed,
     PointerStored,
 )
-from penstock.core.errors import InvariantError, JobTakenOver, StorageError
+from penstock.core.errors import JobTakenOver, StorageError
 from penstock.core.ids import CheckpointId, JobId, TaskId
 from penstock.core.recovery import layout, roots
 from penstock.core.recovery.places import is_full
@@ -141,7 +141,10 @@ class CheckpointEffects:
                     self._fail(effect.text, None)
                 case FailTask():
                     self._fail(effect.text, effect.task)
-                case CheckpointStarted() | CheckpointCompleted() | CheckpointAborted():
+                case CheckpointStarted() | CheckpointCompleted():
+                    self._log(effect)
+                case CheckpointAborted():
+                    self._coordinators.hooks.aborted(effect.checkpoint)
                     self._log(effect)
                 case AnswerRequest():
                     self._answer(effect)
@@ -155,7 +158,7 @@ class CheckpointEffects:
                 ):
                     self._coordinators.perform(effect)
                 case TriggerHook():
-                    raise InvariantError(f"hook {effect.hook} in a job without hooks")
+                    self._coordinators.hooks.trigger(effect)
                 case _:
                     assert_never(effect)
 

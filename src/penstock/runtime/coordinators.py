@@ -17,13 +17,11 @@ done in doubt, and no attempt fails because of it.
 from __future__ import annotations
 
 import logging
-import traceback
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, assert_never
 
-from penstock.api.connector import UserCodeRaised
 from penstock.api.hold import Hold, HoldUnknown
 from penstock.core.coordinator.effects import (
     SendOperatorEvent,
@@ -44,7 +42,8 @@ from penstock.core.messages import OperatorEvent, OperatorEventTaken, SplitsRead
 from penstock.core.recovery.assign import Assignment
 from penstock.core.recovery.metadata import CheckpointMetadata
 from penstock.ports import Background, Outcome
-from penstock.runtime.operators.user_code import one_line
+from penstock.runtime.hooks import MasterHooks
+from penstock.runtime.operators.user_code import driver_cause, one_line
 
 ASK_AGAIN_MS = 500
 """When it could not be found out whether this driver has the job, it is asked again after this time."""
@@ -172,7 +171,7 @@ class OperatorCoordinator(ABC):
                     log.warning("who has the job cannot be found out now; the driver's part waits", extra=extra)
                 self._doubtful.append((work, done))
             elif outcome.error is not None:
-                self.host.fail(_cause(self.host.name, outcome.error))
+                self.host.fail(driver_cause(self.host.name, outcome.error))
             else:
                 done(outcome.value)
 
@@ -211,7 +210,15 @@ class OperatorCoordinator(ABC):
 class OperatorCoordinators:
     """All operator coordinators of a job."""
 
-    def __init__(self, *, feed: Callable[[CoordinatorEvent], None], send: Callable[[TaskId, ToSlot], None]) -> None:
+    def __init__(
+        self,
+        *,
+        feed: Callable[[CoordinatorEvent], None],
+        send: Callable[[TaskId, ToSlot], None],
+        hooks: MasterHooks,
+    ) -> None:
+        self.hooks = hooks
+        """Those that belong to no operator, and have a part in checkpoints all the same."""
         self._feed = feed
         self.send = send
         """Sends a message to the slot of a task."""
@@ -224,6 +231,7 @@ class OperatorCoordinators:
     def let_go(self) -> None:
         """Another driver has the job, or may take it over: connectors commit nothing more and delete nothing, and let
         go of what they have."""
+        self.hooks.let_go()
         for coordinator in self._known.values():
             coordinator.host.hold.let_go()
 
@@ -253,11 +261,13 @@ class OperatorCoordinators:
     def stop(self) -> None:
         """The attempt is over. What checkpoints have that are being stored stays known: they may still complete, and
         whoever is told so must not take them for empty."""
+        self.hooks.stop()
         for coordinator in self._known.values():
             coordinator.stop()
 
     def turn(self, now: Instant) -> None:
         """Time has passed, or work has ended."""
+        self.hooks.turn(now)
         for coordinator in self._known.values():
             coordinator.host.background.collect()
             if coordinator.running:
@@ -266,8 +276,8 @@ class OperatorCoordinators:
 
     def next_deadline(self) -> Instant | None:
         """When `turn` must be called at the latest."""
-        times = (at for c in self._known.values() if c.running for at in (c.next_deadline(), c.asks_at))
-        return min((time for time in times if time is not None), default=None)
+        times = [at for c in self._known.values() if c.running for at in (c.next_deadline(), c.asks_at)]
+        return min((time for time in (*times, self.hooks.next_deadline()) if time is not None), default=None)
 
     def leave(self) -> None:
         """The outcome of the job is decided: connectors let go of what the slots do not need any more."""
@@ -284,6 +294,7 @@ class OperatorCoordinators:
         self.leave()
         if not self._is_ending:
             self._is_ending = True
+            self.hooks.end()
             for coordinator in self._known.values():
                 if coordinator.outlives_slots:
                     coordinator.end()
@@ -291,7 +302,7 @@ class OperatorCoordinators:
     @property
     def have_ended(self) -> bool:
         """Whether `end` is done."""
-        return all(coordinator.has_ended for coordinator in self._known.values())
+        return self.hooks.have_ended and all(coordinator.has_ended for coordinator in self._known.values())
 
     # --- checkpoints ---------------------------------------------------------------------
 
@@ -355,12 +366,3 @@ def _parts_of(metadata: CheckpointMetadata, operator: OperatorId, name: str) -> 
         return ()
     states = (snapshot.subtasks[subtask] for subtask in sorted(snapshot.subtasks))
     return tuple(part for state in states for part in state.split_lists.get(name, ()))
-
-
-def _cause(name: str, error: BaseException) -> FailureCause:
-    if isinstance(error, UserCodeRaised) and error.__cause__ is not None:
-        text = "".join(traceback.format_exception(error.__cause__))
-        line = f"{error.what} raised {one_line(error.__cause__)}"
-        return FailureCause(text=line, traceback=text, operator=name, user_code=True)
-    text = "".join(traceback.format_exception(error))
-    return FailureCause(text=one_line(error), traceback=text, operator=name, user_code=True)

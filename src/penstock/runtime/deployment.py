@@ -34,6 +34,8 @@ class Deployment:
     plan: Plan
     settings: JobSettings
     restored: CheckpointId | None
+    first_checkpoint: CheckpointId
+    """Ids below it belong to earlier attempts."""
     host: TaskHost
     reader: StateReader
     deliver: Callable[[ChannelKey, Item, int], None]
@@ -68,6 +70,7 @@ def build_task(task: TaskId, restore: TaskRestore, deployment: Deployment) -> Ta
             after_tasks_finish=settings.checkpoint.after_tasks_finish,
         ),
         host=deployment.host,
+        first_checkpoint=deployment.first_checkpoint,
     )
     return built
 

@@ -149,7 +149,7 @@ class MasterDriver:
         completed = found.completed or (() if started_from is None else (started_from,))
         self._coordinator = CheckpointCoordinator(job, settings.checkpoint, self._graph, found.next_id, completed)
         calls = Calls(self._feed_coordinator, self._send_to_task, self._fail_with, self.lose)
-        self._coordinators = make_coordinators(job, plan, ports, found, records, calls)
+        self._coordinators = make_coordinators(job, plan, settings.checkpoint, ports, found, records, calls)
         self._ending = Ending(
             job=job, plan=plan, store=ports.store, records=records, background=ports.background, landing=ports.landing
         )
@@ -422,9 +422,11 @@ class MasterDriver:
             case RunTasks():
                 self._run(effect)
             case AttemptEnded():
-                self._attempt_ended(effect)
+                self._progress.attempt_failed(effect, self._now)
+                self._leave_attempt()
             case RegionEnded():
-                self._region_ended(effect)
+                self._progress.region_failed(effect, self._plan, self._now)
+                self._feed_coordinator(FailedOver(tasks=effect.tasks))
             case RescalePrepared():
                 self._rescales.prepared()
             case RescaleGivenUp():
@@ -451,14 +453,6 @@ class MasterDriver:
         self._coordinators.run()
         log.info("job running", extra={"job": self._job, "epoch": effect.epoch})
         self._rescales.running()
-
-    def _attempt_ended(self, effect: AttemptEnded) -> None:
-        self._progress.attempt_failed(effect, self._now)
-        self._leave_attempt()
-
-    def _region_ended(self, effect: RegionEnded) -> None:
-        self._progress.region_failed(effect, self._plan, self._now)
-        self._feed_coordinator(FailedOver(tasks=effect.tasks))
 
     def _attempt_rescaled(self, effect: AttemptRescaled) -> None:
         log.info("job rescaling", extra={"job": self._job, "epoch": effect.epoch, "slots": effect.slots})
@@ -495,7 +489,7 @@ class MasterDriver:
         self._restored = latest = self._coordinator.latest
         doubtful = self._coordinator.doubtful
         if latest is None and not doubtful:
-            self._deploy(effect, NOTHING_RESTORED)
+            self._go_back(effect, NOTHING_RESTORED)
             return
         read = partial(restore_newest, self._ports.store, self._records, latest, doubtful, self._graph)
 
@@ -512,7 +506,7 @@ class MasterDriver:
             if effect.tasks is not None and outcome.value.finished:
                 self._fail_attempt("steps that had ended cannot be restarted beside others", None)
                 return
-            self._deploy(effect, outcome.value)
+            self._go_back(effect, outcome.value)
 
         self._ports.background.submit(read, done)
 
@@ -520,7 +514,15 @@ class MasterDriver:
         """Whether that attempt still waits to be deployed: it may have failed, or the job been cancelled, meanwhile."""
         return self._lifecycle.epoch == epoch and self._lifecycle.state in (JobState.DEPLOYING, JobState.REPAIRING)
 
+    def _go_back(self, effect: DeployTasks, assignment: Assignment) -> None:
+        """Deploy when all hooks are back where the checkpoint was."""
+        restored = self._restored.checkpoint if self._restored is not None else None
+        deploy = partial(self._deploy, effect, assignment)
+        self._coordinators.hooks.restore(restored, assignment.hooks, effect.epoch, then=deploy)
+
     def _deploy(self, effect: DeployTasks, assignment: Assignment) -> None:
+        if not self._is_deploying(effect.epoch):
+            return
         self._feed_coordinator(
             AttemptStarted(
                 epoch=effect.epoch,

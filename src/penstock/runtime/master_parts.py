@@ -18,7 +18,9 @@ from penstock.ports import JobRecords
 from penstock.runtime.commits import DriverCommits
 from penstock.runtime.coordinators import CoordinatorHost, OperatorCoordinators
 from penstock.runtime.enumeration import SplitAssigner
+from penstock.runtime.hooks import MasterHooks
 from penstock.runtime.master_ports import MasterPorts
+from penstock.settings import CheckpointSettings
 
 
 class Calls(NamedTuple):
@@ -31,11 +33,27 @@ class Calls(NamedTuple):
 
 
 def make_coordinators(
-    job: JobId, plan: Plan, ports: MasterPorts, found: Tenure, records: JobRecords, calls: Calls
+    job: JobId,
+    plan: Plan,
+    settings: CheckpointSettings,
+    ports: MasterPorts,
+    found: Tenure,
+    records: JobRecords,
+    calls: Calls,
 ) -> OperatorCoordinators:
-    """The coordinators of all operators that have one, of a job that the driver found as `found`."""
-    coordinators = OperatorCoordinators(feed=calls.feed, send=calls.send)
+    """The coordinators of all operators that have one, and the hooks, of a job that the driver found as `found`."""
     hold = Hold(records.check)
+    workers = ports.workers or (lambda _: ports.background)
+    hooks = MasterHooks(
+        {name: ports.hooks[name] for name in plan.hooks},
+        timeout_ms=settings.hook_timeout_ms,
+        hold=hold,
+        background=workers,
+        feed=calls.feed,
+        fail=calls.fail,
+        taken_over=calls.taken_over,
+    )
+    coordinators = OperatorCoordinators(feed=calls.feed, send=calls.send, hooks=hooks)
     keeps = bool(found.completed if found.outcome is None else found.outcome.retained)
     for operator in (operator for vertex in plan.vertices for operator in vertex.operators):
         step = operator.step
@@ -44,7 +62,7 @@ def make_coordinators(
         host = CoordinatorHost(
             name=operator.name,
             job=job,
-            background=ports.background if ports.workers is None else ports.workers(operator.operator),
+            background=workers(operator.operator),
             say=partial(coordinators.say, operator.operator),
             fail=calls.fail,
             hold=hold,

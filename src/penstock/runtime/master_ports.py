@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 
+from penstock.api.hooks import CheckpointHook
 from penstock.ports import Background, Clock, JobRecords, Slots, Store, Transport
 
 
@@ -24,3 +25,5 @@ class MasterPorts:
     workers: Callable[[str], Background] | None = None
     """Makes a background of its own for an operator's part on the driver, which may block for long, by a name for its
     thread. Without it all use the master's."""
+    hooks: Mapping[str, CheckpointHook] = field(default_factory=dict)
+    """The hooks that the plan names."""

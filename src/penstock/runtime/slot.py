@@ -505,6 +505,7 @@ class SlotDriver:
             plan=plan,
             settings=self._settings,
             restored=message.restored_checkpoint,
+            first_checkpoint=message.first_checkpoint,
             host=self,
             reader=self._state_reader(),
             deliver=self._deliver,

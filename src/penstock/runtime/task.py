@@ -77,9 +77,11 @@ from penstock.core.task.events import (
     TellCompleted,
     TellSubsumed,
 )
+from penstock.core.task.induced import InducedCheckpoints
 from penstock.runtime.chain import OperatorChain
 from penstock.runtime.channels import InputGate
 from penstock.runtime.inflight import Batches, ChannelReader
+from penstock.runtime.operators.source import SourceOperator
 from penstock.runtime.outputs import TaskOutputs
 from penstock.runtime.slices import Slices
 from penstock.runtime.snapshots import SnapshotHost, TaskSnapshots
@@ -125,7 +127,7 @@ class TaskCounters:
 class Task:
     """A subtask in one epoch."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913  # one keyword per part
         self,
         task: TaskId,
         *,
@@ -135,7 +137,9 @@ class Task:
         handler: BarrierHandler,
         checkpoints: TaskCheckpoints,
         host: TaskHost,
+        first_checkpoint: CheckpointId = CheckpointId(0),
     ) -> None:
+        """Checkpoints below `first_checkpoint` belong to earlier attempts."""
         self.task = task
         self.chain = chain
         self.gate = gate
@@ -148,6 +152,9 @@ class Task:
         self._slices = Slices() if chain.is_row_wise else None
         gate.on_announced = self._announced
         self._source = chain.source
+        self._induced: InducedCheckpoints | None = None
+        if chain.source is not None and chain.source.induces:
+            self._induced = InducedCheckpoints(first_checkpoint)
         self._valve = WatermarkValve(len(gate.channels))
         for index, channel in enumerate(gate.channels):
             if channel.input_number in chain.head.timeless_inputs:
@@ -292,6 +299,10 @@ class Task:
     def _poll(self, now: Instant, max_rows: int) -> bool:
         if self._source is None or (self._poll_at is not None and now < self._poll_at):
             return False
+        if self._induced is not None and self._take_mark(self._induced, self._source, now):
+            return True
+        if self._awaits_trigger:
+            return False
         polled = self._source.poll(max_rows if self._slices is None else min(max_rows, self._slices.rows), now)
         if isinstance(polled, Pause):
             self._poll_at = Instant(now + max(polled.wait_ms, 1))
@@ -299,6 +310,7 @@ class Task:
         self._poll_at = None
         if isinstance(polled, End):
             self._finish_data(now)
+            self._take_unmarked(now)
             return True
         self._run_chain(polled)
         return True
@@ -404,7 +416,7 @@ class Task:
             return None
         reads = not self._data_ended and not self._ending
         # Without room the source is not asked, however late it is: the credit that makes room wakes the slot.
-        polls = reads and self._source is not None and self.outputs.has_room
+        polls = reads and self._source is not None and self.outputs.has_room and not self._awaits_trigger
         times = [
             self._poll_at if polls else None,
             self._tick_at if reads else None,
@@ -421,7 +433,7 @@ class Task:
         if not self.outputs.has_room:
             return self.gate.has_barrier
         if self._source is not None and not self._data_ended:
-            return self._poll_at is None
+            return self._poll_at is None and not self._awaits_trigger
         return self.gate.has_work
 
     # --- checkpoints ---------------------------------------------------------------------
@@ -430,12 +442,41 @@ class Task:
         """The master starts a checkpoint at this task."""
         if self.gate.channels:
             self._feed(TriggeredByMaster(barrier=barrier), now)
+        elif self._induced is not None and self.is_active and not self._data_ended:
+            # A mark in the data says where; the source is asked for it at once.
+            self._poll_at = None
+            if self._induced.trigger(barrier) is not None:
+                self._begin(barrier, now)
         else:
-            if barrier.options.synchronous and self._running and not self._data_ended:
-                # The savepoint ends the task: nothing is read after it.
-                self._finish_data(now, drain=barrier.options.drain, stopped=True)
-            self._decide(SnapshotDue(barrier=barrier), now)
+            self._begin(barrier, now)
         self._send()
+
+    def _begin(self, barrier: Barrier, now: Instant) -> None:
+        """A checkpoint begins in this source, here and now."""
+        if barrier.options.synchronous and self._running and not self._data_ended:
+            # The savepoint ends the task: nothing is read after it.
+            self._finish_data(now, drain=barrier.options.drain, stopped=True)
+        self._decide(SnapshotDue(barrier=barrier), now)
+
+    @property
+    def _awaits_trigger(self) -> bool:
+        return self._induced is not None and self._induced.awaits_trigger
+
+    def _take_mark(self, induced: InducedCheckpoints, source: SourceOperator, now: Instant) -> bool:
+        """See whether a checkpoint begins here; whether one did."""
+        mark = None if induced.awaits_trigger else source.mark()
+        barrier = None if mark is None else induced.reach(mark)
+        if barrier is None:
+            return False
+        self._begin(barrier, now)
+        self._take_unmarked(now)
+        return True
+
+    def _take_unmarked(self, now: Instant) -> None:
+        """When the data has ended: no mark comes any more."""
+        if self._induced is not None and self._data_ended:
+            for barrier in self._induced.end():
+                self._begin(barrier, now)
 
     def handle_event(self, operator: OperatorId, event: bytes) -> None:
         """The coordinator of one of its operators says something. Only while it `is_alive`."""
@@ -449,6 +490,8 @@ class Task:
 
     def notify(self, event: CompletionNotified | AbortNotified, now: Instant) -> None:
         """The master says what became of a checkpoint."""
+        if self._induced is not None and isinstance(event, AbortNotified):
+            self._induced.abort(event.checkpoint)
         self._decide(event, now)
         self._send()
 

@@ -377,6 +377,7 @@ class Environment(Program):
             landing=self._landing,
             records=leader.records if leader is not None else None,
             workers=workers.make,
+            hooks=self.checkpoint_hooks,
         )
         driver = MasterDriver(
             job=job,

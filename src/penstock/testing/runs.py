@@ -8,7 +8,7 @@ read, where the seed says; what is left of the crashes that were asked for strik
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -29,6 +29,7 @@ from penstock.api.connector import (
 )
 from penstock.api.durations import Duration, duration_ms
 from penstock.api.grouped import GroupedFunction, HostedProcessor
+from penstock.api.hooks import CheckpointHook
 from penstock.api.program import Program
 from penstock.api.steps import ReadStep, WriteStep
 from penstock.core.errors import InvariantError, JobFailed, UsageError, UserCodeError
@@ -168,7 +169,8 @@ def run(
     try:
         with watch_logs(world):
             job = JobId(f"{JOB_PREFIX}{number}")
-            _Cluster(world, watch, settings, job=job, plan=_prepared(plan, watch, job, number)).run()
+            prepared, hooks = _prepared(plan, watch, job, number), program.checkpoint_hooks
+            _Cluster(world, watch, settings, job=job, plan=prepared, hooks=hooks).run()
     finally:
         del _watches[number]
         for key in systems:
@@ -365,6 +367,10 @@ class _Watched(Source):
     def enumerator(self) -> SplitEnumerator:
         return self._source.enumerator()
 
+    @property
+    def induces_checkpoints(self) -> bool:
+        return self._source.induces_checkpoints
+
     def open(self, splits: Sequence[bytes]) -> SourceReader:
         watch, reader = _watches[self._number], self._source.open(splits)
         if isinstance(reader, ScriptReader):
@@ -399,8 +405,15 @@ class _WatchedReader(SourceReader):
         self._reader.add_splits(splits)
         self._watch.reopened(self._number)
 
+    @property
+    def splits_read(self) -> int:
+        return self._reader.splits_read
+
     def progress(self) -> SplitProgress | None:
         return self._reader.progress()
+
+    def induced_checkpoint(self) -> int | None:
+        return self._reader.induced_checkpoint()
 
     def checkpoint_completed(self, checkpoint: int) -> None:
         self._reader.checkpoint_completed(checkpoint)
@@ -412,8 +425,18 @@ class _WatchedReader(SourceReader):
 class _Cluster:
     """The simulated processes of a run."""
 
-    def __init__(self, world: World, watch: RunWatch, settings: JobSettings, *, job: JobId, plan: Plan) -> None:
+    def __init__(
+        self,
+        world: World,
+        watch: RunWatch,
+        settings: JobSettings,
+        *,
+        job: JobId,
+        plan: Plan,
+        hooks: Mapping[str, CheckpointHook],
+    ) -> None:
         self._job = job
+        self._hooks = hooks
         self._world = world
         self._watch = watch
         self._settings = settings
@@ -504,6 +527,7 @@ class _Cluster:
                 background=SimBackground(actor, self._pace),
                 store=self._disk.store(actor),
                 slots=self._host,
+                hooks=self._hooks,
             ),
             draws=tuple(self._world.random.random() for _ in range(64)),
         )

@@ -64,9 +64,12 @@ def vertex(name: str, parallelism: int = 1, **more: Any) -> CheckpointVertex:
     )
 
 
-def graph_of(*vertices: CheckpointVertex, edges: tuple[tuple[str, str, bool], ...] = ()) -> CheckpointGraph:
+def graph_of(
+    *vertices: CheckpointVertex, edges: tuple[tuple[str, str, bool], ...] = (), hooks: tuple[str, ...] = ()
+) -> CheckpointGraph:
     return CheckpointGraph(
         vertices=vertices,
+        hooks=hooks,
         edges=tuple(
             CheckpointEdge(upstream=VertexId(up), downstream=VertexId(down), all_to_all=all_to_all)
             for up, down, all_to_all in edges
@@ -74,9 +77,9 @@ def graph_of(*vertices: CheckpointVertex, edges: tuple[tuple[str, str, bool], ..
     )
 
 
-def sources(number: int) -> CheckpointGraph:
+def sources(number: int, *, hooks: tuple[str, ...] = ()) -> CheckpointGraph:
     """So many tasks that are all triggered."""
-    return graph_of(*(vertex(f"t{i + 1}", is_source=True) for i in range(number)))
+    return graph_of(*(vertex(f"t{i + 1}", is_source=True) for i in range(number)), hooks=hooks)
 
 
 def task(name: str, subtask: int = 0) -> TaskId:

@@ -80,6 +80,7 @@ GRAPH = CheckpointGraph(
         CheckpointVertex(vertex=VertexId("t"), parallelism=1, operators=(OperatorId("sum"),)),
     ),
     edges=(CheckpointEdge(upstream=VertexId("s"), downstream=VertexId("t")),),
+    hooks=("hook",),
 )
 REASONS = (CheckpointFailure.DECLINED, CheckpointFailure.DECLINED_TASK_NOT_READY, CheckpointFailure.IO)
 WORK = (CreateLocation, WriteMetadata, StorePointer, DeleteFiles, SnapshotOperatorCoordinator, TriggerHook)
@@ -90,7 +91,7 @@ class World:
 
     def __init__(self, job_settings: CheckpointSettings) -> None:
         self.settings = job_settings
-        options = CoordinatorOptions(hooks=("hook",), savepoint_target="saves")
+        options = CoordinatorOptions(savepoint_target="saves")
         self.coordinator = CheckpointCoordinator(JOB, job_settings, GRAPH, CheckpointId(1), (), options)
         self.now = 0
         self.epoch = 0

@@ -34,7 +34,6 @@ from penstock.core.coordinator.events import (
     TaskFailing,
 )
 from penstock.core.coordinator.gateway import Gateways, HeldEvent, SubtaskGateway
-from penstock.core.coordinator.options import CoordinatorOptions
 from penstock.core.coordinator.tasks import TaskBoard
 from penstock.core.errors import InvariantError
 from penstock.core.ids import CheckpointId, Epoch, Instant, OperatorId
@@ -42,7 +41,7 @@ from penstock.core.reasons import CheckpointFailure
 
 OPERATOR = OperatorId("op-s")
 ONE, TWO, THREE = (CheckpointId(i) for i in (1, 2, 3))
-HOOKS = CoordinatorOptions(hooks=("outside", "other", "outside"))
+HOOKS = ("outside", "other")
 
 
 def snapshotted(checkpoint, state=b"enumerator"):
@@ -476,8 +475,8 @@ def test_a_line_joins_the_next_older_one():
 
 
 def test_hooks_run_after_the_operator_coordinators_and_before_the_tasks(rig, make, pick):
-    graph = make.graph(make.vertex("s", 1, is_source=True, coordinators=(OPERATOR,)))
-    r = rig(graph, options=HOOKS).start()
+    graph = make.graph(make.vertex("s", 1, is_source=True, coordinators=(OPERATOR,)), hooks=HOOKS)
+    r = rig(graph).start()
     assert pick.of(r.request(), TriggerHook) == []
     effects = r.feed(snapshotted(1))
     assert pick.of(effects, TriggerHook) == [
@@ -490,22 +489,44 @@ def test_hooks_run_after_the_operator_coordinators_and_before_the_tasks(rig, mak
     assert write.metadata.size == len(b"offset") + len(b"enumerator")
 
 
-def test_a_hook_that_fails_aborts_the_checkpoint(rig, pick):
-    r = rig(options=HOOKS, tolerable_failures=None).start()
+def test_a_hook_that_fails_aborts_the_checkpoint(rig, make, pick):
+    r = rig(make.sources(2, hooks=HOOKS), tolerable_failures=None).start()
     r.request()
     effects = r.feed(HookFailed(hook="other", checkpoint=ONE, error="no"))
     assert pick.aborted(effects) == [(1, CheckpointFailure.TRIGGER_FAILED)]
     assert pick.answers(effects)[1].text == "triggering the checkpoint failed: hook other: no"
 
 
-def test_a_hook_that_never_answers_lets_the_checkpoint_expire(rig, pick):
-    r = rig(options=HOOKS, tolerable_failures=None, timeout_ms=100).start()
+def test_a_hook_that_never_answers_lets_the_checkpoint_expire(rig, make, pick):
+    r = rig(make.sources(2, hooks=HOOKS), tolerable_failures=None, timeout_ms=100).start()
     r.request()
     assert pick.aborted(r.tick(100)) == [(1, CheckpointFailure.EXPIRED)]
 
 
-def test_hooks_that_answer_twice_late_or_unasked_change_nothing(rig, pick):
-    r = rig(options=HOOKS).start()
+def test_hooks_have_a_time_limit_of_their_own_from_when_they_were_asked(rig, make, pick):
+    graph = make.graph(make.vertex("s", 1, is_source=True, coordinators=(OPERATOR,)), hooks=HOOKS)
+    r = rig(graph, tolerable_failures=None, timeout_ms=10_000, hook_timeout_ms=100).start()
+    r.request()
+    assert pick.aborted(r.tick(500)) == []  # the operator coordinator has not answered, and has no such limit
+    r.feed(snapshotted(1), HookTriggered(hook="outside", checkpoint=ONE))
+    assert pick.aborted(r.tick(99)) == []
+    effects = r.tick(1)
+    assert pick.aborted(effects) == [(1, CheckpointFailure.EXPIRED)]
+    text = "not all tasks acknowledged in time: after 100 ms there is no answer from hooks: 'other'"
+    assert pick.answers(effects)[1].text == text
+
+
+def test_the_limit_of_hooks_ends_with_their_answers(rig, make, pick):
+    r = rig(make.sources(2, hooks=HOOKS), timeout_ms=10_000, hook_timeout_ms=100).start()
+    r.request()
+    r.feed(*(HookTriggered(hook=hook, checkpoint=ONE) for hook in HOOKS))
+    assert pick.aborted(r.tick(5_000)) == []
+    r.ack_all(1)
+    assert r.in_progress == []
+
+
+def test_hooks_that_answer_twice_late_or_unasked_change_nothing(rig, make, pick):
+    r = rig(make.sources(2, hooks=HOOKS)).start()
     stray = [
         HookTriggered(hook="outside", checkpoint=ONE),
         HookFailed(hook="outside", checkpoint=ONE),
@@ -517,8 +538,8 @@ def test_hooks_that_answer_twice_late_or_unasked_change_nothing(rig, pick):
     assert r.in_progress == [1]
 
 
-def test_a_hook_that_answers_for_an_earlier_checkpoint_is_not_taken_for_this_one(rig):
-    r = rig(options=HOOKS, tolerable_failures=None, timeout_ms=100).start()
+def test_a_hook_that_answers_for_an_earlier_checkpoint_is_not_taken_for_this_one(rig, make):
+    r = rig(make.sources(2, hooks=HOOKS), tolerable_failures=None, timeout_ms=100).start()
     r.request()
     r.tick(100)
     r.request()
@@ -526,8 +547,8 @@ def test_a_hook_that_answers_for_an_earlier_checkpoint_is_not_taken_for_this_one
     assert r.in_progress == [2]
 
 
-def test_a_source_that_is_told_from_outside_may_be_faster_than_the_trigger(rig, pick):
-    r = rig(options=HOOKS).start()
+def test_a_source_that_is_told_from_outside_may_be_faster_than_the_trigger(rig, make, pick):
+    r = rig(make.sources(2, hooks=HOOKS)).start()
     r.request()
     r.ack_all(1)
     r.feed(HookTriggered(hook="outside", checkpoint=ONE))

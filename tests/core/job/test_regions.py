@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from penstock.core.graph import CheckpointEdge, CheckpointGraph, CheckpointVertex
 from penstock.core.ids import OperatorId, TaskId, VertexId
 from penstock.core.job.regions import Region, regions_of
@@ -65,4 +67,9 @@ def test_one_exchange_further_down_joins_what_was_apart_before_it():
 
 def test_a_step_with_a_coordinator_makes_the_job_one_region():
     made = graph(2, vertices="ab", coordinated=True)
+    assert regions(made) == [made.tasks]
+
+
+def test_a_hook_makes_the_job_one_region():
+    made = msgspec.structs.replace(graph(2, vertices="ab"), hooks=("outside",))
     assert regions(made) == [made.tasks]

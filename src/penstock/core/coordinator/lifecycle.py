@@ -108,7 +108,7 @@ class Lifecycle:
         self._finalizer = Finalizer(job, graph, archive.registry, options.job_settings)
         self._tolerance = FailureTolerance(settings.tolerable_failures)
         self._pending: dict[CheckpointId, PendingCheckpoint] = {}
-        self._triggering = Triggering(graph, board, options.hooks, self.effects)
+        self._triggering = Triggering(graph, board, self.effects)
         self._expired: deque[CheckpointId] = deque(maxlen=REMEMBERED_EXPIRED)
         self._is_shut_down = False
         self.is_drained = False
@@ -143,7 +143,10 @@ class Lifecycle:
         return min(deadlines if cleaning is None else [*deadlines, cleaning], default=None)
 
     def _deadline(self, pending: PendingCheckpoint) -> Instant:
-        return Instant(pending.created + self._settings.timeout_ms)
+        deadline = Instant(pending.created + self._settings.timeout_ms)
+        if pending.phase is Phase.HOOKS and pending.hooks_asked is not None:
+            return min(deadline, Instant(pending.hooks_asked + self._settings.hook_timeout_ms))
+        return deadline
 
     # --- triggering ---------------------------------------------------------------------------------------------------
 
@@ -207,7 +210,9 @@ class Lifecycle:
             self._after_step(pending, now)
 
     def _after_step(self, pending: PendingCheckpoint, now: Instant) -> None:
-        if pending.phase is Phase.TASKS:
+        if pending.phase is Phase.HOOKS and pending.hooks_asked is None:
+            pending.hooks_asked = now
+        elif pending.phase is Phase.TASKS:
             self.stories.tell(pending.checkpoint, now, f"{len(pending.plan.trigger)} tasks triggered")
             # A source that is told from outside when to begin may have been faster than our trigger.
             self._after_acknowledge(pending, now)
@@ -478,8 +483,7 @@ class Lifecycle:
         self.effects += self.archive.clean_again(now)
         for pending in self._abortable():
             if self._deadline(pending) <= now:
-                text = f"{pending.num_awaited} of {len(pending.plan.wait)} tasks missing, {pending.phase.value}"
-                self._abort(pending, CheckpointFailure.EXPIRED, text, now)
+                self._abort(pending, CheckpointFailure.EXPIRED, _missing(pending, now), now)
 
     def abort_all(self, reason: CheckpointFailure, text: str, now: Instant) -> None:
         """Abort every checkpoint that can be."""
@@ -516,3 +520,11 @@ class Lifecycle:
         storing = sum(p.phase is Phase.STORING for p in self._pending.values())
         if storing != self.archive.is_storing:
             raise InvariantError(f"{storing} checkpoints wait for the store of completed checkpoints")
+
+
+def _missing(pending: PendingCheckpoint, now: Instant) -> str:
+    """Who keeps a checkpoint waiting."""
+    if pending.phase is Phase.HOOKS and pending.hooks_asked is not None:
+        hooks, took_ms = ", ".join(map(repr, pending.awaited_hooks)), now - pending.hooks_asked
+        return f"after {took_ms} ms there is no answer from hooks: {hooks}"
+    return f"{pending.num_awaited} of {len(pending.plan.wait)} tasks missing, {pending.phase.value}"

@@ -12,8 +12,6 @@ from penstock.core.coordinator.schedule import BacklogInterval
 class CoordinatorOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Facts of the job and of its surroundings that are no checkpoint settings."""
 
-    hooks: tuple[str, ...] = ()
-    """Ids of the master hooks; one given twice counts once."""
     during_backlog: BacklogInterval | None = None
     """The period while a source works through old data; None: as always."""
     savepoint_target: str | None = None

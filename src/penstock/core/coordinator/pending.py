@@ -65,7 +65,9 @@ class PendingCheckpoint:
         self.hook_states: dict[str, bytes] = {}
         self._awaited_tasks = set(plan.wait)
         self._awaited_coordinators: set[OperatorId] = set()
-        self._awaited_hooks: set[str] = set()
+        self.hooks_asked: Instant | None = None
+        """When the hooks were asked to run."""
+        self._awaited_hooks: dict[str, None] = {}
         self._events_before: dict[OperatorId, set[int]] = {}
 
     # --- operator coordinators ----------------------------------------------------------------------------------------
@@ -114,13 +116,13 @@ class PendingCheckpoint:
     def await_hooks(self, hooks: tuple[str, ...]) -> None:
         """These hooks have been asked to run."""
         self.phase = Phase.HOOKS
-        self._awaited_hooks = set(hooks)
+        self._awaited_hooks = dict.fromkeys(hooks)
 
     def acknowledge_hook(self, hook: str, state: bytes | None) -> AckVerdict:
         """A hook has run."""
         if hook not in self._awaited_hooks:
             return AckVerdict.UNKNOWN
-        self._awaited_hooks.discard(hook)
+        del self._awaited_hooks[hook]
         if state is not None:
             self.hook_states[hook] = state
         return AckVerdict.ACCEPTED
@@ -130,9 +132,9 @@ class PendingCheckpoint:
         return hook in self._awaited_hooks
 
     @property
-    def awaits_hooks(self) -> bool:
-        """Whether a hook still has to answer."""
-        return bool(self._awaited_hooks)
+    def awaited_hooks(self) -> tuple[str, ...]:
+        """Those that still have to answer."""
+        return tuple(self._awaited_hooks)
 
     # --- tasks --------------------------------------------------------------------------------------------------------
 

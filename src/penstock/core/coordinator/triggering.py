@@ -60,13 +60,11 @@ class TriggerFailure(NamedTuple):
 class Triggering:
     """The checkpoint that is on its way to the tasks. What it wants done is appended to `effects`."""
 
-    def __init__(
-        self, graph: CheckpointGraph, board: TaskBoard, hooks: tuple[str, ...], effects: list[CoordinatorEffect]
-    ) -> None:
+    def __init__(self, graph: CheckpointGraph, board: TaskBoard, effects: list[CoordinatorEffect]) -> None:
         self.gateways = Gateways(graph, board)
         self.current: PendingCheckpoint | None = None
         self._board = board
-        self._hooks = tuple(dict.fromkeys(hooks))
+        self._hooks = graph.hooks
         self._effects = effects
 
     def locate(self, pending: PendingCheckpoint, location: str) -> None:
@@ -172,7 +170,7 @@ class Triggering:
         self._after_hooks(pending)
 
     def _after_hooks(self, pending: PendingCheckpoint) -> None:
-        if pending.awaits_hooks:
+        if pending.awaited_hooks:
             return
         pending.phase = Phase.TASKS
         self.current = None

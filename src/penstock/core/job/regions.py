@@ -6,7 +6,7 @@ with an exchange among them, is one region. Pipelines that have nothing to do wi
 and without any exchange so is each of their parallel slices.
 
 A vertex with an operator coordinator makes the whole job one region: what the coordinator has handed out is not put
-back with single tasks.
+back with single tasks. So does a master hook, which keeps something in step with the whole job.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Region = tuple[TaskId, ...]
 
 def regions_of(graph: CheckpointGraph) -> dict[TaskId, Region]:
     """The region of every task, its tasks in the order of the graph."""
-    if any(vertex.coordinators for vertex in graph.vertices):
+    if graph.hooks or any(vertex.coordinators for vertex in graph.vertices):
         return dict.fromkeys(graph.tasks, graph.tasks)
     leader = {task: task for task in graph.tasks}
 

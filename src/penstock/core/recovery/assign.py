@@ -15,6 +15,7 @@ from penstock.core.graph import CheckpointGraph, CheckpointVertex
 from penstock.core.ids import OperatorId, TaskId, VertexId
 from penstock.core.messages import TaskRestore
 from penstock.core.recovery.finished import check_finished, finished_vertices
+from penstock.core.recovery.hooks import hook_states
 from penstock.core.recovery.in_flight import Flow, add_in_flight, flows_of
 from penstock.core.recovery.key_group_count import key_group_count
 from penstock.core.recovery.matching import Matched, match
@@ -39,6 +40,8 @@ class Assignment(msgspec.Struct, frozen=True, kw_only=True):
     """Vertices that are deployed as finished."""
     coordinators: dict[OperatorId, bytes] = {}
     """What operator coordinators start from."""
+    hooks: dict[str, bytes] = {}
+    """What master hooks start from; those without state are left out."""
     drained: bool = False
     """A stop with drain ended the data, and does so again."""
 
@@ -72,6 +75,7 @@ def assign(metadata: CheckpointMetadata, graph: CheckpointGraph, rules: Matching
         flows=flows,
         finished=finished,
         coordinators=coordinators,
+        hooks=hook_states(metadata, graph, rules),
         drained=metadata.is_drained,
     )
 

@@ -58,7 +58,8 @@ def _has_state(metadata: CheckpointMetadata, operator: OperatorId) -> bool:
 def _dropped(metadata: CheckpointMetadata, drop: tuple[str, ...]) -> tuple[OperatorId, ...]:
     """The operators that are meant, by their ids or by the names of their steps."""
     known = metadata.operators
-    unknown = [given for given in drop if given not in known and all(s.label.name != given for s in known.values())]
+    names = dict.fromkeys((*known, *(s.label.name for s in known.values()), *metadata.hooks))
+    unknown = [given for given in drop if given not in names]
     if unknown:
         raise UsageError(
             f"the state of {', '.join(unknown)} is to be dropped, and {metadata.title} has no such step",

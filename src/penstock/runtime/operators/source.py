@@ -70,6 +70,16 @@ class SourceOperator(Operator):
             self.context.splits_read(self._told)
         return polled
 
+    @property
+    def induces(self) -> bool:
+        """Whether marks in the data say where checkpoints begin."""
+        return self._step.source.induces_checkpoints
+
+    def mark(self) -> CheckpointId | None:
+        """The checkpoint whose mark the data has come to, if it has come to one. Told once."""
+        found = None if self._reader is None or self.ended else self._reader.induced_checkpoint()
+        return None if found is None else CheckpointId(found)
+
     def handle_event(self, event: bytes) -> None:
         """The enumerator has found splits for this subtask, or will find no more."""
         match found := decode_reader_event(event):

@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from penstock.api.connector import UserCodeRaised
 from penstock.core.errors import StreamError, UserCodeError
+from penstock.core.job.events import FailureCause
 from penstock.runtime.operators.base import OperatorContext
 
 Wrong = Callable[[str], UserCodeError]
@@ -66,6 +67,15 @@ def one_line(error: BaseException) -> str:
     except Exception:  # noqa: BLE001  # connectors bring errors of their own, and no report may be lost for one
         text = "(its text could not be made)"
     return f"{type(error).__name__}: {text}".splitlines()[0]
+
+
+def driver_cause(name: str, error: BaseException) -> FailureCause:
+    """Why an attempt fails when code on the driver, which people know by this name, raised."""
+    line, raised = one_line(error), error
+    if isinstance(error, UserCodeRaised) and error.__cause__ is not None:
+        line, raised = f"{error.what} raised {one_line(error.__cause__)}", error.__cause__
+    text = "".join(traceback.format_exception(raised))
+    return FailureCause(text=line, traceback=text, operator=name, user_code=True)
 
 
 def describe(value: Any) -> str:

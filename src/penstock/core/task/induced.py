@@ -1,0 +1,90 @@
+"""When a source whose data says where a checkpoint begins takes its part in it.
+
+The master's trigger says how a checkpoint is to be taken, the mark in the data says where. Both are needed, and either
+may come first:
+
+    trigger first    the source reads on, to the mark
+    mark first       the source reads nothing more until the trigger is here
+
+Rules of this file:
+
+* Triggers come in the order of their ids. A mark whose trigger was passed over by a newer one will not get it.
+* A mark that nobody waits for any more is passed by: its checkpoint was aborted, is behind the newest that was taken
+  here, or belongs to an earlier attempt.
+* At the end of the data there are no more marks: what was triggered begins there.
+"""
+
+from __future__ import annotations
+
+from penstock.core.elements import Barrier
+from penstock.core.errors import InvariantError
+from penstock.core.ids import CheckpointId
+
+MOST_REMEMBERED_ABORTS = 256
+"""Aborted checkpoints whose marks may still come; the oldest are forgotten first."""
+
+
+class InducedCheckpoints:
+    """The checkpoints of one source task. `first` is the lowest id that its attempt can take."""
+
+    def __init__(self, first: CheckpointId) -> None:
+        self._next = first
+        """Ids below it are over."""
+        self._triggered: dict[CheckpointId, Barrier] = {}
+        """Triggers whose marks have not come, in their order."""
+        self._reached: CheckpointId | None = None
+        self._aborted: dict[CheckpointId, None] = {}
+
+    @property
+    def awaits_trigger(self) -> bool:
+        """Whether the data is at a mark whose trigger is not here: nothing behind it may be read."""
+        return self._reached is not None
+
+    def trigger(self, barrier: Barrier) -> Barrier | None:
+        """The master starts a checkpoint here; the barrier if it begins now."""
+        checkpoint = barrier.checkpoint
+        if checkpoint < self._next:
+            return None
+        if self._reached == checkpoint:
+            self._pass(checkpoint)
+            return barrier
+        if self._reached is not None and self._reached < checkpoint:
+            self._reached = None
+        self._triggered[checkpoint] = barrier
+        return None
+
+    def reach(self, checkpoint: CheckpointId) -> Barrier | None:
+        """The data has come to a mark; the barrier if its checkpoint begins here."""
+        if self._reached is not None:
+            raise InvariantError(f"mark {checkpoint} was read behind mark {self._reached}, which has no trigger yet")
+        barrier = self._triggered.get(checkpoint)
+        if barrier is not None:
+            self._pass(checkpoint)
+        elif checkpoint >= self._next and checkpoint not in self._aborted and not self._is_passed_over(checkpoint):
+            self._reached = checkpoint
+        return barrier
+
+    def abort(self, checkpoint: CheckpointId) -> None:
+        """That one will never complete."""
+        self._triggered.pop(checkpoint, None)
+        if self._reached == checkpoint:
+            self._reached = None
+        elif checkpoint >= self._next:
+            self._aborted[checkpoint] = None
+            if len(self._aborted) > MOST_REMEMBERED_ABORTS:
+                del self._aborted[next(iter(self._aborted))]
+
+    def end(self) -> list[Barrier]:
+        """The data has ended: all that were triggered begin now, in their order."""
+        due, self._triggered, self._reached = list(self._triggered.values()), {}, None
+        return due
+
+    def _is_passed_over(self, checkpoint: CheckpointId) -> bool:
+        return any(newer > checkpoint for newer in self._triggered)
+
+    def _pass(self, checkpoint: CheckpointId) -> None:
+        """It is taken here; older ones are not any more."""
+        self._next = CheckpointId(checkpoint + 1)
+        self._reached = None
+        self._triggered = {newer: barrier for newer, barrier in self._triggered.items() if newer > checkpoint}
+        self._aborted = {newer: None for newer in self._aborted if newer > checkpoint}
