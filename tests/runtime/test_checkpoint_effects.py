@@ -47,6 +47,7 @@ from penstock.core.recovery.metadata import CheckpointMetadata, SnapshotKind
 from penstock.runtime.checkpointing import Answers, CheckpointEffects
 from penstock.runtime.coordinators import OperatorCoordinators
 from penstock.runtime.landed_inputs import LandedInputs
+from penstock.runtime.saved_results import SavedResults
 from penstock.storage.completed import FileCompletedStore, checkpoint_ids
 from penstock.storage.metadata import decode_metadata
 from penstock.storage.records import FileRecords
@@ -162,7 +163,9 @@ class Rig:
                     feed=self.events.append,
                 ),
             ),
-            inputs=LandedInputs(FOLDER, PLAN, self.store),
+            ending=SimpleNamespace(
+                inputs=LandedInputs(FOLDER, PLAN, self.store), saved=SavedResults(FOLDER, self.store, taken_over=False)
+            ),
         )
 
     def perform(self, *effects):

@@ -145,6 +145,7 @@ def deployment(host, **changes):
         "settings": JobSettings(parallelism=2, network=NetworkSettings(channel_bytes=640)),
         "restored": None,
         "first_checkpoint": CheckpointId(1),
+        "saved": {},
         "host": host,
         "reader": None,
         "deliver": lambda key, item, cost: None,

@@ -12,8 +12,11 @@ from penstock.api.connector import Sink
 from penstock.api.steps import ReadStep, WriteStep
 from penstock.connectors.splits import ParquetFiles
 from penstock.core.errors import ExternalError, Retry, StorageError
-from penstock.core.ids import CheckpointId, Instant, JobId, OperatorId, Term
+from penstock.core.ids import CheckpointId, Instant, JobId, OperatorId, Term, VertexId
+from penstock.core.messages import OperatorState
 from penstock.core.recovery import layout
+from penstock.core.recovery.metadata import CheckpointMetadata, OperatorSnapshot, SnapshotKind
+from penstock.core.recovery.tenure import Tenure
 from penstock.runtime.ending import ATTEMPTS
 from penstock.runtime.ending import Ending as JobEnding
 from penstock.storage.files import FileStore
@@ -79,7 +82,7 @@ class Ending:
         (self.store.root / "job" / "chk-1" / ".writing-1").write_bytes(b"half")
         self.landing.write("job/inputs/s/a", b"")
 
-    def run(self, *retained: int, term: Term | None = None, lands_there: bool = True) -> None:
+    def run(self, *retained: int, term: Term | None = None, lands_there: bool = True, saved=None) -> None:
         background = HeldWork()
         operator = SimpleNamespace(step=WriteStep(sink=self.sink, schema=pa.schema([])))
         source = ParquetFiles(files=(), columns=pa.schema([]))
@@ -89,11 +92,16 @@ class Ending:
         ending = JobEnding(
             job=JOB,
             plan=plan,
-            background=background,
-            store=self.store,
             records=records,
-            landing=self.landing if lands_there else None,
+            ports=SimpleNamespace(
+                background=background, store=self.store, landing=self.landing if lands_there else None
+            ),
+            found=Tenure(),
         )
+        if saved is not None:
+            ending.saved.begin(saved)
+            ending.saved.write(saved)
+            ending.saved.complete(saved.checkpoint)
         ending.clean_up(tuple(CheckpointId(n) for n in retained), (), Instant(self.now))
         background.collect()
         while not ending.is_over:
@@ -190,3 +198,20 @@ def test_what_another_driver_has_begun_anew_is_not_cleaned_up(ending, retained, 
     assert (ending.left, ending.landing.list_files("")) == (before, landed)
     assert ending.sink.calls == 0
     assert caplog.records == []
+
+
+def test_what_sinks_prepared_for_a_savepoint_that_nothing_followed_is_not_thrown_away(ending):
+    state = OperatorState(operator=OperatorId("sink"), split_lists={"committables": (b"a",)})
+    snapshot = OperatorSnapshot(
+        operator=OperatorId("sink"), vertex=VertexId("v"), parallelism=1, max_parallelism=1, subtasks={0: state}
+    )
+    saved = CheckpointMetadata(
+        job=JOB,
+        checkpoint=CheckpointId(3),
+        timestamp=Instant(0),
+        kind=SnapshotKind.SAVEPOINT,
+        operators={OperatorId("sink"): snapshot},
+    )
+    ending.run(saved=saved)
+    assert ending.sink.calls == 0
+    assert ending.left == []

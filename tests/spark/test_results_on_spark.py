@@ -117,6 +117,36 @@ def test_a_function_that_raises_for_good_fails_the_job_and_its_records_stay_for_
     assert table.rows(spark) == EVERYTHING
 
 
+def test_a_job_that_starts_from_a_savepoint_makes_the_calls_that_the_first_job_did_not_come_to(spark, tmp_path):
+    """1. A checkpoint, and its call. 2. A savepoint, for which there is no call. 3. The job is cancelled."""
+    gate, tables = Gate(tmp_path / "gate"), [Table(tmp_path / "one"), Table(tmp_path / "two")]
+
+    def environment_of(table: Table) -> ps.Environment:
+        checkpointing = ps.Checkpointing(interval=None, directory=str(tmp_path / "ckpt"))
+        env = ps.Environment(spark, parallelism=2, checkpointing=checkpointing)
+        numbers = env.read(Numbers(gate))
+        numbers.for_each_checkpoint(table.merge, name="merge")
+        numbers.write(ps.table("saved_results", path=str(tmp_path / "table")), name="table")
+        return env
+
+    job = environment_of(tables[0]).start("first")
+    gate.open_to(1_000)
+    wait_until(job, lambda v: v.rows_out == 2 * len(all_rows(1_000)))
+    job.checkpoint()
+    gate.open_to(2_000)
+    wait_until(job, lambda v: v.rows_out == 2 * len(all_rows(2_000)))
+    savepoint = job.savepoint(tmp_path / "saved")
+    job.cancel()
+    job.finish()
+    assert tables[0].has(1_000)
+
+    gate.open_to(ROWS)
+    environment_of(tables[1]).run("second", restore=savepoint)
+    assert sorted(row for table in tables for _, rows in table.calls for row in rows) == EVERYTHING
+    assert sorted((row.split, row.row) for row in spark.table("saved_results").collect()) == EVERYTHING
+    spark.sql("DROP TABLE saved_results")
+
+
 def test_files_of_the_parquet_sink_can_be_followed_by_a_stream_while_the_job_runs(spark, tmp_path):
     gate, out = Gate(tmp_path / "gate"), tmp_path / "out"
     env = environment(spark, tmp_path)

@@ -271,8 +271,9 @@ class Sink(ABC):
 
     def clean(self, context: WriterContext, keep: Sequence[bytes]) -> None:  # noqa: B027
         """Remove what earlier attempts of this subtask prepared and nobody will commit. Runs before the writer is
-        made; `keep` has just been committed. A sink that `commits_on_driver` is never asked: what a subtask prepared
-        may be carried by another one, and only the committer knows of all."""
+        made; `keep` has just been committed, or will be by a job that starts from a savepoint of this one. A sink that
+        `commits_on_driver` is never asked: what a subtask prepared may be carried by another one, and only the
+        committer knows of all."""
 
     def end(self, job: str) -> None:  # noqa: B027
         """On the driver, after the job has ended for good: remove what only a running job needs."""

@@ -269,6 +269,8 @@ class Deploy(Message, frozen=True, kw_only=True):
     """The tasks are restarted, while others of the job go on: the epoch of links stays as it is."""
     attempt: Epoch = Epoch(0)
     """For a slot that is new beside others that go on: the epoch of their links. 0: it has that, or begins `epoch`."""
+    saved: dict[OperatorId, tuple[bytes, ...]] = {}
+    """By operator, parts of its list of committables that savepoints have, and that must not be removed."""
 
 
 class DealtChannel(msgspec.Struct, frozen=True, kw_only=True):

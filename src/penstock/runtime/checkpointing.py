@@ -48,7 +48,7 @@ from penstock.core.recovery import layout, roots
 from penstock.core.recovery.places import is_full
 from penstock.ports import Background, JobRecords, Outcome, Store
 from penstock.runtime.coordinators import OperatorCoordinators
-from penstock.runtime.landed_inputs import LandedInputs
+from penstock.runtime.ending import Ending
 from penstock.storage.metadata import encode_metadata
 from penstock.storage.places import delete_file, delete_folder
 
@@ -93,7 +93,7 @@ class CheckpointEffects:
         background: Background,
         master: Answers,
         coordinators: OperatorCoordinators,
-        inputs: LandedInputs,
+        ending: Ending,
     ) -> None:
         self._job = job
         self._folder = layout.job_folder(job)
@@ -103,7 +103,8 @@ class CheckpointEffects:
         self._fail = master.fail
         self._answer = master.answer
         self._coordinators = coordinators
-        self._inputs = inputs
+        self._inputs = ending.inputs
+        self._saved = ending.saved
         self._records = records
         self._taken_over = master.taken_over
         self._has_let_go = False
@@ -141,10 +142,14 @@ class CheckpointEffects:
                     self._fail(effect.text, None)
                 case FailTask():
                     self._fail(effect.text, effect.task)
-                case CheckpointStarted() | CheckpointCompleted():
+                case CheckpointStarted():
+                    self._log(effect)
+                case CheckpointCompleted():
+                    self._completed(effect)
                     self._log(effect)
                 case CheckpointAborted():
                     self._coordinators.hooks.aborted(effect.checkpoint)
+                    self._forget_saved(self._saved.abort(effect.checkpoint))
                     self._log(effect)
                 case AnswerRequest():
                     self._answer(effect)
@@ -198,11 +203,16 @@ class CheckpointEffects:
     def _write_metadata(self, effect: WriteMetadata) -> None:
         checkpoint = effect.checkpoint
         path = roots.below(effect.location, layout.METADATA_NAME)
+        kind = effect.metadata.kind
+        # One that stops the job is followed by nothing: what it names is committed with it.
+        has_results = kind.is_savepoint and not kind.is_synchronous and self._saved.begin(effect.metadata)
 
         def write() -> int:
             content = encode_metadata(effect.metadata)
-            if effect.metadata.kind.is_savepoint:
+            if kind.is_savepoint:
                 self._inputs.keep_for_savepoint()
+                if has_results:
+                    self._saved.write(effect.metadata)
                 self._store.at(effect.location).write(layout.METADATA_NAME, content)
             else:
                 self._store.write(path, content)
@@ -215,6 +225,19 @@ class CheckpointEffects:
                 self._feed(MetadataWritten(checkpoint=checkpoint, path=path, size=outcome.value))
 
         self._submit(write, done)
+
+    def _completed(self, effect: CheckpointCompleted) -> None:
+        completed = effect.completed
+        if completed.kind.is_savepoint and not completed.kind.is_synchronous:
+            self._coordinators.savepoint_completed(completed.checkpoint)
+            self._saved.complete(completed.checkpoint)
+        else:
+            self._forget_saved(self._saved.follow(completed.checkpoint))
+
+    def _forget_saved(self, checkpoints: list[CheckpointId]) -> None:
+        if checkpoints:
+            # What cannot be deleted keeps some results for longer than needed, and goes with the job.
+            self._submit(lambda: self._saved.delete(checkpoints), lambda _: None)
 
     def _store_pointer(self, effect: StorePointer) -> None:
         completed = effect.completed

@@ -59,6 +59,8 @@ class DriverCommits(OperatorCoordinator):
         """The newest commits that were begun, and that have returned, in this process."""
         self._asked_for = first_id - 1
         """The newest checkpoint that any subtask may have heard of."""
+        self._saved: Sequence[bytes] = ()
+        """What savepoints of this attempt promise, and no checkpoint has committed yet."""
 
     def reset(self, restored: bytes | None, parts: Sequence[bytes]) -> None:
         """What the restored checkpoint promised is committed first."""
@@ -66,6 +68,7 @@ class DriverCommits(OperatorCoordinator):
         self._committed = 0 if restored is None else msgspec.msgpack.decode(restored, type=int)
         self._asked = self._committed
         self._promised = parts
+        self._saved = ()
         self._waiting.clear()
 
     def run(self) -> None:
@@ -74,11 +77,11 @@ class DriverCommits(OperatorCoordinator):
         if self._committed:
             self.tell_all(encode_event(Committed(checkpoint=self._committed)))
         promised, self._promised = self._promised, ()
-        self._let_go_of_all_but([piece[1] for part in promised for piece in decode_committables(part)])
+        self._let_go_of_all_but(_committables((*promised, *self.saved)))
         self._commit(promised)
 
     def _let_go_of_all_but(self, promised: Sequence[bytes]) -> None:
-        """Attempts before this one may have prepared what no completed checkpoint names."""
+        """Attempts before this one may have prepared what no completed checkpoint, and no savepoint, names."""
         newest, epoch = self._asked_for, self.epoch
         if epoch > 1:
             self.off_loop(lambda: self._committer.clean_up(self.host.job, epoch, promised), lambda _: None)
@@ -91,19 +94,30 @@ class DriverCommits(OperatorCoordinator):
         return msgspec.msgpack.encode(self._committed)
 
     def completed(self, checkpoint: CheckpointId, parts: Sequence[bytes]) -> None:  # noqa: ARG002
-        """Commit what the checkpoint promises, group by group."""
+        """Commit what the checkpoint promises, group by group. What savepoints of this attempt promise is among it."""
+        self._saved = ()
         if self.running:
             self._commit(parts)
         else:
             # The next attempt starts from it, and is told of them again; if there is none, they are owed.
             self._promised = parts
 
+    def saved_with(self, checkpoint: CheckpointId, parts: Sequence[bytes]) -> None:  # noqa: ARG002  # parts have their ids
+        """Nothing is committed for a savepoint. Parts of a newer one repeat those of an older one."""
+        self._saved = parts
+
+    def stop(self) -> None:
+        """The attempt is over: what its savepoints promise will not be committed with a checkpoint any more."""
+        super().stop()
+        self.saved, self._saved = (*self.saved, *self._saved), ()
+
     def aborted(self, checkpoint: CheckpointId) -> None:
         """What was prepared for it is carried on, and committed with the next one."""
 
     def close(self) -> None:
         """Commit what has been promised and not been tried, and close the committer. What is left after one that failed
-        may be done by another job, from a snapshot that promises it; or by another driver, if that has the job."""
+        may be done by another job, from a snapshot that promises it; or by another driver, if that has the job. What
+        only savepoints promise is left to a job that starts from one."""
         owed = deque(group for group in (*self._waiting, *self._groups(self._promised)) if group[0] > self._returned)
         keeps = True
         try:
@@ -116,8 +130,8 @@ class DriverCommits(OperatorCoordinator):
                 self.host.hold.check()
                 if not self._keeps:
                     promised = [committable for _, group in owed for committable in group]
-                    self._committer.abandon(self._asked_for, promised)
-                keeps = bool(owed) or self._keeps
+                    self._committer.abandon(self._asked_for, [*promised, *_committables(self.saved)])
+                keeps = bool(owed) or self._keeps or bool(self.saved)
         finally:
             self._committer.close(owes=keeps)
 
@@ -161,3 +175,7 @@ class DriverCommits(OperatorCoordinator):
             self._commit_next()
 
         self.off_loop(lambda: self._perform(checkpoint, committables), done)
+
+
+def _committables(parts: Sequence[bytes]) -> list[bytes]:
+    return [piece[1] for part in parts for piece in decode_committables(part)]

@@ -44,6 +44,7 @@ from penstock.core.recovery.metadata import CheckpointMetadata
 from penstock.ports import Background, Outcome
 from penstock.runtime.hooks import MasterHooks
 from penstock.runtime.operators.user_code import driver_cause, one_line
+from penstock.runtime.saved_results import Saved, parts_of
 
 ASK_AGAIN_MS = 500
 """When it could not be found out whether this driver has the job, it is asked again after this time."""
@@ -82,6 +83,7 @@ class OperatorCoordinator(ABC):
         self.has_ended = False
         self.parallelism = 0
         self.epoch = 0
+        self.saved: Sequence[bytes] = ()
         self._attempt = 0
         self._running = False
         self._doubtful: list[tuple[Callable[[], Any], Callable[[Any], None]]] = []
@@ -93,11 +95,21 @@ class OperatorCoordinator(ABC):
         """Whether the tasks of an attempt run."""
         return self._running
 
-    def start(self, restored: bytes | None, parts: Sequence[bytes], *, parallelism: int, epoch: int = 1) -> None:
-        """An attempt is deployed, from the state and the operator's parts of a checkpoint, or from nothing."""
+    def start(
+        self,
+        restored: bytes | None,
+        parts: Sequence[bytes],
+        *,
+        parallelism: int,
+        epoch: int = 1,
+        saved: Sequence[bytes] = (),
+    ) -> None:
+        """An attempt is deployed, from the state and the operator's parts of a checkpoint, or from nothing; `saved` are
+        parts that savepoints have, of earlier attempts."""
         self._attempt += 1
         self.parallelism = parallelism
         self.epoch = epoch
+        self.saved = saved
         self.reset(restored, parts)
 
     @abstractmethod
@@ -121,6 +133,10 @@ class OperatorCoordinator(ABC):
     @abstractmethod
     def completed(self, checkpoint: CheckpointId, parts: Sequence[bytes]) -> None:
         """`checkpoint`, in which the subtasks have these parts, is durable."""
+
+    def saved_with(self, checkpoint: CheckpointId, parts: Sequence[bytes]) -> None:  # noqa: B027
+        """A savepoint is complete in which the subtasks have these parts; the job goes on, and is told of them again
+        with the next checkpoint."""
 
     @abstractmethod
     def aborted(self, checkpoint: CheckpointId) -> None:
@@ -243,15 +259,16 @@ class OperatorCoordinators:
         """Have an event sent to a subtask."""
         self._feed(OperatorEventSubmitted(operator=operator, subtask=subtask, event=event))
 
-    def start(self, assignment: Assignment, epoch: Epoch, *, parallelism: int) -> None:
-        """An attempt is deployed."""
+    def start(self, assignment: Assignment, epoch: Epoch, saved: Saved, *, parallelism: int) -> None:
+        """An attempt is deployed; `saved` is what savepoints of earlier ones name."""
         for operator, coordinator in self._known.items():
             parts: list[bytes] = []
             for restore in assignment.tasks.values():
                 for state in restore.operators.get(operator, ()):
                     parts += state.split_lists.get(coordinator.parts_name, ())
             restored = assignment.coordinators.get(operator)
-            coordinator.start(restored, parts, parallelism=parallelism, epoch=epoch)
+            kept = saved.get(operator, ())
+            coordinator.start(restored, parts, parallelism=parallelism, epoch=epoch, saved=kept)
 
     def run(self) -> None:
         """All tasks run."""
@@ -309,7 +326,12 @@ class OperatorCoordinators:
     def metadata_made(self, metadata: CheckpointMetadata) -> None:
         """All subtasks have acknowledged a checkpoint: their parts are known."""
         if self._known:
-            self._parts[metadata.checkpoint] = {o: _parts_of(metadata, o, c.parts_name) for o, c in self._known.items()}
+            self._parts[metadata.checkpoint] = {o: parts_of(metadata, o, c.parts_name) for o, c in self._known.items()}
+
+    def savepoint_completed(self, checkpoint: CheckpointId) -> None:
+        """A savepoint that the job goes on from is complete."""
+        for operator, coordinator in self._known.items():
+            coordinator.saved_with(checkpoint, self._parts.get(checkpoint, {}).get(operator, ()))
 
     def perform(self, effect: CoordinatorWork) -> None:
         """Do what the checkpoint coordinator says."""
@@ -358,11 +380,3 @@ class OperatorCoordinators:
             self._parts[known].pop(operator, None)
             if not self._parts[known]:
                 del self._parts[known]
-
-
-def _parts_of(metadata: CheckpointMetadata, operator: OperatorId, name: str) -> tuple[bytes, ...]:
-    snapshot = metadata.operators.get(operator)
-    if snapshot is None:
-        return ()
-    states = (snapshot.subtasks[subtask] for subtask in sorted(snapshot.subtasks))
-    return tuple(part for state in states for part in state.split_lists.get(name, ()))

@@ -14,6 +14,7 @@ from penstock.core.messages import Deploy, Register, TaskRestore
 from penstock.core.recovery.assign import Assignment, encode_restore
 from penstock.plan.graph import Plan
 from penstock.runtime.addresses import peer_address
+from penstock.runtime.saved_results import Saved
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,6 +28,8 @@ class Orders:
     first_checkpoint: CheckpointId
     attempt: Epoch
     """In which all tasks were deployed last."""
+    saved: Saved
+    """Results that savepoints name, and that must not be removed."""
 
 
 def deployments(
@@ -52,6 +55,7 @@ def deployments(
                     first_checkpoint=orders.first_checkpoint,
                     beside_others=wanted is not None,
                     attempt=orders.attempt if slot in effect.joining else Epoch(0),
+                    saved=orders.saved,
                 ),
             )
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 
@@ -36,6 +36,8 @@ class Deployment:
     restored: CheckpointId | None
     first_checkpoint: CheckpointId
     """Ids below it belong to earlier attempts."""
+    saved: Mapping[OperatorId, tuple[bytes, ...]]
+    """Parts of operators' lists that savepoints have, and that must not be removed."""
     host: TaskHost
     reader: StateReader
     deliver: Callable[[ChannelKey, Item, int], None]
@@ -132,6 +134,7 @@ def _build_chain(
             background=host.background,
             restored=restore.operators.get(operator, ()),
             fresh=deployment.restored is None or operator not in restore.operators,
+            saved=tuple(deployment.saved.get(operator, ())),
             rescaled=restore.rescaled,
             reader=deployment.reader,
             fail=fail,

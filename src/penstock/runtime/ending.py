@@ -30,6 +30,8 @@ from penstock.core.recovery.tenure import Outcome as JobOutcome
 from penstock.plan.graph import Plan
 from penstock.ports import Background, JobRecords, Outcome, Store
 from penstock.runtime.landed_inputs import LandedInputs
+from penstock.runtime.master_ports import MasterPorts
+from penstock.runtime.saved_results import SavedResults
 from penstock.storage.places import delete_folder, delete_foreign
 
 RECORD_ATTEMPTS = 8
@@ -65,22 +67,25 @@ class Ending:
         *,
         job: JobId,
         plan: Plan,
-        store: Store,
         records: JobRecords,
-        background: Background,
-        landing: Store | None,
+        ports: MasterPorts,
+        found: Tenure,
     ) -> None:
+        """`found` is what the driver found when it began."""
+        store, landing = ports.store, ports.landing
         self.taken_over = False
         """Whether it turned out that another driver has the job."""
         self.record = Record.NONE
         self.inputs = LandedInputs(layout.job_folder(job), plan, landing or store)
         """What was landed for the job, which savepoints may need."""
+        self.saved = SavedResults(layout.job_folder(job), store, taken_over=found.term > 0)
+        """What sinks prepared, which savepoints may need."""
         self._job = job
         self._folder = layout.job_folder(job)
         self._plan = plan
         self._store = store
         self._records = records
-        self._background = background
+        self._background = ports.background
         self._landing = landing
         self._foreign: tuple[Foreign, ...] = ()
         self._recording: _Steps | None = None
@@ -97,6 +102,7 @@ class Ending:
     def resume(self, outcome: JobOutcome) -> None:
         """An earlier driver recorded this outcome, and may not have cleaned up all that it should."""
         self.record = Record.DURABLE
+        self.saved.resume(needed=outcome.saved)
         if outcome.foreign is not msgspec.UNSET:
             self._foreign = outcome.foreign
 
@@ -109,6 +115,9 @@ class Ending:
             # Each by itself: a sink that cannot be reached must not keep the others, and the files, from being cleaned.
             planned = [operator.step for vertex in self._plan.vertices for operator in vertex.operators]
             sinks = [step.sink for step in planned if isinstance(step, WriteStep)]
+            if self.saved.may_be_needed:
+                # Whoever starts from such a savepoint commits it.
+                sinks = []
             steps = [_Step(f"sink {sink.name}", partial(sink.end, self._job)) for sink in sinks]
             steps.append(_Step("checkpoint directory", self._delete_all))
             if self._landing is not None:
@@ -157,6 +166,7 @@ class Ending:
         found = [layout.checkpoint_folder_of(self._folder, path) for path in self._store.list_files(self._folder)]
         for place in dict.fromkeys(place for place in found if place is not None and place not in kept):
             self._store.delete_tree(place)
+        self._store.delete_tree(layout.saved_folder(self._folder))
 
     def _delete_all(self) -> None:
         """Everything of the job goes, but for its outcome and what savepoints need. What lies elsewhere first: the
@@ -189,7 +199,7 @@ class Ending:
                 store.delete(path)
 
 
-def outcome_of(ending: JobEnding, coordinator: CheckpointCoordinator) -> JobOutcome:
+def outcome_of(ending: JobEnding, coordinator: CheckpointCoordinator, saved: SavedResults) -> JobOutcome:
     """What goes on record about a job that is about to end like this."""
     status = JOB_END[ending.outcome]
     return JobOutcome(
@@ -197,6 +207,7 @@ def outcome_of(ending: JobEnding, coordinator: CheckpointCoordinator) -> JobOutc
         cause=ending.cause.text if ending.cause is not None else "",
         retained=() if ending.outcome is JobState.FINISHED else coordinator.kept_after(status),
         foreign=coordinator.foreign_after(status) or msgspec.UNSET,
+        saved=saved.may_be_needed,
     )
 
 

@@ -33,7 +33,7 @@ from penstock.core.coordinator.events import (
 from penstock.core.effects import Ticked
 from penstock.core.errors import JobTakenOver, MalformedMessage
 from penstock.core.graph import CheckpointGraph
-from penstock.core.ids import Epoch, Instant, JobId, RequestId, SlotId, TaskId
+from penstock.core.ids import CheckpointId, Epoch, Instant, JobId, RequestId, SlotId, TaskId
 from penstock.core.job.events import (
     AttemptEnded,
     AttemptFailed,
@@ -134,7 +134,6 @@ class MasterDriver:
         self.outcome: JobState | None = None
         self.cause: FailureCause | None = None
         self._job = job
-        self._folder = layout.job_folder(job)
         self._plan = plan
         self._pickled_plan = cloudpickle.dumps(plan)
         self._settings = settings
@@ -142,17 +141,14 @@ class MasterDriver:
         self._draws = draws
         self._graph = checkpoint_graph(plan)
         self._tenure = tenure
-        self._is_lasting = tenure is not None
         found, term = (tenure, tenure.term) if tenure is not None else (Tenure(), None)
-        self._records = records = ports.records or FileRecords(ports.store, self._folder, term=term)
+        self._records = records = ports.records or FileRecords(ports.store, layout.job_folder(job), term=term)
         self._lifecycle = make_lifecycle(plan, settings, found, draws)
         completed = found.completed or (() if started_from is None else (started_from,))
         self._coordinator = CheckpointCoordinator(job, settings.checkpoint, self._graph, found.next_id, completed)
         calls = Calls(self._feed_coordinator, self._send_to_task, self._fail_with, self.lose)
         self._coordinators = make_coordinators(job, plan, settings.checkpoint, ports, found, records, calls)
-        self._ending = Ending(
-            job=job, plan=plan, store=ports.store, records=records, background=ports.background, landing=ports.landing
-        )
+        self._ending = Ending(job=job, plan=plan, records=records, ports=ports, found=found)
         self._checkpointing = self._make_checkpointing(records)
         self._links = Links(ports.transport, on_packet=self._on_packet, on_broken=self._on_broken)
         self._slots: dict[SlotId, Register] = {}
@@ -181,7 +177,7 @@ class MasterDriver:
             background=self._ports.background,
             master=Answers(self._feed_coordinator, self._fail_attempt, self._answer, self.lose),
             coordinators=self._coordinators,
-            inputs=self._ending.inputs,
+            ending=self._ending,
         )
 
     # --- the driver's contract -----------------------------------------------------------
@@ -232,7 +228,7 @@ class MasterDriver:
 
     def _answer(self, effect: AnswerRequest) -> None:
         result = effect.result
-        if self._is_lasting and isinstance(result, CompletedCheckpoint) and result.kind.is_synchronous:
+        if self._tenure is not None and isinstance(result, CompletedCheckpoint) and result.kind.is_synchronous:
             # Nobody is told that the job has stopped before a driver that takes it over would know.
             self._stopped_by = effect
             return
@@ -278,24 +274,22 @@ class MasterDriver:
 
     def view(self) -> JobView:
         """The job as it is now, frozen. Belongs to the loop's thread."""
-        totals = self._progress.totals(self._plan)
         return JobView(
             job=self._job,
             state=self.outcome or self._lifecycle.state,
             epoch=self._lifecycle.epoch,
             restarts=self._progress.restarts,
             slots=tuple(slot_view(slot, self._slots.get(slot)) for slot in self._lifecycle.slots),
-            rows_in=totals.rows_in,
-            rows_read=totals.rows_read,
-            rows_out=totals.rows_out,
-            watermark_us=totals.watermark_us,
-            late_dropped=totals.late_dropped,
-            restored_checkpoint=self._restored.checkpoint if self._restored is not None else None,
+            restored_checkpoint=self._restored_id,
             checkpoints=self._coordinator.view(),
             failures=tuple(self._progress.failures),
-            tasks=totals.tasks,
             spares=tuple(slot_view(slot, self._slots.get(slot)) for slot in self._lifecycle.spares),
+            **vars(self._progress.totals(self._plan)),
         )
+
+    @property
+    def _restored_id(self) -> CheckpointId | None:
+        return self._restored.checkpoint if self._restored is not None else None
 
     # --- what slots say ------------------------------------------------------------------
 
@@ -426,6 +420,7 @@ class MasterDriver:
                 self._leave_attempt()
             case RegionEnded():
                 self._progress.region_failed(effect, self._plan, self._now)
+                self._ending.saved.attempt_over()
                 self._feed_coordinator(FailedOver(tasks=effect.tasks))
             case RescalePrepared():
                 self._rescales.prepared()
@@ -465,6 +460,7 @@ class MasterDriver:
     def _leave_attempt(self) -> None:
         self._progress.attempt_left(self._plan)
         self._waiting_deploy = None
+        self._ending.saved.attempt_over()
         self._coordinators.stop()
         self._feed_coordinator(ScheduleForbidden())
         self._feed_coordinator(FailedOver())
@@ -488,10 +484,13 @@ class MasterDriver:
             return
         self._restored = latest = self._coordinator.latest
         doubtful = self._coordinator.doubtful
-        if latest is None and not doubtful:
+        if latest is None and not doubtful and not self._ending.saved.is_unread:
             self._go_back(effect, NOTHING_RESTORED)
             return
-        read = partial(restore_newest, self._ports.store, self._records, latest, doubtful, self._graph)
+
+        def read() -> Assignment:
+            self._ending.saved.read()
+            return restore_newest(self._ports.store, self._records, latest, doubtful, self._graph)
 
         def done(outcome: Outcome) -> None:
             if not self._is_deploying(effect.epoch):
@@ -500,7 +499,7 @@ class MasterDriver:
                 self.lose()
                 return
             if outcome.error is not None:
-                what = f"{latest.title} could not be restored" if latest else "doubtful records could not be withdrawn"
+                what = f"{latest.title} could not be restored" if latest else "the job's records could not be read"
                 self._fail_attempt(f"{what}: {outcome.error}", None)
                 return
             if effect.tasks is not None and outcome.value.finished:
@@ -516,9 +515,8 @@ class MasterDriver:
 
     def _go_back(self, effect: DeployTasks, assignment: Assignment) -> None:
         """Deploy when all hooks are back where the checkpoint was."""
-        restored = self._restored.checkpoint if self._restored is not None else None
         deploy = partial(self._deploy, effect, assignment)
-        self._coordinators.hooks.restore(restored, assignment.hooks, effect.epoch, then=deploy)
+        self._coordinators.hooks.restore(self._restored_id, assignment.hooks, effect.epoch, then=deploy)
 
     def _deploy(self, effect: DeployTasks, assignment: Assignment) -> None:
         if not self._is_deploying(effect.epoch):
@@ -534,15 +532,17 @@ class MasterDriver:
             )
         )
         self._rescaled_graph = None
-        self._coordinators.start(assignment, effect.epoch, parallelism=self._plan.parallelism)
+        saved = self._ending.saved.owed
+        self._coordinators.start(assignment, effect.epoch, saved, parallelism=self._plan.parallelism)
         self._attempt = effect.epoch if effect.tasks is None else self._attempt
         orders = Orders(
             job=self._job,
             plan=self._plan,
             pickled_plan=self._pickled_plan,
-            restored=self._restored.checkpoint if self._restored is not None else None,
+            restored=self._restored_id,
             first_checkpoint=self._coordinator.next_id,
             attempt=self._attempt,
+            saved=saved,
         )
         for slot, message in deployments(effect, assignment, self._slots, orders):
             self._send(slot, message)
@@ -555,11 +555,11 @@ class MasterDriver:
         if ending is None or self._shut_down is not None:
             return
         status = JOB_END[ending.outcome]
-        if self._is_lasting and status is not JobEnd.SUSPENDED:
+        if self._tenure is not None and status is not JobEnd.SUSPENDED:
             if not self._coordinator.is_settled:
                 return
             if self._ending.record is Record.NONE:
-                self._ending.write_record(outcome_of(ending, self._coordinator), self._now)
+                self._ending.write_record(outcome_of(ending, self._coordinator, self._ending.saved), self._now)
             if self._ending.taken_over:
                 self.lose()
                 return

@@ -54,7 +54,8 @@ def make_coordinators(
         taken_over=calls.taken_over,
     )
     coordinators = OperatorCoordinators(feed=calls.feed, send=calls.send, hooks=hooks)
-    keeps = bool(found.completed if found.outcome is None else found.outcome.retained)
+    # What drivers before this one promised is not known before it is restored.
+    keeps = found.term > 0 if found.outcome is None else bool(found.outcome.retained) or found.outcome.saved
     for operator in (operator for vertex in plan.vertices for operator in vertex.operators):
         step = operator.step
         if not isinstance(step, ReadStep | WriteStep) or not step.is_coordinated:

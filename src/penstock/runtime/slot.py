@@ -506,6 +506,7 @@ class SlotDriver:
             settings=self._settings,
             restored=message.restored_checkpoint,
             first_checkpoint=message.first_checkpoint,
+            saved=message.saved,
             host=self,
             reader=self._state_reader(),
             deliver=self._deliver,

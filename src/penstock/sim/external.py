@@ -136,13 +136,13 @@ class ExternalSystem:
         self._world.note(self._who, f"committed {transaction.name} ({rows} rows)")
         self.on_commit(transaction)
 
-    def drop(self, target: str, *, subtask: int, before_epoch: int) -> None:
-        """Forget what earlier attempts of a subtask prepared for a sink."""
+    def drop(self, target: str, *, subtask: int, before_epoch: int, keep: Sequence[bytes] = ()) -> None:
+        """Forget what earlier attempts of a subtask prepared for a sink, but for what is to be kept."""
 
         def act() -> None:
             for token, transaction in list(self.prepared.items()):
                 theirs = (transaction.target, transaction.subtask) == (target, subtask)
-                if theirs and transaction.epoch < before_epoch:
+                if theirs and transaction.epoch < before_epoch and token not in keep:
                     self.dropped[token] = self.prepared.pop(token)
                     self._world.trace("drop", transaction.name)
 

@@ -305,9 +305,9 @@ class SimSink(Sink):
         """Make transactions visible."""
         system_of(self.world).commit(committables)
 
-    def clean(self, context: WriterContext, keep: Sequence[bytes]) -> None:  # noqa: ARG002
-        """Drop what earlier attempts left; what is to be kept has been committed."""
-        system_of(self.world).drop(self.target, subtask=context.subtask, before_epoch=context.epoch)
+    def clean(self, context: WriterContext, keep: Sequence[bytes]) -> None:
+        """Drop what earlier attempts left."""
+        system_of(self.world).drop(self.target, subtask=context.subtask, before_epoch=context.epoch, keep=keep)
 
     def end(self, job: str) -> None:  # noqa: ARG002
         """Drop all that was never committed."""

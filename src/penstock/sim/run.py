@@ -297,9 +297,7 @@ class Simulation:
         again, world = self._scenario.again, self.world
         if again is None or world.stopped or world.violations or self._outcome is None:
             return None
-        # One that was taken in passing has results in it that the job went on to commit or to drop by itself.
-        taken = [asked.savepoint for asked in self.user.asked if asked.savepoint is not None]
-        savepoints = [savepoint for savepoint in taken if savepoint.kind.is_synchronous]
+        savepoints = [asked.savepoint for asked in self.user.asked if asked.savepoint is not None]
         found = find_origin(self.disk, layout.job_folder(self._job), kept=self._kept(), savepoints=savepoints)
         # What has been committed since an older one would be shown again.
         if found is None or found[0] < max(self.messages.relied_on, default=0):

@@ -30,7 +30,7 @@ from penstock.sim.faults import (
 from penstock.sim.jobs import APART, PAIRS, PIPELINES, TICK_US, Shape, Workload
 from penstock.sim.on_driver import draw_on_driver
 from penstock.sim.shapes import sinks_of
-from penstock.sim.user import UserRequest, draw_requests, draw_rescales
+from penstock.sim.user import UserRequest, draw_requests, draw_rescales, draw_savepoint_and_cancel
 
 ROW_BYTES = 32
 """Of a record in a channel."""
@@ -170,7 +170,23 @@ def draw_scenario(seed: int, random: Random) -> Scenario:
     drawn = _with_rescales(random, drawn, rescales) if rescales else drawn
     drawn = _taken_apart(random, drawn) if random.random() < 0.25 else drawn
     drawn = replace(drawn, seen_share=random.choice((0.0, 0.0, 0.5, 1.0)))
-    return _with_parts_on_driver(random, drawn, duration_ms) if random.random() < 0.2 else drawn
+    drawn = _with_parts_on_driver(random, drawn, duration_ms) if random.random() < 0.2 else drawn
+    return _left_with_a_savepoint(random, drawn, duration_ms) if random.random() < 0.06 else drawn
+
+
+def _left_with_a_savepoint(random: Random, drawn: Scenario, duration_ms: int) -> Scenario:
+    """The same world, in which the user takes a savepoint, cancels the job before or after its next checkpoint, and
+    goes on from there: what sinks prepared for the savepoint is nobody's but the second job's."""
+    parallelism, safety_ms, lasting = drawn.settings.parallelism, drawn.safety_ms, drawn.lasting
+    again = drawn.again or draw_again(random, parallelism=parallelism, safety_ms=safety_ms, lasting=lasting)
+    interval_ms = random.choice((None, drawn.settings.checkpoint.interval_ms, 300))
+    checkpoint = replace(drawn.settings.checkpoint, interval_ms=interval_ms)
+    return replace(
+        drawn,
+        again=again,
+        requests=draw_savepoint_and_cancel(random, duration_ms=duration_ms),
+        settings=replace(drawn.settings, checkpoint=checkpoint),
+    )
 
 
 def _with_rescales(random: Random, drawn: Scenario, rescales: tuple[UserRequest, ...]) -> Scenario:

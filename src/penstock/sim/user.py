@@ -90,6 +90,16 @@ def draw_requests(random: Random, *, duration_ms: int) -> tuple[UserRequest, ...
     return tuple(sorted(drawn, key=lambda request: request.at_ms))
 
 
+def draw_savepoint_and_cancel(random: Random, *, duration_ms: int) -> tuple[UserRequest, ...]:
+    """A savepoint while the job runs, and its end some time later."""
+    at_ms, delay_ms = random.choice((0, random.randint(0, duration_ms))), random.randint(0, duration_ms)
+    later_ms = delay_ms + random.choice((random.randint(5, 60), random.randint(5, 500)))
+    return (
+        UserRequest(at_ms=at_ms, wish=Wish.SAVEPOINT, moment=Moment.RUN, delay_ms=delay_ms),
+        UserRequest(at_ms=at_ms, wish=Wish.CANCEL, moment=Moment.RUN, delay_ms=later_ms),
+    )
+
+
 def draw_rescales(random: Random, *, duration_ms: int) -> tuple[UserRequest, ...]:
     """How often the user changes the parallelism, in some worlds again and again, and to what."""
     if random.random() < 0.4:

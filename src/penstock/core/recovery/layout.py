@@ -11,6 +11,7 @@
     <job>/outcome/<19 digits>       how the job ended with the driver of that term
     <job>/leases/<19 digits>        whether the driver of that term is alive
     <job>/inputs/<operator>/…       data handed over by the driver before the job starts
+    <job>/saved/<19 digits>         results that the savepoint of that number names and no checkpoint has committed
 
 All paths are relative to the root of a store, with `/`. Numbers in file names have 19 digits, so that the order of the
 names is the order of the numbers.
@@ -34,6 +35,7 @@ _JOB_FOLDERS = (
     "completed",
     "counter",
     "inputs",
+    "saved",
     "drivers",
     "tenures",
     "outcome",
@@ -192,6 +194,11 @@ def number_of(folder: str, path: str) -> CheckpointId | None:
 def inputs_folder(job: JobFolder, operator: OperatorId) -> str:
     """Data that the driver laid down for a source of the job."""
     return f"{job}/inputs/{component(operator)}"
+
+
+def saved_folder(job: JobFolder) -> str:
+    """Which results savepoints name that no checkpoint has committed yet, and nothing else."""
+    return f"{job}/saved"
 
 
 def results_folder(job: JobFolder, operator: OperatorId) -> str:

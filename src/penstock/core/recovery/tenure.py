@@ -50,6 +50,8 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     """The checkpoints that outlive it."""
     foreign: tuple[Foreign, ...] | msgspec.UnsetType = msgspec.UNSET
     """What is to be deleted outside the job's folder; unset if there is nothing."""
+    saved: bool = False
+    """Whether a savepoint names results that the job has not committed: what sinks prepared stays."""
 
 
 class Start(msgspec.Struct, frozen=True, kw_only=True):

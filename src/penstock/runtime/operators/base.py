@@ -64,6 +64,8 @@ class OperatorContext:
     reader: StateReader
     fail: Callable[[BaseException], None]
     """Fail the task because of something that happened in the background."""
+    saved: tuple[bytes, ...] = ()
+    """Parts of the operator's list state that savepoints have, and that must not be removed."""
     rescaled: bool = False
     """Whether `restored` was taken with another parallelism, and dealt out anew."""
     wake_at: Callable[[Instant], None] = lambda _: None

@@ -74,14 +74,16 @@ class SinkOperator(Operator):
         self._committing: list[Transaction] = []
 
     def load(self, context: OperatorContext) -> None:
-        """Commit what the restored checkpoint promised, then remove what nobody will commit."""
+        """Commit what the restored checkpoint promised, then remove what nobody will commit: neither this job, nor
+        one that starts from a savepoint of it."""
         committables = [committable for _, committable in restored_committables(context)]
         if committables:
             self._sink.commit(committables)
         # At another parallelism a transaction that this subtask of then prepared may be another one's to commit, and
         # that one may not have come to it yet.
         if not context.rescaled:
-            self._sink.clean(writer_context(context), committables)
+            saved = [committable for part in context.saved for _, committable in decode_committables(part)]
+            self._sink.clean(writer_context(context), [*committables, *saved])
 
     def open(self, context: OperatorContext, output: Output) -> None:
         """Open a writer with its first transaction."""
