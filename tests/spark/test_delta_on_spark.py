@@ -20,7 +20,7 @@ TIMEOUT_S = 600
 SPARK = ".".join(pyspark.__version__.split(".")[:2])
 PACKAGES = os.pathsep.join([str(Path(penstock.__file__).parents[1]), str(Path(__file__).parents[1] / "support")])
 
-# A build is for one minor version of Spark; with the next one it fails on classes that have changed.
+# A build is for one minor version of Spark. Those for 4.2 and 4.1 fail on 4.3, where classes have changed.
 DELTA = {
     "4.1": "io.delta:delta-spark_4.1_2.13:4.4.0",
     "4.2": "io.delta:delta-spark_4.2_2.13:4.4.0",
@@ -184,7 +184,7 @@ spark.stop()
 def printed(program: str, builds: dict[str, str], work: Path) -> dict:
     """What the program printed last. Skips the test where its Spark cannot have the jars."""
     if SPARK not in builds:
-        pytest.skip(f"not built for Spark {SPARK}; there are {', '.join(builds.values())}")
+        pytest.skip(f"no build for Spark {SPARK} was found; there are {', '.join(builds.values())}")
     try:
         ran = subprocess.run(
             [sys.executable, "-c", BEGIN + program, builds[SPARK], str(work)],
