@@ -139,3 +139,41 @@ def test_a_view_is_no_table(spark, tmp_path):
             env.start("refused")
     finally:
         spark.catalog.dropTempView("penstock_view")
+
+
+@pytest.fixture
+def foreign(spark, tmp_path):
+    """A catalog that is not Spark's own, with a table `APP.there` in it, as those of Delta and Iceberg are."""
+    setting = "spark.sql.catalog.foreign"
+    spark.sparkContext._jvm.java.lang.System.setProperty("derby.stream.error.file", str(tmp_path / "derby.log"))
+    spark.conf.set(f"{setting}.url", "jdbc:derby:memory:foreign;create=true")
+    spark.conf.set(f"{setting}.driver", "org.apache.derby.iapi.jdbc.AutoloadedDriver")
+    spark.conf.set(setting, "org.apache.spark.sql.execution.datasources.v2.jdbc.JDBCTableCatalog")
+    spark.sql("CREATE TABLE foreign.APP.there (split BIGINT, row BIGINT)")
+    yield "foreign"
+    spark.sql("DROP TABLE foreign.APP.there")
+    spark.catalog.setCurrentCatalog("spark_catalog")
+    for name in (setting, f"{setting}.url", f"{setting}.driver"):
+        spark.conf.unset(name)
+
+
+@pytest.mark.parametrize(
+    ("name", "current", "says"),
+    [
+        ("foreign.APP.there", "spark_catalog", "table foreign.APP.there is not one of files, only parquet"),
+        (
+            "foreign.APP.fresh",
+            "spark_catalog",
+            "foreign.APP.fresh does not exist, and would be made in catalog",
+        ),
+        ("`foreign`.APP.fresh", "spark_catalog", "would be made in catalog foreign; Parquet tables are made in spark_"),
+        ("APP.fresh", "foreign", "APP.fresh does not exist, and would be made in catalog foreign"),
+    ],
+)
+def test_a_table_of_another_catalog_is_refused_and_none_is_made_there(spark, tmp_path, foreign, name, current, says):
+    spark.catalog.setCurrentCatalog(current)
+    env = ps.Environment(spark, parallelism=2)
+    env.read(Numbers(Gate(tmp_path / "gate"))).write(ps.table(name))
+    with pytest.raises(ps.UsageError, match=f"{says}.*\n  hint: stream.for_each_checkpoint"):
+        env.start("refused")
+    assert [row.tableName for row in spark.sql("SHOW TABLES IN foreign.APP").collect()] == ["there"]

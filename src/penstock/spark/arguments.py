@@ -86,11 +86,11 @@ def check_appends(frame: Any) -> None:
 
 def frame_schema(frame: Any) -> pa.Schema:
     """The columns of a DataFrame as Arrow types; times are UTC. Raises `UsageError` for types that streams lack."""
-    from pyspark.sql.pandas.types import to_arrow_schema, to_arrow_type
+    from penstock.spark.arrow_types import to_arrow_schema, to_arrow_type
 
     for field in frame.schema:
         try:
-            to_arrow_type(field.dataType, timezone="UTC")
+            to_arrow_type(field.dataType)
             refused = _has_variant(field.dataType)
         except PySparkTypeError:
             refused = True
@@ -99,7 +99,7 @@ def frame_schema(frame: Any) -> pa.Schema:
                 f"column {field.name!r} is of Spark's type {field.dataType.simpleString()}, which streams do not have",
                 hint="convert it to a text, a number or a struct by Spark SQL first",
             )
-    return to_arrow_schema(frame.schema, timezone="UTC")
+    return to_arrow_schema(frame.schema)
 
 
 def _has_variant(kind: Any) -> bool:

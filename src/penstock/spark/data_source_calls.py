@@ -10,11 +10,11 @@ from typing import Any
 import cloudpickle
 import pyarrow as pa
 from pyspark.sql.datasource import DataSource
-from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from penstock.api.connector import UserCodeRaised
 from penstock.core.errors import StreamError, UsageError
+from penstock.spark.arrow_types import to_arrow_schema
 
 
 @contextmanager
@@ -43,7 +43,7 @@ class GivenSource:
     @property
     def schema(self) -> pa.Schema:
         """The columns, as Arrow types; times are UTC."""
-        return to_arrow_schema(self.struct, timezone="UTC")
+        return to_arrow_schema(self.struct)
 
     def make(self, method: str, **arguments: Any) -> Any:
         """What one of the methods that make readers and writers returns. Raises `PySparkNotImplementedError` if the

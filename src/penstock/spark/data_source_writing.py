@@ -31,11 +31,12 @@ import pyarrow as pa
 from pyspark.errors import PySparkNotImplementedError
 from pyspark.sql.conversion import ArrowTableToRowsConversion
 from pyspark.sql.datasource import DataSource, DataSourceStreamArrowWriter, DataSourceStreamWriter, WriterCommitMessage
-from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
+from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
 from penstock.api.connector import Committer, Sink, SinkWriter, WriterContext
 from penstock.core.errors import InvariantError, StorageError, UsageError
+from penstock.spark.arrow_types import to_arrow_schema
 from penstock.spark.data_source_calls import GivenSource, calling, lacks, pickled
 from penstock.spark.foreach import remove_empty_parents
 from penstock.spark.task_context import as_own_task
@@ -86,7 +87,7 @@ class DataSourceSink(Sink):
     def check(self, schema: pa.Schema) -> None:
         """Refuse what Spark has no type for."""
         try:
-            to_arrow_schema(from_arrow_schema(schema), timezone="UTC")
+            to_arrow_schema(from_arrow_schema(schema))
         except Exception as error:
             raise UsageError(f"Spark has no rows with the columns {_columns(schema)}: {error}") from error
 
@@ -155,7 +156,7 @@ class _Writer(SinkWriter):
     def __init__(self, sink: DataSourceSink, struct: StructType, root: str, context: WriterContext) -> None:
         self._sink = sink
         self._struct = struct
-        self._schema = to_arrow_schema(struct, timezone="UTC")
+        self._schema = to_arrow_schema(struct)
         self._store = open_store(root)
         self._root = root
         self._context = context

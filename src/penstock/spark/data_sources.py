@@ -12,13 +12,14 @@ from typing import Any, Literal
 import pyarrow as pa
 from pyspark.errors import PySparkException, PySparkNotImplementedError
 from pyspark.sql.datasource import CaseInsensitiveDict, DataSource
-from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
+from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
 from penstock.api.connector import Sink, Source
 from penstock.api.durations import Duration, duration_ms
 from penstock.api.schemas import as_schema, check_schema
 from penstock.core.errors import UsageError
+from penstock.spark.arrow_types import to_arrow_schema
 from penstock.spark.data_source_calls import GivenSource
 from penstock.spark.data_source_planning import batch_input, stream_input
 from penstock.spark.data_source_writing import DataSourceSink
@@ -128,6 +129,6 @@ def _parsed(given: Any, argument: str) -> StructType:
 
 def _arrow(struct: StructType, argument: str) -> pa.Schema:
     try:
-        return to_arrow_schema(struct, timezone="UTC")
+        return to_arrow_schema(struct)
     except Exception as error:
         raise UsageError(f"{argument} has a column that cannot be: {error}") from error

@@ -16,7 +16,6 @@ from typing import Any, NoReturn
 
 import cloudpickle
 import pyarrow as pa
-from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.streaming import stateful_processor as spark_api
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 from pyspark.sql.types import StructType
@@ -25,6 +24,7 @@ from penstock.api.grouped import HostedProcessor
 from penstock.api.schemas import as_schema, check_schema
 from penstock.api.state import StateKind
 from penstock.core.errors import UsageError
+from penstock.spark.arrow_types import to_arrow_schema
 from penstock.spark.dataframes import DataFrameSource
 from penstock.spark.processor_function import (
     EVENT_TIME,
@@ -141,7 +141,7 @@ def _check_output_mode(given: Any) -> None:
 def arrow_schema(given: Any, *, argument: str) -> pa.Schema:
     """The Arrow schema of a Spark schema, of a text in Spark's language, or of whatever Penstock takes."""
     if isinstance(given, StructType):
-        return to_arrow_schema(given, timezone="UTC")
+        return to_arrow_schema(given)
     return as_schema(given, argument=argument)
 
 

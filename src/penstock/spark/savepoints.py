@@ -299,10 +299,10 @@ class _WindowRows:
 
 
 def _key_schema(frame: Frame, keys: Sequence[str] | SchemaLike) -> pa.Schema:
-    from pyspark.sql.pandas.types import to_arrow_schema
+    from penstock.spark.arrow_types import to_arrow_schema
 
     if isinstance(keys, Sequence) and not isinstance(keys, str) and all(isinstance(key, str) for key in keys):
-        columns = to_arrow_schema(frame.schema, timezone="UTC")
+        columns = to_arrow_schema(frame.schema)
         missing = [key for key in keys if key not in columns.names]
         if missing or not keys:
             raise UsageError(f"keys are {list(keys)}; the DataFrame has {', '.join(columns.names)}")

@@ -9,6 +9,7 @@ partitions, and is told of new ones, too.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,8 @@ from penstock.spark.clock import fresh_token
 from penstock.spark.slots import short_reason
 
 ELSEWHERE = "stream.for_each_checkpoint(...) can write to any table that Spark can"
+OWN_CATALOG = "spark_catalog"
+"""Spark's own catalog, or what extends it: there a table has the format that it is made with."""
 
 
 class TableFiles(ParquetSink):
@@ -122,9 +125,12 @@ def open_table(sink: TableSink, session: Any, schema: pa.Schema) -> CatalogTable
     wanted = _spark_schema(sink.table, schema)
     try:
         if not session.catalog.tableExists(sink.table):
+            _check_catalog(sink.table, session)
             _make_table(sink, session, wanted)
-        facts = json.loads(session.sql(f"DESCRIBE TABLE EXTENDED {sink.table} AS JSON").first()[0])
+        facts = _facts_of(sink.table, session)
         found = session.table(sink.table).schema
+    except UsageError:
+        raise
     except Exception as error:
         raise HostError(f"table {sink.table} could not be opened or made: {short_reason(str(error))}") from error
     _check_kind(sink.table, facts)
@@ -140,6 +146,34 @@ def open_table(sink: TableSink, session: Any, schema: pa.Schema) -> CatalogTable
         check_same_folder(sink.table, session, Path(folder))
     in_catalog = facts.get("partition_provider") == "Catalog"
     return CatalogTable(folder, session, sink.table, partition_by, in_catalog=in_catalog)
+
+
+def _check_catalog(table: str, session: Any) -> None:
+    """Other catalogs make tables of their own kind, whatever format is asked for."""
+    first, *rest = re.findall(r"`(?:[^`]|``)+`|[^.`]+", table)
+    name = first.strip("`").replace("``", "`")
+    is_catalog = rest and session.conf.get(f"spark.sql.catalog.{name}", None) is not None
+    catalog = name if is_catalog else session.catalog.currentCatalog()
+    if catalog != OWN_CATALOG:
+        raise UsageError(
+            f"table {table} does not exist, and would be made in catalog {catalog}; Parquet tables are made in "
+            f"{OWN_CATALOG} only",
+            hint=ELSEWHERE,
+        )
+
+
+def _facts_of(table: str, session: Any) -> dict[str, Any]:
+    """What Spark knows of a table. Raises `UsageError` for one whose files are not Spark's own, such as Delta's."""
+    try:
+        facts: dict[str, Any] = json.loads(session.sql(f"DESCRIBE TABLE EXTENDED {table} AS JSON").first()[0])
+    except PySparkException as error:
+        if error.getCondition() != "NOT_SUPPORTED_COMMAND_FOR_V2_TABLE":
+            raise
+        rows = session.sql(f"DESCRIBE TABLE EXTENDED {table}").collect()
+        format_of_it = next((row.data_type for row in rows if row.col_name == "Provider"), None)
+        what = f"of format {format_of_it}" if format_of_it else "not one of files"
+        raise UsageError(f"table {table} is {what}, only parquet can be written", hint=ELSEWHERE) from error
+    return facts
 
 
 def _make_table(sink: TableSink, session: Any, wanted: Any) -> None:
