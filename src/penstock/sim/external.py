@@ -53,6 +53,10 @@ class ExternalSystem:
         """Splits that some reader has read to their ends, whether that counted or not."""
         self.let_go: dict[int, None] = {}
         """Splits that nobody will ask for again, as their source was told."""
+        self.is_at: tuple[int | None, bytes | None] | None = None
+        """The checkpoint, and the state, that the hook of the job was last put back to."""
+        self._marks: list[tuple[int, int]] = []
+        """(checkpoint, from when on readers come to it)."""
         self._names = 0
         self._faulty_until_us = 0
         self._fault_share = 0.0
@@ -122,6 +126,35 @@ class ExternalSystem:
         self._perform("discover", lambda: None)
         if found:
             self._world.note(self._who, f"finds splits {list(found)}")
+
+    def put_mark(self, checkpoint: int, *, within_us: int) -> bytes:
+        """Put a mark into the data, some time from now; what a hook keeps of it."""
+
+        def act() -> None:
+            self._marks.append((checkpoint, self._world.now_us + self._world.random.randint(0, within_us)))
+
+        self._perform("trigger", act)
+        return f"{checkpoint}/{len(self._marks)}".encode()
+
+    def go_back(self, checkpoint: int | None, state: bytes | None) -> None:
+        """The job goes back to a checkpoint, or to its beginning."""
+
+        def act() -> None:
+            self.is_at = (checkpoint, state)
+
+        self._perform("go-back", act)
+
+    @property
+    def marks(self) -> int:
+        """How many there are, or will be."""
+        return len(self._marks)
+
+    def mark(self, number: int) -> int | None:
+        """The checkpoint of a mark, if readers come to it by now."""
+        if number >= len(self._marks):
+            return None
+        checkpoint, from_us = self._marks[number]
+        return checkpoint if from_us <= self._world.now_us else None
 
     def _commit(self, token: bytes) -> None:
         if token in self.committed:

@@ -143,6 +143,8 @@ class Workload:
     slow_us: int = 0
     """How long the slow step of the job takes for a batch."""
     on_driver: OnDriver | None = None
+    induces: bool = False
+    """Whether marks in the data say where checkpoints begin."""
 
     @property
     def sources(self) -> int:
@@ -223,6 +225,11 @@ class SimSource(Source):
         """One split per table."""
         return [encode_position(Position(split, 0)) for split in self._workload.splits_of(self._number)]
 
+    @property
+    def induces_checkpoints(self) -> bool:
+        """In some worlds."""
+        return self._workload.induces
+
     def open(self, splits: Sequence[bytes]) -> SourceReader:
         """A reader from the given positions on."""
         return SimReader(system_of(self._world), self._workload, decode_positions(splits))
@@ -238,6 +245,10 @@ def decode_positions(splits: Sequence[bytes]) -> list[Position]:
     return [msgspec.msgpack.decode(split, type=Position) for split in splits]
 
 
+MARKS_AGAIN = 3
+"""A reader that is opened comes to so many marks again."""
+
+
 class SimReader(SourceReader):
     """Serves its splits one after another, or a batch of any of them at a time; pauses after each burst."""
 
@@ -249,6 +260,13 @@ class SimReader(SourceReader):
         self._current: int | None = None
         self._served = 0
         self._resumes_ms = 0
+        self._next_mark = max(0, system.marks - MARKS_AGAIN)
+
+    def induced_checkpoint(self) -> int | None:
+        """The marks, one after another."""
+        mark = self._system.mark(self._next_mark)
+        self._next_mark += mark is not None
+        return mark
 
     def poll(self, max_rows: int, now_ms: int) -> Polled:
         """The next records of one split."""

@@ -19,6 +19,7 @@ class Rule(Enum):
     EARLY_COMMIT = "nothing is committed or announced before its checkpoint is durable"
     NEWEST = "an attempt begins from the newest checkpoint that anybody was told of, or a newer one"
     FENCING = "an earlier attempt changes nothing that a later one has taken over"
+    HOOKS = "tasks begin when the hook is where the checkpoint is that they begin from"
     REGIONS = "tasks that nothing joins to what failed go on as they were"
     RESTORABLE = "a recorded checkpoint has all its files"
     ANSWERED = "every request is answered once, and what the answer says is true"

@@ -35,6 +35,8 @@ from penstock.sim.driver_checks import GroupChecker, SplitChecker
 from penstock.sim.expected import Stage, expected_of_stages, next_stage, read_before
 from penstock.sim.external import ExternalSystem, enter, leave
 from penstock.sim.faults import Injector
+from penstock.sim.hooks import NAME as HOOK
+from penstock.sim.hooks import HookChecker, SimHook
 from penstock.sim.jobs import SimSink, make_inputs
 from penstock.sim.logs import watch_logs, watch_messages
 from penstock.sim.masters import MASTER, MasterHost
@@ -198,6 +200,8 @@ class Simulation:
         if scenario.workload.on_driver is not None:
             checker = SplitChecker(self.world, self.ledger, self.external, scenario.workload, master=MASTER)
             self.network.taps.append(checker)
+        if scenario.hook is not None:
+            self.network.taps.append(HookChecker(self.world, self.ledger, self.external, master=MASTER))
         self._parts = parts
         self.world.loses_unsynced = scenario.loses_unsynced
         self.masters = MasterHost(
@@ -330,12 +334,13 @@ class Simulation:
 
     def _make_plan(self) -> Plan:
         scenario = self._scenario
-        return make_plan(
+        plan = make_plan(
             scenario.workload,
             world=scenario.seed,
             parallelism=scenario.settings.parallelism,
             sink=self._make_sink,
         )
+        return plan if scenario.hook is None else plan.with_hooks((HOOK,))
 
     def _workers(self, actor: Actor) -> Callable[[str], SimBackground]:
         on_driver = self._scenario.workload.on_driver
@@ -366,6 +371,7 @@ class Simulation:
                 store=self.disk.store(actor),
                 slots=self.host.of_driver(first_incarnation, actor.wake),
                 workers=self._workers(actor),
+                hooks={} if scenario.hook is None else {HOOK: SimHook(scenario.seed, scenario.hook)},
             ),
             draws=tuple(self.world.random.random() for _ in range(64)),
             tenure=tenure,

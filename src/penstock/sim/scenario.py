@@ -27,6 +27,7 @@ from penstock.sim.faults import (
     draw_task_errors,
     end_ms,
 )
+from penstock.sim.hooks import Hooked, draw_hook
 from penstock.sim.jobs import APART, PAIRS, PIPELINES, TICK_US, Shape, Workload
 from penstock.sim.on_driver import draw_on_driver
 from penstock.sim.shapes import sinks_of
@@ -87,6 +88,8 @@ class Scenario:
     """What else the user asks for."""
     again: Again | None = None
     """How another job goes on from what this one leaves, if it leaves something."""
+    hook: Hooked | None = None
+    """What the hook of the job does, if it has one."""
     liveness_ms: int = LIVENESS_MS
     """How long the job may take once all faults are over."""
 
@@ -171,7 +174,20 @@ def draw_scenario(seed: int, random: Random) -> Scenario:
     drawn = _taken_apart(random, drawn) if random.random() < 0.25 else drawn
     drawn = replace(drawn, seen_share=random.choice((0.0, 0.0, 0.5, 1.0)))
     drawn = _with_parts_on_driver(random, drawn, duration_ms) if random.random() < 0.2 else drawn
-    return _left_with_a_savepoint(random, drawn, duration_ms) if random.random() < 0.06 else drawn
+    drawn = _left_with_a_savepoint(random, drawn, duration_ms) if random.random() < 0.06 else drawn
+    return _with_a_hook(random, drawn) if random.random() < 0.1 else drawn
+
+
+def _with_a_hook(random: Random, drawn: Scenario) -> Scenario:
+    """The same world with a hook, and marks in the data."""
+    hook = draw_hook(random)
+    checkpoint = replace(drawn.settings.checkpoint, hook_timeout_ms=random.choice((500, 3_000)))
+    return replace(
+        drawn,
+        hook=hook,
+        workload=replace(drawn.workload, induces=hook.induces),
+        settings=replace(drawn.settings, checkpoint=checkpoint),
+    )
 
 
 def _left_with_a_savepoint(random: Random, drawn: Scenario, duration_ms: int) -> Scenario:
