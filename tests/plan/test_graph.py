@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -141,6 +142,30 @@ def test_a_slot_runs_one_subtask_of_every_vertex() -> None:
     assert plan.tasks_of_slot(1) == (TaskId(VertexId("source"), 1), TaskId(VertexId("sink"), 1))
     assert len(plan.tasks) == 4
     assert plan.vertex(VertexId("sink")).tasks == plan.tasks[2:]
+
+
+@pytest.mark.parametrize(
+    ("nodes", "neighbours"),
+    [
+        ((node(0, "source"), node(1, "sink", 0)), [(), (), ()]),
+        ((node(0, "source"), node(1, "one", 0), node(2, "other", 0)), [(), (), ()]),
+        ((node(0, "source"), node(1, "sink", rebalanced(0))), [(1, 2), (0, 2), (0, 1)]),
+        ((node(0, "alone"), node(1, "source"), node(2, "sink", hashed(1, "k"))), [(1, 2), (0, 2), (0, 1)]),
+    ],
+    ids=["one chain", "forward edges", "an exchange", "an exchange beside others"],
+)
+def test_slots_are_neighbours_if_an_exchange_joins_them(
+    nodes: tuple[Node, ...], neighbours: list[tuple[int, ...]]
+) -> None:
+    plan = plan_of(*nodes, parallelism=3)
+    assert [plan.neighbours_of_slot(slot) for slot in range(3)] == neighbours
+
+
+def test_only_slots_that_run_either_side_of_an_exchange_are_neighbours() -> None:
+    plan = plan_of(node(0, "source"), node(1, "sink", hashed(0, "k")), parallelism=4)
+    narrow = tuple(replace(vertex, parallelism=number) for vertex, number in zip(plan.vertices, (3, 2), strict=True))
+    mixed = replace(plan, vertices=narrow, _by_id={})
+    assert [mixed.neighbours_of_slot(slot) for slot in range(4)] == [(1, 2), (0, 2), (0, 1), ()]
 
 
 def test_the_number_of_key_groups_is_derived_unless_given() -> None:

@@ -23,7 +23,6 @@ from penstock.core.messages import (
     Heartbeat,
     Leave,
     Leaving,
-    PeerGone,
     Ready,
     Register,
     Run,
@@ -235,7 +234,7 @@ def test_a_slot_that_cannot_be_understood_is_stopped_and_replaced(stage, payload
     stage.turn()
     assert stage.cluster.stopped == [first.slot]
     assert stage.cluster.started[-1] == SlotId(SlotIndex(0), 2)
-    assert second.hears() == [PeerGone(slot=first.slot)]
+    assert second.hears() == []
     assert "could not be read" in stage.driver.view().failures[0].text
 
 
@@ -255,7 +254,7 @@ def test_a_slot_that_is_seen_to_die_is_replaced_before_spark_says_anything_and_o
     # Where Spark would try the task again by itself it must not.
     assert stage.cluster.stopped == [first.slot]
     assert stage.cluster.started[-1] == SlotId(SlotIndex(0), 2)
-    assert second.hears() == [PeerGone(slot=first.slot)]
+    assert second.hears() == []
     stage.cluster.news.append(SlotEnded(first.slot, "killed"))
     stage.turn()
     [failure] = stage.driver.view().failures
@@ -336,7 +335,7 @@ def test_the_tasks_of_a_lost_slot_are_restarted_in_the_next_one_and_the_other_sl
     first.say(Heartbeat(slot=first.slot, epoch=Epoch(1), metrics={"nosource[0]": {"rows_in": 3}}))
     stage.cluster.news.append(SlotEnded(first.slot, "killed"))
     stage.turn()
-    assert (stage.state, second.hears()) == (JobState.REPAIRING, [PeerGone(slot=first.slot)])
+    assert (stage.state, second.hears()) == (JobState.REPAIRING, [])
     successor = stage.slot(0, 2).register()
     stage.turn()
     (deploy,) = successor.hears()

@@ -2,25 +2,38 @@
 
 from __future__ import annotations
 
-from collections import deque
-
 import cloudpickle
 import polars as pl
 import pyarrow as pa
 import pytest
-from held_work import HeldWork
+from slot_rig import (
+    NEXT_PEER,
+    OPENED,
+    PEER,
+    SCHEMA,
+    SCRIPT,
+    SILENCE_MS,
+    SLOT,
+    WINDOW,
+    WRITTEN,
+    Other,
+    ScriptSource,
+    Stage,
+    address_of,
+    peers,
+    plan,
+    rows,
+)
 
-from penstock.api.connector import End, Pause, Sink, SinkWriter, Source, SourceReader
-from penstock.api.program import Program
+from penstock.api.connector import End
 from penstock.api.steps import WhereStep
 from penstock.core.elements import Barrier, EndOfPartition, Watermark
-from penstock.core.ids import CheckpointId, Epoch, Instant, JobId, SlotId, SlotIndex
+from penstock.core.ids import CheckpointId, Epoch, Instant
 from penstock.core.messages import (
     Acknowledge,
     Cancelled,
     CancelTasks,
     Credit,
-    Deploy,
     Heartbeat,
     Leave,
     Leaving,
@@ -32,213 +45,9 @@ from penstock.core.messages import (
     TaskFailed,
     TriggerCheckpoint,
 )
-from penstock.runtime.addresses import SlotAddress
-from penstock.runtime.links import Links
-from penstock.runtime.slot import MASTER, NO_EPOCH, SlotDriver, SlotPorts
-from penstock.settings import JobSettings, NetworkSettings, SlotSettings
+from penstock.runtime.slot import NO_EPOCH
 from penstock.wire.codec import BatchCodec, decode_element, decode_to_master, encode_element, encode_message
 from penstock.wire.frames import Channel, Header, Kind, pack
-
-SCHEMA = pa.schema([pa.field("n", pa.int64())])
-SLOT = SlotId(SlotIndex(0), 1)
-PEER, NEXT_PEER = (SlotId(SlotIndex(1), incarnation) for incarnation in (1, 2))
-WINDOW = 640
-SETTINGS = JobSettings(
-    parallelism=2,
-    network=NetworkSettings(channel_bytes=WINDOW, output_bytes=WINDOW, batch_bytes=WINDOW),
-    slot=SlotSettings(heartbeat_interval_ms=100, heartbeat_timeout_ms=2_500),
-)
-
-
-def rows(*values):
-    return pa.record_batch([pa.array(values, pa.int64())], schema=SCHEMA)
-
-
-SCRIPT = deque()
-"""What the source of the slot under test gives; a plan is pickled on its way, so it cannot carry the script itself."""
-WRITTEN = []
-OPENED = []
-
-
-class ScriptReader(SourceReader):
-    def poll(self, max_rows, now_ms):
-        return SCRIPT.popleft() if SCRIPT else Pause(50)
-
-    def snapshot(self):
-        return []
-
-
-class ScriptSource(Source):
-    @property
-    def schema(self):
-        return SCHEMA
-
-    def splits(self, parallelism):
-        return []
-
-    def open(self, splits):
-        if OPENED == ["refuse"]:
-            raise OSError("the source cannot be reached")
-        OPENED.append("source")
-        return ScriptReader()
-
-
-class ListWriter(SinkWriter):
-    def write(self, batch):
-        WRITTEN.extend(batch.column(0).to_pylist())
-
-    def prepare(self, checkpoint):
-        return list
-
-
-class ListSink(Sink):
-    def writer(self, context):
-        OPENED.append("writer")
-        return ListWriter()
-
-    def commit(self, committables):
-        pass
-
-
-def plan(step=None):
-    """source ═in turn═► step → sink; with `step` instead of a harmless one."""
-    program = Program(SETTINGS)
-    stream = program.read(ScriptSource()).rebalance().where("n > 0")
-    stream.write(ListSink())
-    made = program.plan()
-    if step is not None:
-        object.__setattr__(made.vertices[1].operators[0], "step", step)
-    return made
-
-
-class Hub:
-    """A network in which every message arrives at once."""
-
-    def __init__(self):
-        self.inboxes = {}
-
-    def join(self, name):
-        self.inboxes[name] = []
-        return Wire(self, name)
-
-
-class Wire:
-    def __init__(self, hub, name):
-        self._hub = hub
-        self._name = name
-
-    def connect(self, peer, address):
-        if address == "nowhere":
-            raise OSError("no such address")
-
-    def disconnect(self, peer):
-        pass
-
-    def gone(self):
-        return []
-
-    def send(self, peer, frames):
-        if peer in self._hub.inboxes:
-            self._hub.inboxes[peer].append((self._name, [bytes(memoryview(frame)) for frame in frames]))
-
-    def receive(self):
-        arrived, self._hub.inboxes[self._name] = self._hub.inboxes[self._name], []
-        return arrived
-
-
-class Clock:
-    time = 1_000
-
-    def now(self):
-        return Instant(self.time)
-
-    def precise_ms(self):
-        return float(self.time)
-
-
-class Other:
-    """A process that the test plays: the master or a peer."""
-
-    def __init__(self, hub, name):
-        self.wire = hub.join(name)
-        self.packets = []
-        self.links = Links(
-            self.wire, on_packet=lambda peer, packet: self.packets.append(packet), on_broken=lambda peer, text: None
-        )
-
-    def hear(self):
-        self.links.receive(Instant(0))
-        packets, self.packets = self.packets, []
-        return packets
-
-
-class Stage:
-    """The slot under test, its master and its peer."""
-
-    def __init__(self):
-        self.hub = Hub()
-        self.clock = Clock()
-        self.master = Other(self.hub, MASTER)
-        self.peer = Other(self.hub, str(PEER))
-        self.driver = SlotDriver(
-            SLOT,
-            job=JobId("job"),
-            settings=SETTINGS,
-            ports=SlotPorts(clock=self.clock, transport=self.hub.join(str(SLOT)), background=HeldWork(), store=None),
-            address=SlotAddress(host="here", pid=1, ipc_address="ipc"),
-            master_address="ipc",
-        )
-
-    def turn(self, times=3):
-        for _ in range(times):
-            deadline = self.driver.turn(self.clock.now())
-            self.driver.validate()
-        return deadline
-
-    def order(self, *messages):
-        """What the slot answers to what the master says, heartbeats aside."""
-        for message in messages:
-            self.master.links.send(str(SLOT), Kind.CONTROL, encode_message(message), epoch=NO_EPOCH)
-        self.turn()
-        return self.answers()
-
-    def answers(self):
-        heard = [decode_to_master(p.payload) for p in self.master.hear() if p.header.kind is Kind.CONTROL]
-        return [message for message in heard if not isinstance(message, Heartbeat)]
-
-    def deploy(self, epoch=1, **changes):
-        values = {
-            "epoch": Epoch(epoch),
-            "job": JobId("job"),
-            "plan": cloudpickle.dumps(plan()),
-            "tasks": plan().tasks_of_slot(0),
-            "peers": tuple(
-                PeerAddress(slot=slot, host="here", ipc_address="ipc", tcp_address=None) for slot in (SLOT, PEER)
-            ),
-            "restored_checkpoint": None,
-            "restore": {},
-            "first_checkpoint": CheckpointId(1),
-        }
-        return Deploy(**{**values, **changes})
-
-    def run(self, epoch=1):
-        self.order(self.deploy(epoch), Run(epoch=Epoch(epoch)))
-        self.peer.hear()
-        return self
-
-    def from_peer(self, kind, payload, *, epoch=1, **header):
-        """What the slot tells the master after the peer has said this."""
-        self.peer.links.send(str(SLOT), kind, payload, epoch=Epoch(epoch), **header)
-        self.turn()
-        return self.answers()
-
-    def credit(self, granted, *, edge=0, upstream=0, downstream=1):
-        key = {"edge": edge, "upstream": upstream, "downstream": downstream}
-        return self.from_peer(Kind.CREDIT, encode_message(Credit(epoch=Epoch(1), bytes_granted=granted, **key)))
-
-    def batch(self, *values, channel=(0, 1, 0), **changes):
-        payload = BatchCodec(SCHEMA).encode(rows(*values))
-        return self.from_peer(Kind.BATCH, payload, channel=Channel(*channel), cost=8 * len(values), **changes)
 
 
 @pytest.fixture
@@ -326,8 +135,8 @@ def test_orders_for_tasks_of_another_attempt_are_ignored(stage):
     [
         {"plan": b"not a plan"},
         {"restore": {str(plan().tasks_of_slot(0)[0]): b"\xc1"}},
-        {"peers": (PeerAddress(slot=PEER, host="there", ipc_address=None, tcp_address=None),)},
-        {"peers": (PeerAddress(slot=PEER, host="here", ipc_address="nowhere", tcp_address=None),)},
+        {"peers": peers(PeerAddress(slot=PEER, host="there", ipc_address=None, tcp_address=None))},
+        {"peers": peers(PeerAddress(slot=PEER, host="here", ipc_address="nowhere", tcp_address=None))},
     ],
     ids=["plan", "state", "peer without an address", "peer out of reach"],
 )
@@ -403,10 +212,11 @@ def test_a_slot_that_stays_learns_who_has_the_place_of_the_lost_one_with_its_tas
     """What the lost one still says is not listened to; what is sent goes to its successor, and links count on."""
     stage.run()
     successor = Other(stage.hub, str(NEXT_PEER))
-    peers = tuple(PeerAddress(slot=s, host="here", ipc_address="ipc", tcp_address=None) for s in (SLOT, NEXT_PEER))
     stage.order(CancelTasks(epoch=Epoch(1), tasks=plan().tasks_of_slot(0)))
     SCRIPT.extend([rows(3), rows(4)])
-    stage.order(stage.deploy(2, beside_others=True, plan=b"", peers=peers), Run(epoch=Epoch(2)))
+    stage.order(PeerGone(slot=PEER))
+    again = stage.deploy(2, beside_others=True, plan=b"", peers=peers(address_of(NEXT_PEER)))
+    stage.order(again, Run(epoch=Epoch(2)))
     successor.hear()
     credit = encode_message(Credit(epoch=Epoch(2), edge=0, upstream=0, downstream=1, bytes_granted=WINDOW))
     successor.links.send(str(SLOT), Kind.CREDIT, credit, epoch=Epoch(1))
@@ -419,17 +229,45 @@ def test_a_slot_that_stays_learns_who_has_the_place_of_the_lost_one_with_its_tas
     assert WRITTEN == []
 
 
-def test_a_slot_whose_tasks_go_on_listens_no_more_to_one_that_is_gone(stage):
+def test_a_slot_whose_other_tasks_go_on_listens_no_more_to_one_that_is_gone_and_does_not_miss_it(stage):
+    """Its successor may take longer to come up than a peer may be silent."""
     stage.run()
+    tasks = plan().tasks_of_slot(0)
+    stage.order(CancelTasks(epoch=Epoch(1), tasks=tasks[1:]))
     assert stage.order(PeerGone(slot=PEER)) == []
     assert stage.batch(1, channel=(0, 7, 0)) == []
     stage.peer.hear()
-    SCRIPT.append(rows(9))
-    stage.clock.time += 1_500
-    stage.turn()
-    assert WRITTEN == [9]
+    assert stage.let_pass(2 * SILENCE_MS) == []
     # Nor does it go on telling it that it lives.
     assert stage.peer.hear() == []
+
+
+def test_a_slot_has_nothing_to_do_with_those_whose_tasks_nothing_joins_to_its_own(stage):
+    """It need not be able to reach them, sends them nothing, and expects nothing from them. So whoever is replaced, or
+    comes, while its tasks go on, need not be told to it, nor it to them."""
+    apart = cloudpickle.dumps(plan(joined=False))
+    nowhere = PeerAddress(slot=PEER, host="there", ipc_address=None, tcp_address=None)
+    stage.turn()
+    stage.answers()
+    deploy = stage.deploy(1, plan=apart, tasks=plan(joined=False).tasks_of_slot(0), peers=peers(nowhere))
+    assert stage.order(deploy, Run(epoch=Epoch(1))) == [Ready(slot=SLOT, epoch=Epoch(1))]
+    assert stage.let_pass(2 * SILENCE_MS) == []
+    assert stage.peer.hear() == []
+    # What comes from it, by mistake, breaks no link: there is none.
+    assert stage.from_peer(Kind.CREDIT, b"\xc1") == []
+
+
+def test_a_slot_that_has_no_neighbours_any_more_in_the_next_attempt_is_disturbed_by_none_of_before(stage):
+    """The order of packets is not known to who has forgotten their sender."""
+    stage.run()
+    stage.batch(1)
+    apart = cloudpickle.dumps(plan(joined=False))
+    tasks = plan(joined=False).tasks_of_slot(0)
+    assert stage.order(stage.deploy(2, plan=apart, tasks=tasks), Run(epoch=Epoch(2))) == [
+        Ready(slot=SLOT, epoch=Epoch(2))
+    ]
+    assert stage.batch(2) == stage.batch(3) == []
+    assert WRITTEN == [1]
 
 
 @pytest.mark.parametrize("epoch", [0, 2])
@@ -441,14 +279,10 @@ def test_packets_of_another_attempt_are_dropped(stage, epoch):
 
 def test_a_peer_that_cannot_be_reached_fails_the_attempt_when_the_master_would_have_found_it_hanging(stage):
     stage.run()
-    begun, told = stage.clock.time, []
-    while not told and not stage.driver.left:
-        stage.clock.time += 250
-        stage.master.links.keep_alive(stage.clock.now())
-        told = stage.order()
+    begun, told = stage.clock.time, stage.let_pass(9 * SILENCE_MS)
     silent_ms = stage.clock.time - begun
     assert f"nothing came from it for {silent_ms} ms; can the two hosts reach each other?" in broken_by(told)
-    assert silent_ms >= 1.5 * SETTINGS.slot.heartbeat_timeout_ms
+    assert silent_ms >= SILENCE_MS
     assert not stage.driver.left
 
 

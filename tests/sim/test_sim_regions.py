@@ -12,6 +12,9 @@ from planted_bugs import found, worlds
 
 from penstock.core.ids import TaskId
 from penstock.core.job import lifecycle
+from penstock.core.job.events import TellPeerGone
+from penstock.core.job.repair import Repair
+from penstock.plan.graph import Plan
 from penstock.runtime import deploying, master, slot, starting
 from penstock.runtime.attempts import Attempts
 from penstock.runtime.master import MasterDriver
@@ -72,6 +75,33 @@ def test_with_a_slot_that_dies_only_the_regions_of_its_tasks_restart(
             for subtask in "01"
         }
         assert epochs == {"0": {1}, "1": {1, 2}}
+
+
+SILENCE_MS = 4_500
+"""After which a peer counts as silent, in worlds that are made here."""
+
+
+@pytest.mark.parametrize("shape", [Shape.SLICES, Shape.MIXED])
+def test_long_after_a_slot_was_replaced_nobody_is_taken_for_silent(make: Any, shape: Shape):
+    crash = SlotCrash(at_ms=400, slot=1, notice=Notice.TOLD)
+    for world in lasting(make, shape, crash):
+        result = run_scenario(world)
+        assert (result.violations, result.attempts, result.replaced) == ((), 2, 1)
+
+
+@pytest.mark.parametrize("shape", [Shape.SLICES, Shape.MIXED])
+def test_a_slot_that_is_lost_is_not_missed_while_the_next_one_takes_its_time(make: Any, shape: Shape):
+    start_us = (1_200 * SILENCE_MS, 1_300 * SILENCE_MS)
+    crash = SlotCrash(at_ms=start_us[1] // 1_000 + 800, slot=1, notice=Notice.TOLD)
+    for world in lasting(make, shape, crash):
+        result = run_scenario(replace(world, start_us=start_us, safety_ms=crash.at_ms))
+        assert (result.violations, result.attempts, result.replaced) == ((), 2, 1)
+
+
+def lasting(make: Any, shape: Shape, crash: SlotCrash) -> list[Scenario]:
+    """Worlds in which jobs last twice as long as a peer may be silent."""
+    made = apart(make, shape, 2, faults=(crash,), interval_ms=400)
+    return [make.workload(world, pause_ms=2 * SILENCE_MS // 40) for world in made]
 
 
 def test_a_job_of_which_every_slot_has_a_part_of_all_regions_restarts_as_a_whole(make: Any):
@@ -188,3 +218,28 @@ def test_tasks_of_a_lost_slot_that_are_restarted_without_those_that_are_joined_t
         return tuple(task for task in regions if task.subtask == place)
 
     assert Rule.REGIONS in lost_with(monkeypatch, make, too_few, shape=Shape.MIXED, slots=2)
+
+
+def test_a_slot_that_expects_to_hear_of_those_that_nothing_joins_to_it_is_found(
+    make: Any, monkeypatch: pytest.MonkeyPatch
+):
+    def all_others(plan: Plan, slot: int) -> tuple[int, ...]:
+        return tuple(other for other in range(plan.parallelism) if other != slot)
+
+    monkeypatch.setattr(Plan, "neighbours_of_slot", all_others)
+    crash = SlotCrash(at_ms=400, slot=1, notice=Notice.TOLD)
+    assert Rule.LINKS in found(lasting(make, Shape.SLICES, crash))
+
+
+def test_a_slot_that_is_not_told_that_another_is_lost_and_misses_it_is_found(
+    make: Any, monkeypatch: pytest.MonkeyPatch
+):
+    honest = Repair.begins
+
+    def silent(repair: Repair, *args: Any) -> list[Any]:
+        return [told for told in honest(repair, *args) if not isinstance(told, TellPeerGone)]
+
+    monkeypatch.setattr(Repair, "begins", silent)
+    start_us = (1_200 * SILENCE_MS, 1_300 * SILENCE_MS)
+    crash = SlotCrash(at_ms=start_us[1] // 1_000 + 800, slot=1, notice=Notice.TOLD)
+    assert Rule.LINKS in found([replace(world, start_us=start_us) for world in lasting(make, Shape.MIXED, crash)])

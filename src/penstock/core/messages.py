@@ -317,7 +317,7 @@ class CancelTasks(Message, frozen=True, kw_only=True):
 
 
 class PeerGone(Message, frozen=True, kw_only=True):
-    """Master to slot: another slot is no more. Tasks that nothing joins to its tasks go on."""
+    """Master to slot: another slot, with which dropped tasks of this one shared channels, is no more."""
 
     slot: SlotId
 

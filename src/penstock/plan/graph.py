@@ -116,6 +116,15 @@ class Plan:
         """The subtasks that slot runs."""
         return tuple(t for t in self.tasks if t.subtask == slot)
 
+    def neighbours_of_slot(self, slot: int) -> tuple[int, ...]:
+        """The other slots with which that one shares a channel, in order."""
+        found: set[int] = set()
+        for task in self.tasks_of_slot(slot):
+            found.update(upstream for _, upstream in self.channels_into(task))
+            for edge in self.outputs_of(task.vertex):
+                found.update(self.targets_of(edge, slot))
+        return tuple(sorted(found - {slot}))
+
     def inputs_of(self, vertex: VertexId) -> tuple[Edge, ...]:
         """Edges into a vertex, in the order of its input channels."""
         return tuple(e for e in self.edges if e.downstream == vertex)

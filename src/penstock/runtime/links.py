@@ -98,11 +98,6 @@ class Links:
             outgoing = self._outgoing[peer] = _Outgoing(last_sent=self._now)
         return outgoing
 
-    @property
-    def peers(self) -> tuple[str, ...]:
-        """Who can be sent to."""
-        return tuple(self._outgoing)
-
     def send(
         self,
         peer: str,

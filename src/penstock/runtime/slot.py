@@ -34,7 +34,6 @@ from penstock.core.messages import (
     NotifyComplete,
     OperatorEvent,
     OperatorEventTaken,
-    PeerAddress,
     PeerGone,
     Ready,
     Run,
@@ -61,6 +60,7 @@ from penstock.runtime.deployment import Deployment, build_task, edge_schemas
 from penstock.runtime.inflight import ChannelFiles, ChannelReader, InFlight
 from penstock.runtime.links import Links
 from penstock.runtime.operators.base import StateWriter
+from penstock.runtime.peers import Peers
 from penstock.runtime.task import Task
 from penstock.settings import JobSettings
 from penstock.storage.local_copies import CopyingStore, LocalCopies
@@ -139,10 +139,7 @@ class SlotDriver:
         """Who has the receiving end of a channel."""
         self._writers: dict[ChannelKey, Task] = {}
         """Who has the sending end of a channel."""
-        self._peers: dict[int, PeerAddress] = {}
-        """Who has which place in the attempt."""
-        self._place = int(slot.number)
-        """This slot's own: the subtasks that it runs. A slot that stood by has the place of another."""
+        self._peers = Peers(slot, address, self._links)
         self._codecs: dict[int, BatchCodec] = {}
         self._channel_files = self._new_channel_files()
         self._registered = False
@@ -379,8 +376,8 @@ class SlotDriver:
     def _on_broken(self, peer: str, text: str) -> None:
         if peer == MASTER:
             self._leave(f"the link to the master broke: {text}")
-        elif self._tasks and (found := [p for p in self._peers.values() if str(p.slot) == peer]):
-            place = f"{self.slot} on {self._address.host} to {peer} on {found[0].host}"
+        elif self._tasks and (found := self._peers.named(peer)) is not None:
+            place = f"{self.slot} on {self._address.host} to {peer} on {found.host}"
             self._fail(next(iter(self._tasks)), LinkBroken(f"the link from {place} broke: {text}"), None)
 
     def _on_message(self, packet: Packet) -> None:
@@ -395,8 +392,7 @@ class SlotDriver:
                     self._drop_tasks(message.tasks or None)
                 self._tell(Cancelled(slot=self.slot, epoch=message.epoch, tasks=message.tasks))
             case PeerGone():
-                self._links.disconnect(str(message.slot))
-                self._peers = {place: peer for place, peer in self._peers.items() if peer.slot != message.slot}
+                self._peers.forget(message.slot)
             case TriggerCheckpoint():
                 barrier = Barrier(checkpoint=message.checkpoint, timestamp=message.timestamp, options=message.options)
                 self._with_task(message.task, message.epoch, lambda t: t.trigger(barrier, self._now))
@@ -445,12 +441,11 @@ class SlotDriver:
             self._drop_tasks()
             self._epoch = message.attempt or message.epoch
         try:
+            plan = self._plan_for(message)
             if message.peers:
-                self._connect(message.peers)
-            if message.plan:
-                self._plan_for(message)
+                self._peers.connect(message.peers, plan, self._epoch)
             restores = {task: restore_of(message, task) for task in message.tasks}
-            plan, tasks = self._build(message, restores)
+            tasks = self._build(plan, message, restores)
         except Exception as error:  # noqa: BLE001  # a peer out of reach, a program that cannot be unpickled or built
             self._drop_tasks()
             self._tell_failure(message.tasks[0], error, epoch=message.epoch, vertex="deployment", whole=True)
@@ -488,17 +483,18 @@ class SlotDriver:
             inline_threshold=self._settings.checkpoint.inline_threshold_bytes,
         )
 
-    def _plan_for(self, message: Deploy) -> None:
-        plan: Plan = cloudpickle.loads(message.plan)
-        self._plan = plan
-        self._attempts = Attempts(regions_of(checkpoint_graph(plan)))
-        self._codecs = {number: BatchCodec(schema) for number, schema in edge_schemas(plan).items()}
-        self._channel_files = self._new_channel_files()
-
-    def _build(self, message: Deploy, restores: dict[TaskId, TaskRestore]) -> tuple[Plan, list[Task]]:
-        plan = self._plan
-        if plan is None:
+    def _plan_for(self, message: Deploy) -> Plan:
+        if message.plan:
+            plan: Plan = cloudpickle.loads(message.plan)
+            self._plan = plan
+            self._attempts = Attempts(regions_of(checkpoint_graph(plan)))
+            self._codecs = {number: BatchCodec(schema) for number, schema in edge_schemas(plan).items()}
+            self._channel_files = self._new_channel_files()
+        if self._plan is None:
             raise InvariantError(f"{self.slot} is to restart tasks of a job that it does not run")
+        return self._plan
+
+    def _build(self, plan: Plan, message: Deploy, restores: dict[TaskId, TaskRestore]) -> list[Task]:
         deployment = Deployment(
             job=message.job,
             epoch=message.epoch,
@@ -521,19 +517,7 @@ class SlotDriver:
             self._writers.update(dict.fromkeys(outputs, task))
         # In the order of the plan, whoever was restarted.
         self._tasks = {task: self._tasks[task] for task in plan.tasks if task in self._tasks}
-        return plan, built
-
-    def _connect(self, peers: Sequence[PeerAddress]) -> None:
-        """Reach the other slots by the shortest way; forget those that are no more."""
-        wanted = {str(p.slot): p for p in peers if p.slot != self.slot}
-        for name in self._links.peers:
-            if name != MASTER and name not in wanted:
-                self._links.disconnect(name)
-        for name, peer in wanted.items():
-            self._links.connect(name, self._address.way_to(peer))
-            self._links.begin(name, self._epoch)
-        self._peers = dict(enumerate(peers))
-        self._place = next((place for place, peer in self._peers.items() if peer.slot == self.slot), self._place)
+        return built
 
     def _run(self, message: Run) -> None:
         for task in list(self._tasks.values()):
@@ -554,11 +538,11 @@ class SlotDriver:
 
     def _deliver(self, key: ChannelKey, item: Item, cost: int) -> None:
         """Send an item to the receiving end of its channel: to ourselves by a queue, to others by their link."""
-        if key.downstream == self._place:
+        if key.downstream == self._peers.place:
             self._deliver_here(key, item, cost)
             return
         channel = Channel(*key)
-        peer = str(self._peers[key.downstream].slot)
+        peer = self._peers.at(key.downstream)
         payload: Frame
         if isinstance(item, msgspec.Struct):
             kind, payload, cost = Kind.ELEMENT, encode_element(item), 0
@@ -574,14 +558,14 @@ class SlotDriver:
 
     def _grant(self, key: ChannelKey, bytes_granted: int) -> None:
         """Send credit to the sending end of a channel."""
-        if key.upstream == self._place:
+        if key.upstream == self._peers.place:
             self._grant_here(key, bytes_granted)
             return
         epoch = self._attempts.of_channel(key)
         credit = Credit(
             epoch=epoch, edge=key.edge, upstream=key.upstream, downstream=key.downstream, bytes_granted=bytes_granted
         )
-        peer = str(self._peers[key.upstream].slot)
+        peer = self._peers.at(key.upstream)
         self._links.send(peer, Kind.CREDIT, encode_message(credit), epoch=self._epoch)
 
     def _grant_here(self, key: ChannelKey, bytes_granted: int) -> None:

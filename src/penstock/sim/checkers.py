@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 import msgspec
 
+from penstock.core.errors import LinkBroken
 from penstock.core.ids import CheckpointId, JobId, TaskId
 from penstock.core.messages import (
     CancelTasks,
@@ -17,6 +18,7 @@ from penstock.core.messages import (
     Leave,
     NotifyComplete,
     Run,
+    TaskFailed,
     TaskFinished,
     ToMaster,
     ToSlot,
@@ -27,6 +29,7 @@ from penstock.core.recovery.metadata import CompletedCheckpoint
 from penstock.core.recovery.tenure import EPOCHS_PER_TERM
 from penstock.sim.disk import Disk, is_below
 from penstock.sim.external import ExternalSystem, Transaction
+from penstock.sim.faults import Fault, breaks_links
 from penstock.sim.rules import Rule
 from penstock.sim.world import Actor, World
 from penstock.storage.completed import decode_pointer
@@ -132,10 +135,11 @@ class Ledger:
 class MessageChecker:
     """What the master tells slots about checkpoints."""
 
-    def __init__(self, world: World, ledger: Ledger, *, master: str) -> None:
+    def __init__(self, world: World, ledger: Ledger, *, master: str, faults: Iterable[Fault] = ()) -> None:
         self._world = world
         self._ledger = ledger
         self._master = master
+        self._links_hold = not any(map(breaks_links, faults))
         self._newest = CheckpointId(0)
         self._newest_epoch = 0
         self._announced = CheckpointId(0)
@@ -179,6 +183,8 @@ class MessageChecker:
             if (message.task, message.epoch) in self._finished:
                 self._world.violate(Rule.NO_LIVELOCK, f"{message.task} said again that it has ended")
             self._finished[message.task, message.epoch] = None
+        elif isinstance(message, TaskFailed) and self._links_hold and message.error.startswith(LinkBroken.__name__):
+            self._world.violate(Rule.LINKS, f"{message.slot} said: {message.error}")
 
     def _ordered(self, message: ToSlot) -> None:
         match message:

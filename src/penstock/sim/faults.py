@@ -176,6 +176,11 @@ Fault = (
 )
 
 
+def breaks_links(fault: Fault) -> bool:
+    """Whether a link between two slots that live may break of it, or one of them seem silent to the other."""
+    return isinstance(fault, ConnectionLoss | SlotPause | ClockJump)
+
+
 def end_ms(fault: Fault) -> int:
     """When a fault is over. Those that wait for something to happen are called off when the safety phase is over."""
     match fault:

@@ -21,6 +21,7 @@ class Rule(Enum):
     FENCING = "an earlier attempt changes nothing that a later one has taken over"
     HOOKS = "tasks begin when the hook is where the checkpoint is that they begin from"
     REGIONS = "tasks that nothing joins to what failed go on as they were"
+    LINKS = "no link between slots is taken for broken that nothing has broken"
     RESTORABLE = "a recorded checkpoint has all its files"
     ANSWERED = "every request is answered once, and what the answer says is true"
     SAVEPOINTS = "a savepoint that was promised is whole and stays so; one that failed leaves nothing behind"

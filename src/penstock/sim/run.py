@@ -188,7 +188,7 @@ class Simulation:
             failing_starts=scenario.failing_starts,
         )
         self.ledger = Ledger(self.world, self.disk, self._job)
-        self.messages = MessageChecker(self.world, self.ledger, master=MASTER)
+        self.messages = MessageChecker(self.world, self.ledger, master=MASTER, faults=scenario.faults)
         self.regions = RegionChecker(self.world, master=MASTER)
         self.network.taps += [self.messages, self.regions]
         if keep_log:

@@ -20,6 +20,7 @@ from penstock.settings import (
 from penstock.sim.again import Again, draw_again
 from penstock.sim.faults import (
     Fault,
+    breaks_links,
     draw_driver_faults,
     draw_faults,
     draw_rescale_faults,
@@ -175,7 +176,10 @@ def draw_scenario(seed: int, random: Random) -> Scenario:
     drawn = replace(drawn, seen_share=random.choice((0.0, 0.0, 0.5, 1.0)))
     drawn = _with_parts_on_driver(random, drawn, duration_ms) if random.random() < 0.2 else drawn
     drawn = _left_with_a_savepoint(random, drawn, duration_ms) if random.random() < 0.06 else drawn
-    return _with_a_hook(random, drawn) if random.random() < 0.1 else drawn
+    drawn = _with_a_hook(random, drawn) if random.random() < 0.1 else drawn
+    # A hook makes the whole job one region.
+    apart = drawn.workload.shape in APART and drawn.hook is None and not any(map(breaks_links, drawn.faults))
+    return _outlasting_silence(random, drawn) if apart and random.random() < 0.2 else drawn
 
 
 def _with_a_hook(random: Random, drawn: Scenario) -> Scenario:
@@ -238,6 +242,23 @@ def _losing_slots(
     workload = replace(workload, other_rows=_draw_other_rows(random, workload))
     crashes = draw_slot_crashes(random, parallelism=drawn.settings.parallelism, safety_ms=drawn.safety_ms)
     return workload, (*faults, *crashes) if random.random() < 0.5 else crashes
+
+
+def _outlasting_silence(random: Random, drawn: Scenario) -> Scenario:
+    """The same job, so slow that whoever is not heard of after a slot was replaced is missed before it ends; and maybe
+    slots that take as long to come up."""
+    settings, workload = drawn.settings, drawn.workload
+    silence_ms = settings.slot.heartbeat_timeout_ms * 3 // 2
+    batches = -(-workload.rows // workload.batch_rows)
+    pause_ms = _pause_ms(settings.parallelism, workload.splits, batches, workload.burst, 2 * silence_ms)
+    # A few dozen checkpoints are enough.
+    checkpoint = replace(settings.checkpoint, interval_ms=max(settings.checkpoint.interval_ms or 0, silence_ms // 10))
+    return replace(
+        drawn,
+        workload=replace(workload, pause_ms=pause_ms),
+        settings=replace(settings, checkpoint=checkpoint),
+        start_us=random.choice((drawn.start_us, (1_000, 2_000 * silence_ms))),
+    )
 
 
 def _with_parts_on_driver(random: Random, drawn: Scenario, duration_ms: int) -> Scenario:

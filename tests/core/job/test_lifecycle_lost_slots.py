@@ -102,7 +102,7 @@ def test_its_tasks_and_those_that_are_joined_to_them_restart_and_no_others():
             restart_in_ms=DELAY_MS,
         ),
         TellCancel(slot=A, epoch=Epoch(1), tasks=(W0,)),
-        TellPeerGone(slot=C, gone=B),
+        TellPeerGone(slot=A, gone=B),
         StartSlot(slot=NEXT_B),
     ]
     assert feed(job, 11, dropped(A, W0)) == []
@@ -117,7 +117,7 @@ def test_its_tasks_and_those_that_are_joined_to_them_restart_and_no_others():
 
 def test_a_slot_whose_tasks_are_joined_to_nobody_elses_disturbs_no_other():
     job = running()
-    assert kinds(feed(job, 10, gone(C))) == [RegionEnded, TellPeerGone, TellPeerGone, StartSlot]
+    assert kinds(feed(job, 10, gone(C))) == [RegionEnded, StartSlot]
     feed(job, 11, *up(NEXT_C))
     assert tick(job, 110) == [DeployTasks(epoch=Epoch(2), slots=(A, B, NEXT_C), tasks=(V2,), joining=(NEXT_C,))]
     assert feed(job, 120, *ready(2, NEXT_C)) == [RunTasks(epoch=Epoch(2), slots=(NEXT_C,), tasks=(V2,))]
@@ -137,7 +137,7 @@ def test_afterwards_every_task_is_in_its_own_epoch():
     assert feed(job, 130, *late) == []
     assert job.finished_tasks == 0
     # The next one to die is replaced in the same way, beside tasks of two epochs.
-    assert kinds(feed(job, 140, gone(C))) == [RegionEnded, TellPeerGone, TellPeerGone, StartSlot]
+    assert kinds(feed(job, 140, gone(C))) == [RegionEnded, StartSlot]
     feed(job, 150, *up(NEXT_C))
     assert tick(job, 240) == [DeployTasks(epoch=Epoch(3), slots=(A, NEXT_B, NEXT_C), tasks=(V2,), joining=(NEXT_C,))]
 
@@ -154,7 +154,7 @@ def test_a_slot_that_the_cluster_started_again_joins_at_once():
     job = running()
     effects = feed(job, 10, SlotRegistered(slot=again))
     assert kinds(effects) == [RegionEnded, TellCancel, TellPeerGone]
-    assert effects[-1] == TellPeerGone(slot=C, gone=B)
+    assert effects[-1] == TellPeerGone(slot=A, gone=B)
     assert feed(job, 11, dropped(A, W0)) == []
     assert tick(job, 110) == [DeployTasks(epoch=Epoch(2), slots=(A, again, C), tasks=LOST_B, joining=(again,))]
 

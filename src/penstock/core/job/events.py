@@ -197,7 +197,7 @@ class TellCancel(Effect, frozen=True, kw_only=True):
 
 
 class TellPeerGone(Effect, frozen=True, kw_only=True):
-    """Tell a slot, whose tasks go on, that another one is no more."""
+    """Tell a slot that another one, with which its tasks shared channels, is no more."""
 
     slot: SlotId
     gone: SlotId

@@ -43,9 +43,9 @@ class Repair:
         ]
         if self._lost is not None:
             gone = slots.members[self._lost].slot
-            # The others learn who has the place with what they are deployed.
-            aside = [known for place, known in sorted(slots.members.items()) if place not in tasks]
-            told += [TellPeerGone(slot=known.slot, gone=gone) for known in aside]
+            # Until they learn who has the place, with what they are deployed: their other tasks go on, and would fail
+            # of its silence. Slots aside have nothing to do with it: whoever shares a channel with it is in the region.
+            told += [TellPeerGone(slot=slots.members[place].slot, gone=gone) for place in self.missing]
         return told
 
     def can_deploy(self, slots: SlotStates) -> bool:
