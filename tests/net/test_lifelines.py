@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import pickle
 import signal
@@ -158,3 +159,49 @@ def test_following_leaves_nothing_open(open_transport, process):
             wait_until_up(master, f"slot-{number}")
         master.let_go("slot-0")
     assert len(list(Path("/proc/self/fd").iterdir())) == before
+
+
+LIMITED = """
+import json, pickle, resource, sys
+from pathlib import Path
+from penstock.net.zeromq import ZmqTransport
+
+def open_files():
+    return sorted(int(file.name) for file in Path("/proc/self/fd").iterdir())
+
+master = ZmqTransport("master", **pickle.load(sys.stdin.buffer))
+slot = ZmqTransport("slot", keys=master._keys, ipc_dir=sys.argv[1])
+most, followed, more = resource.getrlimit(resource.RLIMIT_NOFILE)[1], [], 0
+before = open_files()
+while not (followed and followed[-1]):
+    name = f"slot-{more}"
+    # So many more may be opened; the last of those before was opened to look at them, and is not open any more.
+    resource.setrlimit(resource.RLIMIT_NOFILE, (before[-1] + more, most))
+    master.follow(name, slot.ipc_address)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    followed.append(name in master._lifelines._lines)
+    # Without a lifeline nothing of it is kept; ZeroMQ closes it on a thread of its own.
+    while not followed[-1] and open_files() != before:
+        pass
+    more += 1
+# The others can be followed as soon as there is room again.
+master.follow("slot-0", slot.ipc_address)
+while not master._lifelines._lines["slot-0"].is_up:
+    master.wait(None)
+    assert master.gone() == []
+print(json.dumps(followed))
+"""
+
+
+def test_where_no_more_files_can_be_opened_nobody_is_followed_and_nothing_else_happens(keys: JobKeys, tmp_path: Path):
+    child = subprocess.run(
+        [sys.executable, "-c", LIMITED, str(tmp_path)],
+        input=pickle.dumps({"keys": keys, "ipc_dir": str(tmp_path)}),
+        capture_output=True,
+        env=os.environ | {"PYTHONPATH": str(Path(penstock.__file__).parents[1])},
+        check=False,
+    )
+    assert child.stderr.decode() == ""
+    *without, last = json.loads(child.stdout)
+    # There are several files to a lifeline, and each of them may be the one too many.
+    assert (len(without) >= 3, any(without), last) == (True, False, True)

@@ -7,6 +7,7 @@ to its peers that is the same. One that never came about says nothing.
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from dataclasses import dataclass
 
 import zmq
@@ -64,19 +65,26 @@ class Lifelines:
         if peer in self._lines:
             return
         try:
-            connection = self._context.socket(zmq.DEALER)
+            line = self._open(address)
         except zmq.ZMQError:
-            # There are too many already. Without one, others tell later.
+            # The process has too many files open. Without a lifeline, others tell later.
             return
-        connection.linger = 0
-        connection.reconnect_ivl = _NEVER
+        self._lines[peer] = line
+        self._peers[line.news] = peer
+        self._poller.register(line.news, zmq.POLLIN)
+
+    def _open(self, address: str) -> _Lifeline:
+        """Raises `zmq.ZMQError`, and leaves nothing open, if there is no room for all that it takes."""
         # Named by us: ZeroMQ's own names come again, maybe before the one that had it before is gone.
         self._opened += 1
-        news = connection.get_monitor_socket(_EVENTS, f"inproc://lifeline-{self._opened}")
-        self._lines[peer] = _Lifeline(connection, news)
-        self._peers[news] = peer
-        self._poller.register(news, zmq.POLLIN)
-        call(connection, address, self._keys, encrypt=self._encrypt)
+        with ExitStack() as undo:
+            connection = undo.enter_context(self._context.socket(zmq.DEALER))
+            connection.linger = 0
+            connection.reconnect_ivl = _NEVER
+            news = undo.enter_context(connection.get_monitor_socket(_EVENTS, f"inproc://lifeline-{self._opened}"))
+            call(connection, address, self._keys, encrypt=self._encrypt)
+            undo.pop_all()
+        return _Lifeline(connection, news)
 
     def let_go(self, peer: str) -> None:
         """Whatever becomes of that process is no news any more."""
