@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
-import gc
-import json
 import os
 import re
 import signal
 import sys
-import threading
-from collections import Counter
 from pathlib import Path
 
 import cloudpickle
@@ -96,91 +91,6 @@ def test_slots_of_a_running_job_count_as_busy_and_a_job_that_gets_no_room_says_s
     # The slot that had come up is gone, which Spark may not show yet.
     assert re.search("runs 4 tasks at once, and has room for [01] more now", str(raised.value.hint))
     end(first)
-
-
-# --- what is left ----------------------------------------------------------------------------------------------------
-
-
-def workers(spark) -> dict[int, dict]:
-    """What is there in each of Spark's four workers, by process id."""
-
-    def look_around(batches):
-        """What is there in a worker, as one row."""
-        from pyspark import BarrierTaskContext
-
-        for _ in batches:
-            pass
-        # All at once, so that each is in a worker of its own.
-        BarrierTaskContext.get().barrier()
-        links = []
-        for descriptor in Path("/proc/self/fd").iterdir():
-            # One of them is that of the listing itself.
-            with contextlib.suppress(OSError):
-                links.append(str(descriptor.readlink()).partition(":")[0])
-        found = {
-            "pid": os.getpid(),
-            "threads": sorted(thread.name for thread in threading.enumerate()),
-            "descriptors": sorted(links),
-            "contexts": sum(
-                str(type(o).__module__).startswith("zmq") and type(o).__name__ == "Context" and not o.closed
-                for o in gc.get_objects()
-            ),
-            "environment": sorted(name for name in os.environ if "THREADS" in name or "PENSTOCK" in name),
-            "handlers": [
-                str(signal.getsignal(number))
-                for number in (signal.SIGINT, signal.SIGTERM, signal.SIGCHLD, signal.SIGHUP)
-            ],
-            "arrow": pa.cpu_count(),
-            "switch": sys.getswitchinterval(),
-            "frozen": gc.get_freeze_count(),
-        }
-        yield pa.RecordBatch.from_pydict({"found": [json.dumps(found)]})
-
-    rows = spark.range(0, 4, 1, 4).mapInArrow(look_around, "found string", barrier=True).collect()
-    found = [json.loads(row.found) for row in rows]
-    return {worker.pop("pid"): worker for worker in found}
-
-
-def hosts_of_a_job(spark, place: Path) -> set[int]:
-    """Run a job to its end; the process ids of its slots."""
-    place.mkdir()
-    gate = place / "gate"
-    env = ps.Environment(
-        spark, parallelism=2, checkpointing=checkpointing(place), network=ps.NetworkSettings(transport="tcp")
-    )
-    hot_auctions(env, GatedBids(gate), place / "out")
-    job = env.start("tidy")
-    slots = {slot.pid for slot in wait_until(job, lambda v: v.checkpoints.counts.completed >= 1).slots}
-    gate.touch()
-    assert job.wait(120).state is JobState.FINISHED
-    return slots
-
-
-def test_nothing_of_a_job_is_left_in_the_workers_that_spark_uses_again(spark, tmp_path):
-    """But what a library opens for itself once in a process: an event loop of Polars', and that no second time."""
-    before = workers(spark)
-    first = hosts_of_a_job(spark, tmp_path / "first")
-    once = workers(spark)
-    hosts = first & set(before) & set(once)
-    assert hosts, "Spark started other workers; the test saw nothing"
-    for pid in hosts:
-        # A worker is held against itself: it may have had a slot of another test, with other libraries.
-        opened = Counter(once[pid]["descriptors"]) - Counter(before[pid]["descriptors"])
-        assert set(opened) <= {"anon_inode"}
-    second = hosts_of_a_job(spark, tmp_path / "second")
-    twice = workers(spark)
-    hosts = second & set(once) & set(twice)
-    assert hosts, "Spark started other workers; the test saw nothing"
-    for pid in hosts:
-        opened = Counter(twice[pid].pop("descriptors")) - Counter(once[pid].pop("descriptors"))
-        assert set(opened) <= (set() if pid in first else {"anon_inode"})
-        assert twice[pid] == once[pid]
-        if pid in before:
-            assert without_descriptors(before[pid]) == twice[pid]
-
-
-def without_descriptors(worker: dict) -> dict:
-    return {name: found for name, found in worker.items() if name != "descriptors"}
 
 
 # --- failures --------------------------------------------------------------------------------------------------------

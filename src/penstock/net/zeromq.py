@@ -294,8 +294,9 @@ class ZmqTransport:
 
 
 def keep_message_memory() -> bool:
-    """Have this process keep up to 64 MiB of freed memory for the next messages. To be called once, in a process that
-    does little else than exchange batches. Returns False where the C library offers no such choice.
+    """Have this process keep up to 64 MiB of freed memory for the next messages, for good: the C library neither tells
+    what it did before nor goes back to it (it adapts its limits until they are first set, and then never again). To be
+    called in a process that does little else than exchange batches. Returns False where there is no such choice.
 
     ZeroMQ takes memory for every message it sends or receives. By default the C library gives freed blocks of that size
     back to the system, and each message then pays for fresh pages: about a third of the cost of sending 1 MB.

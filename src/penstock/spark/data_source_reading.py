@@ -282,7 +282,8 @@ class _Fetcher:
                 raise self._error
 
     def close(self) -> None:
-        """Have the thread end with the next row. One that is blocked inside `read` is left alone."""
+        """Have the thread end with the next row. One that is blocked inside `read` cannot be ended: its process is not
+        used again."""
         self._is_closed = True
         self._room.set()
 

@@ -248,7 +248,7 @@ class _WriteCall:
             self._changed.notify_all()
 
     def abandon(self) -> None:
-        """Have the iterator raise, so that `write` ends."""
+        """Have the iterator raise, so that `write` ends. If it is blocked elsewhere its process is not used again."""
         with self._changed:
             self._is_abandoned = True
             self._changed.notify_all()

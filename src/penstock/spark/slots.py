@@ -117,9 +117,10 @@ class SparkSlots:
         spec = self._spec(slot)
 
         def task(batches: Iterator[Any]) -> Iterator[Any]:
-            for _ in batches:
-                pass
-            run_slot(spec)
+            # PySpark ends a worker, without a word, if its task has not read all of its input.
+            if run_slot(spec):
+                for _ in batches:
+                    pass
             # Nothing is ever yielded: a task that ends without output leaves its worker fit for reuse.
             yield from ()
 

@@ -2,15 +2,19 @@
 
 Everything that starts threads or opens sockets is made here, after Spark's daemon has forked the worker, and closed
 before the task returns, and what was set is set back: the process is reused by whatever Spark runs next. What stays is
-what makes the next start fast: imported modules, and what libraries keep once per process.
+what makes the next start fast: imported modules, and what libraries keep once per process. What else stays cannot be
+taken back: that Polars has one thread, and that the C library keeps freed memory. A process with a thread of ours that
+does not end is not used again.
 """
 
 from __future__ import annotations
 
+import logging
 import os
 import socket
 import sys
 import tempfile
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -26,9 +30,15 @@ from penstock.spark import shared_folders
 from penstock.spark.jvm_watch import JvmWatch, jvm_socket
 
 POLARS_THREADS = "POLARS_MAX_THREADS"
+READS_AHEAD = "SPARK_PIPELINED_UDF"
+"""Set to 1 where PySpark reads the input of tasks on a thread of its own."""
+PATIENCE_S = 1.0
+"""How long threads may take to end when the slot has left."""
 SWITCH_S = 0.0001
 """How long the loop may keep the interpreter from the thread that writes snapshots. Each call of that thread which
 lets go of it (encoding a batch, writing, syncing) may cost it so much again, and a checkpoint makes a few dozen."""
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,8 +64,9 @@ class SlotSpec:
     if it is too large to be sent twice."""
 
 
-def run_slot(spec: SlotSpec) -> None:
-    """Be the slot until the master says leave. Raises `SlotLost` if the slot ended in any other way."""
+def run_slot(spec: SlotSpec) -> bool:
+    """Be the slot until the master says leave; whether the process is fit to be used again. Raises `SlotLost` if the
+    slot ended in any other way."""
     from pyspark import TaskContext
 
     context = TaskContext.get()
@@ -63,6 +74,7 @@ def run_slot(spec: SlotSpec) -> None:
     with _one_core():
         _import_program(spec.program)
         _Slot(spec, SlotId(spec.slot.number, spec.slot.incarnation, attempt)).run()
+        return _is_fit()
 
 
 def _import_program(program: bytes) -> None:
@@ -178,12 +190,25 @@ class _Slot:
             background.close()
             transport.close()
         # Whatever is raised ends the process, which is then not reused.
-        if background.is_alive:
-            raise SlotLost("work in the background did not end")
         if watch.closed:
             raise SlotLost("Spark has closed its connection to the worker")
         if driver.error is not None:
             raise SlotLost(driver.error)
+
+
+def _is_fit() -> bool:
+    """Whether the process may be used again: not if a thread of ours is left. One that is inside a data source, or a
+    storage, that blocks does not end, and cannot be ended."""
+    ours = [thread for thread in threading.enumerate() if thread.name.startswith("penstock-")]
+    for thread in ours:
+        thread.join(PATIENCE_S / len(ours))
+    left = [thread.name for thread in ours if thread.is_alive()]
+    if left and os.environ.get(READS_AHEAD) == "1":
+        # A task has then read all its input whether it wants to or not, so that only a failure ends the process.
+        raise SlotLost(f"threads did not end: {', '.join(left)}")
+    if left:
+        log.warning("this worker is not used again, since threads did not end: %s", ", ".join(left))
+    return not left
 
 
 def _ipc_scope(folder: str) -> str:
