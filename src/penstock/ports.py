@@ -209,8 +209,11 @@ class SlotEnded:
     """The host says that a slot's process is no more."""
 
     slot: SlotId
+    """As it was asked for: the host does not tell how often it has started that one again by itself."""
     error: str | None
     """None if it left as told."""
+    host_gone: bool = False
+    """The host itself is no more: no slot can ever be started again."""
 
 
 class Slots(Protocol):
@@ -221,7 +224,7 @@ class Slots(Protocol):
         ...
 
     def stop(self, slot: SlotId) -> None:
-        """End a slot that does not answer."""
+        """End a slot that does not answer, whatever attempt of its incarnation runs."""
         ...
 
     def ended(self) -> list[SlotEnded]:

@@ -177,8 +177,8 @@ class Stage:
             self.driver.turn(Instant(self.time))
             self.driver.validate()
 
-    def slot(self, number, incarnation=1):
-        return Slot(self.wires, SlotId(SlotIndex(number), incarnation))
+    def slot(self, number, incarnation=1, attempt=0):
+        return Slot(self.wires, SlotId(SlotIndex(number), incarnation, attempt))
 
     def running(self):
         """Both slots, after they have been told to run."""
@@ -278,6 +278,38 @@ def test_a_process_of_an_incarnation_that_was_given_up_is_sent_away(stage):
     late = stage.slot(0).register()
     stage.turn()
     assert late.hears() == [Leave()]
+
+
+def test_a_slot_that_spark_started_again_is_let_go_of_when_the_spark_job_of_the_first_has_ended(stage):
+    first, second = stage.running()
+    again = stage.slot(0, attempt=1).register()
+    stage.turn()
+    assert list(stage.wires.followed) == [str(second.slot), str(again.slot)]
+    stage.cluster.news.append(SlotEnded(first.slot, "killed"))
+    stage.turn()
+    assert list(stage.wires.followed) == [str(second.slot)]
+    assert stage.cluster.started[-1] == SlotId(SlotIndex(0), 2)
+
+
+def test_what_breaks_with_the_attempt_before_does_not_cost_the_slot_that_spark_started_again_its_place(stage):
+    first, _ = stage.running()
+    stage.slot(0, attempt=1).register()
+    stage.turn()
+    # A process that was thought dead, on a host that is back.
+    first.register()
+    first.links.send("master", Kind.CONTROL, b"nonsense", epoch=NO_EPOCH)
+    stage.turn()
+    assert stage.cluster.stopped == []
+    assert len(stage.cluster.started) == 2
+
+
+def test_a_job_whose_spark_is_gone_fails_and_asks_for_no_slot_any_more(stage):
+    slots = stage.running()
+    stopped = "the SparkSession was stopped"
+    stage.cluster.news += [SlotEnded(slot.slot, stopped, host_gone=True) for slot in slots]
+    stage.end()
+    assert (stage.driver.outcome, stage.driver.cause.text) == (JobState.FAILED, stopped)
+    assert len(stage.cluster.started) == 2
 
 
 def test_the_log_says_why_an_attempt_failed_and_what_follows(stage, caplog):

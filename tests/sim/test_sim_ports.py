@@ -285,6 +285,19 @@ def test_a_stopped_slot_dies_and_does_not_come_up_any_more():
     assert host.ended() == [SlotEnded(FIRST, "it was stopped")]
 
 
+def test_a_slot_that_was_started_again_is_told_of_and_stopped_by_the_name_it_was_asked_for():
+    world = World(5)
+    host = slot_host(world, {})
+    host.start(FIRST)
+    settle(world)
+    host.crash(FIRST, Notice.AGAIN)
+    settle(world)
+    host.stop(FIRST)
+    settle(world)
+    assert host.is_empty
+    assert host.ended() == [SlotEnded(FIRST, "it was stopped")]
+
+
 def test_a_replaced_slot_may_not_come_up():
     world = World(5)
     built: dict[SlotId, Sleeper] = {}

@@ -132,6 +132,54 @@ def test_a_long_patience_with_hung_workers_is_warned_of():
     assert warnings(facts(python__task__killTimeout="500")) == ()
 
 
+def test_many_tries_of_sparks_own_are_warned_of_where_spark_makes_them():
+    (warning,) = warnings(facts(**CLUSTER, task__maxFailures="1000000"))
+    assert warning == (
+        "spark.task.maxFailures=1000000 has Spark start a slot that cannot come up 1000000 times, without a pause, "
+        "before the job learns why: set it to 4"
+    )
+    (warning,) = warnings(facts(master="local[4,1000]"))
+    assert warning.startswith("master local[4,1000] has Spark start a slot that cannot come up 1000 times")
+    for fine in (facts(**CLUSTER, task__maxFailures="8"), facts(task__maxFailures="1000"), facts(master="local[4, 2]")):
+        assert warnings(fine) == ()
+
+
+@pytest.mark.parametrize(
+    ("conf", "named"),
+    [
+        ({"excludeOnFailure__enabled": "true"}, "spark.excludeOnFailure.enabled"),
+        ({"excludeOnFailure__application__enabled": "true"}, "spark.excludeOnFailure.application.enabled"),
+        ({"excludeOnFailure__taskAndStage__enabled": "true"}, "spark.excludeOnFailure.taskAndStage.enabled"),
+    ],
+)
+def test_a_spark_that_shuns_executors_where_slots_died_is_warned_of(conf, named):
+    (warning,) = warnings(facts(**CLUSTER, **conf))
+    assert warning.startswith(f"{named} has Spark start no slot on executors and hosts where slots have died")
+    assert warning.endswith("set it to false")
+    assert warnings(facts(**conf)) == (), "there is but one executor, which is never shunned"
+
+
+def test_a_spark_that_shuns_nobody_is_fine():
+    off = {"excludeOnFailure__application__enabled": "false", "excludeOnFailure__taskAndStage__enabled": "false"}
+    assert warnings(facts(**CLUSTER, excludeOnFailure__enabled="true", **off)) == ()
+
+
+def test_a_reaper_with_too_little_patience_for_slots_is_warned_of():
+    reaper = {**CLUSTER, "task__reaper__enabled": "true"}
+    (warning,) = warnings(facts(**reaper, task__reaper__killTimeout="5s"))
+    assert warning == (
+        "spark.task.reaper.killTimeout=5s ends an executor, with all slots in it, if one of them is not killed that "
+        "fast: set it to 30s or more"
+    )
+    for fine in (
+        facts(**reaper),
+        facts(**reaper, task__reaper__killTimeout="60s"),
+        facts(**CLUSTER, task__reaper__killTimeout="5s"),
+        facts(task__reaper__enabled="true", task__reaper__killTimeout="5s"),
+    ):
+        assert warnings(fine) == ()
+
+
 def test_a_driver_that_other_hosts_cannot_call_is_warned_of():
     (warning,) = warnings(facts(**CLUSTER, driver__host="127.0.0.1"))
     assert warning.startswith("spark.driver.host is 127.0.0.1")

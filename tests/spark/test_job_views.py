@@ -98,7 +98,7 @@ def test_state_attempt_and_restarts_are_shown_as_soon_as_they_change(tmp_path: P
         socket_folder=tmp_path / "sockets",
         signs=(),
         temporary_root=None,
-        capacity=lambda: "",
+        advice=lambda _: None,
     )
 
     def seek(*_: Any) -> MasterParts:

@@ -1,9 +1,12 @@
-"""Slots that are stopped before Spark has a job of theirs, or when it is gone."""
+"""Slots that are stopped before Spark has a job of theirs, or when it is gone, or when it has started them again."""
 
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from types import SimpleNamespace
+
+import pytest
 
 from penstock.core.ids import JobId, SlotId
 from penstock.ports import SlotEnded
@@ -18,12 +21,14 @@ class FakeContext:
     def __init__(self) -> None:
         self._jsc = object()
         self.asked = 0
+        self.tags: list[str] = []
         self.job = threading.Event()
 
     def cancelJobsWithTag(self, tag: str) -> None:  # noqa: N802  # Spark's name
         if self._jsc is None:
             raise AttributeError("'NoneType' object has no attribute 'cancelJobsWithTag'")
         self.asked += 1
+        self.tags.append(tag)
         if self.asked > 1:
             self.job.set()
 
@@ -65,3 +70,63 @@ def test_a_session_that_was_stopped_is_not_asked_to_end_its_slots(caplog):
     slots = LateJobs(context)
     slots._cancel(FIRST)
     assert (context.asked, caplog.records) == (0, [])
+
+
+def test_a_slot_that_spark_started_again_is_ended_by_the_spark_job_that_was_submitted():
+    """1. A slot is started. 2. Spark tries its task again, and the second try calls in. 3. That one is stopped."""
+    context = FakeContext()
+    slots = LateJobs(context)
+    slots.start(FIRST)
+    slots.stop(FIRST._replace(attempt=1))
+    slots.close(timeout_s=60)
+    assert set(context.tags) == {"penstock-j-slot-0.1"}
+    assert slots.ended() == [SlotEnded(FIRST, None)]
+
+
+class FailingJobs(SparkSlots):
+    """Slots whose Spark jobs fail at once."""
+
+    def __init__(self, context: SimpleNamespace, error: str) -> None:
+        self._error = error
+        session = SimpleNamespace(sparkContext=context)
+        super().__init__(session, job=JobId("j"), job_name="j", spec=lambda _: None, wake=lambda: None)
+
+    def _submit(self, slot: SlotId) -> None:
+        raise RuntimeError(self._error)
+
+    def end_of_first(self) -> SlotEnded:
+        self.start(FIRST)
+        while not (ended := self.ended()):
+            self.close(timeout_s=1)
+        return ended[0]
+
+
+def java_context(*, stopped: Callable[[], bool]) -> SimpleNamespace:
+    return SimpleNamespace(_jsc=SimpleNamespace(sc=lambda: SimpleNamespace(isStopped=stopped)))
+
+
+def nobody_listens() -> bool:
+    raise ConnectionRefusedError("Connection refused")
+
+
+def nobody_answers() -> bool:
+    raise TimeoutError("timed out")
+
+
+GONE = SlotEnded(FIRST, "the SparkSession was stopped", host_gone=True)
+
+
+@pytest.mark.parametrize(
+    ("context", "error", "ended"),
+    [
+        (SimpleNamespace(_jsc=None), "'NoneType' object has no attribute 'setJobGroup'", GONE),
+        (java_context(stopped=lambda: True), "Cannot call methods on a stopped SparkContext.", GONE),
+        (java_context(stopped=lambda: False), "Job 5 cancelled because SparkContext was shut down", GONE),
+        (java_context(stopped=lambda: False), "no luck", SlotEnded(FIRST, "no luck")),
+        (java_context(stopped=nobody_answers), "no luck", SlotEnded(FIRST, "no luck")),
+        (java_context(stopped=nobody_listens), "no luck", SlotEnded(FIRST, "Spark's JVM is gone", host_gone=True)),
+    ],
+    ids=["forgotten", "stopped", "shutting down", "alive", "nobody answers", "nobody listens"],
+)
+def test_a_slot_says_that_no_other_can_follow_it_when_the_session_was_stopped(context, error, ended):
+    assert FailingJobs(context, error).end_of_first() == ended

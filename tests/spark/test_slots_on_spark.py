@@ -58,7 +58,7 @@ def test_spark_shows_which_slot_of_which_job_a_spark_job_is(spark, tmp_path):
     assert last.name() == "penstock: Hot auctions, slot 1"
     assert last.jobGroup().get() == job_group(job.id)
     tags = last.jobTags().mkString(" ").split()
-    assert {job_group(job.id), f"{job_group(job.id)}-slot-1.2.0"} <= {tag.rpartition("tag-")[2] for tag in tags} | set(
+    assert {job_group(job.id), f"{job_group(job.id)}-slot-1.2"} <= {tag.rpartition("tag-")[2] for tag in tags} | set(
         tags
     )
     end(job)

@@ -63,12 +63,13 @@ class Links:
         self._transport.connect(peer, address)
         self._open(peer)
 
-    def disconnect(self, peer: str) -> None:
-        """Forget `peer`, in both directions."""
-        self._transport.disconnect(peer)
-        self._outgoing.pop(peer, None)
-        self._incoming.pop(peer, None)
-        self._heard.pop(peer, None)
+    def disconnect(self, *peers: str) -> None:
+        """Forget these, in both directions."""
+        for peer in peers:
+            self._transport.disconnect(peer)
+            self._outgoing.pop(peer, None)
+            self._incoming.pop(peer, None)
+            self._heard.pop(peer, None)
 
     def answer(self, peer: str, *, listens_at: str | None) -> None:
         """Keep alive the direction to a peer that has called in, and notice when it is gone."""

@@ -94,6 +94,7 @@ from penstock.core.recovery.tenure import Tenure
 from penstock.plan.checkpoint_graph import checkpoint_graph
 from penstock.plan.graph import Plan
 from penstock.ports import JobRecords, Outcome
+from penstock.runtime.callers import Callers
 from penstock.runtime.checkpointing import Answers, CheckpointEffects
 from penstock.runtime.deploying import Orders, deployments
 from penstock.runtime.ending import JOB_END, Ending, Record, outcome_of, retained_after
@@ -151,8 +152,7 @@ class MasterDriver:
         self._ending = Ending(job=job, plan=plan, records=records, ports=ports, found=found)
         self._checkpointing = self._make_checkpointing(records)
         self._links = Links(ports.transport, on_packet=self._on_packet, on_broken=self._on_broken)
-        self._slots: dict[SlotId, Register] = {}
-        self._names: dict[str, SlotId] = {}
+        self._callers = Callers()
         self._attempt = NO_EPOCH  # in which all tasks were deployed last
         self._waiting_deploy: DeployTasks | None = None
         self._restored: CompletedCheckpoint | None = None
@@ -240,8 +240,8 @@ class MasterDriver:
         self._links.receive(now)
         self._ports.background.collect()
         for ended in self._ports.slots.ended():
-            self._links.disconnect(str(ended.slot))
-            self._feed_job(SlotGone(slot=ended.slot, error=ended.error))
+            self._links.disconnect(*self._callers.names_of(ended.slot))
+            self._feed_job(SlotGone(slot=ended.slot, error=ended.error, host_gone=ended.host_gone))
         if (at := self._lifecycle.next_deadline()) is not None and at <= now:
             self._feed_job(Ticked())
         if (at := self._coordinator.next_deadline()) is not None and at <= now:
@@ -279,11 +279,11 @@ class MasterDriver:
             state=self.outcome or self._lifecycle.state,
             epoch=self._lifecycle.epoch,
             restarts=self._progress.restarts,
-            slots=tuple(slot_view(slot, self._slots.get(slot)) for slot in self._lifecycle.slots),
+            slots=tuple(slot_view(slot, self._callers.registered.get(slot)) for slot in self._lifecycle.slots),
             restored_checkpoint=self._restored_id,
             checkpoints=self._coordinator.view(),
             failures=tuple(self._progress.failures),
-            spares=tuple(slot_view(slot, self._slots.get(slot)) for slot in self._lifecycle.spares),
+            spares=tuple(slot_view(slot, self._callers.registered.get(slot)) for slot in self._lifecycle.spares),
             **vars(self._progress.totals(self._plan)),
         )
 
@@ -294,8 +294,7 @@ class MasterDriver:
     # --- what slots say ------------------------------------------------------------------
 
     def _on_packet(self, peer: str, packet: Packet) -> None:
-        slot = self._names.get(peer)
-        if slot is not None:
+        if (slot := self._callers.of(peer)) is not None:
             self._feed_job(SlotHeard(slot=slot))
         if packet.header.kind is not Kind.CONTROL:
             return
@@ -308,17 +307,18 @@ class MasterDriver:
 
     def _on_broken(self, peer: str, text: str) -> None:
         """A slot whose words were lost cannot be trusted to be where we think it is: it is replaced."""
-        slot = self._names.get(peer)
-        if slot is not None:
+        if (slot := self._callers.of(peer)) is None:
+            return
+        self._links.disconnect(peer)
+        # The host would stop the successor, which is not at fault.
+        if not self._callers.has_successor(slot):
             self._ports.slots.stop(slot)
-            self._links.disconnect(peer)
             self._feed_job(SlotGone(slot=slot, error=f"the link to it broke: {text}"))
 
     def _on_message(self, message: ToMaster) -> None:
         match message:
             case Register():
-                self._slots[message.slot] = message
-                self._names[str(message.slot)] = message.slot
+                self._links.disconnect(*self._callers.add(message))
                 self._links.answer(str(message.slot), listens_at=message.tcp_address or message.ipc_address)
                 self._feed_job(SlotRegistered(slot=message.slot))
             case Heartbeat():
@@ -364,7 +364,7 @@ class MasterDriver:
         slots = self._lifecycle.slots
         # A slot that is being replaced, or is not needed any more, has no task to hear it, and what is sent before it
         # calls in would be lost.
-        if task.subtask < len(slots) and slots[task.subtask] in self._slots:
+        if task.subtask < len(slots) and slots[task.subtask] in self._callers.registered:
             self._send(slots[task.subtask], message)
 
     # --- the lifecycle and the checkpoints -----------------------------------------------
@@ -544,7 +544,7 @@ class MasterDriver:
             attempt=self._attempt,
             saved=saved,
         )
-        for slot, message in deployments(effect, assignment, self._slots, orders):
+        for slot, message in deployments(effect, assignment, self._callers.registered, orders):
             self._send(slot, message)
 
     # --- the end -------------------------------------------------------------------------

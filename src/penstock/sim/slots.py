@@ -191,7 +191,8 @@ class SlotHost:
 
     def _tell_later(self, slot: SlotId, error: str | None) -> None:
         def tell() -> None:
-            ended = SlotEnded(slot, error)
+            # As Spark does: it knows a slot by the job that was submitted, however often it has run its task since.
+            ended = SlotEnded(slot._replace(attempt=0), error)
             owners = [driver for driver in self._drivers if driver.first_incarnation <= slot.incarnation]
             if owners:
                 owners[-1].news.append(ended)

@@ -55,7 +55,7 @@ from penstock.spark.dataframes import DataFrameSource
 from penstock.spark.host_rules import Needs
 from penstock.spark.job import Job, MasterParts
 from penstock.spark.preflight import (
-    capacity_now,
+    advice_on,
     check_host,
     check_session,
     is_called_by_tcp,
@@ -398,7 +398,7 @@ class Environment(Program):
             socket_folder=socket_folder,
             signs=signs,
             temporary_root=Path(store.location) if self._checkpointing is None else None,
-            capacity=lambda: capacity_now(self._spark),
+            advice=lambda cause: advice_on(cause, self._spark),
             leader=leader,
         )
 

@@ -18,10 +18,14 @@ LEAST_WORKER_MB = 768
 """Address space below which a worker cannot even import what it needs."""
 ROOMY_WORKER_MB = 2_048
 LONGEST_KILL_S = 10
+MOST_TASK_FAILURES = 10
+SHORTEST_REAPER_S = 30
+"""Spark needs 2 to 4 s to kill a slot, and longer on a busy host."""
 
 _UNITS_MB = {"b": 1 / 1024**2, "k": 1 / 1024, "m": 1.0, "g": 1_024.0, "t": 1_024.0**2, "p": 1_024.0**3}
 _UNITS_S = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3_600.0, "d": 86_400.0}
 _QUANTITY = re.compile(r"\s*(\d+)\s*([a-z]*)\s*")
+_LOCAL_FAILURES = re.compile(r"local\[[^,\]]+,\s*(\d+)\s*\]")
 _LOOPBACK = ("localhost", "127.", "::1", "[::1]")
 
 
@@ -283,6 +287,65 @@ def _kill_timeout(facts: HostFacts, _needs: Needs) -> Found:
     ]
 
 
+def _task_failures(facts: HostFacts, _needs: Needs) -> Found:
+    # On `local[n]` Spark tries a task once, unless the master URL says otherwise.
+    written = _LOCAL_FAILURES.fullmatch(facts.master)
+    text = written[1] if written else "1" if facts.is_local else facts.text("spark.task.maxFailures", "4")
+    if _number(text) <= MOST_TASK_FAILURES:
+        return []
+    where = f"master {facts.master}" if written else f"spark.task.maxFailures={text}"
+    return [
+        (
+            WARNING,
+            (
+                f"{where} has Spark start a slot that cannot come up {text} times, without a pause, before the job "
+                "learns why: set it to 4"
+            ),
+        )
+    ]
+
+
+def _exclusion(facts: HostFacts, _needs: Needs) -> Found:
+    both = "spark.excludeOnFailure.enabled"
+    # The narrower one counts where it is set.
+    of_all = facts.is_on(both, default=False)
+    names = (
+        "spark.excludeOnFailure.application.enabled",
+        "spark.excludeOnFailure.taskAndStage.enabled",
+    )
+    on = [name for name in names if facts.is_on(name, default=of_all)]
+    if facts.is_local or not on:
+        return []
+    name = both if of_all else on[0]
+    return [
+        (
+            WARNING,
+            (
+                f"{name} has Spark start no slot on executors and hosts where slots have died, as if these were at "
+                "fault, until the job has too few: set it to false"
+            ),
+        )
+    ]
+
+
+def _reaper(facts: HostFacts, _needs: Needs) -> Found:
+    text = facts.text("spark.task.reaper.killTimeout", "-1")
+    timeout_s = _quantity(text, _UNITS_S, default="ms")
+    if facts.is_local or not facts.is_on("spark.task.reaper.enabled", default=False) or not timeout_s:
+        return []
+    if timeout_s >= SHORTEST_REAPER_S:
+        return []
+    return [
+        (
+            WARNING,
+            (
+                f"spark.task.reaper.killTimeout={text} ends an executor, with all slots in it, if one of them is not "
+                f"killed that fast: set it to {SHORTEST_REAPER_S}s or more"
+            ),
+        )
+    ]
+
+
 def _driver_address(facts: HostFacts, _needs: Needs) -> Found:
     host = facts.text("spark.driver.host", "")
     # To a client of Spark Connect nobody calls there: the master is in the client.
@@ -309,6 +372,9 @@ _RULES: tuple[Callable[[HostFacts, Needs], Found], ...] = (
     _reuse,
     _worker_memory,
     _kill_timeout,
+    _task_failures,
+    _exclusion,
+    _reaper,
     _driver_address,
 )
 

@@ -68,8 +68,8 @@ class MasterParts:
     """By which slots know the folders that they share with this program."""
     temporary_root: Path | None
     """The storage of a job that asked for none; goes with it."""
-    capacity: Callable[[], str]
-    """How much room Spark has now, in words."""
+    advice: Callable[[FailureCause], str | None]
+    """What to do about a failure that Spark has to do with; None if it has not."""
     leader: Leader | None = None
     """The driver's hold on a job that may outlive it."""
 
@@ -164,8 +164,7 @@ class Job:
         if driver.outcome is JobState.CANCELLED:
             raise JobCancelled(f"job {self.name!r} was cancelled")
         if driver.outcome is JobState.FAILED:
-            # What never ran had no room, or no fit environment.
-            hint = self._parts.capacity() if self._view.epoch == 0 else None
+            hint = None if driver.cause is None else self._parts.advice(driver.cause)
             raise _failed(self.name, driver.cause, self._view, hint)
         if self._view.late_dropped:
             log.warning(

@@ -17,6 +17,7 @@ from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 
 from penstock.core.errors import HostError, UsageError
+from penstock.core.job.events import FailureCause
 from penstock.settings import NetworkSettings
 from penstock.spark import connect
 from penstock.spark.host_rules import HostFacts, Needs, is_local_master, judge, judge_worker
@@ -24,6 +25,8 @@ from penstock.spark.slots import short_reason
 
 log = logging.getLogger(__name__)
 
+_WRONG_INTERPRETER = ("ModuleNotFoundError: ", "PYTHON_VERSION_MISMATCH", "Cannot run program")
+"""What is said by workers that lack a package or are of another Python, and by Spark of one that is not there."""
 EXECUTOR_LOOK_S = 0.5
 EXECUTOR_LOOKS = 40
 """On a cluster, how often to look for executors that are still on their way before the job is refused."""
@@ -145,8 +148,28 @@ def told(problems: Sequence[str]) -> str:
     return f"{len(problems)} things keep Spark from hosting the job: " + "; ".join(problems)
 
 
-def capacity_now(session: Any) -> str:
-    """How much room Spark has, for the text of a job that got too little of it."""
+def advice_on(cause: FailureCause, session: Any) -> str | None:
+    """What whoever has this session can do about a failure: give it room, or another interpreter. None if it is not for
+    lack of these."""
+    if cause.lacks_room:
+        return _capacity_now(session)
+    if cause.operator is None and any(sign in cause.text for sign in _WRONG_INTERPRETER):
+        return _interpreters(session)
+    return None
+
+
+def _interpreters(session: Any) -> str:
+    version = ".".join(map(str, sys.version_info[:2]))
+    wanted = f"a Python {version} that has Penstock and what it needs, on every host"
+    if connect.is_connect(session):
+        return f"the Connect server says how workers are started: give it as PYSPARK_PYTHON {wanted}"
+    return (
+        f"Spark starts workers with {session.sparkContext.pythonExec}, and this program runs with {sys.executable}: "
+        f"set PYSPARK_PYTHON before the session is made (with spark-submit: spark.pyspark.python) to {wanted}"
+    )
+
+
+def _capacity_now(session: Any) -> str:
     try:
         facts = host_facts(session)
     except (Py4JError, PySparkException, HostError, AttributeError, OSError):

@@ -3,6 +3,9 @@
 A job per slot, because Spark then kills, replaces and shows each slot by itself: a dead worker fails one job while the
 other slots go on, after about a fifth of a second, or not at all where Spark tries the task again. The master sees a
 death sooner, by the connection to it, and then has what is left of the job cancelled.
+
+A Spark job is one incarnation of a slot. How often Spark has tried its task only the slot itself knows: whatever is
+asked for or told here is so of all these attempts.
 """
 
 from __future__ import annotations
@@ -14,7 +17,7 @@ from collections.abc import Callable, Iterator
 from itertools import takewhile
 from typing import Any
 
-from penstock.core.ids import JobId, SlotId
+from penstock.core.ids import JobId, SlotId, SlotIndex
 from penstock.ports import SlotEnded
 from penstock.spark import connect
 from penstock.spark.clock import WallClock
@@ -22,9 +25,13 @@ from penstock.spark.worker import SlotSpec, run_slot
 
 log = logging.getLogger(__name__)
 
+_Key = tuple[SlotIndex, int]
+"""Of a Spark job: the number of a slot, and its incarnation."""
+
 ASK_AGAIN_S = 0.5
 """How often Spark is asked to end a job that it may not have had yet when it was asked before."""
 _PY4J_CALL = "An error occurred while calling "
+STOPPED = "the SparkSession was stopped"
 _NOT_THE_REASON = ("JVM stacktrace:", "=== Streaming Query ===")
 """With what begins, in the text of an exception, that says where it was and not what."""
 
@@ -41,18 +48,18 @@ class SparkSlots:
         self._spec = spec
         self._wake = wake
         self._ended: deque[SlotEnded] = deque()
-        self._threads: dict[SlotId, threading.Thread] = {}
-        self._unwanted: set[SlotId] = set()
+        self._threads: dict[_Key, threading.Thread] = {}
+        self._unwanted: set[_Key] = set()
 
     def start(self, slot: SlotId) -> None:
         """Submit the Spark job of a slot."""
         thread = threading.Thread(target=self._host, args=(slot,), name=f"penstock-{slot}", daemon=True)
-        self._threads[slot] = thread
+        self._threads[_key(slot)] = thread
         thread.start()
 
     def stop(self, slot: SlotId) -> None:
         """Have Spark kill the task, which takes it 2 to 4 seconds, or not try it again."""
-        self._unwanted.add(slot)
+        self._unwanted.add(_key(slot))
         # A server or a JVM that is gone is called again and again, for minutes, which the master must not wait for.
         call = threading.Thread(target=self._cancel, args=(slot,), name=f"penstock-stop-{slot}", daemon=True)
         call.start()
@@ -62,30 +69,32 @@ class SparkSlots:
         news: list[SlotEnded] = []
         while self._ended:
             news.append(self._ended.popleft())
-            self._threads.pop(news[-1].slot, None)
+            self._threads.pop(_key(news[-1].slot), None)
         return news
 
     def close(self, timeout_s: float) -> None:
         """Wait for the Spark jobs of all slots to be over, so long in all."""
         clock = WallClock()
         until_ms = clock.precise_ms() + 1_000 * timeout_s
-        for slot, thread in self._threads.items():
+        for (number, incarnation), thread in self._threads.items():
             while thread.is_alive() and (left_s := (until_ms - clock.precise_ms()) / 1_000) > 0:
                 thread.join(min(left_s, ASK_AGAIN_S))
-                if thread.is_alive() and slot in self._unwanted:
+                if thread.is_alive() and (number, incarnation) in self._unwanted:
                     # It was stopped before its Spark job was there, and would wait for its master on a core.
-                    self.stop(slot)
+                    self.stop(SlotId(number, incarnation))
 
     def _tag(self, slot: SlotId) -> str:
-        return f"{job_group(self._job)}-{slot}"
+        return f"{job_group(self._job)}-slot-{slot.number}.{slot.incarnation}"
 
     def _host(self, slot: SlotId) -> None:
-        error: str | None = None
+        ended = SlotEnded(slot, None)
         try:
             self._submit(slot)
         except Exception as failure:  # noqa: BLE001  # py4j, Spark and network errors alike mean: this slot is gone
             error = short_reason(str(failure))
-        self._ended.append(SlotEnded(slot, error))
+            gone = STOPPED if error == STOPPED else why_gone(self._session)
+            ended = SlotEnded(slot, gone or error, host_gone=gone is not None)
+        self._ended.append(ended)
         self._wake()
 
     def _cancel(self, slot: SlotId) -> None:
@@ -111,7 +120,7 @@ class SparkSlots:
         context.setLocalProperty("callSite.long", f"job {self._job}\n{slot}")
 
     def _submit(self, slot: SlotId) -> None:
-        if slot in self._unwanted:
+        if _key(slot) in self._unwanted:
             return
         self._mark(slot)
         spec = self._spec(slot)
@@ -126,6 +135,27 @@ class SparkSlots:
 
         frame = self._session.range(0, 1, 1, 1).mapInArrow(task, "slot long")
         frame.write.format("noop").mode("overwrite").save()
+
+
+def why_gone(session: Any) -> str | None:
+    """Why nothing can ever be run on a session again; None if it can, as far as anybody tells. A Connect server that is
+    gone may come back, and has time for that."""
+    if connect.is_connect(session):
+        return STOPPED if session.is_stopped else None
+    java_context = session.sparkContext._jsc  # noqa: SLF001  # Python has no other way to ask
+    if java_context is None:
+        return STOPPED
+    try:
+        return STOPPED if java_context.sc().isStopped() else None
+    except ConnectionRefusedError:
+        # It listened as long as it lived.
+        return "Spark's JVM is gone"
+    except Exception:  # noqa: BLE001  # py4j and network errors alike: nobody answers
+        return None
+
+
+def _key(slot: SlotId) -> _Key:
+    return slot.number, slot.incarnation
 
 
 def job_group(job: JobId) -> str:
@@ -146,7 +176,7 @@ def short_reason(text: str) -> str:
         if "ExecutorLostFailure" in line:
             return line[line.index("ExecutorLostFailure") :][:300]
         if "SparkContext was shut down" in line:
-            return "the SparkSession was stopped"
+            return STOPPED
         if ("cancelled" in line.lower() and "job" in line.lower()) or "[OPERATION_CANCELED]" in line:
             return "its Spark job was cancelled"
     own = list(takewhile(lambda line: not line.startswith(_NOT_THE_REASON), lines))

@@ -219,14 +219,6 @@ def test_a_slot_that_dies_in_the_pause_is_waited_for_after_it():
     assert feed(job, 600, *up(A2)) == [DeployTasks(epoch=Epoch(2), slots=(A2, B1))]
 
 
-def test_slots_that_cannot_come_back_use_up_the_strategy():
-    job = running(FixedDelay(attempts=2, delay_ms=0))
-    feed(job, 10, SlotGone(slot=A1, error="killed"))
-    assert kinds(feed(job, 11, SlotGone(slot=A2, error="cannot start"))) == [StartSlot]
-    effects = feed(job, 12, SlotGone(slot=SlotId(SlotIndex(0), 3), error="cannot start"))
-    assert effects[0] == JobEnding(outcome=JobState.FAILED, cause=FailureCause(text="slot 0 was lost: cannot start"))
-
-
 def test_too_few_slots_in_time_says_how_many_came_and_which_are_missing():
     job = lifecycle()
     feed(job, 0, JobStarted(), *up(A1))

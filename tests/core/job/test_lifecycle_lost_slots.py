@@ -225,9 +225,10 @@ def test_a_slot_that_dies_while_the_region_is_deployed_restarts_everything():
 def test_a_replacement_that_dies_before_it_calls_in_restarts_everything_and_counts_once():
     job = running(FixedDelay(attempts=2, delay_ms=DELAY_MS))
     feed(job, 10, gone(B))
-    assert kinds(feed(job, 20, gone(NEXT_B))) == [AttemptEnded, TellCancel, TellCancel, StartSlot]
-    feed(job, 30, *cancelled(1, A, C), *up(slot(1, 3)))
-    assert tick(job, 120) == [DeployTasks(epoch=Epoch(2), slots=(A, slot(1, 3), C))]
+    assert kinds(feed(job, 20, gone(NEXT_B))) == [AttemptEnded, TellCancel, TellCancel]
+    feed(job, 30, *cancelled(1, A, C))
+    assert tick(job, 120) == [StartSlot(slot=slot(1, 3))]
+    assert feed(job, 130, *up(slot(1, 3))) == [DeployTasks(epoch=Epoch(2), slots=(A, slot(1, 3), C))]
 
 
 def test_a_replacement_that_does_not_come_up_in_time_is_given_up_and_everything_restarts():
@@ -235,17 +236,31 @@ def test_a_replacement_that_does_not_come_up_in_time_is_given_up_and_everything_
     feed(job, 11, dropped(A, W0))
     assert tick(job, 1_009) == []
     effects = tick(job, 1_010)
-    assert kinds(effects) == [StopSlot, AttemptEnded, TellCancel, TellCancel, StartSlot]
+    assert kinds(effects) == [StopSlot, AttemptEnded, TellCancel, TellCancel]
     assert effects[0] == StopSlot(slot=NEXT_B)
     assert isinstance(effects[1], AttemptEnded)
     assert "did not come up in time" in effects[1].cause.text
-    feed(job, 1_020, *cancelled(1, A, C), *up(slot(1, 3)))
-    assert tick(job, 1_110) == [DeployTasks(epoch=Epoch(2), slots=(A, slot(1, 3), C))]
+    feed(job, 1_020, *cancelled(1, A, C))
+    assert tick(job, 1_110) == [StartSlot(slot=slot(1, 3))]
+    assert feed(job, 1_120, *up(slot(1, 3))) == [DeployTasks(epoch=Epoch(2), slots=(A, slot(1, 3), C))]
+
+
+def test_a_replacement_that_does_not_come_up_in_time_again_fails_the_job_for_lack_of_room():
+    job = lost()
+    feed(job, 11, dropped(A, W0))
+    tick(job, 1_010)
+    feed(job, 1_020, *cancelled(1, A, C))
+    tick(job, 1_110)
+    assert tick(job, 2_009) == []
+    (ending, *_) = tick(job, 2_010)
+    cause = FailureCause(text="only 2 of 3 slots came up in 1000 ms (missing: 1)", lacks_room=True)
+    assert ending == JobEnding(outcome=JobState.FAILED, cause=cause)
 
 
 def test_a_slot_that_does_not_drop_its_tasks_in_time_is_given_up_and_everything_restarts():
     job = lost()
-    effects = tick(job, 1_010)
+    assert tick(job, 509) == []
+    effects = tick(job, 510)
     assert kinds(effects) == [StopSlot, AttemptEnded, TellCancel, StartSlot]
     assert (effects[0], effects[-1]) == (StopSlot(slot=A), StartSlot(slot=slot(0, 2)))
 

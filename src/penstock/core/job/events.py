@@ -51,6 +51,8 @@ class FailureCause(Effect, frozen=True, kw_only=True):
     operator: str | None = None
     subtask: int | None = None
     user_code: bool = False
+    lacks_room: bool = False
+    """Slots were asked for and did not come up, and nobody said why: the cluster may have no room for them."""
 
 
 # --- events ----------------------------------------------------------------------
@@ -73,10 +75,13 @@ class SlotHeard(Event, frozen=True, kw_only=True):
 
 
 class SlotGone(Event, frozen=True, kw_only=True):
-    """The host, or a broken link, says that a slot is no more."""
+    """The host, or a broken link, says that a slot is no more, whatever attempt of its incarnation it is: the host
+    knows a slot as it was asked for. A link that broke to an attempt with a successor is no news, and is not told."""
 
     slot: SlotId
     error: str | None
+    host_gone: bool = False
+    """The host itself is no more: no slot can ever be started again."""
 
 
 class SlotReady(Event, frozen=True, kw_only=True):

@@ -14,6 +14,10 @@ Rules of this file:
   with a task only its region is restarted, and with a slot the regions of its tasks, with the next epoch for these
   tasks, while the others keep theirs. That is done only when nothing else is under way and no task has ended yet; a
   second failure meanwhile, be it that no slot comes up for the lost one, restarts everything.
+* A slot that was up and is lost is replaced at once. If the next one cannot even be started, the one after it is asked
+  for when the strategy's pause is over, one pause for all that fail in it: a host that cannot start slots must not be
+  asked all the time. Who is missing has until the first start time-out, however often it is asked for. When the host
+  itself is gone the job fails at once.
 * A new attempt is deployed only when every slot is registered and every survivor has dropped the old tasks, so that no
   task of two epochs ever runs in one slot.
 * A slot is known by its incarnation. News of an older incarnation changes nothing.
@@ -72,6 +76,7 @@ from penstock.core.job.events import (
 )
 from penstock.core.job.regions import Region, regions_at
 from penstock.core.job.repair import Repair
+from penstock.core.job.rescale import Rescale, refusal_of
 from penstock.core.job.restart import make_restart_strategy
 from penstock.core.job.slot_states import LEAVE_TIMEOUT_MS as LEAVE_TIMEOUT_MS
 from penstock.core.job.slot_states import SlotState, SlotStates
@@ -111,12 +116,9 @@ class JobLifecycle:
         self._repair: Repair | None = None
         self._is_stopping = False
         self._unfinished: dict[TaskId, None] = {}
-        self._slots = SlotStates(first_epoch)
+        self._slots = SlotStates(first_epoch, settings)
         self._slot_count = slots
-        self._rescale: RescaleRequested | None = None
-        """Asked for, and not done yet."""
-        self._rescale_prepared = False
-        self._rescale_deadline: Instant | None = None
+        self._rescale: Rescale | None = None
         self._standby_pause = StandbyPause()
         self._draws = draws
         self._failures = 0
@@ -169,11 +171,10 @@ class JobLifecycle:
         """The latest time at which `Ticked` must be fed in; None if only an event can help."""
         if self.state.is_terminal:
             return None
-        times = [t for t in (self._deadline, self._restart_at, self._rescale_deadline) if t is not None]
+        rescale_until = None if self._rescale is None else self._rescale.until
+        times = [t for t in (self._deadline, self._restart_at, rescale_until) if t is not None]
         if self.state is not JobState.ENDING:
-            timeout = self._settings.heartbeat_timeout_ms
-            times += [Instant(s.heard + timeout) for s in self._slots.watched if s.registered]
-            times += self._slots.departing.values()
+            times += self._slots.deadlines
         if self.state is JobState.RUNNING and self._standby_pause.until is not None:
             times.append(self._standby_pause.until)
         return min(times, default=None)
@@ -188,6 +189,8 @@ class JobLifecycle:
             raise InvariantError(f"job is {self.state.value} with slots left")
         if self._rescale is not None and self.state is not JobState.RUNNING:
             raise InvariantError(f"job is {self.state.value} and still to be rescaled")
+        if self._outcome is None and self._restart_at is None and any(s.waits for s in self._slots.missing):
+            raise InvariantError("a slot waits for the end of a pause, and there is none")
 
     @property
     def slots(self) -> tuple[SlotId, ...]:
@@ -210,7 +213,6 @@ class JobLifecycle:
         if self.state is not JobState.CREATED:
             raise InvariantError(f"job started twice, it is {self.state.value}")
         self.state = JobState.STARTING
-        self._deadline = Instant(now + self._settings.start_timeout_ms)
         return [StartSlot(slot=known.slot) for known in self._slots.add_members(self._slot_count, now)]
 
     def _handle_registered(self, event: SlotRegistered, now: Instant) -> list[JobEffect]:
@@ -234,14 +236,14 @@ class JobLifecycle:
         return self._arrived(known, now)
 
     def _arrived(self, known: SlotState, now: Instant) -> list[JobEffect]:
-        known.registered = True
-        known.failed_starts = 0
-        known.heard = now
+        known.arrive(now)
         known.clean_up_to = self.epoch
         if self._slots.is_standby(known):
             self._standby_pause.reset()
             self._slots.exchange(known)
-        return self._additional_arrived() if self._slots.is_additional(known) else self._advance(now)
+        if self._rescale is not None and self._slots.is_additional(known):
+            return self._additional_arrived(self._rescale)
+        return self._advance(now)
 
     def _advance(self, now: Instant) -> list[JobEffect]:
         """Go on to the next attempt as soon as nothing is missing for it."""
@@ -292,14 +294,17 @@ class JobLifecycle:
         return self._fail_region(region, event.cause, now)
 
     def _handle_gone(self, event: SlotGone, now: Instant) -> list[JobEffect]:
-        if self._slots.departing.pop(event.slot, None) is not None:
+        self._slots.depart(event.slot)
+        known = self._slots.hosted(event.slot)
+        if self.state is JobState.ENDING:
+            if known is not None:
+                known.left = True
             return self._end_if_empty()
-        known = self._slots.current(event.slot)
+        if event.host_gone and not self.state.is_terminal:
+            # Then, of the job that ends, this slot is gone.
+            return self._lose_host(event.error or "the host of the slots is gone", now) + self._handle_gone(event, now)
         if known is None or self.state.is_terminal:
             return []
-        if self.state is JobState.ENDING:
-            known.left = True
-            return self._end_if_empty()
         if known not in self._slots.in_order:
             return self._lose_other(known, event.error or "it left without being told to", now)
         return self._lose(known, event.error or f"{event.slot} left without being told to", now, replace=True)
@@ -307,32 +312,37 @@ class JobLifecycle:
     def _lose(self, known: SlotState, error: str, now: Instant, *, replace: bool) -> list[JobEffect]:
         """A slot's process is gone: end what ran there if an attempt is on, and ask for the next incarnation."""
         never_came_up = not known.registered
-        known.registered = False
-        known.heard = now
-        lost = known.slot
-        cause = FailureCause(text=f"slot {lost.number} was lost: {error}")
+        known.lose(error, now)
+        cause = FailureCause(text=f"slot {known.slot.number} was lost: {error}")
         effects: list[JobEffect] = []
         if self.state in ATTEMPT_IS_ON:
             place = self._slots.place_of(known)
             effects += self._fail_region(regions_at(place, self._regions), cause, now, lost=place)
         elif never_came_up:
             effects += self._could_not_start(known, cause, now)
+        known.waits = never_came_up and self._ever_ran and self._restart_at is not None and now < self._restart_at
         if self._outcome is not None:
             return effects
         if replace and (standby := self._slots.take_standby_in(known)) is not None:
             standby.clean_up_to = self.epoch
             return effects + self._advance(now)
-        if replace:
-            known.slot = self._slots.next_of(lost.number)
-            effects.append(StartSlot(slot=known.slot))
-        self._deadline = Instant(now + self._settings.start_timeout_ms)
-        return effects
+        return [*effects, *self._slots.ask_for(known)] if replace else effects
 
     def _could_not_start(self, known: SlotState, cause: FailureCause, now: Instant) -> list[JobEffect]:
-        known.failed_starts += 1
-        too_often = known.failed_starts >= START_FAILURES_BEFORE_FIRST_RUN
-        given_up = self._next_delay_ms(now) is None if self._ever_ran else too_often
-        return self._end(JobState.FAILED, cause, now) if given_up else []
+        """Begin a pause, if none is on; or give up."""
+        if not self._ever_ran:
+            too_often = known.failed_starts >= START_FAILURES_BEFORE_FIRST_RUN
+            return self._end(JobState.FAILED, cause, now) if too_often else []
+        if self._restart_at is not None and now < self._restart_at:
+            return []
+        delay_ms = self._next_delay_ms(now)
+        self._restart_at = None if delay_ms is None else Instant(now + delay_ms)
+        return self._end(JobState.FAILED, cause, now) if delay_ms is None else []
+
+    def _lose_host(self, error: str, now: Instant) -> list[JobEffect]:
+        cause = FailureCause(text=error)
+        ended = AttemptEnded(epoch=self.epoch, cause=cause, restart_in_ms=None)
+        return [*([ended] if self.state in ATTEMPT_IS_ON else []), *self._end(JobState.FAILED, cause, now)]
 
     def _fail(self, cause: FailureCause, now: Instant) -> list[JobEffect]:
         """End the running attempt; start over or give up, as the strategy says."""
@@ -410,35 +420,25 @@ class JobLifecycle:
     # --- rescaling -----------------------------------------------------------------------
 
     def _handle_rescale_requested(self, event: RescaleRequested, now: Instant) -> list[JobEffect]:
-        refusal = None
-        if self._rescale is not None:
-            refusal = f"the job is already on its way to {self._rescale.slots} slots"
-        elif self.state is not JobState.RUNNING:
-            refusal = f"the job is {self.state.value}, and can be rescaled only while it is running"
-        elif event.slots == self._slot_count:
-            refusal = f"the job has {event.slots} slots already"
+        refusal = refusal_of(event, self.state, self._slot_count, self._rescale)
         if refusal is not None:
             return [RescaleGivenUp(text=refusal)]
-        self._rescale = event
-        self._rescale_deadline = Instant(now + self._settings.start_timeout_ms)
+        self._rescale = Rescale(event, Instant(now + self._settings.start_timeout_ms))
         additional = self._slots.add_additional(event.slots, now)
-        return [*(StartSlot(slot=known.slot) for known in additional), *self._additional_arrived()]
+        return [*(StartSlot(slot=known.slot) for known in additional), *self._additional_arrived(self._rescale)]
 
-    def _additional_arrived(self) -> list[JobEffect]:
+    def _additional_arrived(self, rescale: Rescale) -> list[JobEffect]:
         """Go on with the rescale as soon as nothing is missing for it."""
-        if self._rescale_prepared or not all(s.registered for s in self._slots.additional.values()):
+        if rescale.is_prepared or not all(s.registered for s in self._slots.additional.values()):
             return []
-        self._rescale_prepared = True
-        # From here on the deadline of the checkpoint counts.
-        self._rescale_deadline = None
+        rescale.until = None
         return [RescalePrepared()]
 
     def _handle_rescale_confirmed(self, now: Instant) -> list[JobEffect]:
-        rescale = self._rescale
-        if rescale is None or not self._rescale_prepared:
+        if self._rescale is None or not self._rescale.is_prepared:
             # It was given up meanwhile.
             return []
-        self._forget_rescale()
+        rescale, self._rescale = self._rescale.request, None
         self._slots.take_additional_in()
         surplus = self._slots.take_out(rescale.slots)
         self._slot_count = rescale.slots
@@ -454,13 +454,8 @@ class JobLifecycle:
     def _give_up_rescale(self, text: str, now: Instant) -> list[JobEffect]:
         if self._rescale is None:
             return []
-        self._forget_rescale()
-        return [RescaleGivenUp(text=text), *self._slots.dismiss(self._slots.take_additional_out(), now)]
-
-    def _forget_rescale(self) -> None:
         self._rescale = None
-        self._rescale_prepared = False
-        self._rescale_deadline = None
+        return [RescaleGivenUp(text=text), *self._slots.dismiss(self._slots.take_additional_out(), now)]
 
     # --- standing by -----------------------------------------------------------------------
 
@@ -541,12 +536,13 @@ class JobLifecycle:
                 if known.registered and silent_ms >= self._settings.heartbeat_timeout_ms:
                     effects += self._give_up(known, f"not heard of for {silent_ms} ms", now)
             effects += [StopSlot(slot=slot) for slot in self._slots.take_late_out(now)]
-        if self._rescale_deadline is not None and now >= self._rescale_deadline:
+            effects += self._give_up_missing(now)
+        if self._rescale is not None and self._rescale.is_late(now):
             effects += self._additional_too_late(now)
         if self._deadline is not None and now >= self._deadline:
             effects += self._handle_deadline(now)
         if self._restart_at is not None and now >= self._restart_at:
-            effects += self._advance(now)
+            effects += [*self._slots.ask_for_waiting(), *self._advance(now)]
             # If that was not all, only slots are missing now, which have a deadline of their own.
             self._restart_at = None
         if self._standby_pause.until is not None and not self._standby_pause.lasts(now):
@@ -555,28 +551,30 @@ class JobLifecycle:
 
     def _handle_deadline(self, now: Instant) -> list[JobEffect]:
         self._deadline = None
-        slots = self._slots.in_order
-        effects: list[JobEffect] = []
         if self.state is JobState.ENDING:
             return [*self._slots.stop_all(), *self._end_if_empty()]
-        if (repair := self._repair) is not None:
-            for known, text in repair.late(self._slots):
-                effects += self._give_up(known, text, now)
-            return effects
-        if self.state is JobState.DEPLOYING:
-            for known in slots:
-                if known.ready_for != self.epoch:
-                    effects += self._give_up(known, "did not restore its tasks in time", now)
-            return effects
-        missing = [s for s in slots if not s.registered]
-        unclean = [s for s in slots if s.registered and s.clean_up_to < self.epoch]
-        for known in unclean:
-            effects += self._give_up(known, "did not drop its tasks in time", now)
-        if missing and not unclean:
-            names = ", ".join(str(s.slot.number) for s in missing)
-            came, timeout_ms = len(slots) - len(missing), self._settings.start_timeout_ms
-            text = f"only {came} of {len(slots)} slots came up in {timeout_ms} ms (missing: {names})"
-            return effects + self._end(JobState.FAILED, FailureCause(text=text), now)
+        members = self._slots.in_order
+        if self._repair is not None:
+            late = self._repair.late(self._slots)
+        elif self.state is JobState.DEPLOYING:
+            late = [(s, "did not restore its tasks in time") for s in members if s.ready_for != self.epoch]
+        else:
+            unclean = [s for s in members if s.registered and s.clean_up_to < self.epoch]
+            late = [(s, "did not drop its tasks in time") for s in unclean]
+        effects: list[JobEffect] = []
+        for known, text in late:
+            effects += self._give_up(known, text, now)
+        return effects
+
+    def _give_up_missing(self, now: Instant) -> list[JobEffect]:
+        late = self._slots.late_to_start(now)
+        if late and self._repair is None:
+            return self._end(JobState.FAILED, self._slots.why_missing(), now)
+        effects: list[JobEffect] = []
+        for known in late:
+            effects += self._give_up(known, "did not come up in time", now)
+            # All restart, without those that went on so far, and it has as long again.
+            known.begin_again(now)
         return effects
 
     def _give_up(self, known: SlotState, error: str, now: Instant) -> list[JobEffect]:

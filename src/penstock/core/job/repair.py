@@ -72,7 +72,5 @@ class Repair:
 
     def late(self, slots: SlotStates) -> list[tuple[SlotState, str]]:
         """Who keeps all waiting, and what is said of it."""
-        if not self.missing:
-            return [(known, "did not come up in time") for known in slots.in_order if not known.registered]
         text = "did not restore its tasks in time" if self.is_deploying else "did not drop its tasks in time"
         return [(slots.members[place], text) for place in self.missing]

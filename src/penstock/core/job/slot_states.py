@@ -13,7 +13,8 @@ nothing.
 from __future__ import annotations
 
 from penstock.core.ids import Epoch, Instant, SlotId, SlotIndex
-from penstock.core.job.events import StopSlot, TellLeave
+from penstock.core.job.events import FailureCause, StartSlot, StopSlot, TellLeave
+from penstock.settings import SlotSettings
 
 LEAVE_TIMEOUT_MS = 5_000
 
@@ -26,17 +27,45 @@ class SlotState:
         self.registered = False
         self.left = False
         self.heard: Instant = now
+        self.missing_since: Instant = now
+        """When it was first asked for, or lost, if it is not there: who has its number next is as late."""
+        self.waits = False
+        """It is not asked for yet, as the one before it could not be started."""
         self.failed_starts = 0
         """How many times in a row it was gone before it called in."""
+        self.start_error = ""
+        """Why, the last time."""
         self.clean_up_to = Epoch(0)
         """No task of an epoch up to this one runs there."""
         self.ready_for = Epoch(0)
+
+    def arrive(self, now: Instant) -> None:
+        """Its process has called in."""
+        self.registered = True
+        self.failed_starts, self.start_error = 0, ""
+        self.heard = now
+
+    def lose(self, error: str, now: Instant) -> None:
+        """Its process is gone, or could not be started."""
+        if self.registered:
+            self.missing_since = now
+        else:
+            self.failed_starts += 1
+            self.start_error = error
+        self.registered = False
+        self.heard = now
+
+    def begin_again(self, now: Instant) -> None:
+        """As if it had been missing only since now."""
+        self.missing_since = now
+        self.failed_starts, self.start_error = 0, ""
 
 
 class SlotStates:
     """Every slot that the job knows of."""
 
-    def __init__(self, first_incarnation: int) -> None:
+    def __init__(self, first_incarnation: int, settings: SlotSettings) -> None:
+        self._settings = settings
         self.members: dict[int, SlotState] = {}
         """By their places."""
         self.additional: dict[SlotIndex, SlotState] = {}
@@ -62,6 +91,20 @@ class SlotStates:
         return [*self.in_order, *(others[i] for i in sorted(others))]
 
     @property
+    def missing(self) -> list[SlotState]:
+        """The members that are not there."""
+        return [known for known in self.in_order if not known.registered]
+
+    @property
+    def deadlines(self) -> list[Instant]:
+        """When somebody must have been heard of, be there, or be gone."""
+        heard = [Instant(s.heard + self._settings.heartbeat_timeout_ms) for s in self.watched if s.registered]
+        return [*heard, *(self._start_deadline(known) for known in self.missing), *self.departing.values()]
+
+    def _start_deadline(self, known: SlotState) -> Instant:
+        return Instant(known.missing_since + self._settings.start_timeout_ms)
+
+    @property
     def is_empty(self) -> bool:
         """Whether nobody is there any more."""
         others = (self.additional, self.standbys, self.departing)
@@ -75,6 +118,11 @@ class SlotStates:
         """The one that is just this one, and not an earlier or later one of its number."""
         known = self.of(slot.number)
         return known if known is not None and known.slot == slot else None
+
+    def hosted(self, slot: SlotId) -> SlotState | None:
+        """The one that the host means by this: it does not tell attempts of an incarnation from each other."""
+        known = self.of(slot.number)
+        return known if known is not None and known.slot[:2] == slot[:2] else None
 
     def place_of(self, member: SlotState) -> int:
         """The place of a member; -1 for who is none."""
@@ -92,6 +140,35 @@ class SlotStates:
         """The next incarnation of a number."""
         self._incarnations[number] = self._incarnations.get(number, self._first_incarnation - 1) + 1
         return SlotId(number, self._incarnations[number])
+
+    def ask_for(self, known: SlotState) -> list[StartSlot]:
+        """Ask for the next one of a member's number; later, if it is to wait."""
+        known.slot = self.next_of(known.slot.number)
+        return [] if known.waits else [StartSlot(slot=known.slot)]
+
+    def ask_for_waiting(self) -> list[StartSlot]:
+        """Those that were not asked for yet are, now."""
+        waiting = [known for known in self.missing if known.waits]
+        for known in waiting:
+            known.waits = False
+        return [StartSlot(slot=known.slot) for known in waiting]
+
+    def late_to_start(self, now: Instant) -> list[SlotState]:
+        """The members that should be there by now."""
+        return [known for known in self.missing if now >= self._start_deadline(known)]
+
+    def why_missing(self) -> FailureCause:
+        """Too few slots are there: how many, which are not, and what is known of the reason."""
+        missing, count = self.missing, len(self.members)
+        names = ", ".join(str(known.slot.number) for known in missing)
+        came, timeout_ms = count - len(missing), self._settings.start_timeout_ms
+        text = f"only {came} of {count} slots came up in {timeout_ms} ms (missing: {names})"
+        errors = [
+            f"slot {known.slot.number} could not be started: {known.start_error}"
+            for known in missing
+            if known.start_error
+        ]
+        return FailureCause(text="; ".join([text, *errors[:1]]), lacks_room=not errors)
 
     def add_members(self, count: int, now: Instant) -> list[SlotState]:
         """The slots that the job starts with."""
@@ -128,10 +205,13 @@ class SlotStates:
 
     def exchange(self, standby: SlotState) -> None:
         """A standby that is up gets the place of a member that is not, which stands by when it comes up; if any."""
-        missing = [known for known in self.in_order if not known.registered]
-        if missing:
-            self._replace(missing[0], standby)
-            self.standbys[missing[0].slot.number] = missing[0]
+        for lost in self.missing[:1]:
+            self._replace(lost, standby)
+            if lost.waits:
+                # It was not even asked for.
+                self._forget(lost)
+            else:
+                self.standbys[lost.slot.number] = lost
 
     def _replace(self, member: SlotState, standby: SlotState) -> None:
         self.members[self.place_of(member)] = self.standbys.pop(standby.slot.number)
@@ -169,7 +249,8 @@ class SlotStates:
         effects: list[TellLeave | StopSlot] = []
         for known in self.in_order:
             # A slot that never called in cannot be told: it is stopped, and told again should it still call.
-            effects.append(TellLeave(slot=known.slot) if known.registered else StopSlot(slot=known.slot))
+            if not known.waits:
+                effects.append(TellLeave(slot=known.slot) if known.registered else StopSlot(slot=known.slot))
             known.left = not known.registered
         return effects
 
@@ -180,6 +261,10 @@ class SlotStates:
             known.left = True
         self.departing.clear()
         return [StopSlot(slot=slot) for slot in late]
+
+    def depart(self, slot: SlotId) -> None:
+        """The host says that one is gone, which may have been on its way out."""
+        self.departing = {other: until for other, until in self.departing.items() if other[:2] != slot[:2]}
 
     def take_late_out(self, now: Instant) -> list[SlotId]:
         """Those on their way out that should be gone by now, and are not waited for any more."""
