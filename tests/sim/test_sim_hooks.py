@@ -60,6 +60,22 @@ def test_a_hook_that_is_out_of_order_for_a_while_costs_checkpoints_and_attempts_
     assert found([replace(world, faults=(away, *CRASHES)) for world in hooked_worlds(make)]) == []
 
 
+@pytest.mark.parametrize("seed", [9, 82, 95])
+def test_a_checkpoint_that_waits_for_its_hook_while_tasks_end_sends_no_barrier_behind_their_end(seed: int):
+    """1. A checkpoint waits for its hook. 2. An older one completes, and lets tasks end. 3. The hook answers."""
+    drawn = scenario_of(seed)
+    checkpoint = replace(
+        drawn.settings.checkpoint, interval_ms=10, min_pause_ms=0, max_concurrent=4, hook_timeout_ms=3_000
+    )
+    world = replace(
+        drawn,
+        hook=Hooked(induces=seed % 2 == 0, mark_us=5_000),
+        workload=replace(drawn.workload, induces=seed % 2 == 0),
+        settings=replace(drawn.settings, checkpoint=checkpoint),
+    )
+    assert found([world]) == []
+
+
 def test_tasks_that_begin_before_the_hook_is_back_are_found(make: Any, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(HookRestores, "restored", lambda self, hook: True)
     monkeypatch.setattr("penstock.runtime.hooks.MasterHooks._submit", lambda self, name, work, done: done_first(done))

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 import msgspec
 
-from penstock.core.errors import LinkBroken
+from penstock.core.errors import LinkBroken, MalformedMessage
 from penstock.core.ids import CheckpointId, JobId, TaskId
 from penstock.core.messages import (
     CancelTasks,
@@ -183,8 +183,11 @@ class MessageChecker:
             if (message.task, message.epoch) in self._finished:
                 self._world.violate(Rule.NO_LIVELOCK, f"{message.task} said again that it has ended")
             self._finished[message.task, message.epoch] = None
-        elif isinstance(message, TaskFailed) and self._links_hold and message.error.startswith(LinkBroken.__name__):
-            self._world.violate(Rule.LINKS, f"{message.slot} said: {message.error}")
+        elif isinstance(message, TaskFailed):
+            if self._links_hold and message.error.startswith(LinkBroken.__name__):
+                self._world.violate(Rule.LINKS, f"{message.slot} said: {message.error}")
+            elif message.error.startswith(MalformedMessage.__name__):
+                self._world.violate(Rule.NO_BUG, f"{message.slot} said: {message.error}")
 
     def _ordered(self, message: ToSlot) -> None:
         match message:

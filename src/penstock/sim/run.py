@@ -197,11 +197,7 @@ class Simulation:
         self.groups = GroupChecker(self.world, self.ledger, self.messages, self.external)
         if after is not None:
             self.groups.go_on_from(after[0].groups)
-        if scenario.workload.on_driver is not None:
-            checker = SplitChecker(self.world, self.ledger, self.external, scenario.workload, master=MASTER)
-            self.network.taps.append(checker)
-        if scenario.hook is not None:
-            self.network.taps.append(HookChecker(self.world, self.ledger, self.external, master=MASTER))
+        self._watch_parts_on_driver()
         self._parts = parts
         self.world.loses_unsynced = scenario.loses_unsynced
         self.masters = MasterHost(
@@ -278,6 +274,13 @@ class Simulation:
         )
 
     # --- the parts -----------------------------------------------------------------------
+
+    def _watch_parts_on_driver(self) -> None:
+        world, ledger, external, workload = self.world, self.ledger, self.external, self._scenario.workload
+        if workload.on_driver is not None:
+            self.network.taps.append(SplitChecker(world, ledger, external, workload, master=MASTER))
+        if self._scenario.hook is not None:
+            self.network.taps.append(HookChecker(world, ledger, external, master=MASTER))
 
     def _attempt_began(self, restored: CheckpointId | None, parallelism: int) -> None:
         if self.messages.epoch >= self.masters.first_incarnation:

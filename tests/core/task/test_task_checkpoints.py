@@ -283,6 +283,16 @@ def test_a_task_ends_when_a_checkpoint_taken_after_its_data_completes():
     assert feed(machine, complete(2)) == [TellCompleted(checkpoint=c(2)), EndTask()]
 
 
+def test_a_task_that_is_about_to_end_sends_no_barrier_behind_its_end():
+    """1. A checkpoint is on its way to the tasks. 2. An older one completes, and lets the task end. 3. It arrives."""
+    machine = task()
+    feed(machine, DataFinished(), due(2))
+    assert EndTask() in feed(machine, complete(2))
+    closing = CheckpointFailure.DECLINED_TASK_CLOSING
+    declined = DeclineSnapshot(checkpoint=c(3), reason=closing, error="the task is about to end")
+    assert feed(machine, due(3)) == [declined]
+
+
 def test_any_later_checkpoint_ends_the_task_too_and_only_once():
     machine = task()
     feed(machine, DataFinished(), due(2), due(3))

@@ -162,6 +162,10 @@ class TaskCheckpoints:
             # Late: it was given up here, or a newer one has been taken.
             return [CancelSnapshot(checkpoint=checkpoint)]
         self._last = checkpoint
+        if self._ended:
+            # It was on its way here when an older one let the task end. Nothing may follow the end of its channels.
+            reason = CheckpointFailure.DECLINED_TASK_CLOSING
+            return [DeclineSnapshot(checkpoint=checkpoint, reason=reason, error="the task is about to end")]
         if not self._started:
             return [
                 BroadcastCancelMarker(checkpoint=checkpoint),
