@@ -102,7 +102,12 @@ class FileLeader:
         self._ends = threading.Event()
         self._lease = _open_lease(store, job, tenure.term)
         self._beats = 0
-        self._beat()
+        try:
+            self._beat()
+        except OSError as error:
+            # Kept open it would stay locked, and the job would have an owner that does not know of it.
+            os.close(self._lease)
+            raise _unwritten(store, job, tenure.term, error) from error
         self._thread = threading.Thread(target=self._run, name=f"penstock-lease-{job}", daemon=True)
         self._thread.start()
 
@@ -149,8 +154,13 @@ def _open_lease(store: FileStore, job: JobFolder, term: Term) -> int:
             # Some network file systems have no locks: then the lease has to run out.
             log.info("a lease could not be locked", extra={"path": str(path), "error": str(error)})
     except OSError as error:
-        raise StorageError(f"the lease {path} could not be written: {error.strerror or error}") from error
+        raise _unwritten(store, job, term, error) from error
     return lease
+
+
+def _unwritten(store: FileStore, job: JobFolder, term: Term, error: OSError) -> StorageError:
+    path = store.root / layout.lease_file(job, term)
+    return StorageError(f"the lease {path} could not be written: {error.strerror or error}")
 
 
 def _is_unlocked(path: Path) -> bool:
