@@ -16,6 +16,7 @@ from pathlib import Path
 
 import cloudpickle
 from bid_jobs import EVENTS, GatedBids, checkpointing
+from gated import Gate, Numbers, all_rows
 from pyspark import cloudpickle as spark_cloudpickle
 from pyspark.sql import Row
 from pyspark.sql.streaming import StatefulProcessor
@@ -168,7 +169,7 @@ def test_a_processor_gives_what_structured_streaming_gives_although_a_worker_is_
     assert results(spark, tmp_path) == their_results
 
 
-# --- timers and lists ------------------------------------------------------------------------------------------------
+# --- timers, lists and what is forgotten -----------------------------------------------------------------------------
 
 GAP_MS = 2_000
 SPELLS = ("bidder % 40 AS k", "auction % 40 AS page", "ts")
@@ -235,6 +236,77 @@ def test_timers_of_event_time_and_lists_are_those_of_structured_streaming_althou
     assert len(their_told) > 50
     assert results(spark, tmp_path) == their_results
     assert rows_of(savepoint.state("spells", "told").selectExpr("k", "value.total")) == their_told
+
+
+BRIEF_MS = 300
+DAY_MS = 86_400_000
+
+
+class Reminded(StatefulProcessor):
+    """Hands rows on when a timer says so: not while a file exists, and not before what was to be forgotten is."""
+
+    def __init__(self, hold):
+        self.hold = hold
+
+    def init(self, handle):
+        self.handle = handle
+        self.rows = handle.getListState("rows", "row bigint", DAY_MS)
+        self.brief = handle.getValueState("brief", "row bigint", BRIEF_MS)
+
+    def handleInputRows(self, key, rows, timerValues):
+        numbers = [(row.row,) for row in rows]
+        self.rows.appendList(numbers)
+        self.brief.update(numbers[-1])
+        if not list(self.handle.listTimers()):
+            self._wait(timerValues)
+        return iter(())
+
+    def handleExpiredTimer(self, key, timerValues, expiredTimerInfo):
+        if self.hold.exists() or self.brief.exists():
+            self._wait(timerValues)
+            return
+        for (row,) in self.rows.get():
+            yield Row(split=key[0], row=row)
+        self.rows.clear()
+
+    def _wait(self, timerValues):
+        self.handle.registerTimer(timerValues.getCurrentProcessingTimeInMs() + 20)
+
+
+def test_timers_of_processing_time_and_a_ttl_go_on_after_a_worker_was_killed(spark, tmp_path):
+    """1. Rows wait in lists, with a timer each, when a checkpoint is taken. 2. A worker is killed. 3. No row comes in
+    any more: only timers that were restored can hand rows on, and do when what has a short TTL is gone; what has a long
+    one is still there."""
+    gate, hold = Gate(tmp_path / "gate"), tmp_path / "hold"
+    hold.touch()
+    env = ps.Environment(
+        spark,
+        parallelism=2,
+        checkpointing=ps.Checkpointing(interval="1h", min_pause="1h", directory=tmp_path / "checkpoints"),
+        restart=ps.fixed_delay(attempts=3, delay="0s"),
+    )
+    rows = env.read(Numbers(gate)).key_by("split")
+    handed = rows.transform_with_state(
+        Reminded(hold), output_schema="split bigint, row bigint", time_mode="ProcessingTime", name="reminded"
+    )
+    handed.write(ps.parquet(str(tmp_path / "out")))
+    job = env.start("reminded")
+    gate.open_to(200)
+    wait_until(job, lambda v: v.rows_in >= len(all_rows(200)))
+    job.checkpoint()
+    assert not list((tmp_path / "out").glob("*.parquet"))
+    os.kill(job.view().slots[1].pid, signal.SIGKILL)
+    wait_until(job, lambda v: v.restored_checkpoint is not None and v.state is JobState.RUNNING)
+    hold.unlink()
+    # Each checkpoint shows what was handed on before it.
+    wait_until(job, lambda _: job.checkpoint() and list((tmp_path / "out").glob("*.parquet")))
+    wait_until(job, lambda _: job.checkpoint() and len(handed_on(spark, tmp_path)) >= len(all_rows(200)))
+    job.stop(savepoint=tmp_path / "savepoint")
+    assert handed_on(spark, tmp_path) == all_rows(200)
+
+
+def handed_on(spark, place: Path) -> list[tuple]:
+    return rows_of(spark.read.parquet(str(place / "out")).select("split", "row"))
 
 
 class Totals(StatefulProcessor):
