@@ -196,7 +196,8 @@ class Election(Protocol):
 
     def campaign(self, lost: Callable[[], None]) -> Leader | None:
         """Take the job over, if no other driver has it; None if one has: ask again in a moment. `lost` is called, from
-        any thread, when the job may have been taken over from this driver. Raises `StorageError`."""
+        any thread, when the job may have been taken over from this driver: `is_lost` of the leader says so by then.
+        Raises `StorageError`."""
         ...
 
     def close(self) -> None:

@@ -10,6 +10,11 @@ from election_rig import Meeting
 
 from penstock.core.errors import JobTakenOver
 from penstock.core.ids import CheckpointId
+from penstock.core.job.events import JobState
+from penstock.core.recovery.tenure import Outcome
+
+FINISHED = Outcome(state=JobState.FINISHED)
+FAILED = Outcome(state=JobState.FAILED, cause="no such disk")
 
 
 def unheard() -> None:
@@ -66,3 +71,41 @@ def test_a_driver_that_sleeps_too_long_loses_the_job_and_hears_of_it(meeting: Me
         leader.records.record(CheckpointId(1), encoded(1))
     next_leader.resign()
     assert meeting.wait_for(meeting.driver()).tenure.completed == ()
+
+
+# --- once more -------------------------------------------------------------------------------------------------------
+
+
+def test_a_driver_that_waits_does_not_begin_a_job_anew_that_ends_meanwhile(meeting: Meeting):
+    """1. Two drivers run the same program, which is to begin anew if it has ended. 2. The one that has the job sees it
+    end. 3. The other one finds that end: what the job was to do has been done."""
+    first, second = meeting.driver(anew=True), meeting.driver(anew=True)
+    leader = first.campaign(unheard)
+    assert leader is not None
+    assert second.campaign(unheard) is None
+    leader.records.record_outcome(FINISHED)
+    leader.resign()
+    found = meeting.wait_for(second)
+    assert found.tenure.outcome == FINISHED
+    found.resign()
+    assert meeting.wait_for(meeting.driver(anew=True)).tenure.outcome is None, "who asks later has it begin anew"
+
+
+def test_a_job_that_had_ended_begins_anew_once_however_many_drivers_ask(meeting: Meeting):
+    """1. The driver with which a job failed still cleans up; another one only sees that, and inherits the end. 2. Two
+    ask for the job to begin anew. 3. One of them has it do so, until it ends. 4. The other one finds that end."""
+    first, heir, second, third = (meeting.driver(anew=anew) for anew in (False, False, True, True))
+    leader = first.campaign(unheard)
+    assert leader is not None
+    leader.records.record_outcome(FAILED)
+    assert [driver.campaign(unheard) for driver in (heir, second, third)] == [None] * 3
+    leader.resign()
+    inherited = meeting.wait_for(heir)
+    assert inherited.tenure.outcome == FAILED
+    inherited.resign()
+    again = meeting.wait_for(second)
+    assert again.tenure.outcome is None
+    assert third.campaign(unheard) is None
+    again.records.record_outcome(FINISHED)
+    again.resign()
+    assert meeting.wait_for(third).tenure.outcome == FINISHED

@@ -50,6 +50,7 @@ def wait_for_checkpoint(job: ps.Job, *, more_than: int = 0) -> None:
 def have_it_lose(leader: ps.Job) -> None:
     """A driver that has a checkpoint lets go of the job, as one does that lost it."""
     wait_for_checkpoint(leader)
+    leader._parts.leader.is_lost = True
     leader._lose()
     with pytest.raises(JobTakenOver):
         leader.wait(TIMEOUT_S)

@@ -78,6 +78,24 @@ def test_a_killed_worker_costs_no_batch_and_repeats_none(spark, tmp_path):
     assert not spark.streams.active
 
 
+def test_each_row_of_a_rate_source_is_read_once_although_a_worker_is_killed(spark, tmp_path):
+    """Its rows are numbered, and made by Spark when they are asked for: there is no file to read them from again."""
+    rate = spark.readStream.format("rate").option("rowsPerSecond", 500).load().selectExpr("value AS id", "timestamp")
+    env = environment(spark, tmp_path)
+    env.from_stream(rate, trigger="100ms").write(ps.parquet(tmp_path / "out"))
+    job = env.start("rate")
+    running = wait_until(job, lambda view: view.rows_read > 0 and view.checkpoints.counts.completed >= 2)
+    os.kill(running.slots[1].pid, signal.SIGKILL)
+    again = wait_until(job, lambda view: view.restarts == 1 and view.state is JobState.RUNNING)
+    # More than were read before: some that were in flight, and some that were made since.
+    least = range(running.rows_read + 500)
+    wait_until(job, lambda _: set(least) <= set(rows_of_quietly(spark, tmp_path / "out")))
+    job.stop(savepoint=str(tmp_path / "saved"))
+    rows = rows_of(spark, tmp_path / "out")
+    assert again.restored_checkpoint is not None
+    assert len(rows) == len(set(rows))
+
+
 def rows_of_quietly(spark, out: Path) -> list[int]:
     return rows_of(spark, out) if list(out.glob("part-*")) else []
 

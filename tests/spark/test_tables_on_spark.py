@@ -54,10 +54,28 @@ class Reader:
             assert time.monotonic() < deadline, job.view()
 
 
+class Follower:
+    """A streaming query that has been there from the beginning on, and what it has seen."""
+
+    def __init__(self, spark, name: str, frame) -> None:
+        self._spark = spark
+        self._name = f"{name}_followed"
+        self._query = frame.writeStream.format("memory").queryName(self._name).start()
+
+    def rows(self) -> list[tuple]:
+        """All that can be seen by now."""
+        self._query.processAllAvailable()
+        return sorted((row.split, row.row) for row in self._spark.table(self._name).collect())
+
+    def close(self) -> None:
+        self._query.stop()
+        self._spark.catalog.dropTempView(self._name)
+
+
 def test_a_table_and_its_folder_show_each_committed_row_once_while_workers_die(spark, tmp_path, table):
     """1. Nothing shows before the checkpoint. 2. A worker hangs, and is killed, in a checkpoint for which the other one
-    has its files prepared: they do not show, and their rows come once. 3. A streaming query over the folder, from the
-    beginning on, has each row once in the end."""
+    has its files prepared: they do not show, and their rows come once. 3. Streaming queries over the folder, and over
+    the table by its name, see what is committed at any time, and have each row once in the end."""
     gate, folder = Gate(tmp_path / "gate"), tmp_path / "files"
     env = ps.Environment(
         spark,
@@ -71,14 +89,17 @@ def test_a_table_and_its_folder_show_each_committed_row_once_while_workers_die(s
     env.read(Numbers(gate)).write(ps.table(table, path=folder))
     job = env.start("table")
     reader = Reader(spark, table, folder)
-    followed = spark.readStream.schema("split long, row long").parquet(str(folder))
-    query = followed.writeStream.format("memory").queryName("followed_table").start()
+    followers = [
+        Follower(spark, "folder", spark.readStream.schema("split long, row long").parquet(str(folder))),
+        Follower(spark, "table", spark.readStream.table(table)),
+    ]
     try:
         gate.open_to(1_000)
         reader.wait_until(job, lambda _, view: view.rows_read == SPLITS * 1_000)
         reader.allowed = 1_000
         job.checkpoint()
         reader.wait_until(job, lambda rows, _: rows == all_rows(1_000))
+        assert [follower.rows() for follower in followers] == [all_rows(1_000)] * 2
 
         gate.open_to(2_000)
         reader.wait_until(job, lambda _, view: view.rows_read == SPLITS * 2_000)
@@ -88,6 +109,7 @@ def test_a_table_and_its_folder_show_each_committed_row_once_while_workers_die(s
             asked = pool.submit(job.checkpoint)
             reader.wait_until(job, lambda *_: list(folder.glob("*/*/*.parquet")))
             reader.read()
+            assert [follower.rows() for follower in followers] == [all_rows(1_000)] * 2
             os.kill(job.view().slots[1].pid, signal.SIGKILL)
             gate.stall.unlink()
             assert isinstance(asked.exception(timeout=120), ps.SnapshotFailed)
@@ -98,11 +120,10 @@ def test_a_table_and_its_folder_show_each_committed_row_once_while_workers_die(s
         gate.open_to(ROWS)
         job.wait(timeout=120)
         assert reader.read() == EVERYTHING
-        query.processAllAvailable()
-        assert sorted((row.split, row.row) for row in spark.table("followed_table").collect()) == EVERYTHING
+        assert [follower.rows() for follower in followers] == [EVERYTHING] * 2
     finally:
-        query.stop()
-        spark.catalog.dropTempView("followed_table")
+        for follower in followers:
+            follower.close()
     assert {file.suffix for file in folder.iterdir()} == {".parquet"}
 
 

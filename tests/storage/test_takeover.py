@@ -8,16 +8,16 @@ import msgspec
 import pytest
 from completed_records import completed, encoded
 
-from penstock.core.errors import CorruptFile, JobTakenOver
+from penstock.core.errors import CorruptFile, JobTakenOver, StorageError
 from penstock.core.ids import CheckpointId, JobId, OperatorId, Term
 from penstock.core.job.events import JobState
 from penstock.core.recovery import layout
-from penstock.core.recovery.tenure import Outcome, Start
+from penstock.core.recovery.tenure import Inheritance, Outcome, Start
 from penstock.ports import Frame
 from penstock.storage.completed import FileCompletedStore
 from penstock.storage.files import FileStore
 from penstock.storage.records import FileRecords
-from penstock.storage.tenure import take_over
+from penstock.storage.tenure import End, end_of, inheritance_seal, take_over
 
 JOB = layout.job_folder(JobId("job"))
 START = Start(splits={OperatorId("read"): (b"one", b"two")}, max_parallelism=128)
@@ -105,3 +105,63 @@ def test_of_two_that_take_a_job_over_at_once_one_has_it(store: FileStore):
 
     with pytest.raises(JobTakenOver):
         take_over(Simultaneous(store.root), JOB)
+
+
+# --- the end of a job ------------------------------------------------------------------------------------------------
+
+
+def ended(store: FileStore) -> End:
+    FileRecords(store, JOB, term=take_over(store, JOB).term).record_outcome(OUTCOME)
+    end = end_of(store, JOB)
+    assert end is not None
+    return end
+
+
+def test_the_end_of_a_job_stays_the_same_until_it_has_begun_once_more(store: FileStore):
+    assert end_of(store, JOB) is None
+    first = ended(store)
+    assert take_over(store, JOB).outcome == OUTCOME
+    assert end_of(store, JOB) == first
+    assert take_over(store, JOB, after=first).outcome is None
+    assert end_of(store, JOB) is None
+    assert ended(store) != first
+    assert take_over(store, JOB, after=first).outcome == OUTCOME
+
+
+def test_an_end_that_was_written_down_without_a_term_is_one(store: FileStore):
+    take_over(store, JOB)
+    store.write(layout.tenure_file(JOB, Term(0)), inheritance_seal.encode(Inheritance(outcome=OUTCOME)))
+    end = end_of(store, JOB)
+    assert end == End(None)
+    assert take_over(store, JOB).outcome == OUTCOME
+    assert take_over(store, JOB, after=end).outcome is None
+
+
+@pytest.mark.parametrize("folder", ["tenures", "outcome"])
+def test_the_end_of_a_job_is_found_while_another_driver_takes_it_over(store: FileStore, folder: str):
+    """1. A driver looks for how the job ended. 2. Another takes the job over, and removes what the first is about to
+    read. 3. The first looks again."""
+
+    class Tidied(FileStore):
+        waiting = True
+
+        def read(self, path: str) -> bytes:
+            if self.waiting and f"/{folder}/" in path:
+                self.waiting = False
+                take_over(FileStore(self.root), JOB)
+            return super().read(path)
+
+    end = ended(store)
+    watched = Tidied(store.root)
+    assert end_of(watched, JOB) == end
+    assert not watched.waiting
+
+
+def test_storage_that_is_out_of_order_does_not_hide_the_end_of_a_job(store: FileStore):
+    class Broken(FileStore):
+        def read(self, path: str) -> bytes:
+            raise StorageError(f"reading {path} failed")
+
+    ended(store)
+    with pytest.raises(StorageError, match="tenures"):
+        end_of(Broken(store.root), JOB)

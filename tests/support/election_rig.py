@@ -19,7 +19,7 @@ from penstock.ports import Election, JobRecords, Leader, Store
 from penstock.storage.election import FileElection
 from penstock.storage.files import FileStore
 from penstock.storage.records import FileRecords
-from penstock.storage.tenure import take_over
+from penstock.storage.tenure import end_of, take_over
 
 JOB = JobId("job")
 FOLDER = layout.job_folder(JOB)
@@ -50,7 +50,9 @@ class Office(Protocol):
 class Meeting(Protocol):
     """Where drivers wait for a job."""
 
-    def driver(self) -> Election: ...
+    def driver(self, *, anew: bool = False) -> Election:
+        """One that waits; with `anew` it has a job begin once more that had ended when it first asked."""
+        ...
 
     def wait_for(self, driver: Election) -> Leader:
         """The hold that a driver gets on the job."""
@@ -70,7 +72,7 @@ class StoreOffice:
         self._store = store
 
     def take_over(self, *, anew: bool = False) -> Taken:
-        tenure = take_over(self._store, FOLDER, anew=anew)
+        tenure = take_over(self._store, FOLDER, after=end_of(self._store, FOLDER) if anew else None)
         return Taken(tenure, FileRecords(self._store, FOLDER, term=tenure.term))
 
     def close(self) -> None:
@@ -122,9 +124,9 @@ class FileMeeting(_Drivers):
         self._asleep: dict[int, threading.Event] = {}
         self._slept_ms = 0
 
-    def driver(self) -> Election:
+    def driver(self, *, anew: bool = False) -> Election:
         store = FileStore(self._folder)
-        return self.noted(FileElection(store, FOLDER, lease_ms=LEASE_MS, anew=False, clock_ms=self._clock_ms))
+        return self.noted(FileElection(store, FOLDER, lease_ms=LEASE_MS, anew=anew, clock_ms=self._clock_ms))
 
     def _clock_ms(self) -> float:
         if self._asleep:

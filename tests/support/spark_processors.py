@@ -159,3 +159,28 @@ class PandasCount(StatefulProcessor):
 
     def close(self):
         pass
+
+
+class PandasReminders(StatefulProcessor):
+    """The sum of a key's values, told of when a timer is due; begins with what an initial state says."""
+
+    def init(self, handle):
+        self.handle = handle
+        self.sum = handle.getValueState("sum", "v bigint")
+
+    def handleInitialState(self, key, initialState, timerValues):
+        self._add(initialState["n"].sum(), timerValues)
+
+    def handleInputRows(self, key, rows, timerValues):
+        for frame in rows:
+            self._add(frame["v"].sum(), timerValues)
+        yield pd.DataFrame()
+
+    def handleExpiredTimer(self, key, timerValues, expiredTimerInfo):
+        (total,) = self.sum.get()
+        yield pd.DataFrame({"k": [key[0]], "what": ["due"], "v": [total + expiredTimerInfo.getExpiryTimeInMs()]})
+
+    def _add(self, more, timerValues):
+        (total,) = self.sum.get() or (0,)
+        self.sum.update((int(total + more),))
+        self.handle.registerTimer(timerValues.getCurrentProcessingTimeInMs() + int(abs(more)) % 7 + 1)

@@ -46,7 +46,7 @@ def ha_files(
 
     A driver that shows no sign of life for a `lease` is taken over from; one that died on the same host, at once. With
     `restart_finished` a job that has ended begins anew when it is started again under its name; without, it stays
-    ended, and its outcome is returned.
+    ended, and its outcome is returned. One that ends while this driver is on standby stays ended.
     """
     problems: list[str] = []
     path = os.fspath(directory) if isinstance(directory, os.PathLike) else directory
@@ -69,7 +69,7 @@ def zookeeper(
 
     A driver that ZooKeeper has not heard of for `session_timeout` is taken over from. With `restart_finished` a job
     that has ended begins anew when it is started again under its name; without, it stays ended, and its outcome is
-    returned.
+    returned. One that ends while this driver is on standby stays ended.
     """
     problems: list[str] = []
     parts = hosts.split(",") if isinstance(hosts, str) else []

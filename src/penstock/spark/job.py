@@ -75,7 +75,8 @@ class MasterParts:
 
 
 Seek = Callable[[threading.Event, Callable[[], None]], MasterParts | None]
-"""Waits for the job; None if the event was set before. The other argument is what to call when the job is lost."""
+"""Waits for the job; None if the event was set before. It may be set while the parts are being made, too. The other
+argument is what to call when the job is lost, and has the leader say so."""
 
 
 class Job:
@@ -103,6 +104,9 @@ class Job:
         self._clock = WallClock()
         self._commands: deque[Callable[[MasterDriver], None]] = deque()
         self._left = threading.Event()
+        self._decision = threading.Lock()
+        """Whether this driver leaves or has the job is decided once: whoever asks it to leave while it gets ready must
+        not cancel the job by that."""
         self._over = threading.Event()
         self._crash: BaseException | None = None
         self._parts: MasterParts | None = None
@@ -154,7 +158,9 @@ class Job:
         if self._crash is not None:
             raise InvariantError(f"the master of job {self.name!r} broke: {self._crash}") from self._crash
         if self._parts is None:
-            raise JobCancelled(f"this driver left job {self.name!r} before it had it; another driver has it")
+            raise JobCancelled(
+                f"this driver left job {self.name!r} before it had it; another driver has it, or can take it over"
+            )
         driver = self._parts.driver
         if driver.outcome is JobState.SUSPENDED:
             raise JobTakenOver(
@@ -181,8 +187,11 @@ class Job:
 
     def cancel(self) -> None:
         """End the job without waiting for its data to be processed. Returns at once; `wait` says when it is over. A
-        driver on standby leaves, and the job goes on where it is."""
-        self._left.set()
+        driver on standby leaves, and the job goes on where it is; one that gets ready to take it over leaves, too."""
+        with self._decision:
+            if self._parts is None:
+                self._left.set()
+                return
         self._command(lambda driver: driver.cancel())
 
     def checkpoint(self, *, full: bool = False, timeout: float | None = None) -> int:
@@ -298,16 +307,26 @@ class Job:
     def _is_waiting(self) -> str:
         return f"this driver is on standby: another one has job {self.name!r}, and can be asked"
 
-    def _take(self, parts: MasterParts) -> None:
-        """Have the job, from here on."""
+    def _take(self, parts: MasterParts) -> bool:
+        """Have the job, from here on; False if this driver was asked to leave before."""
+        with self._decision:
+            if self._left.is_set():
+                return False
+            self._parts = parts
+            self._view = parts.driver.view()
         if parts.leader is not None:
             _tell_found(self.name, parts.leader.tenure)
-        self._parts = parts
-        self._view = parts.driver.view()
         self._control = self._open_control()
+        return True
 
     def _lose(self) -> None:
-        self._command(lambda driver: driver.lose())
+        """Called when a leader lost the job. It may be one that this driver was before it waited in line again."""
+        self._command(self._lose_if_lost)
+
+    def _lose_if_lost(self, driver: MasterDriver) -> None:
+        leader = None if self._parts is None else self._parts.leader
+        if leader is not None and leader.is_lost:
+            driver.lose()
 
     def _open_control(self) -> ControlServer | None:
         try:
@@ -338,8 +357,8 @@ class Job:
         try:
             if self._parts is None:
                 found = self._seek(self._left, self._lose)
-                if found is not None:
-                    self._take(found)
+                if found is not None and not self._take(found):
+                    _release(found)
             if self._parts is not None:
                 self._drive(self._parts)
         except BaseException as error:  # noqa: BLE001  # a bug of ours; the waiting thread raises it
@@ -370,21 +389,26 @@ class Job:
             if parts is None:
                 return
             self._view = parts.driver.view()
-            parts.slots.close(timeout_s=10.0)
-            for background in (*parts.workers, parts.background):
-                background.close()
-            parts.transport.close()
-            if parts.leader is not None:
-                parts.leader.resign()
-            shutil.rmtree(parts.socket_folder, ignore_errors=True)
-            shared_folders.remove(parts.signs)
-            if parts.temporary_root is not None:
-                shutil.rmtree(parts.temporary_root, ignore_errors=True)
+            _release(parts)
         finally:
             self._over.set()
             # A caller who stops the job is answered when it is over.
             if self._control is not None:
                 self._control.close()
+
+
+def _release(parts: MasterParts) -> None:
+    """Close what a master had, and let go of the job."""
+    parts.slots.close(timeout_s=10.0)
+    for background in (*parts.workers, parts.background):
+        background.close()
+    parts.transport.close()
+    if parts.leader is not None:
+        parts.leader.resign()
+    shutil.rmtree(parts.socket_folder, ignore_errors=True)
+    shared_folders.remove(parts.signs)
+    if parts.temporary_root is not None:
+        shutil.rmtree(parts.temporary_root, ignore_errors=True)
 
 
 def _tell_found(name: str, found: Tenure) -> None:

@@ -57,8 +57,9 @@ class Standby:
     """Makes the master, when this driver has the job."""
 
     def seek(self, left: threading.Event, lost: Callable[[], None]) -> MasterParts | None:
-        """Wait for the job; None if `left` was set before this driver had it. `lost` is called, from any thread, when
-        another driver has it. Storage that is out of order is waited for. Raises whatever else `build` does."""
+        """Wait for the job; None if `left` was set before this driver had it. While `build` works nobody looks at it:
+        the caller looks again. `lost` is called, from any thread, when another driver has it. Storage that is out of
+        order is waited for. Raises whatever else `build` does."""
         told = False
         while not left.is_set():
             pause_s = POLL_S

@@ -25,7 +25,7 @@ from penstock.core.recovery.layout import JobFolder
 from penstock.core.recovery.tenure import Tenure
 from penstock.storage.files import FileStore
 from penstock.storage.records import FileRecords
-from penstock.storage.tenure import take_over, terms_of
+from penstock.storage.tenure import End, end_of, take_over, terms_of
 
 BEATS_PER_LEASE = 5
 _RESIGNED = b"resigned"
@@ -40,26 +40,29 @@ class FileElection:
     def __init__(
         self, store: FileStore, job: JobFolder, *, lease_ms: int, anew: bool, clock_ms: Callable[[], float]
     ) -> None:
-        """`anew` has a job begin once more that has ended. `clock_ms` measures time, from wherever it likes."""
+        """`anew` has a job begin once more that had ended when this driver first asked for it. `clock_ms` measures
+        time, from wherever it likes."""
         self._store = store
         self._job = job
         self._lease_ms = lease_ms
-        self._anew = anew
+        self._looks_for_end = anew
+        self._after: End | None = None
         self._clock_ms = clock_ms
         self._seen: tuple[Term, bytes] | None = None
         self._seen_at = 0.0
 
     def campaign(self, lost: Callable[[], None]) -> FileLeader | None:
         """Take the job over, if no other driver has it; None if one has."""
+        if self._looks_for_end:
+            # A job that ends while this driver waits for it has been done: to begin it once more would do it twice.
+            self._after, self._looks_for_end = end_of(self._store, self._job), False
         newest = terms_of(self._store, self._job).next() - 1
         if newest >= 0 and not self._is_gone(Term(newest)):
             return None
         try:
-            tenure = take_over(self._store, self._job, anew=self._anew)
+            tenure = take_over(self._store, self._job, after=self._after)
         except JobTakenOver:
             return None
-        # Only once: the job may change hands several times, and has begun anew by then.
-        self._anew = False
         return FileLeader(self._store, self._job, tenure, beat_ms=self._lease_ms / BEATS_PER_LEASE, lost=lost)
 
     def close(self) -> None:
@@ -99,7 +102,12 @@ class FileLeader:
         self._ends = threading.Event()
         self._lease = _open_lease(store, job, tenure.term)
         self._beats = 0
-        self._beat()
+        try:
+            self._beat()
+        except OSError as error:
+            # Kept open it would stay locked, and the job would have an owner that does not know of it.
+            os.close(self._lease)
+            raise _unwritten(store, job, tenure.term, error) from error
         self._thread = threading.Thread(target=self._run, name=f"penstock-lease-{job}", daemon=True)
         self._thread.start()
 
@@ -146,8 +154,13 @@ def _open_lease(store: FileStore, job: JobFolder, term: Term) -> int:
             # Some network file systems have no locks: then the lease has to run out.
             log.info("a lease could not be locked", extra={"path": str(path), "error": str(error)})
     except OSError as error:
-        raise StorageError(f"the lease {path} could not be written: {error.strerror or error}") from error
+        raise _unwritten(store, job, term, error) from error
     return lease
+
+
+def _unwritten(store: FileStore, job: JobFolder, term: Term, error: OSError) -> StorageError:
+    path = store.root / layout.lease_file(job, term)
+    return StorageError(f"the lease {path} could not be written: {error.strerror or error}")
 
 
 def _is_unlocked(path: Path) -> bool:

@@ -11,6 +11,7 @@ and only the new driver acts upon it. What comes after the inheritance was writt
 from __future__ import annotations
 
 from contextlib import suppress
+from typing import NamedTuple
 
 import msgspec
 
@@ -41,8 +42,31 @@ inheritance_seal = Seal(
 _completed = msgspec.msgpack.Decoder(CompletedCheckpoint)
 
 
-def take_over(store: Store, job: JobFolder, *, anew: bool = False) -> Tenure:
-    """Begin the next term; with `anew`, of a job that begins once more if it has ended. Blocks.
+class End(NamedTuple):
+    """The end of a job. One that has begun once more has another."""
+
+    term: Term | None
+    """Of the driver that recorded it; None if the program that did kept no terms, or did not say."""
+
+
+def end_of(store: Store, job: JobFolder) -> End | None:
+    """The end of a job, whoever has it; None if it has not ended. Blocks. Raises `StorageError` or `CorruptFile`."""
+    while True:
+        last, end, failure = _newest_inheritance(store, job), None, None
+        try:
+            end = _end(_ended(store, job, last))
+        except StorageError as error:
+            failure = error
+        # A driver that takes the job over meanwhile removes what was to be read, once its own file is there.
+        if _newest_inheritance(store, job) != last:
+            continue
+        if failure is not None:
+            raise failure
+        return end
+
+
+def take_over(store: Store, job: JobFolder, *, after: End | None = None) -> Tenure:
+    """Begin the next term, of a job that begins once more if `after` is its end. Blocks.
 
     Raises `JobTakenOver` if another driver takes the job over at the same time, `StorageError` or `CorruptFile`; trying
     again costs a term and nothing else.
@@ -53,7 +77,7 @@ def take_over(store: Store, job: JobFolder, *, anew: bool = False) -> Tenure:
         raise taken_over(job)
     term = Term(claimed)
     found = _find(store, job)
-    if anew and found.outcome is not None:
+    if after is not None and _end(found) == after:
         found = Inheritance(first_id=found.first_id)
     store.write(layout.tenure_file(job, term), inheritance_seal.encode(found))
     if terms.next() != term + 1:
@@ -99,17 +123,35 @@ def decode_completed(checkpoint: CheckpointId, data: bytes) -> CompletedCheckpoi
 
 
 def _find(store: Store, job: JobFolder) -> Inheritance:
-    folder = layout.tenures_folder(job)
-    terms = [number for path in store.list_files(folder) if (number := layout.number_of(folder, path)) is not None]
-    last = Term(max(terms)) if terms else None
-    before = read_inheritance(store, job, last) if last is not None else Inheritance()
+    before = _ended(store, job, _newest_inheritance(store, job))
     recorded = [_decode(entry) for entry in FileCompletedStore(store, job).load()]
-    return Inheritance(
+    return msgspec.structs.replace(
+        before,
         first_id=CheckpointId(max(before.first_id, checkpoint_ids(store, job).next())),
         completed=before.counting(recorded),
-        outcome=before.outcome or _read_outcome(store, job, last),
-        start=before.start,
     )
+
+
+def _newest_inheritance(store: Store, job: JobFolder) -> Term | None:
+    folder = layout.tenures_folder(job)
+    terms = [number for path in store.list_files(folder) if (number := layout.number_of(folder, path)) is not None]
+    return Term(max(terms)) if terms else None
+
+
+def _ended(store: Store, job: JobFolder, last: Term | None) -> Inheritance:
+    """What the driver of the last term found, and how the job ended, with it or before."""
+    before = read_inheritance(store, job, last) if last is not None else Inheritance()
+    if before.outcome is not None:
+        return before
+    outcome = _read_outcome(store, job, last)
+    ended_in = msgspec.UNSET if outcome is None or last is None else last
+    return msgspec.structs.replace(before, outcome=outcome, ended_in=ended_in)
+
+
+def _end(found: Inheritance) -> End | None:
+    if found.outcome is None:
+        return None
+    return End(None if found.ended_in is msgspec.UNSET else found.ended_in)
 
 
 def _read_outcome(store: Store, job: JobFolder, term: Term | None) -> Outcome | None:

@@ -67,7 +67,8 @@ class ZooKeeperElection:
         self._clock_ms = clock_ms
         self._session: _Session | None = None
         self._changed = threading.Event()
-        self._anew = settings.restart_finished
+        self._looks_for_end = settings.restart_finished
+        self._after: int | None = None
 
     def campaign(self, lost: Callable[[], None]) -> ZooKeeperLeader | None:
         """Take the job over, if no other driver has it; None if one has."""
@@ -82,11 +83,14 @@ class ZooKeeperElection:
             return None
         self._changed.clear()
         try:
+            records = ZooKeeperRecords(session, self._base, self._job, self._store)
+            if self._looks_for_end:
+                # A job that ends while this driver waits for it has been done: to begin it once more would do it twice.
+                self._after, self._looks_for_end = records.end(), False
             if not session.is_first(self._changed.set):
                 return None
             # Whether the session still lasts is looked at in every change.
-            records = ZooKeeperRecords(session, self._base, self._job, self._store)
-            tenure = records.take_over(anew=self._anew)
+            tenure = records.take_over(after=self._after)
         except JobTakenOver:
             # The session ended in the middle of it. The next one begins at the end of the line.
             session.is_lost = True
@@ -94,7 +98,6 @@ class ZooKeeperElection:
         except BaseException:
             self._changed.set()
             raise
-        self._anew = False
         self._session = None
         session.on_lost = lost
         if session.is_lost:
@@ -246,15 +249,22 @@ class ZooKeeperRecords:
         self._files = FileCompletedStore(store, job)
         self._term = Term(0)
 
-    def take_over(self, *, anew: bool) -> Tenure:
-        """Begin the next term. Raises `StorageError`, `CorruptFile`, `JobTakenOver`."""
+    def end(self) -> int | None:
+        """Names the end of the job, whoever has it; None if it has not ended. One that has begun once more has another
+        end, which has another name. Raises `StorageError`, `JobTakenOver`."""
+        found = self._look_at("outcome")
+        return None if found is None else found[1]
+
+    def take_over(self, *, after: int | None) -> Tenure:
+        """Begin the next term, of a job that begins once more if `after` is its end. Raises `StorageError`,
+        `CorruptFile`, `JobTakenOver`."""
         self._session.retried(lambda: self._session.answer(self._client.ensure_path_async(f"{self._base}/completed")))
         before = self._number("term")
         self._term = Term(0 if before is None else before + 1)
         self._put("term", b"%d" % self._term)
         next_id = self._number("counter")
-        outcome = self._read("outcome")
-        if outcome is not None and anew:
+        outcome, end = self._look_at("outcome") or (None, None)
+        if end is not None and end == after:
             self.clear()
             self._drop("start")
             self._drop("outcome")
@@ -339,19 +349,21 @@ class ZooKeeperRecords:
                 raise
             return None
 
-    def _read(self, name: str) -> bytes | None:
-        def read() -> bytes | None:
+    def _look_at(self, name: str) -> tuple[bytes, int] | None:
+        """What a node says, and which change of ZooKeeper's made it: no other node has the same."""
+
+        def look() -> tuple[bytes, int] | None:
             try:
-                data: bytes = self._session.answer(self._client.get_async(f"{self._base}/{name}"))[0]
+                data, status = self._session.answer(self._client.get_async(f"{self._base}/{name}"))
             except zk.NoNodeError:
                 return None
-            return data
+            return data, status.czxid
 
-        return self._session.retried(read)
+        return self._session.retried(look)
 
     def _number(self, name: str) -> int | None:
-        data = self._read(name)
-        return None if data is None else int(data)
+        found = self._look_at(name)
+        return None if found is None else int(found[0])
 
     def _put(self, name: str, data: bytes) -> None:
         path = f"{self._base}/{name}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 
 import cloudpickle
+import pandas as pd
 import pyarrow as pa
 import pytest
 import spark_processors as processors
@@ -213,8 +214,6 @@ def test_an_initial_state_is_that_of_the_tester(rig, initial, script):
 
 @given(script=scripts)
 def test_dataframes_and_state_are_those_of_the_tester(rig, script):
-    import pandas as pd
-
     ours, tester = Ours(rig, processors.PandasCount(), kind="pandas"), TwsTester(processors.PandasCount())
     for part in script:
         if part == RESTORE:
@@ -227,5 +226,36 @@ def test_dataframes_and_state_are_those_of_the_tester(rig, script):
             made = tester.testInPandas(key, pd.DataFrame(own, columns=COLUMNS))
             want += list(made[["k", "what", "v"]].itertuples(index=False, name=None))
         assert [(k, w, int(v)) for k, w, v in want] == ours.rows()
+    for key in KEYS:
+        assert ours.state("sum", key) == tester.peekValueState("sum", key)
+
+
+@given(
+    initial=st.lists(st.tuples(st.sampled_from(KEYS), st.integers(0, 100)), max_size=8),
+    script=st.lists(st.one_of(rows_of_a_batch, st.integers(1, 10), st.just(RESTORE)), max_size=8),
+)
+def test_timers_and_an_initial_state_of_dataframes_are_those_of_the_tester(rig, initial, script):
+    table = pa.table(
+        {"k": pa.array([k for k, _ in initial], pa.string()), "n": pa.array([n for _, n in initial], pa.int64())}
+    )
+    ours = Ours(rig, processors.PandasReminders(), time_mode="ProcessingTime", kind="pandas", initial_state=table)
+    frames = [(key, pd.DataFrame(own, columns=["k", "n"])) for key, own in by_key(initial).items()]
+    tester = TwsTester(processors.PandasReminders(), initialStatePandas=frames, timeMode="ProcessingTime")
+    now = 0
+    for part in script:
+        if part == RESTORE:
+            ours.restore()
+        elif isinstance(part, int):
+            now += part
+            ours.found.time = Instant(now)
+            ours.found.operator.tick(Instant(now))
+            due = tester.setProcessingTime(now)
+            assert sorted(ours.rows(), key=repr) == sorted(map(tuple, due.to_dict("split")["data"]), key=repr)
+        else:
+            for key, own in by_key(part).items():
+                tester.testInPandas(key, pd.DataFrame(own, columns=COLUMNS))
+            if part:
+                ours.found.operator.process(batch(part))
+            assert ours.rows() == []
     for key in KEYS:
         assert ours.state("sum", key) == tester.peekValueState("sum", key)

@@ -96,6 +96,8 @@ class Inheritance(msgspec.Struct, frozen=True, kw_only=True):
     """The checkpoints that counted then; or the snapshot that the job began with."""
     outcome: Outcome | None = None
     start: Start | None = None
+    ended_in: Term | msgspec.UnsetType = msgspec.UNSET
+    """The term of the driver that recorded the outcome; unset if there is none, or if that is not known."""
 
     def counting(self, recorded: Sequence[CompletedCheckpoint]) -> tuple[CompletedCheckpoint, ...]:
         """Which checkpoints count, if these, by id, are on record now: those of the driver itself, and of those that it
