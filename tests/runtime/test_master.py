@@ -548,6 +548,27 @@ def test_a_driver_that_lost_the_job_lets_its_slots_go_and_touches_nothing():
     assert stage.ended == []
 
 
+def test_a_driver_whose_spark_is_gone_leaves_the_job_to_another(caplog):
+    stage = Stage(tenure=Tenure())
+    slots = stage.running()
+    stopped = "the SparkSession was stopped"
+    stage.cluster.news += [SlotEnded(slot.slot, stopped, host_gone=True) for slot in slots]
+    stage.end()
+    assert stage.driver.outcome is JobState.SUSPENDED
+    assert take_over(stage.store, FOLDER).outcome is None
+    assert f"this driver cannot go on with the job, and leaves it to another: {stopped}" in caplog.text
+
+
+def test_a_job_that_was_cancelled_when_its_spark_went_stays_cancelled():
+    stage = Stage(tenure=Tenure())
+    slots = stage.running()
+    stage.driver.cancel()
+    stage.cluster.news += [SlotEnded(slot.slot, "the SparkSession was stopped", host_gone=True) for slot in slots]
+    stage.end()
+    assert stage.driver.outcome is JobState.CANCELLED
+    assert take_over(stage.store, FOLDER).outcome == JobOutcome(state=JobState.CANCELLED)
+
+
 def test_a_driver_that_lost_the_job_at_its_end_does_not_say_how_it_ended():
     """1. The job is cancelled. 2. Another driver takes it over. 3. The first records the outcome, and looks."""
     store = Files({"job/chk-4/x": b""})

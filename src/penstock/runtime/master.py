@@ -195,12 +195,12 @@ class MasterDriver:
         self._now = self._ports.clock.now()
         self._feed_job(CancelRequested())
 
-    def lose(self) -> None:
-        """Another driver has the job: let the slots go, commit nothing more, delete nothing. Belongs to the loop's
-        thread."""
+    def lose(self, why: str = "another driver has taken the job over") -> None:
+        """Another driver has the job, or must take it over: let the slots go, commit nothing more, delete nothing.
+        Belongs to the loop's thread."""
         # If the outcome is on record, the job has ended with this driver.
         if self._shut_down is None:
-            log.warning("another driver has taken the job over", extra={"job": self._job})
+            log.warning(why, extra={"job": self._job})
             self._checkpointing.let_go()
             self._feed_job(LeadershipLost())
 
@@ -241,6 +241,8 @@ class MasterDriver:
         self._ports.background.collect()
         for ended in self._ports.slots.ended():
             self._links.disconnect(*self._callers.names_of(ended.slot))
+            if ended.host_gone and self._tenure is not None and self._job_ending is None:
+                self.lose(f"this driver cannot go on with the job, and leaves it to another: {ended.error}")
             self._feed_job(SlotGone(slot=ended.slot, error=ended.error, host_gone=ended.host_gone))
         if (at := self._lifecycle.next_deadline()) is not None and at <= now:
             self._feed_job(Ticked())
@@ -586,7 +588,8 @@ class MasterDriver:
             retained = retained_after(ended, self._tenure, self._coordinator.retained)
             self._ending.clean_up(retained, self._coordinator.failed_savepoints, self._now)
         if self._ending.is_over or self._shut_down is JobEnd.SUSPENDED:
-            self._finish(ended)
+            self.outcome, self.cause = ended.outcome, ended.cause
+            log.info("job ended", extra={"job": self._job, "outcome": ended.outcome.value})
 
     def _end_again(self, outcome: JobOutcome) -> None:
         """An earlier driver saw the job end, and may not have cleaned up all of it."""
@@ -594,7 +597,3 @@ class MasterDriver:
         self._ending.resume(outcome)
         cause = FailureCause(text=outcome.cause) if outcome.cause else None
         self._job_ended = JobEnded(outcome=outcome.state, cause=cause)
-
-    def _finish(self, ended: JobEnded) -> None:
-        self.outcome, self.cause = ended.outcome, ended.cause
-        log.info("job ended", extra={"job": self._job, "outcome": ended.outcome.value})
