@@ -81,6 +81,19 @@ class Job:
         self.logs.extend(range(self._written, self._written + 5))
         self._written += 5
 
+    def grow_until(self, is_enough):
+        """For each turn: there is something new until a view says that it is enough; then the data ends."""
+        ended = []
+
+        def each_turn(running):
+            if not ended and is_enough(running.driver.view()):
+                ended.append(True)
+                self.logs.end()
+            elif not ended:
+                self.grow()
+
+        return each_turn
+
     def shown(self) -> list[tuple[int, int]]:
         tables = [pq.read_table(file) for file in sorted(self.out.glob("part-*.parquet"))]
         return sorted(tuple(row.values()) for row in pa.concat_tables(tables).to_pylist())
@@ -101,16 +114,14 @@ def test_every_checkpoint_begins_where_its_mark_is_and_goes_back_there(make_job,
     job = make_job(checkpoint=replace(checkpoint, num_retained=50))
     gate, looked = tmp_path / "killed", {}
     kill = kill_slots(gate, times=3)
+    grow = job.grow_until(lambda _: gate.exists() and len(looked) >= 8)
 
     def each_turn(running):
         kill(running)
         latest = running.driver.view().checkpoints.latest_completed
         if latest is not None and latest.checkpoint not in looked and not latest.kind.is_savepoint:
             looked[latest.checkpoint] = job.positions(latest.checkpoint)
-        if gate.exists() and len(looked) >= 8:
-            job.logs.end()
-        elif not gate.exists() or len(looked) < 8:
-            job.grow()
+        grow(running)
 
     assert job.threaded.run(each_turn) is JobState.FINISHED, job.driver.view().failures
     assert job.shown() == job.logs.rows()
@@ -164,16 +175,9 @@ def test_a_source_does_not_wait_at_marks_of_checkpoints_that_were_aborted(make_j
     """Readers may come to such a mark before they hear of the abort, or after; they are never triggered."""
     checkpoint = CheckpointSettings(interval_ms=20, tolerable_failures=None)
     job = make_job(hook=Late, checkpoint=checkpoint, restart=NoRestart())
-    ended = []
-
-    def each_turn(running):
-        counts = running.driver.view().checkpoints.counts
-        if counts.failed >= 3 and counts.completed >= 2:
-            ended or job.logs.end()
-            ended.append(True)
-        elif not ended:
-            job.grow()
-
+    each_turn = job.grow_until(
+        lambda view: view.checkpoints.counts.failed >= 3 and view.checkpoints.counts.completed >= 2
+    )
     assert job.threaded.run(each_turn) is JobState.FINISHED, job.driver.view().failures
     assert job.shown() == job.logs.rows()
     assert job.driver.view().checkpoints.counts.failed >= 3
@@ -186,20 +190,10 @@ class Unmarked(Marks):
         return b"{}"
 
 
-def test_a_checkpoint_whose_mark_does_not_come_is_given_up_in_time_and_begins_at_the_end_of_the_data(
-    make_job,
-):
+def test_a_checkpoint_whose_mark_does_not_come_is_given_up_in_time_and_begins_at_the_end_of_the_data(make_job):
     checkpoint = CheckpointSettings(interval_ms=20, timeout_ms=100, tolerable_failures=None)
     job = make_job(hook=Unmarked, checkpoint=checkpoint, restart=NoRestart())
-    ended = []
-
-    def each_turn(running):
-        if not ended and running.driver.view().checkpoints.counts.failed >= 2:
-            ended.append(True)
-            job.logs.end()
-        elif not ended:
-            job.grow()
-
+    each_turn = job.grow_until(lambda view: view.checkpoints.counts.failed >= 2)
     assert job.threaded.run(each_turn) is JobState.FINISHED, job.driver.view().failures
     assert job.shown() == job.logs.rows()
 
@@ -221,16 +215,11 @@ class Stubborn(Marks):
 def test_a_hook_that_cannot_be_put_back_fails_the_attempt_before_a_task_runs(make_job, tmp_path):
     job = make_job(hook=Stubborn)
     kill, gate = kill_slots(tmp_path / "killed", times=1), tmp_path / "killed"
-    ended = []
+    grow = job.grow_until(lambda v: gate.exists() and v.restarts >= 3 and v.state is JobState.RUNNING)
 
     def each_turn(running):
         kill(running)
-        view = running.driver.view()
-        if not ended and gate.exists() and view.restarts >= 3 and view.state is JobState.RUNNING:
-            ended.append(True)
-            job.logs.end()
-        elif not ended:
-            job.grow()
+        grow(running)
 
     assert job.threaded.run(each_turn) is JobState.FINISHED, job.driver.view().failures
     assert job.shown() == job.logs.rows()

@@ -50,7 +50,7 @@ class JobView:
     rows_read: int
     """The same over all attempts: records read again after a failure count again."""
     rows_out: int
-    """Records that arrived at the sinks in this attempt."""
+    """Records that came to the tasks that end in a sink, in this attempt."""
     watermark_us: int | None
     """How far event time has come at the slowest task that knows it."""
     late_dropped: int = 0
