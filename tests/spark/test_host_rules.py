@@ -201,6 +201,10 @@ def test_all_that_is_wrong_is_told_at_once():
     for part in ("needs 2 slots", "spark.speculation", "spark.executor.pyspark.memory"):
         assert part in text
     assert told(found[:1]) == found[0]
+    assert (
+        told(found[:1], ["reuse is off", "a core is missing"])
+        == f"{found[0]}; besides: reuse is off; a core is missing"
+    )
 
 
 # --- over Spark Connect ----------------------------------------------------------------------------------------------

@@ -107,7 +107,8 @@ def is_called_by_tcp(session: Any, network: NetworkSettings) -> bool:
 
 def check_host(session: Any, needs: Needs, network: NetworkSettings, folders: Sequence[Path] = ()) -> None:
     """Raise `UsageError` with everything that would keep the slots from coming up or staying up, among it that they
-    have not these folders, as far as that can be found out. Log the rest."""
+    have not these folders, as far as that can be found out, and with what else is bad for them. If nothing would, log
+    that."""
     facts = host_facts(session)
     patience = 0 if facts.is_local else EXECUTOR_LOOKS
     while facts.task_slots < needs.slots and patience:
@@ -116,13 +117,13 @@ def check_host(session: Any, needs: Needs, network: NetworkSettings, folders: Se
         threading.Event().wait(EXECUTOR_LOOK_S)
         facts = host_facts(session)
     found = judge(facts, needs)
-    for warning in found.warnings:
-        log.warning("%s", warning)
     problems = found.problems
     if connect.is_connect(session):
         problems += _worker_problems(session, network, folders)
     if problems:
-        raise UsageError(told(problems))
+        raise UsageError(told(problems, found.warnings))
+    if found.warnings:
+        log.warning("%s", "; ".join(found.warnings))
 
 
 def _worker_problems(session: Any, network: NetworkSettings, folders: Sequence[Path]) -> tuple[str, ...]:
@@ -141,11 +142,11 @@ def _worker_problems(session: Any, network: NetworkSettings, folders: Sequence[P
     return judge_worker(found, address=address, same_host=same_host, user=os.getuid())
 
 
-def told(problems: Sequence[str]) -> str:
-    """One message for all problems."""
-    if len(problems) == 1:
-        return problems[0]
-    return f"{len(problems)} things keep Spark from hosting the job: " + "; ".join(problems)
+def told(problems: Sequence[str], warnings: Sequence[str] = ()) -> str:
+    """One message for all problems, and for what need not be changed and should be."""
+    one, *others = problems
+    text = f"{len(problems)} things keep Spark from hosting the job: {'; '.join(problems)}" if others else one
+    return f"{text}; besides: {'; '.join(warnings)}" if warnings else text
 
 
 def advice_on(cause: FailureCause, session: Any) -> str | None:
