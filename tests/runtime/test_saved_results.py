@@ -106,5 +106,5 @@ def test_another_driver_that_finds_the_job_ended_is_told(store, needed):
 def test_what_is_written_down_is_read_by_later_versions(store, saved):
     saved.write(savepoint(3, b"a"))
     (path,) = store.list_files("")
-    assert path == "job/saved/0000000000000000003"
+    assert path == "job/promised/0000000000000000003"
     assert msgspec.msgpack.decode(store.read(path)) == {"sink": [b"a"]}

@@ -152,7 +152,7 @@ class Reign:
             socket_folder=self.sockets,
             signs=(),
             temporary_root=None,
-            capacity=str,
+            advice=lambda _: None,
             leader=cast("Leader", self),
         )
 

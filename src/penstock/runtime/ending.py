@@ -166,7 +166,7 @@ class Ending:
         found = [layout.checkpoint_folder_of(self._folder, path) for path in self._store.list_files(self._folder)]
         for place in dict.fromkeys(place for place in found if place is not None and place not in kept):
             self._store.delete_tree(place)
-        self._store.delete_tree(layout.saved_folder(self._folder))
+        self._store.delete_tree(layout.promised_folder(self._folder))
 
     def _delete_all(self) -> None:
         """Everything of the job goes, but for its outcome and what savepoints need. What lies elsewhere first: the

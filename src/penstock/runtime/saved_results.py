@@ -53,7 +53,7 @@ class SavedResults:
         self._is_needed = False
         self.owed: Saved = {}
         """What only a job that starts from a savepoint can commit."""
-        self._folder = layout.saved_folder(folder)
+        self._folder = layout.promised_folder(folder)
         self._store = store
         self._begun: dict[CheckpointId, Saved] = {}
         """Savepoints that are not complete yet, and have results."""

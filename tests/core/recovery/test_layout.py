@@ -28,7 +28,7 @@ def test_every_kind_of_file_has_its_place() -> None:
     assert layout.lease_file(JOB, Term(2)) == "hot-auctions/leases/0000000000000000002"
     assert layout.results_folder(JOB, OperatorId("to table")) == "results/hot-auctions/to%20table"
     assert layout.inputs_folder(JOB, OperatorId("read bids")) == "hot-auctions/inputs/read%20bids"
-    assert layout.saved_folder(JOB) == "hot-auctions/saved"
+    assert layout.promised_folder(JOB) == "hot-auctions/promised"
     assert layout.snapshot_prefix(TaskId(VertexId("win/dow"), 3)) == "win%2Fdow-3"
 
 

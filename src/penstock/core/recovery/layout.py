@@ -11,7 +11,7 @@
     <job>/outcome/<19 digits>       how the job ended with the driver of that term
     <job>/leases/<19 digits>        whether the driver of that term is alive
     <job>/inputs/<operator>/…       data handed over by the driver before the job starts
-    <job>/saved/<19 digits>         results that the savepoint of that number names and no checkpoint has committed
+    <job>/promised/<19 digits>      results that the savepoint of that number names and no checkpoint has committed
 
 All paths are relative to the root of a store, with `/`. Numbers in file names have 19 digits, so that the order of the
 names is the order of the numbers.
@@ -35,7 +35,7 @@ _JOB_FOLDERS = (
     "completed",
     "counter",
     "inputs",
-    "saved",
+    "promised",
     "drivers",
     "tenures",
     "outcome",
@@ -196,9 +196,9 @@ def inputs_folder(job: JobFolder, operator: OperatorId) -> str:
     return f"{job}/inputs/{component(operator)}"
 
 
-def saved_folder(job: JobFolder) -> str:
+def promised_folder(job: JobFolder) -> str:
     """Which results savepoints name that no checkpoint has committed yet, and nothing else."""
-    return f"{job}/saved"
+    return f"{job}/promised"
 
 
 def results_folder(job: JobFolder, operator: OperatorId) -> str:
