@@ -102,7 +102,7 @@ class Ending:
     def resume(self, outcome: JobOutcome) -> None:
         """An earlier driver recorded this outcome, and may not have cleaned up all that it should."""
         self.record = Record.DURABLE
-        self.saved.resume(needed=outcome.saved)
+        self.saved.resume(needed=outcome.saved is True)
         if outcome.foreign is not msgspec.UNSET:
             self._foreign = outcome.foreign
 
@@ -207,7 +207,7 @@ def outcome_of(ending: JobEnding, coordinator: CheckpointCoordinator, saved: Sav
         cause=ending.cause.text if ending.cause is not None else "",
         retained=() if ending.outcome is JobState.FINISHED else coordinator.kept_after(status),
         foreign=coordinator.foreign_after(status) or msgspec.UNSET,
-        saved=saved.may_be_needed,
+        saved=saved.may_be_needed or msgspec.UNSET,
     )
 
 

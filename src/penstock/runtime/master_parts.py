@@ -55,7 +55,7 @@ def make_coordinators(
     )
     coordinators = OperatorCoordinators(feed=calls.feed, send=calls.send, hooks=hooks)
     # What drivers before this one promised is not known before it is restored.
-    keeps = found.term > 0 if found.outcome is None else bool(found.outcome.retained) or found.outcome.saved
+    keeps = found.term > 0 if found.outcome is None else found.outcome.keeps_prepared
     for operator in (operator for vertex in plan.vertices for operator in vertex.operators):
         step = operator.step
         if not isinstance(step, ReadStep | WriteStep) or not step.is_coordinated:

@@ -4,8 +4,9 @@ import completed_records
 
 from penstock.core.graph import CheckpointVertex, OperatorLabel
 from penstock.core.ids import CheckpointId, OperatorId, Term, VertexId
+from penstock.core.job.events import JobState
 from penstock.core.recovery.metadata import CompletedCheckpoint
-from penstock.core.recovery.tenure import EPOCHS_PER_TERM, Inheritance, Start, Tenure
+from penstock.core.recovery.tenure import EPOCHS_PER_TERM, Inheritance, Outcome, Start, Tenure
 
 
 def completed(*checkpoints: int) -> tuple[CompletedCheckpoint, ...]:
@@ -70,3 +71,9 @@ def test_a_part_on_the_driver_has_its_place_on_record_if_it_has_one() -> None:
     assert Start(splits={}, max_parallelism=128).place_of(write) is None
     placed = Start(splits={}, max_parallelism=128, places={write: "results/job/write/1"})
     assert (placed.place_of(read), placed.place_of(write)) == (None, "results/job/write/1")
+
+
+def test_what_sinks_prepared_stays_if_a_checkpoint_outlives_the_job_or_a_savepoint_names_it() -> None:
+    assert not Outcome(state=JobState.CANCELLED).keeps_prepared
+    assert Outcome(state=JobState.CANCELLED, retained=(CheckpointId(3),)).keeps_prepared
+    assert Outcome(state=JobState.FAILED, saved=True).keeps_prepared

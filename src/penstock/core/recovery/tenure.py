@@ -50,8 +50,13 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     """The checkpoints that outlive it."""
     foreign: tuple[Foreign, ...] | msgspec.UnsetType = msgspec.UNSET
     """What is to be deleted outside the job's folder; unset if there is nothing."""
-    saved: bool = False
-    """Whether a savepoint names results that the job has not committed: what sinks prepared stays."""
+    saved: bool | msgspec.UnsetType = msgspec.UNSET
+    """True if a savepoint names results that the job has not committed: what sinks prepared stays. Else unset."""
+
+    @property
+    def keeps_prepared(self) -> bool:
+        """Whether what sinks prepared must stay."""
+        return bool(self.retained) or self.saved is True
 
 
 class Start(msgspec.Struct, frozen=True, kw_only=True):
