@@ -13,6 +13,7 @@ from penstock.api.hooks import CheckpointHook
 from penstock.core.coordinator.events import HookFailed, HookTriggered
 from penstock.core.errors import StorageError
 from penstock.core.ids import CheckpointId, Epoch, Instant
+from penstock.core.reasons import CheckpointFailure
 from penstock.runtime.hooks import ASK_AGAIN_MS
 
 ONE, TWO = CheckpointId(1), CheckpointId(2)
@@ -51,6 +52,15 @@ def test_what_a_hook_raises_fails_the_checkpoint_and_is_logged(rig, caplog):
     assert rig.events == [HookFailed(hook="a", checkpoint=ONE, error="ValueError: no such topic")]
     assert "hook 'a' failed checkpoint 1: ValueError: no such topic" in caplog.text
     assert rig.failed == []
+
+
+@pytest.mark.parametrize("error", [ConnectionError("away"), TimeoutError("slow"), AWAY])
+def test_an_outside_system_that_is_away_counts_as_storage_does(rig, error):
+    rig.a.answer = error
+    rig.hooks.trigger(triggered("a", 1))
+    rig.perform()
+    (failed,) = rig.events
+    assert failed.reason is CheckpointFailure.IO
 
 
 def test_what_is_no_state_fails_the_checkpoint(rig):

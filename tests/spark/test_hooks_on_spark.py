@@ -87,7 +87,7 @@ class Broken(Positions):
 
 def test_a_hook_that_fails_fails_the_checkpoint_and_says_so_and_the_job_goes_on(spark, tmp_path):
     logs = Logs(tmp_path / "logs", 2)
-    env = environment(spark, tmp_path, interval=None)
+    env = environment(spark, tmp_path, interval=None, tolerable_failures=None)
     source = MarkedSource(logs)
     source.induces_checkpoints = False
     env.read(source).write(ps.parquet(tmp_path / "out"))

@@ -34,7 +34,7 @@ class CheckpointFailure(Enum):
     MINIMUM_PAUSE = "the minimum pause after the last checkpoint has not passed", "preflight"
     NOT_ALL_REQUIRED_TASKS_RUNNING = "not all required tasks are running", "preflight"
     BLOCKING_OUTPUT_EXISTS = "a task has a blocking output, which a savepoint cannot stop", "preflight"
-    IO = "the checkpoint storage failed", "counts", "preflight"
+    IO = "the checkpoint storage, or another outside system, failed", "counts", "preflight"
     TRIGGER_FAILED = "triggering the checkpoint failed"
 
     # While tasks take it.

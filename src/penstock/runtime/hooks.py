@@ -17,9 +17,10 @@ from penstock.api.hold import Hold, HoldUnknown
 from penstock.api.hooks import CheckpointHook
 from penstock.core.coordinator.effects import TriggerHook
 from penstock.core.coordinator.events import CoordinatorEvent, HookFailed, HookTriggered
-from penstock.core.errors import UsageError
+from penstock.core.errors import ExternalError, UsageError
 from penstock.core.ids import CheckpointId, Epoch, Instant
 from penstock.core.job.events import FailureCause
+from penstock.core.reasons import CheckpointFailure
 from penstock.core.recovery.hooks import HookRestores
 from penstock.ports import Background, Outcome
 from penstock.runtime.operators.user_code import driver_cause, one_line
@@ -84,7 +85,9 @@ class MasterHooks:
             error = one_line(outcome.error)
             extra = {"hook": name, "checkpoint": checkpoint, "error": error}
             log.warning("hook %r failed checkpoint %d: %s", name, checkpoint, error, extra=extra)
-            self._feed(HookFailed(hook=name, checkpoint=checkpoint, error=error))
+            away = isinstance(outcome.error, OSError | ExternalError | HoldUnknown)
+            reason = CheckpointFailure.IO if away else CheckpointFailure.TRIGGER_FAILED
+            self._feed(HookFailed(hook=name, checkpoint=checkpoint, reason=reason, error=error))
 
         self._submit(name, work, done)
 

@@ -78,7 +78,7 @@ def test_a_folder_that_cannot_be_made_counts_as_failed_storage(rig, pick):
     r.request()
     effects = r.feed(LocationFailed(checkpoint=ONE, error="disk full"))
     assert pick.aborted(effects) == [(1, CheckpointFailure.IO)]
-    assert pick.answers(effects)[1].text == "the checkpoint storage failed: disk full"
+    assert pick.answers(effects)[1].text == "the checkpoint storage, or another outside system, failed: disk full"
     assert [e.reason for e in pick.of(effects, FailJob)] == [CheckpointFailure.IO]
     r.feed(ShutDown(status=JobEnd.FAILED))
     assert r.deleted == []

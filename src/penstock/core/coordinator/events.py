@@ -232,7 +232,7 @@ class HookFailed(Event, frozen=True, kw_only=True):
     hook: str
     checkpoint: CheckpointId
     reason: CheckpointFailure = CheckpointFailure.TRIGGER_FAILED
-    """`IO` if storage was to blame."""
+    """`IO` if an outside system was to blame."""
     error: str = ""
 
 
