@@ -13,7 +13,7 @@ from commits_rig import Later, Rig, part
 from threaded_jobs import settings
 
 from penstock.api.connector import Committer, End, Found, Pause, Sink, SinkWriter, Source, SourceReader, SplitEnumerator
-from penstock.api.hold import Hold
+from penstock.api.hold import ASK_AGAIN_MS, Hold
 from penstock.api.steps import ReadStep, WriteStep
 from penstock.core.errors import JobTakenOver, StorageError
 from penstock.core.ids import CheckpointId, Instant, JobId, OperatorId
@@ -21,7 +21,7 @@ from penstock.core.job.events import JobState
 from penstock.core.recovery import layout
 from penstock.plan.graph import Input, Node, Partitioning, build_plan
 from penstock.ports import Outcome
-from penstock.runtime.coordinators import ASK_AGAIN_MS, CoordinatorHost
+from penstock.runtime.coordinators import CoordinatorHost
 from penstock.runtime.enumeration import SplitAssigner
 from penstock.spark.background import ThreadBackground
 from penstock.storage.tenure import take_over

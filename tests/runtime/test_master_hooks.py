@@ -8,13 +8,12 @@ from dataclasses import dataclass, field
 import pytest
 from hooks_rig import HooksRig, make_hooks, triggered
 
-from penstock.api.hold import Hold
+from penstock.api.hold import ASK_AGAIN_MS, Hold
 from penstock.api.hooks import CheckpointHook
 from penstock.core.coordinator.events import HookFailed, HookTriggered
 from penstock.core.errors import StorageError
 from penstock.core.ids import CheckpointId, Epoch, Instant
 from penstock.core.reasons import CheckpointFailure
-from penstock.runtime.hooks import ASK_AGAIN_MS
 
 ONE, TWO = CheckpointId(1), CheckpointId(2)
 AWAY = StorageError("the records are away")

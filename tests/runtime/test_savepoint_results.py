@@ -153,6 +153,13 @@ class Jobs:
     def savepoint(self):
         self.story.ask(RequestKind.SAVEPOINT)
 
+    def save_behind_a_checkpoint(self):
+        """A checkpoint has the first 500 rows of every split, and a savepoint the first 1,000."""
+        self.flow_to(500)
+        self.checkpoint(500)
+        self.flow_to(1_000)
+        self.savepoint()
+
     def lose_a_slot(self):
         self.story.then(
             lambda running: running.slots.kill(1), lambda view: view.restarts == 1 and view.state is JobState.RUNNING
@@ -179,10 +186,7 @@ class Jobs:
 
 
 def test_a_job_that_starts_from_a_savepoint_shows_what_the_first_job_did_not_come_to(jobs, results):
-    jobs.flow_to(500)
-    jobs.checkpoint(500)
-    jobs.flow_to(1_000)
-    jobs.savepoint()
+    jobs.save_behind_a_checkpoint()
     jobs.flow_to(1_500)
     jobs.cancel()
     jobs.run_first()
@@ -203,10 +207,7 @@ def test_also_if_there_was_no_checkpoint_before_it(jobs, results):
 def test_also_if_the_first_job_had_gone_back_behind_the_savepoint(jobs, results):
     """1. A savepoint is taken. 2. A slot is lost: the job goes back to the checkpoint before. 3. It is cancelled before
     its next one. What it had prepared for the savepoint is nobody's in the second attempt, and must not be removed."""
-    jobs.flow_to(500)
-    jobs.checkpoint(500)
-    jobs.flow_to(1_000)
-    jobs.savepoint()
+    jobs.save_behind_a_checkpoint()
     jobs.lose_a_slot()
     jobs.flow_to(1_500)
     jobs.cancel()
@@ -220,10 +221,7 @@ def test_also_if_the_first_job_had_gone_back_behind_the_savepoint(jobs, results)
 def test_nothing_is_lost_if_the_first_job_went_another_way_since(jobs, results):
     """Like the one before, but the second attempt completes a checkpoint: records between are then shown by both jobs,
     as those behind a savepoint are that another job starts from."""
-    jobs.flow_to(500)
-    jobs.checkpoint(500)
-    jobs.flow_to(1_000)
-    jobs.savepoint()
+    jobs.save_behind_a_checkpoint()
     jobs.lose_a_slot()
     jobs.flow_to(1_500)
     jobs.checkpoint(1_500)
@@ -249,10 +247,7 @@ def test_a_checkpoint_that_follows_commits_it_and_nothing_is_left_for_others(job
 def test_another_driver_that_cancels_the_job_keeps_it_too(jobs, results):
     """1. A savepoint is taken. 2. The driver dies. 3. Another one takes the job over, goes back to the checkpoint
     before, and is told to cancel it."""
-    jobs.flow_to(500)
-    jobs.checkpoint(500)
-    jobs.flow_to(1_000)
-    jobs.savepoint()
+    jobs.save_behind_a_checkpoint()
     store = FileStore(jobs.folder / "checkpoints")
     first = jobs._make(jobs.plan("job-1"), SETTINGS, tenure=take_over(store, FOLDER))
     first.driver.start(first.clock.now())

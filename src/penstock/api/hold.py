@@ -11,6 +11,9 @@ from collections.abc import Callable
 
 from penstock.core.errors import JobTakenOver, StorageError
 
+ASK_AGAIN_MS = 500
+"""When it could not be found out whether this driver has the job, it is asked again after this time."""
+
 
 class HoldUnknown(Exception):
     """Whether this driver still has the job could not be found out. Nothing was done; it is asked again later."""

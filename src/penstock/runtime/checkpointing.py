@@ -59,18 +59,6 @@ block."""
 log = logging.getLogger(__name__)
 
 
-class _Place(NamedTuple):
-    """Where the folder of a snapshot lies."""
-
-    store: Store
-    path: str
-    is_savepoint: bool
-
-    def is_outside(self, path: str) -> bool:
-        """Whether a file of the snapshot does not go with its folder. Paths of a savepoint's files start in it."""
-        return not self.is_savepoint and not path.startswith(f"{self.path}/")
-
-
 class Answers(NamedTuple):
     """Where effects lead back to."""
 

@@ -22,7 +22,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, assert_never
 
-from penstock.api.hold import Hold, HoldUnknown
+from penstock.api.hold import ASK_AGAIN_MS, Hold, HoldUnknown
 from penstock.core.coordinator.effects import (
     SendOperatorEvent,
     SnapshotOperatorCoordinator,
@@ -45,9 +45,6 @@ from penstock.ports import Background, Outcome
 from penstock.runtime.hooks import MasterHooks
 from penstock.runtime.operators.user_code import driver_cause, one_line
 from penstock.runtime.saved_results import Saved, parts_of
-
-ASK_AGAIN_MS = 500
-"""When it could not be found out whether this driver has the job, it is asked again after this time."""
 
 CoordinatorWork = SnapshotOperatorCoordinator | SendOperatorEvent | TellCheckpointComplete | TellCheckpointAborted
 

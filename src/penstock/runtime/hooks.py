@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
-from penstock.api.hold import Hold, HoldUnknown
+from penstock.api.hold import ASK_AGAIN_MS, Hold, HoldUnknown
 from penstock.api.hooks import CheckpointHook
 from penstock.core.coordinator.effects import TriggerHook
 from penstock.core.coordinator.events import CoordinatorEvent, HookFailed, HookTriggered
@@ -24,9 +24,6 @@ from penstock.core.reasons import CheckpointFailure
 from penstock.core.recovery.hooks import HookRestores
 from penstock.ports import Background, Outcome
 from penstock.runtime.operators.user_code import driver_cause, one_line
-
-ASK_AGAIN_MS = 500
-"""When it could not be found out whether this driver has the job, it is asked again after this time."""
 
 log = logging.getLogger(__name__)
 

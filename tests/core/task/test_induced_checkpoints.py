@@ -7,7 +7,8 @@ import pytest
 from penstock.core.elements import Barrier, CheckpointOptions
 from penstock.core.errors import InvariantError
 from penstock.core.ids import CheckpointId, Instant
-from penstock.core.task.induced import MOST_REMEMBERED_ABORTS, InducedCheckpoints
+from penstock.core.task.checkpoints import MOST_REMEMBERED_ABORTS
+from penstock.core.task.induced import InducedCheckpoints
 
 
 def barrier(checkpoint: int) -> Barrier:

@@ -19,9 +19,7 @@ from __future__ import annotations
 from penstock.core.elements import Barrier
 from penstock.core.errors import InvariantError
 from penstock.core.ids import CheckpointId
-
-MOST_REMEMBERED_ABORTS = 256
-"""Aborted checkpoints whose marks may still come; the oldest are forgotten first."""
+from penstock.core.task.checkpoints import MOST_REMEMBERED_ABORTS
 
 
 class InducedCheckpoints:
@@ -34,6 +32,7 @@ class InducedCheckpoints:
         """Triggers whose marks have not come, in their order."""
         self._reached: CheckpointId | None = None
         self._aborted: dict[CheckpointId, None] = {}
+        """Aborted before their marks came; the oldest are forgotten first."""
 
     @property
     def awaits_trigger(self) -> bool:
