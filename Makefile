@@ -71,8 +71,10 @@ check: compiled
 test: compiled java
 	@$(TOGETHER) SEEDS=1000 check-types check-seeds static; before=$$?; $(MAKE) run-tests && exit $$before
 
+# Two at a time, the tests of one file in one process. Many tests on Spark wait for processes and leases, so that the
+# processor has room for the others.
 run-tests:
-	@$(BIN)/pytest $(ARGS)
+	@$(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 docs: $(STAMP)
 	@$(BIN)/python docs/generate.py

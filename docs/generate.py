@@ -4,8 +4,8 @@
     python docs/generate.py --check    exit with 1, naming the pages that are stale
 
 Settings come from the dataclasses of `penstock.settings` and the texts below their fields; errors and reasons from
-`penstock.core.errors` and `penstock.core.reasons`. The page on the protocol is written by hand, around blocks that are
-not: each begins with a comment that says what is to stand there.
+`penstock.core.errors` and `penstock.core.reasons`; the interface from the docstrings of what is public. The page on the
+protocol is written by hand, around blocks that are not: each begins with a comment that says what is to stand there.
 
     <!-- theory <module> -->            the docstring of a module: rules and diagrams
     <!-- members <module>:<union> -->   the events or effects of a machine
@@ -20,6 +20,7 @@ import dataclasses
 import functools
 import importlib
 import inspect
+import pkgutil
 import re
 import sys
 import typing
@@ -250,6 +251,137 @@ def _states(module: ModuleType, name: str) -> list[str]:
     return ["| state | |", "|---|---|", *(f"| `{state}` | {text} |" for state, text in named)]
 
 
+# --- the interface ---------------------------------------------------------------------------------------------------
+
+SECTION = re.compile(r"^(Args|Raises|Returns):$")
+
+
+def api_page() -> str:
+    """The text of api.md."""
+    lines = [
+        "# Interface",
+        "",
+        WRITTEN_BY.format(source="the docstrings of what is public"),
+        "",
+        "What a program may import. Everything else may change at any time. [Errors](errors.md) and",
+        "[settings](settings.md) have pages of their own.",
+    ]
+    for name in _public_modules():
+        module = importlib.import_module(name)
+        lines += ["", f"## {name}", "", *_documented(module)]
+        for public in sorted(getattr(module, "__all__", None) or _own_names(module)):
+            lines += _member_lines(public, getattr(module, public))
+    return "\n".join(lines) + "\n"
+
+
+def _public_modules() -> list[str]:
+    connectors = importlib.import_module("penstock.connectors")
+    found = sorted(m.name for m in pkgutil.walk_packages(connectors.__path__, "penstock.connectors."))
+    return ["penstock", "penstock.testing", *found]
+
+
+def _own_names(module: ModuleType) -> list[str]:
+    own = (name for name, value in vars(module).items() if getattr(value, "__module__", None) == module.__name__)
+    return [name for name in own if not name.startswith("_")]
+
+
+def _member_lines(name: str, value: Any) -> list[str]:
+    if isinstance(value, ModuleType):
+        return ["", f"### {name}", "", f"The module [{value.__name__}](#{value.__name__.replace('.', '')})."]
+    if inspect.isclass(value):
+        return _class_lines(name, value)
+    if inspect.isfunction(value):
+        return ["", f"### {name}", "", "```python", f"{name}{_signature(value)}", "```", "", *_documented(value)]
+    return ["", f"### {name}", "", f"`{value!r}`" if isinstance(value, str | int) else "A type, for annotations."]
+
+
+def _class_lines(name: str, kind: type) -> list[str]:
+    lines = ["", f"### {name}", ""]
+    if issubclass(kind, Enum):
+        return [*lines, *_documented(kind), "", ", ".join(f"`{member.name}`" for member in kind)]
+    if not issubclass(kind, BaseException) and kind.__init__ is not object.__init__:
+        lines += ["```python", f"{name}{_signature(kind.__init__)}".removesuffix(" -> None"), "```", ""]
+    lines += _documented(kind)
+    bases = [base for base in kind.__mro__[1:] if base.__module__.startswith("penstock.")]
+    public = importlib.import_module("penstock").__all__
+    if named := [base.__name__ for base in bases if base.__name__ in public]:
+        lines += ["", f"It has what {' and '.join(f'`{base}`' for base in named)} has, too."]
+    members: dict[str, Any] = {}
+    for owner in reversed([kind, *(base for base in bases if base.__name__ not in public)]):
+        members |= {n: v for n, v in vars(owner).items() if not n.startswith("_")}
+    for member in sorted(members):
+        lines += _method_lines(f"{name}.{member}", member, members[member])
+    return lines
+
+
+def _method_lines(title: str, member: str, raw: Any) -> list[str]:
+    if isinstance(raw, staticmethod | classmethod):
+        raw = raw.__func__
+    if isinstance(raw, property):
+        return ["", f"#### {title}", "", *_documented(raw)]
+    if inspect.isfunction(raw):
+        return ["", f"#### {title}", "", "```python", f"{member}{_signature(raw)}", "```", "", *_documented(raw)]
+    return []
+
+
+def _documented(value: Any) -> list[str]:
+    """A docstring as Markdown: arguments become a list, what is indented a picture."""
+    lines: list[str] = []
+    is_list = is_picture = False
+    for line in inspect.cleandoc(value.__doc__ or "").splitlines():
+        if heading := SECTION.match(line):
+            is_list = True
+            lines += [f"**{heading[1]}**", ""]
+            continue
+        is_list = is_list and (not line or line.startswith(" "))
+        if is_list:
+            entry = re.match(r"    (\w+): (.*)", line)
+            lines.append(f"* `{entry[1]}`: {entry[2]}" if entry else f"  {line.strip()}".rstrip())
+            continue
+        # A blank line belongs to what follows it: whether a picture goes on is known only there.
+        if line and line.startswith("    ") != is_picture:
+            blanks = [lines.pop() for _ in range(bool(lines) and not lines[-1])]
+            lines += ["```", *blanks] if is_picture else [*blanks, "```"]
+            is_picture = not is_picture
+        lines.append(line.removeprefix("    ") if is_picture else line)
+    return [*lines, "```"] if is_picture else lines
+
+
+def _signature(function: Any) -> str:
+    try:
+        found = inspect.signature(function)
+    except (TypeError, ValueError):
+        return "(...)"
+    marks: dict[Any, str] = {inspect.Parameter.VAR_POSITIONAL: "*", inspect.Parameter.VAR_KEYWORD: "**"}
+    parts: list[str] = []
+    is_keyword = False
+    for parameter in found.parameters.values():
+        if parameter.name == "self":
+            continue
+        if parameter.kind is inspect.Parameter.KEYWORD_ONLY and not is_keyword:
+            is_keyword = True
+            parts.append("*")
+        is_keyword = is_keyword or parameter.kind is inspect.Parameter.VAR_POSITIONAL
+        text = f"{marks.get(parameter.kind, '')}{parameter.name}"
+        if parameter.annotation is not inspect.Parameter.empty:
+            text += f": {_annotation(parameter.annotation)}"
+        if parameter.default is not inspect.Parameter.empty:
+            text += f" = {_shown_default(parameter.default)}"
+        parts.append(text)
+    result = found.return_annotation
+    return f"({', '.join(parts)})" + ("" if result is inspect.Signature.empty else f" -> {_annotation(result)}")
+
+
+def _annotation(value: Any) -> str:
+    return value if isinstance(value, str) else getattr(value, "__name__", str(value))
+
+
+def _shown_default(value: Any) -> str:
+    """A default that is the same in every process."""
+    text = repr(value)
+    return "..." if " at 0x" in text or text.startswith("<") else text
+
+
 # --- both ------------------------------------------------------------------------------------------------------------
 
 
@@ -261,6 +393,7 @@ def _prose(text: str | None) -> str:
 MAKERS: dict[str, Callable[[], str]] = {
     "reference/settings.md": settings_page,
     "reference/errors.md": errors_page,
+    "reference/api.md": api_page,
     "protocol.md": protocol_page,
 }
 

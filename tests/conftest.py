@@ -173,7 +173,10 @@ def zookeeper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZooKeeperSer
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Whatever uses the `spark` fixture, or `zookeeper`, is slow, said or not."""
+    """Whatever uses the `spark` fixture, or `zookeeper`, is slow, said or not. Files with slow tests come first: with
+    several processes none of them is left alone with a long file in the end."""
     for item in items:
         if {"spark", "zookeeper"} & set(getattr(item, "fixturenames", ())):
             item.add_marker(pytest.mark.slow)
+    slow = {item.path for item in items if item.get_closest_marker("slow") is not None}
+    items.sort(key=lambda item: item.path not in slow)

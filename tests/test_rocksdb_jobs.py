@@ -9,7 +9,7 @@ import pytest
 from state_rig import LOCAL_DIRECTORY, SMALL
 
 import penstock as ps
-from penstock.runtime.operators import keyed
+from penstock.runtime.task.operators import keyed
 from penstock.settings import StateSettings
 from penstock.state.rocksdb.backend import RocksBackend
 from penstock.testing import collect, run, scripted

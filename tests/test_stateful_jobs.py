@@ -272,3 +272,34 @@ def test_what_a_function_raises_names_the_step():
 
     with pytest.raises(JobFailed, match=r"broken.*|not this one"):
         run(build, seed=1)
+
+
+def test_an_event_time_timer_without_a_watermark_is_refused_with_what_to_add():
+    def build(env):
+        read = env.read(source(clicks(3)))
+        read.key_by("user").process(Sessions(), schema="user string, n bigint, ends timestamp").write(collect())
+
+    with pytest.raises(JobFailed, match="at_event_time needs event time, and no step before this one has a watermark"):
+        run(build)
+
+
+class Pages(ps.KeyedFunction):
+    pages = ps.list_state("pages", "string")
+
+    def on_row(self, row, context):
+        known = row["page"] in self.pages
+        self.pages.add(row["page"])
+        yield {"n": len(self.pages), "known": known, "all": "".join(self.pages)}
+
+
+def test_a_list_is_iterated_counted_and_looked_into_like_a_list():
+    def build(env):
+        read = env.read(source(clicks(4, 1)))
+        read.key_by("user").process(Pages(), schema="n int, known boolean, all string").write(collect())
+
+    assert run(build) == [
+        {"n": 1, "known": False, "all": "p0"},
+        {"n": 2, "known": False, "all": "p0p1"},
+        {"n": 3, "known": False, "all": "p0p1p2"},
+        {"n": 4, "known": True, "all": "p0p1p2p0"},
+    ]

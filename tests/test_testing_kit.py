@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import textwrap
+import traceback
 from collections import Counter
 from datetime import UTC, datetime
 
@@ -233,6 +234,8 @@ def test_a_function_that_raises_fails_the_run_with_its_own_traceback():
         run(program, crashes=1)
     assert "no such thing" in str(caught.value)
     assert isinstance(caught.value.__cause__, ps.UserCodeError)
+    printed = "".join(traceback.format_exception(caught.value))
+    assert printed.count('raise KeyError("no such thing")') == 1, printed
 
 
 class RefusingSink(ps.Sink):
@@ -260,6 +263,59 @@ class RefusingWriter(SinkWriter):
 def test_a_sink_that_raises_fails_the_run(when):
     with pytest.raises(ps.JobFailed, match=f"no room to {when[:5]}"):
         run(lambda env: env.read(scripted([{"n": 1}])).write(RefusingSink(when)))
+
+
+class Misused(SinkWriter):
+    def write(self, batch):
+        raise ps.UsageError("the table has no such column")
+
+    def prepare(self, checkpoint):
+        return list
+
+
+class MisusedSink(ps.Sink):
+    def writer(self, context) -> SinkWriter:
+        return Misused()
+
+    def commit(self, committables):
+        pass
+
+
+class WithoutWatermark(ps.KeyedFunction):
+    def on_row(self, row, context):
+        context.timers.at_event_time(7)
+
+
+def sums_beyond_int64(env):
+    rows = [{"word": "to", "at": 0, "n": 2**63 - 1}, {"word": "to", "at": 1, "n": 1}]
+    stream = env.read(scripted(rows, schema="word string, at timestamp, n bigint")).watermark("at", delay="1s")
+    windows = stream.key_by("word").window(ps.tumbling("5s"))
+    windows.aggregate(n=ps.sum("n")).name("sums").write(collect())
+
+
+PERMANENT = {
+    "a sink that raises UsageError": (
+        lambda env: env.read(scripted([{"n": 1}])).write(MisusedSink(), name="misused"),
+        "misused",
+        "the table has no such column",
+    ),
+    "a sum that overflows": (sums_beyond_int64, "sums", "sum"),
+    "a timer without a watermark": (
+        lambda env: (
+            env.read(scripted([{"n": 1}])).key_by("n").process(WithoutWatermark(), schema="n long", name="timers")
+        ).write(collect()),
+        "timers",
+        "watermark",
+    ),
+}
+
+
+@pytest.mark.parametrize("crashes", [0, 2])
+@pytest.mark.parametrize(("program", "step", "text"), PERMANENT.values(), ids=PERMANENT)
+def test_a_run_that_ends_with_an_error_that_no_restart_can_mend_tells_it_and_its_step(program, step, text, crashes):
+    with pytest.raises(ps.JobFailed, match=f"the job failed in '{step}', subtask \\d: .*{text}") as caught:
+        run(program, crashes=crashes)
+    assert "every source must end" not in str(caught.value)
 
 
 class EndlessSource(ps.Source):

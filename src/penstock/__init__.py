@@ -8,9 +8,12 @@ Everything a program needs is here; `penstock.connectors` has the sources and si
 from __future__ import annotations
 
 import importlib
+import sys
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from types import TracebackType
+
     from penstock.api.aggregates import count, max, mean, min, sum  # noqa: A004
     from penstock.api.backends import memory, rocksdb
     from penstock.api.checkpointing import Checkpointing
@@ -46,19 +49,26 @@ if TYPE_CHECKING:
         BroadcastState,
         ListState,
         MapState,
+        RawKeyedState,
         ReducingState,
         ValueState,
         aggregating_state,
         broadcast_state,
         list_state,
         map_state,
+        raw_keyed_state,
+        raw_split_list_state,
+        raw_union_list_state,
         reducing_state,
         split_list_state,
         ttl,
         union_list_state,
         value_state,
     )
-    from penstock.api.stream import ConnectedStream, KeyedStream, Stream, WindowedStream
+    from penstock.api.streams.connected_stream import ConnectedStream
+    from penstock.api.streams.data_stream import Stream
+    from penstock.api.streams.keyed_stream import KeyedStream
+    from penstock.api.streams.windowed_stream import WindowedStream
     from penstock.api.windows import tumbling
     from penstock.connectors import nexmark
     from penstock.connectors.parquet import parquet
@@ -73,6 +83,7 @@ if TYPE_CHECKING:
         JobTakenOver,
         PeerError,
         RescaleFailed,
+        Retry,
         SettingsError,
         SnapshotFailed,
         StorageError,
@@ -82,6 +93,7 @@ if TYPE_CHECKING:
     )
     from penstock.core.job.events import JobState
     from penstock.core.recovery.plan import RestorePlan
+    from penstock.core.views import CheckpointDetails
     from penstock.runtime.views import JobView
     from penstock.savepoints.catalog import EdgeInfo, OperatorInfo, StateInfo
     from penstock.settings import NetworkSettings, SlotSettings
@@ -127,19 +139,26 @@ _HOMES = {
         "BroadcastState",
         "ListState",
         "MapState",
+        "RawKeyedState",
         "ReducingState",
         "ValueState",
         "aggregating_state",
         "broadcast_state",
         "list_state",
         "map_state",
+        "raw_keyed_state",
+        "raw_split_list_state",
+        "raw_union_list_state",
         "reducing_state",
         "split_list_state",
         "ttl",
         "union_list_state",
         "value_state",
     ),
-    "penstock.api.stream": ("ConnectedStream", "KeyedStream", "Stream", "WindowedStream"),
+    "penstock.api.streams.connected_stream": ("ConnectedStream",),
+    "penstock.api.streams.data_stream": ("Stream",),
+    "penstock.api.streams.keyed_stream": ("KeyedStream",),
+    "penstock.api.streams.windowed_stream": ("WindowedStream",),
     "penstock.api.windows": ("tumbling",),
     "penstock.connectors": ("nexmark",),
     "penstock.connectors.parquet": ("parquet",),
@@ -154,6 +173,7 @@ _HOMES = {
         "JobTakenOver",
         "PeerError",
         "RescaleFailed",
+        "Retry",
         "SettingsError",
         "SnapshotFailed",
         "StorageError",
@@ -163,6 +183,7 @@ _HOMES = {
     ),
     "penstock.core.job.events": ("JobState",),
     "penstock.core.recovery.plan": ("RestorePlan",),
+    "penstock.core.views": ("CheckpointDetails",),
     "penstock.runtime.views": ("JobView",),
     "penstock.savepoints.catalog": ("EdgeInfo", "OperatorInfo", "StateInfo"),
     "penstock.settings": ("NetworkSettings", "SlotSettings"),
@@ -185,6 +206,17 @@ def __getattr__(name: str) -> Any:
     return value
 
 
+def _print_error(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    importlib.import_module("penstock.api.boundary").print_error(kind, error, trace)
+
+
+# Before any function of the package can be called with a wrong argument; what prints errors is imported for the first.
+if sys.excepthook is sys.__excepthook__:
+    sys.excepthook = _print_error
+if "IPython" in sys.modules:
+    importlib.import_module("penstock.api.boundary").shown_at_user_line()
+
+
 def __dir__() -> list[str]:
     return sorted(__all__)
 
@@ -192,6 +224,7 @@ def __dir__() -> list[str]:
 __all__ = [
     "AggregatingState",
     "BroadcastState",
+    "CheckpointDetails",
     "CheckpointHook",
     "Checkpointing",
     "Committer",
@@ -223,10 +256,12 @@ __all__ = [
     "Pause",
     "PeerError",
     "ProcessFunction",
+    "RawKeyedState",
     "ReducingState",
     "RescaleFailed",
     "Restore",
     "RestorePlan",
+    "Retry",
     "Savepoint",
     "SavepointWriter",
     "SettingsError",
@@ -269,6 +304,9 @@ __all__ = [
     "nexmark",
     "no_restart",
     "parquet",
+    "raw_keyed_state",
+    "raw_split_list_state",
+    "raw_union_list_state",
     "read_savepoint",
     "reducing_state",
     "restore",

@@ -1,7 +1,7 @@
-"""What a shell must supply to the shared driver. The Spark shell and the simulator each do.
+"""The ports: what a shell must supply to the shared driver. There are two shells, the Spark shell and the simulator.
 
-A driver makes *turns*: `turn(now)` takes what has arrived, does a bounded amount of work and says when it must be
-called again at the latest. Nothing in a turn blocks; blocking work goes to `Background`.
+A driver takes *turns*: `turn(now)` takes the messages that have arrived, does a bounded amount of work and says when
+the next turn must begin at the latest. Nothing in a turn blocks; blocking work goes to `Background`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Clock(Protocol):
     """The only source of time of a process."""
 
     def now(self) -> Instant:
-        """Milliseconds since 1970; never goes back."""
+        """Milliseconds since 1970. The time never goes back."""
         ...
 
     def precise_ms(self) -> float:
@@ -36,8 +36,8 @@ class Clock(Protocol):
 class Transport(Protocol):
     """Carries messages of several frames between named processes.
 
-    Per direction order is kept. A message may be lost only together with the connection: the links above count
-    messages and notice. Nothing here blocks.
+    The order of the messages in one direction is kept. A message may be lost only together with the connection: the
+    links above the transport count messages and notice a loss. Nothing here blocks.
     """
 
     def connect(self, peer: str, address: str) -> None:
@@ -45,11 +45,12 @@ class Transport(Protocol):
         ...
 
     def disconnect(self, peer: str) -> None:
-        """Forget `peer`; what was not yet sent is dropped."""
+        """Forget `peer`. Messages that were not sent yet are dropped."""
         ...
 
     def send(self, peer: str, frames: Sequence[Frame]) -> None:
-        """Queue one message. A peer that is not connected and never called in gets nothing, silently."""
+        """Queue one message. If the peer is not connected and has never called this process, the message is dropped
+        without an error."""
         ...
 
     def receive(self) -> list[tuple[str, list[Frame]]]:
@@ -57,16 +58,16 @@ class Transport(Protocol):
         ...
 
     def follow(self, peer: str, address: str) -> None:
-        """Have `gone` tell, if it can be seen, when the process at that address has died or cannot be reached any
-        more. Disconnecting `peer` ends it, too."""
+        """From now on `gone` names `peer` when the process at that address has died or cannot be reached any more, if
+        the transport can see that. `let_go` and `disconnect` end this."""
         ...
 
     def let_go(self, peer: str) -> None:
-        """Follow `peer` no more: it is about to leave."""
+        """Follow `peer` no more, because `peer` is about to leave."""
         ...
 
     def gone(self) -> list[str]:
-        """Those that were followed and are gone since the last call; each is told once, or never."""
+        """The followed peers that are gone since the last call. A peer that is gone is named once, or never."""
         ...
 
 
@@ -86,31 +87,53 @@ class Background(Protocol):
         ...
 
     def collect(self) -> None:
-        """Call `done` for everything that has ended since."""
+        """Call `done` for every piece of work that has ended since the last call."""
         ...
 
 
 class Store(Protocol):
     """Files below one root. Paths are relative, with `/`. Calls block: use them in `Background` work only.
 
-    All raise `StorageError`; reading or deleting what is not there raises for `read` and does nothing for deletes.
+    All calls raise `StorageError`. To read a file that does not exist raises; to delete a file that does not exist does
+    nothing.
     """
 
+    @property
+    def location(self) -> str:
+        """The root: an absolute path or URI."""
+        ...
+
     def at(self, root: str) -> Store:
-        """The files below another root: an absolute path or URI, for what lies outside of this one."""
+        """The files below another root. The other root is an absolute path or URI, and may lie outside of this root."""
+        ...
+
+    def path_of(self, place: str) -> str | None:
+        """The path, below this root, of a file or folder that is given by a full path or URI; None if the file or
+        folder does not lie below this root."""
+        ...
+
+    def names(self, place: str) -> str | None:
+        """The path, below this root, that a full path or URI has by its names, whatever links there may be; None if it
+        names something elsewhere."""
+        ...
+
+    def followed(self, place: str) -> str:
+        """The full path or URI with all links resolved."""
         ...
 
     def write(self, path: str, data: Frame) -> None:
-        """Create or replace a file, all or nothing; durable when it returns."""
+        """Create or replace a file, all or nothing. The file is durable when the call returns."""
         ...
 
     def create(self, path: str, data: Frame) -> bool:
-        """Create a file, all or nothing, unless there is one: of all who try, one succeeds. Durable when it returns.
-        Raises `StorageError` if the storage cannot promise that."""
+        """Create a file, all or nothing, unless the file exists. Returns whether this call created the file: of several
+        callers at most one gets True. The file is durable when the call returns. Raises `StorageError` if the storage
+        cannot promise that. If an answer of the storage was lost, a caller that gets False or an error may have created
+        the file all the same."""
         ...
 
-    def read(self, path: str) -> bytes:
-        """The whole file."""
+    def read(self, path: str, *, limit: int | None = None) -> bytes:
+        """The whole file. Raises, and reads nothing, if the file has more than `limit` bytes."""
         ...
 
     def list_files(self, prefix: str) -> list[str]:
@@ -122,41 +145,47 @@ class Store(Protocol):
         ...
 
     def delete_tree(self, prefix: str) -> None:
-        """Remove a folder with all that is in it."""
+        """Remove a folder with everything in it."""
+        ...
+
+    def delete_empty(self, prefix: str) -> None:
+        """Remove a folder if the folder is empty. Otherwise nothing happens."""
         ...
 
 
 class JobRecords(Protocol):
-    """What outlives the driver of a job, kept by the driver that has the job now. Calls block: use them in `Background`
-    work only.
+    """The records of a job, which outlive the driver. Only the driver that has the job now may change them. Calls
+    block: use them in `Background` work only.
 
-    All raise `StorageError`; what was to be changed may be changed all the same, and doing it again does no harm. All
-    raise `JobTakenOver` if another driver has the job: what was to be changed does
-    not count then, unless that driver found it, and nobody may act upon it. Whoever returns had the job until then.
+    All calls raise `StorageError`. After a `StorageError` the records may be changed all the same, and doing the same
+    call again does no harm. All calls raise `JobTakenOver` if another driver has the job. After a `JobTakenOver` the
+    change does not count, unless the other driver found the change when it took the job over; this driver must not act
+    as if the change counted. If a call returns, this driver had the job until the call returned.
     """
 
     def record(self, checkpoint: CheckpointId, data: bytes, *, forget: Iterable[CheckpointId] = ()) -> None:
-        """Make it durable that `checkpoint` is complete; only then drop the records of those in `forget`."""
+        """Make durable that `checkpoint` is complete; only then drop the records of the checkpoints in `forget`."""
         ...
 
     def holds(self, checkpoint: CheckpointId) -> bool:
-        """Whether there is a record of it."""
+        """Whether there is a record of the checkpoint."""
         ...
 
     def remove(self, checkpoint: CheckpointId) -> None:
-        """Drop the record of a checkpoint; nothing happens if there is none."""
+        """Drop the record of a checkpoint. Nothing happens if there is no record."""
         ...
 
     def take_ids(self, below: CheckpointId) -> None:
-        """Make it durable that checkpoint ids below `below` are used. Going back does nothing."""
+        """Make durable that checkpoint ids below `below` are used. A call with a lower `below` than before does
+        nothing."""
         ...
 
     def record_start(self, start: Start, began_with: CompletedCheckpoint | None) -> None:
-        """Make it durable how the job began, and with which snapshot."""
+        """Make durable how the job began, and with which snapshot."""
         ...
 
     def record_outcome(self, outcome: JobOutcome) -> None:
-        """Make it durable how the job ended."""
+        """Make durable how the job ended."""
         ...
 
     def clear(self) -> None:
@@ -164,21 +193,20 @@ class JobRecords(Protocol):
         ...
 
     def check(self) -> None:
-        """Change nothing: for what must not be done any more when another driver has the job."""
+        """Change nothing, and raise `JobTakenOver` if another driver has the job. Called before work that only the
+        driver of the job may do."""
         ...
 
 
 class Leader(Protocol):
-    """A driver's hold on a job."""
+    """The hold of a driver that has won the election for a job."""
 
-    @property
-    def tenure(self) -> Tenure:
-        """What it found."""
-        ...
+    tenure: Tenure
+    """What it found, as far as that is believed."""
 
     @property
     def records(self) -> JobRecords:
-        """What it keeps."""
+        """The records of the job."""
         ...
 
     @property
@@ -187,7 +215,7 @@ class Leader(Protocol):
         ...
 
     def resign(self) -> None:
-        """Let go of the job: another driver may take it over at once. Blocks."""
+        """Let go of the job: another driver may take the job over at once. Blocks."""
         ...
 
 
@@ -195,37 +223,38 @@ class Election(Protocol):
     """Decides which of several drivers has a job. One object per driver. Calls block for moments."""
 
     def campaign(self, lost: Callable[[], None]) -> Leader | None:
-        """Take the job over, if no other driver has it; None if one has: ask again in a moment. `lost` is called, from
-        any thread, when the job may have been taken over from this driver: `is_lost` of the leader says so by then.
-        Raises `StorageError`."""
+        """Take the job over, if no other driver has the job. None if another driver has the job: campaign again in a
+        moment. `lost` is called, from any thread, when another driver may have taken the job over from this driver;
+        `is_lost` of the leader is True by then. Raises `StorageError`."""
         ...
 
     def close(self) -> None:
-        """Leave those who wait."""
+        """Do not wait for the job any more: leave the line of drivers that wait."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class SlotEnded:
-    """The host says that a slot's process is no more."""
+    """The host of the slots reports that a slot's process has ended."""
 
     slot: SlotId
-    """As it was asked for: the host does not tell how often it has started that one again by itself."""
+    """The slot as `start` named the slot: the host does not tell how often the host itself has started the slot
+    again."""
     error: str | None
-    """None if it left as told."""
+    """None if the slot ended because it was told to."""
     host_gone: bool = False
-    """The host itself is no more: no slot can ever be started again."""
+    """The host itself is gone: no slot can ever be started again."""
 
 
 class Slots(Protocol):
-    """Where slots come from."""
+    """Starts and stops slots."""
 
     def start(self, slot: SlotId) -> None:
-        """Ask the host for a slot; it registers over the transport when it is up."""
+        """Ask the host for a slot. The slot registers over the transport when the slot is up."""
         ...
 
     def stop(self, slot: SlotId) -> None:
-        """End a slot that does not answer, whatever attempt of its incarnation runs."""
+        """End a slot that does not answer, however often the host has started this incarnation of the slot again."""
         ...
 
     def ended(self) -> list[SlotEnded]:

@@ -11,6 +11,8 @@ from enum import Enum
 MINUTE_MS = 60_000
 HOUR_MS = 3_600_000
 LEAST_HEARTBEAT_TIMEOUT_MS = 2_000
+LEAST_STUCK_AFTER_MS = 1_000
+LOG_LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
 
 
 class Mode(Enum):
@@ -29,11 +31,21 @@ class Retention(Enum):
 
 
 @dataclass(frozen=True, kw_only=True)
+class BacklogInterval:
+    """How often checkpoints are triggered while a source works through what has piled up."""
+
+    interval_ms: int | None = None
+    """A checkpoint is triggered every so often. None: no periodic checkpoints meanwhile."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class CheckpointSettings:
     """When and how checkpoints are taken."""
 
     interval_ms: int | None = None
     """A checkpoint is triggered every so often while all tasks run. None: only on request and at the end."""
+    during_backlog: BacklogInterval | None = None
+    """Another interval, never a shorter one, while a source says that it is catching up. None: the same interval."""
     timeout_ms: int = 10 * MINUTE_MS
     """A checkpoint that is not complete after this long is aborted. Too short throws away the work of slow tasks; too
     long hides a stuck one."""
@@ -42,7 +54,8 @@ class CheckpointSettings:
     max_concurrent: int = 1
     """How many checkpoints may be under way at once."""
     tolerable_failures: int | None = 0
-    """How many checkpoints in a row may fail before the job does. None: any number."""
+    """How many checkpoints in a row may fail. If one more does, the task that declined it restarts with all that are
+    joined to it; or all tasks restart, if it expired or no single task was to blame. None: any number."""
     mode: Mode = Mode.EXACTLY_ONCE
     """At least once never blocks a channel, and may count records twice after a failure."""
     unaligned: bool = False
@@ -51,13 +64,18 @@ class CheckpointSettings:
     """With `unaligned`: start aligned and turn unaligned when a barrier is older than this."""
     num_retained: int = 1
     """How many completed checkpoints are kept."""
-    retention: Retention = Retention.DELETE
+    retention: Retention = Retention.KEEP
     """Whether checkpoints outlive a cancelled or failed job."""
+    goes_on_when_finished: bool = False
+    """Whether the last checkpoint outlives a job that has finished its data, too. A job on Spark has this set if one of
+    its sources may find more data when the program is run again; its tasks then all end with that checkpoint."""
     inline_threshold_bytes: int = 20_480
     """State up to this size travels inside the metadata instead of a file of its own."""
     after_tasks_finish: bool = True
     """Let tasks whose data has ended go, and go on taking checkpoints without them. If not, they wait until the data of
-    all tasks has ended, and all go with one last checkpoint."""
+    all tasks has ended, and all go with one last checkpoint. So it always is in a job that goes on when its program is
+    run again (its checkpoints are kept, and a source of it may find more data then), whatever is set here: the next run
+    needs the state of all tasks."""
     delete_attempts: int = 16
     """How often a deletion in the checkpoint directory is tried before it is given up, with a warning."""
     delete_retry_ms: int = 1_000
@@ -65,6 +83,8 @@ class CheckpointSettings:
     hook_timeout_ms: int = 30_000
     """A checkpoint hook that has not returned after this long fails the checkpoint that it was called for, or the
     attempt that waits for it to be restored. With hooks it must be below `deploy_timeout_ms`, which runs meanwhile."""
+    history: int = 10
+    """How many checkpoints that have ended are remembered, for people to look at, with the numbers of every subtask."""
     local_copies_bytes: int = 256 * 1024 * 1024
     """A slot keeps copies of up to this much of what it writes to checkpoints, in memory and in temporary files, and
     reads its state from there, instead of from the checkpoint directory, when another slot has failed. 0: none."""
@@ -74,6 +94,16 @@ class CheckpointSettings:
         found: list[str] = []
         if self.interval_ms is not None and self.interval_ms < 10:
             found.append(f"checkpoint interval is {self.interval_ms} ms; the least is 10 ms")
+        backlog_ms = None if self.during_backlog is None else self.during_backlog.interval_ms
+        if backlog_ms is not None and (self.interval_ms is None or backlog_ms < self.interval_ms):
+            found.append(
+                f"the interval during backlog is {backlog_ms} ms, shorter than the interval of {self.interval_ms} ms; "
+                f"make it longer, or None for no periodic checkpoints during backlog"
+            )
+        if self.inline_threshold_bytes < 0:
+            found.append(
+                f"inline_threshold is {self.inline_threshold_bytes} bytes; use 0 to have a file for each state"
+            )
         if self.timeout_ms < 10:
             found.append(f"checkpoint timeout is {self.timeout_ms} ms; the least is 10 ms")
         if self.min_pause_ms < 0:
@@ -82,6 +112,8 @@ class CheckpointSettings:
             found.append(f"max_concurrent is {self.max_concurrent}; at least 1 checkpoint must be allowed")
         if self.num_retained < 1:
             found.append(f"num_retained is {self.num_retained}; at least 1 checkpoint must be kept to recover from")
+        if self.history < 1:
+            found.append(f"history is {self.history}; at least 1 checkpoint must be remembered")
         if self.delete_attempts < 1:
             found.append(f"delete_attempts is {self.delete_attempts}; at least 1 must be allowed")
         if self.delete_retry_ms < 10:
@@ -120,20 +152,22 @@ class FixedDelay:
 
 @dataclass(frozen=True, kw_only=True)
 class ExponentialDelay:
-    """Restart for ever, with growing pauses."""
+    """Restart with growing pauses: for ever, or `attempts` times in a row."""
 
     initial_ms: int = 1_000
     """Pause before the first restart."""
     multiplier: float = 1.5
     """Each pause is this many times the one before."""
     max_ms: int = MINUTE_MS
-    """No pause is longer."""
+    """No pause is longer, whatever `jitter` adds."""
     jitter: float = 0.1
     """Each pause is varied by up to this share, so that jobs do not restart in step."""
     reset_after_ms: int = HOUR_MS
-    """After this long without a failure the pause starts from the beginning."""
+    """When the job has run for this long since its last restart without a failure, the pause starts from the
+    beginning."""
     attempts: int | None = None
-    """Restarts before the job fails. None: any number."""
+    """Restarts in a row before the job fails: without a completed checkpoint, or `reset_after_ms` without a failure,
+    between. None: any number."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -150,6 +184,10 @@ class FailureRate:
 
 Restart = NoRestart | FixedDelay | ExponentialDelay | FailureRate
 
+DEFAULT_RESTART = ExponentialDelay(attempts=60)
+"""What follows a failure that is not an error of the program, if the user has chosen nothing: the pauses of so many
+restarts add up to about an hour."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class NetworkSettings:
@@ -160,7 +198,8 @@ class NetworkSettings:
     output_bytes: int = 512 * 1024
     """A task takes no more input while one of its channels has more than this waiting to be sent."""
     batch_bytes: int = 256 * 1024
-    """Waiting batches are merged, and larger ones cut, to about this size."""
+    """Waiting batches are merged, and larger ones cut, to about this size. A row that is larger goes
+    alone, whatever its size."""
     transport: str = "auto"
     """`auto`: private sockets in the file system on one host, encrypted TCP between hosts. `ipc` or `tcp` force one."""
     master_host: str | None = None
@@ -177,7 +216,18 @@ class SlotSettings:
     heartbeat_interval_ms: int = 500
     """How often a slot says that its loop turns."""
     heartbeat_timeout_ms: int = 30_000
-    """A slot that has been silent for this long is given up and replaced."""
+    """A slot whose process has been silent for this long is given up and replaced. User code that does not come back is
+    no silence: the process says that it lives beside the loop that runs user code."""
+    stuck_after_ms: int = 10_000
+    """A slot that has been in one piece of user code for this long is reported as stuck, with the step and the Python
+    stack; again each time the slot has been stuck for twice as long."""
+    stuck_timeout_ms: int | None = None
+    """A slot that has been in one piece of user code for this long is given up and replaced. None: never, since the
+    same records would come to the same code again; checkpoints, which cannot pass meanwhile, have a time-out of their
+    own."""
+    log_level: str = "INFO"
+    """What code in a slot logs with Python's logging, from this level on, is handed to the driver's log. `DEBUG`,
+    `INFO`, `WARNING`, `ERROR` or `CRITICAL`."""
     cancel_timeout_ms: int = 10_000
     """A slot that has not dropped its tasks after this long is given up and replaced."""
     deploy_timeout_ms: int = MINUTE_MS
@@ -233,7 +283,10 @@ class JobSettings:
     source_batch_rows: int = 65_536
     """A source is asked for at most this many rows at a time."""
     checkpoint: CheckpointSettings = field(default_factory=CheckpointSettings)
-    restart: Restart = field(default_factory=ExponentialDelay)
+    restart: Restart | None = None
+    """None: growing pauses, up to 60 restarts in a row without a completed checkpoint between; and an error of the
+    program itself ends the job at once if it comes before the first checkpoint, or a third time at the same place
+    without a checkpoint between."""
     network: NetworkSettings = field(default_factory=NetworkSettings)
     slot: SlotSettings = field(default_factory=SlotSettings)
     state: StateSettings = field(default_factory=StateSettings)
@@ -255,6 +308,15 @@ class JobSettings:
                 f"heartbeat timeout is {self.slot.heartbeat_timeout_ms} ms; slots and master say that they live every "
                 f"second, so the least is {LEAST_HEARTBEAT_TIMEOUT_MS} ms"
             )
+        if self.slot.stuck_after_ms < LEAST_STUCK_AFTER_MS:
+            found.append(f"stuck_after is {self.slot.stuck_after_ms} ms; the least is {LEAST_STUCK_AFTER_MS} ms")
+        if self.slot.stuck_timeout_ms is not None and self.slot.stuck_timeout_ms < self.slot.stuck_after_ms:
+            found.append(
+                f"stuck_timeout is {self.slot.stuck_timeout_ms} ms, below stuck_after, {self.slot.stuck_after_ms} ms; "
+                "a slot is reported before it is given up"
+            )
+        if self.slot.log_level not in LOG_LEVELS:
+            found.append(f"log_level is {self.slot.log_level!r}; use one of {', '.join(LOG_LEVELS)}")
         if self.slot.spares < 0:
             found.append(f"spare_slots is {self.slot.spares}; 0 is the least")
         if self.network.transport not in ("auto", "ipc", "tcp"):

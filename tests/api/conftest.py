@@ -7,9 +7,9 @@ import pytest
 
 from penstock.api.connector import Sink, Source
 from penstock.api.program import Program
-from penstock.api.schemas import as_schema
 from penstock.core.errors import UsageError
 from penstock.settings import JobSettings
+from penstock.sql.schemas import as_schema
 
 BID_COLUMNS = "auction bigint, bidder bigint, price bigint, ts timestamp"
 

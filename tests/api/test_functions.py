@@ -149,7 +149,7 @@ def test_a_keyed_function_is_exchanged_by_key_and_named_by_it(program, clicks):
     assert program.explain().splitlines()[-3:] == [
         " └─ hash by user ─► [2] process → collect  (2 subtasks)",
         "         process  clicks.process-user",
-        "         collect  clicks.process-user.collect",
+        "         collect  clicks.to-collect",
     ]
 
 
@@ -170,7 +170,7 @@ def test_a_function_of_a_stream_is_chained_and_has_state_only_if_it_declares_som
     branch = clicks.process(Plain(), schema="n int").process(Stateful(), schema="n int")
     branch.write(collect())
     ids = [operator.operator for vertex in program.plan().vertices for operator in vertex.operators]
-    assert ids == ["clicks", "clicks.watermark", "clicks.process-2", "clicks.process", "clicks.process.collect"]
+    assert ids == ["clicks", "clicks.watermark", "clicks.process-2", "clicks.process", "clicks.to-collect"]
 
 
 def test_event_time_goes_on_in_a_column_of_the_same_name_and_type(clicks):

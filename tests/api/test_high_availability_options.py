@@ -22,8 +22,14 @@ def test_zookeeper_has_hosts_and_a_root():
     )
 
 
-@pytest.mark.parametrize("directory", ["", "s3://bucket/folder", 7])
-def test_what_is_no_mounted_folder_is_refused(directory):
+def test_an_object_store_is_taken_by_its_uri():
+    assert ha_files("s3://bucket/x?region=eu") == InFiles(
+        location="s3://bucket/x?region=eu", lease_ms=10_000, restart_finished=False
+    )
+
+
+@pytest.mark.parametrize("directory", ["", "hdfs://name-node/folder", "abfs://bucket/folder", 7])
+def test_a_place_that_cannot_tell_who_was_first_is_refused(directory):
     with pytest.raises(SettingsError, match="directory"):
         ha_files(directory)
 

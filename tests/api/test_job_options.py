@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from datetime import timedelta
 from pathlib import Path
 
@@ -10,7 +11,16 @@ import pytest
 from penstock.api.checkpointing import Checkpointing
 from penstock.api.restarts import exponential_delay, failure_rate, fixed_delay, no_restart
 from penstock.core.errors import SettingsError
-from penstock.settings import CheckpointSettings, ExponentialDelay, FailureRate, FixedDelay, Mode, NoRestart, Retention
+from penstock.settings import (
+    BacklogInterval,
+    CheckpointSettings,
+    ExponentialDelay,
+    FailureRate,
+    FixedDelay,
+    Mode,
+    NoRestart,
+    Retention,
+)
 
 
 def test_defaults_differ_from_those_of_a_job_only_in_the_interval():
@@ -41,6 +51,43 @@ def test_every_argument_arrives_in_the_settings():
         num_retained=4,
         retention=Retention.KEEP_ON_FAILURE,
     )
+
+
+def test_what_few_people_change_can_be_changed_too():
+    settings = Checkpointing(
+        directory="/data",
+        interval="1s",
+        interval_during_backlog="1 min",
+        after_tasks_finish=False,
+        inline_threshold_bytes=0,
+        delete_attempts=3,
+        delete_retry="2s",
+    ).settings
+    assert settings.during_backlog == BacklogInterval(interval_ms=60_000)
+    assert (settings.after_tasks_finish, settings.inline_threshold_bytes) == (False, 0)
+    assert (settings.delete_attempts, settings.delete_retry_ms) == (3, 2_000)
+
+
+def test_every_checkpoint_setting_can_be_set_by_a_user():
+    """A setting that only tests can reach is none."""
+    given = {"retain": "num_retained", "keep": "retention", "interval_during_backlog": "during_backlog"}
+    ours = {given.get(field.name, field.name) for field in fields(Checkpointing)}
+    units = {name.removesuffix("_ms") for name in (field.name for field in fields(CheckpointSettings))}
+    # Whether a source may find more data when the program is run again is known by the source.
+    of_sources = {"goes_on_when_finished"}
+    assert units - ours == of_sources
+
+
+def test_the_interval_during_backlog_is_the_same_another_or_none():
+    assert Checkpointing(directory="/data").settings.during_backlog is None
+    off = Checkpointing(directory="/data", interval_during_backlog=None).settings
+    assert off.during_backlog == BacklogInterval(interval_ms=None)
+    with pytest.raises(SettingsError, match="shorter than the interval of 1000 ms"):
+        Checkpointing(directory="/data", interval_during_backlog="999ms")
+    with pytest.raises(SettingsError, match="shorter than the interval of None ms"):
+        Checkpointing(directory="/data", interval=None, interval_during_backlog="1s")
+    with pytest.raises(SettingsError, match="interval_during_backlog is 'often', which is no duration"):
+        Checkpointing(directory="/data", interval_during_backlog="often")
 
 
 def test_none_switches_off():
@@ -127,3 +174,38 @@ def test_a_rate_of_failures_is_checked_as_a_whole():
     with pytest.raises(SettingsError) as caught:
         failure_rate(0, "0s", delay="soon")
     assert all(text in str(caught.value) for text in ("max_failures", "within", "delay"))
+
+
+# --- seals -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_key_is_given_or_read_from_a_file_that_only_its_user_can_read(tmp_path):
+    key, file = b"0123456789abcdef", tmp_path / "key"
+    file.write_bytes(key + b"\n")
+    file.chmod(0o600)
+    assert Checkpointing(directory=tmp_path).seal_key is None
+    for given in (key, file, str(file)):
+        made = Checkpointing(directory=tmp_path, seal=given)
+        assert made.seal_key == key
+        assert "0123456789" not in repr(made)
+
+
+@pytest.mark.parametrize(
+    ("seal", "said"),
+    [
+        (b"short", "seal has 5 bytes; give a key of at least 16"),
+        ("missing", "cannot be read: No such file or directory"),
+        ("wide", "others can read the key file"),
+        (7, "seal is a int"),
+    ],
+)
+def test_a_key_that_is_none_is_refused(tmp_path, seal, said):
+    (tmp_path / "wide").write_bytes(b"0123456789abcdef")
+    (tmp_path / "wide").chmod(0o644)
+    with pytest.raises(SettingsError, match=said):
+        Checkpointing(directory=tmp_path, seal=str(tmp_path / seal) if isinstance(seal, str) else seal)
+
+
+def test_who_may_read_is_one_of_three(tmp_path):
+    with pytest.raises(SettingsError, match="readable_by is 'me'; choose one of 'owner', 'group', 'all'"):
+        Checkpointing(directory=tmp_path, readable_by="me")

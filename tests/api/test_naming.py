@@ -39,7 +39,7 @@ def plain(program, read, sink):
     windowed(read()).write(sink())
 
 
-PLAIN = {"ReadStep": "bids", "WindowStep": "bids.window-auction", "WriteStep": "bids.window-auction.picky"}
+PLAIN = {"ReadStep": "bids", "WindowStep": "bids.window-auction", "WriteStep": "bids.to-picky"}
 
 
 def test_ids_follow_the_steps_with_state(build):
@@ -103,9 +103,36 @@ def test_a_named_step_keeps_its_id_wherever_it_moves(build):
 
 def test_what_follows_a_named_step_builds_on_its_name(build):
     def named(program, read, sink):
-        windowed(read(name="all bids")).name("hot").write(sink())
+        hot = windowed(read(name="all")).name("hot")
+        hot.key_by("auction").reduce(lambda a, b: b).write(sink())
+        hot.write(sink())
 
     assert build(named)["WriteStep"] == "hot.picky"
+
+
+def test_the_id_of_the_only_sink_of_its_kind_does_not_change_with_what_is_put_before_it(build):
+    def changed(program, read, sink):
+        hot = windowed(read()).name("hot")
+        hot.key_by("auction").reduce(lambda a, b: b, name="newest").write(sink())
+
+    assert build(changed)["WriteStep"] == PLAIN["WriteStep"]
+
+
+def test_sinks_of_one_kind_behind_one_source_are_told_apart_by_the_nearest_steps_with_state(program, bids, make_sink):
+    windowed(bids.watermark("ts")).write(make_sink())
+    bids.write(make_sink())
+    found = operator_ids(program._ledger.steps)
+    sinks = [found[step.number] for step in program._ledger.steps if isinstance(step.step, WriteStep)]
+    assert sinks == ["bids.window-auction.picky", "bids.picky"]
+
+
+def test_sinks_behind_other_sources_are_told_apart_by_these(program, make_source, make_sink):
+    one, other = program.read(make_source()), program.read(make_source("asks"))
+    one.union(other).write(make_sink())
+    one.write(make_sink())
+    found = operator_ids(program._ledger.steps)
+    sinks = [found[step.number] for step in program._ledger.steps if isinstance(step.step, WriteStep)]
+    assert sinks == ["asks-and-bids.to-picky", "bids.to-picky"]
 
 
 def test_another_key_is_another_state(build):

@@ -5,9 +5,12 @@ from __future__ import annotations
 import pytest
 
 from penstock.api.aggregates import count, max  # noqa: A004
+from penstock.api.functions import KeyedFunction, ProcessFunction
 from penstock.api.program import Program
+from penstock.api.state import map_state, split_list_state, value_state
 from penstock.api.windows import tumbling
 from penstock.core.errors import SettingsError, UsageError
+from penstock.plan.checkpoint_graph import checkpoint_graph
 from penstock.settings import JobSettings
 
 
@@ -89,8 +92,37 @@ def test_the_program_of_the_readme_is_explained(program, bids, make_sink):
         " │   │   combine  bids.combine\n"
         " │   └─ hash by auction ─► [3] window → picky  (2 subtasks)\n"
         " │           window  bids.window-auction\n"
-        " │           picky   bids.window-auction.picky\n"
+        " │           picky   bids.to-picky\n"
         " └─ rebalance ─► [4] select → raw bids  (2 subtasks)\n"
         "         select    bids.select\n"
         "         raw bids  raw-bids-0fa41d9a"
     )
+
+
+class Visits(KeyedFunction):
+    seen = value_state("seen", "bigint")
+    pages = map_state("pages", key="string", value="double")
+
+    def on_row(self, row, context):
+        return row
+
+
+class Offsets(ProcessFunction):
+    known = split_list_state("known", "string")
+
+    def on_row(self, row, context):
+        return row
+
+
+def test_a_checkpoint_says_what_the_program_declares_about_every_state(program, bids, make_sink):
+    processed = bids.watermark("ts").process(Offsets(), schema=bids.schema, name="offsets")
+    visits = processed.key_by("auction").process(Visits(), schema=bids.schema, name="visits")
+    visits.key_by("auction").window(tumbling("1s")).aggregate(n=count()).name("window").write(make_sink())
+    labels = {o: label for v in checkpoint_graph(program.plan()).vertices for o, label in v.labels.items()}
+    assert {name: str(state) for name, state in labels["visits"].states.items()} == {
+        "seen": "value<int64>",
+        "pages": "map<string, double>",
+    }
+    assert labels["visits"].keys == ("auction: int64",)
+    assert str(labels["offsets"].states["known"]) == "split-list<string>"
+    assert str(labels["window"].states["windows"]).startswith("window<1000000 us, offset 0 us, n=count(), columns ")

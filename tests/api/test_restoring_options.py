@@ -41,3 +41,13 @@ def test_what_makes_no_sense_is_refused(arguments, text):
     path = arguments.pop("path")
     with pytest.raises(UsageError, match=text):
         restore(path, **arguments)
+
+
+def test_pickles_and_further_directories_are_what_the_user_says(tmp_path):
+    assert restore(tmp_path).unpickle
+    assert restore(tmp_path).also_in == ()
+    chosen = restore(tmp_path, unpickle=False, also_in=[tmp_path / "old", "s3://bucket/x"])
+    assert not chosen.unpickle
+    assert chosen.also_in == (str(tmp_path / "old"), "s3://bucket/x")
+    with pytest.raises(UsageError, match="give a list of directories"):
+        restore(tmp_path, also_in=str(tmp_path))

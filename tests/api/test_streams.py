@@ -7,10 +7,10 @@ import pyarrow as pa
 import pytest
 
 from penstock.api.aggregates import count
-from penstock.api.schemas import as_schema
 from penstock.api.steps import MapBatchesStep, MapStep, SelectStep, WatermarkStep, WhereStep, WriteStep
 from penstock.api.windows import tumbling
 from penstock.core.errors import UsageError
+from penstock.sql.schemas import as_schema
 
 ROW = {"auction": 7, "bidder": 1, "price": 100, "ts": None}
 

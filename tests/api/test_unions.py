@@ -70,7 +70,7 @@ def test_the_order_of_the_streams_changes_no_id(make_source, make_sink):
 def test_a_stream_can_be_united_with_a_part_of_itself(program, bids, make_sink):
     bids.union(bids, bids.where("price > 1")).write(make_sink())
     assert [edge.upstream for edge in program.plan().edges] == ["bids", "bids", "bids", "bids.where"]
-    assert "bids.picky" in program.explain()
+    assert "bids.to-picky" in program.explain()
 
 
 @pytest.mark.parametrize(

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from penstock.api.aggregates import AggregateCall, count, max, mean, min, sum  # noqa: A004
-from penstock.api.steps import Aggregate, CombineStep, TumblingWindow, WindowStep
-from penstock.api.windows import tumbling
+from penstock.api.steps import Aggregate, CombineStep, WindowStep
+from penstock.api.windows import TumblingWindow, tumbling
 from penstock.core.errors import UsageError
 from penstock.plan.graph import Partitioning
 

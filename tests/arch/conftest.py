@@ -1,10 +1,10 @@
-"""Gives the tidy tests their subjects: a test that names one of `SUBJECTS` as an argument runs once per file of it."""
+"""Gives the tidy tests their subjects: a test looks at all files of a kind, and names the files that break its rule."""
 
 from __future__ import annotations
 
 import ast
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -65,6 +65,18 @@ def _below(*folders: str) -> list[SourceFile]:
     return [f for name, f in PYTHON.items() if name.startswith(tuple(f"src/penstock/{folder}" for folder in folders))]
 
 
+LONG_FILE_LINES = 500
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Name the files that have become long: not a fault, but a question to ask when one of them is changed."""
+    lines = {file.name: file.text.count("\n") for file in PYTHON.values()}
+    long = sorted(((count, name) for name, count in lines.items() if count >= LONG_FILE_LINES), reverse=True)
+    if long:
+        terminalreporter.section(f"files of {LONG_FILE_LINES} lines and more: does each answer one question?")
+        terminalreporter.write_line("  ".join(f"{name} {count}" for count, name in long))
+
+
 SUBJECTS: dict[str, list[SourceFile]] = {
     # Nothing in these may depend on the world.
     "pure_module": _below("core/", "plan/", "settings.py"),
@@ -78,10 +90,15 @@ SUBJECTS: dict[str, list[SourceFile]] = {
 }
 
 
-def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    for subject, files in SUBJECTS.items():
-        if subject in metafunc.fixturenames:
-            metafunc.parametrize(subject, files, ids=[file.name for file in files])
+@pytest.fixture(scope="session")
+def breaking() -> Callable[[str, Callable[[SourceFile], Iterable[object]]], dict[str, list[object]]]:
+    """All files of a subject that break a rule, each with what the rule finds in the file."""
+
+    def look(subject: str, rule: Callable[[SourceFile], Iterable[object]]) -> dict[str, list[object]]:
+        findings = {file.name: list(rule(file)) for file in SUBJECTS[subject]}
+        return {name: found for name, found in findings.items() if found}
+
+    return look
 
 
 @pytest.fixture
@@ -98,6 +115,12 @@ def plant() -> Callable[..., SourceFile]:
 def package_modules() -> list[SourceFile]:
     """Every module of the package, for rules that look at all of them at once."""
     return SUBJECTS["package_module"]
+
+
+@pytest.fixture(scope="session")
+def scripts() -> list[SourceFile]:
+    """Python files that are neither of the package nor tests: they use the package, too."""
+    return [file for name, file in PYTHON.items() if not name.startswith(("src/", "tests/"))]
 
 
 @pytest.fixture(scope="session")

@@ -40,7 +40,7 @@ def copied(generator, tmp_path, monkeypatch):
 
 
 def test_a_page_that_is_missing_or_says_something_else_is_stale(generator, copied):
-    assert generator.stale_pages() == ["reference/settings.md", "reference/errors.md"]
+    assert generator.stale_pages() == ["reference/settings.md", "reference/errors.md", "reference/api.md"]
     assert generator.main([]) == 0
     assert generator.stale_pages() == []
     (copied / "reference" / "errors.md").write_text("something else", encoding="utf-8")
@@ -126,6 +126,7 @@ def _unions_of(path: Path):
             case ast.Assign(targets=[ast.Name(id=name)], value=ast.BinOp(op=ast.BitOr())) if path.name in (
                 "events.py",
                 "effects.py",
+                "ending.py",
             ):
                 yield module, name
             case _:
@@ -140,6 +141,7 @@ def _unions_of(path: Path):
         ("penstock.core.barrier.persister", "penstock.core.barrier.persister:PersistStatus"),
         ("penstock.core.barrier.aligned", "penstock.core.barrier.aligned:State"),
         ("penstock.core.barrier.alternating", "penstock.core.barrier.alternating:State"),
+        ("penstock.core.task.life", "penstock.core.task.life:LifeState"),
     ],
 )
 def test_a_diagram_has_every_state(generator, drawn_in, states_of):
@@ -187,7 +189,7 @@ def test_a_picture_may_end_a_docstring(generator):
 def test_every_reason_says_when_it_can_occur(generator):
     rows = {row.split("`")[1]: row for row in generator._reason_rows()}
     assert rows["IO"].endswith("| before any task was triggered | yes | yes |")
-    assert rows["EXPIRED"].endswith("| while tasks take it | yes | no |")
+    assert rows["EXPIRED"].endswith("| while tasks take their snapshots | yes | no |")
     assert rows["SUBSUMED"].endswith("| on the master | no | no |")
     assert all(when for when in generator.times_of(inspect.getsource(CheckpointFailure)).values())
 
@@ -195,3 +197,14 @@ def test_every_reason_says_when_it_can_occur(generator):
 def test_a_reason_under_no_comment_has_no_time(generator):
     source = "class Reasons(Enum):\n    FIRST = 'first'\n\n    # In the end.\n    LAST = 'last'\n"
     assert generator.times_of(source) == {"FIRST": "", "LAST": "in the end"}
+
+
+def test_the_page_of_the_interface_has_every_public_name_with_what_it_says(generator):
+    page = generator.api_page()
+    for module in ("penstock", "penstock.testing"):
+        for name in importlib.import_module(module).__all__:
+            assert f"\n### {name}\n" in page, name
+    assert "#### Stream.key_by\n\n```python\nkey_by(*columns: str) -> KeyedStream\n```\n\nThe same records" in page
+    assert "#### Environment.read\n" in page, "what a class has of a base that is not public is its own"
+    assert "* `parallelism`: how many slots" in page
+    assert " at 0x" not in page

@@ -1,4 +1,9 @@
-"""Files and functions stay small, every module says what it is, and nothing half-done is left lying about."""
+"""Classes and functions stay small, every module says what it is, and nothing half-done is left lying about.
+
+How long a file is decides nothing: a file that is squeezed below a number reads worse than before. Long files are named
+at the end of a run of these tests (`conftest.py`). What makes a class hard to follow is how much it remembers, and that
+has a limit.
+"""
 
 from __future__ import annotations
 
@@ -12,18 +17,56 @@ import pytest
 
 Finding = tuple[int, str]
 
-MAX_FILE_LINES = 600
 MAX_FUNCTION_LINES = 60
+MAX_ATTRIBUTES = 15
+
+# Classes that had more when the limit came. They may only shrink: whoever takes some away lowers the number.
+LARGER_CLASSES = {
+    "Simulation": 28,
+    "MessageChecker": 22,
+    "ExternalSystem": 21,
+    "ZmqTransport": 21,
+    "Lifecycle": 19,
+    "PendingCheckpoint": 19,
+    "RocksBackend": 19,
+    "Actor": 18,
+    "CheckpointStatistics": 17,
+    "ControlServer": 17,
+    "Job": 17,
+    "_JobCheck": 17,
+    "Ending": 16,
+    "SlotHost": 16,
+    "SlotTaskHost": 16,
+}
 
 LEFTOVER = re.compile(r"\b(TODO|FIXME|XXX|HACK)\b")
 # Comments that speak to a tool.
 TOOL_COMMENT = re.compile(r"^#\s*(noqa|type:|pragma|ruff:|mypy:|fmt:|codespell:|!)")
 
 
-def long_file(text: str) -> Iterator[Finding]:
-    count = len(text.splitlines())
-    if count > MAX_FILE_LINES:
-        yield count, f"{count} lines, {MAX_FILE_LINES} are allowed: split by the question each part answers"
+def attributes_by_class(tree: ast.Module) -> Iterator[tuple[int, str, int]]:
+    """Line, name and number of attributes of every class: those that its own methods set. Records, whose fields are set
+    by whoever makes them, are another matter: they have as many as there are facts."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ClassDef):
+            methods = [part for part in node.body if isinstance(part, ast.FunctionDef | ast.AsyncFunctionDef)]
+            yield node.lineno, node.name, len({name for method in methods for name in _attributes_set(method)})
+
+
+def _attributes_set(method: ast.FunctionDef | ast.AsyncFunctionDef) -> Iterator[str]:
+    for node in ast.walk(method):
+        match node:
+            case ast.Attribute(value=ast.Name(id="self"), attr=name, ctx=ast.Store()):
+                yield name
+            case _:
+                pass
+
+
+def large_classes(tree: ast.Module) -> Iterator[Finding]:
+    for line, name, count in attributes_by_class(tree):
+        limit = LARGER_CLASSES.get(name, MAX_ATTRIBUTES)
+        if count > limit:
+            yield line, f"{name} sets {count} attributes, {limit} are allowed: give a part of them a class of its own"
 
 
 def long_functions(tree: ast.Module) -> Iterator[Finding]:
@@ -56,6 +99,8 @@ def comments(text: str) -> Iterator[tuple[int, str]]:
 
 def leftovers(text: str, tree: ast.Module) -> Iterator[Finding]:
     """Marks of unfinished work, in comments and docstrings."""
+    if not LEFTOVER.search(text):
+        return
     yield from ((line, comment) for line, comment in comments(text) if LEFTOVER.search(comment))
     documented = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
     for node in ast.walk(tree):
@@ -87,35 +132,58 @@ def _is_code(text: str) -> bool:
             return True
 
 
+def factless_logs(tree: ast.Module) -> Iterator[Finding]:
+    """Log texts whose facts only handlers see that print fields."""
+    for node in ast.walk(tree):
+        match node:
+            case ast.Call(
+                func=ast.Attribute(value=ast.Name(id="log"), attr="info" | "warning" | "error"),
+                args=[ast.Constant(value=str() as text)],
+                keywords=[_, *_],
+            ):
+                yield node.lineno, f"{text!r} does not say of what: have the text itself name its facts"
+
+
 # --- the rules over the source ---------------------------------------------------------------------------------------
 
 
-def test_files_are_short(python_file):
-    assert list(long_file(python_file.text)) == []
+def test_classes_remember_little(breaking):
+    assert breaking("package_module", lambda file: large_classes(file.tree)) == {}
 
 
-def test_functions_are_short(python_file):
-    assert list(long_functions(python_file.tree)) == []
+def test_classes_that_may_be_larger_exist_once(package_modules):
+    found = [name for module in package_modules for _, name, _ in attributes_by_class(module.tree)]
+    assert [name for name in LARGER_CLASSES if found.count(name) != 1] == []
 
 
-def test_modules_say_what_belongs_in_them(package_module):
-    assert list(missing_module_docstring(package_module.tree)) == []
+def test_functions_are_short(breaking):
+    assert breaking("python_file", lambda file: long_functions(file.tree)) == {}
 
 
-def test_nothing_unfinished_is_left(python_file):
-    assert list(leftovers(python_file.text, python_file.tree)) == []
+def test_modules_say_what_belongs_in_them(breaking):
+    assert breaking("package_module", lambda file: missing_module_docstring(file.tree)) == {}
 
 
-def test_no_code_is_kept_as_a_comment(python_file):
-    assert list(commented_code(python_file.text)) == []
+def test_nothing_unfinished_is_left(breaking):
+    assert breaking("python_file", lambda file: leftovers(file.text, file.tree)) == {}
+
+
+def test_logs_say_what_they_are_about_in_their_texts(breaking):
+    assert breaking("package_module", lambda file: factless_logs(file.tree)) == {}
+
+
+def test_no_code_is_kept_as_a_comment(breaking):
+    assert breaking("python_file", lambda file: commented_code(file.text)) == {}
 
 
 # --- the rules catch what they are for -------------------------------------------------------------------------------
 
 
-def test_a_long_file_is_caught():
-    assert list(long_file("x = 1\n" * MAX_FILE_LINES)) == []
-    assert len(list(long_file("x = 1\n" * (MAX_FILE_LINES + 1)))) == 1
+@pytest.mark.parametrize(("count", "caught"), [(MAX_ATTRIBUTES, False), (MAX_ATTRIBUTES + 1, True)])
+def test_a_class_that_remembers_much_is_caught(plant, count, caught):
+    first = "".join(f"        self.x{number} = 1\n" for number in range(count - 1))
+    text = f"class A:\n    def __init__(self):\n{first}    def f(self):\n        self.x0, self.last = 2, 3\n"
+    assert bool(list(large_classes(plant(text).tree))) is caught
 
 
 @pytest.mark.parametrize(("statements", "caught"), [(MAX_FUNCTION_LINES - 1, False), (MAX_FUNCTION_LINES, True)])
@@ -139,6 +207,20 @@ def test_an_unfinished_mark_is_caught(plant, text):
 def test_a_mark_in_data_is_left_alone(plant):
     planted = plant("words = ['TODO']\n")
     assert list(leftovers(planted.text, planted.tree)) == []
+
+
+@pytest.mark.parametrize(
+    ("call", "caught"),
+    [
+        ("log.info('done', extra={'job': job})", True),
+        ("log.warning('done', extra=known)", True),
+        ("log.info('job %s is done', job, extra={'job': job})", False),
+        ("log.info('done')", False),
+        ("log.debug('done', extra=known)", False),
+    ],
+)
+def test_a_log_whose_facts_are_in_fields_only_is_caught(plant, call, caught):
+    assert bool(list(factless_logs(plant(f"{call}\n").tree))) is caught
 
 
 @pytest.mark.parametrize(

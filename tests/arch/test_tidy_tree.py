@@ -112,58 +112,48 @@ def dead_private_definitions(tree: ast.Module, used: Counter[str]) -> list[Findi
     ]
 
 
-@pytest.fixture(scope="session")
-def used_in_package(package_modules):
-    total: Counter[str] = Counter()
-    for module in package_modules:
-        total += names_used(module.tree)
-    return total
-
-
-@pytest.fixture(scope="session")
-def imported_in_package(package_modules):
-    return {name for module in package_modules for _, name in imported_modules(module.tree)}
-
-
 # --- the rules over the source ---------------------------------------------------------------------------------------
 
 
-def test_file_names_say_something(python_file):
-    assert PurePosixPath(python_file.name).stem not in NAMES_THAT_SAY_NOTHING
+def test_file_names_say_something(breaking):
+    assert breaking("python_file", lambda file: {PurePosixPath(file.name).stem} & NAMES_THAT_SAY_NOTHING) == {}
 
 
-def test_no_file_tells_of_one_machine(text_file):
-    assert lines_matching(text_file.text, MACHINE_PATH) == []
+def test_no_file_tells_of_one_machine(breaking):
+    assert breaking("text_file", lambda file: lines_matching(file.text, MACHINE_PATH)) == {}
 
 
-def test_no_file_names_a_package_host(text_file):
-    assert lines_matching(text_file.text, PACKAGE_HOST) == []
+def test_no_file_names_a_package_host(breaking):
+    assert breaking("text_file", lambda file: lines_matching(file.text, PACKAGE_HOST)) == {}
 
 
-def test_no_private_function_is_dead(package_module, used_in_package):
-    assert dead_private_definitions(package_module.tree, used_in_package) == []
+def test_no_private_function_is_dead(breaking, package_modules):
+    used: Counter[str] = Counter()
+    for module in package_modules:
+        used += names_used(module.tree)
+    assert breaking("package_module", lambda file: dead_private_definitions(file.tree, used)) == {}
 
 
-def test_every_module_is_imported_by_another(package_module, imported_in_package):
-    path = PurePosixPath(package_module.name)
-    is_reached = is_entry_point(path) or module_of(path) in imported_in_package
-    assert is_reached, "dead: nobody imports it"
+def test_every_module_is_imported_by_another(package_modules):
+    imported = {name for module in package_modules for _, name in imported_modules(module.tree)}
+    paths = [PurePosixPath(module.name) for module in package_modules]
+    assert [path for path in paths if not is_entry_point(path) and module_of(path) not in imported] == []
 
 
-def test_tests_of_the_core_import_only_core_and_settings(test_of_core):
-    assert imports_beyond(test_of_core.tree, ("penstock.core", "penstock.settings")) == []
+def test_tests_of_the_core_import_only_core_and_settings(breaking):
+    allowed = ("penstock.core", "penstock.settings")
+    assert breaking("test_of_core", lambda file: imports_beyond(file.tree, allowed)) == {}
 
 
-def test_test_files_have_unique_names(test_module, test_modules):
+def test_test_files_have_unique_names(test_modules):
     """Two files of one name cannot be told apart in a report."""
-    name = PurePosixPath(test_module.name).name
-    same = [other.name for other in test_modules if PurePosixPath(other.name).name == name]
-    assert name == "conftest.py" or same == [test_module.name]
+    counted = Counter(PurePosixPath(module.name).name for module in test_modules)
+    assert {name for name, count in counted.items() if count > 1} <= {"conftest.py"}
 
 
-def test_test_folders_are_no_packages(test_module):
+def test_test_folders_are_no_packages(test_modules):
     """Tests are found by path; a package would let them import each other by accident."""
-    assert not test_module.name.endswith("__init__.py")
+    assert [module.name for module in test_modules if module.name.endswith("__init__.py")] == []
 
 
 # --- the rules catch what they are for -------------------------------------------------------------------------------

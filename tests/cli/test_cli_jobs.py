@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,9 +15,14 @@ from click.testing import CliRunner, Result
 
 from penstock.cli import main
 from penstock.core.errors import RescaleFailed, SnapshotFailed
+from penstock.core.views import CheckpointDetails
 from penstock.net import control
-from penstock.net.control import ControlServer
+from penstock.net.control_server import ControlServer
+from penstock.spark.clock import WallClock
 from penstock.spark.control import handle
+
+CHECKPOINTS: list[CheckpointDetails] = []
+"""Of the job that is played."""
 
 
 class PlayedJob:
@@ -39,6 +46,10 @@ class PlayedJob:
             checkpoints=SimpleNamespace(counts=counts, latest_completed=latest),
             failures=(),
         )
+
+    @property
+    def checkpoints(self) -> list[CheckpointDetails]:
+        return CHECKPOINTS
 
     def checkpoint(self, *, full: bool = False) -> int:
         self.asked.append(("checkpoint", full))
@@ -72,7 +83,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture
 def job(folder: Path) -> Iterator[PlayedJob]:
     played = PlayedJob()
-    server = ControlServer("counts-0123abcd", lambda request: handle(played, request))
+    server = ControlServer("counts-0123abcd", lambda request: handle(played, request), clock=WallClock())
     yield played
     server.close()
 
@@ -92,6 +103,19 @@ def test_running_jobs_are_listed(job: PlayedJob):
 def test_where_nothing_runs_the_list_is_empty(folder: Path):
     assert penstock("list").output == "no job of this user runs on this host\n"
     assert json.loads(penstock("list", "--json").output) == []
+
+
+def test_a_job_that_does_not_answer_is_listed_as_such_beside_the_others(
+    job: PlayedJob, folder: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("penstock.cli.jobs.LISTED_WITHIN_S", 0.2)
+    with socket.socket(socket.AF_UNIX) as stopped:
+        stopped.bind(str(folder / "sums-0123abcd.job"))
+        stopped.listen()
+        shown = penstock("list").output
+        assert re.search(r"^counts-0123abcd +running +2 ", shown, re.MULTILINE)
+        assert re.search(r"^sums-0123abcd +does not answer *$", shown, re.MULTILINE)
+        assert json.loads(penstock("list", "--json").output)[1] == {"id": "sums-0123abcd", "state": "does not answer"}
 
 
 def test_a_job_is_asked_by_its_name(job: PlayedJob, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

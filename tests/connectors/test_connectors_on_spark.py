@@ -10,7 +10,7 @@ import pytest
 from penstock.api.connector import WriterContext
 from penstock.connectors import nexmark
 from penstock.connectors.parquet import parquet
-from penstock.connectors.splits import parquet_files
+from penstock.connectors.parquet_files import parquet_files
 
 
 def bids(spark, count, *, offset=0, **arguments):

@@ -3,6 +3,7 @@ from __future__ import annotations
 import pickle
 from datetime import UTC, datetime
 
+import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -251,3 +252,52 @@ def test_columns_that_spark_cannot_read_are_refused_early():
 
 def test_the_sink_can_be_pickled():
     assert pickle.loads(pickle.dumps(parquet("out"))) == parquet("out")
+
+
+# --- a sink that has another folder than its snapshot -----------------------------------------------------------------
+
+
+def prepared(sink, *numbers):
+    writer = sink.writer(context())
+    writer.write(batch(*numbers))
+    return writer.prepare(1)()
+
+
+def test_what_was_prepared_for_another_folder_is_committed_there(sink, folder, tmp_path):
+    committables = prepared(sink, 1, 2)
+    other = parquet(tmp_path / "other")
+    other.start("job-2")
+    other.commit(committables)
+    other.commit(committables)
+    assert visible(folder) == {"part-job-0-1-0.parquet": [1, 2]}
+    assert visible(tmp_path / "other") == {}
+
+
+def test_what_was_moved_with_all_that_was_prepared_is_committed_where_it_is(sink, folder, tmp_path):
+    committables = prepared(sink, 1, 2)
+    folder.rename(tmp_path / "moved")
+    parquet(tmp_path / "moved").commit(committables)
+    assert visible(tmp_path / "moved") == {"part-job-0-1-0.parquet": [1, 2]}
+
+
+def test_what_is_missing_is_told_with_all_the_folders_where_it_could_be(sink, folder, tmp_path):
+    committables = prepared(sink, 1)
+    sink.end("job")
+    with pytest.raises(StorageError, match=rf"is in {folder} or {tmp_path}/other"):
+        parquet(tmp_path / "other").commit(committables)
+
+
+def test_snapshots_of_before_the_folder_was_written_down_are_of_the_folder_that_the_sink_has(sink, folder):
+    (committable,) = prepared(sink, 1)
+    without = msgspec.msgpack.encode(msgspec.msgpack.decode(committable)[:2])
+    sink.commit([without])
+    assert visible(folder) == {"part-job-0-1-0.parquet": [1]}
+
+
+@pytest.mark.parametrize("name", ["/etc/passwd", "../secret", "_penstock/../../secret"])
+def test_names_that_leave_the_folder_are_refused(sink, tmp_path, name):
+    (tmp_path / "secret").touch()
+    for parts in ([name, "part-x.parquet"], ["_penstock/x", name]):
+        with pytest.raises(StorageError, match="which no sink has prepared"):
+            sink.commit([msgspec.msgpack.encode([*parts, sink.path])])
+    assert (tmp_path / "secret").exists()

@@ -119,11 +119,19 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
             return open_store(server.uri(f"contract/{uuid.uuid4()}"))
 
 
+@pytest.fixture(params=["files", "s3"])
+def creating_store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
+    """An empty store of each kind that can create a file for one of several writers."""
+    if request.param == "files":
+        return FileStore(tmp_path / "root")
+    return open_store(request.getfixturevalue("s3").uri(f"contract/{uuid.uuid4()}"))
+
+
 # Those on ZooKeeper need Java.
 ON_ZOOKEEPER = pytest.param("zookeeper", marks=pytest.mark.slow)
 
 
-@pytest.fixture(params=["files", "simulated", ON_ZOOKEEPER])
+@pytest.fixture(params=["files", "simulated", "s3", ON_ZOOKEEPER])
 def office(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Office]:
     """A place of each kind where a job is taken over."""
     made: Office
@@ -133,21 +141,25 @@ def office(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Office]:
         case "simulated":
             world = World(1)
             made = StoreOffice(Disk(world).store(Actor(world, "master")))
+        case "s3":
+            made = StoreOffice(open_store(request.getfixturevalue("s3").uri(f"office/{uuid.uuid4()}")))
         case _:
             made = ZooKeeperMeeting(request.getfixturevalue("zookeeper"), tmp_path)
     yield made
     made.close()
 
 
-@pytest.fixture(params=["files", ON_ZOOKEEPER])
+@pytest.fixture(params=["files", "s3", ON_ZOOKEEPER])
 def meeting(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Meeting]:
     """A place of each kind where drivers wait for a job."""
     made: Meeting
-    made = (
-        FileMeeting(tmp_path)
-        if request.param == "files"
-        else ZooKeeperMeeting(request.getfixturevalue("zookeeper"), tmp_path)
-    )
+    match request.param:
+        case "files":
+            made = FileMeeting(str(tmp_path))
+        case "s3":
+            made = FileMeeting(request.getfixturevalue("s3").uri(f"meeting/{uuid.uuid4()}"))
+        case _:
+            made = ZooKeeperMeeting(request.getfixturevalue("zookeeper"), tmp_path)
     yield made
     made.close()
 

@@ -11,8 +11,8 @@ import pytest
 from state_rig import BACKENDS, EVENT_TIME, PROCESSING_TIME, Files, Step
 
 import penstock as ps
-from penstock.api.schemas import as_schema
 from penstock.core.errors import CorruptFile, StorageError, UsageError
+from penstock.sql.schemas import as_schema
 from penstock.state.keys import NAN
 
 UTC = datetime.UTC

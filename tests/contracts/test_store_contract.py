@@ -123,6 +123,44 @@ def test_writers_of_one_file_leave_the_whole_content_of_one_of_them(store):
     assert store.list_files("") == ["job/file"]
 
 
+def test_a_file_is_created_once_and_what_is_there_stays(creating_store):
+    assert creating_store.obstacle_to_create() is None
+    assert creating_store.create("job/file", b"first")
+    assert not creating_store.create("job/file", b"second")
+    creating_store.write("job/written", b"first")
+    assert not creating_store.create("job/written", memoryview(b"second"))
+    assert [creating_store.read(path) for path in creating_store.list_files("")] == [b"first", b"first"]
+    creating_store.delete("job/file")
+    assert creating_store.create("job/file", b"third")
+    assert creating_store.read("job/file") == b"third"
+
+
+def test_of_many_that_create_a_file_at_once_one_succeeds_and_its_content_is_there(creating_store):
+    for number in range(5):
+        path, start, succeeded = f"race/{number}", threading.Barrier(8), []
+
+        def create(content, *, path=path, start=start, succeeded=succeeded):
+            start.wait(60)
+            if creating_store.create(path, content):
+                succeeded.append(content)
+
+        threads = [threading.Thread(target=create, args=(bytes([i]) * 1_000,)) for i in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert len(succeeded) == 1
+        assert creating_store.read(path) == succeeded[0]
+    assert creating_store.list_files("") == [f"race/{number}" for number in range(5)]
+
+
+@pytest.mark.parametrize("name", ODD_NAMES)
+def test_a_file_is_created_where_it_is_read_whatever_its_name(creating_store, name):
+    assert creating_store.create(f"{name}/{name}", b"content")
+    assert creating_store.list_files("") == [f"{name}/{name}"]
+    assert creating_store.read(f"{name}/{name}") == b"content"
+
+
 @pytest.mark.parametrize("path", ["../a", "a/../../b", "/etc/passwd", "", ".", "a//b", "a/", "a\0b"])
 def test_a_path_that_could_leave_the_root_is_an_error(store, path):
     with pytest.raises((UsageError, StorageError)):

@@ -10,6 +10,7 @@ from penstock.core import errors
 from penstock.core.errors import (
     CorruptFile,
     ExternalError,
+    Fault,
     HostError,
     InvariantError,
     JobCancelled,
@@ -17,6 +18,7 @@ from penstock.core.errors import (
     JobTakenOver,
     LinkBroken,
     MalformedMessage,
+    NoAnswer,
     PeerError,
     RescaleFailed,
     Retry,
@@ -27,6 +29,7 @@ from penstock.core.errors import (
     StreamError,
     UsageError,
     UserCodeError,
+    fault_of,
 )
 
 EXAMPLES = [
@@ -36,6 +39,7 @@ EXAMPLES = [
     UserCodeError(operator="clean", subtask=3, traceback_text="Traceback\nValueError: no\n"),
     PeerError("a peer went away"),
     SlotLost("slot 1 was lost"),
+    NoAnswer("job counts does not answer"),
     LinkBroken("3 messages are missing"),
     MalformedMessage("frame has no header"),
     ExternalError("the world said no", retry=Retry.LATER),
@@ -93,3 +97,69 @@ def test_trying_again_is_not_advised_unless_it_is_said():
 
 def test_a_wrong_argument_is_a_value_error_too():
     assert isinstance(SettingsError(["x"]), ValueError)
+
+
+def refused() -> Exception:
+    return ConnectionRefusedError(111, "refused")
+
+
+def with_cause(error: Exception, cause: BaseException) -> Exception:
+    error.__cause__ = cause
+    return error
+
+
+def with_context(error: Exception, context: BaseException) -> Exception:
+    error.__context__ = context
+    return error
+
+
+def a_ring() -> Exception:
+    first, second = ValueError("a"), ValueError("b")
+    first.__cause__, second.__cause__ = second, first
+    return first
+
+
+class OfTheProgram(UsageError):
+    """A class that a program derived from one of the package's."""
+
+
+def in_user_code(error: BaseException) -> BaseException:
+    return with_cause(UserCodeError(operator="f", subtask=0, traceback_text="x"), error)
+
+
+USER_CODE = UserCodeError(operator="f", subtask=0, traceback_text="x")
+
+
+@pytest.mark.parametrize(
+    ("error", "fault"),
+    [
+        (UsageError("wrong"), Fault.PERMANENT),
+        (SettingsError(["wrong"]), Fault.PERMANENT),
+        (CorruptFile("cut"), Fault.PERMANENT),
+        (KeyError("price"), Fault.PROGRAM),
+        (InvariantError("a bug"), Fault.PROGRAM),
+        (USER_CODE, Fault.PROGRAM),
+        (StorageError("no permission"), Fault.PROGRAM),
+        (FileNotFoundError(2, "no such file"), Fault.PROGRAM),
+        (in_user_code(UsageError("wrong")), Fault.PERMANENT),
+        (in_user_code(SettingsError(["wrong"])), Fault.PERMANENT),
+        (in_user_code(CorruptFile("cut")), Fault.PERMANENT),
+        (in_user_code(ValueError("wrong")), Fault.PROGRAM),
+        (in_user_code(OfTheProgram("wrong")), Fault.PROGRAM),
+        (in_user_code(with_cause(ValueError("its own words"), UsageError("wrong"))), Fault.PROGRAM),
+        (StorageError("busy", retry=Retry.LATER), Fault.PASSING),
+        (SlotLost("gone"), Fault.PASSING),
+        (refused(), Fault.PASSING),
+        (TimeoutError("slow"), Fault.PASSING),
+        (MemoryError(), Fault.PASSING),
+        (OSError(28, "no space left"), Fault.PASSING),
+        (with_cause(StorageError("not written"), OSError(28, "no space left")), Fault.PASSING),
+        (in_user_code(refused()), Fault.PASSING),
+        (with_context(OSError("a library's own error"), refused()), Fault.PASSING),
+        (with_context(NameError("a typo in the handler"), refused()), Fault.PROGRAM),
+        (a_ring(), Fault.PROGRAM),
+    ],
+    ids=lambda value: repr(value)[:60],
+)
+def test_an_error_says_whether_the_same_program_may_succeed_next_time(error: BaseException, fault: Fault):
+    assert fault_of(error) is fault

@@ -22,7 +22,6 @@ def test_reasons_before_any_task_was_triggered():
         "TOO_MANY_REQUESTS",
         "MINIMUM_PAUSE",
         "NOT_ALL_REQUIRED_TASKS_RUNNING",
-        "BLOCKING_OUTPUT_EXISTS",
         "IO",
     ]
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import struct
 from collections import Counter
+from contextlib import suppress
 from pathlib import Path
 from random import Random
 
@@ -28,8 +29,8 @@ from penstock.core.recovery import layout
 from penstock.core.recovery.metadata import CheckpointMetadata, CompletedCheckpoint
 from penstock.core.recovery.places import with_full_paths
 from penstock.core.recovery.tenure import Inheritance, Outcome
-from penstock.runtime.inflight import ChannelReader
-from penstock.runtime.operators.window_table import Header, decode
+from penstock.runtime.task.inflight import ChannelReader
+from penstock.runtime.task.operators.window_table import Header, decode
 from penstock.savepoints.tables import StateFileContent
 from penstock.state.backend import TimerKind
 from penstock.state.format import TIMERS, CanonicalFile
@@ -198,7 +199,7 @@ class Only:
     def __init__(self, data):
         self._data = data
 
-    def read(self, path):
+    def read(self, path, *, limit=None):
         return self._data
 
 
@@ -223,7 +224,8 @@ def test_metadata_that_fits_its_checksum_is_read_with_the_right_types_or_refused
         assert type(found) is CheckpointMetadata
         # What was read can be written, and is the same: every field has a type that it may have.
         assert decode_metadata("metadata", encode_metadata(found)) == found
-        with_full_paths(found, "/somewhere")
+        with suppress(CorruptFile):
+            with_full_paths(found, "/somewhere")
         assert isinstance(found.size, int)
         assert all(isinstance(file, StateFile) for file in found.files)
 

@@ -15,7 +15,7 @@ from penstock.core.ids import OperatorId
 from penstock.core.recovery import layout
 from penstock.core.recovery.metadata import CompletedCheckpoint
 from penstock.core.recovery.operator_state import deal
-from penstock.runtime.operators.sink import COMMITTABLES, decode_committables
+from penstock.runtime.task.operators.sink import COMMITTABLES, decode_committables
 from penstock.state.rocksdb import native as native_format
 from penstock.storage.completed import FileCompletedStore
 from penstock.storage.files import FileStore

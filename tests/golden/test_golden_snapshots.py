@@ -17,7 +17,7 @@ from penstock.core.ids import OperatorId
 from penstock.core.recovery import layout
 from penstock.core.recovery.metadata import METADATA_VERSION, CompletedCheckpoint, SnapshotKind
 from penstock.plan.key_groups import range_of
-from penstock.runtime.operators.window_table import FORMAT, Layout, decode
+from penstock.runtime.task.operators.window_table import FORMAT, Layout, decode
 from penstock.state import format as state_format
 from penstock.state.format import CanonicalFile
 from penstock.state.operator_state import OperatorStates

@@ -163,12 +163,14 @@ PUBLIC = z85.decode(make_job_keys().public)
 def test_the_doorkeeper_answers_every_question_and_lets_members_in(keys, request_frames, status):
     context = zmq.Context()
     try:
-        doorkeeper = Doorkeeper(context, keys)
+        members: list[str] = []
+        doorkeeper = Doorkeeper(context, keys, on_member=members.append)
         asking = context.socket(zmq.REQ)
         asking.connect("inproc://zeromq.zap.01")
         asking.send_multipart(request_frames(keys))
         doorkeeper.answer()
         assert asking.recv_multipart(zmq.NOBLOCK)[:3] == [b"1.0", b"9", status]
+        assert members == (["addr"] if status == b"200" else [])
     finally:
         context.destroy(linger=0)
 

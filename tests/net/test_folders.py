@@ -1,13 +1,14 @@
 from __future__ import annotations
 
 import os
+import shutil
 import stat
 import tempfile
 
 import pytest
 
 from penstock.core.errors import HostError, UsageError
-from penstock.net.folders import SocketFolder
+from penstock.net.folders import SocketFolder, make_root
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give folders away")
 not_for_root = pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
@@ -135,3 +136,22 @@ def test_any_name_of_a_process_gives_a_usable_path(tmp_path, name):
     assert folder.socket_path.parent.parent == tmp_path / "s"
     folder.socket_path.touch()
     folder.remove()
+
+
+def test_the_folder_of_a_jobs_sockets_has_room_for_those_of_its_slots(tmp_path, monkeypatch):
+    """A slot that is killed cannot remove its own folder."""
+    long = tmp_path / ("x" * 60)
+    long.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(long))
+    root = make_root()
+    try:
+        assert mode(root) == 0o700
+        assert SocketFolder("slot-0.1000000001.3", root).socket_path.is_relative_to(root)
+    finally:
+        shutil.rmtree(root)
+
+
+def test_the_folder_of_a_jobs_sockets_lies_where_temporary_files_do(monkeypatch):
+    with tempfile.TemporaryDirectory(dir="/tmp") as short:
+        monkeypatch.setattr(tempfile, "tempdir", short)
+        assert str(make_root().parent) == short

@@ -208,15 +208,15 @@ def test_a_port_that_is_taken_is_an_error_of_the_host(open_transport):
     with pytest.raises(HostError, match=f"b cannot listen at tcp://{LOCAL}:{port}") as caught:
         open_transport("b", host=LOCAL, port=port)
     assert caught.value.retry is Retry.LATER
-    assert "use another one" in caught.value.hint
+    assert "use another port" in caught.value.hint
 
 
 @pytest.mark.parametrize(
     ("options", "why"),
     [
         ({"host": "192.0.2.1"}, "cannot listen at tcp://192.0.2.1"),
-        ({"host": "0.0.0.0"}, "peers could not tell where that is"),
-        ({"host": "::"}, "peers could not tell where that is"),
+        ({"host": "0.0.0.0"}, "peers cannot call that address"),
+        ({"host": "::"}, "peers cannot call that address"),
         ({"host": "no such host"}, "has no address"),
         ({"host": "a..b"}, "has no address"),
         ({"host": LOCAL, "port": 65_536}, "port 65536 does not exist"),

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from key_group_owners import owner_of
 
-from penstock.plan.key_groups import default_max_parallelism, owner_of, range_of
+from penstock.plan.key_groups import default_max_parallelism, range_of
 
 
 @pytest.mark.parametrize(

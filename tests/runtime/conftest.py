@@ -15,12 +15,15 @@ from penstock.net.keys import make_job_keys
 from penstock.net.zeromq import ZmqTransport
 from penstock.ports import SlotEnded, Store
 from penstock.runtime.addresses import SlotAddress
-from penstock.runtime.master import MasterDriver, MasterPorts
-from penstock.runtime.slot import MASTER, SlotDriver, SlotPorts
+from penstock.runtime.master.driver import MasterDriver, MasterPorts
+from penstock.runtime.slot.driver import SlotDriver
+from penstock.runtime.slot.master_link import MASTER
+from penstock.runtime.slot.ports import SlotPorts
 from penstock.settings import JobSettings
 from penstock.spark.background import ThreadBackground
 from penstock.spark.clock import WallClock, draws
 from penstock.storage.files import FileStore
+from penstock.storage.seals import PLAIN, StoreOptions
 
 
 class ThreadSlots:
@@ -112,6 +115,9 @@ class ThreadedJob:
         tenure=None,
         workers=None,
         hooks=None,
+        options: StoreOptions = PLAIN,
+        is_run: bool = False,
+        when_safe=None,
     ) -> None:
         self.id = JobId(job)
         self.settings = settings
@@ -129,8 +135,8 @@ class ThreadedJob:
         )
         self.background = ThreadBackground(self.transport.wake, name="background-master")
         self.slots = ThreadSlots(self)
-        self.store = FileStore(folder / "checkpoints")
-        self.store_of = store_of or (lambda slot: FileStore(self.store.root))
+        self.store = FileStore(folder / "checkpoints", options=options)
+        self.store_of = store_of or (lambda slot: FileStore(self.store.root, options=options))
         ports = MasterPorts(
             clock=self.clock,
             transport=self.transport,
@@ -139,6 +145,8 @@ class ThreadedJob:
             slots=self.slots,
             workers=workers,
             hooks=hooks or {},
+            is_run=is_run,
+            when_safe=when_safe,
         )
         self.driver = MasterDriver(
             job=self.id,

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import pickle
 
 import pyarrow as pa
 import pytest
 
 from penstock.core.elements import CheckpointOptions
-from penstock.core.errors import StorageError, UserCodeError
+from penstock.core.errors import CorruptFile, StorageError, UsageError, UserCodeError
 from penstock.core.ids import CheckpointId, Epoch, Instant, JobId, OperatorId, TaskId, VertexId
 from penstock.core.messages import OperatorState
-from penstock.runtime.chain import OperatorChain, describe_failure, one_line, write_snapshot
-from penstock.runtime.operators.base import Operator, OperatorContext
-from penstock.runtime.outputs import TaskOutputs
+from penstock.runtime.task.chain import OperatorChain, describe_failure, one_line, write_snapshot
+from penstock.runtime.task.operators.base import Operator, OperatorContext
+from penstock.runtime.task.outputs import TaskOutputs
 
 TASK = TaskId(VertexId("v"), 0)
 ROWS = pa.record_batch([pa.array([1])], names=["n"])
@@ -22,18 +23,19 @@ ROWS = pa.record_batch([pa.array([1])], names=["n"])
 class Noting(Operator):
     """Writes down every call; emits a batch of its own when it finishes, prepares or opens."""
 
-    def __init__(self, name, calls, *, stateful=True, tick_at=None, busy=False, raises=()):
+    def __init__(self, name, calls, *, stateful=True, tick_at=None, busy=False, raises=(), error=ValueError):
         self.name = name
         self._calls = calls
         self._stateful = stateful
         self._tick_at = tick_at
         self._busy = busy
         self._raises = raises
+        self._error = error
 
     def _note(self, call, *details):
         self._calls.append((self.name, call, *details))
         if call in self._raises:
-            raise ValueError(f"{call} of {self.name}")
+            raise self._error(f"{call} of {self.name}")
 
     def load(self, context):
         self._note("load", context.operator)
@@ -59,8 +61,8 @@ class Noting(Operator):
         self._note("finish")
         self.output.emit(ROWS)
 
-    def prepare(self, checkpoint):
-        self._note("prepare", checkpoint)
+    def before_barrier(self):
+        self._note("before barrier")
         self.output.emit(ROWS)
 
     def snapshot(self, checkpoint, options):
@@ -72,6 +74,9 @@ class Noting(Operator):
 
     def completed(self, checkpoint):
         self._note("completed", checkpoint)
+
+    def subsumed(self, checkpoint):
+        self._note("subsumed", checkpoint)
 
     def aborted(self, checkpoint):
         self._note("aborted", checkpoint)
@@ -167,11 +172,11 @@ def test_each_operator_finishes_before_the_one_behind_it_and_what_it_left_is_pro
     assert outputs.rows_out == 3
 
 
-def test_operators_prepare_from_head_to_tail_so_that_what_one_emits_is_prepared_behind_it(calls):
+def test_operators_hand_on_what_they_hold_from_head_to_tail_so_that_it_passes_those_behind(calls):
     chain, _ = three(calls)
-    chain.prepare(CheckpointId(4))
-    assert [call[0] for call in calls if call[1] == "prepare"] == ["head", "middle", "tail"]
-    assert calls[-1] == ("tail", "prepare", 4)
+    chain.before_barrier()
+    assert [call[0] for call in calls if call[1] == "before barrier"] == ["head", "middle", "tail"]
+    assert calls[-1] == ("tail", "before barrier")
 
 
 def test_snapshots_are_taken_from_tail_to_head_and_written_states_are_named_from_head_to_tail(calls):
@@ -199,6 +204,17 @@ def test_everyone_hears_what_became_of_a_checkpoint(calls):
     chain.aborted(CheckpointId(4))
     names = ("head", "middle", "tail")
     assert calls == [(n, "completed", 3) for n in names] + [(n, "aborted", 4) for n in names]
+
+
+@pytest.mark.parametrize("error", [ValueError, SystemExit, asyncio.CancelledError, KeyboardInterrupt])
+@pytest.mark.parametrize("news", ["completed", "subsumed", "aborted"])
+def test_news_of_a_checkpoint_reaches_every_operator_although_some_raise_and_the_first_error_is_raised(
+    calls, news, error
+):
+    chain, _ = three(calls, head={"raises": (news,), "error": error}, tail={"raises": (news,)})
+    with pytest.raises(error, match=f"{news} of head"):
+        getattr(chain, news)(CheckpointId(4))
+    assert calls == [(name, news, 4) for name in ("head", "middle", "tail")]
 
 
 def test_the_next_tick_is_the_earliest_that_anyone_wants(calls):
@@ -241,7 +257,31 @@ def write_to_a_full_disk():
     raise StorageError("cannot write x", hint="make room")
 
 
-def test_any_other_error_names_the_vertex():
+def test_any_other_error_names_the_step_that_it_was_raised_in(calls):
+    chain, _ = three(calls, middle={"raises": ("process",)})
+    with pytest.raises(ValueError, match="process of middle") as caught:
+        chain.process(ROWS)
+    told = describe_failure(caught.value, vertex="head → middle → tail")
+    assert (told[0], told[1], told[3]) == ("middle", "ValueError: process of middle", False)
+
+
+@pytest.mark.parametrize("kind", [UsageError, CorruptFile])
+def test_what_only_the_user_can_mend_is_told_with_its_hint_and_without_lines_of_the_package(kind):
+    told = describe_failure(kind("it is cut", hint="take another"), vertex="v")
+    assert told == ("v", f"{kind.__name__}: it is cut; take another", "", False)
+
+
+def test_what_a_connector_of_the_users_refuses_keeps_its_lines():
+    with pytest.raises(UsageError) as caught:
+        refuse()
+    assert "in refuse" in describe_failure(caught.value, vertex="v")[2]
+
+
+def refuse():
+    raise UsageError("no such table")
+
+
+def test_an_error_that_was_raised_in_no_step_names_the_vertex():
     with pytest.raises(StorageError) as caught:
         write_to_a_full_disk()
     operator, line, text, user_code = describe_failure(caught.value, vertex="a → b")

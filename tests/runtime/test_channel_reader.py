@@ -11,9 +11,9 @@ from penstock.core.errors import StorageError
 from penstock.core.ids import OperatorId, TaskId, VertexId
 from penstock.core.messages import ChannelState, DealtChannel, StateFile
 from penstock.plan.graph import Input, Node, Partitioning, build_plan
-from penstock.runtime.channels import ChannelKey
-from penstock.runtime.inflight import ChannelReader
-from penstock.runtime.keys import key_groups
+from penstock.runtime.task.channels import ChannelKey
+from penstock.runtime.task.inflight import ChannelReader
+from penstock.runtime.task.partitioning import key_groups
 from penstock.wire.codec import BatchCodec
 
 SCHEMA = pa.schema([("k", pa.int64()), ("n", pa.int64())])

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from penstock.core.elements import Barrier, EndOfPartition, Watermark
 from penstock.core.errors import MalformedMessage
 from penstock.core.ids import ChannelIndex, CheckpointId, Instant
-from penstock.runtime.channels import ChannelKey, InputChannel, InputGate, Subpartition
+from penstock.runtime.task.channels import ChannelKey, InputChannel, InputGate, Subpartition
 
 KEY = ChannelKey(0, 0, 0)
 ROW_BYTES = 8
@@ -223,6 +223,7 @@ def gate_of(channels, *, window_rows=16):
                 ChannelKey(0, i, 0),
                 window_bytes=window_rows * ROW_BYTES,
                 grant=lambda key, granted: grants.append((key.upstream, granted)),
+                data_taken=lambda key: None,
             )
             for i in range(channels)
         ]
@@ -310,26 +311,26 @@ def test_a_barrier_can_be_read_alone_if_it_is_the_next_thing_in_its_channel():
     gate, _ = gate_of(3)
     push(gate, 0, rows(1), barrier(1))
     push(gate, 1, rows(2))
-    assert not gate.has_barrier
-    assert gate.next_barrier() is None
+    assert not gate.has_without_room
+    assert gate.next_without_room() is None
     push(gate, 2, barrier(1), rows(3))
-    assert gate.has_barrier
-    assert gate.next_barrier() == (2, barrier(1))
+    assert gate.has_without_room
+    assert gate.next_without_room() == (2, barrier(1))
     assert gate.channels[2].last_read == 1
-    assert not gate.has_barrier
-    assert gate.next_barrier() is None
+    assert not gate.has_without_room
+    assert gate.next_without_room() is None
     assert read_all(gate) == [(0, [1]), (1, [2]), (2, [3]), (0, barrier(1))]
 
 
 def test_a_barrier_in_a_blocked_channel_is_not_read_alone():
     gate, _ = gate_of(1)
     push(gate, 0, barrier(1), barrier(2))
-    assert gate.next_barrier() == (0, barrier(1))
+    assert gate.next_without_room() == (0, barrier(1))
     gate.block(ChannelIndex(0))
-    assert not gate.has_barrier
-    assert gate.next_barrier() is None
+    assert not gate.has_without_room
+    assert gate.next_without_room() is None
     gate.resume(ChannelIndex(0))
-    assert gate.next_barrier() == (0, barrier(2))
+    assert gate.next_without_room() == (0, barrier(2))
 
 
 def test_a_resumed_channel_goes_on_where_it_stopped():
@@ -387,7 +388,9 @@ class Pair:
     """A channel whose wire is a call."""
 
     def __init__(self, *, batch_rows, window_rows):
-        self.gate = InputGate([InputChannel(KEY, window_bytes=window_rows * ROW_BYTES, grant=self._grant)])
+        self.gate = InputGate(
+            [InputChannel(KEY, window_bytes=window_rows * ROW_BYTES, grant=self._grant, data_taken=lambda key: None)]
+        )
         self.sender = Subpartition(
             KEY, deliver=self.gate.push, batch_bytes=batch_rows * ROW_BYTES, window_bytes=window_rows * ROW_BYTES
         )

@@ -13,10 +13,11 @@ from held_work import HeldWork
 from hooks_rig import Noting, make_hooks, triggered
 
 from penstock.api.steps import ReadStep
-from penstock.connectors.splits import ParquetFiles
+from penstock.connectors.parquet_files import ParquetFiles
 from penstock.core.coordinator.effects import (
     AnswerRequest,
     CheckpointAborted,
+    CheckpointStarted,
     CleaningGivenUp,
     CreateLocation,
     DeleteFiles,
@@ -34,20 +35,25 @@ from penstock.core.coordinator.events import (
     LocationFailed,
     MetadataFailed,
     MetadataWritten,
+    OperatorEventDelivered,
+    OperatorEventLost,
     PointerFailed,
     PointerStored,
 )
 from penstock.core.elements import CheckpointOptions
 from penstock.core.errors import StorageError
 from penstock.core.ids import CheckpointId, Epoch, Instant, JobId, OperatorId, RequestId, TaskId, VertexId
-from penstock.core.messages import NotifyComplete
+from penstock.core.job.events import FailureCause
+from penstock.core.messages import NotifyComplete, OperatorEventTaken
 from penstock.core.reasons import CheckpointFailure
 from penstock.core.recovery.layout import job_folder
 from penstock.core.recovery.metadata import CheckpointMetadata, SnapshotKind
-from penstock.runtime.checkpointing import Answers, CheckpointEffects
-from penstock.runtime.coordinators import OperatorCoordinators
-from penstock.runtime.landed_inputs import LandedInputs
-from penstock.runtime.saved_results import SavedResults
+from penstock.runtime.master.effects import Answers, CheckpointEffects
+from penstock.runtime.master.guard import Guard
+from penstock.runtime.master.job_storage import JobStorage
+from penstock.runtime.master.landed_inputs import LandedInputs
+from penstock.runtime.master.operator_coordinators.of_job import OperatorCoordinators
+from penstock.runtime.master.saved_results import SavedResults
 from penstock.storage.completed import FileCompletedStore, checkpoint_ids
 from penstock.storage.metadata import decode_metadata
 from penstock.storage.records import FileRecords
@@ -92,10 +98,13 @@ class MemoryStore:
     def at(self, root):
         return StoreAt(self, root)
 
+    def names(self, place):
+        return None
+
     def write(self, path, data):
         self._perform("write", path, lambda: self.files.update({path: bytes(data)}))
 
-    def read(self, path):
+    def read(self, path, *, limit=None):
         self._perform("read", path, lambda: None)
         return self.files[path]
 
@@ -112,22 +121,35 @@ class MemoryStore:
 
         self._perform("delete_tree", prefix, act)
 
+    def delete_empty(self, prefix):
+        self._perform("delete_empty", prefix, lambda: None)
+
 
 class StoreAt:
     """The same store, seen from another root."""
 
     def __init__(self, store, root):
         self._store = store
-        self._root = root
+        self._root = root.rstrip("/")
 
     def write(self, path, data):
         self._store.write(f"{self._root}/{path}", data)
+
+    def read(self, path):
+        return self._store.read(f"{self._root}/{path}")
+
+    def list_files(self, prefix):
+        found = self._store.list_files(f"{self._root}/{prefix}".rstrip("/"))
+        return [path.removeprefix(f"{self._root}/") for path in found]
 
     def delete(self, path):
         self._store.delete(f"{self._root}/{path}")
 
     def delete_tree(self, prefix):
         self._store.delete_tree(f"{self._root}/{prefix}")
+
+    def delete_empty(self, prefix):
+        self._store.delete_empty(f"{self._root}/{prefix}")
 
 
 class Rig:
@@ -144,28 +166,28 @@ class Rig:
         self.calls = []
         self.hook_work = Later()
         self.effects = CheckpointEffects(
-            job=JOB,
-            store=self.store,
-            records=FileRecords(self.store, FOLDER, term=None),
-            background=self.background,
+            storage=JobStorage(
+                job=JOB,
+                store=self.store,
+                records=FileRecords(self.store, FOLDER, term=None),
+                background=self.background,
+                guard=Guard(None, lambda: self.losses.append("taken over")),
+            ),
             master=Answers(
                 feed=self.events.append,
                 fail=lambda text, task: self.failures.append((text, task)),
+                fail_job=self.failures.append,
                 answer=self.answers.append,
-                taken_over=lambda: self.losses.append("taken over"),
-            ),
-            coordinators=OperatorCoordinators(
-                feed=self.events.append,
                 send=lambda task, message: self.sent.append((task, message)),
-                hooks=make_hooks(
-                    {"outside": Noting("outside", self.calls)},
-                    background=lambda _: self.hook_work,
-                    feed=self.events.append,
-                ),
             ),
-            ending=SimpleNamespace(
-                inputs=LandedInputs(FOLDER, PLAN, self.store), saved=SavedResults(FOLDER, self.store, taken_over=False)
+            coordinators=OperatorCoordinators(feed=self.events.append, send=lambda task, message: None),
+            hooks=make_hooks(
+                {"outside": Noting("outside", self.calls)},
+                background=lambda _: self.hook_work,
+                feed=self.events.append,
             ),
+            inputs=LandedInputs(FOLDER, PLAN, self.store),
+            saved=SavedResults(FOLDER, self.store, taken_over=False),
         )
 
     def perform(self, *effects):
@@ -263,7 +285,7 @@ def test_a_savepoint_lies_where_the_user_said_in_a_folder_of_its_own(rig):
     assert event.path == f"{location}/_metadata"
     assert decode_metadata("x", rig.store.files[event.path]) == saved
     fill(rig, "/save/other", f"{location}/part")
-    rig.perform(DeleteFiles(cleaning=1, folder=location))
+    rig.perform(DeleteFiles(cleaning=1, folder=location, root=location))
     assert [path for path in rig.store.files if path.startswith("/save")] == ["/save/other"]
 
 
@@ -393,8 +415,31 @@ def test_what_is_taken_apart_loses_its_metadata_first(rig):
 def test_files_of_a_savepoint_go_with_its_folder_and_not_from_the_checkpoint_directory(rig):
     location = "/save/savepoint-job-3"
     fill(rig, f"{location}/_metadata", f"{location}/v-0-0", "v-0-0")
-    assert rig.perform(DeleteFiles(cleaning=1, paths=("v-0-0",), folder=location)) == [FilesDeleted(cleaning=1)]
+    effect = DeleteFiles(cleaning=1, paths=("v-0-0",), folder=location, root=location)
+    assert rig.perform(effect) == [FilesDeleted(cleaning=1)]
     assert rig.store.files.keys() == {"v-0-0"}
+
+
+def test_of_a_claimed_snapshot_its_files_go_and_whatever_else_lies_there_stays(rig):
+    location = "/user/saved"
+    fill(rig, f"{location}/_metadata", f"{location}/v-0-0", f"{location}/notes", "/user/other")
+    effect = DeleteFiles(cleaning=1, paths=(f"{location}/v-0-0", "/user/other"), folder=location)
+    rig.store.failing = {"delete": ["v-0-0"]}
+    assert rig.perform(effect) == [FilesDeleted(cleaning=1, error=f"cannot delete {location}/v-0-0")]
+    rig.store.failing = {}
+    assert rig.perform(effect) == [FilesDeleted(cleaning=1)]
+    assert rig.store.files.keys() == {f"{location}/notes", "/user/other"}
+    assert rig.store.calls[-1] == ("delete_empty", location)
+
+
+@pytest.mark.parametrize(("queued_ms", "level"), [(999, "DEBUG"), (1_000, "INFO")])
+def test_a_checkpoint_that_waited_long_for_its_turn_is_told(rig, caplog, queued_ms, level):
+    caplog.set_level("DEBUG")
+    rig.perform(CheckpointStarted(checkpoint=CheckpointId(7), kind=SnapshotKind.CHECKPOINT, queued_ms=queued_ms))
+    (record,) = caplog.records
+    assert (record.levelname, record.checkpoint, record.queued_ms) == (level, 7, queued_ms)
+    assert record.getMessage().startswith("checkpoint 7 of job job started")
+    assert f"waited {queued_ms} ms" in record.getMessage()
 
 
 def test_what_is_given_up_is_told_with_the_command_that_shows_it(rig, caplog):
@@ -432,8 +477,14 @@ def test_requests_are_answered(rig):
 
 def test_failures_reach_the_job_with_the_task_that_is_to_blame(rig):
     reason = CheckpointFailure.EXPIRED
-    rig.perform(FailJob(reason=reason, text="too many"), FailTask(task=TASK, reason=reason, text="this one"))
-    assert rig.failures == [("too many", None), ("this one", TASK)]
+    raised = FailJob(reason=reason, text="ValueError: no", operator="orders", traceback="Traceback: no")
+    one_too_many = FailJob(reason=reason, text="too many")
+    rig.perform(one_too_many, FailTask(task=TASK, reason=reason, text="this one"), raised)
+    assert rig.failures == [
+        FailureCause(text="too many"),
+        ("this one", TASK),
+        FailureCause(text="ValueError: no", operator="orders", traceback="Traceback: no", user_code=True),
+    ]
 
 
 def test_a_hook_is_called_for_a_checkpoint_unless_that_was_aborted_before(rig):
@@ -442,3 +493,17 @@ def test_a_hook_is_called_for_a_checkpoint_unless_that_was_aborted_before(rig):
     rig.hook_work.perform()
     assert rig.calls == [("outside", "trigger", 2, 77)]
     assert rig.events[-1] == HookTriggered(hook="outside", checkpoint=CheckpointId(2))
+
+
+@pytest.mark.parametrize(
+    ("delivered", "event"),
+    [
+        (True, OperatorEventDelivered(number=7)),
+        (False, OperatorEventLost(number=7, task_not_running=True)),
+    ],
+)
+def test_an_operator_event_that_no_task_took_is_lost(delivered, event):
+    events = []
+    coordinators = OperatorCoordinators(feed=events.append, send=lambda *_: None)
+    coordinators.taken(OperatorEventTaken(epoch=Epoch(1), task=TASK, number=7, delivered=delivered))
+    assert events == [event]

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pickle
+import threading
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -28,8 +30,8 @@ from penstock.core.ids import OperatorId
 from penstock.core.job.events import JobState
 from penstock.core.recovery.metadata import CompletedCheckpoint
 from penstock.plan.graph import Input, Node, Partitioning, build_plan
-from penstock.runtime.master import SnapshotRequest
-from penstock.settings import NoRestart, SlotSettings
+from penstock.runtime.master.driver import SnapshotRequest
+from penstock.settings import CheckpointSettings, NoRestart, SlotSettings
 from penstock.storage.metadata import decode_metadata
 
 SPLITS = 40
@@ -153,13 +155,15 @@ class LedgerSink(Sink):
         return Ledger(self)
 
 
-def plan_of(source, sink, *, parallelism=2):
+def plan_of(source, sink, *, parallelism=2, chained=False):
+    link = Input(node=0, partitioning=Partitioning.FORWARD)
+    link = link if chained else Input(node=0, partitioning=Partitioning.HASH, keys=("row",))
     steps = [
         ("numbers", ReadStep(source=source), ()),
         (
             "sink",
             WriteStep(sink=sink, schema=SCHEMA),
-            (Input(node=0, partitioning=Partitioning.HASH, keys=("row",)),),
+            (link,),
         ),
     ]
     nodes = tuple(
@@ -228,6 +232,151 @@ def test_every_id_is_committed_with_the_same_rows_however_often(threaded_job, tm
     assert 1 <= len(locked) <= 3
     assert {(f.operator, f.user_code) for f in locked} == {("sink", True)}
     assert "in commit" in locked[0].traceback
+
+
+class Meeting:
+    """What the parts of one job wait for. Slots are threads of this process, and find it by its name."""
+
+    def __init__(self) -> None:
+        self.writing = threading.Event()
+        """The snapshot of the first checkpoint is being written."""
+        self.given = threading.Event()
+        """The reader was given a split since."""
+        self.was_in_time = False
+
+
+MEETINGS: dict[str, Meeting] = {}
+
+
+class Later(SplitEnumerator):
+    """Finds its only split when a snapshot is being written."""
+
+    def __init__(self, meeting: str) -> None:
+        self._meeting = meeting
+
+    def discover(self, position):
+        if position == b"1" or not MEETINGS[self._meeting].writing.is_set():
+            return Found(position=position or b"0", wait_ms=2)
+        return Found(position=b"1", splits=[pickle.dumps((0, 0))], ended=True)
+
+
+class Waiting(Ranges):
+    def __init__(self, splits, meeting: str) -> None:
+        super().__init__(splits)
+        self._meeting = meeting
+
+    def add_splits(self, splits):
+        super().add_splits(splits)
+        MEETINGS[self._meeting].given.set()
+
+
+class FoundLater(Source):
+    schema = SCHEMA
+    discovers = True
+
+    def __init__(self, meeting: str) -> None:
+        self._meeting = meeting
+
+    def splits(self, parallelism):
+        return []
+
+    def enumerator(self):
+        return Later(self._meeting)
+
+    def open(self, splits):
+        return Waiting(splits, self._meeting)
+
+
+class SlowWriter(ListWriter):
+    """The first snapshot is written only when the reader of the same task was given a split."""
+
+    def __init__(self, meeting: str) -> None:
+        super().__init__()
+        self._meeting = meeting
+
+    def prepare(self, checkpoint):
+        prepare, meeting = super().prepare(checkpoint), MEETINGS[self._meeting]
+
+        def work():
+            if not meeting.writing.is_set():
+                meeting.writing.set()
+                meeting.was_in_time = meeting.given.wait(30)
+            return prepare()
+
+        return work
+
+
+class SlowSink(LedgerSink):
+    def __init__(self, meeting: str) -> None:
+        super().__init__()
+        self._meeting = meeting
+
+    def writer(self, context):
+        return SlowWriter(self._meeting)
+
+
+@CHECKPOINTS
+def test_a_coordinator_is_heard_as_soon_as_the_barrier_has_passed_and_not_when_the_snapshot_is_durable(
+    threaded_job, request, checkpoint
+):
+    """1. The task has frozen its snapshot, and writes it. 2. The enumerator finds a split. 3. The reader is given it
+    before the snapshot is written: the gateway has opened. 4. The split is not in that checkpoint."""
+    meeting = MEETINGS[request.node.name] = Meeting()
+    sink = SlowSink(request.node.name)
+    plan = plan_of(FoundLater(request.node.name), sink, parallelism=1, chained=True)
+    job = threaded_job(plan, settings(parallelism=1, checkpoint=checkpoint))
+    assert job.run() is JobState.FINISHED
+    assert meeting.was_in_time
+    assert by_id(sink.calls) == [(0, row) for row in range(ROWS)]
+
+
+class Unwritable(Growing):
+    """Once, when it has found a few splits, its position is nothing that a checkpoint can hold; and stays so, until the
+    job starts again."""
+
+    def discover(self, position):
+        if isinstance(position, int):
+            return Found(position=position, wait_ms=2)
+        found = super().discover(position)
+        if int(found.position) < 5 or self._source.spoiled:
+            return found
+        self._source.spoiled.append(found.position)
+        return replace(found, position=int(found.position))
+
+
+class Spoiled(Discovered):
+    def __init__(self, gate: Path) -> None:
+        super().__init__(gate)
+        self.spoiled = []
+
+    def enumerator(self):
+        return Unwritable(self)
+
+
+def test_an_enumerator_whose_snapshot_raises_fails_the_job_as_a_whole(threaded_job, tmp_path):
+    source, sink = Spoiled(tmp_path / "gate"), LedgerSink()
+    source.gate.touch()
+    tolerant = CheckpointSettings(interval_ms=20, tolerable_failures=None)
+    job = threaded_job(plan_of(source, sink), settings(checkpoint=tolerant))
+    assert job.run() is JobState.FINISHED, job.driver.view().failures
+    failures = [f for f in job.driver.view().failures if "cannot be part of a checkpoint" in f.text]
+    assert [(f.operator, f.user_code) for f in failures] == [("numbers", True)]
+    assert "in snapshot" in failures[0].traceback
+    assert len(source.started) == 2
+    assert by_id(sink.calls) == EVERYTHING
+
+
+def test_an_enumerator_that_returns_nothing_fails_the_job_and_not_its_driver(threaded_job, tmp_path):
+    class Silent(SplitEnumerator):
+        def discover(self, position):
+            return None
+
+    source = Discovered(tmp_path / "gate")
+    source.enumerator = Silent
+    job = threaded_job(plan_of(source, LedgerSink()), settings(restart=NoRestart()))
+    assert job.run() is JobState.FAILED
+    assert job.driver.cause.operator == "numbers"
+    assert "'NoneType' object has no attribute" in job.driver.cause.text
 
 
 def test_events_find_the_slot_at_the_place_of_their_subtask_when_a_spare_has_taken_it(threaded_job, tmp_path):
@@ -314,6 +463,9 @@ def test_a_job_that_is_started_from_a_savepoint_finds_the_splits_that_are_not_in
     assert isinstance(savepoint, CompletedCheckpoint)
     metadata = decode_metadata("", (Path(savepoint.location) / "_metadata").read_bytes())
     assert list(metadata.coordinators) == ["numbers", "sink"]
+    assert metadata.settings["parallelism"] == 2
+    assert metadata.settings["checkpoint"]["interval_ms"] == 20
+    assert metadata.settings["checkpoint"]["mode"] == "exactly-once"
 
     again = Discovered(source.gate)
     again.gate.touch()

@@ -30,9 +30,9 @@ from penstock.core.ids import OperatorId
 from penstock.core.job.events import JobState
 from penstock.core.recovery.metadata import CompletedCheckpoint
 from penstock.plan.graph import Input, Node, Partitioning, build_plan
-from penstock.runtime.master import SnapshotRequest
-from penstock.runtime.operators.sink import decode_committables
-from penstock.settings import CheckpointSettings, NoRestart
+from penstock.runtime.master.driver import SnapshotRequest
+from penstock.runtime.task.operators.sink import decode_committables
+from penstock.settings import CheckpointSettings, NoRestart, Retention
 from penstock.storage.metadata import decode_metadata
 
 TOTAL = 400
@@ -225,7 +225,8 @@ def test_a_reader_that_always_has_more_is_not_asked_while_there_is_enough_to_rea
     Endless.asked = 0
     source = ps.data_source(Endless, options={"gate": folders.gate}, poll="1ms")
     sink = ps.data_sink(Files, options={"path": folders.table})
-    job = threaded_job(plan_of(source, sink, tmp_path), settings())
+    checkpoint = CheckpointSettings(interval_ms=20, retention=Retention.DELETE)
+    job = threaded_job(plan_of(source, sink, tmp_path), settings(checkpoint=checkpoint))
     held: list[int] = []
 
     def each_turn(running):

@@ -14,7 +14,7 @@ from penstock.core.errors import InvariantError
 from penstock.core.ids import CheckpointId, Epoch, Instant, JobId, OperatorId, TaskId, VertexId
 from penstock.core.messages import OperatorState, TaskRestore
 from penstock.plan.graph import Input, Node, Partitioning, build_plan
-from penstock.runtime.deployment import Deployment, build_task, edge_schemas
+from penstock.runtime.slot.deployment import Deployment, build_task, edge_schemas
 from penstock.settings import JobSettings, NetworkSettings
 
 NUMBERS = pa.schema([pa.field("n", pa.int64()), pa.field("ts", pa.timestamp("us"))])
@@ -118,12 +118,19 @@ class Host:
     def __init__(self):
         self.background = None
         self.failures = []
+        self.slice_rows = 1
+
+    def precise_ms(self):
+        return 5.0
 
     def now(self):
         return Instant(5)
 
     def failed(self, task, error):
         self.failures.append((task, str(error)))
+
+    def catching_up(self, task, operator, is_behind):
+        pass
 
     def splits_read(self, task, operator, count):
         """Nobody plans ahead here."""
@@ -150,6 +157,7 @@ def deployment(host, **changes):
         "reader": None,
         "deliver": lambda key, item, cost: None,
         "grant": lambda key, granted: None,
+        "data_taken": lambda key: None,
     }
     return Deployment(**{**values, **changes})
 
@@ -214,6 +222,13 @@ def test_an_operator_can_fail_its_task_and_only_while_it_runs(host):
 
 
 def test_nothing_is_opened_by_building():
-    host = SimpleNamespace(background=None, now=lambda: Instant(0), splits_read=lambda *_: None)
+    host = SimpleNamespace(
+        background=None,
+        now=lambda: Instant(0),
+        precise_ms=lambda: 0.0,
+        slice_rows=1,
+        splits_read=lambda *_: None,
+        catching_up=lambda *_: None,
+    )
     task = build_task(TaskId(VertexId("read"), 0), TaskRestore(), deployment(host))
     assert not hasattr(task.chain.head, "context")

@@ -5,13 +5,12 @@ from __future__ import annotations
 import msgspec
 import pytest
 from commits_rig import Rig, part
-from hooks_rig import make_hooks
 
 from penstock.core.coordinator.effects import TellCheckpointAborted, TellCheckpointComplete
 from penstock.core.ids import CheckpointId, Instant, JobId, OperatorId, VertexId
 from penstock.core.messages import OperatorState
 from penstock.core.recovery.metadata import CheckpointMetadata, OperatorSnapshot, SnapshotKind
-from penstock.runtime.coordinators import OperatorCoordinators
+from penstock.runtime.master.operator_coordinators.of_job import OperatorCoordinators
 
 SINK = OperatorId("sink")
 
@@ -104,7 +103,7 @@ def test_a_checkpoint_that_completes_when_its_attempt_is_over_still_has_its_part
     """1. All subtasks have acknowledged, and the metadata is being stored. 2. The attempt fails, and with
     it a newer checkpoint. 3. The metadata is stored."""
     rig = Rig()
-    coordinators = OperatorCoordinators(feed=lambda _: None, send=lambda *_: None, hooks=make_hooks({}))
+    coordinators = OperatorCoordinators(feed=lambda _: None, send=lambda *_: None)
     coordinators.add(SINK, rig.commits)
     rig.commits.snapshot(CheckpointId(1))
     state = OperatorState(operator=SINK, split_lists={"committables": (part(1, b"a"),)})

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import pytest
 from commits_rig import Later
 
 from penstock.api.connector import Found, SplitEnumerator
 from penstock.core.ids import CheckpointId, Instant
-from penstock.runtime.coordinators import CoordinatorHost
-from penstock.runtime.enumeration import SplitAssigner, position_in
+from penstock.runtime.master.operator_coordinators.contract import CoordinatorHost
+from penstock.runtime.master.operator_coordinators.enumeration import SplitAssigner, position_in
 
 
 class Counting(SplitEnumerator):
@@ -15,11 +16,18 @@ class Counting(SplitEnumerator):
 
     def __init__(self) -> None:
         self.story: list = []
+        self.ended = self.behind = False
 
     def discover(self, position):
         number = int(position or b"0")
         self.story.append(("discover", number))
-        return Found(position=b"%d" % (number + 1), splits=[b"%d" % number], wait_ms=10)
+        return Found(
+            position=b"%d" % (number + 1),
+            splits=[b"%d" % number],
+            wait_ms=10,
+            ended=self.ended,
+            catching_up=self.behind,
+        )
 
     def consumed(self, position, unread):
         self.story.append(("consumed", position, *unread))
@@ -28,17 +36,26 @@ class Counting(SplitEnumerator):
 class Rig:
     def __init__(self) -> None:
         self.background, self.enumerator, self.failed = Later(), Counting(), []
+        self.told_behind: list[bool] = []
+        self.now = 1_000
         host = CoordinatorHost(
             name="numbers",
             background=self.background,
             say=lambda *_: None,
             fail=lambda cause: self.failed.append(cause.text),
+            catching_up=self.told_behind.append,
         )
         self.assigner = SplitAssigner(host, self.enumerator)
         self.assigner.start(None, (), parallelism=1)
         self.assigner.run()
         self.background.perform()
         self.enumerator.story.clear()
+
+    def look(self, *, behind: bool, ended: bool = False) -> None:
+        self.enumerator.behind, self.enumerator.ended = behind, ended
+        self.now += 1_000
+        self.assigner.turn(Instant(self.now))
+        self.background.perform()
 
     def complete(self, checkpoint: int, *unread: bytes) -> None:
         self.assigner.snapshot(CheckpointId(checkpoint))
@@ -78,3 +95,33 @@ def test_the_position_is_found_in_the_state():
     assert position_in(rig.assigner.snapshot(CheckpointId(1))) == b"1"
     rig.assigner.start(None, (), parallelism=1)
     assert position_in(rig.assigner.snapshot(CheckpointId(2))) is None
+
+
+@pytest.mark.parametrize(("more_data", "looked"), [(False, []), (True, [("discover", 2)])])
+def test_an_enumerator_that_had_come_to_its_end_is_asked_again_only_by_a_job_that_goes_on(more_data, looked):
+    rig = Rig()
+    rig.enumerator.ended = True
+    rig.assigner.turn(Instant(1_000))
+    rig.background.perform()
+    state = rig.assigner.snapshot(CheckpointId(1))
+    rig.assigner.stop()
+    rig.enumerator.story.clear()
+    rig.assigner.start(state, (), parallelism=1, more_data=more_data)
+    rig.assigner.run()
+    rig.background.perform()
+    assert rig.enumerator.story == looked
+
+
+def test_an_enumerator_that_is_behind_says_so_once_and_when_it_is_no_longer():
+    rig = Rig()
+    assert rig.told_behind == [False]
+    for behind in (True, True, False, False, True):
+        rig.look(behind=behind)
+    assert rig.told_behind == [False, True, False, True]
+
+
+def test_an_enumerator_that_has_come_to_its_end_is_behind_no_more():
+    rig = Rig()
+    rig.look(behind=True)
+    rig.look(behind=True, ended=True)
+    assert rig.told_behind == [False, True, False]

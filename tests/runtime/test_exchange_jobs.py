@@ -22,9 +22,9 @@ from penstock.core.ids import OperatorId
 from penstock.core.job.events import JobState
 from penstock.plan.graph import Input, Node, Partitioning, build_plan
 from penstock.plan.key_groups import default_max_parallelism
-from penstock.runtime.channels import ChannelKey, InputChannel
-from penstock.runtime.keys import key_groups
-from penstock.runtime.slot import SlotDriver
+from penstock.runtime.slot.exchange import Exchange
+from penstock.runtime.task.channels import ChannelKey, InputChannel
+from penstock.runtime.task.partitioning import key_groups
 from penstock.settings import CheckpointSettings, FixedDelay, JobSettings, NetworkSettings, SlotSettings
 
 ROWS = 3_000
@@ -118,7 +118,7 @@ def test_checkpoints_go_on_and_a_killed_slot_is_restored_when_a_source_has_finis
     def each_turn(running):
         view = running.driver.view()
         completed = view.checkpoints.counts.completed
-        done = running.driver.finished_tasks
+        done = view.finished_tasks
         if done and not finished_at:
             finished_at.append(completed)
         if finished_at and not killed and completed >= finished_at[0] + 3 and view.state is JobState.RUNNING:
@@ -165,18 +165,18 @@ class InFlight:
         self._lock = threading.Lock()
         self._now: Counter[ChannelKey] = Counter()
         self.most: Counter[ChannelKey] = Counter()
-        deliver, consumed = SlotDriver._deliver, InputChannel.consumed
+        deliver, consumed = Exchange.deliver, InputChannel.consumed
 
-        def counted_deliver(slot, key, item, cost):
+        def counted_deliver(exchange, key, item, cost):
             if isinstance(item, pa.RecordBatch):
                 self._add(key, item.nbytes)
-            deliver(slot, key, item, cost)
+            deliver(exchange, key, item, cost)
 
         def counted_consumed(channel, cost):
             self._add(channel.key, -cost)
             consumed(channel, cost)
 
-        monkeypatch.setattr(SlotDriver, "_deliver", counted_deliver)
+        monkeypatch.setattr(Exchange, "deliver", counted_deliver)
         monkeypatch.setattr(InputChannel, "consumed", counted_consumed)
 
     def _add(self, key, size):

@@ -21,8 +21,9 @@ from penstock.core.job.events import JobState
 from penstock.core.recovery import layout
 from penstock.plan.graph import Input, Node, Partitioning, build_plan
 from penstock.ports import Outcome
-from penstock.runtime.coordinators import CoordinatorHost
-from penstock.runtime.enumeration import SplitAssigner
+from penstock.runtime.master.guard import Guard
+from penstock.runtime.master.operator_coordinators.contract import CoordinatorHost
+from penstock.runtime.master.operator_coordinators.enumeration import SplitAssigner
 from penstock.spark.background import ThreadBackground
 from penstock.storage.tenure import take_over
 
@@ -73,10 +74,11 @@ def test_a_driver_that_lost_the_job_without_knowing_it_finds_out_before_it_ends_
     assert rig.story == [("close", True)]
 
 
-def test_nothing_is_committed_in_doubt_and_everything_once_in_order_when_it_is_over(rig):
+def test_nothing_is_committed_in_doubt_and_everything_once_in_order_when_it_is_over(rig, caplog):
     rig.complete(1, part(1, b"a"))
     rig.looks = [AWAY]
     rig.background.perform()
+    assert "who has job job cannot be found out now; the driver's part of 'sink' waits: " in caplog.text
     rig.complete(2, part(1, b"a"), part(2, b"b"))
     assert (rig.story, rig.failed) == ([], [])
     rig.commits.ask_again(Instant(1_000))
@@ -163,8 +165,7 @@ def test_an_enumerator_is_asked_nothing_when_the_job_is_lost_and_is_closed():
         background=background,
         say=lambda *_: None,
         fail=lambda cause: lost.append(cause.text),
-        hold=Hold(look),
-        taken_over=lambda: lost.append("lost"),
+        guard=Guard(Hold(look), lambda: lost.append("lost")),
     )
     assigner = SplitAssigner(host, enumerator)
     assigner.start(None, (), parallelism=1)

@@ -9,21 +9,28 @@ import pytest
 from held_work import HeldWork
 
 from penstock.api.connector import Sink
+from penstock.api.hold import Hold
 from penstock.api.steps import ReadStep, WriteStep
-from penstock.connectors.splits import ParquetFiles
+from penstock.connectors.parquet_files import ParquetFiles
 from penstock.core.errors import ExternalError, Retry, StorageError
 from penstock.core.ids import CheckpointId, Instant, JobId, OperatorId, Term, VertexId
-from penstock.core.messages import OperatorState
+from penstock.core.job.ending import CleanedUp
+from penstock.core.messages import OperatorState, StateFile
 from penstock.core.recovery import layout
 from penstock.core.recovery.metadata import CheckpointMetadata, OperatorSnapshot, SnapshotKind
-from penstock.core.recovery.tenure import Tenure
-from penstock.runtime.ending import ATTEMPTS
-from penstock.runtime.ending import Ending as JobEnding
+from penstock.runtime.master.ending import ATTEMPTS
+from penstock.runtime.master.ending import Ending as JobEnding
+from penstock.runtime.master.guard import Guard
+from penstock.runtime.master.job_storage import JobStorage
+from penstock.runtime.master.landed_inputs import LandedInputs
+from penstock.runtime.master.saved_results import SavedResults
 from penstock.storage.files import FileStore
+from penstock.storage.metadata import encode_metadata
 from penstock.storage.records import FileRecords
 from penstock.storage.tenure import terms_of
 
 JOB = JobId("job")
+FOLDER = layout.job_folder(JOB)
 
 
 class FailingStore(FileStore):
@@ -82,35 +89,57 @@ class Ending:
         (self.store.root / "job" / "chk-1" / ".writing-1").write_bytes(b"half")
         self.landing.write("job/inputs/s/a", b"")
 
-    def run(self, *retained: int, term: Term | None = None, lands_there: bool = True, saved=None) -> None:
+    def write_metadata(self, checkpoint: int, *shared: str) -> None:
+        """A checkpoint refers to these shared files."""
+        files = tuple(StateFile(path=path, size=0, checksum=0, shared_key=path) for path in shared)
+        state = OperatorState(operator=OperatorId("o"), keyed=files)
+        metadata = CheckpointMetadata(
+            job=JOB,
+            checkpoint=CheckpointId(checkpoint),
+            timestamp=Instant(0),
+            kind=SnapshotKind.CHECKPOINT,
+            operators={
+                OperatorId("o"): OperatorSnapshot(
+                    operator=OperatorId("o"),
+                    vertex=VertexId("v"),
+                    parallelism=1,
+                    max_parallelism=1,
+                    subtasks={0: state},
+                )
+            },
+        )
+        self.store.write(f"job/chk-{checkpoint}/_metadata", encode_metadata(metadata))
+
+    def run(self, *retained: int, term: Term | None = None, lands_there: bool = True, saved=None, spared=()) -> None:
         background = HeldWork()
         operator = SimpleNamespace(step=WriteStep(sink=self.sink, schema=pa.schema([])))
         source = ParquetFiles(files=(), columns=pa.schema([]))
         read = SimpleNamespace(operator=OperatorId("s"), step=ReadStep(source=source))
         plan = SimpleNamespace(vertices=(SimpleNamespace(operators=(read, operator)),))
-        records = FileRecords(self.store, layout.job_folder(JOB), term=term)
+        records = FileRecords(self.store, FOLDER, term=term)
+        landing = self.landing if lands_there else None
+        results = SavedResults(FOLDER, self.store, taken_over=False)
         ending = JobEnding(
-            job=JOB,
+            storage=JobStorage(job=JOB, store=self.store, records=records, background=background, guard=Guard()),
+            cleaning=Guard(Hold(records.check)),
             plan=plan,
-            records=records,
-            ports=SimpleNamespace(
-                background=background, store=self.store, landing=self.landing if lands_there else None
-            ),
-            found=Tenure(),
+            landing=landing,
+            inputs=LandedInputs(FOLDER, plan, landing or self.store),
+            saved=results,
         )
         if saved is not None:
-            ending.saved.begin(saved)
-            ending.saved.write(saved)
-            ending.saved.complete(saved.checkpoint)
+            results.begin(saved)
+            results.write(saved)
+            results.complete(saved.checkpoint)
+        ending.spare(tuple(f"{self.store.location}/{path}" for path in spared))
         ending.clean_up(tuple(CheckpointId(n) for n in retained), (), Instant(self.now))
         background.collect()
-        while not ending.is_over:
-            deadline = ending.next_deadline()
-            assert deadline is not None
-            assert deadline > self.now
-            self.now = deadline
-            ending.turn(Instant(self.now))
+        while not (ended := ending.turn(Instant(self.now))):
             background.collect()
+            if (deadline := ending.next_deadline()) is not None:
+                assert deadline > self.now
+                self.now = deadline
+        assert ended == [CleanedUp()]
 
     @property
     def left(self) -> list[str]:
@@ -135,6 +164,24 @@ def test_a_job_that_keeps_a_checkpoint_keeps_what_a_start_from_it_needs_and_noth
     assert ending.store.list_temporary("") == [], "a half-written file went with its folder"
     assert ending.landing.list_files("") == ["job/inputs/s/a"]
     assert ending.sink.calls == 0, "results that the checkpoint has prepared are not thrown away"
+
+
+def test_shared_files_that_no_retained_checkpoint_has_go(ending):
+    """A slot died while it wrote them, or an acknowledgement was lost: nobody knows of them."""
+    ending.write_metadata(1, "job/shared/a")
+    ending.write_metadata(2, "job/shared/b", f"{ending.store.location}/job/shared/c", "/elsewhere/d")
+    for name in ("a", "b", "c", "spared", "never-told"):
+        ending.store.write(f"job/shared/{name}", b"")
+    ending.run(2, spared=("job/shared/spared",))
+    left = [path for path in ending.left if "/shared/" in path]
+    assert left == ["job/shared/b", "job/shared/c", "job/shared/spared"]
+
+
+def test_if_a_retained_checkpoint_cannot_be_read_no_shared_file_goes(ending, caplog):
+    ending.store.write("job/shared/a", b"")
+    ending.run(2)
+    assert "job/shared/a" in ending.left
+    assert "not clean" in caplog.text
 
 
 @pytest.mark.parametrize("lands_there", [True, False])
@@ -169,6 +216,7 @@ def test_storage_that_stays_out_of_order_is_given_up_with_the_command_that_shows
     assert ending.store.failures == 1_000 - ATTEMPTS
     (record,) = caplog.records
     assert (record.levelname, record.step) == ("WARNING", "checkpoint directory")
+    assert record.getMessage().startswith("the end of job job was not clean (checkpoint directory: ")
     assert "penstock verify" in record.message
 
 
@@ -215,3 +263,17 @@ def test_what_sinks_prepared_for_a_savepoint_that_nothing_followed_is_not_thrown
     ending.run(saved=saved)
     assert ending.sink.calls == 0
     assert ending.left == []
+
+
+# --- what the job was started from, in its own folder ----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("term", [None, Term(0)])
+@pytest.mark.parametrize("retained", [(), (2,)])
+def test_a_snapshot_that_the_job_was_started_from_stays_though_it_lies_in_the_jobs_folder(ending, term, retained):
+    if term is not None:
+        ending.store.write("job/drivers/0000000000000000001", b"")
+    ending.store.write("job/shared/S", b"")
+    ending.run(*retained, term=term, spared=("job/chk-1", "job/shared/S"))
+    assert {"job/chk-1/x", "job/shared/S"} <= set(ending.left)
+    assert ("job/chk-2/x" in ending.left) == bool(retained)

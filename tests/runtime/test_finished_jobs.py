@@ -19,7 +19,7 @@ from penstock.core.ids import CheckpointId, OperatorId
 from penstock.core.job.events import JobState
 from penstock.core.recovery.metadata import Claim, MatchingRules, restored_from
 from penstock.plan.graph import Input, Node, Partitioning, build_plan
-from penstock.runtime.operators.source import SourceOperator
+from penstock.runtime.task.operators.source import SourceOperator
 from penstock.settings import CheckpointSettings, FixedDelay, JobSettings, Retention
 from penstock.storage.files import FileStore
 from penstock.storage.restoring import find_snapshot

@@ -20,8 +20,8 @@ from penstock.core.job.events import JobState
 from penstock.core.recovery import layout
 from penstock.core.recovery.metadata import CompletedCheckpoint
 from penstock.plan.graph import Input, Node, Partitioning, build_plan
-from penstock.runtime.master import SnapshotRequest
-from penstock.runtime.operators.source import SPLITS
+from penstock.runtime.master.driver import SnapshotRequest
+from penstock.runtime.task.operators.source import SPLITS
 from penstock.settings import CheckpointSettings, NoRestart, SlotSettings
 from penstock.spark.background import Workers
 from penstock.storage.metadata import decode_metadata

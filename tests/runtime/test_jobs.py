@@ -9,130 +9,18 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from bid_windows import EVENTS, settings, windowed_plan
 
-from penstock.api.connector import Pause, Source, SourceReader
-from penstock.api.steps import (
-    Aggregate,
-    CombineStep,
-    MapBatchesStep,
-    ReadStep,
-    TumblingWindow,
-    WatermarkStep,
-    WhereStep,
-    WindowStep,
-    WriteStep,
-)
-from penstock.api.window_schema import partial_schema, result_schema
 from penstock.connectors.nexmark import bids
-from penstock.connectors.parquet import parquet
 from penstock.core.coordinator.effects import RequestFailure
 from penstock.core.coordinator.events import RequestKind
 from penstock.core.ids import OperatorId
 from penstock.core.job.events import JobState
 from penstock.core.recovery.metadata import CompletedCheckpoint, SnapshotKind
-from penstock.plan.graph import Input, Node, Partitioning, build_plan
-from penstock.runtime.master import SnapshotRequest
-from penstock.settings import CheckpointSettings, FixedDelay, JobSettings, NetworkSettings, NoRestart, Retention
+from penstock.runtime.master.driver import SnapshotRequest
+from penstock.settings import CheckpointSettings, NoRestart, Retention
 from penstock.storage.files import FileStore
 from penstock.storage.metadata import decode_metadata
-
-EVENTS = 200_000
-KEYS = ("auction",)
-WINDOW = TumblingWindow(size_us=10_000_000)
-AGGREGATES = (
-    Aggregate(name="n", kind="count", column=None),
-    Aggregate(name="top", kind="max", column="price"),
-)
-
-
-class GatedReader(SourceReader):
-    def __init__(self, reader: SourceReader, gate: Path) -> None:
-        self._reader = reader
-        self._gate = gate
-
-    def poll(self, max_rows: int, now_ms: int):
-        # Reads on slowly while the gate is shut, and never to the end.
-        if not self._gate.exists():
-            if now_ms % 3:
-                return Pause(1)
-            if len(self._reader.snapshot()) <= 1:
-                return Pause(5)
-        return self._reader.poll(max_rows, now_ms)
-
-    def snapshot(self) -> list[bytes]:
-        return self._reader.snapshot()
-
-
-class GatedSource(Source):
-    """Another source, which does not end before a file exists: the test decides when it may."""
-
-    def __init__(self, inner: Source, gate: Path) -> None:
-        self._inner = inner
-        self._gate = gate
-
-    @property
-    def schema(self) -> pa.Schema:
-        return self._inner.schema
-
-    def splits(self, parallelism: int) -> list[bytes]:
-        return self._inner.splits(parallelism)
-
-    def open(self, splits) -> SourceReader:
-        return GatedReader(self._inner.open(splits), self._gate)
-
-
-def settings(**changes) -> JobSettings:
-    chosen = {
-        "parallelism": 2,
-        "source_batch_rows": 2_000,
-        "checkpoint": CheckpointSettings(interval_ms=50),
-        "restart": FixedDelay(attempts=5, delay_ms=10),
-        "network": NetworkSettings(channel_bytes=200_000, output_bytes=200_000, batch_bytes=50_000),
-    }
-    return JobSettings(**{**chosen, **changes})
-
-
-def windowed_plan(out: Path, *, parallelism: int, extra=None, gate: Path | None = None):
-    source = bids(events=EVENTS, seed=7)
-    if gate is not None:
-        source = GatedSource(source, gate)
-    schema = source.schema
-    partial = partial_schema(schema, keys=KEYS, time_column="ts", aggregates=AGGREGATES)
-    result = result_schema(schema, keys=KEYS, time_column="ts", aggregates=AGGREGATES)
-    steps = [
-        ("bids", ReadStep(source=source, splits=tuple(source.splits(parallelism)))),
-        ("watermark", WatermarkStep(column="ts", delay_us=4_000_000, idle_after_ms=None)),
-        ("where", WhereStep(condition=pl.col("price") > 100, schema=schema)),
-    ]
-    if extra is not None:
-        steps.append(("extra", MapBatchesStep(function=extra, kind="arrow", schema=schema)))
-    steps += [
-        (
-            "combine",
-            CombineStep(keys=KEYS, time_column="ts", window=WINDOW, aggregates=AGGREGATES, schema=partial),
-        ),
-        ("window", WindowStep(keys=KEYS, window=WINDOW, aggregates=AGGREGATES, schema=result)),
-        ("sink", WriteStep(sink=parquet(str(out)), schema=result)),
-    ]
-    nodes = []
-    for number, (name, step) in enumerate(steps):
-        if number == 0:
-            inputs = ()
-        elif name == "window":
-            inputs = (Input(node=number - 1, partitioning=Partitioning.HASH, keys=KEYS),)
-        else:
-            inputs = (Input(node=number - 1),)
-        nodes.append(
-            Node(
-                number=number,
-                operator=OperatorId(name),
-                name=name,
-                step=step,
-                inputs=inputs,
-                is_source=number == 0,
-            )
-        )
-    return build_plan(tuple(nodes), parallelism=parallelism, max_parallelism=None)
 
 
 def expected() -> list[tuple]:
@@ -214,9 +102,9 @@ def test_a_survivor_restores_its_state_without_reading_the_storage(threaded_job,
     gate, reads = tmp_path / "gate", []
     honest = FileStore.read
 
-    def read(store, path):
+    def read(store, path, **options):
         reads.append((threading.current_thread().name, path))
-        return honest(store, path)
+        return honest(store, path, **options)
 
     monkeypatch.setattr(FileStore, "read", read)
     chosen = CheckpointSettings(interval_ms=50, inline_threshold_bytes=0)
@@ -281,7 +169,8 @@ def test_without_restarts_a_user_error_fails_the_job_with_its_cause(threaded_job
 
 def test_cancel_ends_every_slot_and_commits_nothing_more(threaded_job, tmp_path):
     gate = tmp_path / "gate"
-    job = threaded_job(windowed_plan(tmp_path / "out", parallelism=2, gate=gate), settings())
+    checkpoint = CheckpointSettings(interval_ms=50, retention=Retention.DELETE)
+    job = threaded_job(windowed_plan(tmp_path / "out", parallelism=2, gate=gate), settings(checkpoint=checkpoint))
 
     def cancel_when_running(running):
         if running.driver.view().checkpoints.counts.completed >= 1:

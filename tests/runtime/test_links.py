@@ -193,6 +193,7 @@ def test_a_peer_of_which_nothing_comes_breaks_the_link_once_in_an_epoch():
         end.broken.clear()
         end.links.receive(Instant(start))
         end.links.begin("b", Epoch(epoch))
+        end.links.all_have_begun()
         end.links.keep_alive(Instant(start + 4_999))
         assert end.broken == []
         for late in (6_000, 7_000, 13_000):
@@ -200,9 +201,28 @@ def test_a_peer_of_which_nothing_comes_breaks_the_link_once_in_an_epoch():
         assert end.broken == [("b", "nothing came from it for 6000 ms; can the two hosts reach each other?")]
 
 
+def test_silence_of_a_peer_counts_when_it_was_heard_of_or_all_have_begun(a):
+    """A peer that is in user code since before it learned of the epoch has no link that it could keep alive."""
+    end = End("b", silence_ms=5_000)
+    for peer in ("a", "c", "d"):
+        end.links.begin(peer, Epoch(1))
+    end.links.keep_alive(Instant(60_000))
+    assert end.broken == []
+    a.say("b", b"1")
+    end.hear(*a.packets_to("b"), now=60_000)
+    end.links.keep_alive(Instant(65_000))
+    assert [peer for peer, _ in end.broken] == ["a"]
+    end.links.all_have_begun()
+    end.links.keep_alive(Instant(69_999))
+    assert len(end.broken) == 1
+    end.links.keep_alive(Instant(71_000))
+    assert [peer for peer, _ in end.broken] == ["a", "c", "d"]
+
+
 def test_what_came_while_a_process_did_not_look_is_no_silence(a):
     end = End("b", silence_ms=5_000)
     end.links.begin("a", Epoch(1))
+    end.links.all_have_begun()
     a.links.begin("b", Epoch(1))
     a.links.keep_alive(Instant(KEEPALIVE_MS))
     end.hear(*a.packets_to("b"), peer="a", now=60_000)

@@ -24,7 +24,7 @@ from penstock.core.job.events import JobState
 from penstock.core.messages import StateFile
 from penstock.core.recovery.metadata import CheckpointMetadata, CompletedCheckpoint
 from penstock.ports import Store
-from penstock.runtime.master import SnapshotRequest
+from penstock.runtime.master.driver import SnapshotRequest
 from penstock.settings import CheckpointSettings, FixedDelay, JobSettings, NetworkSettings, Retention, StateSettings
 from penstock.storage import local_copies
 from penstock.storage.files import FileStore
@@ -96,9 +96,9 @@ class _CountingStore(FileStore):
         self._slot = slot
         self._found = found
 
-    def read(self, path: str) -> bytes:
+    def read(self, path: str, *, limit: int | None = None) -> bytes:
         self._found.append((self._slot, path))
-        return super().read(path)
+        return super().read(path, limit=limit)
 
 
 def settings(*, backend: str, unaligned: bool, copies_bytes: int) -> JobSettings:

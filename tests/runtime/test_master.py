@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 import pyarrow as pa
 import pytest
 from completed_records import completed
 from held_work import HeldWork
-from master_rig import Cluster, Files, SlotWire, Wires
+from master_rig import Clock, Cluster, Files, Slot, Wires
 
 from penstock.api.connector import End, Sink, SinkWriter, Source, SourceReader
 from penstock.api.program import Program
@@ -19,26 +20,29 @@ from penstock.core.messages import (
     Acknowledge,
     Cancelled,
     CancelTasks,
+    Decline,
     Deploy,
     Heartbeat,
     Leave,
     Leaving,
+    LoopStuck,
+    NotifyAborted,
     Ready,
-    Register,
     Run,
     TaskFailed,
     TriggerCheckpoint,
 )
+from penstock.core.reasons import CheckpointFailure
 from penstock.core.recovery import layout
 from penstock.core.recovery.metadata import DiscardRules
 from penstock.core.recovery.tenure import EPOCHS_PER_TERM, Inheritance, Tenure
 from penstock.core.recovery.tenure import Outcome as JobOutcome
 from penstock.ports import SlotEnded
-from penstock.runtime.links import Links
-from penstock.runtime.master import NO_EPOCH, MasterDriver, MasterPorts, SnapshotRequest
+from penstock.runtime.master.driver import MasterDriver, MasterPorts, SnapshotRequest
+from penstock.runtime.master.slot_links import NO_EPOCH
 from penstock.settings import CheckpointSettings, FixedDelay, JobSettings, Retention
 from penstock.storage.tenure import inheritance_seal, take_over
-from penstock.wire.codec import decode_to_slot, encode_message
+from penstock.wire.codec import encode_message
 from penstock.wire.frames import Header, Kind, pack
 
 SCHEMA = pa.schema([pa.field("n", pa.int64())])
@@ -88,44 +92,6 @@ class NotingSink(Sink):
         self._ended.append((self._name, job))
         if self._name == "broken":
             raise OSError("the target is gone")
-
-
-class Clock:
-    """The time of a stage."""
-
-    def __init__(self, stage):
-        self._stage = stage
-
-    def now(self):
-        return Instant(self._stage.time)
-
-    def precise_ms(self):
-        return 0.0
-
-
-class Slot:
-    """A slot played by the test."""
-
-    def __init__(self, wires, slot):
-        self.slot = slot
-        self.heard = []
-        self.links = Links(SlotWire(wires, str(slot)), on_packet=self._on_packet, on_broken=lambda peer, text: None)
-
-    def _on_packet(self, peer, packet):
-        if packet.header.kind is Kind.CONTROL:
-            self.heard.append(decode_to_slot(packet.payload))
-
-    def say(self, message):
-        self.links.send("master", Kind.CONTROL, encode_message(message), epoch=NO_EPOCH)
-
-    def register(self):
-        self.say(Register(slot=self.slot, host="h", pid=1, ipc_address="ipc", tcp_address=None))
-        return self
-
-    def hears(self):
-        self.links.receive(Instant(0))
-        heard, self.heard = self.heard, []
-        return heard
 
 
 FOLDER = layout.job_folder(JobId("job"))
@@ -247,6 +213,51 @@ def test_a_slot_whose_words_were_lost_is_stopped_and_replaced(stage):
     assert "packets" in stage.driver.view().failures[0].text
 
 
+def test_a_slot_that_is_stuck_is_shown_with_step_and_stack_until_its_loop_turns(stage, caplog):
+    first, _ = stage.running()
+    stuck = LoopStuck(
+        slot=first.slot,
+        epoch=Epoch(1),
+        stuck_ms=12_000,
+        operator="slow",
+        subtask=0,
+        step_ms=11_000,
+        stack="  File a, line 1, in f",
+    )
+    first.say(stuck)
+    stage.turn()
+    [shown] = stage.driver.view().stuck
+    assert (shown.slot, shown.stuck_ms, shown.operator, shown.subtask, shown.step_ms) == (0, 12_000, "slow", 0, 11_000)
+    [told] = [record.getMessage() for record in caplog.records if "process lives" in record.getMessage()]
+    assert "slot 0 of job job has been in the code of step 'slow', subtask 0 for 11.0 s" in told
+    assert "File a, line 1, in f" in told
+    first.say(Heartbeat(slot=first.slot, epoch=Epoch(1)))
+    stage.turn()
+    assert stage.driver.view().stuck == ()
+    assert "goes on" in caplog.records[-1].getMessage()
+
+
+def test_a_slot_that_was_stuck_and_is_replaced_is_not_shown_any_more(stage):
+    first, _ = stage.running()
+    first.say(LoopStuck(slot=first.slot, epoch=Epoch(1), stuck_ms=12_000))
+    stage.turn()
+    assert [shown.operator for shown in stage.driver.view().stuck] == [None]
+    stage.wires.lost = [str(first.slot)]
+    stage.turn()
+    assert stage.driver.view().stuck == ()
+
+
+def test_slots_hear_of_a_master_whose_loop_does_not_turn(stage, caplog):
+    first, _ = stage.running()
+    heard = len(stage.wires.to_slots.get(str(first.slot), []))
+    for _ in range(100):
+        stage.time += 250
+        stage.driver.beat(Instant(stage.time))
+    assert len(stage.wires.to_slots[str(first.slot)]) - heard == 25
+    told = [record.getMessage() for record in caplog.records if "has not turned for" in record.getMessage()]
+    assert ["10.0 s" in told[0], "20.0 s" in told[1], len(told)] == [True, True, 2]
+
+
 def test_a_slot_that_is_seen_to_die_is_replaced_before_spark_says_anything_and_once(stage):
     first, second = stage.running()
     stage.wires.lost = [str(first.slot)]
@@ -315,17 +326,22 @@ def test_a_job_whose_spark_is_gone_fails_and_asks_for_no_slot_any_more(stage):
 def test_the_log_says_why_an_attempt_failed_and_what_follows(stage, caplog):
     """A program may be restarted for ever, and then its user has nothing else to look at."""
     first, _ = stage.running()
-    task = stage.driver._plan.tasks[0]
+    task = stage.driver._deployment.plan.tasks[0]
     first.say(TaskFailed(slot=first.slot, epoch=Epoch(1), task=task, operator="o", error="bad luck", whole=True))
     stage.turn()
     (told,) = [record.getMessage() for record in caplog.records if "failed" in record.getMessage()]
-    assert re.fullmatch(r"attempt failed in 'o', subtask 0: bad luck; it is started again in \d+ ms", told)
+    assert re.fullmatch(r"job \S+: attempt failed in 'o', subtask 0: bad luck; it is started again in \d+ ms", told)
 
 
 def test_a_failure_of_an_attempt_that_is_over_fails_nothing(stage):
     first, second = stage.running()
     failure = TaskFailed(
-        slot=first.slot, epoch=Epoch(1), task=stage.driver._plan.tasks[0], operator="o", error="bad luck", whole=True
+        slot=first.slot,
+        epoch=Epoch(1),
+        task=stage.driver._deployment.plan.tasks[0],
+        operator="o",
+        error="bad luck",
+        whole=True,
     )
     first.say(failure)
     stage.turn()
@@ -339,7 +355,7 @@ def test_a_failure_of_an_attempt_that_is_over_fails_nothing(stage):
 
 def test_a_failed_task_is_restarted_with_its_region_and_the_other_slot_hears_of_nothing(stage):
     first, second = stage.running()
-    region = tuple(task for task in stage.driver._plan.tasks if task.subtask == 0)
+    region = tuple(task for task in stage.driver._deployment.plan.tasks if task.subtask == 0)
     second.say(Heartbeat(slot=second.slot, epoch=Epoch(1), metrics={"nosource[1]": {"rows_in": 5}}))
     first.say(Heartbeat(slot=first.slot, epoch=Epoch(1), metrics={"nosource[0]": {"rows_in": 3}}))
     first.say(TaskFailed(slot=first.slot, epoch=Epoch(1), task=region[0], operator="o", error="bad luck"))
@@ -360,9 +376,62 @@ def test_a_failed_task_is_restarted_with_its_region_and_the_other_slot_hears_of_
     assert [failure.text for failure in view.failures] == ["bad luck"]
 
 
+def declined(task, epoch=1):
+    reason = CheckpointFailure.ASYNC_PART_FAILED
+    return Decline(
+        job=JobId("job"), epoch=Epoch(epoch), task=task, checkpoint=CheckpointId(1), reason=reason, error="x"
+    )
+
+
+def test_a_task_whose_checkpoints_fail_too_often_is_restarted_with_its_region(stage):
+    first, second = stage.running()
+    region = tuple(task for task in stage.driver._deployment.plan.tasks if task.subtask == 0)
+    stage.time += 200
+    stage.turn()
+    first.say(declined(region[0]))
+    stage.turn()
+    assert first.hears()[-1] == CancelTasks(epoch=Epoch(1), tasks=region)
+    assert {type(message) for message in second.hears()} == {TriggerCheckpoint, NotifyAborted}
+    (failure,) = stage.driver.view().failures
+    assert (stage.state, failure.operator, failure.subtask) == (JobState.REPAIRING, "nosource", 0)
+
+
+def test_all_tasks_restart_if_checkpoints_expire_too_often(stage):
+    first, second = stage.running()
+    stage.time += 200
+    stage.turn()
+    stage.time += SETTINGS.checkpoint.timeout_ms
+    for slot in (first, second):
+        slot.say(Heartbeat(slot=slot.slot, epoch=Epoch(1)))
+    stage.turn()
+    for slot in (first, second):
+        assert CancelTasks(epoch=Epoch(1)) in slot.hears()
+    assert (stage.state, stage.driver.view().failures[0].operator) == (JobState.FAILING, None)
+
+
+def test_a_checkpoint_that_is_under_way_when_all_tasks_restart_ends_with_that_as_the_reason():
+    """1. Two checkpoints are under way, and one waits. 2. The first expires, which is not tolerated."""
+    checkpoint = replace(SETTINGS.checkpoint, max_concurrent=2)
+    stage, answers = Stage(replace(SETTINGS, checkpoint=checkpoint)), []
+    slots = stage.running()
+    for _ in range(2):
+        stage.time += 200
+        stage.turn()
+    stage.driver.request(SnapshotRequest(kind=RequestKind.CHECKPOINT), answers.append)
+    counts = stage.driver.view().checkpoints.counts
+    assert (counts.in_progress, counts.failed, answers) == (2, 0, [])
+    stage.time += checkpoint.timeout_ms - 200
+    for slot in slots:
+        slot.say(Heartbeat(slot=slot.slot, epoch=Epoch(1)))
+    stage.turn()
+    *newer, oldest = [checkpoint.failure for checkpoint in stage.driver.view().checkpoints.history]
+    assert (oldest, set(newer)) == (CheckpointFailure.EXPIRED, {CheckpointFailure.FAILOVER})
+    assert [answer.reason for answer in answers] == [CheckpointFailure.FAILOVER]
+
+
 def test_the_tasks_of_a_lost_slot_are_restarted_in_the_next_one_and_the_other_slot_goes_on(stage):
     first, second = stage.running()
-    region = tuple(task for task in stage.driver._plan.tasks if task.subtask == 0)
+    region = tuple(task for task in stage.driver._deployment.plan.tasks if task.subtask == 0)
     second.say(Heartbeat(slot=second.slot, epoch=Epoch(1), metrics={"nosource[1]": {"rows_in": 5}}))
     first.say(Heartbeat(slot=first.slot, epoch=Epoch(1), metrics={"nosource[0]": {"rows_in": 3}}))
     stage.cluster.news.append(SlotEnded(first.slot, "killed"))
@@ -373,7 +442,7 @@ def test_the_tasks_of_a_lost_slot_are_restarted_in_the_next_one_and_the_other_sl
     (deploy,) = successor.hears()
     assert (deploy.epoch, deploy.attempt, deploy.tasks, deploy.beside_others) == (2, 1, region, True)
     assert [peer.slot for peer in deploy.peers] == [successor.slot, second.slot]
-    assert deploy.plan == stage.driver._pickled_plan
+    assert deploy.plan == stage.driver._deployment.pickled_plan
     successor.say(Ready(slot=successor.slot, epoch=Epoch(2)))
     # Its heartbeats bear the epoch of the links, as all others do.
     successor.say(Heartbeat(slot=successor.slot, epoch=Epoch(1), metrics={"nosource[0]": {"rows_in": 1}}))
@@ -407,7 +476,7 @@ def waiting_for_storage(stage):
     stage.time += 200
     stage.turn()
     stage.background.pieces = 1
-    tasks = stage.driver._plan.tasks
+    tasks = stage.driver._deployment.plan.tasks
     for task in tasks:
         ack = Acknowledge(job=JobId("job"), epoch=Epoch(1), task=task, checkpoint=CheckpointId(1), state=None)
         slots[task.subtask].say(ack)
@@ -478,6 +547,23 @@ def test_a_job_has_ended_when_its_slots_are_gone_and_everything_is_cleaned_up(st
     assert stage.driver.outcome is JobState.CANCELLED
     assert list(stage.store) == ["job-2/inputs/x"]
     assert stage.driver.turn(Instant(stage.time)) is None
+
+
+def test_while_the_outcome_of_a_cancelled_job_is_being_recorded_no_checkpoint_goes_on_or_begins():
+    """What completed then would not be in the record."""
+    stage = Stage(tenure=Tenure())
+    stage.running()
+    stage.time += 200
+    stage.turn()
+    counts = stage.driver.view().checkpoints.counts
+    assert (counts.in_progress, counts.total) == (1, 1)
+    stage.background.pieces = 0
+    stage.driver.cancel()
+    for _ in range(5):
+        stage.time += 200
+        stage.turn()
+        counts = stage.driver.view().checkpoints.counts
+        assert (counts.in_progress, counts.total) == (0, 1)
 
 
 def test_a_sink_that_cannot_end_does_not_keep_the_others_and_the_files_from_being_cleaned_up(stage):

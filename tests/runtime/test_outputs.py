@@ -7,14 +7,14 @@ from collections import Counter
 import numpy as np
 import pyarrow as pa
 import pytest
+from key_group_owners import owner_of
 
 from penstock.core.elements import Barrier, Watermark
 from penstock.core.ids import CheckpointId, Instant, OperatorId
 from penstock.plan.graph import Input, Node, Partitioning, build_plan
-from penstock.plan.key_groups import owner_of
-from penstock.runtime.channels import ChannelKey, Subpartition
-from penstock.runtime.keys import key_groups
-from penstock.runtime.outputs import OutputEdge, TaskOutputs
+from penstock.runtime.task.channels import ChannelKey, Subpartition
+from penstock.runtime.task.outputs import OutputEdge, TaskOutputs
+from penstock.runtime.task.partitioning import key_groups
 
 WINDOW = 100_000
 

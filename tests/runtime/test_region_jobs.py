@@ -81,8 +81,8 @@ class Kill:
         elif self._waiting:
             assert view.state is JobState.REPAIRING
             rows = {name: values["rows_in"] for name, values in view.tasks.items() if name.startswith("alone[")}
-            assert "alone[1]" not in rows
             self._seen = self._seen or rows
+            assert rows["alone[1]"] == self._seen["alone[1]"]
             if all(rows[name] > self._seen[name] for name in ("alone[0]", "alone[2]")):
                 self._start(self._waiting.pop())
         elif self.is_done and view.state is JobState.RUNNING and view.epoch == 2:

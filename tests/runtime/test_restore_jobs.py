@@ -15,14 +15,16 @@ from penstock.api.connector import End, Pause
 from penstock.api.steps import MapBatchesStep, MapStep, ReadStep, WriteStep
 from penstock.connectors.parquet import parquet
 from penstock.core.coordinator.events import RequestKind
+from penstock.core.errors import CorruptFile
 from penstock.core.ids import OperatorId
 from penstock.core.job.events import JobState
 from penstock.core.recovery.metadata import Claim, CompletedCheckpoint, MatchingRules, SnapshotKind, restored_from
 from penstock.plan.graph import Input, Node, Partitioning, Plan, build_plan
-from penstock.runtime.master import SnapshotRequest
+from penstock.runtime.master.driver import SnapshotRequest
 from penstock.settings import CheckpointSettings, FixedDelay, JobSettings, NetworkSettings, Retention
 from penstock.storage.files import FileStore
 from penstock.storage.restoring import find_snapshot
+from penstock.storage.seals import PLAIN, StoreOptions
 
 SPLITS = 6
 ROWS = 700
@@ -95,16 +97,22 @@ def settings(parallelism: int, **checkpoint) -> JobSettings:
     )
 
 
-def start_from(folder: Path, claim: Claim = Claim.NO_CLAIM, rules: MatchingRules | None = None) -> CompletedCheckpoint:
+def start_from(
+    folder: Path,
+    claim: Claim = Claim.NO_CLAIM,
+    rules: MatchingRules | None = None,
+    retention: Retention = Retention.KEEP,
+    options: StoreOptions = PLAIN,
+) -> CompletedCheckpoint:
     """The record of what lies in a folder, as a job gets it that starts from there."""
-    found = find_snapshot(FileStore(folder), str(folder))
+    found = find_snapshot(FileStore(folder, options=options), str(folder))
     return restored_from(
         found.metadata,
         location=found.folder,
         path=found.path,
         metadata_size=found.metadata_size,
         claim=claim,
-        retention=Retention.KEEP,
+        retention=retention,
         rules=rules or MatchingRules(),
     )
 
@@ -207,13 +215,13 @@ def test_a_savepoint_can_be_moved_and_started_from_at_another_parallelism(thread
 # --- who owns what a job was started from ----------------------------------------------------------------------------
 
 
-def second_job_after_stop(threaded_job, tmp_path, claim: Claim, each_turn):
+def second_job_after_stop(threaded_job, tmp_path, claim: Claim, each_turn, **checkpoint):
     gate, out, answers = tmp_path / "gate", tmp_path / "out", []
     first = threaded_job(plan_of(out, gate, 2), settings(2), job="first")
     assert first.run(stop_into(tmp_path / "saved", answers)) is JobState.FINISHED
     first.close()
-    record = start_from(Path(answers[1].location), claim)
-    second = threaded_job(plan_of(out, gate, 3), settings(3), job="second", started_from=record)
+    record = start_from(Path(answers[1].location), claim, retention=checkpoint.get("retention", Retention.KEEP))
+    second = threaded_job(plan_of(out, gate, 3), settings(3, **checkpoint), job="second", started_from=record)
     second.run(lambda running: each_turn(running, gate))
     return Path(answers[1].location), second
 
@@ -260,25 +268,26 @@ def test_a_retained_checkpoint_that_is_claimed_goes_with_its_folder_and_no_other
     assert left == (kept if stays else [path for path in kept if str(path) != record.location])
 
 
+@pytest.mark.parametrize("retention", Retention)
 @pytest.mark.parametrize("claim", [Claim.NO_CLAIM, Claim.CLAIM])
-def test_a_savepoint_stays_if_the_job_is_cancelled_before_its_first_checkpoint(threaded_job, tmp_path, claim):
-    """With `Retention.KEEP`, also a claimed one: it is all there is to go on from."""
+def test_a_savepoint_stays_if_the_job_is_cancelled_before_its_first_checkpoint(
+    threaded_job, tmp_path, claim, retention
+):
+    """Also a claimed one, whatever is to become of the job's own checkpoints: it is all there is to go on from."""
 
     def each_turn(running, gate):
         if running.driver.view().state is JobState.RUNNING:
             running.driver.cancel()
 
     gate = tmp_path / "gate"
-    folder, job = second_job_after_stop(threaded_job, tmp_path, claim, each_turn)
+    folder, job = second_job_after_stop(threaded_job, tmp_path, claim, each_turn, interval_ms=None, retention=retention)
     assert job.driver.outcome is JobState.CANCELLED
-    if job.driver.view().checkpoints.counts.completed == 0:
-        assert (folder / "_metadata").exists()
-        gate.touch()
-        third = threaded_job(
-            plan_of(tmp_path / "out", gate, 1), settings(1), job="third", started_from=start_from(folder)
-        )
-        assert third.run() is JobState.FINISHED
-        assert rows_in(tmp_path / "out") == EVERY_ROW
+    assert job.driver.view().checkpoints.counts.completed == 0
+    assert (folder / "_metadata").exists()
+    gate.touch()
+    third = threaded_job(plan_of(tmp_path / "out", gate, 1), settings(1), job="third", started_from=start_from(folder))
+    assert third.run() is JobState.FINISHED
+    assert rows_in(tmp_path / "out") == EVERY_ROW
 
 
 def test_a_job_goes_back_to_the_savepoint_that_was_to_end_it_if_a_slot_dies_then(threaded_job, tmp_path):
@@ -435,3 +444,31 @@ def renamed(plan: Plan, old: str, new: str) -> Plan:
     )
     edges = tuple(replace(e, upstream=new) if e.upstream == old else e for e in plan.edges)
     return Plan(vertices=vertices, edges=edges, parallelism=plan.parallelism, max_parallelism=plan.max_parallelism)
+
+
+# --- sealed ----------------------------------------------------------------------------------------------------------
+
+
+def test_jobs_with_a_key_go_on_from_each_other_and_from_nothing_that_others_wrote(threaded_job, tmp_path):
+    """With data in flight and state in files: all that a job writes is sealed, and all that it reads was."""
+    sealed = StoreOptions(seal=b"a key of the user's")
+    gate, out, files = tmp_path / "gate", tmp_path / "out", {"inline_threshold_bytes": 0}
+    first = threaded_job(plan_of(out, gate, 2), settings(2, **files), job="first", options=sealed)
+    assert first.run(cancel_with_data_in_flight) is JobState.CANCELLED
+    first.close()
+    folder = tmp_path / "checkpoints" / "first"
+    record = start_from(folder, options=sealed)
+    kept = [path for path in Path(record.location).iterdir() if path.is_file()]
+    assert all(path.read_bytes().endswith(b"PNSTSEAL") for path in kept)
+    assert {path.stat().st_mode & 0o777 for path in kept} == {0o600}
+    gate.touch()
+    second = threaded_job(
+        plan_of(out, gate, 3), settings(3, **files), job="second", started_from=record, options=sealed
+    )
+    assert second.run() is JobState.FINISHED, second.driver.view().failures
+    assert rows_in(out) == EVERY_ROW
+    for path in kept:
+        path.write_bytes(path.read_bytes()[:-40])
+    with pytest.raises(CorruptFile, match="is not sealed"):
+        start_from(folder, options=sealed)
+    assert start_from(folder).checkpoint == record.checkpoint

@@ -5,11 +5,12 @@ from __future__ import annotations
 import msgspec
 import pytest
 
+from penstock.core.errors import CorruptFile
 from penstock.core.ids import CheckpointId, Instant, JobId, OperatorId, VertexId
 from penstock.core.messages import OperatorState
 from penstock.core.recovery.layout import job_folder
 from penstock.core.recovery.metadata import CheckpointMetadata, OperatorSnapshot, SnapshotKind
-from penstock.runtime.saved_results import SavedResults
+from penstock.runtime.master.saved_results import SavedResults
 from penstock.storage.files import FileStore
 
 SINK, OTHER = OperatorId("sink"), OperatorId("map")
@@ -108,3 +109,9 @@ def test_what_is_written_down_is_read_by_later_versions(store, saved):
     (path,) = store.list_files("")
     assert path == "job/promised/0000000000000000003"
     assert msgspec.msgpack.decode(store.read(path)) == {"sink": [b"a"]}
+
+
+def test_a_record_that_cannot_be_read_is_told_by_name(store):
+    store.write("job/promised/0000000000000000007", b"\xdf\xff\xff\xff\xff")
+    with pytest.raises(CorruptFile, match="job/promised/0000000000000000007 cannot be read"):
+        SavedResults(job_folder(JobId("job")), store, taken_over=True).read()

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+from table_rows import TableRows
 from threaded_jobs import with_splits
 
 import penstock as ps
@@ -19,12 +20,13 @@ from penstock.connectors.parquet import parquet
 from penstock.core.coordinator.events import RequestKind
 from penstock.core.ids import Instant, OperatorId
 from penstock.core.job.events import JobState
-from penstock.runtime.master import SnapshotRequest
-from penstock.runtime.starting import starting_point
+from penstock.runtime.master.driver import SnapshotRequest
+from penstock.runtime.master.starting import starting_point
 from penstock.savepoints.catalog import SnapshotData
-from penstock.savepoints.rows import GivenState, TableRows
+from penstock.savepoints.rows import GivenState
 from penstock.savepoints.writing import Draft
 from penstock.settings import CheckpointSettings, JobSettings
+from penstock.spark.savepoints import SavepointWriter
 from penstock.storage.files import FileStore
 
 SCHEMA = pa.schema([("user", pa.string()), ("n", pa.int64())])
@@ -155,9 +157,66 @@ def test_a_job_goes_on_from_its_savepoint_with_a_state_changed_and_another_name(
     gate.touch()
     again, wider = tmp_path / "again", replace(SETTINGS, parallelism=3)
     plan = plan_of(again, gate, wider, name="totals")
-    point = starting_point(FileStore(path), restore(path, drop=["counts.parquet"]), plan, wider)
+    point = starting_point(FileStore(path), restore(path, drop=["rows.to-parquet"]), plan, wider)
     second = threaded_job(point.plan, wider, job="second", started_from=point.record)
     assert second.run() is JobState.FINISHED, second.driver.view().failures
     each = ROWS // USERS
     assert sum(before.values()) < ROWS
     assert {user: n for user, (n, _) in last_counts(again).items()} == dict.fromkeys(before, each + 500)
+
+
+class Marked(ps.KeyedFunction):
+    """Has one state that is the same in all subtasks."""
+
+    first = ps.broadcast_state("first", key="string", value="bigint")
+
+    def on_row(self, row, context):
+        self.first["rate"] = 7
+        return {"user": row["user"], "subtask": context.subtask, "first": 0, "second": 0}
+
+
+class MarkedTwice(ps.KeyedFunction):
+    """Has another one besides, which nobody ever writes."""
+
+    first = ps.broadcast_state("first", key="string", value="bigint")
+    second = ps.broadcast_state("second", key="string", value="bigint")
+
+    def on_row(self, row, context):
+        found = {"first": self.first.get("rate", -1), "second": self.second.get("limit", -1)}
+        return {"user": row["user"], "subtask": context.subtask, **found}
+
+
+def marked_plan(function, out: Path, gate: Path, settings: JobSettings):
+    program = Program(settings)
+    rows = program.read(Rows(gate), name="rows").key_by("user")
+    schema = "user string, subtask int, first bigint, second bigint"
+    rows.process(function, schema=schema, name="marks").write(parquet(str(out)))
+    return program.plan()
+
+
+def test_a_second_broadcast_state_that_was_added_to_a_savepoint_is_in_every_subtask(threaded_job, tmp_path):
+    gate, answers = tmp_path / "gate", []
+
+    def stop(running):
+        if not answers and running.driver.view().checkpoints.counts.completed >= 3:
+            answers.append(None)
+            running.driver.request(
+                SnapshotRequest(kind=RequestKind.STOP, target=str(tmp_path / "saved")), answers.append
+            )
+
+    first = threaded_job(with_splits(marked_plan(Marked(), tmp_path / "out", gate, SETTINGS)), SETTINGS, job="first")
+    assert first.run(stop) is JobState.FINISHED, first.driver.view().failures
+    first.close()
+    (saved,) = (tmp_path / "saved").iterdir()
+    draft = Draft(base=SnapshotData(saved), max_parallelism=32, parallelism=2)
+    path = SavepointWriter(draft).with_operator_state("marks", MarkedTwice.second, {"limit": 9}).write(tmp_path / "two")
+
+    gate.touch()
+    again, wider = tmp_path / "again", replace(SETTINGS, parallelism=3)
+    plan = marked_plan(MarkedTwice(), again, gate, wider)
+    point = starting_point(FileStore(path), restore(path), plan, wider)
+    second = threaded_job(point.plan, wider, job="second", started_from=point.record)
+    assert second.run() is JobState.FINISHED, second.driver.view().failures
+    rows = [row for file in again.glob("part-*.parquet") for row in pq.read_table(file).to_pylist()]
+    assert {row["subtask"] for row in rows} == {0, 1, 2}
+    assert {(row["first"], row["second"]) for row in rows} == {(7, 9)}

@@ -20,13 +20,13 @@ from penstock.core.job.events import JobState
 from penstock.core.recovery import layout
 from penstock.core.recovery.metadata import CompletedCheckpoint
 from penstock.plan.graph import Input, Node, Partitioning, build_plan
-from penstock.runtime.master import SnapshotRequest
-from penstock.runtime.starting import starting_point
-from penstock.settings import CheckpointSettings
+from penstock.runtime.master.driver import SnapshotRequest
+from penstock.runtime.master.starting import starting_point
+from penstock.settings import CheckpointSettings, Retention
 from penstock.storage.files import FileStore
 from penstock.storage.tenure import take_over
 
-SETTINGS = settings(checkpoint=CheckpointSettings(interval_ms=None))
+SETTINGS = settings(checkpoint=CheckpointSettings(interval_ms=None, retention=Retention.DELETE))
 FOLDER = layout.job_folder("job-1")
 
 

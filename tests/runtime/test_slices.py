@@ -7,7 +7,7 @@ from task_rig import Rig, barrier, rows
 
 from penstock.core.elements import Barrier, CheckpointOptions
 from penstock.core.ids import CheckpointId, Instant
-from penstock.runtime.slices import FIRST_ROWS, MOST_ROWS, SLICE_MS, Slices
+from penstock.runtime.task.slices import FIRST_ROWS, MOST_ROWS, SLICE_MS, Slices
 
 
 def learned(ms_per_row: float) -> Slices:

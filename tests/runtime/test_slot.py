@@ -6,6 +6,7 @@ import cloudpickle
 import polars as pl
 import pyarrow as pa
 import pytest
+import xxhash
 from slot_rig import (
     NEXT_PEER,
     OPENED,
@@ -27,26 +28,47 @@ from slot_rig import (
 
 from penstock.api.connector import End
 from penstock.api.steps import WhereStep
-from penstock.core.elements import Barrier, EndOfPartition, Watermark
-from penstock.core.ids import CheckpointId, Epoch, Instant
+from penstock.core.barrier.events import AlignmentMetrics
+from penstock.core.elements import Barrier, EndOfData, EndOfPartition, Watermark
+from penstock.core.ids import CheckpointId, Epoch, Instant, JobId, OperatorId
 from penstock.core.messages import (
     Acknowledge,
     Cancelled,
     CancelTasks,
     Credit,
+    Decline,
     Heartbeat,
     Leave,
     Leaving,
+    LetEnd,
+    NotifyAborted,
+    NotifyComplete,
+    OperatorEvent,
+    OperatorEventTaken,
     PeerAddress,
     PeerGone,
     Ready,
     Register,
     Run,
+    SnapshotMetrics,
+    StateFile,
     TaskFailed,
+    TaskFinished,
     TriggerCheckpoint,
+    WantsToEnd,
 )
-from penstock.runtime.slot import NO_EPOCH
-from penstock.wire.codec import BatchCodec, decode_element, decode_to_master, encode_element, encode_message
+from penstock.core.recovery import layout
+from penstock.core.task.events import AcknowledgeSnapshot
+from penstock.runtime.slot.master_link import NO_EPOCH
+from penstock.runtime.task.subtask import Task
+from penstock.wire.codec import (
+    BatchCodec,
+    decode_credit,
+    decode_element,
+    decode_to_master,
+    encode_element,
+    encode_message,
+)
 from penstock.wire.frames import Channel, Header, Kind, pack
 
 
@@ -118,13 +140,118 @@ def test_a_slot_whose_master_cannot_be_understood_leaves(stage, payload):
     assert "the link to the master broke" in stage.driver.error
 
 
-def test_orders_for_tasks_of_another_attempt_are_ignored(stage):
+def trigger_of(task, epoch):
+    return TriggerCheckpoint(epoch=Epoch(epoch), task=task, checkpoint=CheckpointId(1), timestamp=Instant(0))
+
+
+def assert_declines(stage, task, epoch):
+    """The master learns it at once, and of the attempt that it meant."""
+    (answer,) = stage.order(trigger_of(task, epoch))
+    assert isinstance(answer, Decline)
+    assert (answer.task, answer.epoch, answer.checkpoint) == (task, epoch, 1)
+    assert (answer.reason.counts, answer.error) == (False, f"{SLOT} does not run the task")
+
+
+def test_a_checkpoint_of_another_attempt_is_declined(stage):
     stage.run(epoch=2)
     task = plan().tasks_of_slot(0)[0]
-    old = TriggerCheckpoint(epoch=Epoch(1), task=task, checkpoint=CheckpointId(1), timestamp=Instant(0))
-    assert stage.order(old) == []
-    new = TriggerCheckpoint(epoch=Epoch(2), task=task, checkpoint=CheckpointId(1), timestamp=Instant(0))
-    assert [type(answer) for answer in stage.order(new)] == [Acknowledge]
+    assert_declines(stage, task, 1)
+    assert_declines(stage, task, 3)
+    assert [type(answer) for answer in stage.order(trigger_of(task, 2))] == [Acknowledge]
+
+
+def test_a_checkpoint_for_a_task_that_is_not_there_is_declined(stage):
+    task = plan().tasks_of_slot(0)[0]
+    stage.turn()
+    stage.answers()
+    assert_declines(stage, task, 1)
+    stage.run()
+    stage.order(CancelTasks(epoch=Epoch(1), tasks=(task,)))
+    assert_declines(stage, task, 1)
+    stage.order(CancelTasks(epoch=Epoch(1)))
+    assert_declines(stage, task, 1)
+
+
+def test_the_master_is_told_all_that_was_measured(stage):
+    stage.run()
+    task = plan().tasks_of_slot(0)[0]
+    effect = AcknowledgeSnapshot(
+        checkpoint=CheckpointId(4),
+        state=None,
+        metrics=AlignmentMetrics(start_delay_ms=1, alignment_ms=2, bytes_processed=3, unaligned=True),
+        sync_ms=4.0,
+        async_ms=5.0,
+        checkpointed_bytes=6,
+        bytes_persisted=7,
+    )
+    stage.driver._host.acknowledge(task, effect)
+    (told,) = stage.answers()
+    assert told.metrics == SnapshotMetrics(
+        start_delay_ms=1,
+        alignment_ms=2,
+        bytes_processed=3,
+        unaligned=True,
+        sync_ms=4.0,
+        async_ms=5.0,
+        checkpointed_bytes=6,
+        bytes_persisted=7,
+    )
+
+
+def aborted(task, checkpoint, epoch=1):
+    return NotifyAborted(epoch=Epoch(epoch), task=task, checkpoint=CheckpointId(checkpoint))
+
+
+def test_copies_of_an_aborted_checkpoint_are_let_go(stage):
+    """By the news for any task, of any attempt: nobody will restore it."""
+    stage.run()
+    task = plan().tasks_of_slot(0)[0]
+    copies, folder = stage.driver._host.copies, layout.job_folder(JobId("job"))
+    files = {}
+    for checkpoint in (4, 5):
+        path = f"{layout.checkpoint_folder(folder, CheckpointId(checkpoint))}/part"
+        copies.keep(path, b"state")
+        files[checkpoint] = StateFile(path=path, size=5, checksum=xxhash.xxh3_64_intdigest(b"state"))
+    stage.order(aborted(task, 4, epoch=9))
+    assert copies.get(files[4]) is None
+    assert copies.get(files[5]) == b"state"
+
+
+def test_copies_of_checkpoints_before_a_completed_one_are_let_go(stage):
+    stage.run()
+    task = plan().tasks_of_slot(0)[0]
+    copies, folder = stage.driver._host.copies, layout.job_folder(JobId("job"))
+    files = {}
+    for checkpoint in (4, 5):
+        path = f"{layout.checkpoint_folder(folder, CheckpointId(checkpoint))}/part"
+        copies.keep(path, b"state")
+        files[checkpoint] = StateFile(path=path, size=5, checksum=xxhash.xxh3_64_intdigest(b"state"))
+    stage.order(NotifyComplete(epoch=Epoch(1), task=task, checkpoint=CheckpointId(5)))
+    assert copies.get(files[4]) is None
+    assert copies.get(files[5]) == b"state"
+
+
+def event_for(task, epoch=1, operator="nobody"):
+    return OperatorEvent(epoch=Epoch(epoch), task=task, operator=OperatorId(operator), number=7, event=b"x")
+
+
+def test_an_event_counts_as_delivered_only_to_a_task_that_is_there_and_took_it(stage, monkeypatch):
+    task = plan().tasks_of_slot(0)[0]
+
+    def delivered(message):
+        return [a.delivered for a in stage.order(message) if isinstance(a, OperatorEventTaken)]
+
+    assert delivered(event_for(task)) == [False]
+    stage.run()
+    assert delivered(event_for(task)) == [True]
+    assert delivered(event_for(task, epoch=2)) == [False]
+    with monkeypatch.context() as broken:
+        broken.setattr(Task, "handle_event", lambda self, operator, event: 1 / 0)
+        assert delivered(event_for(task)) == [False]
+    assert delivered(event_for(task)) == [False]
+    stage.run(epoch=2)
+    stage.order(CancelTasks(epoch=Epoch(2)))
+    assert delivered(event_for(task, epoch=2)) == [False]
 
 
 # --- deployments that fail -------------------------------------------------------------------------------------------
@@ -277,6 +404,19 @@ def test_packets_of_another_attempt_are_dropped(stage, epoch):
     assert WRITTEN == []
 
 
+@pytest.mark.parametrize("epoch", [1, 3])
+@pytest.mark.parametrize("kind", [Kind.BATCH, Kind.ELEMENT, Kind.CREDIT])
+def test_packets_of_another_attempt_may_be_of_channels_that_this_one_does_not_have(stage, epoch, kind):
+    """The job had another parallelism then, or will have: that is nobody's fault, and breaks no link."""
+    stage.run(epoch=2)
+    if kind is Kind.CREDIT:
+        credit = Credit(epoch=Epoch(epoch), edge=0, upstream=3, downstream=1, bytes_granted=8)
+        assert stage.from_peer(kind, encode_message(credit), epoch=epoch) == []
+    else:
+        payload = BatchCodec(SCHEMA).encode(rows(1)) if kind is Kind.BATCH else encode_element(EndOfData())
+        assert stage.from_peer(kind, payload, channel=Channel(0, 3, 0), epoch=epoch) == []
+
+
 def test_a_peer_that_cannot_be_reached_fails_the_attempt_when_the_master_would_have_found_it_hanging(stage):
     stage.run()
     begun, told = stage.clock.time, stage.let_pass(9 * SILENCE_MS)
@@ -284,6 +424,17 @@ def test_a_peer_that_cannot_be_reached_fails_the_attempt_when_the_master_would_h
     assert f"nothing came from it for {silent_ms} ms; can the two hosts reach each other?" in broken_by(told)
     assert silent_ms >= SILENCE_MS
     assert not stage.driver.left
+
+
+def test_a_peer_that_does_not_know_of_the_attempt_yet_is_not_missed_before_the_attempt_runs(stage):
+    """1. The peer is in user code when it is deployed. 2. It has no link to keep alive, and may take as long as a
+    deployment. 3. When the attempt runs, it was ready."""
+    stage.turn()
+    stage.answers()
+    stage.order(stage.deploy(1))
+    assert stage.let_pass(3 * SILENCE_MS) == []
+    stage.order(Run(epoch=Epoch(1)))
+    assert "nothing came from it" in broken_by(stage.let_pass(2 * SILENCE_MS))
 
 
 def broken_by(answers):
@@ -360,6 +511,17 @@ def test_what_a_peer_still_sends_when_the_attempt_has_ended_here_is_ignored(stag
     assert stage.from_peer(Kind.CREDIT, b"\xc1") == []
 
 
+def test_what_a_peer_sends_to_tasks_that_could_not_be_made_breaks_nothing(stage):
+    """The peer is ready before the slot has told that its own deployment failed; the next attempt needs the link."""
+    *_, failed = stage.order(stage.deploy(plan=b"nonsense"))
+    assert isinstance(failed, TaskFailed)
+    assert stage.batch(1) == []
+    assert stage.credit(8) == []
+    stage.order(stage.deploy(2), Run(epoch=Epoch(2)))
+    stage.batch(7, epoch=2)
+    assert WRITTEN == [7]
+
+
 # --- the tasks -------------------------------------------------------------------------------------------------------
 
 
@@ -425,3 +587,35 @@ def test_a_source_at_its_end_is_reported(stage):
     stage.answers()
     answers = stage.order(stage.deploy(), Run(epoch=Epoch(1)))
     assert [type(answer).__name__ for answer in answers] == ["Ready", "DataEnded"]
+
+
+def test_a_peer_is_told_when_its_data_has_been_processed_to_its_end(stage):
+    stage.run()
+    stage.batch(1)
+    stage.peer.hear()
+    stage.from_peer(Kind.ELEMENT, encode_element(EndOfData()), channel=Channel(0, 1, 0))
+    (packet,) = stage.peer.hear()
+    credit = decode_credit(packet.payload)
+    assert (credit.upstream, credit.downstream, credit.bytes_granted, credit.data_taken) == (1, 0, 0, True)
+
+
+def test_a_task_ends_when_the_slots_downstream_have_processed_its_data_and_the_master_agrees(stage):
+    """Its local reader has done so at once; the reader in the other slot takes its time."""
+    SCRIPT.append(End())
+    stage.run()
+    source = plan().tasks_of_slot(0)[0]
+    stage.credit(WINDOW)
+    stage.order(trigger_of(source, 1))
+    stage.peer.hear()
+    assert stage.order(NotifyComplete(epoch=Epoch(1), task=source, checkpoint=CheckpointId(1))) == []
+    answers = stage.credit(0, data_taken=True)
+    assert answers == [WantsToEnd(slot=SLOT, epoch=Epoch(1), task=source)]
+    assert stage.order(LetEnd(epoch=Epoch(2), task=source)) == []
+    answers = stage.order(LetEnd(epoch=Epoch(1), task=source))
+    assert answers[0] == TaskFinished(slot=SLOT, epoch=Epoch(1), task=source)
+    assert [decode_element(packet.payload) for packet in stage.peer.hear()] == [EndOfPartition()]
+
+
+def test_data_that_was_taken_before_its_end_was_sent_breaks_the_link(stage):
+    stage.run()
+    assert "was taken before its end was sent" in broken_by(stage.credit(0, data_taken=True))

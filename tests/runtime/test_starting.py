@@ -21,9 +21,10 @@ from penstock.core.recovery.metadata import (
     SnapshotKind,
 )
 from penstock.core.recovery.plan import OperatorFate
+from penstock.core.recovery.tenure import Tenure
 from penstock.plan.checkpoint_graph import checkpoint_graph
 from penstock.plan.graph import Node, build_plan
-from penstock.runtime.starting import record_start, restore_newest, starting_point
+from penstock.runtime.master.starting import record_start, restore_newest, starting_point
 from penstock.settings import JobSettings
 from penstock.storage.completed import FileCompletedStore
 from penstock.storage.files import FileStore
@@ -91,7 +92,7 @@ def test_sources_that_the_snapshot_does_not_know_or_that_are_dropped_begin_at_th
 
 def test_state_that_nobody_wants_is_refused_before_anything_starts(tmp_path):
     write_savepoint(tmp_path, "count")
-    with pytest.raises(UsageError, match="steps that the program does not have: count"):
+    with pytest.raises(UsageError, match="state of 1 step that the program does not have: count"):
         starting_point(FileStore(tmp_path), restore(tmp_path), plan_of("new"), JobSettings(parallelism=2))
 
 
@@ -119,6 +120,9 @@ def test_an_attempt_starts_from_the_newest_record_when_doubtful_ones_are_withdra
     pointers.record(CheckpointId(30), b"in doubt")
     records = FileRecords(store, folder, term=None)
     graph = checkpoint_graph(point.plan)
-    assert restore_newest(store, records, point.record, (CheckpointId(30),), graph).tasks == point.restore_plan.tasks
+    assert (
+        restore_newest(store, records, point.record, (CheckpointId(30),), graph, Tenure()).tasks
+        == point.restore_plan.tasks
+    )
     assert pointers.load() == []
-    assert restore_newest(store, records, None, (), graph) == NOTHING_RESTORED
+    assert restore_newest(store, records, None, (), graph, Tenure()) == NOTHING_RESTORED

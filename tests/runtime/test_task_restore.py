@@ -76,7 +76,10 @@ def test_a_finished_task_takes_part_in_checkpoints_without_state_and_ends_with_t
     rig.host.background.run()
     assert rig.host.states == {5: SubtaskState(finished=True)}
     rig.task.notify(CompletionNotified(checkpoint=CheckpointId(5)), rig.host.time)
-    assert ("finished",) in rig.steps()
+    rig.data_taken()
+    assert ("wants to end",) in rig.steps()
+    rig.task.let_end(rig.host.time)
+    assert rig.steps() == [("finished",)]
     assert rig.sent[-2:] == [barrier(5), EndOfPartition()]
 
 

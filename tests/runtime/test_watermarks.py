@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.core.elements import MAX_WATERMARK, Watermark
-from penstock.runtime.watermarks import BEFORE_TIME, WatermarkValve
+from penstock.runtime.task.watermarks import BEFORE_TIME, WatermarkValve
 
 
 def at(time_us, *, idle=False):

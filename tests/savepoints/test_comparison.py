@@ -10,13 +10,14 @@ import pytest
 from golden_content import KEYS
 from golden_snapshots import CHECKPOINT_FOLDER, SAVEPOINT
 from state_rig import GROUPS
+from table_rows import TableRows
 
 from penstock.api.state import StateKind
 from penstock.core.errors import UsageError
 from penstock.core.ids import Instant, OperatorId
 from penstock.savepoints.catalog import SnapshotData
 from penstock.savepoints.comparison import compare
-from penstock.savepoints.rows import GivenState, TableRows
+from penstock.savepoints.rows import GivenState
 from penstock.savepoints.writing import Draft
 
 BY_NUMBER = pa.schema([pa.field("k", pa.int64())])

@@ -6,6 +6,7 @@ import golden_content as content
 import pyarrow as pa
 import pytest
 from state_rig import EVENT_TIME, GROUPS, Step, close_steps
+from table_rows import TableRows
 
 import penstock as ps
 from penstock.core.graph import OperatorLabel
@@ -15,7 +16,7 @@ from penstock.core.recovery.metadata import CheckpointMetadata, OperatorSnapshot
 from penstock.plan.key_groups import range_of
 from penstock.savepoints.catalog import SnapshotData
 from penstock.savepoints.comparison import compare
-from penstock.savepoints.rows import GivenState, TableRows
+from penstock.savepoints.rows import GivenState
 from penstock.savepoints.writing import Draft
 from penstock.storage.files import FileStore
 from penstock.storage.metadata import encode_metadata

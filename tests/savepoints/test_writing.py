@@ -11,6 +11,7 @@ import pytest
 from golden_content import KEYS, expected
 from golden_snapshots import CHECKPOINT_FOLDER, SAVEPOINT
 from state_rig import EVENT_TIME, GROUPS, Step
+from table_rows import TableRows
 
 import penstock as ps
 from penstock.api.state import StateKind
@@ -19,7 +20,7 @@ from penstock.core.ids import Instant, OperatorId
 from penstock.core.recovery.metadata import SnapshotKind
 from penstock.savepoints.catalog import SnapshotData
 from penstock.savepoints.comparison import compare
-from penstock.savepoints.rows import GivenState, TableRows, check_columns
+from penstock.savepoints.rows import GivenState, check_columns
 from penstock.savepoints.writing import Draft, operator_id, window_rows
 from penstock.storage.files import FileStore
 from penstock.storage.places import Anywhere

@@ -9,11 +9,12 @@ import pytest
 from planted_bugs import found
 
 from penstock.core.coordinator.archive import Archive
-from penstock.core.recovery.metadata import Claim
-from penstock.runtime import starting
-from penstock.runtime.inflight import ChannelReader
-from penstock.runtime.operators.sink import SinkOperator
-from penstock.runtime.operators.windows import WindowOperator
+from penstock.core.job.events import JobState
+from penstock.core.recovery.metadata import Claim, DiscardRules
+from penstock.runtime.master import starting
+from penstock.runtime.task.inflight import ChannelReader
+from penstock.runtime.task.operators.sink import SinkOperator
+from penstock.runtime.task.operators.windows import WindowOperator
 from penstock.settings import Retention
 from penstock.sim.again import Again
 from penstock.sim.faults import (
@@ -22,6 +23,7 @@ from penstock.sim.faults import (
     CrashInCall,
     DriverOversleeps,
     Fault,
+    SlotCrash,
     StorageErrors,
 )
 from penstock.sim.jobs import Shape
@@ -152,3 +154,39 @@ def test_a_record_that_goes_before_its_files_do_is_found(make: Any, monkeypatch:
 def test_an_outcome_that_does_not_name_what_is_to_be_deleted_is_found(make: Any, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(Archive, "foreign_after", lambda archive, status: ())
     assert found(dying(make, end=Wish.STOP)) == [Rule.NO_ORPHANS]
+
+
+# --- a second job that ends before its first checkpoint ---------------------------------------------------------------
+
+
+def ending_early(make: Any, *, retention: Retention = Retention.DELETE, **again: Any) -> list[Scenario]:
+    """Jobs that own what they start from, and end before they have taken a checkpoint."""
+    made = going_on(make, 2, end=Wish.STOP, claim=Claim.CLAIM, **again)
+    return [make.checkpoints(world, interval_ms=None, retention=retention) for world in made]
+
+
+CANCELLED = {"requests": (UserRequest(at_ms=0, wish=Wish.CANCEL, moment=Moment.RUN, delay_ms=5),)}
+FAILED = {"gives_up": True, "faults": (SlotCrash(at_ms=60, slot=0, notice=Notice.TOLD),)}
+
+
+@pytest.mark.parametrize("lasting", [False, True])
+@pytest.mark.parametrize(("again", "end"), [(CANCELLED, JobState.CANCELLED), (FAILED, JobState.FAILED)])
+def test_a_claimed_snapshot_that_nothing_replaced_is_as_it_was(make: Any, again: Any, end: JobState, lasting: bool):
+    worlds = [replace(world, lasting=lasting) for world in ending_early(make, **again)]
+    results = [run_scenario(world) for world in worlds]
+    assert [(result.violations, result.outcome, result.jobs) for result in results] == [((), end, 2)] * len(worlds)
+
+
+@pytest.mark.parametrize("again", [CANCELLED, FAILED])
+def test_a_claimed_snapshot_that_goes_before_anything_replaced_it_is_found(
+    make: Any, monkeypatch: pytest.MonkeyPatch, again: Any
+):
+    monkeypatch.setattr(Archive, "_has_own", True)
+    monkeypatch.setattr(DiscardRules, "of_claimed", DiscardRules.of)
+    assert found(ending_early(make, **again)) == [Rule.SAVEPOINTS]
+
+
+def test_some_worlds_end_their_second_job_early():
+    drawn = [scenario_of(seed).again for seed in range(1, 200)]
+    assert any(each is not None and each.gives_up for each in drawn)
+    assert any(each is not None and each.requests for each in drawn)

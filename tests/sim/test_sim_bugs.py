@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -18,13 +19,19 @@ from penstock.api.connector import SinkWriter, WriterContext
 from penstock.core.coordinator.effects import StorePointer
 from penstock.core.coordinator.events import PointerStored
 from penstock.core.ids import Instant, TaskId
-from penstock.core.messages import NotifyAborted, NotifyComplete, ToSlot, TriggerCheckpoint
-from penstock.runtime.channels import InputGate
-from penstock.runtime.checkpointing import CheckpointEffects
-from penstock.runtime.inflight import InFlight
+from penstock.core.messages import NotifyAborted, NotifyComplete, SubtaskState, ToSlot, TriggerCheckpoint
 from penstock.runtime.links import Links
-from penstock.runtime.master import MasterDriver
-from penstock.runtime.slot import SlotDriver
+from penstock.runtime.master.driver import MasterDriver
+from penstock.runtime.master.effects import CheckpointEffects
+from penstock.runtime.master.ending import Ending
+from penstock.runtime.master.slot_links import SlotLinks
+from penstock.runtime.slot.driver import SlotDriver
+from penstock.runtime.slot.leftovers import SnapshotPlace
+from penstock.runtime.slot.task_host import SlotTaskHost
+from penstock.runtime.task.chain import OperatorChain
+from penstock.runtime.task.channels import InputGate
+from penstock.runtime.task.inflight import InFlight
+from penstock.runtime.task.operators.windows import CombineOperator
 from penstock.settings import FixedDelay, Mode, Retention
 from penstock.sim.disk import Disk
 from penstock.sim.external import system_of
@@ -34,6 +41,7 @@ from penstock.sim.rules import Rule
 from penstock.sim.run import Parts
 from penstock.sim.scenario import Scenario
 from penstock.sim.slots import Notice, SlotHost
+from penstock.state.raw_keyed import RawKeyedStates
 
 CRASH_AFTER_CHECKPOINT = CrashAfterCheckpoint(at_ms=100, slot=1, delay_ms=5, notice=Notice.TOLD)
 CRASH = SlotCrash(at_ms=400, slot=1, notice=Notice.TOLD)
@@ -74,6 +82,33 @@ def test_in_flight_data_that_is_not_saved_is_lost(make: Any, monkeypatch: pytest
         make.checkpoints(s, **UNALIGNED) for s in worlds(make, 3, make.steady, faults=(CRASH_AFTER_CHECKPOINT,))
     ]
     assert found(unaligned) == [Rule.EXACTLY_ONCE]
+
+
+def test_what_is_not_handed_over_before_the_barrier_is_lost(make: Any, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(OperatorChain, "before_barrier", lambda self: None)
+    assert found(worlds(make, 3, make.steady, faults=(CRASH_AFTER_CHECKPOINT,))) == [Rule.EXACTLY_ONCE]
+
+
+def test_partial_aggregates_that_are_held_back_at_a_barrier_are_lost(make: Any, monkeypatch: pytest.MonkeyPatch):
+    honest = CombineOperator.before_barrier
+
+    def watermark(self: Any, time_us: int, *, idle: bool = False) -> None:
+        honest(self)
+        self.output.watermark(time_us, idle=idle)
+
+    monkeypatch.setattr(CombineOperator, "before_barrier", lambda self: None)
+    monkeypatch.setattr(CombineOperator, "watermark", watermark)
+    monkeypatch.setattr(CombineOperator, "finish", honest)
+    united = worlds(make, 6, make.steady, lambda s: make.shape(s, Shape.UNION_WINDOW), faults=(CRASH_AFTER_CHECKPOINT,))
+    assert found(united) == [Rule.EXACTLY_ONCE]
+
+
+@pytest.mark.parametrize("part", ["restore", "snapshot"])
+def test_raw_state_that_is_not_saved_or_not_restored_is_lost(make: Any, monkeypatch: pytest.MonkeyPatch, part: str):
+    nothing: dict[str, Any] = {"restore": lambda self, *args: None, "snapshot": lambda self: lambda writer: ()}
+    monkeypatch.setattr(RawKeyedStates, part, nothing[part])
+    timed = worlds(make, 3, make.steady, lambda s: make.shape(s, Shape.TIMERS), faults=(CRASH_AFTER_CHECKPOINT,))
+    assert found(timed) == [Rule.EXACTLY_ONCE]
 
 
 def test_a_source_position_ahead_of_what_was_read_loses_records(make: Any, monkeypatch: pytest.MonkeyPatch):
@@ -127,17 +162,17 @@ def test_records_of_a_key_in_another_order_are_found(make: Any):
 
 
 def test_a_checkpoint_that_is_triggered_again_after_a_newer_one_is_found(make: Any, monkeypatch: pytest.MonkeyPatch):
-    honest = MasterDriver._send_to_task
+    honest = SlotLinks.send_to_task
     first: list[TriggerCheckpoint] = []
 
-    def repeating(master: MasterDriver, task: TaskId, message: ToSlot) -> None:
-        honest(master, task, message)
+    def repeating(links: SlotLinks, task: TaskId, message: ToSlot) -> None:
+        honest(links, task, message)
         if isinstance(message, TriggerCheckpoint):
             first.append(message)
             if message.checkpoint > first[0].checkpoint:
-                honest(master, first[0].task, first[0])
+                honest(links, first[0].task, first[0])
 
-    monkeypatch.setattr(MasterDriver, "_send_to_task", repeating)
+    monkeypatch.setattr(SlotLinks, "send_to_task", repeating)
     assert found(worlds(make, 1)) == [Rule.CHECKPOINT_IDS]
 
 
@@ -264,6 +299,73 @@ def test_a_store_that_does_not_delete_is_found(make: Any, cancel_at_ms: int | No
     assert found(worlds(make, 1, keeping, cancel_at_ms=cancel_at_ms), Parts(disk=Hoarding)) == [Rule.NO_ORPHANS]
 
 
+def expiring(make: Any) -> list[Scenario]:
+    """Checkpoints expire while slots write their parts: the master deletes what is there, and the slots what they come
+    to write afterwards."""
+
+    def often(plain: Scenario) -> Scenario:
+        windows = make.workload(make.windows(plain), pause_ms=60)
+        return make.checkpoints(windows, interval_ms=20, timeout_ms=180, tolerable_failures=None)
+
+    return worlds(make, 1, often, work_us=(2_000, 40_000), latency_us=(20_000, 60_000), liveness_ms=120_000)
+
+
+def expiring_with_shared_files(make: Any) -> list[Scenario]:
+    """Likewise, with state in files that checkpoints share; many of them complete."""
+
+    def often(plain: Scenario) -> Scenario:
+        timers = make.workload(plain, shape=Shape.TIMERS, shares_files=True, pause_ms=200)
+        return make.checkpoints(timers, interval_ms=20, timeout_ms=80, tolerable_failures=None)
+
+    return worlds(make, 6, often, work_us=(1_000, 25_000), liveness_ms=120_000)
+
+
+@pytest.mark.parametrize("made", [expiring, expiring_with_shared_files])
+def test_a_slot_that_deletes_nothing_of_what_it_wrote_for_an_aborted_checkpoint_is_found(
+    make: Any, monkeypatch: pytest.MonkeyPatch, made: Callable[[Any], list[Scenario]]
+):
+    assert found(made(make)) == []
+    monkeypatch.setattr(SlotTaskHost, "discard", lambda self, state, target=None: None)
+    monkeypatch.setattr(SnapshotPlace, "discard", lambda self: None)
+    assert found(made(make)) == [Rule.NO_ORPHANS]
+
+
+def test_a_slot_that_takes_every_shared_file_for_the_masters_is_found(make: Any, monkeypatch: pytest.MonkeyPatch):
+    """The master has never heard of what was not acknowledged, and no later checkpoint refers to it."""
+    honest = SlotTaskHost.discard
+
+    def discard(slot: SlotTaskHost, state: SubtaskState | None, target: str | None = None) -> None:
+        if state is None or not any(file.shared_key for file in state.files):
+            honest(slot, state, target)
+
+    monkeypatch.setattr(SlotTaskHost, "discard", discard)
+    monkeypatch.setattr(SnapshotPlace, "discard", lambda self: None)
+    assert found(expiring_with_shared_files(make)) == [Rule.NO_ORPHANS]
+
+
+def test_a_slot_that_deletes_files_of_earlier_checkpoints_is_found(make: Any, monkeypatch: pytest.MonkeyPatch):
+    honest = SlotTaskHost.discard
+
+    def discard(slot: SlotTaskHost, state: SubtaskState | None, target: str | None = None) -> None:
+        honest(slot, state, target)
+        paths = [file.path for file in state.files if file.path is not None] if state is not None else []
+        slot.leftovers.delete(slot._ports.store, paths)
+
+    assert found(expiring_with_shared_files(make)) == []
+    monkeypatch.setattr(SlotTaskHost, "discard", discard)
+    monkeypatch.setattr(SnapshotPlace, "discard", lambda self: None)
+    assert found(expiring_with_shared_files(make)) == [Rule.RESTORABLE]
+
+
+def test_shared_files_of_slots_that_leave_while_they_write_are_found(make: Any, monkeypatch: pytest.MonkeyPatch):
+    """Nobody hears of these files, and the folder of the job stays."""
+    written = [make.checkpoints(world, retention=Retention.KEEP) for world in expiring_with_shared_files(make)]
+    cancelled = [replace(world, cancel_at_ms=at) for world in written for at in (300, 400, 500)]
+    assert found(cancelled) == []
+    monkeypatch.setattr(Ending, "_sweep_shared", lambda self, retained, kept: None)
+    assert found(cancelled) == [Rule.NO_ORPHANS]
+
+
 def test_a_retained_checkpoint_that_was_deleted_is_found(make: Any):
     class Shredding(Disk):
         """Deletes a checkpoint with the pointer to it, although the job was to keep it."""
@@ -283,13 +385,13 @@ def test_a_retained_checkpoint_that_was_deleted_is_found(make: Any):
 
 
 def test_a_completion_that_nobody_is_told_of_leaves_the_job_hanging(make: Any, monkeypatch: pytest.MonkeyPatch):
-    honest = MasterDriver._send_to_task
+    honest = SlotLinks.send_to_task
 
-    def silent(master: MasterDriver, task: TaskId, message: ToSlot) -> None:
+    def silent(links: SlotLinks, task: TaskId, message: ToSlot) -> None:
         if not isinstance(message, NotifyComplete | NotifyAborted):
-            honest(master, task, message)
+            honest(links, task, message)
 
-    monkeypatch.setattr(MasterDriver, "_send_to_task", silent)
+    monkeypatch.setattr(SlotLinks, "send_to_task", silent)
     once = worlds(make, 1, lambda s: make.checkpoints(s, interval_ms=None))
     assert found(once) == [Rule.LIVENESS]
 
@@ -328,7 +430,7 @@ def test_a_driver_that_logs_an_error_is_found(make: Any, monkeypatch: pytest.Mon
     honest = MasterDriver.start
 
     def start(master: MasterDriver, now: Instant) -> None:
-        logging.getLogger("penstock.runtime.master").error("data was lost")
+        logging.getLogger("penstock.runtime.master.driver").error("data was lost")
         honest(master, now)
 
     monkeypatch.setattr(MasterDriver, "start", start)

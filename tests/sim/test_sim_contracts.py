@@ -71,3 +71,8 @@ def network(request: pytest.FixtureRequest) -> SimHarness:
 def store() -> SimStore:
     world = World(1)
     return Disk(world).store(Actor(world, "a"))
+
+
+@pytest.fixture
+def creating_store(store: SimStore) -> SimStore:
+    return store

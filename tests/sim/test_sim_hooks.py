@@ -8,15 +8,15 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from planted_bugs import found
+from planted_bugs import first_found, found
 
 from penstock.core.ids import CheckpointId
 from penstock.core.recovery.hooks import HookRestores
 from penstock.core.recovery.metadata import Claim
 from penstock.core.task.induced import InducedCheckpoints
-from penstock.runtime.commits import DriverCommits
-from penstock.runtime.operators.sink import SinkOperator, restored_committables, writer_context
-from penstock.runtime.saved_results import SavedResults
+from penstock.runtime.master.operator_coordinators.commits import DriverCommits
+from penstock.runtime.master.saved_results import SavedResults
+from penstock.runtime.task.operators.sink import SinkOperator, restored_committables, writer_context
 from penstock.settings import CheckpointSettings
 from penstock.sim.again import Again
 from penstock.sim.faults import SinkErrors, SlotCrash
@@ -78,7 +78,9 @@ def test_a_checkpoint_that_waits_for_its_hook_while_tasks_end_sends_no_barrier_b
 
 def test_tasks_that_begin_before_the_hook_is_back_are_found(make: Any, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(HookRestores, "restored", lambda self, hook: True)
-    monkeypatch.setattr("penstock.runtime.hooks.MasterHooks._submit", lambda self, name, work, done: done_first(done))
+    monkeypatch.setattr(
+        "penstock.runtime.master.hook_calls.MasterHooks._submit", lambda self, name, work, done, **_: done_first(done)
+    )
     assert Rule.HOOKS in found(hooked_worlds(make, 4))
 
 
@@ -135,12 +137,12 @@ def test_what_a_savepoint_promises_is_shown_by_the_job_that_goes_on_from_it(
 
 def test_sinks_that_are_cleaned_at_the_end_of_the_first_job_are_found(make: Any, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(SavedResults, "may_be_needed", False)
-    assert set(found(saving(make, lose_a_slot=False))) & {Rule.FENCING, Rule.LIVENESS}
+    assert set(first_found(saving(make, lose_a_slot=False))) & {Rule.FENCING, Rule.LIVENESS}
 
 
 def test_a_committer_that_lets_go_of_what_savepoints_promise_is_found(make: Any, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(DriverCommits, "saved_with", lambda self, checkpoint, parts: None)
-    assert found(saving(make, lose_a_slot=False, on_driver=True)) != []
+    assert first_found(saving(make, lose_a_slot=False, on_driver=True)) != []
 
 
 def test_a_restart_that_removes_what_savepoints_promise_is_found(make: Any, monkeypatch: pytest.MonkeyPatch):
@@ -151,4 +153,4 @@ def test_a_restart_that_removes_what_savepoints_promise_is_found(make: Any, monk
         self._sink.clean(writer_context(context), committables)
 
     monkeypatch.setattr(SinkOperator, "load", load)
-    assert set(found(saving(make, lose_a_slot=True))) & {Rule.FENCING, Rule.LIVENESS}
+    assert set(first_found(saving(make, lose_a_slot=True))) & {Rule.FENCING, Rule.LIVENESS}

@@ -181,6 +181,8 @@ EXCHANGES = {
     Shape.TWO_SINKS: ["forward", "hash"],
     Shape.UNION: ["forward", "forward", "forward", "hash"],
     Shape.UNION_WINDOW: ["forward", "forward", "forward", "hash"],
+    Shape.TIMERS: ["hash"],
+    Shape.WAITS: ["hash", "broadcast"],
     Shape.HASH_HASH: ["hash", "hash"],
     Shape.HASH_FORWARD: ["hash", "forward"],
     Shape.HASH_BROADCAST: ["hash", "broadcast"],
@@ -214,6 +216,7 @@ def context(epoch: int, subtask: int = 0) -> WriterContext:
 def prepared(sink: SimSink, epoch: int, checkpoint: int, subtask: int = 0) -> list[bytes]:
     writer = sink.writer(context(epoch, subtask))
     writer.write(pa.RecordBatch.from_pydict({"key": [1], "seq": [1], "value": [1], "ts": [1]}, schema=SCHEMA))
+    writer.before_barrier()
     return writer.prepare(checkpoint)()
 
 

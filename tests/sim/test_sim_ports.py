@@ -117,12 +117,11 @@ def test_a_failing_write_did_nothing_or_everything():
 def test_a_process_can_die_before_and_after_its_write():
     world = World(5)
     disk = Disk(world)
-    actor = Actor(world, "a")
-    store = disk.store(actor)
-    for call, left in (("write", {}), ("write-done", {"x": b"1"})):
+    for name, call, left in (("a", "write", {}), ("b", "write-done", {"x": b"1"})):
+        actor = Actor(world, name)
         actor.fuse = Fuse(call, 1)
         with pytest.raises(Crash):
-            store.write("x", b"1")
+            disk.store(actor).write("x", b"1")
         assert disk.files == left
 
 

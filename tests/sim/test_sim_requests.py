@@ -14,10 +14,10 @@ from penstock.core.coordinator.stopping import StopWithSavepoint
 from penstock.core.ids import Instant
 from penstock.core.job.events import JobState
 from penstock.core.recovery.metadata import CompletedCheckpoint
-from penstock.runtime.master import MasterDriver, SnapshotRequest
-from penstock.runtime.operators.sink import SinkOperator
-from penstock.runtime.requests import Answer
-from penstock.runtime.task import Task
+from penstock.runtime.master.driver import MasterDriver, SnapshotRequest
+from penstock.runtime.master.requests import Answer
+from penstock.runtime.task.operators.sink import SinkOperator
+from penstock.runtime.task.subtask import Task
 from penstock.settings import Mode
 from penstock.sim.disk import Disk
 from penstock.sim.faults import CrashAfterCheckpoint, SlotCrash, SlowStorage
@@ -161,10 +161,15 @@ def test_a_stop_that_is_granted_before_all_tasks_have_ended_is_found(make: Any, 
 
 
 def test_a_savepoint_that_lacks_a_file_is_found(make: Any):
+    """The driver looks for the files before it writes the metadata, so a file must go afterwards."""
+
     class Forgetful(Disk):
         def put(self, path: str, data: bytes) -> None:
-            if not (path.startswith("savepoints/") and "/window-" in path):
-                super().put(path, data)
+            super().put(path, data)
+            if path.startswith("savepoints/") and path.endswith("/_metadata"):
+                folder = path.removesuffix("_metadata")
+                for lost in [name for name in self.files if name.startswith(f"{folder}window-")]:
+                    self.remove(lost)
 
     assert found(asking(make, ask(Wish.SAVEPOINT)), Parts(disk=Forgetful)) == [Rule.SAVEPOINTS]
 

@@ -12,8 +12,8 @@ from planted_bugs import found, worlds
 
 import penstock as ps
 from penstock.core.job.lifecycle import JobLifecycle
-from penstock.runtime.inflight import ChannelReader
-from penstock.runtime.requests import RescaleRequests
+from penstock.runtime.master.requests import RescaleRequests
+from penstock.runtime.task.inflight import ChannelReader
 from penstock.sim.expected import Stage, next_stage
 from penstock.sim.faults import CrashAfterRescale, DriverOversleeps, StorageErrors
 from penstock.sim.jobs import Shape
@@ -177,7 +177,7 @@ def test_a_job_that_does_not_come_up_again_is_found(make: Any, monkeypatch: pyte
 
     def forgetful(self, now):
         effects = honest(self, now)
-        self._deadline = None
+        self._attempt.deadline = None
         return effects[:1]
 
     monkeypatch.setattr(JobLifecycle, "_handle_rescale_confirmed", forgetful)

@@ -35,11 +35,14 @@ from penstock.sim.slots import Notice
 from penstock.sim.user import Moment, UserRequest, Wish
 
 SEEDS = range(1, 51)
-KEPT = (90, 1088)
+KEPT = (90, 417, 837, 1088, 1172)
 """Worlds that are hard to build by hand.
 
 90: a job is rescaled while two checkpoints of a sink wait to be committed.
+417: a loop is busy since before its slot has learned of the attempt.
+837: a job that goes on from a drained savepoint gives up before it has shown anything.
 1088: of two sources that are drained the one that is behind in event time comes to its end first.
+1172: marks of checkpoints that are over stand before the mark that is awaited.
 """
 
 
@@ -109,6 +112,7 @@ def test_a_few_hundred_worlds_have_all_shapes_and_modes_and_most_moments_of_a_st
     assert len(modes) == 4
     assert {c.interval_ms for c in checkpoints} >= {None, 10}
     assert {c.after_tasks_finish for c in checkpoints} == {True, False}
+    assert {scenario.workload.shares_files for scenario in drawn} == {True, False}
     assert {scenario.workload.slow_us > 0 for scenario in drawn} == {True, False}
     wishes = {request.wish for scenario in drawn for request in scenario.requests}
     assert wishes == set(Wish)

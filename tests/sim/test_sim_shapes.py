@@ -13,12 +13,12 @@ from penstock.core.coordinator.plan import CheckpointPlan, Planner
 from penstock.core.coordinator.tasks import TaskBoard
 from penstock.core.task.checkpoints import TaskCheckpoints
 from penstock.plan.graph import Edge
-from penstock.runtime import deployment
-from penstock.runtime.channels import InputGate
-from penstock.runtime.keys import partition
-from penstock.runtime.operators.windows import WindowOperator
-from penstock.runtime.outputs import OutputEdge, TaskOutputs
-from penstock.runtime.watermarks import WatermarkValve
+from penstock.runtime.slot import deployment
+from penstock.runtime.task.channels import InputGate
+from penstock.runtime.task.operators.windows import WindowOperator
+from penstock.runtime.task.outputs import OutputEdge, TaskOutputs
+from penstock.runtime.task.partitioning import partition
+from penstock.runtime.task.watermarks import WatermarkValve
 from penstock.settings import CheckpointSettings, Mode
 from penstock.sim.faults import CrashAfterCheckpoint, SlotCrash
 from penstock.sim.jobs import Shape, SimReader

@@ -6,11 +6,11 @@ import pytest
 from waiting import wait_until
 
 from penstock.api.checkpointing import Checkpointing
-from penstock.cli.memory import resident_bytes
-from penstock.cli.pressure import Pressure, pressure_plan
-from penstock.cli.running import PlannedEnvironment, running_job
+from penstock.bench.memory import resident_bytes
+from penstock.bench.pressure import Pressure, pressure_plan
 from penstock.settings import NoRestart
 from penstock.spark.clock import WallClock
+from penstock.terminal.running import PlannedEnvironment, running_job
 
 pytestmark = pytest.mark.slow
 

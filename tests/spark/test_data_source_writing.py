@@ -9,6 +9,7 @@ import threading
 from pathlib import Path
 
 import documented_sources as documented
+import msgspec
 import pyarrow as pa
 import pytest
 from commits_rig import hold_that
@@ -18,7 +19,7 @@ from pyspark.sql.datasource import DataSource, DataSourceStreamWriter
 import penstock as ps
 from penstock.api.connector import UserCodeRaised, WriterContext
 from penstock.api.hold import HoldUnknown
-from penstock.core.errors import JobTakenOver
+from penstock.core.errors import CorruptFile, JobTakenOver
 from penstock.storage.files import FileStore
 
 SCHEMA = pa.schema([("id", pa.int64()), ("text", pa.large_string())])
@@ -147,7 +148,7 @@ def test_an_abort_that_raises_is_told_and_not_tried_again(rig, caplog):
     for file in (rig.out / "_staged").iterdir():
         file.unlink()
     rig.committer.abandon(7, [])
-    assert "could not abort" in caplog.text
+    assert "could not abort what was written up to checkpoint 6 and will not be committed: FileNotFound" in caplog.text
     assert rig.kept == []
 
 
@@ -251,3 +252,44 @@ def test_a_column_that_spark_has_no_type_for_is_refused():
 def test_without_a_place_for_messages_a_sink_does_not_start():
     with pytest.raises(ps.UsageError, match="a data sink needs Spark"):
         ps.data_sink(Files, options={"path": "x"}).fitted(SCHEMA).start("job")
+
+
+# --- snapshots of somebody else --------------------------------------------------------------------------------------
+
+MESSAGE = f"{7:020d}-s0-p2-e1"
+
+
+@pytest.mark.parametrize(
+    ("root", "path"),
+    [
+        ("ROOT", "private/victim"),
+        ("ROOT", f"private/{MESSAGE}"),
+        ("ROOT", "results/job/sink/victim"),
+        ("ROOT", f"results/job/sink/a/b/{MESSAGE}"),
+        ("ROOT", f"results/../../private/{MESSAGE}"),
+        ("ROOT", f"/results/job/sink/{MESSAGE}"),
+        ("ROOT/ckpt/..", f"results/job/sink/{MESSAGE}"),
+        ("ckpt", f"results/job/sink/{MESSAGE}"),
+        ("ROOT/other", f"results/job/sink/{MESSAGE}"),
+        ("ROOT/ckpt", f"results/job/other/{MESSAGE}"),
+    ],
+)
+def test_a_commit_message_elsewhere_is_neither_unpickled_nor_deleted(tmp_path, root, path):
+    """That the commit has returned may be said by a file that somebody has put there: then nothing is even read."""
+    rig = Rig(tmp_path)
+    parts = rig.prepared(7, 1)
+    for place in ("private", "results/job/sink", "other/results/job/sink", "ckpt/results/job/other"):
+        (tmp_path / place).mkdir(parents=True, exist_ok=True)
+        for name in ("victim", MESSAGE, "returned-7"):
+            (tmp_path / place / name).touch()
+    before = sorted(tmp_path.rglob("*"))
+    crafted = msgspec.msgpack.encode((root.replace("ROOT", str(tmp_path)), path))
+    with pytest.raises(CorruptFile, match=r"snapshot (names|has)"):
+        rig.committer.commit(7, [*parts, crafted])
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_messages_of_another_job_in_another_place_are_committed(rig, tmp_path):
+    now = rig.sink.placed(str(tmp_path / "now"), "results/other/sink").committer()
+    now.commit(7, rig.prepared(7, 1))
+    assert (rig.shown, rig.kept) == (rows(1), [])

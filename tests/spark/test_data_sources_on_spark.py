@@ -12,6 +12,7 @@ import cloudpickle
 import documented_sources as documented
 import pyspark.cloudpickle
 import pytest
+from bid_jobs import files_of_jobs
 from documented_sources import (
     BatchFiles,
     Counter,
@@ -28,7 +29,6 @@ from waiting import wait_until
 
 import penstock as ps
 from penstock.core.job.events import JobState
-from penstock.storage.locations import open_store
 
 TOTAL = 3_000
 EVERYTHING = [(number, f"n{number}") for number in range(TOTAL)]
@@ -107,7 +107,7 @@ def test_a_stream_reader_and_a_sink_of_files_give_what_they_give_in_structured_s
     # Nobody told the killed worker's write to end; everything else that was staged was committed or aborted.
     with contextlib.suppress(FileNotFoundError):
         assert len(list((ours.out / "_staged").iterdir())) <= 1
-    assert open_store(str(ours.root / "ckpt")).list_files("") == []
+    assert files_of_jobs(ours.root / "ckpt") == []
 
 
 def test_a_simple_reader_and_a_table_give_what_they_give_in_structured_streaming(spark, tmp_path):

@@ -13,6 +13,7 @@ from pathlib import Path
 import cloudpickle
 import pandas as pd
 import pytest
+from bid_jobs import files_of_jobs
 from waiting import wait_until
 
 import penstock as ps
@@ -50,7 +51,7 @@ def test_a_dataframe_of_any_sql_is_read_once_though_a_worker_dies_and_the_job_is
     read = env.from_dataframe(frame).map(slow_until(gate), schema="id bigint, name string, token string", name="slow")
     read.write(ps.parquet(tmp_path / "out"))
     job = env.start("frames")
-    (landed,) = (tmp_path / "ckpt").glob("*/inputs/*")
+    (landed,) = (tmp_path / "ckpt").glob("*/inputs/*/*")
     want = sorted(map(tuple, spark.read.parquet(str(landed)).collect()))
     before = wait_until(job, lambda v: v.rows_read and v.checkpoints.counts.completed >= 2)
     os.kill(before.slots[1].pid, signal.SIGKILL)
@@ -81,12 +82,12 @@ def test_a_savepoint_of_a_stopped_job_has_its_dataframes(spark, tmp_path):
         return env.start(name, **restore)
 
     job = started("first", 1)
-    (landed,) = (tmp_path / "ckpt").glob("*/inputs/*")
+    (landed,) = (tmp_path / "ckpt").glob("*/inputs/*/*")
     wait_until(job, lambda v: v.rows_read and v.checkpoints.counts.completed)
     saved = job.stop(savepoint=tmp_path / "saves", timeout=120)
     want = sorted(map(tuple, spark.read.parquet(str(landed)).collect()))
     assert 0 < spark.read.parquet(out).count() < len(want)
-    assert {path.name for path in landed.parent.parent.iterdir()} == {"inputs"}
+    assert {path.split("/")[1] for path in files_of_jobs(tmp_path / "ckpt")} == {"inputs"}
     gate.touch()
     started("second", 2, restore=saved).wait(120)
     assert sorted(map(tuple, spark.read.parquet(out).collect())) == want

@@ -35,8 +35,8 @@ main()
 
 # Spark raises in the middle of a command.
 FAILING = """
-from penstock.cli.failures import reported_failures
-from penstock.cli.session import SessionOptions, spark_session, work_directory
+from penstock.terminal.failures import reported_failures
+from penstock.terminal.session import SessionOptions, spark_session, work_directory
 
 with reported_failures(), work_directory(None, keep=False, prefix="penstock-test-") as work:
     with spark_session(SessionOptions(application="test", cores=1, work=work)) as spark:

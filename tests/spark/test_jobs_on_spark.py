@@ -11,7 +11,7 @@ import threading
 from pathlib import Path
 
 import pytest
-from bid_jobs import GatedBids, checkpointing, committed, files_below, hot_auctions, reference
+from bid_jobs import GatedBids, checkpointing, committed, files_below, files_of_jobs, hot_auctions, reference
 from waiting import wait_for_it, wait_until
 
 import penstock as ps
@@ -47,7 +47,7 @@ def test_any_dataframe_goes_in_and_spark_reads_what_comes_out(spark, tmp_path):
     ).collect()
     got = spark.read.parquet(str(tmp_path / "out")).collect()
     assert sorted(map(tuple, got)) == sorted(map(tuple, want))
-    assert files_below(tmp_path / "checkpoints") == []
+    assert files_of_jobs(tmp_path / "checkpoints") == []
 
 
 @pytest.mark.parametrize("transport", ["ipc", "tcp"])
@@ -71,16 +71,22 @@ def test_a_worker_killed_with_sigkill_is_replaced_and_nothing_is_lost_or_repeate
     gate.touch()
     assert job.wait(120).state is JobState.FINISHED
     assert committed(spark, tmp_path / "out") == reference(spark)
-    assert files_below(tmp_path / "checkpoints") == []
+    assert files_of_jobs(tmp_path / "checkpoints") == []
 
 
-def test_a_user_function_that_raises_fails_the_job_with_its_traceback_operator_and_subtask(spark, tmp_path):
+@pytest.mark.parametrize(
+    ("restart", "told"),
+    [(ps.fixed_delay(attempts=1, delay="0s"), "after 1 restarts"), (None, "before the first checkpoint is not tried")],
+    ids=["chosen", "default"],
+)
+def test_a_user_function_that_raises_fails_the_job_with_its_traceback_operator_and_subtask(
+    spark, tmp_path, restart, told
+):
     def divide(row):
         return {"x": 1 // (row["id"] - 7)}
 
-    env = ps.Environment(
-        spark, parallelism=2, checkpointing=checkpointing(tmp_path), restart=ps.fixed_delay(attempts=1, delay="0s")
-    )
+    slow = ps.Checkpointing(interval="1h", directory=tmp_path / "checkpoints")
+    env = ps.Environment(spark, parallelism=2, checkpointing=slow, restart=restart)
     frame = env.from_dataframe(spark.range(100))
     frame.map(divide, schema="x bigint", name="divide").write(ps.parquet(str(tmp_path / "out")))
     with pytest.raises(ps.JobFailed) as raised:
@@ -89,18 +95,22 @@ def test_a_user_function_that_raises_fails_the_job_with_its_traceback_operator_a
     assert "ZeroDivisionError" in text
     assert "'divide', subtask " in text
     assert "in divide" in text
-    assert "after 1 restarts" in text
+    assert told in text
+    assert f'File "{__file__}", line {divide.__code__.co_firstlineno + 1}' in text
+    assert isinstance(raised.value.__cause__, ps.UserCodeError)
 
 
-def test_a_cancelled_job_says_so_and_leaves_no_files(spark, tmp_path):
-    env = ps.Environment(spark, parallelism=2, checkpointing=checkpointing(tmp_path))
+def test_a_cancelled_job_says_so_and_leaves_nothing_but_a_note_of_its_end(spark, tmp_path):
+    chosen = ps.Checkpointing(interval="100ms", directory=tmp_path / "checkpoints", keep="delete")
+    env = ps.Environment(spark, parallelism=2, checkpointing=chosen)
     hot_auctions(env, GatedBids(tmp_path / "gate"), tmp_path / "out")
     job = env.start("cancelled")
     wait_until(job, lambda v: v.checkpoints.counts.completed >= 1)
     job.cancel()
     with pytest.raises(ps.JobCancelled):
         job.wait(120)
-    assert files_below(tmp_path / "checkpoints") == []
+    assert not list((tmp_path / "checkpoints").glob("*/chk-*"))
+    assert not list((tmp_path / "checkpoints").glob("*/completed/*"))
     assert not (tmp_path / "out" / "_penstock").exists()
 
 
@@ -133,8 +143,7 @@ def test_of_a_cancelled_job_that_keeps_its_checkpoints_exactly_what_they_refer_t
     for snapshot in report.snapshots:
         metadata = decode_metadata("_metadata", store.read(f"{snapshot.location}/_metadata"))
         referred |= {file.path for file in metadata.files}
-    counters = {path for path in store.list_files("") if path.startswith(f"{layout.counter_folder(folder)}/")}
-    assert set(store.list_files("")) == referred | counters
+    assert set(files_of_jobs(tmp_path / "checkpoints")) == referred
 
 
 def test_more_slots_than_cores_is_refused_with_the_numbers(spark, tmp_path):
@@ -185,7 +194,7 @@ def test_a_function_that_cannot_travel_is_refused_by_its_step_before_anything_is
 
 
 @pytest.mark.slow
-def test_ctrl_c_cancels_the_job_and_leaves_no_process_behind(tmp_path):
+def test_ctrl_c_cancels_the_job_and_leaves_its_newest_checkpoint_and_no_process_behind(tmp_path):
     program = tmp_path / "program.py"
     program.write_text(
         textwrap.dedent(
@@ -230,4 +239,6 @@ def test_ctrl_c_cancels_the_job_and_leaves_no_process_behind(tmp_path):
     # Spark's daemon ends them when it is told to, which nobody waits for.
     for pid in map(int, first[1:]):
         wait_for_it(lambda pid=pid: not Path(f"/proc/{pid}").exists(), f"worker {pid} is gone")
-    assert files_below(tmp_path / "checkpoints") == []
+    kept = {path.split("/")[1] for path in files_of_jobs(tmp_path / "checkpoints")}
+    assert len(kept) == 1, "the newest checkpoint is there to go on from, and nothing else"
+    assert kept.pop().startswith("chk-")

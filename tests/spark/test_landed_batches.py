@@ -11,10 +11,11 @@ import pytest
 
 import penstock as ps
 from penstock.api.hold import Hold
-from penstock.connectors.splits import file_of_split
+from penstock.connectors.parquet_files import OPEN_SPLITS, FollowedFiles, file_of_split
+from penstock.core.errors import CorruptFile
 from penstock.spark.connect import BINDING, check_queries
 from penstock.spark.slots import short_reason
-from penstock.spark.streams import Landing, StreamEnumerator
+from penstock.spark.streams import BATCHES_AT_ONCE, Landing, StreamEnumerator
 
 
 class Frame:
@@ -76,6 +77,44 @@ def test_a_batch_that_two_queries_land_at_once_is_given_out_once_and_all_its_fil
     enumerator.consumed(more.position, [])
     assert not list((tmp_path / "data").iterdir())
     assert not list((tmp_path / "batches").iterdir())
+
+
+def test_batches_behind_a_link_are_not_deleted(tmp_path):
+    """Somebody who can write there has put a link in the place of the folder."""
+    private, folder = tmp_path / "private", tmp_path / "landed"
+    (private / "0").mkdir(parents=True)
+    (private / "0" / "thesis").touch()
+    enumerator = follower(folder)
+    Landing(folder, Hold())(Frame(range(5)), 0)
+    found = enumerator.discover(None)
+    (folder / "data").rename(tmp_path / "aside")
+    (folder / "data").symlink_to(private)
+    enumerator.consumed(found.position, [])
+    assert (private / "0" / "thesis").exists()
+
+
+def test_a_split_of_somebody_elses_file_is_refused_by_name(tmp_path):
+    enumerator, elsewhere = follower(tmp_path / "landed"), follower(tmp_path / "other")
+    Landing(tmp_path / "other", Hold())(Frame(range(5)), 0)
+    with pytest.raises(CorruptFile, match=r"other/data/0/.* is no file of a batch in"):
+        enumerator.consumed(None, elsewhere.discover(None).splits)
+
+
+def test_a_job_that_is_behind_its_query_says_so_until_it_has_caught_up(tmp_path):
+    """Some batches are given out at a time, and of these some are read at a time: more than that have piled up."""
+    enumerator, land = follower(tmp_path), Landing(tmp_path, Hold())
+    for batch in range(BATCHES_AT_ONCE + 1):
+        land(Frame(range(2)), batch)
+    found = enumerator.discover(None)
+    assert found.catching_up
+    rest = enumerator.discover(found.position)
+    assert not rest.catching_up
+    reader = FollowedFiles(columns=pa.schema([("id", pa.int64())])).open([])
+    told = []
+    reader.add_splits(found.splits[: OPEN_SPLITS + 1])
+    while not isinstance(reader.poll(2, 0), ps.End):
+        told.append(reader.catching_up)
+    assert told == [True] + [False] * OPEN_SPLITS
 
 
 def test_a_batch_that_has_its_record_is_not_written_again(tmp_path):

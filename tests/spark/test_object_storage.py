@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
+import sys
 import uuid
 from pathlib import Path
 
 import pytest
-from bid_jobs import GatedBids
+from bid_jobs import GatedBids, files_of_jobs
+from gated import EVERYTHING, ROWS, Gate, Numbers
 from waiting import wait_until
 
 import penstock as ps
@@ -72,9 +75,64 @@ def test_a_job_with_its_checkpoints_on_s3_loses_the_server_and_a_worker_and_repe
         "GROUP BY auction, bidder, window(ts, '1 hour')"
     )
     assert sorted(map(tuple, got.collect())) == sorted(map(tuple, want.collect()))
-    left = store.list_files("")
+    left = files_of_jobs(root)
     assert left, "the savepoint belongs to the user"
     assert all(path.startswith("savepoints/") for path in left)
+
+
+def numbers(spark, root: str, out: Path, gate: Gate) -> ps.Environment:
+    checkpointing = ps.Checkpointing(interval="200ms", directory=root)
+    env = ps.Environment(spark, parallelism=2, checkpointing=checkpointing, restart=ps.no_restart())
+    env.read(Numbers(gate), name="numbers").write(ps.parquet(out))
+    return env
+
+
+def shown(spark, out: Path) -> list[tuple[int, int]]:
+    rows = spark.read.parquet(str(out)).select("split", "row").collect()
+    return sorted((row.split, row.row) for row in rows)
+
+
+@pytest.mark.slow
+def test_a_program_that_is_run_again_goes_on_and_is_refused_while_it_runs(spark, s3, tmp_path, caplog):
+    root, out = s3.uri(f"spark/{uuid.uuid4()}"), tmp_path / "out"
+    gate = Gate(tmp_path / "gate")
+    gate.open_to(ROWS // 2)
+    job = numbers(spark, root, out, gate).start("numbers")
+    wait_until(job, lambda v: v.checkpoints.counts.completed >= 2)
+    with pytest.raises(ps.UsageError, match="job 'numbers' is running already in s3://bucket/spark/"):
+        numbers(spark, root, out, gate).start("numbers")
+    job.cancel()
+    with pytest.raises(ps.JobCancelled):
+        job.wait(120)
+    gate.open_to(ROWS)
+    with caplog.at_level(logging.WARNING):
+        view = numbers(spark, root, out, gate).run("numbers")
+    assert view.restored_checkpoint is not None
+    assert f"job 'numbers' goes on from checkpoint {view.restored_checkpoint} of " in caplog.text
+    assert "starts over" not in caplog.text
+    assert "endpoint_override" not in caplog.text
+    assert shown(spark, out) == EVERYTHING
+    assert files_of_jobs(root) == []
+    numbers(spark, root, out, gate).run("numbers", fresh=True)
+    assert shown(spark, out) == sorted(EVERYTHING * 2)
+
+
+@pytest.mark.slow
+def test_without_the_extra_a_program_that_is_run_again_starts_over_and_says_so(
+    spark, s3, tmp_path, caplog, monkeypatch
+):
+    monkeypatch.setitem(sys.modules, "obstore", None)
+    root, out = s3.uri(f"spark/{uuid.uuid4()}"), tmp_path / "out"
+    gate = Gate(tmp_path / "gate")
+    gate.open_to(ROWS)
+    for times in (1, 2):
+        caplog.clear()
+        with caplog.at_level(logging.WARNING):
+            numbers(spark, root, out, gate).run("numbers")
+        said = [record.message for record in caplog.records if "starts over" in record.message]
+        assert len(said) == 1
+        assert "the extra object-storage is not installed" in said[0]
+        assert shown(spark, out) == sorted(EVERYTHING * times)
 
 
 def test_a_dataframe_needs_a_mounted_folder_to_land_in(spark, s3, tmp_path):
@@ -91,7 +149,7 @@ def test_a_dataframe_needs_a_mounted_folder_to_land_in(spark, s3, tmp_path):
     assert env.run("landed").state is JobState.FINISHED
     assert sorted(r.id for r in spark.read.parquet(str(tmp_path / "out")).collect()) == list(range(0, 1_000, 2))
     assert [path for path in landing.rglob("*") if path.is_file()] == []
-    assert open_store(root).list_files("") == []
+    assert files_of_jobs(root) == []
 
 
 def test_a_bucket_that_is_not_there_is_told_before_the_job_starts(spark, s3, tmp_path):

@@ -5,10 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from bid_jobs import GatedBids, Held, committed, files_below
+from bid_jobs import GatedBids, Held, committed, files_of_jobs
 from waiting import wait_until
 
 import penstock as ps
+from penstock.core.errors import CorruptFile
 from penstock.storage.locations import open_store
 from penstock.storage.restoring import find_snapshot
 from penstock.storage.verification import verify_directory
@@ -110,8 +111,8 @@ def test_a_job_goes_on_from_retained_unaligned_checkpoints_with_2_3_1_and_4_slot
     assert view.restored_checkpoint is not None
     assert all(in_flight), in_flight
     assert committed(spark, tmp_path / "out") == expected(spark)
-    # Of jobs that kept a checkpoint the ids stay taken.
-    assert {path.parent.name for path in files_below(directory)} == {"counter"}
+    # Of jobs that kept a checkpoint it stays known which ids are taken, and how they ended.
+    assert files_of_jobs(directory) == []
 
 
 def bytes_in_flight(folder: Path) -> int:
@@ -119,3 +120,20 @@ def bytes_in_flight(folder: Path) -> int:
     metadata = find_snapshot(open_store(folder), str(folder)).metadata
     channels = [channel for task in metadata.channels for channel in (*task.inputs, *task.outputs)]
     return sum(length for channel in channels for _, length in channel.ranges)
+
+
+def test_a_job_with_a_key_goes_on_from_a_sealed_savepoint_and_from_no_other(spark, tmp_path):
+    key = tmp_path / "key"
+    key.write_bytes(b"a key that nobody else has")
+    key.chmod(0o600)
+    job = hot_auctions(spark, tmp_path, parallelism=2, seal=key).start("first")
+    wait_until(job, lambda view: view.checkpoints.counts.completed >= 2)
+    saved = Path(job.stop(savepoint=tmp_path / "saved"))
+    assert {path.stat().st_mode & 0o777 for path in saved.iterdir()} == {0o600}
+    with pytest.raises(CorruptFile, match="does not fit"):
+        hot_auctions(spark, tmp_path, 3, seal=b"the key of somebody else").restore_plan(saved)
+    (tmp_path / "gate").touch()
+    env = hot_auctions(spark, tmp_path, parallelism=3, seal=key)
+    env.run("second", restore=ps.restore(saved, unpickle=False, claim="claim"))
+    assert not saved.exists()
+    assert committed(spark, tmp_path / "out") == expected(spark)

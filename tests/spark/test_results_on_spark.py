@@ -9,12 +9,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from bid_jobs import files_of_jobs
 from gated import EVERYTHING, ROWS, Gate, Numbers, all_rows
 from waiting import wait_until
 
 import penstock as ps
 from penstock.core.job.events import JobState
-from penstock.storage.locations import open_store
 
 
 class Table:
@@ -83,7 +83,7 @@ def test_every_record_is_handed_over_once_by_id_whatever_dies(spark, tmp_path):
     ids = [checkpoint for checkpoint, _ in table.calls]
     assert ids == sorted(ids)
     assert len(ids) == len(set(ids)) + 2
-    assert open_store(str(tmp_path / "ckpt")).list_files("") == []
+    assert files_of_jobs(tmp_path / "ckpt") == []
 
 
 def test_a_function_that_raises_for_good_fails_the_job_and_its_records_stay_for_the_next(spark, tmp_path):

@@ -72,6 +72,25 @@ def test_a_session_that_was_stopped_is_not_asked_to_end_its_slots(caplog):
     assert (context.asked, caplog.records) == (0, [])
 
 
+class Stopped(FakeContext):
+    """A context that is stopped by another than Python's session, as far as the session knows."""
+
+    def __init__(self, *, is_stopped: bool) -> None:
+        super().__init__()
+        java = SimpleNamespace(isStopped=lambda: is_stopped)
+        self._jsc = SimpleNamespace(sc=lambda: java)
+
+    def cancelJobsWithTag(self, tag: str) -> None:  # noqa: N802  # Spark's name
+        raise RuntimeError("java.lang.IllegalStateException: Cannot call methods on a stopped SparkContext.")
+
+
+@pytest.mark.parametrize("is_stopped", [True, False])
+def test_that_spark_cannot_be_asked_is_told_with_the_job_unless_spark_was_stopped(is_stopped, caplog):
+    LateJobs(Stopped(is_stopped=is_stopped))._cancel(FIRST)
+    told = [record.getMessage().partition(": ")[0] for record in caplog.records if record.levelname == "WARNING"]
+    assert told == ([] if is_stopped else ["Spark could not be asked to end slot-0.1.0 of job 'j'"])
+
+
 def test_a_slot_that_spark_started_again_is_ended_by_the_spark_job_that_was_submitted():
     """1. A slot is started. 2. Spark tries its task again, and the second try calls in. 3. That one is stopped."""
     context = FakeContext()

@@ -19,6 +19,7 @@ from penstock.ports import Leader
 from penstock.spark import standby
 from penstock.spark.clock import WallClock
 from penstock.spark.job import Job, MasterParts
+from penstock.spark.savepoint_targets import SavepointTargets
 from penstock.spark.standby import Standby, standby_view
 
 PARTS = cast("MasterParts", object())
@@ -125,6 +126,9 @@ class Reign:
             outcome=None,
             stage=None,
             cause=None,
+            is_run=False,
+            checkpoints=tuple,
+            beat=lambda _now: None,
             view=lambda: standby_view(JobId("job")),
             start=lambda _now: self.begins(),
             lose=lambda: self._end(JobState.SUSPENDED),
@@ -191,7 +195,7 @@ class Reigns:
         return Job(
             job=JobId("job"),
             name="job",
-            storage_root=str(self._folder),
+            targets=SavepointTargets(directory=str(self._folder)),
             cores=lambda: 1,
             attempt=waits.attempt,
             seek=waits.seek,

@@ -11,7 +11,6 @@ from waiting import wait_until
 
 import penstock as ps
 from penstock.core.job.events import JobState
-from penstock.storage.locations import open_store
 from penstock.storage.metadata import decode_metadata
 
 BATCH_ROWS = 500
@@ -52,7 +51,24 @@ def test_what_is_available_now_is_read_once_and_the_job_ends(spark, tmp_path):
     assert view.state is JobState.FINISHED
     assert rows_of(spark, tmp_path / "out") == expected
     assert not spark.streams.active
-    assert open_store(str(tmp_path / "ckpt")).list_files("") == []
+
+
+def test_what_is_new_is_read_when_the_program_is_run_again_and_nothing_else(spark, tmp_path):
+    """1. What is there is read, and the job ends. 2. It is run again without anything new. 3. There is more."""
+
+    def run() -> None:
+        env = environment(spark, tmp_path)
+        env.from_stream(stream_of(spark, tmp_path / "in"), available_now=True).write(ps.parquet(tmp_path / "out"))
+        assert env.run("available").state is JobState.FINISHED
+
+    expected = feed(spark, tmp_path / "in", range(3))
+    run()
+    assert rows_of(spark, tmp_path / "out") == expected
+    run()
+    assert rows_of(spark, tmp_path / "out") == expected
+    expected = sorted(expected + feed(spark, tmp_path / "in", range(3, 5)))
+    run()
+    assert rows_of(spark, tmp_path / "out") == expected
 
 
 def test_a_killed_worker_costs_no_batch_and_repeats_none(spark, tmp_path):
@@ -70,7 +86,7 @@ def test_a_killed_worker_costs_no_batch_and_repeats_none(spark, tmp_path):
     assert job.view().restored_checkpoint is not None
     assert [again.id for again in spark.streams.active] == [query.id]
     wait_until(job, lambda _: (tmp_path / "out").exists() and rows_of_quietly(spark, tmp_path / "out") == expected)
-    wait_until(job, lambda _: not list((tmp_path / "ckpt").glob("*/inputs/*/data/*/*/part-*")))
+    wait_until(job, lambda _: not list((tmp_path / "ckpt").glob("*/inputs/*/*/data/*/*/part-*")))
     savepoint = job.stop(savepoint=str(tmp_path / "saved"))
     assert rows_of(spark, tmp_path / "out") == expected
     metadata = decode_metadata("_metadata", (Path(savepoint) / "_metadata").read_bytes())

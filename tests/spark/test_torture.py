@@ -10,8 +10,8 @@ import sys
 
 import pytest
 
-from penstock.cli.sequences import Damage
-from penstock.cli.torture import Round, run_round
+from penstock.bench.sequences import Damage
+from penstock.bench.torture import Round, run_round
 
 pytestmark = pytest.mark.slow
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.core.errors import HostError
+from penstock.core.errors import HostError, UsageError
 from penstock.state.rocksdb.folder import LocalFolder
 
 OWNER = """
@@ -103,3 +103,48 @@ def test_a_folder_that_cannot_be_made_is_told(tmp_path):
     (tmp_path / "file").write_bytes(b"")
     with pytest.raises(HostError, match="no folder for state can be made"):
         LocalFolder(str(tmp_path / "file"))
+
+
+# --- folders that somebody else has prepared --------------------------------------------------------------------------
+
+
+def base_in(tmp_path: Path) -> Path:
+    return tmp_path / f"penstock-state-{os.geteuid()}"
+
+
+@pytest.mark.parametrize("mode", [0o777, 0o755, 0o770, 0o1777])
+def test_a_folder_for_state_that_others_can_enter_is_refused(tmp_path, mode):
+    base_in(tmp_path).mkdir()
+    base_in(tmp_path).chmod(mode)
+    with pytest.raises(UsageError, match=f"mode {mode:04o}; others can enter it") as caught:
+        LocalFolder(str(tmp_path))
+    assert "local_directory" in caught.value.hint
+    assert names(tmp_path) == []
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a folder to somebody else")
+@pytest.mark.parametrize("mode", [0o777, 0o700])
+def test_a_folder_for_state_of_another_user_is_refused(tmp_path, mode):
+    base_in(tmp_path).mkdir()
+    base_in(tmp_path).chmod(mode)
+    os.chown(base_in(tmp_path), 12_345, 12_345)
+    with pytest.raises(UsageError, match="belongs to user 12345"):
+        LocalFolder(str(tmp_path))
+    assert names(tmp_path) == []
+
+
+def test_a_link_in_place_of_the_folder_for_state_is_refused(tmp_path):
+    (tmp_path / "theirs").mkdir(mode=0o700)
+    (tmp_path / "local").mkdir()
+    base_in(tmp_path / "local").symlink_to(tmp_path / "theirs")
+    with pytest.raises(UsageError, match="is not a folder"):
+        LocalFolder(str(tmp_path / "local"))
+    assert list((tmp_path / "theirs").iterdir()) == []
+
+
+def test_a_place_where_others_could_swap_the_folder_is_refused(tmp_path):
+    tmp_path.chmod(0o777)
+    with pytest.raises(UsageError, match="put another folder in its place"):
+        LocalFolder(str(tmp_path))
+    tmp_path.chmod(0o1777)
+    LocalFolder(str(tmp_path)).remove()

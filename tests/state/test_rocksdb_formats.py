@@ -11,8 +11,8 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 
-from penstock.api.schemas import as_schema, as_type
 from penstock.core.errors import CorruptFile, UsageError
+from penstock.sql.schemas import as_schema, as_type
 from penstock.state.keys import NAN, ranking
 from penstock.state.rocksdb.ordered import KeyCodec, decode_time, encode_time, object_identity
 from penstock.state.rocksdb.packed import time_of, value_packer, with_time, without_time

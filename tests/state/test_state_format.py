@@ -103,9 +103,9 @@ def read_all(data):
 @pytest.mark.parametrize(
     ("damage", "text"),
     [
-        (lambda d: d[:5], "is cut: 5 bytes are not even its beginning"),
-        (lambda d: d[:50], "is cut: it has 50 bytes, its header alone has"),
-        (lambda d: d[:-400], "is cut: the table of 'timers' is not all there"),
+        (lambda d: d[:5], "is cut short: it has 5 bytes, and its prefix alone has 10"),
+        (lambda d: d[:50], "is cut short: it has 50 bytes, and its header alone ends at"),
+        (lambda d: d[:-400], "is cut short: the table of 'timers' is not complete"),
         (lambda d: b"PAR1" + d[4:], "is not keyed state in the canonical format"),
         (lambda d: d[:10] + b"x" + d[11:], "has a header that cannot be read"),
         (lambda d: d[:-200] + bytes(200), "has a table of 'timers' that cannot be read"),

@@ -14,6 +14,7 @@ import pytest
 
 from penstock.core.errors import Retry, StorageError, UsageError
 from penstock.storage.files import FileStore
+from penstock.storage.seals import StoreOptions
 
 
 @contextmanager
@@ -143,6 +144,14 @@ def test_deleting_a_link_leaves_what_it_leads_to(tmp_path):
     assert everything_below(tmp_path) == ["outside", "outside/kept", "root"]
 
 
+@pytest.mark.parametrize("call", [FileStore.write, FileStore.create])
+def test_a_folder_that_cannot_be_made_is_not_said_to_have_been_deleted(call):
+    # Nobody can make folders there, whoever asks; the error is that nothing is there.
+    with pytest.raises(StorageError, match="No such file") as caught:
+        call(FileStore("/proc/sp"), "job/_metadata", b"")
+    assert caught.value.hint == "its folder could not be made; choose another directory"
+
+
 def test_a_missing_file_is_not_worth_another_try_and_the_error_says_so(tmp_path):
     with pytest.raises(StorageError) as caught:
         FileStore(tmp_path).read("job/chk-7/_metadata")
@@ -231,11 +240,34 @@ def test_a_root_that_is_no_path_is_refused(root):
         FileStore(root)
 
 
-def test_written_files_are_as_private_as_the_user_wants_all_files_to_be(tmp_path):
-    before = os.umask(0o027)
+@pytest.mark.parametrize(
+    ("readable_by", "file", "folder"), [("owner", 0o600, 0o700), ("group", 0o640, 0o750), ("all", 0o644, 0o755)]
+)
+def test_written_files_can_be_read_by_whom_the_user_wants_and_by_default_by_nobody_else(
+    tmp_path, readable_by, file, folder
+):
+    before = os.umask(0o002)
     try:
-        FileStore(tmp_path / "root").write("job/a", b"x")
+        options = StoreOptions(readable_by=readable_by) if readable_by != "owner" else StoreOptions()
+        store = FileStore(tmp_path / "root", options=options)
+        store.write("job/a", b"x")
+        store.create("job/b", b"x")
+        store.at(str(tmp_path / "root" / "saved")).write("c", b"x")
     finally:
         os.umask(before)
-    assert (tmp_path / "root/job/a").stat().st_mode & 0o777 == 0o640
-    assert (tmp_path / "root/job").stat().st_mode & 0o777 == 0o750
+    for path in ("job/a", "job/b", "saved/c"):
+        assert (tmp_path / "root" / path).stat().st_mode & 0o777 == file
+    for path in ("job", "saved", "."):
+        assert (tmp_path / "root" / path).stat().st_mode & 0o777 == folder
+
+
+def test_a_full_path_is_found_below_the_root_by_whichever_name(tmp_path):
+    (tmp_path / "real" / "job").mkdir(parents=True)
+    (tmp_path / "link").symlink_to(tmp_path / "real")
+    (tmp_path / "real-not").mkdir()
+    store = FileStore(tmp_path / "link")
+    for name in ("real", "link"):
+        assert store.path_of(f"{tmp_path}/{name}/job/chk-1") == "job/chk-1"
+    assert store.path_of(f"file://{tmp_path}/real/job") == "job"
+    for elsewhere in (f"{tmp_path}/real-not/x", f"{tmp_path}/real", "s3://bucket/real/job", f"{tmp_path}/link/../x"):
+        assert store.path_of(elsewhere) is None

@@ -31,7 +31,7 @@ class Counting:
     def write(self, path, data):
         self.files[path] = bytes(memoryview(data))
 
-    def read(self, path):
+    def read(self, path, *, limit=None):
         self.reads.append(path)
         if path not in self.files:
             raise StorageError(f"{path} does not exist")

@@ -10,17 +10,22 @@ import sys
 import textwrap
 import threading
 import uuid
+from dataclasses import replace
 
 import pyarrow as pa
 import pytest
+from botocore.credentials import ReadOnlyCredentials
+from botocore.session import Session
 from pyarrow.fs import FileSystem, LocalFileSystem
 from s3_server import S3Server
 
-from penstock.core.errors import InvariantError, Retry, StorageError, UsageError
+from penstock.core.errors import CorruptFile, InvariantError, Retry, StorageError, UsageError
 from penstock.core.recovery import roots
+from penstock.storage.exclusive import open_exclusive
 from penstock.storage.files import FileStore
 from penstock.storage.locations import open_store
 from penstock.storage.remote import Connection, RemoteStore, connect_by_uri
+from penstock.storage.seals import StoreOptions
 
 LARGE = 24 * 1024 * 1024
 """Several parts."""
@@ -230,6 +235,106 @@ def test_what_a_killed_writer_left_on_a_renaming_file_system_is_not_listed_and_c
     assert store.list_temporary("") == []
 
 
+# --- for one of several writers --------------------------------------------------------------------------------------
+
+
+def test_what_is_created_is_sealed_like_what_is_written(store, s3, folder):
+    sealed = open_store(s3.uri(folder), options=StoreOptions(seal=b"k" * 32))
+    assert sealed.create("names/x", b"content")
+    assert sealed.read("names/x") == b"content"
+    assert store.create("names/y", b"content")
+    with pytest.raises(CorruptFile, match="is not sealed"):
+        sealed.read("names/y")
+
+
+def test_it_is_tried_once_whether_a_file_can_be_created_and_the_trial_leaves_nothing(store):
+    assert store.obstacle_to_create() is None
+    assert store.obstacle_to_create() is None
+    assert store.list_files("") == store.list_temporary("") == []
+
+
+@pytest.mark.parametrize(
+    ("conditions", "reason"),
+    [("ignored", "does not heed If-None-Match"), ("refused", "refuses uploads with a condition")],
+)
+def test_a_server_that_does_not_know_conditions_is_found_out_and_creates_nothing(s3, conditions, reason):
+    """Everybody would be the first there."""
+    server = S3Server(conditions=conditions)
+    try:
+        store = open_store(server.uri("x"))
+        assert reason in (store.obstacle_to_create() or "")
+        with pytest.raises(StorageError, match=reason) as caught:
+            store.create("names/x", b"mine")
+        assert "ZooKeeper" in caught.value.hint
+        assert store.list_files("") == store.list_temporary("") == []
+    finally:
+        server.close()
+
+
+def test_without_the_extra_nothing_is_created_and_it_is_named(store, monkeypatch):
+    monkeypatch.setitem(sys.modules, "obstore", None)
+    assert store.obstacle_to_create() == "the extra object-storage is not installed"
+    with pytest.raises(StorageError, match="the extra object-storage is not installed") as caught:
+        store.create("names/x", b"")
+    assert "install penstock[object-storage]" in caught.value.hint
+
+
+@pytest.mark.parametrize("root", ["s3://bucket/x?force_virtual_addressing=true", "gs://bucket/x?endpoint_override=h"])
+def test_a_uri_that_only_one_of_the_two_clients_understands_is_an_obstacle(root):
+    assert "in the URI" in str(open_exclusive(root, None, "bucket"))
+
+
+def test_what_is_renamed_cannot_be_created(tmp_path):
+    files = LocalFileSystem()
+    connection = Connection(files=files, small=files, path=str(tmp_path), renames=True)
+    assert RemoteStore("hdfs://name-node/x", connect=lambda _: connection).obstacle_to_create() is not None
+    assert "hdfs" in str(open_exclusive("hdfs://name-node/x", files, ""))
+
+
+def test_an_error_of_the_second_client_says_what_those_of_the_first_say(s3, folder):
+    create = open_exclusive(s3.uri(folder), FileSystem.from_uri(s3.uri(folder))[0], "no-such-bucket")
+    assert not isinstance(create, str)
+    found = connect_by_uri(s3.uri(folder))
+    store = RemoteStore(s3.uri(folder), connect=lambda _: replace(found, exclusive=lambda: create))
+    with pytest.raises(StorageError, match="NoSuchBucket") as caught:
+        store.create("names/x", b"")
+    assert caught.value.retry is Retry.NEVER
+    assert "make the bucket" in caught.value.hint
+    assert "Debug source" not in caught.value.message
+    assert store.list_temporary("") == []
+
+
+def test_credentials_are_asked_for_at_every_upload_so_that_new_ones_count(s3, store, monkeypatch):
+    asked: list[str] = []
+
+    class Renewed:
+        def get_frozen_credentials(self):
+            asked.append("")
+            return ReadOnlyCredentials("testing", "testing", None)
+
+    monkeypatch.setattr(Session, "get_credentials", lambda _self: Renewed())
+    for number in range(3):
+        assert store.create(f"names/{number}", b"")
+    assert len(asked) >= 3
+
+
+@pytest.mark.slow
+def test_a_server_that_is_down_is_not_taken_for_one_that_cannot_create(s3, store):
+    """Else the job would start over."""
+    assert store.obstacle_to_create() is None
+    s3.stop()
+    try:
+        with pytest.raises(StorageError) as caught:
+            store.create("names/x", b"")
+        with pytest.raises(StorageError):
+            open_store(store.location).obstacle_to_create()
+    finally:
+        s3.start()
+    assert caught.value.retry is Retry.LATER
+    assert "the server is up" in caught.value.hint
+    assert store.create("names/x", b"")
+
+
 # --- many at once ----------------------------------------------------------------------------------------------------
 
 
@@ -287,6 +392,7 @@ def test_a_server_that_is_down_may_come_back_and_the_store_goes_on(s3, store):
         lambda s: s.write("a", bytes(LARGE)),
         lambda s: s.list_files(""),
         lambda s: s.delete_tree("a"),
+        lambda s: s.create("a", b""),
     ],
 )
 def test_a_bucket_that_is_not_there_is_named_with_what_to_do(s3, call):
@@ -344,3 +450,11 @@ def test_without_hadoop_hdfs_is_refused_with_what_is_missing(monkeypatch, tmp_pa
     assert len(caught.value.message.splitlines()) == 1
     assert "HADOOP_HOME" in caught.value.hint
     assert caught.value.retry is Retry.NEVER
+
+
+def test_a_uri_is_found_below_the_root_whatever_its_options():
+    store = RemoteStore("s3://bucket/base?region=eu")
+    assert store.path_of("s3://bucket/base/job/chk-1?region=eu") == "job/chk-1"
+    assert store.path_of("s3://bucket/base/a%25b") == "a%b"
+    assert store.path_of("s3://bucket/baseed/job") is None
+    assert store.path_of("/folder/job") is None

@@ -72,6 +72,19 @@ def test_of_the_folder_of_a_job_the_newest_checkpoint_is_taken(tmp_path):
     assert only_path(found.metadata) == str(tmp_path / "job" / "chk-10" / "count-0-0")
 
 
+def test_of_a_directory_with_one_snapshot_or_checkpoints_of_one_job_it_is_clear_which_is_meant(tmp_path):
+    write_savepoint(tmp_path / "saves" / "deep" / "save")
+    assert find_snapshot(FileStore(tmp_path), str(tmp_path / "saves")).folder == f"{tmp_path}/saves/deep/save"
+    ckpt = tmp_path / "ckpt"
+    for number in (9, 10):
+        write_checkpoint(ckpt, number)
+        assert find_snapshot(FileStore(ckpt), str(ckpt)).metadata.checkpoint == number
+    write_savepoint(ckpt / "savepoints" / "save")
+    with pytest.raises(UsageError, match="holds several snapshots"):
+        find_snapshot(FileStore(ckpt), str(ckpt))
+    assert find_snapshot(FileStore(ckpt), str(ckpt / "job")).metadata.checkpoint == 10
+
+
 def test_a_checkpoint_is_found_by_its_folder(tmp_path):
     write_checkpoint(tmp_path, 3)
     assert find_snapshot(FileStore(tmp_path), str(tmp_path / "job" / "chk-3")).metadata.checkpoint == 3

@@ -145,11 +145,11 @@ def test_the_end_of_a_job_is_found_while_another_driver_takes_it_over(store: Fil
     class Tidied(FileStore):
         waiting = True
 
-        def read(self, path: str) -> bytes:
+        def read(self, path: str, *, limit: int | None = None) -> bytes:
             if self.waiting and f"/{folder}/" in path:
                 self.waiting = False
                 take_over(FileStore(self.root), JOB)
-            return super().read(path)
+            return super().read(path, limit=limit)
 
     end = ended(store)
     watched = Tidied(store.root)
@@ -159,7 +159,7 @@ def test_the_end_of_a_job_is_found_while_another_driver_takes_it_over(store: Fil
 
 def test_storage_that_is_out_of_order_does_not_hide_the_end_of_a_job(store: FileStore):
     class Broken(FileStore):
-        def read(self, path: str) -> bytes:
+        def read(self, path: str, *, limit: int | None = None) -> bytes:
             raise StorageError(f"reading {path} failed")
 
     ended(store)

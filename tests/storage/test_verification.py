@@ -11,16 +11,20 @@ from penstock.core.messages import ChannelState, OperatorState, StateFile
 from penstock.core.recovery import layout
 from penstock.core.recovery.metadata import (
     CheckpointMetadata,
+    Claim,
     CompletedCheckpoint,
     OperatorSnapshot,
     SnapshotKind,
     TaskChannels,
+    restored_from,
 )
+from penstock.settings import Retention
 from penstock.sim.disk import Disk
 from penstock.sim.world import Actor, World
 from penstock.storage.completed import FileCompletedStore, checkpoint_ids
 from penstock.storage.files import FileStore
 from penstock.storage.metadata import encode_metadata
+from penstock.storage.restoring import find_snapshot
 from penstock.storage.verification import (
     LeftoverKind,
     Report,
@@ -87,7 +91,7 @@ class Directory:
             completed=Instant(2),
             kind=kind,
             location=location or f"job/chk-{number}",
-            path=f"job/chk-{number}/_metadata",
+            path=f"{location or f'job/chk-{number}'}/_metadata",
             size=7,
         )
         FileCompletedStore(self.store, FOLDER).record(CheckpointId(number), msgspec.msgpack.encode(record))
@@ -310,7 +314,7 @@ def test_a_savepoint_that_leads_out_of_its_folder_is_refused(directory, path):
     directory.store.write("outside", b"x")
     saved = metadata(9, piece(path, b"x"), kind=SnapshotKind.SAVEPOINT)
     directory.store.write("savepoint-job-9/_metadata", encode_metadata(saved))
-    broken(directory, "leads out of the savepoint")
+    broken(directory, "which does not lie in a folder of this snapshot")
 
 
 def test_a_checkpoint_that_was_copied_out_is_no_savepoint(directory):
@@ -343,7 +347,7 @@ def test_a_job_that_is_stopped_with_a_savepoint_points_out_of_the_directory(tmp_
     (found,) = directory.look().snapshots
     assert (found.standing, found.checkpoint, found.problems) == (Standing.SAVEPOINT, 9, ())
     (tmp_path / "save" / "savepoint-job-9" / "_metadata").unlink()
-    broken(directory, "its metadata is not there")
+    broken(directory, "savepoint-job-9/_metadata failed: No such file")
 
 
 # --- what is left over -----------------------------------------------------------------------------------------------
@@ -422,3 +426,62 @@ def test_files_that_writers_did_not_finish_are_found(tmp_path):
     only = verify_job(directory.store, FOLDER)
     assert only.is_fine
     assert only.leftovers == ()
+
+
+# --- what a job was started from -------------------------------------------------------------------------------------
+
+OTHER = layout.job_folder(JobId("other"))
+
+
+def started_from(directory: Directory, number: int) -> CompletedCheckpoint:
+    """Another job has claimed checkpoint `number` of this one, and it is on the record of that job."""
+    root = getattr(directory.store, "location", "")
+    found = find_snapshot(directory.store, f"{root}/job/chk-{number}")
+    record = restored_from(
+        found.metadata,
+        location=found.folder,
+        path=found.path,
+        metadata_size=1,
+        claim=Claim.CLAIM,
+        retention=Retention.DELETE,
+    )
+    FileCompletedStore(directory.store, OTHER).record(record.checkpoint, msgspec.msgpack.encode(record))
+    return record
+
+
+def test_a_snapshot_that_a_job_was_started_from_is_looked_at_where_it_lies(directory):
+    directory.checkpoint(4, pointer=False, shared=("a",))
+    started_from(directory, 4)
+    report = directory.look(job_ended=True)
+    assert report.all_problems == ()
+    assert [(s.standing, s.checkpoint) for s in report.snapshots] == [
+        (Standing.KEPT, 4),
+        (Standing.STARTED_FROM, 4),
+    ]
+    assert leftovers(report) == {}
+
+
+@pytest.mark.parametrize("look", ["the directory", "the job"])
+def test_what_another_job_still_uses_of_a_claimed_snapshot_is_no_orphan(directory, look):
+    """The first checkpoint of the job that claimed it has replaced it, and uses one of its two shared files."""
+    directory.checkpoint(4, pointer=False, shared=("a", "b"))
+    claimed = started_from(directory, 4)
+    used = next(shared.file for shared in claimed.shared_files if shared.file.shared_key == "a")
+    directory.store.write("other/chk-5/_metadata", encode_metadata(metadata(5, used, job=JobId("other"))))
+    checkpoint_ids(directory.store, OTHER).advance(CheckpointId(6))
+    FileCompletedStore(directory.store, OTHER).remove(CheckpointId(4))
+    directory.store.delete_tree("job/chk-4")
+    report = (
+        directory.look(job_ended=True)
+        if look == "the directory"
+        else verify_job(directory.store, FOLDER, job_ended=True)
+    )
+    assert leftovers(report) == {"job/shared/b": "orphan"}
+
+
+def test_a_snapshot_that_a_job_was_started_from_and_that_is_gone_is_told(directory):
+    directory.checkpoint(4, pointer=False)
+    started_from(directory, 4)
+    directory.store.delete_tree("job")
+    report = directory.look()
+    assert [(s.standing, len(s.problems)) for s in report.snapshots] == [(Standing.STARTED_FROM, 1)]

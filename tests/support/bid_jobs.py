@@ -11,6 +11,7 @@ import cloudpickle
 import pyarrow as pa
 
 import penstock as ps
+from penstock.storage.locations import open_store
 
 # What is defined here goes to the workers by value: they cannot import a test module.
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
@@ -107,6 +108,16 @@ def committed(spark, out: Path) -> list[tuple]:
 
 def checkpointing(tmp_path: Path, interval: str = "200ms") -> ps.Checkpointing:
     return ps.Checkpointing(interval=interval, directory=tmp_path / "checkpoints")
+
+
+NOTES = ("names", "drivers", "tenures", "outcome", "leases", "counter")
+"""What stays of a job that has ended, so that it goes on, or does not, when its program is run again."""
+
+
+def files_of_jobs(root: str | Path) -> list[str]:
+    """What jobs have in a checkpoint directory, their notes aside."""
+    found = [path for path in open_store(root).list_files("") if not path.startswith("names/")]
+    return [path for path in found if path.split("/")[1] not in NOTES]
 
 
 def files_below(folder: Path) -> list[Path]:

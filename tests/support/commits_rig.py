@@ -9,8 +9,9 @@ from penstock.api.hold import Hold
 from penstock.core.errors import JobTakenOver
 from penstock.core.ids import CheckpointId
 from penstock.ports import Outcome
-from penstock.runtime.commits import DriverCommits
-from penstock.runtime.coordinators import CoordinatorHost
+from penstock.runtime.master.guard import Guard
+from penstock.runtime.master.operator_coordinators.commits import DriverCommits
+from penstock.runtime.master.operator_coordinators.contract import CoordinatorHost
 
 
 class Later:
@@ -75,8 +76,7 @@ class Rig:
             background=self.background,
             say=lambda *_: None,
             fail=lambda cause: self.failed.append(cause.text),
-            hold=self.hold,
-            taken_over=self._taken_over,
+            guard=Guard(self.hold, self._taken_over),
         )
         self.commits = DriverCommits(host, self.told, **options)
         if runs:
@@ -103,7 +103,6 @@ class Rig:
 
     def _taken_over(self) -> None:
         self.lost += 1
-        self.hold.let_go()
 
 
 def part(checkpoint: int, committable: bytes) -> bytes:

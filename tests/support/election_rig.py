@@ -18,6 +18,7 @@ from penstock.core.recovery.tenure import Tenure
 from penstock.ports import Election, JobRecords, Leader, Store
 from penstock.storage.election import FileElection
 from penstock.storage.files import FileStore
+from penstock.storage.locations import open_store
 from penstock.storage.records import FileRecords
 from penstock.storage.tenure import end_of, take_over
 
@@ -116,16 +117,17 @@ class _Drivers:
 
 
 class FileMeeting(_Drivers):
-    """In a folder. While a driver sleeps those who wait find that a lease passes whenever they look at their clocks."""
+    """In a folder, or an object store. While a driver sleeps those who wait find that a lease passes whenever they look
+    at their clocks."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, root: str) -> None:
         super().__init__()
-        self._folder = folder
+        self._root = root
         self._asleep: dict[int, threading.Event] = {}
         self._slept_ms = 0
 
     def driver(self, *, anew: bool = False) -> Election:
-        store = FileStore(self._folder)
+        store = open_store(self._root)
         return self.noted(FileElection(store, FOLDER, lease_ms=LEASE_MS, anew=anew, clock_ms=self._clock_ms))
 
     def _clock_ms(self) -> float:

@@ -52,9 +52,10 @@ class Gate:
 class Gated(ps.SourceReader):
     """Reads all its splits in turn, each as far as the gate is open."""
 
-    def __init__(self, splits, gate: Gate) -> None:
+    def __init__(self, splits, gate: Gate, rows_at_once: int = 20) -> None:
         self._splits = [tuple(int(part) for part in split.split(b":")) for split in splits]
         self._gate = gate
+        self._rows_at_once = rows_at_once
 
     def poll(self, max_rows, now_ms):
         if not self._splits:
@@ -63,7 +64,7 @@ class Gated(ps.SourceReader):
             self._gate.stay_while_stalled()
         limit = self._gate.limit()
         number, position = self._splits.pop(0)
-        stop = min(position + 20, limit, ROWS)
+        stop = min(position + self._rows_at_once, limit, ROWS)
         if stop < ROWS:
             self._splits.append((number, max(stop, position)))
         if stop <= position:
@@ -78,14 +79,15 @@ class Gated(ps.SourceReader):
 class Numbers(ps.Source):
     schema = SCHEMA
 
-    def __init__(self, gate: Gate) -> None:
+    def __init__(self, gate: Gate, rows_at_once: int = 20) -> None:
         self._gate = gate
+        self._rows_at_once = rows_at_once
 
     def splits(self, parallelism):
         return [b"%d:0" % number for number in range(SPLITS)]
 
     def open(self, splits):
-        return Gated(splits, self._gate)
+        return Gated(splits, self._gate, self._rows_at_once)
 
 
 def all_rows(limit: int) -> list[tuple[int, int]]:

@@ -15,8 +15,9 @@ import xxhash
 from state_rig import EVENT_TIME, GROUPS, PROCESSING_TIME, Step
 
 import penstock as ps
-from penstock.api.steps import Aggregate, TumblingWindow, WindowStep
+from penstock.api.steps import Aggregate, WindowStep
 from penstock.api.window_schema import partial_schema, result_schema
+from penstock.api.windows import TumblingWindow
 from penstock.core.graph import CheckpointEdge, CheckpointVertex, OperatorLabel, Partitioning
 from penstock.core.ids import CheckpointId, Instant, JobId, OperatorId, TaskId, Term, VertexId
 from penstock.core.job.events import JobState
@@ -33,7 +34,7 @@ from penstock.core.recovery.metadata import (
 )
 from penstock.core.recovery.tenure import Inheritance, Outcome, Start
 from penstock.plan.key_groups import range_of
-from penstock.runtime.operators.window_table import FiredRange, Header, Layout, WindowTable
+from penstock.runtime.task.operators.window_table import FiredRange, Header, Layout, WindowTable
 from penstock.storage.completed import Counter, FileCompletedStore, checkpoint_ids
 from penstock.storage.metadata import encode_metadata
 from penstock.storage.records import FileRecords
@@ -240,7 +241,7 @@ class Tree:
     def write(self, path, data) -> None:
         self.contents[path] = bytes(memoryview(data))
 
-    def read(self, path):
+    def read(self, path, *, limit=None):
         return self.contents[path]
 
     def list_files(self, prefix):

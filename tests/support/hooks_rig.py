@@ -9,18 +9,18 @@ from penstock.api.hooks import CheckpointHook
 from penstock.core.coordinator.effects import TriggerHook
 from penstock.core.errors import JobTakenOver
 from penstock.core.ids import CheckpointId, Instant
-from penstock.runtime.hooks import MasterHooks
+from penstock.runtime.master.guard import Guard
+from penstock.runtime.master.hook_calls import MasterHooks
 
 
 def make_hooks(hooks, *, hold=None, background=lambda _: Later(), feed=print, fail=print, taken_over=print):
     return MasterHooks(
         hooks,
         timeout_ms=1_000,
-        hold=hold or Hold(),
+        guard=Guard(hold, taken_over),
         background=background,
         feed=feed,
         fail=fail,
-        taken_over=taken_over,
     )
 
 
@@ -70,9 +70,10 @@ class HooksRig:
         self.looks: list = []
         self.a, self.b = Noting("a", self.story), Noting("b", self.story)
         self.work: dict[str, Later] = {}
+        self.hold = Hold(self._look)
         self.hooks = make_hooks(
             {"a": self.a, "b": self.b},
-            hold=Hold(self._look),
+            hold=self.hold,
             background=self._background,
             feed=self.events.append,
             fail=self.failed.append,
@@ -90,7 +91,6 @@ class HooksRig:
 
     def _lose(self) -> None:
         self.lost += 1
-        self.hooks.let_go()
 
     def take_away(self) -> None:
         """Another driver has the job, from the next look on."""

@@ -3,6 +3,12 @@
 from __future__ import annotations
 
 from penstock.core.errors import StorageError
+from penstock.core.ids import Instant
+from penstock.core.messages import Register
+from penstock.runtime.links import Links
+from penstock.runtime.master.slot_links import NO_EPOCH
+from penstock.wire.codec import decode_to_slot, encode_message
+from penstock.wire.frames import Kind
 
 
 class Files(dict):
@@ -20,7 +26,7 @@ class Files(dict):
     def create(self, path, data):
         return self.setdefault(path, bytes(data)) == bytes(data)
 
-    def read(self, path):
+    def read(self, path, *, limit=None):
         return self[path]
 
     def list_files(self, prefix):
@@ -34,6 +40,30 @@ class Files(dict):
             raise StorageError("the disk is gone")
         for path in self.list_files(prefix):
             del self[path]
+
+    def at(self, root):
+        return FilesAt(self, root)
+
+
+class FilesAt:
+    """The same store, seen from another root."""
+
+    def __init__(self, files, root):
+        self._files = files
+        self._root = root
+
+    def write(self, path, data):
+        self._files.write(f"{self._root}/{path}", data)
+
+    def read(self, path):
+        return self._files.read(f"{self._root}/{path}")
+
+    def list_files(self, prefix):
+        start = len(self._root) + 1
+        return [path[start:] for path in self._files.list_files(f"{self._root}/{prefix}".rstrip("/"))]
+
+    def delete(self, path):
+        self._files.delete(f"{self._root}/{path}")
 
 
 class Followed:
@@ -113,3 +143,41 @@ class Cluster:
     def ended(self):
         news, self.news = self.news, []
         return news
+
+
+class Clock:
+    """The time of a stage."""
+
+    def __init__(self, stage):
+        self._stage = stage
+
+    def now(self):
+        return Instant(self._stage.time)
+
+    def precise_ms(self):
+        return 0.0
+
+
+class Slot:
+    """A slot played by the test."""
+
+    def __init__(self, wires, slot):
+        self.slot = slot
+        self.heard = []
+        self.links = Links(SlotWire(wires, str(slot)), on_packet=self._on_packet, on_broken=lambda peer, text: None)
+
+    def _on_packet(self, peer, packet):
+        if packet.header.kind is Kind.CONTROL:
+            self.heard.append(decode_to_slot(packet.payload))
+
+    def say(self, message):
+        self.links.send("master", Kind.CONTROL, encode_message(message), epoch=NO_EPOCH)
+
+    def register(self):
+        self.say(Register(slot=self.slot, host="h", pid=1, ipc_address="ipc", tcp_address=None))
+        return self
+
+    def hears(self):
+        self.links.receive(Instant(0))
+        heard, self.heard = self.heard, []
+        return heard

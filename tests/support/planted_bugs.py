@@ -18,6 +18,12 @@ def found(scenarios: list[Scenario], parts: Parts = SOUND) -> list[Rule]:
     return list(dict.fromkeys(violation.rule for result in results for violation in result.violations))
 
 
+def first_found(scenarios: list[Scenario]) -> list[Rule]:
+    """The rules that are broken in the first of these worlds in which any rule is. A world that hangs takes long, so
+    that the others are left out."""
+    return next((rules for scenario in scenarios if (rules := found([scenario]))), [])
+
+
 def worlds(make: Any, count: int, *steps: Change, **changes: object) -> list[Scenario]:
     """Plain worlds with these changes, put through these steps."""
     made = [make.plain(number, **changes) for number in range(count)]

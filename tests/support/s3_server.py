@@ -25,14 +25,16 @@ CREDENTIALS = {
     "AWS_SHARED_CREDENTIALS_FILE": os.devnull,
 }
 """What a client of the server must have in its environment."""
+CONDITIONS = "PENSTOCK_TEST_S3_CONDITIONS"
 
 
 class S3Server:
     """A server on loopback, with a bucket named `bucket`."""
 
-    def __init__(self, *, allows: int | None = None) -> None:
-        """With `allows`, only so many calls are let through for whoever comes; then credentials count."""
-        environment = {**os.environ, **CREDENTIALS}
+    def __init__(self, *, allows: int | None = None, conditions: str = "heeded") -> None:
+        """With `allows`, only so many calls are let through for whoever comes; then credentials count. Conditions of
+        uploads may be `heeded`, `ignored`, as by a server that does not know them, or `refused`."""
+        environment = {**os.environ, **CREDENTIALS, CONDITIONS: conditions}
         if allows is not None:
             environment["INITIAL_NO_AUTH_ACTION_COUNT"] = str(allows)
         self._process = subprocess.Popen(
@@ -108,10 +110,13 @@ class S3Server:
 
 
 class Gate:
-    """The application, with a gate before the parts of uploads."""
+    """The application, with a gate before the parts of uploads, and one upload with a condition at a time: moto looks
+    whether an object is there, and only then stores it."""
 
-    def __init__(self, app: Any) -> None:
+    def __init__(self, app: Any, conditions: str) -> None:
         self._app = app
+        self._conditions = conditions
+        self._one_by_one = threading.Lock()
         self._lock = threading.Lock()
         self.is_open = threading.Event()
         self.is_open.set()
@@ -124,6 +129,14 @@ class Gate:
             self.is_open.wait()
             with self._lock:
                 self.waiting -= 1
+        if environ["REQUEST_METHOD"] == "PUT" and "HTTP_IF_NONE_MATCH" in environ:
+            if self._conditions == "refused":
+                start_response("501 Not Implemented", [])
+                return [b"<Error><Code>NotImplemented</Code></Error>"]
+            if self._conditions == "ignored":
+                del environ["HTTP_IF_NONE_MATCH"]
+            with self._one_by_one:
+                return self._app(environ, start_response)
         return self._app(environ, start_response)
 
 
@@ -134,7 +147,7 @@ def serve() -> None:
     from moto.s3.models import s3_backends
     from ports import own_port
 
-    app = Gate(DomainDispatcherApplication(create_backend_app))
+    app = Gate(DomainDispatcherApplication(create_backend_app), os.environ[CONDITIONS])
     port = own_port()
     server = _listen(app, port)
     print(port, flush=True)

@@ -14,7 +14,9 @@ from penstock.core.ids import CheckpointId, Epoch, Instant, JobId, SlotId, SlotI
 from penstock.core.messages import Credit, Deploy, Heartbeat, PeerAddress, Run
 from penstock.runtime.addresses import SlotAddress
 from penstock.runtime.links import Links
-from penstock.runtime.slot import MASTER, NO_EPOCH, SlotDriver, SlotPorts
+from penstock.runtime.slot.driver import SlotDriver
+from penstock.runtime.slot.master_link import MASTER, NO_EPOCH
+from penstock.runtime.slot.ports import SlotPorts
 from penstock.settings import JobSettings, NetworkSettings, SlotSettings
 from penstock.wire.codec import BatchCodec, decode_to_master, encode_message
 from penstock.wire.frames import Channel, Kind
@@ -166,7 +168,7 @@ class Other:
 class Stage:
     """The slot under test, its master and its peer."""
 
-    def __init__(self):
+    def __init__(self, **ports):
         self.hub = Hub()
         self.clock = Clock()
         self.master = Other(self.hub, MASTER)
@@ -175,7 +177,15 @@ class Stage:
             SLOT,
             job=JobId("job"),
             settings=SETTINGS,
-            ports=SlotPorts(clock=self.clock, transport=self.hub.join(str(SLOT)), background=HeldWork(), store=None),
+            ports=SlotPorts(
+                **{
+                    "clock": self.clock,
+                    "transport": self.hub.join(str(SLOT)),
+                    "background": HeldWork(),
+                    "store": None,
+                    **ports,
+                }
+            ),
             address=SlotAddress(host="here", pid=1, ipc_address="ipc"),
             master_address="ipc",
         )
@@ -230,9 +240,10 @@ class Stage:
         self.turn()
         return self.answers()
 
-    def credit(self, granted, *, edge=0, upstream=0, downstream=1):
+    def credit(self, granted, *, edge=0, upstream=0, downstream=1, data_taken=False):
         key = {"edge": edge, "upstream": upstream, "downstream": downstream}
-        return self.from_peer(Kind.CREDIT, encode_message(Credit(epoch=Epoch(1), bytes_granted=granted, **key)))
+        credit = Credit(epoch=Epoch(1), bytes_granted=granted, data_taken=data_taken, **key)
+        return self.from_peer(Kind.CREDIT, encode_message(credit))
 
     def batch(self, *values, channel=(0, 1, 0), **changes):
         payload = BatchCodec(SCHEMA).encode(rows(*values))

@@ -11,14 +11,15 @@ from functools import partial
 
 import pyarrow as pa
 import xxhash
+from key_group_owners import owner_of
 
 from penstock.api.state import declared_states
 from penstock.core.elements import CheckpointOptions
 from penstock.core.errors import CorruptFile
 from penstock.core.ids import CheckpointId, Instant
 from penstock.core.messages import StateFile
-from penstock.plan.key_groups import owner_of, range_of
-from penstock.runtime.keys import key_groups
+from penstock.plan.key_groups import range_of
+from penstock.runtime.task.partitioning import key_groups
 from penstock.settings import StateSettings
 from penstock.state.backend import StateContext, TimerKind
 from penstock.state.handles import keyed_handle

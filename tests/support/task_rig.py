@@ -17,12 +17,12 @@ from penstock.core.messages import OperatorState
 from penstock.core.task.checkpoints import TaskCheckpoints
 from penstock.plan.graph import Edge, Partitioning, build_plan
 from penstock.ports import Outcome
-from penstock.runtime.chain import FinishedChain, OperatorChain
-from penstock.runtime.channels import ChannelKey, InputChannel, InputGate, Subpartition
-from penstock.runtime.operators.base import Operator, OperatorContext
-from penstock.runtime.operators.source import SourceOperator
-from penstock.runtime.outputs import OutputEdge, TaskOutputs
-from penstock.runtime.task import Task
+from penstock.runtime.task.chain import FinishedChain, OperatorChain
+from penstock.runtime.task.channels import ChannelKey, InputChannel, InputGate, Subpartition
+from penstock.runtime.task.operators.base import Operator, OperatorContext
+from penstock.runtime.task.operators.source import SourceOperator
+from penstock.runtime.task.outputs import OutputEdge, TaskOutputs
+from penstock.runtime.task.subtask import Task
 from penstock.settings import CheckpointSettings
 
 TASK = TaskId(VertexId("v"), 0)
@@ -48,9 +48,11 @@ class Summing(Operator):
         self.busy = False
         self.tick_at = None
         self.write_error = None
+        self.while_writing = lambda: None
         self.tells_inputs = False
         self.row_ms = row_ms
         self.pass_time = pass_time
+        self.freeze_ms = self.write_ms = 0
 
     @property
     def is_row_wise(self):
@@ -87,12 +89,15 @@ class Summing(Operator):
 
     def snapshot(self, checkpoint, options):
         self.story.append(("snapshot", checkpoint, self.sum))
+        self.pass_time(self.freeze_ms)
         frozen = str(self.sum).encode()
 
         def write(writer):
             if self.write_error is not None:
                 raise self.write_error
             self.story.append(("write", checkpoint))
+            self.while_writing()
+            self.pass_time(self.write_ms)
             return OperatorState(operator=OperatorId("sum"), broadcast={"sum": frozen})
 
         return write
@@ -134,15 +139,29 @@ class Later:
         return lambda: done(outcome)
 
 
+class Place:
+    """Where a snapshot would be written: nothing is."""
+
+    def __init__(self, story):
+        self.story = story
+
+    def discard(self):
+        self.story.append(("take back",))
+
+
 class Host:
     """The task's slot: writes down what it is told."""
 
     def __init__(self, story):
         self.story = story
         self.background = Later()
+        self.slice_rows = 65_536
         self.time = Instant(0)
         self.states = {}
+        self.acknowledged = {}
         self.discarded_from = []
+        self.barriers_taken = []
+        """Of which the coordinators of operators were told."""
         self.collected = {}
         """What was in flight, by checkpoint."""
 
@@ -155,8 +174,8 @@ class Host:
     def precise_ms(self):
         return float(self.time)
 
-    def snapshot_files(self, task, checkpoint):
-        return None
+    def snapshot_files(self, task, barrier):
+        return Place(self.story)
 
     def save_channels(self, task, collected, saved):
         self.collected[collected.checkpoint] = collected
@@ -170,7 +189,11 @@ class Host:
 
     def acknowledge(self, task, effect):
         self.states[effect.checkpoint] = effect.state
+        self.acknowledged[effect.checkpoint] = effect
         self.story.append(("ack", effect.checkpoint))
+
+    def barrier_taken(self, task, checkpoint):
+        self.barriers_taken.append(checkpoint)
 
     def decline(self, task, effect):
         self.story.append(("decline", effect.checkpoint, effect.reason))
@@ -178,11 +201,17 @@ class Host:
     def data_ended(self, task):
         self.story.append(("data ended",))
 
+    def wants_to_end(self, task):
+        self.story.append(("wants to end",))
+
     def finished(self, task):
         self.story.append(("finished",))
 
     def splits_read(self, task, operator, count):
         self.story.append(("splits read", operator, count))
+
+    def catching_up(self, task, operator, is_behind):
+        self.story.append(("catching up", operator, is_behind))
 
     def failed(self, task, error):
         self.story.append(("failed", str(error)))
@@ -193,7 +222,15 @@ class ScriptReader(SourceReader):
         self._script = script
 
     def poll(self, max_rows, now_ms):
+        assert not self._at_mark, "a mark is passed by without a word"
         return self._script.popleft() if self._script else End()
+
+    @property
+    def _at_mark(self):
+        return bool(self._script) and isinstance(self._script[0], int)
+
+    def induced_checkpoint(self):
+        return self._script.popleft() if self._at_mark else None
 
     def snapshot(self):
         return [b"position"]
@@ -206,6 +243,10 @@ class ScriptSource(Source):
     @property
     def schema(self):
         return SCHEMA
+
+    @property
+    def induces_checkpoints(self):
+        return any(isinstance(item, int) for item in self.script)
 
     def splits(self, parallelism):
         return []
@@ -230,10 +271,11 @@ class Saved:
 
 
 class Rig:
-    """A task with `channels` inputs, or with a scripted source, and one output channel.
+    """A task with `channels` inputs, or with a scripted source, and one output channel. A number in the script is the
+    mark of that checkpoint.
 
-    With `row_ms` it takes so long for a row. With `restore` it starts from there; `inputs` and `dealt` are what was in
-    flight, by upstream subtask.
+    With `row_ms` it takes so long for a row. With `operators` it has these instead of the one that adds up. With
+    `restore` it starts from there; `inputs` and `dealt` are what was in flight, by upstream subtask.
     """
 
     def __init__(
@@ -248,14 +290,19 @@ class Rig:
         dealt=None,
         input_numbers=None,
         row_ms=None,
+        operators=None,
+        slice_rows=65_536,
         **checkpointing,
     ):
         self.story = []
         self.out = []
         self.grants = []
+        self.taken = []
+        """Upstream subtasks that were told that their data has been processed."""
         self.host = Host(self.story)
         self.sum = Summing(self.story, row_ms, self.host.pass_time)
-        operators = [self.sum]
+        self.host.slice_rows = slice_rows
+        operators = operators or [self.sum]
         self.sum.tells_inputs = input_numbers is not None
         self.script = deque(script or ())
         if script is not None:
@@ -274,17 +321,7 @@ class Rig:
             chain=FinishedChain()
             if restore is not None and restore.finished
             else OperatorChain(operators, [self._context(f"operator {i}") for i in range(len(operators))]),
-            gate=InputGate(
-                [
-                    InputChannel(
-                        ChannelKey(0, i, 0),
-                        window_bytes=WINDOW,
-                        grant=self._note_grant,
-                        input_number=input_numbers[i] if input_numbers else 0,
-                    )
-                    for i in range(channels)
-                ]
-            ),
+            gate=self._gate(channels, input_numbers or [0] * channels),
             outputs=TaskOutputs([OutputEdge(edge, plan, [out])], output_bytes=output_bytes),
             handler=make_handler(CheckpointSettings(**checkpointing), channels=channels),
             checkpoints=TaskCheckpoints(restored=None, max_concurrent=1),
@@ -292,10 +329,26 @@ class Rig:
         )
         if restore is not None:
             self.task.load(restore, Saved(inputs or {}, dealt or {}))
+        elif self.sum not in operators:
+            self.task.chain.load()
         self.task.open()
         self.story.clear()
         if granted:
             self.grant(granted)
+
+    def _gate(self, channels, input_numbers):
+        return InputGate(
+            [
+                InputChannel(
+                    ChannelKey(0, i, 0),
+                    window_bytes=WINDOW,
+                    grant=self._note_grant,
+                    data_taken=lambda key: self.taken.append(key.upstream),
+                    input_number=input_numbers[i],
+                )
+                for i in range(channels)
+            ]
+        )
 
     def _context(self, name):
         return OperatorContext(
@@ -322,6 +375,10 @@ class Rig:
         key = ChannelKey(9, 0, 0)
         self.task.outputs.grant(key, granted)
         self.task.outputs.flush_channel(key)
+
+    def data_taken(self):
+        """The other end of the output has processed all data."""
+        self.task.outputs.data_taken(ChannelKey(9, 0, 0))
 
     def run(self):
         self.task.run(self.host.time)

@@ -20,8 +20,10 @@ from penstock.core.errors import InvariantError, MalformedMessage, UsageError
 from penstock.core.ids import CheckpointId, Epoch, Instant, JobId, OperatorId, SlotId, SlotIndex, TaskId, VertexId
 from penstock.core.messages import (
     Acknowledge,
+    BarrierTaken,
     Cancelled,
     CancelTasks,
+    CatchingUp,
     ChannelState,
     Credit,
     DataEnded,
@@ -30,6 +32,9 @@ from penstock.core.messages import (
     Heartbeat,
     Leave,
     Leaving,
+    LetEnd,
+    LogLine,
+    LoopStuck,
     NotifyAborted,
     NotifyComplete,
     OperatorEvent,
@@ -49,6 +54,8 @@ from penstock.core.messages import (
     ToMaster,
     ToSlot,
     TriggerCheckpoint,
+    WantsToEnd,
+    WorkerLog,
 )
 from penstock.core.reasons import CheckpointFailure
 from penstock.wire.codec import (
@@ -83,12 +90,17 @@ STATE = SubtaskState(
 TO_MASTER = [
     Register(slot=SLOT, host="höst", pid=1, ipc_address="ipc:///x", tcp_address=None),
     Heartbeat(slot=SLOT, epoch=EPOCH, metrics={"window[2]": {"rows": 1.5}}),
+    LoopStuck(slot=SLOT, epoch=EPOCH, stuck_ms=9_000, operator="map", subtask=2, step_ms=8_000, stack="in f"),
+    WorkerLog(slot=SLOT, lines=(LogLine(level=30, logger="mine", text="füll", step="map"),), dropped=2),
     Ready(slot=SLOT, epoch=EPOCH),
     Cancelled(slot=SLOT, epoch=EPOCH),
     TaskFailed(slot=SLOT, epoch=EPOCH, task=TASK, operator="map", error="it failed", user_code=True),
     DataEnded(slot=SLOT, epoch=EPOCH, task=TASK),
+    WantsToEnd(slot=SLOT, epoch=EPOCH, task=TASK),
     TaskFinished(slot=SLOT, epoch=EPOCH, task=TASK),
+    BarrierTaken(epoch=EPOCH, task=TASK, checkpoint=CHECKPOINT),
     OperatorEventTaken(epoch=EPOCH, task=TASK, number=7, delivered=True),
+    CatchingUp(epoch=EPOCH, task=TASK, operator=OperatorId("bids"), is_behind=True),
     SplitsRead(epoch=EPOCH, task=TASK, operator=OperatorId("bids"), count=3),
     Acknowledge(
         job=JOB, epoch=EPOCH, task=TASK, checkpoint=CHECKPOINT, state=STATE, metrics=SnapshotMetrics(sync_ms=0.25)
@@ -120,6 +132,7 @@ TO_SLOT = [
     ),
     NotifyComplete(epoch=EPOCH, task=TASK, checkpoint=CHECKPOINT, subsumed=CheckpointId(6)),
     NotifyAborted(epoch=EPOCH, task=TASK, checkpoint=CHECKPOINT),
+    LetEnd(epoch=EPOCH, task=TASK),
     OperatorEvent(epoch=EPOCH, task=TASK, operator=OperatorId("read"), number=7, event=b"\x00split"),
     Leave(reason="done"),
 ]
@@ -149,7 +162,7 @@ def test_every_element_survives_the_wire(element):
 
 
 def test_a_credit_survives_the_wire():
-    credit = Credit(epoch=EPOCH, edge=1, upstream=2, downstream=3, bytes_granted=4)
+    credit = Credit(epoch=EPOCH, edge=1, upstream=2, downstream=3, bytes_granted=4, data_taken=True)
     assert decode_credit(encode_message(credit)) == credit
 
 
@@ -264,4 +277,4 @@ DICTIONARY = pa.dictionary(pa.int32(), pa.string())
 def test_dictionary_columns_are_refused_by_name(kind):
     with pytest.raises(UsageError, match="column 'city' is dictionary-encoded") as caught:
         BatchCodec(pa.schema([("n", pa.int64()), ("city", kind)]))
-    assert "cast it" in caught.value.hint
+    assert "cast the column" in caught.value.hint

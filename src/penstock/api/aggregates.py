@@ -25,22 +25,22 @@ def count(column: str | None = None) -> AggregateCall:
 
 
 def sum(column: str) -> AggregateCall:  # noqa: A001  # users write ps.sum
-    """The sum: bigint for whole numbers (an overflow fails the job), double for others."""
+    """The sum: bigint for whole numbers (an overflow fails the job), double for others. With NaN it is NaN."""
     return AggregateCall("sum", _checked("sum", column))
 
 
 def min(column: str) -> AggregateCall:  # noqa: A001  # users write ps.min
-    """The least value, of the column's type."""
+    """The least value, of the column's type. NaN is greater than every number, so it is the least only if all are."""
     return AggregateCall("min", _checked("min", column))
 
 
 def max(column: str) -> AggregateCall:  # noqa: A001  # users write ps.max
-    """The greatest value, of the column's type."""
+    """The greatest value, of the column's type. NaN is greater than every number."""
     return AggregateCall("max", _checked("max", column))
 
 
 def mean(column: str) -> AggregateCall:
-    """The arithmetic mean, as double."""
+    """The arithmetic mean, as double. With NaN it is NaN."""
     return AggregateCall("mean", _checked("mean", column))
 
 

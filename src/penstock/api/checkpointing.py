@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
 from typing import Literal, TypeVar
 
-from penstock.api.durations import Duration, duration_ms_or_problem
+from penstock.core.durations import Duration, duration_ms_or_problem
 from penstock.core.errors import SettingsError
 from penstock.core.recovery import roots
-from penstock.settings import CheckpointSettings, Mode, Retention
+from penstock.settings import BacklogInterval, CheckpointSettings, Mode, Retention
 
 ChoiceT = TypeVar("ChoiceT", bound=Enum)
 
 _DEFAULTS = CheckpointSettings()
+_LEAST_KEY_BYTES = 16
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,6 +31,9 @@ class Checkpointing:
     `s3://bucket/folder`, `gs://`, `hdfs://`. A relative path starts at the driver's current folder."""
     interval: Duration | None = "1s"
     """A checkpoint is triggered every so often. None: only on request and at the end."""
+    interval_during_backlog: Duration | Literal["same"] | None = "same"
+    """The interval while a source works through what has piled up (`SourceReader.catching_up`, `Found.catching_up`):
+    rarer checkpoints leave it more time for that. None: no periodic checkpoints meanwhile."""
     timeout: Duration = "10 min"
     """A checkpoint that is not complete after this long is aborted."""
     min_pause: Duration = "0s"
@@ -37,7 +41,8 @@ class Checkpointing:
     max_concurrent: int = 1
     """How many checkpoints may be under way at once."""
     tolerable_failures: int | None = 0
-    """How many checkpoints in a row may fail before the job does. None: any number."""
+    """How many checkpoints in a row may fail. If one more does, the task that declined it restarts with all that are
+    joined to it; or all tasks restart, if it expired or no single task was to blame. None: any number."""
     mode: Literal["exactly-once", "at-least-once"] = "exactly-once"
     """At least once never blocks a channel, and may count records twice after a failure."""
     unaligned: bool = False
@@ -46,19 +51,43 @@ class Checkpointing:
     """With `unaligned`: start aligned and turn unaligned when a barrier is older than this."""
     retain: int = 1
     """How many completed checkpoints are kept while the job runs."""
-    keep: Literal["delete", "keep-on-failure", "keep"] = "delete"
-    """What happens to them when the job ends without having finished its data: they are deleted, kept if the job
-    failed, or kept after a cancel too."""
+    keep: Literal["delete", "keep-on-failure", "keep"] = "keep"
+    """What happens to them when the job ends without having finished its data: they are kept, after a failure or a
+    cancel (or Ctrl-C), so that the job goes on from the newest when the program is run again; kept only if the job
+    failed; or deleted."""
     hook_timeout: Duration = "30s"
     """A checkpoint hook that has not returned after this long fails the checkpoint, or the attempt that waits for it to
     be restored."""
+    history: int = _DEFAULTS.history
+    """How many checkpoints that have ended `job.checkpoints` remembers."""
     local_copies_bytes: int = _DEFAULTS.local_copies_bytes
     """Each slot keeps copies of up to this much of what it writes, on its own machine, and reads its state from there
     when another slot has failed. 0: none."""
 
+    after_tasks_finish: bool = True
+    """Let tasks whose data has ended go, and go on taking checkpoints without them. If not, they wait until the data of
+    all tasks has ended, and all go with one last checkpoint. So it always is in a job that goes on when its program is
+    run again (its checkpoints are kept, and a source of it may find more data then), whatever is set here: the next run
+    needs the state of all tasks."""
+    inline_threshold_bytes: int = _DEFAULTS.inline_threshold_bytes
+    """State up to this size travels inside the metadata of a checkpoint instead of in a file of its own."""
+    delete_attempts: int = _DEFAULTS.delete_attempts
+    """How often a deletion in the directory is tried before it is given up, with a warning."""
+    delete_retry: Duration = "1s"
+    """Pause before a deletion that failed is tried again. It doubles with every failure, up to five minutes."""
+    readable_by: Literal["owner", "group", "all"] = "owner"
+    """Who may read the files of checkpoints and savepoints, beside who wrote them: nobody, their group, or everybody.
+    Where executors run as another user than the driver, one must be able to read what the other wrote."""
+    seal: bytes | str | os.PathLike[str] | None = field(default=None, repr=False)
+    """A key, or the file that has it: everything in the directory is sealed with it, and what is read without a seal of
+    this key is refused before anything of it is unpickled. For a directory that others can write to. At least 16 bytes;
+    a file that others can read is refused."""
+
     def __post_init__(self) -> None:
         reading = _Reading()
         reading.location(self.directory)
+        reading.one_of("readable_by", self.readable_by, ("owner", "group", "all"))
+        reading.key(self.seal)
         settings = self._read(reading)
         # The relations between values mean something only when each of them could be read.
         if not reading.problems:
@@ -72,6 +101,11 @@ class Checkpointing:
         return self._read(_Reading())
 
     @property
+    def seal_key(self) -> bytes | None:
+        """The key of the seals; read from its file every time. None: nothing is sealed."""
+        return _Reading().key(self.seal)
+
+    @property
     def location(self) -> str:
         """The directory as an absolute path, or the URI that was given."""
         return _Reading().location(self.directory)
@@ -79,6 +113,7 @@ class Checkpointing:
     def _read(self, reading: _Reading) -> CheckpointSettings:
         return CheckpointSettings(
             interval_ms=reading.optional_ms("interval", self.interval),
+            during_backlog=reading.backlog("interval_during_backlog", self.interval_during_backlog),
             timeout_ms=reading.ms("timeout", self.timeout, default=_DEFAULTS.timeout_ms),
             min_pause_ms=reading.ms("min_pause", self.min_pause, default=_DEFAULTS.min_pause_ms),
             max_concurrent=reading.whole("max_concurrent", self.max_concurrent, least=1),
@@ -91,9 +126,14 @@ class Checkpointing:
             unaligned=reading.flag("unaligned", self.unaligned),
             aligned_timeout_ms=reading.optional_ms("aligned_timeout", self.aligned_timeout),
             num_retained=reading.whole("retain", self.retain, least=1),
-            retention=reading.choice("keep", self.keep, default=Retention.DELETE),
+            retention=reading.choice("keep", self.keep, default=Retention.KEEP),
             hook_timeout_ms=reading.ms("hook_timeout", self.hook_timeout, default=_DEFAULTS.hook_timeout_ms),
+            history=reading.whole("history", self.history, least=1),
             local_copies_bytes=reading.whole("local_copies_bytes", self.local_copies_bytes, least=0),
+            after_tasks_finish=reading.flag("after_tasks_finish", self.after_tasks_finish),
+            inline_threshold_bytes=reading.whole("inline_threshold_bytes", self.inline_threshold_bytes, least=0),
+            delete_attempts=reading.whole("delete_attempts", self.delete_attempts, least=1),
+            delete_retry_ms=reading.ms("delete_retry", self.delete_retry, default=_DEFAULTS.delete_retry_ms),
         )
 
 
@@ -123,11 +163,39 @@ class _Reading:
             return None
         return duration_ms_or_problem(given, argument=argument, problems=self.problems)
 
+    def backlog(self, argument: str, given: Duration | None) -> BacklogInterval | None:
+        return None if given == "same" else BacklogInterval(interval_ms=self.optional_ms(argument, given))
+
     def whole(self, argument: str, given: object, *, least: int) -> int:
         if isinstance(given, int) and not isinstance(given, bool) and given >= least:
             return given
         self.problems.append(f"{argument} is {given!r}; give a whole number from {least}")
         return least
+
+    def one_of(self, argument: str, given: object, values: tuple[str, ...]) -> None:
+        if given not in values:
+            self.problems.append(f"{argument} is {given!r}; choose one of {', '.join(map(repr, values))}")
+
+    def key(self, given: object) -> bytes | None:
+        if given is None:
+            return None
+        found = given if isinstance(given, bytes) else self._key_in(given)
+        if found is not None and len(found) < _LEAST_KEY_BYTES:
+            self.problems.append(f"seal has {len(found)} bytes; give a key of at least {_LEAST_KEY_BYTES}")
+        return found
+
+    def _key_in(self, given: object) -> bytes | None:
+        if not isinstance(given, str | os.PathLike):
+            self.problems.append(f"seal is a {type(given).__name__}; give a key as bytes, or the path of its file")
+            return None
+        path = Path(given).expanduser()
+        try:
+            if path.stat().st_mode & 0o077:
+                self.problems.append(f"seal: others can read the key file {path}; give it mode 0600")
+            return path.read_bytes().strip()
+        except OSError as error:
+            self.problems.append(f"seal: the key file {path} cannot be read: {error.strerror}")
+            return None
 
     def flag(self, argument: str, given: object) -> bool:
         if isinstance(given, bool):

@@ -32,8 +32,8 @@ import polars as pl
 import pyarrow as pa
 from polars.exceptions import PolarsError
 
-from penstock.api.schemas import arrow_type, empty_frame, unknown_column
 from penstock.core.errors import UsageError
+from penstock.sql.schemas import arrow_type, empty_frame, unknown_column
 
 ExpressionLike = str | pl.Expr
 """What every expression argument takes."""
@@ -56,15 +56,9 @@ class CompiledColumns:
     columns: tuple[ComputedColumn, ...]
 
 
-def compile_expression(given: ExpressionLike, schema: pa.Schema, *, argument: str) -> pl.Expr:
-    """The Polars expression that `given` means over records of `schema`. Raises `UsageError` naming `argument`."""
-    expr, _ = _read(given, schema, argument)
-    _evaluated(given, expr, schema, argument)
-    return expr
-
-
 def compile_condition(given: ExpressionLike, schema: pa.Schema, *, argument: str) -> pl.Expr:
-    """The same for an expression that must be true, false or null."""
+    """The Polars expression that `given`, which must be true, false or null, means over records of `schema`. Raises
+    `UsageError` naming `argument`."""
     expr, _ = _read(given, schema, argument)
     kinds = list(_evaluated(given, expr, schema, argument).values())
     if kinds != [pl.Boolean()]:
@@ -104,7 +98,7 @@ def _read(given: ExpressionLike, schema: pa.Schema, argument: str) -> tuple[pl.E
     """The expression, and whether its column has a name."""
     if isinstance(given, str):
         # Slots import this module and never parse: they must not pay for the parser.
-        from penstock.api.sql import translate
+        from penstock.sql.text import translate
 
         translated = translate(given, dict(empty_frame(schema).schema), argument=argument)
         if translated.name is None:

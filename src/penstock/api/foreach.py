@@ -6,32 +6,39 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from penstock.api.connector import Sink, SinkWriter, WriterContext
-from penstock.core.errors import UsageError
+import pyarrow as pa
+
+from penstock.api.callables import check_callable
+from penstock.api.connector import Footprint, Sink, Site, UnpreparedSink
 
 
 @dataclass(frozen=True)
-class ForEachCheckpoint(Sink):
+class ForEachCheckpoint(UnpreparedSink):
     """A function of the user's, before the job starts. Where Spark is, it becomes a sink that lands files for it."""
 
     function: Callable[[Any, int], Any]
 
     def __post_init__(self) -> None:
-        if not callable(self.function):
-            raise UsageError(f"for_each_checkpoint takes a function, not {self.function!r}")
+        check_callable(self.function, "for_each_checkpoint")
 
     @property
     def name(self) -> str:
         """What the step is called unless the user names it."""
         return "for-each-checkpoint"
 
-    def start(self, job: str) -> None:
-        """Never asked where there is a Spark."""
-        raise UsageError(f"for_each_checkpoint needs Spark, and job {job} has none", hint="use another sink here")
+    @property
+    def described(self) -> str:
+        """What the user wrote."""
+        return "for_each_checkpoint"
 
-    def writer(self, context: WriterContext) -> SinkWriter:
-        """Never asked, as `start` is not."""
-        raise UsageError(f"for_each_checkpoint needs Spark, and job {context.job} has none")
+    @property
+    def footprint(self) -> Footprint:
+        """Files with the records of a checkpoint, until the function has returned."""
+        return Footprint(in_landing=True, shares_landing=True)
+
+    def prepared(self, site: Site, schema: pa.Schema) -> Sink:  # noqa: ARG002
+        """A sink that lands files for the function."""
+        return site.handing_over(self.function)
 
 
 class HandsOver:

@@ -22,7 +22,8 @@ if its time is not after `context.watermark`. An event-time timer fires when the
 at or before the watermark fires when the rows at hand have been handled. Timers fire in order of time, those of one
 time in order of key. When all data has been seen, event time goes to its end: every event-time timer fires, and so does
 what `on_timer` sets meanwhile, up to the time of the last timer that was set before. Processing-time timers that are
-still set then do not fire. After a restore, processing-time timers whose time has passed fire at once.
+still set then do not fire. A checkpoint may come between two timers, never in the middle of what one call yields. After
+a restore, processing-time timers whose time has passed fire at once.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from penstock.api.callables import refuse_async_methods
 from penstock.api.state import State, StateKind, declared_states
 from penstock.core.errors import UsageError
 
@@ -134,12 +136,41 @@ class KeyedContext(FunctionContext):
     """The current key: the value of the key column, or a tuple if there are several. None where there is no key."""
     timers: Timers
 
+    @property
+    def key_group(self) -> int | None:
+        """The key group of the current key: its stream of raw keyed state. None where there is no key."""
+        raise NotImplementedError
+
 
 class Function:
     """What functions with state have in common."""
 
     def open(self, context: FunctionContext) -> None:
         """Called once before anything else, with operator state restored. It may block."""
+
+    def before_barrier(self, context: FunctionContext) -> Rows:
+        """Called when a checkpoint is about to be taken, and once when all data has been seen, before `on_end`: return
+        the rows that the function holds back in attributes. They then belong before the checkpoint, and need not be
+        state. Rows that are held back while the watermark goes on may be late for the steps that follow. There is no
+        key."""
+
+    def on_snapshot(self, checkpoint: int) -> None:
+        """Called when the state is about to be saved for a checkpoint, behind `before_barrier`. What the function has
+        in attributes and must survive belongs into declared operator state by now. Must be quick. There is no key."""
+
+    def on_checkpoint_complete(self, checkpoint: int) -> None:
+        """Called when a checkpoint is complete and durable. It covers all that came before it: of several, only the
+        newest may be told, and after a failure none. There is no key."""
+
+    def on_checkpoint_subsumed(self, checkpoint: int) -> None:
+        """Called when a checkpoint, and with it all before it, is deleted because newer ones are complete: nothing will
+        be restored from it. What the function keeps elsewhere for a checkpoint, such as a version of a table, may go
+        now, and not when the next checkpoint completes, because several checkpoints may be retained. Of several, only
+        the newest may be told. There is no key."""
+
+    def on_checkpoint_aborted(self, checkpoint: int) -> None:
+        """Called when a checkpoint was given up, whether this subtask had saved its state for it or not. The next one
+        will contain what this one was to. There is no key."""
 
     def close(self) -> None:
         """Called once at the end, also after a failure."""
@@ -170,8 +201,8 @@ class KeyedFunction(Function):
 class KeyedBroadcastFunction(KeyedFunction):
     """A function over a keyed stream and a broadcast one; see `KeyedStream.connect`.
 
-    `on_row` reads broadcast state, `on_broadcast` writes it. Rows of the two streams come in no particular order;
-    neither do broadcast rows that were made by different subtasks.
+    `on_row` reads broadcast state, `on_broadcast` writes it. Rows of the two streams come in no particular order,
+    unless `connect(..., wait=...)` says so; neither do broadcast rows that were made by different subtasks.
     """
 
     def on_broadcast(self, row: Row, context: KeyedContext) -> Rows:
@@ -182,7 +213,8 @@ class KeyedBroadcastFunction(KeyedFunction):
 class ProcessFunction(Function):
     """A function over the rows or batches of a stream; see `Stream.process`. Write `on_row` or `on_batch`.
 
-    It may have operator state: `split_list_state`, `union_list_state`, `broadcast_state`.
+    It may have operator state: `split_list_state`, `union_list_state`, `broadcast_state`, `raw_split_list_state`,
+    `raw_union_list_state`.
     """
 
     def on_row(self, row: Row, context: FunctionContext) -> Rows:
@@ -233,6 +265,7 @@ def check_function(function: object, base: type[Function], *, argument: str, met
             f"{type(function).__name__} has {'no ' + ' or '.join(methods) if not written else ' and '.join(written)}",
             hint=f"write the method {methods[0]}" if not written else "write one of them only",
         )
+    refuse_async_methods(function, base)
     declared_states(function)
 
 

@@ -21,7 +21,7 @@ from typing import Any
 import pyarrow as pa
 
 from penstock.api.functions import KeyedContext, KeyedFunction
-from penstock.api.schemas import SchemaLike
+from penstock.sql.schemas import SchemaLike
 
 Wrong = Callable[[str], Exception]
 """Makes the error for a result that is not what was promised."""

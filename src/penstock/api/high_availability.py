@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from penstock.api.durations import Duration, duration_ms_or_problem
+from penstock.core.durations import Duration, duration_ms_or_problem
 from penstock.core.errors import SettingsError
 from penstock.core.recovery import roots
 
@@ -42,9 +42,11 @@ HighAvailability = InFiles | InZooKeeper
 def ha_files(
     directory: str | os.PathLike[str], *, lease: Duration = "10s", restart_finished: bool = False
 ) -> HighAvailability:
-    """Another driver takes the job over when this one dies; they meet in a folder that all of them have mounted.
+    """Another driver takes the job over when this one dies; they meet in a folder that all of them have mounted, or in
+    one of S3 or Google Cloud Storage, by its URI, with the extra `object-storage`.
 
-    A driver that shows no sign of life for a `lease` is taken over from; one that died on the same host, at once. With
+    A driver that shows no sign of life for a `lease` is taken over from; in a folder that is mounted, one that died on
+    the same host at once. With
     `restart_finished` a job that has ended begins anew when it is started again under its name; without, it stays
     ended, and its outcome is returned. One that ends while this driver is on standby stays ended.
     """
@@ -52,7 +54,7 @@ def ha_files(
     path = os.fspath(directory) if isinstance(directory, os.PathLike) else directory
     if not isinstance(path, str) or not path.strip() or roots.problem_with(path) is not None:
         problems.append(f"directory is {directory!r}; give the path of a folder")
-    elif not roots.is_local(path):
+    elif not roots.is_local(path) and roots.scheme_of(path) not in roots.OBJECT_STORES:
         problems.append(f"directory {roots.shown(path)} is no mounted folder; use zookeeper(...) instead")
     lease_ms = _long_enough("lease", lease, problems)
     if problems or not isinstance(path, str):

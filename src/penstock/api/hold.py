@@ -54,3 +54,18 @@ class Hold:
     def let_go(self) -> None:
         """Have every `check` raise from here on."""
         self.is_lost = self.has_let_go = True
+
+
+class Held:
+    """Code of a connector, or of a user, that the driver calls only while it has the job."""
+
+    hold: Hold = Hold()
+    """Whether this driver still has the job. The driver looks before every call. A call that takes time first, and
+    then does what only one driver may do, says `self.hold.check()` right before that, and lets through what `check`
+    raises."""
+
+    def bind_hold(self, hold: Hold) -> None:
+        """The driver is about to use the object, and hands over its hold on the job. Called once, before any other
+        call."""
+        # The object may be a frozen dataclass.
+        object.__setattr__(self, "hold", hold)

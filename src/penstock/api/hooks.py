@@ -4,19 +4,15 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 
-from penstock.api.hold import Hold
+from penstock.api.hold import Held
 
 
-class CheckpointHook(ABC):
+class CheckpointHook(Held, ABC):
     """Keeps something outside of the job in step with its checkpoints.
 
     It lives on the driver, as long as the job does, and is called off the loop, one call at a time: it may block, for
     as long as `Checkpointing.hook_timeout` allows. Before every call the driver looks whether it still has the job.
     """
-
-    hold: Hold = Hold()
-    """Whether this driver still has the job. Whoever does something that takes time first, and then what only one
-    driver may do, says `self.hold.check()` right before that, and lets through what it raises."""
 
     @property
     def name(self) -> str:
@@ -29,13 +25,13 @@ class CheckpointHook(ABC):
         has been told yet; none is before this has returned. What it returns is kept in the checkpoint. If it raises,
         the checkpoint is given up, and the job goes on. Ids ascend, and not every checkpoint completes."""
 
-    def restore(self, checkpoint: int, state: bytes | None) -> None:  # noqa: B027
+    def restore(self, checkpoint: int, state: bytes | None) -> None:
         """The job goes back to `checkpoint`, or starts from it; `state` is what `trigger` returned then, None if that
         was nothing or if the hook is new. No task runs before this has returned. If it raises, the attempt fails."""
 
-    def reset(self) -> None:  # noqa: B027
+    def reset(self) -> None:
         """The job starts from its beginning, for the first time or because it failed before its first checkpoint. No
         task runs before this has returned. If it raises, the attempt fails."""
 
-    def close(self) -> None:  # noqa: B027
+    def close(self) -> None:
         """The job has ended, or another driver has it. Called once."""

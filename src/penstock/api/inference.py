@@ -10,8 +10,8 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.types as pt
 
-from penstock.api.schemas import arrow_type, check_schema, empty_frame
 from penstock.core.errors import UsageError
+from penstock.sql.schemas import arrow_type, check_schema, empty_frame
 
 BatchKind = Literal["arrow", "polars", "pandas"]
 """What a batch function takes and returns: `pa.RecordBatch`, `pl.DataFrame` or `pd.DataFrame`."""

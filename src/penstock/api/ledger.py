@@ -9,6 +9,7 @@ from pathlib import Path
 
 from penstock.api.grouped import ProcessorHost
 from penstock.api.naming import RecordedStep, operator_ids
+from penstock.api.notebook import CellRun, current_cell_run
 from penstock.api.steps import ReadStep, Step, WriteStep
 from penstock.core.errors import UsageError
 from penstock.plan.graph import Input, Node, Plan, build_plan
@@ -27,6 +28,8 @@ class Ledger:
         self._parallelism = parallelism
         self._max_parallelism = max_parallelism
         self._steps: list[RecordedStep] = []
+        self._replaced: dict[int, None] = {}
+        """Numbers of steps whose notebook cell has been run again: they stand in no plan."""
 
     def add(
         self,
@@ -38,6 +41,15 @@ class Ledger:
         label: str | None = None,
     ) -> int:
         """Take a step in; the number it gets is higher than those of its inputs. Raises `UsageError` for a bad name."""
+        made_in = current_cell_run()
+        if made_in is not None:
+            self._replace_made_before(made_in, name)
+        for source in inputs:
+            if source.node in self._replaced:
+                raise UsageError(
+                    f"the step {self._steps[source.node]} is no more: the notebook's cell that made it was run again",
+                    hint="run the cells behind that one again too, in their order",
+                )
         recorded = RecordedStep(
             number=len(self._steps),
             step=step,
@@ -46,6 +58,7 @@ class Ledger:
             given_name=name,
             inputs=inputs,
             place=_place_in_user_code(),
+            made_in=made_in,
         )
         if name is not None:
             self._check_name(name, recorded)
@@ -57,6 +70,8 @@ class Ledger:
         step = self._steps[number]
         if step.given_name is not None:
             raise UsageError(f"the step {step} has a name already, {name!r} cannot be another")
+        if (made_in := current_cell_run()) is not None:
+            self._replace_made_before(made_in, name)
         self._check_name(name, step)
         self._steps[number] = replace(step, given_name=name)
 
@@ -67,7 +82,7 @@ class Ledger:
     @property
     def steps(self) -> tuple[RecordedStep, ...]:
         """All steps, in topological order."""
-        return tuple(self._steps)
+        return tuple(step for step in self._steps if step.number not in self._replaced)
 
     def path_to(self, number: int) -> tuple[RecordedStep, ...]:
         """A step with all steps that lead to it, in topological order."""
@@ -79,7 +94,7 @@ class Ledger:
 
     def plan_of(self, steps: Iterable[RecordedStep]) -> Plan:
         """The plan of some of the steps; their ids are those that they have in the whole program."""
-        ids = operator_ids(self._steps)
+        ids = operator_ids(self.steps)
         nodes = tuple(
             Node(
                 number=step.number,
@@ -95,22 +110,32 @@ class Ledger:
 
     def check_complete(self) -> None:
         """Raise `UsageError` unless every step leads to a sink."""
-        if not self._steps:
+        if not self.steps:
             raise UsageError("the program has no steps", hint="begin with read(source) and end with write(sink)")
-        consumed = {source.node for step in self._steps for source in step.inputs}
-        loose = [s for s in self._steps if s.number not in consumed and not isinstance(s.step, WriteStep)]
+        consumed = {source.node for step in self.steps for source in step.inputs}
+        loose = [s for s in self.steps if s.number not in consumed and not isinstance(s.step, WriteStep)]
         if loose:
             raise UsageError(
                 f"nothing is done with the results of {', '.join(map(str, loose))}",
                 hint="end each stream with .write(sink) or take it out; in a notebook, make the environment anew",
             )
 
+    def _replace_made_before(self, made_in: CellRun, name: str | None) -> None:
+        """A cell of a notebook that is run again makes its steps anew: what it made before goes, and what was built on
+        that. So does what an earlier run made that has a step of this name: the cell's text was changed meanwhile."""
+        named = (step.made_in for step in self.steps if name is not None and step.given_name == name)
+        earlier = {run for run in named if run is not None and run.run != made_in.run}
+        for step in self.steps:
+            is_rerun = made_in.is_rerun_of(step.made_in) or step.made_in in earlier
+            if is_rerun or any(source.node in self._replaced for source in step.inputs):
+                self._replaced[step.number] = None
+
     def _check_name(self, name: str, step: RecordedStep) -> None:
         if not isinstance(name, str) or not name.strip() or len(name) > _LONGEST_NAME or not name.isprintable():
             raise UsageError(
                 f"{name!r} cannot be the name of a step", hint=f"give a text of one line, up to {_LONGEST_NAME} letters"
             )
-        for other in self._steps:
+        for other in self.steps:
             if other.given_name == name:
                 raise UsageError(
                     f"two steps are named {name!r}: {other}, and {step}",

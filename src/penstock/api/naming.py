@@ -5,8 +5,12 @@ The rule:
 * A step that the user named has an id made of that name alone. It keeps it wherever the step is moved.
 * Another step that holds state (a source, a window, a function, a sink) has the id of the nearest step with state
   before it, a dot, and what it is: `bids` for a source, `bids.window-auction` for a window over it by the key
-  `auction`, `bids.window-auction.parquet` for the sink behind. Steps without state do not count: adding or removing
-  them, or another branch, changes no id of a step with state.
+  `auction`. Steps without state do not count: adding or removing them, or another branch, changes no id of a step with
+  state.
+* A sink that the user has not named has the ids of the sources that lead to it, a dot, and what it is:
+  `bids.to-parquet`. Whatever is put between changes nothing of it. Where several sinks of one kind are behind the same
+  sources, each has the id of the nearest step with state before it instead, as other steps do:
+  `bids.window-auction.parquet`.
 * Behind a union there are several nearest steps with state, one per stream at most: the id has all of them, in the
   order of the alphabet (`asks-and-bids.window-auction`), so that it does not matter which stream is united with which.
 * Two steps with state that would get the same id are refused: numbering them would let their states change places when
@@ -25,6 +29,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from penstock.api.notebook import CellRun
 from penstock.api.state import declared_states
 from penstock.api.steps import KeyedProcessStep, ProcessStep, ReadStep, Step, WindowStep, WriteStep
 from penstock.core.errors import UsageError
@@ -50,6 +55,8 @@ class RecordedStep:
     inputs: tuple[Input, ...]
     place: str
     """Where in the user's code it was made."""
+    made_in: CellRun | None = None
+    """The run of a notebook's cell that made it."""
 
     @property
     def name(self) -> str:
@@ -76,12 +83,16 @@ def operator_ids(steps: Sequence[RecordedStep]) -> dict[int, OperatorId]:
     ids: dict[int, OperatorId] = {}
     owners: dict[str, RecordedStep] = {}
     roots: dict[int, str] = {}
+    only_sinks = _only_sinks(steps)
     for step in steps:
         before = "-and-".join(sorted({roots[source.node] for source in step.inputs}))
         roots[step.number] = before
         if step.given_name is None and not step.has_state:
             continue
-        own = id_part(step.given_name) if step.given_name is not None else _below(before, step.label)
+        if step.given_name is not None:
+            own = id_part(step.given_name)
+        else:
+            own = only_sinks.get(step.number) or _below(before, step.label)
         if step.has_state:
             roots[step.number] = own
         taken = owners.setdefault(own, step)
@@ -96,6 +107,21 @@ def operator_ids(steps: Sequence[RecordedStep]) -> dict[int, OperatorId]:
             ids[step.number] = OperatorId(_free(_below(roots[step.number], step.label), owners))
             owners[ids[step.number]] = step
     return ids
+
+
+def _only_sinks(steps: Sequence[RecordedStep]) -> dict[int, str]:
+    """The ids of unnamed sinks of which there is only one of its kind behind its sources, by their numbers."""
+    sources: dict[int, frozenset[str]] = {}
+    wanted: dict[int, str] = {}
+    for step in steps:
+        before = frozenset[str]().union(*(sources[source.node] for source in step.inputs))
+        if isinstance(step.step, ReadStep):
+            before = frozenset({id_part(step.name) if step.given_name is not None else _below("", step.label)})
+        sources[step.number] = before
+        if isinstance(step.step, WriteStep) and step.given_name is None:
+            wanted[step.number] = _below("-and-".join(sorted(before)), f"to-{step.label}")
+    found = list(wanted.values())
+    return {number: own for number, own in wanted.items() if found.count(own) == 1}
 
 
 def _free(wanted: str, taken: Mapping[str, RecordedStep]) -> str:

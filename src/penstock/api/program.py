@@ -4,23 +4,32 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from penstock.api.boundary import at_user_line, shown_at_user_line
+from penstock.api.callables import refuse_async_methods
 from penstock.api.connector import Source
 from penstock.api.grouped import ProcessorHost
 from penstock.api.hooks import CheckpointHook
 from penstock.api.ledger import Ledger
-from penstock.api.schemas import check_schema
+from penstock.api.notebook import CellRun, current_cell_run
 from penstock.api.steps import ReadStep
-from penstock.api.stream import Stream, StreamState
+from penstock.api.streams.data_stream import Stream
+from penstock.api.streams.stream_state import StreamState
 from penstock.core.errors import SettingsError, UsageError
+from penstock.core.view_texts import count_of
 from penstock.plan.explain import explain_plan
 from penstock.plan.graph import Plan
 from penstock.settings import JobSettings
+from penstock.sql.schemas import check_schema
+
+_STEPS_SHOWN = 8
 
 
+@at_user_line
 class Program:
     """Collects the steps of one job and makes its plan. What runs it builds on this."""
 
     def __init__(self, settings: JobSettings | None = None, *, processor_host: ProcessorHost | None = None) -> None:
+        shown_at_user_line()
         self._settings = JobSettings() if settings is None else settings
         problems = self._settings.problems()
         if problems:
@@ -31,6 +40,7 @@ class Program:
             processor_host=processor_host,
         )
         self._hooks: dict[str, CheckpointHook] = {}
+        self._hooks_made_in: dict[str, CellRun | None] = {}
 
     @property
     def settings(self) -> JobSettings:
@@ -41,6 +51,7 @@ class Program:
         """The records of a source. The position in the source is kept under `name`, or under the source's own name."""
         if not isinstance(source, Source):
             raise UsageError(f"read takes a source, not {source!r}", hint="for example nexmark.bids(events=1_000_000)")
+        refuse_async_methods(source, Source)
         schema = check_schema(source.schema, argument=f"the schema of source {source.name!r}")
         number = self._ledger.add(ReadStep(source=source), kind=source.name, name=name)
         hook = source.checkpoint_hook()
@@ -52,8 +63,14 @@ class Program:
         """Have `hook` called on the driver with every checkpoint of the job, and when the job goes back to one."""
         if not isinstance(hook, CheckpointHook):
             raise UsageError(f"add_checkpoint_hook takes a CheckpointHook, not {hook!r}")
+        refuse_async_methods(hook, CheckpointHook)
         if not isinstance(hook.name, str) or not hook.name:
             raise UsageError(f"the name of a checkpoint hook is {hook.name!r}; give a text that is not empty")
+        made_in, before = current_cell_run(), self._hooks_made_in.get(hook.name)
+        if made_in is not None and before is not None and made_in.run != before.run:
+            # A notebook's cell was run again.
+            del self._hooks[hook.name]
+        self._hooks_made_in[hook.name] = made_in
         # Several sources of one system may share a hook.
         if self._hooks.setdefault(hook.name, hook) is not hook:
             raise UsageError(
@@ -75,6 +92,12 @@ class Program:
         """What is to run where. Raises `UsageError` if a stream leads nowhere or two steps cannot be told apart."""
         self._ledger.check_complete()
         return self._ledger.plan_of(self._ledger.steps).with_hooks(tuple(self._hooks))
+
+    def __repr__(self) -> str:
+        steps = self._ledger.steps
+        names = ", ".join(step.name for step in steps[:_STEPS_SHOWN]) + (", …" if len(steps) > _STEPS_SHOWN else "")
+        told = f"{count_of(len(steps), 'step')}: {names}" if steps else "no steps yet"
+        return f"<{type(self).__name__}, parallelism {self._settings.parallelism}, {told}>"
 
     def explain(self) -> str:
         """The plan as text; streams that lead nowhere yet are shown too."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from penstock.api.durations import Duration, duration_ms_or_problem
+from penstock.core.durations import Duration, duration_ms_or_problem
 from penstock.core.errors import SettingsError
 from penstock.settings import ExponentialDelay, FailureRate, FixedDelay, NoRestart
 
@@ -33,8 +33,9 @@ def exponential_delay(
 ) -> ExponentialDelay:
     """Restart after a pause that starts at `initial` and grows by `multiplier` up to `maximum`.
 
-    `jitter` varies each pause by up to that share; after `reset_after` without a failure the pause is `initial` again;
-    `attempts` limits the number of restarts in a row (None: any number).
+    `jitter` varies each pause by up to that share, and makes none longer than `maximum`; when the job has run for
+    `reset_after` since its last restart without a failure the pause is `initial` again; `attempts` limits the number of
+    restarts in a row (None: any number).
     """
     problems: list[str] = []
     initial_ms = duration_ms_or_problem(initial, argument="initial", problems=problems)

@@ -22,6 +22,12 @@ State of a subtask, whatever the key (operator state). The kind says who gets it
     union_list_state     a list of which every subtask gets the parts of all
     broadcast_state      a map that is the same in all subtasks
 
+Raw state, bytes of the function's own format, which nobody else reads:
+
+    raw_keyed_state         a stream of bytes per key group; a subtask gets those of the key groups that it owns
+    raw_split_list_state    a list of byte strings, dealt out like a split list
+    raw_union_list_state    a list of byte strings, of which every subtask gets those of all
+
 A type is Spark's name of it ("bigint", "array<string>"), a Python type, a `pa.DataType`, or `object` for any value that
 can be pickled. Values of the first three can be read as columns of a table from any snapshot; prefer them.
 
@@ -35,16 +41,19 @@ place, get it, change it and set it again, in one call; do not keep it for a lat
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any, Literal, NoReturn
 
 import pyarrow as pa
 
-from penstock.api.durations import Duration, duration_ms
-from penstock.api.schemas import TypeLike, as_type, can_be_key
+from penstock.api.callables import check_callable
+from penstock.core.durations import Duration, duration_ms
 from penstock.core.errors import UsageError
+from penstock.sql.schemas import TypeLike, as_type, can_be_key
 
+RAW_TYPE = "raw"
+"""What stands in the place of a type where state is bytes of the function's own format."""
 _LONGEST_NAME = 200
 
 
@@ -59,11 +68,17 @@ class StateKind(Enum):
     SPLIT_LIST = "split-list"
     UNION_LIST = "union-list"
     BROADCAST = "broadcast"
+    RAW_KEYED = "raw-keyed"
 
     @property
     def is_keyed(self) -> bool:
-        """Whether there is one per key, and not one per subtask."""
-        return self not in (StateKind.SPLIT_LIST, StateKind.UNION_LIST, StateKind.BROADCAST)
+        """Whether there is one per key, and not one per subtask or key group."""
+        return not self.is_of_subtask and self is not StateKind.RAW_KEYED
+
+    @property
+    def is_of_subtask(self) -> bool:
+        """Whether there is one per subtask, whatever the keys."""
+        return self in (StateKind.SPLIT_LIST, StateKind.UNION_LIST, StateKind.BROADCAST)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,11 +114,18 @@ class StateSpec:
     map_key: pa.DataType | None = None
     """Of the keys of a map; None if it is none, or if they are any objects."""
     ttl: Ttl | None = None
+    is_raw: bool = False
+    """Whether it is bytes that are written and given back as they are."""
+
+    @property
+    def type_text(self) -> str:
+        """What people know the type by."""
+        return RAW_TYPE if self.is_raw else type_name(self.type)
 
     def __str__(self) -> str:
-        types = [_type_name(self.type)]
+        types = [self.type_text]
         if self.kind in (StateKind.MAP, StateKind.BROADCAST):
-            types.insert(0, _type_name(self.map_key))
+            types.insert(0, type_name(self.map_key))
         return f"{self.kind.value}<{', '.join(types)}>"
 
 
@@ -170,6 +192,12 @@ class ListState(State):
         """Whether there is at least one value."""
         self._unusable()
 
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self.get())
+
+    def __len__(self) -> int:
+        return len(self.get())
+
 
 class MapState(State):
     """Values by key. Made by `map_state`."""
@@ -229,6 +257,35 @@ class BroadcastState(MapState):
     It is written where broadcast records are handled, which all subtasks see, and read anywhere. What a subtask writes
     must follow from those records alone; else the subtasks drift apart.
     """
+
+
+class RawKeyedState(State):
+    """A stream of bytes per key group. Made by `raw_keyed_state`. It may be used where there is no key, too.
+
+    What it holds when a snapshot is taken is saved. A function that keeps objects of its own makes them of the streams
+    in `open`, and the streams of them in `on_snapshot`.
+    """
+
+    @property
+    def groups(self) -> range:
+        """The key groups that this subtask owns."""
+        self._unusable()
+
+    def get(self, group: int) -> bytes:
+        """The stream of a key group; empty if there is none."""
+        self._unusable()
+
+    def set(self, group: int, data: bytes | bytearray | memoryview) -> None:
+        """Replace the stream of a key group that this subtask owns; no bytes remove it."""
+        self._unusable()
+
+    def items(self) -> Iterator[tuple[int, bytes]]:
+        """Every key group that has a stream, in order, and its stream."""
+        self._unusable()
+
+    def exists(self) -> bool:
+        """Whether there is at least one stream."""
+        self._unusable()
 
 
 class ReducingState(State):
@@ -348,6 +405,24 @@ def broadcast_state(name: str, *, key: TypeLike, value: TypeLike) -> BroadcastSt
     return BroadcastState(_spec(name, StateKind.BROADCAST, value, map_key=key))
 
 
+def raw_keyed_state(name: str) -> RawKeyedState:
+    """A stream of bytes per key group, in a format of the function's own. When a job is restored, at any parallelism, a
+    subtask gets the streams of the key groups that it owns. `context.key_group` is that of the current key."""
+    return RawKeyedState(replace(_spec(name, StateKind.RAW_KEYED, bytes), is_raw=True))
+
+
+def raw_split_list_state(name: str) -> ListState:
+    """A list of byte strings per subtask, in a format of the function's own. When a job is restored with another
+    parallelism, they are dealt out evenly."""
+    return ListState(replace(_spec(name, StateKind.SPLIT_LIST, bytes), is_raw=True))
+
+
+def raw_union_list_state(name: str) -> ListState:
+    """A list of byte strings per subtask, in a format of the function's own. When a job is restored, every subtask gets
+    those of all; see `union_list_state`."""
+    return ListState(replace(_spec(name, StateKind.UNION_LIST, bytes), is_raw=True))
+
+
 def declared_states(function: object) -> dict[str, State]:
     """The states that a function (or its class) declares, by the name of the attribute. Raises `UsageError` if one name
     stands for different states."""
@@ -398,9 +473,11 @@ def _spec(
 def _check_callable(given: object, name: str, argument: str) -> None:
     if not callable(given):
         raise UsageError(f"{argument} of state {name!r} is {given!r}, which is no function")
+    check_callable(given, f"{argument} of state {name!r}")
 
 
-def _type_name(kind: pa.DataType | None) -> str:
+def type_name(kind: pa.DataType | None) -> str:
+    """What people know a type by."""
     return "object" if kind is None else str(kind)
 
 

@@ -13,6 +13,10 @@ import pyarrow as pa
 
 from penstock.api.connector import Sink, Source
 from penstock.api.functions import KeyedFunction, ProcessFunction
+from penstock.api.state import StateKind, declared_states, type_name
+from penstock.api.windows import WindowType
+from penstock.core.graph import DeclaredState
+from penstock.core.task.waiting import WaitFor
 
 if TYPE_CHECKING:
     # Every slot imports this module, and most start sooner without it.
@@ -87,6 +91,11 @@ class ProcessStep:
     schema: pa.Schema
     """Of the output."""
 
+    @property
+    def declared_states(self) -> dict[str, DeclaredState]:
+        """What the function says about its states."""
+        return _declared(self.function)
+
 
 @dataclass(frozen=True, kw_only=True)
 class KeyedProcessStep:
@@ -101,6 +110,20 @@ class KeyedProcessStep:
     is_connected: bool = False
     broadcast_has_time: bool = False
     """Whether the broadcast input has event time, and so holds that of the step back."""
+    wait: WaitFor | None = None
+    """What its keyed records wait for; None if they do not."""
+    has_event_time: bool = True
+    """Whether there is a watermark before the step. Without, an event-time timer fires only at the end of all data."""
+
+    @property
+    def declared_states(self) -> dict[str, DeclaredState]:
+        """What the function says about its states."""
+        return _declared(self.function)
+
+    @property
+    def declared_keys(self) -> tuple[str, ...]:
+        """The key columns, with their types."""
+        return tuple(f"{field.name}: {field.type}" for field in self.key_schema)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,20 +146,12 @@ class Aggregate:
 
 
 @dataclass(frozen=True, kw_only=True)
-class TumblingWindow:
-    """Windows of `size_us` that follow each other; the first begins at `offset_us` after 1970."""
-
-    size_us: int
-    offset_us: int = 0
-
-
-@dataclass(frozen=True, kw_only=True)
 class CombineStep:
     """Partial aggregates of each batch, before it is exchanged by key. Holds no state."""
 
     keys: tuple[str, ...]
     time_column: str
-    window: TumblingWindow
+    window: WindowType
     aggregates: tuple[Aggregate, ...]
     schema: pa.Schema
     """Of the partial aggregates."""
@@ -147,10 +162,18 @@ class WindowStep:
     """Aggregates per key and event-time window, from what `CombineStep` made; emitted when the watermark passes."""
 
     keys: tuple[str, ...]
-    window: TumblingWindow
+    window: WindowType
     aggregates: tuple[Aggregate, ...]
     schema: pa.Schema
     """Of the results: keys, `window_start`, `window_end`, then the aggregates."""
+
+    @property
+    def declared_states(self) -> dict[str, DeclaredState]:
+        """What a window keeps: all of it must be as it was for a window to go on."""
+        kinds = ", ".join(f"{a.name}={a.kind}({a.column or ''})" for a in self.aggregates)
+        columns = ", ".join(f"{field.name}: {field.type}" for field in self.schema)
+        text = f"{self.window.described()}, {kinds}, columns {columns}"
+        return {"windows": DeclaredState(kind="window", type=text)}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -165,6 +188,18 @@ class WriteStep:
     def is_coordinated(self) -> bool:
         """Whether a part of it runs on the driver."""
         return self.sink.commits_on_driver
+
+
+def _declared(function: object) -> dict[str, DeclaredState]:
+    specs = (state.spec for state in declared_states(function).values())
+    return {
+        spec.name: DeclaredState(
+            kind=spec.kind.value,
+            type=spec.type_text,
+            map_key=type_name(spec.map_key) if spec.kind in (StateKind.MAP, StateKind.BROADCAST) else "",
+        )
+        for spec in specs
+    }
 
 
 Step = (

@@ -3,11 +3,12 @@
 A window is computed in two halves: partial aggregates per batch before the exchange, merged ones behind it. Both
 halves, and the program that is checked before anything runs, take the columns from here.
 
-    partial     keys, window_start, then per aggregate its partial columns
+    partial     keys, window_start, window_end if windows differ in length, then per aggregate its partial columns
     result      keys, window_start, window_end, then per aggregate one column
 
 Nulls follow SQL: every aggregate but `count()` of rows ignores them, and one that has seen nothing else is null
-(a count is 0). A sum or mean over integers is kept as int64, over floats as float64. A mean travels as a sum and a
+(a count is 0). NaN follows Spark: it is greater than every number, as a key it equals itself, and -0.0 and 0.0 are one
+key. A sum or mean over integers is kept as int64, over floats as float64. A mean travels as a sum and a
 count, the latter in a column of its own.
 """
 
@@ -20,14 +21,25 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.types as pt
 
-from penstock.api.schemas import can_be_key
 from penstock.api.steps import Aggregate
+from penstock.api.windows import WindowType
 from penstock.core.errors import UsageError
+from penstock.sql.schemas import can_be_key
 
 WINDOW_START = "window_start"
 WINDOW_END = "window_end"
 
 _COUNT_SUFFIX = "__count"
+
+
+def kept_columns(window: WindowType) -> tuple[str, ...]:
+    """The columns that tell windows of one key apart, in partial aggregates and in state."""
+    return (WINDOW_START,) if window.length_us is not None else (WINDOW_START, WINDOW_END)
+
+
+def completing_column(window: WindowType) -> str:
+    """The column by which windows become complete: `WindowType.last_complete` is a time in it."""
+    return WINDOW_START if window.length_us is not None else WINDOW_END
 
 
 def count_column(aggregate: Aggregate) -> str:
@@ -52,12 +64,18 @@ def check_key_types(schema: pa.Schema, columns: Sequence[str]) -> None:
 
 
 def partial_schema(
-    input_schema: pa.Schema, *, keys: Sequence[str], time_column: str, aggregates: Sequence[Aggregate]
+    input_schema: pa.Schema,
+    *,
+    keys: Sequence[str],
+    time_column: str,
+    aggregates: Sequence[Aggregate],
+    window: WindowType | None = None,
 ) -> pa.Schema:
-    """Columns of the partial aggregates of records of `input_schema`. Raises `UsageError` if they cannot be made."""
+    """Columns of the partial aggregates of records of `input_schema`, by default for windows that all have one length.
+    Raises `UsageError` if they cannot be made."""
     time_type = _checked(input_schema, keys, time_column, aggregates)
     fields = [pa.field(key, input_schema.field(key).type) for key in keys]
-    fields.append(pa.field(WINDOW_START, time_type))
+    fields += [pa.field(column, time_type) for column in ((WINDOW_START,) if window is None else kept_columns(window))]
     for aggregate in aggregates:
         fields.append(pa.field(aggregate.name, _partial_type(input_schema, aggregate)))
         if aggregate.kind == "mean":

@@ -1,7 +1,7 @@
-"""The command line: one file per command, and beside them what the commands share.
+"""The command line: one file per command.
 
-Slots of the benchmarks import some of these files: so the package itself imports no command before it is asked for
-`main`, which has them all.
+A slot may import a file of this package. So the package itself imports no command before somebody asks for `main`,
+which has all commands.
 """
 
 from __future__ import annotations

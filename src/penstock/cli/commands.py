@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import click
 
-from penstock.cli.backpressure import backpressure
-from penstock.cli.bench import bench
-from penstock.cli.coordinator_bench import coordinator
+from penstock.bench.backpressure import backpressure
+from penstock.bench.coordinator import coordinator
+from penstock.bench.processor import processor
+from penstock.bench.recovery import recovery
+from penstock.bench.state import state as state_bench
+from penstock.bench.torture import torture
+from penstock.bench.window import bench
+from penstock.cli.checkpoints import checkpoints
 from penstock.cli.demo import demo
 from penstock.cli.jobs import COMMANDS as JOB_COMMANDS
-from penstock.cli.processor_bench import processor
-from penstock.cli.recovery import recovery
 from penstock.cli.sim import sim
 from penstock.cli.state import state
-from penstock.cli.state_bench import state as state_bench
-from penstock.cli.torture import torture
 from penstock.cli.verify import verify
 
 
@@ -24,7 +25,7 @@ def main() -> None:
     """Continuous, stateful, exactly-once stream processing on Spark."""
 
 
-for _command in (demo, *JOB_COMMANDS, bench, sim, state, torture, verify):
+for _command in (demo, *JOB_COMMANDS, checkpoints, bench, sim, state, torture, verify):
     main.add_command(_command)
 bench.add_command(backpressure)
 bench.add_command(coordinator)

@@ -17,18 +17,18 @@ from typing import IO, TYPE_CHECKING, Any
 
 import click
 
-from penstock.cli.failures import EXIT_FAILED, reported_failures
 from penstock.core.errors import SettingsError, UsageError
 from penstock.settings import CheckpointSettings
+from penstock.terminal.failures import EXIT_FAILED, reported_failures
 
 if TYPE_CHECKING:
     from penstock.api.connector import Source
-    from penstock.cli.comparison import Comparison
-    from penstock.cli.kills import Kills
-    from penstock.cli.terminal import Display
-    from penstock.cli.window_query import BidInput
+    from penstock.bench.comparison import Comparison
+    from penstock.bench.kills import Kills
+    from penstock.bench.window_query import BidInput
     from penstock.runtime.views import JobView
     from penstock.spark.environment import Environment
+    from penstock.terminal.screen import Display
 
 DEFAULT_EVENTS = 30_000_000
 LOOK_EVERY_S = 0.05
@@ -108,9 +108,9 @@ def demo(**values: Any) -> None:
 def run_demo(options: DemoOptions) -> int:
     """Do it all; the exit code."""
     # Here and not above: the other commands need not wait for the data plane to be imported.
-    from penstock.cli.session import SessionOptions, spark_session, work_directory
-    from penstock.cli.terminal import make_display
-    from penstock.cli.window_query import BidInput
+    from penstock.bench.window_query import BidInput
+    from penstock.terminal.screen import make_display
+    from penstock.terminal.session import SessionOptions, spark_session, work_directory
 
     screen = sys.stderr if options.as_json else sys.stdout
     cores = options.parallelism + SPARE_CORES
@@ -140,10 +140,10 @@ def run_demo(options: DemoOptions) -> int:
 
 def run_job(environment: Environment, display: Display, *, events: int, kills: int) -> DemoRun:
     """Run the job to its end, with the kills."""
-    from penstock.cli.kills import Kills
-    from penstock.cli.progress import Watch
-    from penstock.cli.running import running_job
+    from penstock.bench.kills import Kills
     from penstock.spark.clock import WallClock
+    from penstock.terminal.progress import Watch
+    from penstock.terminal.running import running_job
 
     clock = WallClock()
     start_ms = clock.now()
@@ -168,8 +168,8 @@ def run_job(environment: Environment, display: Display, *, events: int, kills: i
 
 def compare_output(spark: Any, bids: BidInput, output: Path) -> Comparison:
     """The output against the same query by Spark SQL over the same bids."""
-    from penstock.cli.comparison import compare
-    from penstock.cli.window_query import KEYS, OUTPUT_SCHEMA, VALUES, batch_query
+    from penstock.bench.comparison import compare
+    from penstock.bench.window_query import KEYS, OUTPUT_SCHEMA, VALUES, batch_query
 
     # An output without a single row has no folder, and without a schema Spark could not read an empty one.
     output.mkdir(exist_ok=True)
@@ -178,7 +178,7 @@ def compare_output(spark: Any, bids: BidInput, output: Path) -> Comparison:
 
 
 def _checked_interval_ms(options: DemoOptions) -> int:
-    from penstock.api.durations import duration_ms
+    from penstock.core.durations import duration_ms
 
     interval_ms = duration_ms(options.interval, argument="--interval")
     problems = CheckpointSettings(interval_ms=interval_ms).problems()
@@ -189,7 +189,7 @@ def _checked_interval_ms(options: DemoOptions) -> int:
 
 def _source(options: DemoOptions, bids: BidInput, interval_ms: int) -> Source:
     """The bids; if there are so few that the job would be over before it can be hurt, they are read more slowly."""
-    from penstock.cli.pacing import PacedReads
+    from penstock.bench.pacing import PacedReads
 
     # Each kill needs a completed checkpoint before it, and something left to read after it.
     seconds = (options.kills + 1) * (interval_ms + KILL_MARGIN_MS) / 1_000
@@ -200,7 +200,7 @@ def _source(options: DemoOptions, bids: BidInput, interval_ms: int) -> Source:
 
 def _program(spark: Any, options: DemoOptions, source: Source, work: Path) -> Environment:
     import penstock as ps
-    from penstock.cli.window_query import penstock_query
+    from penstock.bench.window_query import penstock_query
 
     environment = ps.Environment(
         spark,

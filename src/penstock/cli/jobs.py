@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +13,13 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from penstock.cli.failures import reported_failures
-from penstock.core.errors import PeerError
+from penstock.core.errors import NoAnswer, PeerError
 from penstock.net.control import call, find_job, running_jobs
+from penstock.terminal.failures import reported_failures
+
+LISTED_WITHIN_S = 3.0
+"""A job that has said nothing for this long is listed as it is."""
+NO_ANSWER = "does not answer"
 
 _AS_JSON = click.option("--json", "as_json", is_flag=True, help="End with one line of JSON.")
 _JOB = click.argument("job")
@@ -28,7 +33,10 @@ _NATIVE = click.option(
 def list_jobs(*, as_json: bool) -> None:
     """Show the running jobs of this user on this host."""
     with reported_failures():
-        found = [view for job in running_jobs() if (view := _view(job)) is not None]
+        jobs = running_jobs()
+        # At the same time: those that do not answer keep nobody waiting for the others.
+        with ThreadPoolExecutor(max_workers=max(1, len(jobs))) as asking:
+            found = [view for view in asking.map(_view, jobs) if view is not None]
         if as_json:
             click.echo(json.dumps(found))
         elif not found:
@@ -39,7 +47,9 @@ def list_jobs(*, as_json: bool) -> None:
 
 def _view(job: str) -> dict[str, Any] | None:
     try:
-        return call(job, "view")
+        return call(job, "view", heard_within_s=LISTED_WITHIN_S)
+    except NoAnswer:
+        return {"id": job, "state": NO_ANSWER}
     except PeerError:
         # It has ended meanwhile.
         return None
@@ -48,22 +58,24 @@ def _view(job: str) -> dict[str, Any] | None:
 def _table(jobs: list[dict[str, Any]]) -> Table:
     table = Table(box=None, pad_edge=False)
     table.add_column("job", no_wrap=True, overflow="fold", min_width=max(len(job["id"]) for job in jobs))
-    table.add_column("state")
+    table.add_column("state", no_wrap=True, min_width=max(len(job["state"]) for job in jobs))
     for title in ("slots", "restarts", "rows read", "checkpoints", "last"):
         table.add_column(title, justify="right")
     for job in jobs:
-        last = job["last_checkpoint"]
-        failed = f", {job['checkpoints_failed']} failed" if job["checkpoints_failed"] else ""
-        table.add_row(
-            job["id"],
-            job["state"],
-            str(job["slots"]),
-            str(job["restarts"]),
-            f"{job['rows_read']:,}",
-            f"{job['checkpoints_completed']}{failed}",
-            "none" if last is None else f"{last} in {job['last_checkpoint_ms']} ms",
-        )
+        table.add_row(job["id"], job["state"], *([] if job["state"] == NO_ANSWER else _numbers(job)))
     return table
+
+
+def _numbers(job: dict[str, Any]) -> list[str]:
+    last = job["last_checkpoint"]
+    failed = f", {job['checkpoints_failed']} failed" if job["checkpoints_failed"] else ""
+    return [
+        str(job["slots"]),
+        str(job["restarts"]),
+        f"{job['rows_read']:,}",
+        f"{job['checkpoints_completed']}{failed}",
+        "none" if last is None else f"{last} in {job['last_checkpoint_ms']} ms",
+    ]
 
 
 @click.command("checkpoint")

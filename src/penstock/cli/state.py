@@ -11,16 +11,18 @@ import pyarrow as pa
 from rich import box
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
-from penstock.cli.failures import EXIT_FAILED, reported_failures
 from penstock.cli.state_output import cell, json_text, unpickled_columns, write_tables
-from penstock.cli.terminal import size_text
 from penstock.core.errors import StreamError, UsageError
 from penstock.core.recovery import roots
-from penstock.runtime.keys import key_groups
+from penstock.runtime.task.partitioning import key_groups
 from penstock.savepoints.catalog import OperatorInfo, SnapshotData, StateInfo
 from penstock.savepoints.comparison import StateDifference, compare
 from penstock.savepoints.tables import ALL_GROUPS
+from penstock.terminal.failures import EXIT_FAILED, reported_failures
+from penstock.terminal.plain_text import add_plain_row, plain
+from penstock.terminal.screen import size_text
 
 WIDTH = 160
 """Of a table that goes to no terminal."""
@@ -52,7 +54,7 @@ def list_states(*, path: str, as_json: bool) -> None:
         if as_json:
             click.echo(json_text(_plain_list(found, operators)))
             return
-        click.echo(_headline(found))
+        click.echo(plain(_headline(found)))
         console = _console()
         console.print(_operator_table([info for info, _, _ in operators]))
         states = [(info, state) for info, known, _ in operators for state in known]
@@ -60,12 +62,11 @@ def list_states(*, path: str, as_json: bool) -> None:
             console.print(_state_table(states))
         for info, _, problem in operators:
             if problem:
-                click.echo(f"states of {info.id}: {problem}")
+                click.echo(plain(f"states of {info.id}: {problem}"))
         for edge in found.edges():
-            click.echo(
-                f"in flight on edge {edge.edge} ({edge.upstream} to {edge.downstream}, {edge.partitioning}): "
-                f"{edge.batches} batches, {size_text(edge.size_bytes)}"
-            )
+            between = f"{edge.upstream} to {edge.downstream}, {edge.partitioning}"
+            amount = f"{edge.batches} batches, {size_text(edge.size_bytes)}"
+            click.echo(plain(f"in flight on edge {edge.edge} ({between}): {amount}"))
 
 
 def _states_of(found: SnapshotData, info: OperatorInfo) -> tuple[Sequence[StateInfo], str]:
@@ -154,8 +155,9 @@ def export(*, path: str, operator: str, name: str, out: str, unpickle: bool, as_
 def _tables(
     found: SnapshotData, operator: str, name: str, groups: tuple[int, int], *, unpickle: bool
 ) -> Iterator[pa.Table]:
+    is_raw = found.state(operator, name).is_raw
     for table in found.tables(operator, name, groups):
-        yield unpickled_columns(table, found.found_table(operator, name)) if unpickle else table
+        yield unpickled_columns(table, found.found_table(operator, name)) if unpickle and not is_raw else table
 
 
 def _rows(
@@ -171,7 +173,7 @@ def _rows(
     for table in found.tables(operator, name, groups):
         rows = table if wanted is None else _only(table, wanted)
         rows = rows.slice(0, left)
-        if unpickle:
+        if unpickle and not info.is_raw:
             rows = unpickled_columns(rows, found.found_table(operator, name))
         yield from rows.to_pylist()
         left -= rows.num_rows
@@ -217,7 +219,7 @@ def _console() -> Console:
 def _new_table(*columns: str, right: Sequence[str] = ()) -> Table:
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for column in columns:
-        table.add_column(column, justify="right" if column in right else "left", overflow="fold")
+        table.add_column(Text(plain(column)), justify="right" if column in right else "left", overflow="fold")
     return table
 
 
@@ -232,7 +234,7 @@ def _operator_table(operators: Sequence[OperatorInfo]) -> Table:
     for info in operators:
         finished = "yes" if info.finished else ", ".join(map(str, info.finished_subtasks)) or "no"
         sizes = (str(info.parallelism), str(info.max_parallelism), size_text(info.size_bytes))
-        table.add_row(info.id, info.name, info.kind, *sizes, finished)
+        add_plain_row(table, info.id, info.name, info.kind, *sizes, finished)
     return table
 
 
@@ -241,16 +243,18 @@ def _state_table(states: Sequence[tuple[OperatorInfo, StateInfo]]) -> Table:
     for operator, info in states:
         kept = "" if info.ttl_ms is None else f" (ttl {info.ttl_ms} ms)"
         kind, keys = f"{info.kind}{kept}", ", ".join(info.key_columns)
-        table.add_row(operator.id, info.name, kind, info.type, keys, f"{info.rows:,}", size_text(info.size_bytes))
+        add_plain_row(
+            table, operator.id, info.name, kind, info.type, keys, f"{info.rows:,}", size_text(info.size_bytes)
+        )
     return table
 
 
 def _show_rows(info: StateInfo, rows: Sequence[dict[str, Any]], *, limited: bool) -> None:
-    click.echo(f"{info.name} ({info.kind}): {info.rows:,} rows")
+    click.echo(plain(f"{info.name} ({info.kind}): {info.rows:,} rows"))
     if rows:
         table = _new_table(*rows[0])
         for row in rows:
-            table.add_row(*(cell(value) for value in row.values()))
+            add_plain_row(table, *(cell(value, is_raw=info.is_raw) for value in row.values()))
         _console().print(table)
     if limited:
         click.echo(f"the first {len(rows)} of {info.rows:,} rows; --limit shows more")
@@ -258,12 +262,12 @@ def _show_rows(info: StateInfo, rows: Sequence[dict[str, Any]], *, limited: bool
 
 def _show_difference(state: StateDifference) -> None:
     counts = f"{state.added:,} added, {state.removed:,} removed, {state.changed:,} changed, {state.same:,} the same"
-    click.echo(f"{state.operator} {state.state} ({state.kind}): {state.note or counts}")
+    click.echo(plain(f"{state.operator} {state.state} ({state.kind}): {state.note or counts}"))
     marks = {"added": "+", "removed": "-", "changed": "~"}
     for one in state.first:
         key = ", ".join(f"{name}={cell(value)}" for name, value in zip(state.identity, one.key, strict=True))
         values = f"{cell(one.old)} -> {cell(one.new)}" if one.change == "changed" else cell(one.new or one.old)
-        click.echo(f"  {marks[one.change]} {key}: {values}")
+        click.echo(plain(f"  {marks[one.change]} {key}: {values}"))
     left = state.added + state.removed + state.changed - len(state.first)
     if left > 0 and state.first:
         click.echo(f"    and {left:,} more")

@@ -27,11 +27,11 @@ def json_text(value: Any) -> str:
     return msgspec.json.encode(value, enc_hook=repr).decode()
 
 
-def cell(value: Any) -> str:
-    """A value on a terminal."""
+def cell(value: Any, *, is_raw: bool = False) -> str:
+    """A value on a terminal; `is_raw` for a value of raw state."""
     if value is None:
         return "-"
-    text = f"<{len(value)} bytes>" if isinstance(value, bytes) else str(value)
+    text = f"<{'raw, ' if is_raw else ''}{len(value)} bytes>" if isinstance(value, bytes) else str(value)
     return text if len(text) <= LONGEST_VALUE else f"{text[: LONGEST_VALUE - 1]}…"
 
 

@@ -12,8 +12,6 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from penstock.cli.failures import EXIT_FAILED, reported_failures
-from penstock.cli.terminal import size_text
 from penstock.core.errors import UsageError
 from penstock.core.recovery import layout, roots
 from penstock.core.recovery.layout import JobFolder
@@ -30,6 +28,9 @@ from penstock.storage.verification import (
     verify_job,
     verify_savepoint,
 )
+from penstock.terminal.failures import EXIT_FAILED, reported_failures
+from penstock.terminal.plain_text import add_plain_row, plain
+from penstock.terminal.screen import size_text
 
 SHOWN = 20
 """So many files of a kind are named; the others are counted."""
@@ -177,18 +178,19 @@ def _show(report: Report) -> None:
     if report.snapshots:
         console.print(_table(report.snapshots))
     for problem in report.all_problems:
-        click.echo(f"problem: {problem}")
+        click.echo(plain(f"problem: {problem}"))
     for kind in LeftoverKind:
         found = report.of(kind)
         if found:
             click.echo(_MEANING[kind])
         for leftover in found[:SHOWN]:
-            click.echo(f"  {leftover.path}{' (temporary)' if leftover.temporary else ''}")
+            click.echo(plain(f"  {leftover.path}{' (temporary)' if leftover.temporary else ''}"))
         if len(found) > SHOWN:
             click.echo(f"  and {len(found) - SHOWN} more")
         for folder in dict.fromkeys(leftover.folder for leftover in found if leftover.folder is not None):
             if layout.is_savepoint_folder(folder.rpartition("/")[2]):
-                click.echo(f"  {folder} is a savepoint without metadata: it is under way, or will never be complete")
+                what = "is a savepoint without metadata: it is under way, or will never be complete"
+                click.echo(plain(f"  {folder} {what}"))
 
 
 def _table(snapshots: Sequence[SnapshotReport]) -> Table:
@@ -197,7 +199,8 @@ def _table(snapshots: Sequence[SnapshotReport]) -> Table:
         right = name in ("size", "files", "operators", "parallelism")
         table.add_column(name, justify="right" if right else "left", overflow="fold")
     for snapshot in snapshots:
-        table.add_row(
+        add_plain_row(
+            table,
             roots.shown(snapshot.location),
             snapshot.standing.value,
             snapshot.kind.value if snapshot.kind is not None else "-",

@@ -14,11 +14,14 @@ commit that is done again finds the first name gone and the final one there, and
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 import re
+import stat
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -27,9 +30,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pyarrow.types as pt
 
-from penstock.api.connector import Sink, SinkWriter, WriterContext
+from penstock.api.connector import Footprint, Sink, SinkWriter, WriterContext
 from penstock.connectors.partitions import by_partition, check_partitions
-from penstock.core.errors import StorageError, UsageError
+from penstock.core.errors import CorruptFile, StorageError, UsageError
+from penstock.descents import create_file, make_folders, opened_folder, remove_tree, unlink
 
 BUFFER_BYTES = 64 * 1024 * 1024
 """Records of one checkpoint beyond this are written as files of their own, before the checkpoint comes."""
@@ -73,10 +77,12 @@ def local_path(path: str | Path) -> str:
 
 
 class _Prepared(msgspec.Struct, frozen=True, array_like=True):
-    """A file to be committed: both names are below the sink's folder."""
+    """A file to be committed: both names are below the folder that the sink had when the file was written."""
 
     staged: str
     final: str
+    folder: str = ""
+    """That folder; empty in snapshots of before it was written down, which are of the folder that the sink has."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,17 +109,23 @@ class ParquetSink(Sink):
                 raise UsageError(f"column {column.name!r} has no type, only nulls", hint="cast it to what it should be")
         check_partitions(schema, self.partition_by)
 
+    @property
+    def footprint(self) -> Footprint:
+        """The folder."""
+        return Footprint(written=self.path)
+
     def start(self, job: str) -> None:
         """Make the folder, and make sure that it can be written."""
         folder = Path(self.path)
         if folder.exists() and not folder.is_dir():
             raise UsageError(f"output {self.path!r} is a file, a folder is needed")
-        staging = self._staging(job)
-        probe = staging / ".probe"
+        names = self._staging(job).relative_to(folder).parts
         try:
-            staging.mkdir(parents=True, exist_ok=True)
-            probe.touch()
-            probe.unlink()
+            folder.mkdir(parents=True, exist_ok=True)
+            make_folders(folder, names)
+            with opened_folder(folder, names) as staging:
+                os.close(create_file(staging, ".probe"))
+                unlink(staging, ".probe")
         except OSError as error:
             raise UsageError(
                 f"output {self.path!r} cannot be written: {error.strerror}",
@@ -140,31 +152,42 @@ class ParquetSink(Sink):
         own = (context.subtask, context.parallelism)
         # At another parallelism the checkpoint's files were dealt out anew: one that this subtask of then wrote may be
         # another subtask's to commit, now.
-        return [file for file, writer in staged_before(self._staging(context.job), context.epoch) if writer == own]
+        staged = staged_before(Path(self.path), self._staging(context.job), context.epoch)
+        return [file for file, writer in staged if writer == own]
 
     def end(self, job: str) -> None:
         """Remove the folder of files that were not committed."""
-        staging = self._staging(job)
-        if not staging.is_dir():
+        staging, folder = self._staging(job), Path(self.path)
+        try:
+            with opened_folder(folder, staging.relative_to(folder).parts[:-1]) as above:
+                remove_tree(above, staging.name)
+            with opened_folder(folder, ()) as inside, suppress(OSError):
+                # Another job may have something there.
+                os.rmdir(_STAGING, dir_fd=inside)
+        except (FileNotFoundError, NotADirectoryError):
             return
-        for file in staging.iterdir():
-            file.unlink(missing_ok=True)
-        staging.rmdir()
-        if not any(staging.parent.iterdir()):
-            staging.parent.rmdir()
+        except OSError as error:
+            raise StorageError(f"{staging} could not be deleted: {error.strerror}") from error
 
     def _staging(self, job: str) -> Path:
         return Path(self.path) / _STAGING / _file_name(job)
 
 
-def staged_before(staging: Path, epoch: int) -> list[tuple[Path, tuple[int, int]]]:
-    """Files in a staging folder that attempts before `epoch` wrote, each with the subtask that did, and of how many."""
-    found: list[tuple[Path, tuple[int, int]]] = []
-    for file in sorted(staging.glob("*.parquet")) if staging.is_dir() else []:
-        named = _STAGED.fullmatch(file.name)
-        if named is not None and int(named[3]) < epoch:
-            found.append((file, (int(named[1]), int(named[2]))))
-    return found
+def staged_before(folder: Path, staging: Path, epoch: int) -> list[tuple[Path, tuple[int, int]]]:
+    """Files in the staging folder of a sink's folder that attempts before `epoch` wrote, each with the subtask that
+    did, and of how many. A staging folder that is a link has none."""
+    try:
+        with opened_folder(folder, staging.relative_to(folder).parts) as inside, os.scandir(inside) as entries:
+            names = sorted(entry.name for entry in entries)
+    except OSError:
+        return []
+    found = [(name, named) for name in names if (named := _STAGED.fullmatch(name)) is not None]
+    return [(staging / name, (int(named[1]), int(named[2]))) for name, named in found if int(named[3]) < epoch]
+
+
+def is_staged(name: str) -> bool:
+    """Whether a file has a name that a sink gives to what it prepares."""
+    return _STAGED.fullmatch(name) is not None
 
 
 def staged_file(committable: bytes) -> str:
@@ -180,7 +203,9 @@ def final_folder(committable: bytes) -> str:
 class _Chunk:
     """Records that go into one file, or into one for each partition."""
 
-    def __init__(self, file: Path, batches: list[pa.RecordBatch], partition_by: tuple[str, ...]) -> None:
+    def __init__(self, folder: Path, file: Path, batches: list[pa.RecordBatch], partition_by: tuple[str, ...]) -> None:
+        """`file` lies below `folder`, which is the sink's."""
+        self._folder = folder
         self._file = file
         self._batches = batches
         self._partition_by = partition_by
@@ -205,8 +230,12 @@ class _Chunk:
 
     def _write(self, file: Path, rows: pa.Table, folder: str) -> None:
         try:
-            file.parent.mkdir(parents=True, exist_ok=True)
-            with file.open("wb") as out:
+            names = file.parent.relative_to(self._folder).parts
+            self._folder.mkdir(parents=True, exist_ok=True)
+            make_folders(self._folder, names)
+            with opened_folder(self._folder, names) as staging:
+                descriptor = create_file(staging, file.name)
+            with open(descriptor, "wb") as out:  # noqa: PTH123  # a descriptor has no path
                 pq.write_table(rows, out)
                 out.flush()
                 os.fsync(out.fileno())
@@ -270,7 +299,7 @@ class _ParquetWriter(SinkWriter):
     def _cut(self) -> _Chunk:
         context = self._context
         name = f"s{context.subtask}-p{context.parallelism}-e{context.epoch}-{self._files}.parquet"
-        chunk = _Chunk(self._staging / name, self._batches, self._partition_by)
+        chunk = _Chunk(self._folder, self._staging / name, self._batches, self._partition_by)
         self._files += 1
         self._chunks.append(chunk)
         self._batches, self._bytes = [], 0
@@ -290,40 +319,100 @@ class _ParquetWriter(SinkWriter):
                 number += 1
             number += 1
             staged = str(file.relative_to(self._folder))
-            found.append(msgspec.msgpack.encode(_Prepared(staged, final)))
+            found.append(msgspec.msgpack.encode(_Prepared(staged, final, str(self._folder))))
         return found
 
 
 def publish_files(folder: Path, committables: Sequence[bytes], before_each: Callable[[], None] = lambda: None) -> None:
-    """Give prepared files their final names, durably; `before_each` may raise, and then no more of them get theirs."""
+    """Give prepared files their final names, durably; `before_each` may raise, and then no more of them get theirs.
+    What was prepared when the sink had another folder is for that one; `folder` is where the sink writes now."""
     touched: dict[Path, None] = {}
     for committable in committables:
         before_each()
-        place = _publish(folder, msgspec.msgpack.decode(committable, type=_Prepared))
-        touched |= dict.fromkeys(above for above in (place, *place.parents) if above.is_relative_to(folder))
+        prepared = msgspec.msgpack.decode(committable, type=_Prepared)
+        root = _folder_of(prepared, folder)
+        place = _publish(root, prepared)
+        touched |= dict.fromkeys(above for above in (place, *place.parents) if above.is_relative_to(root))
     for place in touched or (folder,):
         _sync_folder(place)
 
 
+def _folder_of(prepared: _Prepared, now: Path) -> Path:
+    """Below which folder a prepared file, or what has become of it, is: that of then, or that of now if the results
+    were moved with all that was prepared."""
+    _check_names(prepared, now)
+    places = dict.fromkeys((Path(prepared.folder or now), now))
+    for place in places:
+        if _is_there(place, prepared.staged, prepared) or _is_there(place, prepared.final, prepared):
+            return place
+    raise StorageError(
+        f"results are missing: neither {prepared.staged} nor {prepared.final} is in {' or '.join(map(str, places))}",
+        hint="they were deleted or moved by hand, or the checkpoint was superseded; put them back, or restore from a "
+        "newer one",
+    )
+
+
+def _check_names(prepared: _Prepared, now: Path) -> None:
+    """Raise `CorruptFile` unless a prepared file lies where a sink prepares files, and is to get a name of the same
+    sink's folder. The names come from a snapshot, and a snapshot may come from anybody."""
+    folder = Path(prepared.folder or now)
+    names = (prepared.staged, prepared.final)
+    is_strange = any("\0" in name or part in ("", ".", "..") for name in names for part in name.split("/"))
+    is_nowhere = not folder.is_absolute() or "\0" in prepared.folder
+    is_staged = prepared.staged.startswith(f"{_STAGING}/") and not prepared.final.startswith(f"{_STAGING}/")
+    if is_strange or not is_staged or (prepared.folder and is_nowhere):
+        raise _crafted(prepared, folder)
+
+
+def _is_there(folder: Path, name: str, prepared: _Prepared) -> bool:
+    """Whether there is such a file below the folder of a sink. Raises `CorruptFile` if a link is on the way to it."""
+    *above, last = name.split("/")
+    try:
+        with opened_folder(folder, above) as inside:
+            found = stat.S_ISREG(os.stat(last, dir_fd=inside, follow_symlinks=False).st_mode)
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            raise _crafted(prepared, folder) from error
+        raise StorageError(f"{folder / name} cannot be looked at: {error.strerror}") from error
+    if not found:
+        raise _crafted(prepared, folder)
+    return True
+
+
+def _crafted(prepared: _Prepared, folder: Path) -> CorruptFile:
+    return CorruptFile(
+        f"the snapshot has the file {prepared.staged!r} take the name {prepared.final!r} in {folder}, which no sink "
+        "has prepared",
+        hint="the snapshot was changed, or made to move other files: do not use it",
+    )
+
+
 def _publish(folder: Path, prepared: _Prepared) -> Path:
-    """Give a prepared file its final name; the folder that it is in."""
+    """Give a prepared file its final name; the folder that it is in. Both are reached by descriptors: a folder that
+    somebody swaps for a link meanwhile leads nowhere."""
     staged, final = folder / prepared.staged, folder / prepared.final
-    if staged.exists() and final.exists():
+    has_final = _is_there(folder, prepared.final, prepared)
+    if has_final and _is_there(folder, prepared.staged, prepared):
         raise StorageError(
             f"{final} exists already, and {staged} is to take its name",
             hint="it was written by something else; move it out of the folder and restart the job",
         )
+    if has_final:
+        return final.parent
+    *staging, old = prepared.staged.split("/")
+    *above, new = prepared.final.split("/")
     try:
-        if final.parent != folder:
-            final.parent.mkdir(parents=True, exist_ok=True)
-        staged.rename(final)
+        make_folders(folder, above)
+        with opened_folder(folder, staging) as source, opened_folder(folder, above) as target:
+            os.rename(old, new, src_dir_fd=source, dst_dir_fd=target)
     except FileNotFoundError:
-        if not final.exists():
-            raise StorageError(
-                f"results are missing: neither {staged} nor {final} exists",
-                hint="they were deleted by hand, or the checkpoint was superseded; restore from a newer one",
-            ) from None
+        if not _is_there(folder, prepared.final, prepared):
+            raise StorageError(f"{staged} went while it was to be renamed to {final}") from None
     except OSError as error:
+        if error.errno == errno.ELOOP:
+            raise _crafted(prepared, folder) from error
         raise StorageError(f"{staged} could not be renamed to {final}: {error.strerror}") from error
     return final.parent
 

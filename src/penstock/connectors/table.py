@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from penstock.api.connector import Sink, SinkWriter, WriterContext
+from penstock.api.connector import Sink, Site, UnpreparedSink
 from penstock.connectors.parquet import ParquetSink, as_columns, local_path
 from penstock.core.errors import UsageError
 
@@ -37,7 +37,7 @@ def table(name: str, *, path: str | Path | None = None, partition_by: str | Sequ
 
 
 @dataclass(frozen=True, kw_only=True)
-class TableSink(Sink):
+class TableSink(UnpreparedSink):
     """The sink that `table` makes, before the job starts."""
 
     table: str
@@ -53,10 +53,11 @@ class TableSink(Sink):
         """Refuse what Spark could not read back from Parquet."""
         ParquetSink(path="", partition_by=self.partition_by).check(schema)
 
-    def start(self, job: str) -> None:
-        """Never asked where there is a Spark."""
-        raise UsageError(f"table {self.table} needs Spark, and job {job} has none", hint="use another sink here")
+    @property
+    def described(self) -> str:
+        """With the table's name."""
+        return f"table {self.table}"
 
-    def writer(self, context: WriterContext) -> SinkWriter:
-        """Never asked, as `start` is not."""
-        raise UsageError(f"table {self.table} needs Spark, and job {context.job} has none")
+    def prepared(self, site: Site, schema: pa.Schema) -> Sink:
+        """The table, opened or made."""
+        return site.table(self.table, path=self.path, partition_by=self.partition_by, schema=schema) or self

@@ -1,4 +1,4 @@
-"""Base types of what goes into a machine and what comes out of it.
+"""Base types of events, which go into a machine, and of effects, which come out of a machine.
 
 Every machine of the core has the shape
 
@@ -6,9 +6,9 @@ Every machine of the core has the shape
     next_deadline()    -> Instant or None        the latest time at which `Ticked` must be fed in
     validate()         -> None, or InvariantError
 
-A machine never acts. Its driver performs the effects in list order and feeds results back as events: durability is an
-event (`…Stored` follows `Store…`), and only the handler of that event may emit what depends on it. A machine never
-raises for what a peer did; it raises `InvariantError` for our own bugs.
+A machine never acts. Its driver performs the effects in list order and feeds results back as events. Durability is an
+event: `…Stored` follows `Store…`, and an effect that needs the stored fact is emitted only by the handler of `…Stored`.
+A machine never raises because of what another process did. A machine raises `InvariantError` for a bug of this package.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ class Machine(Protocol[EventT, EffectT]):
     """The contract that every machine of the core keeps."""
 
     def handle(self, event: EventT, now: Instant) -> list[EffectT]:
-        """Take one event in; say what to do. `now` never goes back."""
+        """Take one event in and return the effects to perform. `now` never goes back."""
         ...
 
     def next_deadline(self) -> Instant | None:
-        """The latest time at which `Ticked` must be fed in; None if only an event can help."""
+        """The latest time at which `Ticked` must be fed in; None if the machine waits for no time, only for events."""
         ...
 
     def validate(self) -> None:

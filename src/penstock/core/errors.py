@@ -4,26 +4,29 @@
     ├── UsageError          the caller: a wrong argument, an impossible combination, a program that does not fit
     │   └── SettingsError       one or more settings are wrong; lists all of them
     ├── UserCodeError       a function of the user's program raised; carries its traceback, operator and subtask
-    ├── PeerError           another process: it died, fell silent or sent something malformed
+    ├── PeerError           another process of the job died, fell silent or sent something malformed
     │   ├── SlotLost
+    │   ├── NoAnswer            the other process is alive and does not answer
     │   ├── LinkBroken
     │   └── MalformedMessage
     ├── ExternalError       the world: storage, Spark, Java; says whether trying again may help
     │   ├── StorageError
     │   │   └── CorruptFile
     │   ├── HostError
-    │   └── JobTakenOver        another driver has the job; this one has let go of it
+    │   └── JobTakenOver        another driver has the job; this driver has let go of the job
     ├── SnapshotFailed      a checkpoint or savepoint that was asked for was not taken; the job goes on
     ├── RescaleFailed       the parallelism of a running job was not changed; the job goes on as it was
     ├── JobFailed           the job gave up; `cause_text` says why
     ├── JobCancelled
-    └── InvariantError      us: a bug; never caught, never retried
+    └── InvariantError      a bug of this package; never caught, never retried
 
-Texts are one line, lower case, facts first; `hint` says what to do next. All of them can be pickled.
+Texts are one line, lower case, facts first; `hint` says what to do next. All errors can be pickled.
 """
 
 from __future__ import annotations
 
+import errno
+from collections.abc import Iterator
 from enum import Enum
 from typing import Any
 
@@ -33,6 +36,18 @@ class Retry(Enum):
 
     NEVER = "never"
     LATER = "later"
+
+
+class Fault(Enum):
+    """What kind of error made an attempt fail, and so whether starting the job again can help."""
+
+    PASSING = "passing"
+    """A process died, or an outside system was away: the same program may succeed next time."""
+    PROGRAM = "program"
+    """A function of the program or a connector raised, or the error is a bug: the same input most probably gives the
+    same error again."""
+    PERMANENT = "permanent"
+    """No restart can mend the cause: a wrong argument, state that does not fit, a corrupt file."""
 
 
 class StreamError(Exception):
@@ -58,7 +73,7 @@ def _rebuild(kind: type[StreamError], args: tuple[Any, ...], fields: dict[str, A
 
 
 class UsageError(StreamError, ValueError):
-    """The caller asked for something that cannot be."""
+    """The caller asked for something that is not possible."""
 
 
 class SettingsError(UsageError):
@@ -71,13 +86,12 @@ class SettingsError(UsageError):
 
 
 class UserCodeError(StreamError):
-    """A function of the user's program raised."""
+    """A function of the user's program raised; `traceback_text` says where."""
 
     def __init__(self, *, operator: str, subtask: int, traceback_text: str) -> None:
         last = traceback_text.strip().splitlines()[-1] if traceback_text.strip() else "unknown error"
-        super().__init__(
-            f"user function of {operator!r} failed in subtask {subtask}: {last}\n{traceback_text.rstrip()}"
-        )
+        # Without the traceback: whatever is raised because of it tells that, and both are printed.
+        super().__init__(f"user function of {operator!r} failed in subtask {subtask}: {last}")
         self.operator = operator
         self.subtask = subtask
         self.traceback_text = traceback_text
@@ -91,12 +105,16 @@ class SlotLost(PeerError):
     """A slot's process is gone or silent."""
 
 
+class NoAnswer(PeerError):
+    """A process is alive and does not answer."""
+
+
 class LinkBroken(PeerError):
     """Messages between two processes were lost."""
 
 
 class MalformedMessage(PeerError):
-    """A frame that cannot be read."""
+    """A process sent a frame that cannot be read."""
 
 
 class ExternalError(StreamError):
@@ -108,11 +126,11 @@ class ExternalError(StreamError):
 
 
 class StorageError(ExternalError):
-    """A file system said no."""
+    """A file system refused or failed."""
 
 
 class CorruptFile(StorageError):
-    """A file is cut, changed, foreign or newer than this program."""
+    """A file is cut short, was changed, was not written by this program, or is in a format newer than this program."""
 
 
 class HostError(ExternalError):
@@ -120,7 +138,7 @@ class HostError(ExternalError):
 
 
 class JobTakenOver(ExternalError):
-    """Another driver has the job: what this one does no longer counts."""
+    """Another driver has the job: the work of this driver no longer counts."""
 
 
 class SnapshotFailed(StreamError):
@@ -129,7 +147,7 @@ class SnapshotFailed(StreamError):
     def __init__(self, message: str, *, savepoint: str | None = None, hint: str | None = None) -> None:
         super().__init__(message, hint=hint)
         self.savepoint = savepoint
-        """Where the savepoint lies, if it was taken and the job then did not stop as it should."""
+        """Where the savepoint lies, if the savepoint was taken and the job then did not stop as it should."""
 
 
 class RescaleFailed(StreamError):
@@ -145,8 +163,76 @@ class JobFailed(StreamError):
 
 
 class JobCancelled(StreamError):
-    """The job was cancelled before its result was there."""
+    """The job was cancelled before the job had a result."""
 
 
 class InvariantError(StreamError):
     """A bug of this package."""
+
+
+# --- what an error says about trying again ----------------------------------------------------------------------
+
+_PASSING = (ConnectionError, TimeoutError, InterruptedError, BlockingIOError, MemoryError, PeerError)
+_PASSING_NUMBERS = frozenset(
+    {
+        errno.EAGAIN,
+        errno.EBUSY,
+        errno.EDQUOT,
+        errno.EHOSTDOWN,
+        errno.EHOSTUNREACH,
+        errno.EIO,
+        errno.EMFILE,
+        errno.ENETDOWN,
+        errno.ENETUNREACH,
+        errno.ENFILE,
+        errno.ENOBUFS,
+        errno.ENOMEM,
+        errno.ENOSPC,
+        errno.EREMOTEIO,
+        errno.ESTALE,
+        errno.ETXTBSY,
+    }
+)
+_CHAIN_LIMIT = 32
+"""A chain of causes is followed for so many errors: user code may tie a chain into a ring."""
+
+
+def fault_of(error: BaseException) -> Fault:
+    """What kind of error this is. A function or a connector that calls an outside system says that the system is away
+    by raising Python's own `ConnectionError` or `TimeoutError`, an `ExternalError` with `retry=Retry.LATER`, or
+    whatever it likes `from` one of these."""
+    if isinstance(error, UsageError | CorruptFile) or _is_misuse(error):
+        return Fault.PERMANENT
+    return Fault.PASSING if any(map(_may_pass, _chain(error))) else Fault.PROGRAM
+
+
+def _is_misuse(error: BaseException) -> bool:
+    """Whether code of the user's failed because this package refused what the code asked for. Classes that a program
+    derives from the errors of this package mean what the program says, and are errors of the program."""
+    if not isinstance(error, UserCodeError):
+        return False
+    wrapped = error.__cause__
+    return isinstance(wrapped, UsageError | CorruptFile) and _is_of_this_package(type(wrapped))
+
+
+def _is_of_this_package(kind: type) -> bool:
+    return kind.__module__.partition(".")[0] == __name__.partition(".")[0]
+
+
+def _chain(error: BaseException) -> Iterator[BaseException]:
+    following: BaseException | None = error
+    for _ in range(_CHAIN_LIMIT):
+        if following is None:
+            return
+        yield following
+        # An error that came up while another error was handled has that other error as its context. The context counts
+        # as the cause only for an `OSError`, because libraries wrap errors in `OSError`. A typo in the handler of a
+        # lost connection stays a typo.
+        handled = following.__context__ if isinstance(following, OSError) else None
+        following = following.__cause__ or handled
+
+
+def _may_pass(error: BaseException) -> bool:
+    if isinstance(error, ExternalError):
+        return error.retry is Retry.LATER
+    return isinstance(error, _PASSING) or (isinstance(error, OSError) and error.errno in _PASSING_NUMBERS)

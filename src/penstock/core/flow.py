@@ -1,10 +1,11 @@
 """Credits: how much may be on its way in a channel, in bytes.
 
-The receiving end owns a window. It grants the whole window once, when it is ready, and afterwards grants again what was
-consumed. The sending end never has more out than was granted, so a stalled receiver holds at most one window.
+The receiving end owns a window. The receiving end grants the whole window once, when it is ready, and afterwards grants
+the bytes again that were consumed. The sending end never sends more than was granted, so a stalled receiver holds at
+most one window.
 
-In-flight data that was restored takes its room in the window as if it had been sent. Otherwise every failure under
-back-pressure would leave a window more in the channel, and the next checkpoint would save it all.
+Restored in-flight data takes its room in the window as if the data had been sent. Otherwise every failure under
+back-pressure would add one more window of data to the channel, and the next checkpoint would save all of that data.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ GRANT_SHARE = 4
 
 
 class CreditSender:
-    """What the sending end may still send."""
+    """How many bytes the sending end of a channel may still send."""
 
     def __init__(self, window_bytes: int) -> None:
         self.window_bytes = window_bytes
@@ -39,14 +40,14 @@ class CreditSender:
         return cost <= self.available
 
     def spend(self, cost: int) -> None:
-        """A batch goes."""
+        """A batch of this cost is sent."""
         if not self.may_send(cost):
             raise InvariantError(f"{cost} bytes sent with a credit of {self.available}")
         self.available -= cost
 
 
 class CreditReceiver:
-    """What the receiving end has granted, and owes."""
+    """How many bytes the receiving end of a channel has granted, and how many it still has to grant again."""
 
     def __init__(self, window_bytes: int) -> None:
         self._window_bytes = window_bytes
@@ -56,10 +57,12 @@ class CreditReceiver:
         self._opened = False
 
     def reserve(self, sizes: Sequence[int]) -> list[int]:
-        """Before it opens: room for data that was restored, in the order in which it will be read; what each costs.
+        """Before the channel opens: take room for restored batches of these sizes. Returns the cost of each batch.
 
-        Of data that is more than the window the last part is charged, so that nothing is granted before the rest has
-        been read. One byte is left to be granted: nothing goes through a channel, not even a barrier, before that.
+        The sizes are in the order in which the batches will be read. If the batches are larger than the window, the
+        last batches are charged and the first batches cost nothing, so that nothing is granted before the first batches
+        have been read. One byte is always left to be granted: nothing, not even a barrier, goes through a channel
+        before the first grant.
         """
         if self._opened:
             raise InvariantError("data is restored into a channel that has been opened")
@@ -71,16 +74,16 @@ class CreditReceiver:
         return costs[::-1]
 
     def open(self) -> int:
-        """The first grant: the whole window, but for what is reserved."""
+        """The first grant: the whole window without the reserved bytes."""
         if self._opened:
             raise InvariantError("a channel was opened twice")
         self._opened = True
         return self._window_bytes - self._reserved
 
     def consumed(self, cost: int, *, queue_empty: bool) -> int:
-        """A batch of this cost has been processed; returns the bytes to grant now, 0 to wait.
+        """A batch of this cost has been processed. Returns the bytes to grant now; 0 means that the grant waits.
 
-        With an empty queue the sender may be waiting for just this credit, so nothing is held back.
+        If the queue is empty, the sender may be waiting for exactly this credit, so all owed bytes are granted at once.
         """
         self._owed += cost
         if self._owed < self._step and not queue_empty:

@@ -1,5 +1,5 @@
-"""What the coordinator and a restore must know about the job: vertices, their subtasks and operators, and who feeds
-whom."""
+"""What the coordinator and a restore must know about the job: vertices, their subtasks and operators, and which vertex
+feeds which."""
 
 from __future__ import annotations
 
@@ -30,16 +30,33 @@ class Partitioning(Enum):
 
     @property
     def spreads_records(self) -> bool:
-        """Whether each record goes to one of several subtasks: only such channels can replay what was in flight."""
+        """Whether each record goes to one of several subtasks. Only the in-flight data of such channels can be dealt
+        out to another number of subtasks."""
         return self in (Partitioning.HASH, Partitioning.REBALANCE)
 
 
-class OperatorLabel(msgspec.Struct, frozen=True, kw_only=True):
-    """What people know an operator by."""
+class DeclaredState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What a program says about one state of a step."""
+
+    kind: str
+    type: str = ""
+    map_key: str = ""
+    """The type of the keys of a map."""
+
+    def __str__(self) -> str:
+        types = ", ".join(part for part in (self.map_key, self.type) if part)
+        return f"{self.kind}<{types}>" if types else self.kind
+
+
+class OperatorLabel(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The name that people know an operator by, and what the program declares about the operator's state."""
 
     name: str = ""
     kind: str = ""
-    """What it does, in a word: `read`, `window`, `write`."""
+    """What the operator does, in a word: `read`, `window`, `write`."""
+    states: dict[str, DeclaredState] = {}
+    keys: tuple[str, ...] = ()
+    """The columns that the operator's state is keyed by, as `name: type`."""
 
 
 class CheckpointVertex(msgspec.Struct, frozen=True, kw_only=True):
@@ -51,33 +68,33 @@ class CheckpointVertex(msgspec.Struct, frozen=True, kw_only=True):
     """From head to tail."""
     is_source: bool = False
     coordinators: tuple[OperatorId, ...] = ()
-    """Those of `operators` that have an operator coordinator on the driver."""
+    """The `operators` that have an operator coordinator on the driver."""
     labels: dict[OperatorId, OperatorLabel] = {}
-    """For messages to people; operators may be missing."""
+    """For messages to people. Not every operator has a label."""
 
     @property
     def tasks(self) -> tuple[TaskId, ...]:
-        """Its subtasks, in order."""
+        """The subtasks of the vertex, in order."""
         return tuple(TaskId(self.vertex, i) for i in range(self.parallelism))
 
 
 class CheckpointEdge(msgspec.Struct, frozen=True, kw_only=True):
-    """All channels from the subtasks of one vertex to those of another."""
+    """All channels from the subtasks of one vertex to the subtasks of another vertex."""
 
     upstream: VertexId
     downstream: VertexId
     all_to_all: bool = True
     """False: subtask i feeds subtask i only."""
     blocking: bool = False
-    """The upstream side ends before the downstream side starts; no barrier can cross it."""
+    """Always false: it has been in the records of how jobs began from the first, and their bytes stay as they are."""
     number: int = 0
-    """Its number in the plan, by which its channels are named."""
+    """The number of the edge in the plan. The channels of the edge are named by this number."""
     partitioning: Partitioning | None = None
-    """None: nothing is ever saved that was in flight on it."""
+    """None: in-flight data of this edge is never saved."""
     keys: tuple[str, ...] = ()
-    """The columns by which `HASH` chooses."""
+    """The columns by which `HASH` chooses the downstream subtask."""
     input_number: int = 0
-    """Which input of the downstream operator it feeds."""
+    """Which input of the downstream operator the edge feeds."""
 
 
 class CheckpointGraph(msgspec.Struct, frozen=True, kw_only=True):
@@ -90,7 +107,7 @@ class CheckpointGraph(msgspec.Struct, frozen=True, kw_only=True):
     """Master hooks, by name."""
 
     def __post_init__(self) -> None:
-        """Refuse a graph that contradicts itself: it was built by us."""
+        """Refuse a graph that contradicts itself. Such a graph is a bug, because this package builds the graph."""
         parallelism = {v.vertex: v.parallelism for v in self.vertices}
         if len(parallelism) != len(self.vertices):
             raise InvariantError("two vertices of the checkpoint graph have the same id")

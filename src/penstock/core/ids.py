@@ -5,27 +5,30 @@ from __future__ import annotations
 from typing import NamedTuple, NewType
 
 Instant = NewType("Instant", int)
-"""Milliseconds since 1970 on the clock of the process that drives the machine. The driver makes it never go back;
-it is a wall clock because the age of a barrier is told across processes."""
+"""Milliseconds since 1970 on the clock of the process that drives the machine. The driver makes sure that the time
+never goes back. The clock is a wall clock, because one process measures the age of a barrier that another process
+made."""
 
 CheckpointId = NewType("CheckpointId", int)
-"""Grows by one with every checkpoint or savepoint of a job, over restarts and changes of driver. Starts at 1."""
+"""The id of a checkpoint or savepoint. The id grows by one with every checkpoint or savepoint of a job, over restarts
+and changes of driver, and starts at 1."""
 
 Epoch = NewType("Epoch", int)
 """The number of the job's attempt. Whatever carries an older epoch is refused."""
 
 Term = NewType("Term", int)
-"""The number of the driver that runs a job: the first is 0, one that takes the job over has the next."""
+"""The number of a driver's time with a job. The first driver has term 0; a driver that takes the job over has the next
+term."""
 
 JobId = NewType("JobId", str)
 VertexId = NewType("VertexId", str)
-"""A chain of operators that run together; stable while the program keeps the steps' names."""
+"""The id of a chain of operators that run together; stable while the program keeps the steps' names."""
 
 OperatorId = NewType("OperatorId", str)
-"""One operator of a chain; state finds its operator again by this."""
+"""The id of one operator of a chain. A restore finds the operator of a saved state by this id."""
 
 SlotIndex = NewType("SlotIndex", int)
-"""Position of a slot in the job: slot i runs subtask i of every vertex that has one."""
+"""Position of a slot in the job: slot i runs subtask i of every vertex that has a subtask i."""
 
 ChannelIndex = NewType("ChannelIndex", int)
 """Position of an input channel among all input channels of one task."""
@@ -45,8 +48,8 @@ class TaskId(NamedTuple):
 
 
 class SlotId(NamedTuple):
-    """One life of a slot. A replaced slot keeps its index and gets the next incarnation; `attempt` counts the times
-    the cluster itself started that incarnation again."""
+    """One life of a slot. A replaced slot keeps its number and gets the next incarnation. `attempt` counts how often
+    the cluster itself started that incarnation again; it is not the attempt of the job."""
 
     number: SlotIndex
     incarnation: int

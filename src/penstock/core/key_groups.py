@@ -1,10 +1,11 @@
-"""Which key groups a subtask owns: the unit in which keyed state, and records by key, move between subtasks."""
+"""Which key groups a subtask owns. Keyed state, and records that are sent by key, go to the owner of their key
+group."""
 
 from __future__ import annotations
 
 
 def range_of(subtask: int, *, parallelism: int, groups: int) -> tuple[int, int]:
-    """First and last key group of a subtask, inclusive."""
+    """First and last key group that the subtask owns, both inclusive, of `groups` key groups in all."""
     first = (subtask * groups + parallelism - 1) // parallelism
     last = ((subtask + 1) * groups - 1) // parallelism
     return first, last

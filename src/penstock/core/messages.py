@@ -1,7 +1,7 @@
-"""What the job master and the slots say to each other, and the state handles they speak of.
+"""The messages between the job master and the slots, and the state handles in these messages.
 
-Every message is frozen, keyword-only and tagged; new fields go to the end and have a default. `epoch` is the attempt of
-the job that the sender believes in: a receiver in another epoch drops the message.
+Every message is frozen, keyword-only and tagged; new fields go to the end and have a default. `epoch` is the number of
+the attempt that the sender belongs to: a receiver in another epoch drops the message.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import msgspec
 
 from penstock.core.elements import CheckpointOptions
+from penstock.core.errors import Fault
 from penstock.core.ids import CheckpointId, Epoch, Instant, JobId, OperatorId, SlotId, TaskId
 from penstock.core.reasons import CheckpointFailure
 
@@ -21,9 +22,9 @@ class Message(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
 
 class StateFile(msgspec.Struct, frozen=True, kw_only=True):
-    """A durable piece of state. Small ones travel `inline`, others lie at `path` below the root of the store (in a
-    savepoint: below its own folder), or anywhere if it is a full path: a file of a snapshot that the job was started
-    from."""
+    """A durable piece of state. A small piece travels `inline`. A larger piece is a file at `path`, below the root of
+    the store; the files of a savepoint lie below the savepoint's own folder. A full path names a file of a snapshot
+    that the job was started from; such a file may lie anywhere."""
 
     path: str | None
     size: int
@@ -31,9 +32,9 @@ class StateFile(msgspec.Struct, frozen=True, kw_only=True):
     """xxh3-64 of the bytes."""
     inline: bytes | None = None
     shared_key: str | None = None
-    """Set for a file that later checkpoints may refer to again; the same key names the same content."""
+    """Set for a file that later checkpoints may refer to again. Two files with the same key have the same content."""
     placeholder: bool = False
-    """The file was uploaded by an earlier checkpoint and is only referred to."""
+    """The file was uploaded by an earlier checkpoint. This checkpoint only refers to the file."""
 
 
 class OperatorState(msgspec.Struct, frozen=True, kw_only=True):
@@ -43,35 +44,55 @@ class OperatorState(msgspec.Struct, frozen=True, kw_only=True):
     keyed: tuple[StateFile, ...] = ()
     """Keyed state, timers included; rows carry their key group."""
     key_groups: tuple[int, int] | None = None
-    """First and last key group of `keyed`, inclusive."""
+    """First and last key group of `keyed` and `raw`, inclusive."""
     split_lists: dict[str, tuple[bytes, ...]] = {}
-    """Operator state dealt out anew on a restore: name -> parts."""
+    """Operator state whose parts a restore deals out to the subtasks anew: name -> parts."""
     union_lists: dict[str, tuple[bytes, ...]] = {}
-    """Operator state of which every subtask gets all parts."""
+    """Operator state of which a restore gives every subtask all parts: name -> parts."""
     broadcast: dict[str, bytes] = {}
     """Operator state that is the same in every subtask."""
+    last_timer_us: int | msgspec.UnsetType = msgspec.UNSET
+    """Set if event time was at its end and the operator had not finished: no timer after this time fires."""
+    raw: tuple[StateFile, ...] | msgspec.UnsetType = msgspec.UNSET
+    """Files of bytes in a function's own format, by key group, if there are any. No other checkpoint refers to these
+    files."""
+
+    @property
+    def raw_keyed(self) -> tuple[StateFile, ...]:
+        """The files of raw keyed state."""
+        return () if self.raw is msgspec.UNSET else self.raw
+
+    @property
+    def files(self) -> tuple[StateFile, ...]:
+        """Every file that this state refers to, shared files too."""
+        return self.keyed + self.raw_keyed
 
     @property
     def size(self) -> int:
         """Bytes that a restore has to read."""
         lists = [*self.split_lists.values(), *self.union_lists.values()]
         return (
-            sum(f.size for f in self.keyed)
+            sum(f.size for f in self.files)
             + sum(len(part) for parts in lists for part in parts)
             + sum(len(v) for v in self.broadcast.values())
         )
 
     @property
     def is_empty(self) -> bool:
-        """Whether there is nothing to restore."""
-        return not (self.keyed or self.split_lists or self.union_lists or self.broadcast)
+        """Whether this state holds nothing that could be restored."""
+        return not (self.files or self.split_lists or self.union_lists or self.broadcast)
+
+
+def raw_files(files: tuple[StateFile, ...]) -> tuple[StateFile, ...] | msgspec.UnsetType:
+    """Files of raw keyed state, as `OperatorState.raw` has them."""
+    return files or msgspec.UNSET
 
 
 class ChannelState(msgspec.Struct, frozen=True, kw_only=True):
     """In-flight batches of one channel, at byte ranges of a file."""
 
     edge: int
-    """The edge of the plan the channel belongs to."""
+    """The edge of the plan that the channel belongs to."""
     upstream: int
     downstream: int
     file: StateFile
@@ -80,7 +101,7 @@ class ChannelState(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SubtaskState(msgspec.Struct, frozen=True, kw_only=True):
-    """What one subtask acknowledged."""
+    """The state that one subtask acknowledged."""
 
     operators: tuple[OperatorState, ...] = ()
     input_channels: tuple[ChannelState, ...] = ()
@@ -96,13 +117,13 @@ class SubtaskState(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def files(self) -> tuple[StateFile, ...]:
-        """Every file it refers to, shared ones too."""
-        keyed = tuple(f for o in self.operators for f in o.keyed)
+        """Every file that this state refers to, shared files too."""
+        keyed = tuple(f for o in self.operators for f in o.files)
         return keyed + tuple(c.file for c in (*self.input_channels, *self.output_channels))
 
 
 class SnapshotMetrics(msgspec.Struct, frozen=True, kw_only=True):
-    """How a subtask's part of a checkpoint went."""
+    """Times and sizes of a subtask's part of a checkpoint."""
 
     start_delay_ms: int = 0
     """From the trigger to the first barrier."""
@@ -110,11 +131,11 @@ class SnapshotMetrics(msgspec.Struct, frozen=True, kw_only=True):
     sync_ms: float = 0.0
     async_ms: float = 0.0
     bytes_processed: int = 0
-    """Input consumed while aligning."""
+    """Bytes of input consumed while aligning."""
     bytes_persisted: int = 0
-    """In-flight data saved."""
+    """Bytes of in-flight data saved."""
     checkpointed_bytes: int = 0
-    """Written for this checkpoint; less than the state's size if incremental."""
+    """Bytes written for this checkpoint; fewer than the state's size if the checkpoint is incremental."""
     unaligned: bool = False
 
 
@@ -122,19 +143,19 @@ class SnapshotMetrics(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Register(Message, frozen=True, kw_only=True):
-    """Slot to master: I am up and can be reached at these addresses."""
+    """Slot to master: the slot is up and can be reached at these addresses."""
 
     slot: SlotId
     host: str
     pid: int
     ipc_scope: str = ""
-    """Slots that have it in common can call each other's `ipc_address`."""
+    """Slots with the same scope can call each other's `ipc_address`."""
     ipc_address: str | None
     tcp_address: str | None
 
 
 class Heartbeat(Message, frozen=True, kw_only=True):
-    """Slot to master: my loop turns. Carries running totals for people to look at."""
+    """Slot to master: the slot's loop takes turns. The message carries running totals for people to look at."""
 
     slot: SlotId
     epoch: Epoch
@@ -142,16 +163,51 @@ class Heartbeat(Message, frozen=True, kw_only=True):
     """Task id as text -> name -> value."""
 
 
+class LoopStuck(Message, frozen=True, kw_only=True):
+    """Slot to master: the slot's loop has been in one turn for `stuck_ms`, and the slot's process lives. A thread
+    beside the loop sends this message."""
+
+    slot: SlotId
+    epoch: Epoch
+    stuck_ms: int
+    operator: str | None = None
+    """The name of the step whose code the loop is in; None if the loop is in the code of no step."""
+    subtask: int | None = None
+    step_ms: int = 0
+    """How long the loop has been in the code of that step, as far as was seen."""
+    stack: str = ""
+    """Where the loop is in that code: file, line and function of each call, the innermost call last."""
+
+
+class LogLine(msgspec.Struct, frozen=True, kw_only=True):
+    """A line that code in a slot has logged."""
+
+    level: int
+    logger: str
+    text: str
+    step: str | None = None
+    """The name of the step whose code logged the line; None if the line came from no step."""
+
+
+class WorkerLog(Message, frozen=True, kw_only=True):
+    """Slot to master: code in the slot's process has logged these lines."""
+
+    slot: SlotId
+    lines: tuple[LogLine, ...]
+    dropped: int = 0
+    """How many more lines were logged and are not sent."""
+
+
 class Ready(Message, frozen=True, kw_only=True):
-    """Slot to master: all tasks of my slot are restored for `epoch` and wait for `Run`."""
+    """Slot to master: all tasks of the slot are restored for `epoch` and wait for `Run`."""
 
     slot: SlotId
     epoch: Epoch
 
 
 class Cancelled(Message, frozen=True, kw_only=True):
-    """Slot to master: no task of an epoch up to `epoch` runs here any more; or none of these `tasks`, if there are
-    any."""
+    """Slot to master: no task of an epoch up to `epoch` runs in the slot any more. If `tasks` are named, this is said
+    of these tasks only."""
 
     slot: SlotId
     epoch: Epoch
@@ -170,7 +226,9 @@ class TaskFailed(Message, frozen=True, kw_only=True):
     traceback: str = ""
     user_code: bool = False
     whole: bool = False
-    """More than the task is concerned: the slot has dropped all its tasks, and not only those of its region."""
+    """The failure concerns more than this task: the slot has dropped all its tasks, and not only the tasks of the
+    failed task's region."""
+    fault: Fault = Fault.PASSING
 
 
 class DataEnded(Message, frozen=True, kw_only=True):
@@ -181,8 +239,18 @@ class DataEnded(Message, frozen=True, kw_only=True):
     task: TaskId
 
 
+class WantsToEnd(Message, frozen=True, kw_only=True):
+    """Slot to master: the task has nothing left to do. A checkpoint that the task took after the end of its data is
+    complete, every task downstream has processed that data, and no operator has anything under way. The task takes part
+    in checkpoints until `LetEnd` comes."""
+
+    slot: SlotId
+    epoch: Epoch
+    task: TaskId
+
+
 class TaskFinished(Message, frozen=True, kw_only=True):
-    """Slot to master: the task has ended for good, its final checkpoint being complete."""
+    """Slot to master: the task has ended for good, as `LetEnd` allowed."""
 
     slot: SlotId
     epoch: Epoch
@@ -212,8 +280,18 @@ class Decline(Message, frozen=True, kw_only=True):
     error: str = ""
 
 
+class BarrierTaken(Message, frozen=True, kw_only=True):
+    """Slot to master: tell the coordinators of the task's operators that the task has frozen its snapshot for
+    `checkpoint`. Events that the coordinators send from now on belong behind the barrier."""
+
+    epoch: Epoch
+    task: TaskId
+    checkpoint: CheckpointId
+
+
 class OperatorEventTaken(Message, frozen=True, kw_only=True):
-    """Slot to master: the task has the `OperatorEvent` of this number; or, if it was not `delivered`, does not run."""
+    """Slot to master: the task has received the `OperatorEvent` of this number. If not `delivered`: the task does not
+    run and has not received the event."""
 
     epoch: Epoch
     task: TaskId
@@ -222,8 +300,8 @@ class OperatorEventTaken(Message, frozen=True, kw_only=True):
 
 
 class SplitsRead(Message, frozen=True, kw_only=True):
-    """Slot to master: the subtask has read so many splits to their ends since it was deployed. The enumerator may then
-    give out more."""
+    """Slot to master: the subtask has read `count` splits to their ends since the subtask was deployed. The enumerator
+    may then give out more splits."""
 
     epoch: Epoch
     task: TaskId
@@ -231,8 +309,18 @@ class SplitsRead(Message, frozen=True, kw_only=True):
     count: int
 
 
+class CatchingUp(Message, frozen=True, kw_only=True):
+    """Slot to master: the subtask of a source works through old data (`is_behind`), or has caught up. Checkpoints may
+    be rarer while a subtask is behind."""
+
+    epoch: Epoch
+    task: TaskId
+    operator: OperatorId
+    is_behind: bool
+
+
 class Leaving(Message, frozen=True, kw_only=True):
-    """Slot to master: I end now, as told."""
+    """Slot to master: the slot ends now, as `Leave` told the slot to."""
 
     slot: SlotId
 
@@ -251,53 +339,61 @@ class PeerAddress(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Deploy(Message, frozen=True, kw_only=True):
-    """Master to slot: build these tasks for `epoch`, restored as said, and wait for `Run`."""
+    """Master to slot: build these tasks for `epoch`, restore the state of each task from `restore`, and wait for
+    `Run`."""
 
     epoch: Epoch
     job: JobId
     plan: bytes
-    """The pickled execution plan, the same for all slots; empty for a slot that has it."""
+    """The pickled execution plan, the same for all slots; empty for a slot that already has the plan."""
     tasks: tuple[TaskId, ...]
     peers: tuple[PeerAddress, ...]
-    """Who has which place; empty if these are the same as before."""
+    """The addresses of all slots; empty if the addresses are the same as before."""
     restored_checkpoint: CheckpointId | None
     restore: dict[str, bytes]
     """Task id as text -> the encoded `TaskRestore`."""
     first_checkpoint: CheckpointId
-    """Ids below this one belong to earlier epochs."""
+    """Checkpoint ids below this id belong to earlier epochs."""
     beside_others: bool = False
-    """The tasks are restarted, while others of the job go on: the epoch of links stays as it is."""
+    """These tasks are restarted while other tasks of the job go on: the epoch of the links stays as it is."""
     attempt: Epoch = Epoch(0)
-    """For a slot that is new beside others that go on: the epoch of their links. 0: it has that, or begins `epoch`."""
+    """For a new slot beside slots that go on: the epoch of the links of the slots that go on. 0: the slot already has
+    that epoch, or the epoch of the links becomes `epoch`."""
     saved: dict[OperatorId, tuple[bytes, ...]] = {}
-    """By operator, parts of its list of committables that savepoints have, and that must not be removed."""
+    """By operator: parts of the operator's list of committables that savepoints contain. What these parts name must not
+    be removed."""
 
 
 class DealtChannel(msgspec.Struct, frozen=True, kw_only=True):
-    """What was in flight in a channel of another parallelism. All of it is input now, whichever end had saved it."""
+    """In-flight data of a channel that was saved with another parallelism. A restore puts all of this data into input
+    channels, whether the receiving end or the sending end had saved the data."""
 
     parts: tuple[ChannelState, ...]
-    """In the order in which it was sent: what the receiving end had not read, then what the sending end had not sent.
-    `edge` is the number in today's plan; `upstream` and `downstream` are the subtasks of then."""
+    """In the order in which the data was sent: the data that the receiving end had not read, then the data that the
+    sending end had not sent. `edge` is the number in today's plan. `upstream` and `downstream` are the subtasks at the
+    time of the checkpoint."""
     upstream: int
-    """The upstream subtask of the channel that it is put into. One channel for all parts: so their order is kept."""
+    """The upstream subtask of today's channel that the data is put into. All parts go into one channel, so that their
+    order is kept."""
     own_keys_only: bool = False
-    """Others get the same parts: only rows of the own key groups are taken."""
+    """Other subtasks get the same parts: each subtask takes only the rows of its own key groups."""
 
 
 class TaskRestore(msgspec.Struct, frozen=True, kw_only=True):
-    """What a subtask starts from."""
+    """The state that a subtask starts from."""
 
     operators: dict[OperatorId, tuple[OperatorState, ...]] = {}
-    """State by operator; several after a change of parallelism."""
+    """State by operator. After a change of parallelism an operator may have several states."""
     input_channels: tuple[ChannelState, ...] = ()
     output_channels: tuple[ChannelState, ...] = ()
     finished: bool = False
-    """Its whole vertex had ended for good: no user code runs, only barriers and ends go through."""
+    """The whole vertex of the subtask had ended for good: no user code runs, and the subtask only passes barriers and
+    ends on."""
     data_ended: bool = False
-    """It had seen all its data, and its operators had finished: they start, but do not finish again."""
+    """The subtask had seen all its data, and its operators had finished: the operators start, but do not finish
+    again."""
     dealt_channels: tuple[DealtChannel, ...] = ()
-    """In-flight data of another parallelism. It is processed before anything new is let in."""
+    """In-flight data that was saved with another parallelism. The subtask processes this data before any new data."""
     rescaled: bool = False
     """The state was taken with another parallelism."""
 
@@ -309,21 +405,21 @@ class Run(Message, frozen=True, kw_only=True):
 
 
 class CancelTasks(Message, frozen=True, kw_only=True):
-    """Master to slot: drop all tasks of epochs up to `epoch`, or of these only `tasks`, if there are any, and answer
-    `Cancelled`."""
+    """Master to slot: drop all tasks of epochs up to `epoch`, and answer `Cancelled`. If `tasks` are named, drop only
+    these tasks."""
 
     epoch: Epoch
     tasks: tuple[TaskId, ...] = ()
 
 
 class PeerGone(Message, frozen=True, kw_only=True):
-    """Master to slot: another slot, with which dropped tasks of this one shared channels, is no more."""
+    """Master to slot: the slot `slot` is gone. Dropped tasks of the receiving slot shared channels with that slot."""
 
     slot: SlotId
 
 
 class TriggerCheckpoint(Message, frozen=True, kw_only=True):
-    """Master to slot: the task starts `checkpoint` with its own barrier."""
+    """Master to slot: the task begins `checkpoint` and sends the barrier downstream. The task waits for no barrier."""
 
     epoch: Epoch
     task: TaskId
@@ -333,17 +429,17 @@ class TriggerCheckpoint(Message, frozen=True, kw_only=True):
 
 
 class NotifyComplete(Message, frozen=True, kw_only=True):
-    """Master to slot: `checkpoint` is complete and durable; the task may commit all up to it."""
+    """Master to slot: `checkpoint` is complete and durable. The task may commit everything up to this checkpoint."""
 
     epoch: Epoch
     task: TaskId
     checkpoint: CheckpointId
     subsumed: CheckpointId | None = None
-    """The highest one that was thrown away for it."""
+    """The newest checkpoint that `checkpoint` subsumed and whose files are deleted."""
 
 
 class NotifyAborted(Message, frozen=True, kw_only=True):
-    """Master to slot: `checkpoint` will never complete. `latest_completed` repairs a lost `NotifyComplete`."""
+    """Master to slot: `checkpoint` will never complete. `latest_completed` makes up for a lost `NotifyComplete`."""
 
     epoch: Epoch
     task: TaskId
@@ -351,8 +447,17 @@ class NotifyAborted(Message, frozen=True, kw_only=True):
     latest_completed: CheckpointId | None = None
 
 
+class LetEnd(Message, frozen=True, kw_only=True):
+    """Master to slot: the task ends now. No checkpoint waits for the task, and no checkpoint begins before the task has
+    ended."""
+
+    epoch: Epoch
+    task: TaskId
+
+
 class OperatorEvent(Message, frozen=True, kw_only=True):
-    """Master to slot: an operator's coordinator says this to its subtask. Answered by `OperatorEventTaken`."""
+    """Master to slot: an event from an operator coordinator to a subtask of its operator. Answered by
+    `OperatorEventTaken`."""
 
     epoch: Epoch
     task: TaskId
@@ -374,27 +479,44 @@ class Credit(Message, frozen=True, kw_only=True):
     """Receiving task to sending task: `bytes_granted` more may be sent on the channel."""
 
     epoch: Epoch
-    """That of the two tasks."""
+    """The epoch of the two tasks."""
     edge: int
     upstream: int
     downstream: int
     bytes_granted: int
+    data_taken: bool = False
+    """The receiving task has processed all data of the channel, the end of the data included. `bytes_granted` may then
+    be 0."""
 
 
 ToMaster = (
     Register
     | Heartbeat
+    | LoopStuck
+    | WorkerLog
     | Ready
     | Cancelled
     | TaskFailed
     | DataEnded
+    | WantsToEnd
     | TaskFinished
     | Acknowledge
     | Decline
     | Leaving
+    | BarrierTaken
     | OperatorEventTaken
     | SplitsRead
+    | CatchingUp
 )
 ToSlot = (
-    Deploy | Run | CancelTasks | PeerGone | TriggerCheckpoint | NotifyComplete | NotifyAborted | Leave | OperatorEvent
+    Deploy
+    | Run
+    | CancelTasks
+    | PeerGone
+    | TriggerCheckpoint
+    | NotifyComplete
+    | NotifyAborted
+    | LetEnd
+    | Leave
+    | OperatorEvent
 )

@@ -15,12 +15,12 @@ class CheckpointFailure(Enum):
     text: str
     """The reason as a sentence without a full stop."""
     counts: bool
-    """Whether it counts against `tolerable_failures`."""
+    """Whether a failure for this reason counts against `tolerable_failures`."""
     preflight: bool
-    """Whether it can occur before any task was triggered."""
+    """Whether a failure for this reason can occur before any task was triggered."""
 
     def __new__(cls, text: str, *flags: str) -> CheckpointFailure:
-        """A member whose value is its text; the flags set what is true of it."""
+        """A member whose value is its text; the flags `counts` and `preflight` set the fields of these names."""
         member = object.__new__(cls)
         member._value_ = text
         member.text = text
@@ -33,11 +33,10 @@ class CheckpointFailure(Enum):
     TOO_MANY_REQUESTS = "too many checkpoint requests are waiting", "preflight"
     MINIMUM_PAUSE = "the minimum pause after the last checkpoint has not passed", "preflight"
     NOT_ALL_REQUIRED_TASKS_RUNNING = "not all required tasks are running", "preflight"
-    BLOCKING_OUTPUT_EXISTS = "a task has a blocking output, which a savepoint cannot stop", "preflight"
     IO = "the checkpoint storage, or another outside system, failed", "counts", "preflight"
     TRIGGER_FAILED = "triggering the checkpoint failed"
 
-    # While tasks take it.
+    # While tasks take their snapshots.
     ASYNC_PART_FAILED = "writing a task's snapshot failed", "counts"
     DECLINED = "a task declined", "counts"
     EXPIRED = "not all tasks acknowledged in time", "counts"
@@ -46,8 +45,6 @@ class CheckpointFailure(Enum):
     DECLINED_SUBSUMED = "a task saw a barrier of a newer checkpoint"
     DECLINED_ON_CANCELLATION = "a task was told upstream that the checkpoint is cancelled"
     DECLINED_INPUT_END_OF_STREAM = "an input of a task ended before its barrier"
-    CHANNEL_STATE_SHARED_FILE = "another task sharing the channel-state file failed"
-    TASK_CHECKPOINT_FAILED = "a task failed in the synchronous part of its snapshot"
     TASK_FAILED = "a task failed"
     UNKNOWN_TASK_NOTIFICATION_FAILED = "a task could not be told"
 

@@ -1,4 +1,5 @@
-"""Frozen pictures of the machines, for pages, the terminal and metrics. Who looks at one never holds a live machine."""
+"""Frozen pictures of the machines, for pages, the terminal and metrics. A page that has a view never has a live
+machine."""
 
 from __future__ import annotations
 
@@ -9,6 +10,7 @@ import msgspec
 from penstock.core.ids import CheckpointId, Instant, VertexId
 from penstock.core.reasons import CheckpointFailure
 from penstock.core.recovery.metadata import SnapshotKind
+from penstock.core.view_texts import count_of, duration_text, size_text, time_text
 
 
 class CheckpointStatus(Enum):
@@ -20,7 +22,7 @@ class CheckpointStatus(Enum):
 
 
 class Spread(msgspec.Struct, frozen=True, kw_only=True):
-    """How a number is spread. All zero if it was never seen."""
+    """How the values of a number are spread. All fields are zero if there was no value."""
 
     min: float = 0
     max: float = 0
@@ -33,7 +35,7 @@ class Spread(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CheckpointCounts(msgspec.Struct, frozen=True, kw_only=True):
-    """How many checkpoints there were since this driver runs the job."""
+    """How many checkpoints there were since this driver began to run the job."""
 
     restored: int = 0
     total: int = 0
@@ -43,19 +45,19 @@ class CheckpointCounts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CheckpointTotals(msgspec.Struct, frozen=True, kw_only=True):
-    """What was acknowledged: by all subtasks of a checkpoint, or by those of one vertex."""
+    """What was acknowledged by all subtasks of a checkpoint, or by all subtasks of one vertex."""
 
     num_subtasks: int = 0
     num_acknowledged: int = 0
     latest_ack: Instant | None = None
     checkpointed_bytes: int = 0
-    """Written for this checkpoint."""
+    """Bytes written for this checkpoint."""
     state_bytes: int = 0
-    """Read by a restore of it."""
+    """Bytes that a restore of this checkpoint reads."""
     processed_bytes: int = 0
-    """Input consumed while aligning."""
+    """Bytes of input consumed while aligning."""
     persisted_bytes: int = 0
-    """In-flight data saved."""
+    """Bytes of in-flight data saved."""
     unaligned: bool = False
     """At least one subtask saved in-flight data instead of aligning."""
 
@@ -78,21 +80,39 @@ class CheckpointView(msgspec.Struct, frozen=True, kw_only=True):
     status: CheckpointStatus
     triggered: Instant
     queued_ms: int
-    """How long its request had waited."""
+    """How long the request for the checkpoint had waited."""
     duration_ms: int
     """From the trigger to the last acknowledgement."""
     canonical: bool
     totals: CheckpointTotals
     vertices: tuple[VertexView, ...]
     path: str | None = None
-    """Completed: its metadata file."""
+    """The metadata file of a completed checkpoint."""
     metadata_bytes: int = 0
     discarded: bool = False
-    """Completed: its files are gone."""
+    """The files of the completed checkpoint have been deleted."""
     ended: Instant | None = None
-    """When it completed or failed."""
+    """When the checkpoint completed or failed."""
     failure: CheckpointFailure | None = None
     failure_text: str = ""
+
+    def summary(self) -> str:
+        """The checkpoint in one line."""
+        name = f"{self.kind.value.lower()} {self.checkpoint}"
+        totals = self.totals
+        acknowledged = f"{totals.num_acknowledged} of {count_of(totals.num_subtasks, 'subtask')}"
+        unaligned = ", unaligned" if totals.unaligned else ""
+        if self.status is CheckpointStatus.IN_PROGRESS:
+            return f"{name}: {acknowledged} acknowledged since {time_text(self.triggered)}{unaligned}"
+        if self.status is CheckpointStatus.FAILED:
+            return f"{name}: failed at {acknowledged}: {self.why_failed()}"
+        sizes = f"{size_text(totals.checkpointed_bytes)} written, {size_text(totals.state_bytes)} in all"
+        return f"{name}: completed in {duration_text(self.duration_ms)}, {sizes}{unaligned}"
+
+    def why_failed(self) -> str:
+        """Why the checkpoint failed; empty if the checkpoint did not fail."""
+        reason = "" if self.failure is None else self.failure.text
+        return ": ".join(text for text in (reason, self.failure_text) if text)
 
 
 class SubtaskView(msgspec.Struct, frozen=True, kw_only=True):
@@ -100,7 +120,7 @@ class SubtaskView(msgspec.Struct, frozen=True, kw_only=True):
 
     subtask: int
     acknowledged: Instant | None
-    """None: not yet, or never."""
+    """When the subtask acknowledged the checkpoint; None if the subtask has not acknowledged it."""
     duration_ms: int = 0
     checkpointed_bytes: int = 0
     state_bytes: int = 0
@@ -112,14 +132,13 @@ class SubtaskView(msgspec.Struct, frozen=True, kw_only=True):
     start_delay_ms: int = 0
     unaligned: bool = False
     aborted: bool = False
-    """It answered when the checkpoint had already failed."""
+    """The subtask acknowledged after the checkpoint had already failed."""
 
 
-class SubtasksView(msgspec.Struct, frozen=True, kw_only=True):
-    """All subtasks of a vertex in one checkpoint, and how their numbers are spread."""
+class SubtasksView(VertexView, frozen=True, kw_only=True):
+    """One vertex in one checkpoint, with all its subtasks, and how their numbers are spread."""
 
-    vertex: VertexView
-    duration_ms: Spread
+    durations_ms: Spread
     checkpointed_bytes: Spread
     state_bytes: Spread
     processed_bytes: Spread
@@ -131,8 +150,17 @@ class SubtasksView(msgspec.Struct, frozen=True, kw_only=True):
     subtasks: tuple[SubtaskView, ...]
 
 
+class CheckpointDetails(CheckpointView, frozen=True, kw_only=True):
+    """One checkpoint, with the subtasks of its vertices."""
+
+    vertices: tuple[SubtasksView, ...]
+
+    def __repr__(self) -> str:
+        return f"<{self.summary()}>"
+
+
 class RestoredView(msgspec.Struct, frozen=True, kw_only=True):
-    """What the job was last restored from."""
+    """The checkpoint or savepoint that the job was last restored from."""
 
     checkpoint: CheckpointId
     kind: SnapshotKind
@@ -156,7 +184,7 @@ class CheckpointsView(msgspec.Struct, frozen=True, kw_only=True):
     counts: CheckpointCounts
     summary: SummaryView
     history: tuple[CheckpointView, ...]
-    """Newest first: those in progress and the last ones that ended."""
+    """Newest first: the checkpoints in progress and the last checkpoints that ended."""
     latest_completed: CheckpointView | None = None
     latest_savepoint: CheckpointView | None = None
     latest_failed: CheckpointView | None = None

@@ -1,39 +1,50 @@
-"""Who may call a process over TCP: only those that prove to know the job's keys.
+"""Which callers may call a process over TCP: only the members of the job, which prove that they have the job's keys.
 
-ZeroMQ asks about every new connection over a socket inside the process (its authentication protocol, ZAP 1.0) and lets
-nothing through before the answer. The transport answers on its own thread, whenever it waits or receives.
+For every new connection ZeroMQ asks a question over a socket inside the process (ZeroMQ's authentication protocol, ZAP
+1.0) and lets nothing through before the answer. The thread of `penstock.net.door` answers the question at once.
 """
 
 from __future__ import annotations
 
 import hmac
+from collections.abc import Callable
 
 import zmq
 from zmq.utils import z85
 
 from penstock.net.keys import JobKeys
+from penstock.net.pieces import LARGEST_FRAME_BYTES
+
+HANDSHAKE_WITHIN_MS = 10_000
+"""A connection whose caller has not shown the keys after this time is closed. If a busy host kept a member from showing
+the keys in time, the member calls again."""
 
 _ADDRESS = "inproc://zeromq.zap.01"
 _VERSION = b"1.0"
 _USER = b"member"
 _DOMAIN = b"penstock"
+_ADDRESS_FIELD = 3
 _FIELDS_BEFORE_CREDENTIALS = 6
 
 
 class Doorkeeper:
-    """Answers for one context whether a caller may come in."""
+    """Answers, for one ZeroMQ context, whether a caller is a member of the job. `on_member` gets the address of each
+    member."""
 
-    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], keys: JobKeys) -> None:
+    def __init__(
+        self, context: zmq.Context[zmq.Socket[bytes]], keys: JobKeys, *, on_member: Callable[[str], None]
+    ) -> None:
         self._keys = keys
+        self._on_member = on_member
         self._public = z85.decode(keys.public)
         self.socket = context.socket(zmq.REP)
         self.socket.linger = 0
         self.socket.bind(_ADDRESS)
 
     def guard(self, server: zmq.Socket[bytes], *, encrypt: bool) -> None:
-        """Whatever `server` is bound to from here on lets only members of the job in."""
+        """Every address that `server` is bound to from now on lets only members of the job in."""
         server.zap_domain = _DOMAIN
-        # Without an answer nobody comes in.
+        # Without an answer of the doorkeeper no caller comes in.
         server.setsockopt(zmq.ZAP_ENFORCE_DOMAIN, 1)
         if encrypt:
             server.curve_secretkey = self._keys.secret
@@ -43,10 +54,13 @@ class Doorkeeper:
             server.plain_server = 1
 
     def answer(self) -> None:
-        """Answer every question that has come up. Never blocks."""
+        """Answer every question that ZeroMQ has asked. Never blocks."""
         while has_input(self.socket):
             request = self.socket.recv_multipart(zmq.NOBLOCK)
-            status = (b"200", b"OK") if self._is_member(request) else (b"400", b"not a member of the job")
+            is_member = self._is_member(request)
+            if is_member:
+                self._on_member(request[_ADDRESS_FIELD].decode("utf-8", "replace"))
+            status = (b"200", b"OK") if is_member else (b"400", b"not a member of the job")
             request_id = request[1] if len(request) > 1 else b""
             self.socket.send_multipart([_VERSION, request_id, *status, b"", b""], zmq.NOBLOCK)
 
@@ -63,12 +77,19 @@ class Doorkeeper:
 
 
 def call(client: zmq.Socket[bytes], address: str, keys: JobKeys, *, encrypt: bool) -> None:
-    """Connect `client` to an address (`ipc://…` or `tcp://host:port`); over TCP it shows that it belongs to the job.
-    Raises `zmq.ZMQError` if that is no address."""
+    """Connect `client` to an address (`ipc://…` or `tcp://host:port`). Over TCP the client shows the job's keys. Raises
+    `zmq.ZMQError` if the address is not usable."""
+    limit(client)
     client.ipv6 = address.startswith("tcp://[")
     if address.startswith("tcp://"):
         _introduce(client, keys, encrypt=encrypt)
     client.connect(address)
+
+
+def limit(opened: zmq.Socket[bytes]) -> None:
+    """Limit what the process at the other end can cost before that process has shown the keys."""
+    opened.setsockopt(zmq.MAXMSGSIZE, LARGEST_FRAME_BYTES)
+    opened.setsockopt(zmq.HANDSHAKE_IVL, HANDSHAKE_WITHIN_MS)
 
 
 def _introduce(client: zmq.Socket[bytes], keys: JobKeys, *, encrypt: bool) -> None:

@@ -1,6 +1,7 @@
 """Private folders for the sockets of processes on one host.
 
-Who may open the folder may call the process: such sockets ask for no key. So the folder is for one user alone.
+Every process that may open the folder may call the process behind the socket, because such a socket asks for no key. So
+only one user may open the folder.
 """
 
 from __future__ import annotations
@@ -12,10 +13,11 @@ import stat
 import tempfile
 from pathlib import Path
 
-from penstock.core.errors import HostError, Retry, UsageError
+from penstock.core.errors import HostError, Retry
+from penstock.private_folders import check_private
 
 _LONGEST_ADDRESS = 107
-"""Bytes of the path of a unix socket, without the zero at its end."""
+"""The longest path of a unix socket in bytes, without the zero at its end."""
 _SOCKET = "s"
 _NAME_SHOWN = 16
 _ATTEMPTS = 3
@@ -25,9 +27,9 @@ _ALTERNATIVE = Path("/tmp")
 class SocketFolder:
     """A fresh folder that only this user can open, for one socket of one process.
 
-    It lies in `ipc_dir`, which is made for this user alone if it is missing, and refused with `UsageError` if it
-    belongs to someone else or others may enter it. Where paths in `ipc_dir` would be too long for a socket, it lies in
-    the system's folder for temporary files instead.
+    The folder lies in `ipc_dir`. If `ipc_dir` is missing, it is made for this user alone. If `ipc_dir` belongs to
+    another user, or other users may enter it, it is refused with `UsageError`. If paths in `ipc_dir` would be too long
+    for a socket, the folder lies in the system's folder for temporary files instead.
     """
 
     def __init__(self, name: str, ipc_dir: str | os.PathLike[str]) -> None:
@@ -37,7 +39,7 @@ class SocketFolder:
 
     @property
     def socket_path(self) -> Path:
-        """Where the socket goes."""
+        """The path for the socket."""
         return self._folder / _SOCKET
 
     @property
@@ -46,7 +48,7 @@ class SocketFolder:
         return f"ipc://{self.socket_path}"
 
     def remove(self) -> None:
-        """Remove the socket and its folder, and `ipc_dir` if it was made for this one and nobody else is in it."""
+        """Remove the socket and its folder, and `ipc_dir` if `ipc_dir` was made for this folder and is empty."""
         try:
             self.socket_path.unlink(missing_ok=True)
             self._folder.rmdir()
@@ -74,7 +76,8 @@ class SocketFolder:
                     retry=Retry.LATER if error.errno in (errno.ENOSPC, errno.EDQUOT) else Retry.NEVER,
                 ) from error
         raise HostError(
-            f"every folder for sockets has too long a path, {ipc_dir} too", hint="set ipc_dir to a short path"
+            f"the paths of all folders for sockets, {ipc_dir} included, are too long for a unix socket",
+            hint="set ipc_dir to a short path",
         )
 
     def _claim(self, ipc_dir: Path, prefix: str) -> Path:
@@ -89,24 +92,19 @@ class SocketFolder:
                 check_private(ipc_dir)
                 return _private(ipc_dir, prefix)
             except FileNotFoundError:
-                # Another process has just removed the folder, being the last in it.
+                # Another process has just removed the folder, because it was the last process with a socket there.
                 self._made = None
-        raise FileNotFoundError(errno.ENOENT, "it is removed again and again", str(ipc_dir))
-
-
-def check_private(folder: Path) -> None:
-    """Raise `UsageError` unless `folder` is a folder of this user that nobody else can enter."""
-    status = folder.lstat()
-    hint = "set ipc_dir to a folder of your own with mode 0700, or to one that does not exist"
-    if not stat.S_ISDIR(status.st_mode):
-        raise UsageError(f"ipc_dir {folder} is not a folder", hint=hint)
-    if status.st_uid != os.geteuid():
-        raise UsageError(f"ipc_dir {folder} belongs to user {status.st_uid}, not to user {os.geteuid()}", hint=hint)
-    if status.st_mode & (stat.S_IRWXG | stat.S_IRWXO):
-        raise UsageError(
-            f"ipc_dir {folder} has mode {stat.S_IMODE(status.st_mode):04o}; others can enter it", hint=hint
-        )
+        raise FileNotFoundError(errno.ENOENT, "the folder is removed again and again", str(ipc_dir))
 
 
 def _private(base: Path, prefix: str) -> Path:
     return Path(tempfile.mkdtemp(prefix=prefix, dir=base))
+
+
+def make_root() -> Path:
+    """A new folder for the sockets of a job's processes on this host. The path of the folder is so short that the
+    folders of all slots fit into it: what a slot that dies leaves there goes with the folder."""
+    inside = Path("penstock-" + "x" * 8, "x" * (_NAME_SHOWN + 1 + 8), _SOCKET)
+    wanted = Path(tempfile.gettempdir())
+    base = wanted if len(os.fsencode(wanted / inside)) <= _LONGEST_ADDRESS else _ALTERNATIVE
+    return _private(base, "penstock-")

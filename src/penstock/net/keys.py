@@ -1,8 +1,8 @@
-"""The secret of a job: who knows it belongs to the job.
+"""The secret of a job: a process that has the secret is a member of the job.
 
-There is one CURVE key pair per job. It is made on the driver, travels inside the Spark tasks, and serves as server and
-client key alike. Where TCP is not encrypted, a word derived from it is the password instead; the key itself never goes
-over the wire.
+There is one CURVE key pair per job. The key pair is made on the driver, travels inside the Spark tasks, and serves as
+server key and as client key. Where TCP is not encrypted, members show a password instead, which is derived from the key
+pair; the secret key itself never goes over the wire.
 """
 
 from __future__ import annotations
@@ -17,14 +17,15 @@ _PASSWORD_PERSON = b"penstock-plain"
 
 @dataclass(frozen=True, kw_only=True)
 class JobKeys:
-    """The key pair of one job, as the 40 characters each that ZeroMQ uses."""
+    """The key pair of one job, in ZeroMQ's form: 40 characters for each key."""
 
     public: bytes
     secret: bytes = field(repr=False)
 
     @property
     def password(self) -> bytes:
-        """What members of the job show each other on a trusted network; tells nothing about the key pair."""
+        """The password that members of the job show each other on a trusted network. Nobody can find the key pair from
+        the password."""
         return hashlib.blake2b(self.secret, digest_size=32, person=_PASSWORD_PERSON).hexdigest().encode()
 
 

@@ -1,8 +1,10 @@
-"""Connections that carry nothing, and whose end says that the process at the other end is gone.
+"""Lifelines: connections on which nothing is sent. The end of a lifeline shows that the process at the other end is
+gone.
 
-When a process dies its host closes its connections, so that whoever holds one learns of it at once, on this host and on
-any other. A connection also ends when the network between them gives up on it: then the process cannot be reached, and
-to its peers that is the same. One that never came about says nothing.
+When a process dies, its host closes the connections of the process, so that the processes at the other ends learn of
+the death at once, on this host and on other hosts. A lifeline also ends when the network gives the connection up: then
+the process cannot be reached, which is the same as dead for its peers. A lifeline that was never established shows
+nothing.
 """
 
 from __future__ import annotations
@@ -18,7 +20,8 @@ from penstock.net.keys import JobKeys
 
 _EVENTS = zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED
 _NEVER = -1
-"""A connection that has ended is news; another one would hide it."""
+"""ZeroMQ does not connect a lifeline again: the end of the connection is the news, and a new connection would hide the
+news."""
 
 
 @dataclass(slots=True)
@@ -28,7 +31,7 @@ class _Lifeline:
     is_up: bool = False
 
     def has_ended(self) -> bool:
-        """Whether the connection was there and has ended."""
+        """Whether the connection was established and has ended."""
         while has_input(self.news):
             event = parse_monitor_message(self.news.recv_multipart(zmq.NOBLOCK))["event"]
             if event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
@@ -45,7 +48,7 @@ class _Lifeline:
 
 
 class Lifelines:
-    """Those that one process holds to others. Belongs to the thread that polls."""
+    """The lifelines that this process holds to other processes. Only the thread that polls may use this object."""
 
     def __init__(
         self, context: zmq.Context[zmq.Socket[bytes]], poller: zmq.Poller, keys: JobKeys, *, encrypt: bool
@@ -56,26 +59,28 @@ class Lifelines:
         self._encrypt = encrypt
         self._lines: dict[str, _Lifeline] = {}
         self._peers: dict[object, str] = {}
-        """By what is polled for each."""
+        """The peer of each lifeline, by the socket that is polled for the lifeline."""
         self._stirred: dict[str, None] = {}
         self._opened = 0
 
     def follow(self, peer: str, address: str) -> None:
-        """Hold a connection to a process that listens at this address. Following it again changes nothing."""
+        """Hold a lifeline to the process that listens at this address. Following the same peer again changes
+        nothing."""
         if peer in self._lines:
             return
         try:
             line = self._open(address)
         except zmq.ZMQError:
-            # The process has too many files open. Without a lifeline, others tell later.
+            # This process has too many files open. Without a lifeline, missing heartbeats show the death later.
             return
         self._lines[peer] = line
         self._peers[line.news] = peer
         self._poller.register(line.news, zmq.POLLIN)
 
     def _open(self, address: str) -> _Lifeline:
-        """Raises `zmq.ZMQError`, and leaves nothing open, if there is no room for all that it takes."""
-        # Named by us: ZeroMQ's own names come again, maybe before the one that had it before is gone.
+        """Open a lifeline. Raises `zmq.ZMQError`, and leaves nothing open, if not all sockets can be opened."""
+        # The socket for events gets a name of this class: ZeroMQ's own names are used again, perhaps while the socket
+        # that had the name before is still open.
         self._opened += 1
         with ExitStack() as undo:
             connection = undo.enter_context(self._context.socket(zmq.DEALER))
@@ -87,7 +92,7 @@ class Lifelines:
         return _Lifeline(connection, news)
 
     def let_go(self, peer: str) -> None:
-        """Whatever becomes of that process is no news any more."""
+        """Close the lifeline to that process: the end of the process is not reported any more."""
         line = self._lines.pop(peer, None)
         if line is not None:
             self._poller.unregister(line.news)
@@ -96,13 +101,13 @@ class Lifelines:
             line.close()
 
     def stir(self, ready: object) -> None:
-        """Something that was polled is ready, and it may be one of ours."""
+        """A polled socket is ready. If the socket belongs to a lifeline, `gone` looks at the lifeline."""
         peer = self._peers.get(ready)
         if peer is not None:
             self._stirred[peer] = None
 
     def gone(self) -> list[str]:
-        """Those whose connections have ended since the last call; they are followed no more."""
+        """The peers whose lifelines have ended since the last call. These peers are not followed any more."""
         stirred, self._stirred = self._stirred, {}
         found = [peer for peer in stirred if self._lines[peer].has_ended()]
         for peer in found:
@@ -110,6 +115,6 @@ class Lifelines:
         return found
 
     def close(self) -> None:
-        """Follow nobody any more."""
+        """Close all lifelines."""
         for peer in list(self._lines):
             self.let_go(peer)

@@ -1,19 +1,23 @@
 """The real transport: messages between the processes of a job, over ZeroMQ.
 
 Every process listens on one ROUTER socket, by a unix socket in a private folder (`ipc://`, for callers on this host)
-and/or by TCP, and calls each peer that it wants to talk to from a DEALER socket of its own. The routing id of all of
-them is the process's name, so a process that was called can answer the caller by name without calling back.
+and/or by TCP. A process calls each peer from a DEALER socket of its own. The routing id of all sockets of a process is
+the process's name, so a process that was called can answer the caller by name without calling back.
 
-    send(peer)      over the DEALER if `peer` is connected, else over the ROUTER if `peer` has called in, else to nobody
+    send(peer)      over the DEALER if `peer` is connected; over the ROUTER if `peer` has called; otherwise not at all
     receive()       from the ROUTER (callers) and all DEALERs (answers)
 
 Rules of this file:
 * Nothing blocks but `wait`. ZeroMQ queues without limit here; the credits of the links above bound the traffic.
+* A caller that has not shown the keys of the job can make this process hold one small frame, for a short time, and no
+  more. Larger frames of members are sent in pieces.
 * Sending copies the frames: they may be reused at once. Large received frames are views of ZeroMQ's own memory, which
   lives as long as the view, also after `close`.
-* Contexts are made with the transport and end with it: nothing is left in a process that forks or is used again.
-* Not handled here: lost messages (a connection that breaks loses what was on its way, and is then made again; one that
-  was refused for its keys is not), silent peers, old epochs. The links above count and look at the clock.
+* A ZeroMQ context is made with the transport and ends with the transport: nothing is left in a process that forks or is
+  used again.
+* Not handled here: lost messages, silent peers, old epochs. A connection that breaks loses the messages on their way,
+  and is then made again; a connection that was refused because of its keys is not made again. The links above the
+  transport count messages and look at the clock.
 """
 
 from __future__ import annotations
@@ -25,24 +29,26 @@ import os
 import socket
 import threading
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from types import TracebackType
-from typing import Self
+from typing import Concatenate, ParamSpec, Self, TypeVar
 
 import zmq
 
 from penstock.core.errors import HostError, Retry, UsageError
-from penstock.net.access import Doorkeeper, call, has_input
+from penstock.net.access import call, has_input, limit
+from penstock.net.door import Door
 from penstock.net.folders import SocketFolder
 from penstock.net.keys import JobKeys
 from penstock.net.lifelines import Lifelines
+from penstock.net.pieces import in_pieces, whole
 from penstock.ports import Frame
 
 _LONGEST_NAME = 255
 _SHARED_BYTES = 65_536
-"""Received frames from this size on are not copied out of ZeroMQ's memory. A smaller frame may share its memory with
-others, which a view of it would keep alive, and may begin at an odd address."""
+"""Received frames of this size or larger are not copied out of ZeroMQ's memory. A smaller frame is copied, because it
+may share its memory with other frames, which a view would keep alive, and may begin at an odd address."""
 _MOST_SOCKETS = 16_384
 _FIRST_RECONNECT_MS = 10
 _LONGEST_RECONNECT_MS = 1_000
@@ -53,14 +59,34 @@ _KEPT_BYTES = 64 * 1024 * 1024
 _LARGEST_KEPT_BLOCK_BYTES = 32 * 1024 * 1024
 
 
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def _one_at_a_time(
+    call: Callable[Concatenate[ZmqTransport, P], R],
+) -> Callable[Concatenate[ZmqTransport, P], R]:
+    """Makes calls of a method wait for each other: with ZeroMQ several threads may use a socket, but not at once."""
+
+    def alone(self: ZmqTransport, /, *args: P.args, **kwargs: P.kwargs) -> R:
+        with self._in_use:
+            return call(self, *args, **kwargs)
+
+    alone.__doc__ = call.__doc__
+    return alone
+
+
 class ZmqTransport:
     """Carries messages between this process, called `name`, and others of the same job. Implements `ports.Transport`.
 
-    With `ipc_dir` it listens on a unix socket in a private folder inside `ipc_dir`; with `host`, an address of this
-    machine, on TCP (`port` 0: any free one). With neither it can only call others. Over TCP both sides prove that they
-    have the job's `keys`; without `encrypt` (for trusted networks) they do so by a password and the rest is plain.
+    With `ipc_dir` the process listens on a unix socket in a private folder inside `ipc_dir`; with `host`, an address of
+    this machine, on TCP (`port` 0: any free port). With neither, the process can only call other processes. Over TCP
+    both sides prove that they have the job's `keys`. Without `encrypt` (for trusted networks) both sides show a
+    password, and all other data is sent in plain.
 
-    All calls belong to one thread, except `wake`. Raises `UsageError` or `HostError` if it cannot listen as told.
+    `send` may be called from any thread, and waits while another thread is in any other call. `wake` may be called from
+    any thread, and never waits. All other calls must come from one thread. Raises `UsageError` or `HostError` if the
+    process cannot listen at the given addresses.
     """
 
     def __init__(
@@ -84,58 +110,63 @@ class ZmqTransport:
         self._tcp_address: str | None = None
         self._closed = False
         self._wake_lock = threading.Lock()
+        self._in_use = threading.Lock()
         self._wake_receiver, self._wake_sender = socket.socketpair()
         self._wake_receiver.settimeout(0)
         self._wake_sender.settimeout(0)
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._poller = zmq.Poller()
         self._lifelines = Lifelines(self._context, self._poller, keys, encrypt=encrypt)
-        self._release_folder = ExitStack()
-        # Also for a transport that is forgotten: a context with open sockets would wait for them for ever.
-        self._release = weakref.finalize(self, _release, self._context, self._release_folder, os.getpid())
+        self._release_door, self._release_folder = ExitStack(), ExitStack()
+        # Also for a transport that nobody closes: a context with open sockets would wait for them for ever.
+        self._release = weakref.finalize(
+            self, _release, self._context, self._release_door, self._release_folder, os.getpid()
+        )
         try:
             self._context.set(zmq.MAX_SOCKETS, _MOST_SOCKETS)
-            self._doorkeeper = Doorkeeper(self._context, keys)
             self._router = self._open(zmq.ROUTER)
+            limit(self._router)
             self._router.setsockopt(zmq.ROUTER_HANDOVER, 1)
-            # Options hold for what is bound after them: the unix socket is guarded by its folder, TCP by the keys.
+            # Socket options hold only for addresses that are bound later. The unix socket is bound first, because its
+            # folder guards it; TCP is bound behind the door, because the keys guard it.
             if ipc_dir is not None:
                 self._folder = SocketFolder(name, ipc_dir)
                 self._release_folder.callback(self._folder.remove)
                 self._bind(self._folder.address)
             if host is not None:
-                self._doorkeeper.guard(self._router, encrypt=encrypt)
+                door = Door(self._context, self._router, keys, encrypt=encrypt, name=name)
+                self._release_door.callback(door.close)
                 self._tcp_address = self._bind_tcp(host, port)
         except BaseException:
             self.close()
             raise
         self._poller.register(self._wake_receiver, zmq.POLLIN)
-        self._poller.register(self._doorkeeper.socket, zmq.POLLIN)
         self._poller.register(self._router, zmq.POLLIN)
 
     @property
     def ipc_address(self) -> str | None:
-        """Where processes of the same user on this host can call; None without `ipc_dir`."""
+        """The address for processes of the same user on this host; None without `ipc_dir`."""
         return self._folder.address if self._folder else None
 
     @property
     def tcp_address(self) -> str | None:
-        """Where other hosts can call; None without `host`."""
+        """The address for processes on other hosts; None without `host`."""
         return self._tcp_address
 
+    @_one_at_a_time
     def connect(self, peer: str, address: str) -> None:
         """Make `peer` reachable at `address` (`ipc://…` or `tcp://host:port`). Connecting the same peer again does
-        nothing, nor does connecting oneself. The peer need not listen yet: what is sent meanwhile waits for it.
+        nothing, nor does connecting this process itself. The peer need not listen yet: messages wait until it does.
 
-        To be done before the first message to a peer that has called in: what was answered over its connection and what
-        is sent over the new one have no common order.
+        A peer that has called must be connected before the first message to that peer: messages over the peer's own
+        connection and messages over the new connection have no common order.
         """
         self._check_open()
         if peer in self._dealers or peer == self.name:
             return
         if not address.startswith(("ipc://", "tcp://")):
             raise UsageError(
-                f"address {address!r} of {peer} is of no known kind", hint="use ipc://… or tcp://host:port"
+                f"address {address!r} of {peer} is neither ipc:// nor tcp://", hint="use ipc://… or tcp://host:port"
             )
         dealer = self._open(zmq.DEALER)
         try:
@@ -152,8 +183,9 @@ class ZmqTransport:
         self._dealers[peer] = dealer
         self._poller.register(dealer, zmq.POLLIN)
 
+    @_one_at_a_time
     def disconnect(self, peer: str) -> None:
-        """Forget `peer`; what was not yet sent is dropped. It can be answered again when it has called in again."""
+        """Forget `peer`. Messages that were not sent yet are dropped. If `peer` calls again, `peer` can be answered."""
         self._check_open()
         self._callers.discard(peer)
         self._lifelines.let_go(peer)
@@ -162,9 +194,11 @@ class ZmqTransport:
             self._poller.unregister(dealer)
             dealer.close()
 
+    @_one_at_a_time
     def send(self, peer: str, frames: Sequence[Frame]) -> None:
-        """Queue one message of one frame or more. A peer that is neither connected nor has called in gets nothing,
-        silently; so does one that refused our keys. A message to oneself arrives with the next `receive`."""
+        """Queue one message of one frame or more. If the peer is not connected and has not called, or has refused this
+        process's keys, the message is dropped without an error. A message to this process itself arrives with the next
+        `receive`."""
         self._check_open()
         if not frames:
             raise UsageError(f"a message to {peer} has no frames")
@@ -174,54 +208,57 @@ class ZmqTransport:
         dealer = self._dealers.get(peer)
         try:
             if dealer is not None:
-                dealer.send_multipart(frames, zmq.NOBLOCK)
+                dealer.send_multipart(in_pieces(frames), zmq.NOBLOCK)
             elif peer in self._callers:
-                self._router.send_multipart([_routing_id(peer), *frames], zmq.NOBLOCK)
+                self._router.send_multipart([_routing_id(peer), *in_pieces(frames)], zmq.NOBLOCK)
         except zmq.Again:
-            # Queues have no limit, so this is a connection that was given up because the peer refused it.
+            # Queues have no limit, so this error means that ZeroMQ gave the connection up because the peer refused it.
             return
 
+    @_one_at_a_time
     def receive(self) -> list[tuple[str, list[Frame]]]:
         """Every message that has arrived, as (peer, frames). Messages of one peer are in the order in which they were
-        sent; callers come before answers. Frames are bytes, or read-only views if large."""
+        sent. Messages of callers come before answers. Frames are bytes; large frames are read-only views."""
         self._check_open()
-        self._doorkeeper.answer()
         arrived = [(self.name, frames) for frames in self._to_self]
         self._to_self.clear()
         for routing_id, *frames in _drain(self._router):
             if frames:
                 peer = routing_id.decode("utf-8", "surrogateescape")
                 self._callers.add(peer)
-                arrived.append((peer, frames))
+                arrived.append((peer, whole(frames)))
         for peer, dealer in self._dealers.items():
-            arrived += [(peer, frames) for frames in _drain(dealer)]
+            arrived += [(peer, whole(frames)) for frames in _drain(dealer)]
         return arrived
 
+    @_one_at_a_time
     def wait(self, timeout_ms: int | None = None) -> None:
-        """Block until a message has arrived, `wake` was called since the last wait, somebody who is followed is gone,
-        or the time is over (None: never). May return early, with nothing to receive."""
+        """Block until a message has arrived, `wake` was called since the last wait, a followed peer is gone, or the
+        time is over (None: no time limit). May return early, with nothing to receive."""
         self._check_open()
         if self._to_self:
             return
         for ready, _ in self._poller.poll(timeout_ms):
-            if ready is self._doorkeeper.socket:
-                self._doorkeeper.answer()
-            elif ready == self._wake_receiver.fileno():
+            if ready == self._wake_receiver.fileno():
                 _discard(self._wake_receiver)
             else:
                 self._lifelines.stir(ready)
 
+    @_one_at_a_time
     def follow(self, peer: str, address: str) -> None:
-        """Have `gone` tell when that process, which listens at `address`, has died or cannot be reached any more."""
+        """From now on `gone` names `peer` when the process that listens at `address` has died or cannot be reached any
+        more."""
         self._check_open()
         self._lifelines.follow(peer, address)
 
+    @_one_at_a_time
     def let_go(self, peer: str) -> None:
-        """Follow `peer` no more: it is about to leave."""
+        """Follow `peer` no more, because `peer` is about to leave."""
         self._lifelines.let_go(peer)
 
+    @_one_at_a_time
     def gone(self) -> list[str]:
-        """Those that were followed, and have died or become unreachable since the last call."""
+        """The followed peers that have died or become unreachable since the last call."""
         return self._lifelines.gone()
 
     def wake(self) -> None:
@@ -232,11 +269,12 @@ class ZmqTransport:
             try:
                 self._wake_sender.send(b"\0")
             except BlockingIOError:
-                # So many calls wait to be noticed that one more makes no difference.
+                # The buffer is full of earlier calls, so the next `wait` ends at once anyway.
                 return
 
     def close(self) -> None:
-        """Drop what was not yet sent, and let go of all sockets, threads and files. Closing again does nothing."""
+        """Drop the messages that were not sent yet, and let go of all sockets, threads and files. Closing again does
+        nothing."""
         with self._wake_lock:
             if self._closed:
                 return
@@ -284,8 +322,8 @@ class ZmqTransport:
         found = _numeric(host)
         if found.is_unspecified:
             raise UsageError(
-                f"{self.name} cannot listen at {host}: peers could not tell where that is",
-                hint="give the address at which other hosts reach this one",
+                f"{self.name} cannot listen at {host}: peers cannot call that address",
+                hint="give the address at which other hosts reach this host",
             )
         if not 0 <= port <= 65_535:
             raise UsageError(f"port {port} does not exist", hint="use 0 for any free port")
@@ -294,9 +332,9 @@ class ZmqTransport:
 
 
 def keep_message_memory() -> bool:
-    """Have this process keep up to 64 MiB of freed memory for the next messages, for good: the C library neither tells
-    what it did before nor goes back to it (it adapts its limits until they are first set, and then never again). To be
-    called in a process that does little else than exchange batches. Returns False where there is no such choice.
+    """Make this process keep up to 64 MiB of freed memory for the next messages. This cannot be undone: the C library
+    does not tell its former limits, and does not adapt its limits any more once they are set. To be called in a process
+    that does little else than exchange batches. Returns False if the C library has no such option.
 
     ZeroMQ takes memory for every message it sends or receives. By default the C library gives freed blocks of that size
     back to the system, and each message then pays for fresh pages: about a third of the cost of sending 1 MB.
@@ -308,10 +346,11 @@ def keep_message_memory() -> bool:
     return bool(choose(_TRIM_THRESHOLD, _KEPT_BYTES)) and bool(choose(_MMAP_THRESHOLD, _LARGEST_KEPT_BLOCK_BYTES))
 
 
-def _release(context: zmq.Context[zmq.Socket[bytes]], folder: ExitStack, pid: int) -> None:
+def _release(context: zmq.Context[zmq.Socket[bytes]], door: ExitStack, folder: ExitStack, pid: int) -> None:
     # A forked child owns neither the threads nor the files of its parent.
     if os.getpid() == pid:
-        # Closes all sockets, then waits for the threads of the context, which have nothing left to wait for.
+        door.close()
+        # Closes all sockets, then waits for the threads of the context, which end at once without sockets.
         context.destroy(linger=0)
         folder.close()
 
@@ -334,10 +373,12 @@ def _numeric(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
 def _cannot_listen(name: str, address: str, error: zmq.ZMQError) -> UsageError | HostError:
     text = f"{name} cannot listen at {address}: {error.strerror}"
     if error.errno == errno.EADDRINUSE:
-        return HostError(text, hint="another process has that port; use another one, or 0 for any", retry=Retry.LATER)
+        return HostError(
+            text, hint="another process has that port; use another port, or 0 for any free port", retry=Retry.LATER
+        )
     if error.errno in (errno.EADDRNOTAVAIL, errno.ENODEV, errno.EINVAL):
         return UsageError(text, hint="give an address of this host")
-    return HostError(text, hint="see whether this user may listen there")
+    return HostError(text, hint="check whether this user may listen at that address")
 
 
 def _drain(source: zmq.Socket[bytes]) -> list[list[Frame]]:
@@ -345,7 +386,7 @@ def _drain(source: zmq.Socket[bytes]) -> list[list[Frame]]:
     if not has_input(source):
         return messages
     try:
-        # Asking before each message would cost more than the one exception at the end.
+        # Asking before each message whether there is a message would cost more than one exception at the end.
         while True:
             frame = source.recv(zmq.NOBLOCK, copy=False)
             frames: list[Frame] = [_content(frame)]

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from penstock.core.graph import CheckpointEdge, CheckpointGraph, CheckpointVertex, OperatorLabel
-from penstock.plan.graph import Plan
+from penstock.plan.graph import OperatorPlan, Plan
 
 
 def checkpoint_graph(plan: Plan) -> CheckpointGraph:
-    """The plan without what its steps do."""
+    """The plan as the coordinator and a restore see it: without the code of the steps."""
     return CheckpointGraph(
         vertices=tuple(
             CheckpointVertex(
@@ -18,7 +18,7 @@ def checkpoint_graph(plan: Plan) -> CheckpointGraph:
                 operators=tuple(o.operator for o in v.operators),
                 is_source=v.is_source,
                 coordinators=tuple(o.operator for o in v.operators if getattr(o.step, "is_coordinated", False)),
-                labels={o.operator: OperatorLabel(name=o.name, kind=_kind_of(o.step)) for o in v.operators},
+                labels={o.operator: _label_of(o) for o in v.operators},
             )
             for v in plan.vertices
         ),
@@ -36,6 +36,16 @@ def checkpoint_graph(plan: Plan) -> CheckpointGraph:
         ),
         max_parallelism=plan.max_parallelism,
         hooks=plan.hooks,
+    )
+
+
+def _label_of(operator: OperatorPlan) -> OperatorLabel:
+    step = operator.step
+    return OperatorLabel(
+        name=operator.name,
+        kind=_kind_of(step),
+        states=getattr(step, "declared_states", {}),
+        keys=getattr(step, "declared_keys", ()),
     )
 
 

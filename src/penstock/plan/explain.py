@@ -11,8 +11,8 @@
          window   bids.window-auction
          parquet  bids.window-auction.parquet
 
-Below each vertex stand its operators with their ids, then the vertices that it sends to. A vertex with several inputs
-is shown in full below the first of them, and by its number below the others.
+Below each vertex stand its operators with their ids, then the vertices that the vertex sends to. A vertex with several
+inputs is shown in full below its first input, and by its number below the other inputs.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class _View:
         self._shown: set[VertexId] = set()
 
     def tree(self, vertex: Vertex) -> list[str]:
-        """A vertex with everything that is reached from it."""
+        """The lines of a vertex and of all vertices downstream of it."""
         number = f"[{self._numbers[vertex.vertex]}]"
         if vertex.vertex in self._shown:
             return [f"{number} {vertex.name}  (see above)"]

@@ -1,8 +1,8 @@
-"""What runs where: the plan of a job, as made from the user's steps.
+"""The plan of a job, made from the user's steps: which operators run together, and how they are joined.
 
 A *node* is one step of the program. Nodes joined by a forward edge are chained into a *vertex*, whose operators run in
-one task, calling each other directly. *Edges* join vertices; each is a set of channels between subtasks. Steps are
-opaque here: the runtime knows how to build an operator from one.
+one task, calling each other directly. *Edges* join vertices; each edge is a set of channels between subtasks. This file
+does not look into steps: the runtime builds operators from steps.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class OperatorPlan:
 
 @dataclass(frozen=True, kw_only=True)
 class Edge:
-    """All channels from the subtasks of one vertex to those of another."""
+    """All channels from the subtasks of one vertex to the subtasks of another vertex."""
 
     number: int
     upstream: VertexId
@@ -56,7 +56,7 @@ class Edge:
     partitioning: Partitioning
     keys: tuple[str, ...] = ()
     input_number: int = 0
-    """Which input of the downstream operator it feeds."""
+    """Which input of the downstream operator the edge feeds."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,7 +71,7 @@ class Vertex:
 
     @property
     def tasks(self) -> tuple[TaskId, ...]:
-        """Its subtasks, in order."""
+        """The subtasks of the vertex, in order."""
         return tuple(TaskId(self.vertex, i) for i in range(self.parallelism))
 
 
@@ -84,7 +84,7 @@ class Plan:
     parallelism: int
     max_parallelism: int
     hooks: tuple[str, ...] = ()
-    """The names of those who have a part in every checkpoint from the driver, without being a step."""
+    """The names of the hooks: parts of outside systems that the driver runs in every checkpoint. A hook is no step."""
     _by_id: dict[VertexId, Vertex] = field(default_factory=dict, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -109,15 +109,15 @@ class Plan:
 
     @property
     def tasks(self) -> tuple[TaskId, ...]:
-        """All subtasks, those of a vertex together, vertices in topological order."""
+        """All subtasks, in topological order of the vertices. The subtasks of a vertex stand together."""
         return tuple(t for v in self.vertices for t in v.tasks)
 
     def tasks_of_slot(self, slot: int) -> tuple[TaskId, ...]:
-        """The subtasks that slot runs."""
+        """The subtasks that the slot runs."""
         return tuple(t for t in self.tasks if t.subtask == slot)
 
     def neighbours_of_slot(self, slot: int) -> tuple[int, ...]:
-        """The other slots with which that one shares a channel, in order."""
+        """The other slots with which the slot shares a channel, in order."""
         found: set[int] = set()
         for task in self.tasks_of_slot(slot):
             found.update(upstream for _, upstream in self.channels_into(task))
@@ -126,7 +126,7 @@ class Plan:
         return tuple(sorted(found - {slot}))
 
     def inputs_of(self, vertex: VertexId) -> tuple[Edge, ...]:
-        """Edges into a vertex, in the order of its input channels."""
+        """Edges into a vertex, in the order of the vertex's input channels."""
         return tuple(e for e in self.edges if e.downstream == vertex)
 
     def outputs_of(self, vertex: VertexId) -> tuple[Edge, ...]:
@@ -144,7 +144,8 @@ class Plan:
         return tuple(channels)
 
     def carries_unaligned_barriers(self, edge: Edge) -> bool:
-        """Whether a barrier may overtake on this edge: if it may on every edge into the same vertex."""
+        """Whether a barrier may overtake data on this edge. All edges into a vertex have the same answer: if one of
+        them cannot replay its in-flight data to another parallelism, no barrier overtakes data on any of them."""
         return all(e.partitioning.spreads_records for e in self.inputs_of(edge.downstream))
 
     def targets_of(self, edge: Edge, subtask: int) -> tuple[int, ...]:
@@ -157,8 +158,8 @@ class Plan:
 def build_plan(nodes: tuple[Node, ...], *, parallelism: int, max_parallelism: int | None) -> Plan:
     """Chain the nodes (given in topological order) into vertices and number the edges between them.
 
-    A node is chained to the one before it if that is its only input, forward, and has no other consumer. So whatever
-    leaves a vertex leaves its last operator, and whatever enters one enters its first.
+    A node is chained to its upstream node if the node has no other input, the input is forward, and the upstream node
+    has no other consumer. So records enter a vertex at its first operator, and leave a vertex at its last operator.
     """
     _check(nodes)
     consumers: dict[int, int] = {}
@@ -175,7 +176,7 @@ def build_plan(nodes: tuple[Node, ...], *, parallelism: int, max_parallelism: in
         else:
             chain_of[node.number] = len(chains)
             chains.append([node])
-    # A vertex is named by its first operator: steps appended behind it do not move its state.
+    # A vertex is named by its first operator, so that the name stays when steps are added at the end of the chain.
     ids = [VertexId(str(chain[0].operator)) for chain in chains]
     vertices = tuple(
         Vertex(

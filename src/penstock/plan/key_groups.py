@@ -1,8 +1,8 @@
 """Key groups: the unit in which keyed state moves between subtasks.
 
-A key belongs to one of G groups for ever (G is the job's maximum parallelism); a subtask owns a range of groups. The
-hash that maps a key to its group is part of the storage format and never changes; the vectorised form lives beside the
-operators and is held to the same golden vectors.
+A key always belongs to the same one of G key groups (G is the job's maximum parallelism). A subtask owns a range of key
+groups. The hash that maps a key to its key group is part of the storage format and never changes. The vectorised form
+of the hash lives beside the operators; tests hold both forms to the same values.
 """
 
 from __future__ import annotations
@@ -18,8 +18,3 @@ def default_max_parallelism(parallelism: int) -> int:
     wanted = parallelism + parallelism // 2
     power = 1 << max(0, wanted - 1).bit_length()
     return min(max(power, DEFAULT_LEAST_MAX_PARALLELISM), MAX_PARALLELISM)
-
-
-def owner_of(group: int, *, parallelism: int, groups: int) -> int:
-    """The subtask that owns a key group."""
-    return group * parallelism // groups

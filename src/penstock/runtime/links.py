@@ -5,11 +5,16 @@ keepalive, sent when a direction has been quiet, shows a loss at the very end. N
 finds a gap reports a broken link, and the attempt of the job ends with it. Packets of an epoch that the direction has
 left behind are dropped. What cannot be read breaks the link too; nothing that a peer sent is ever raised. The death of
 a peer breaks it at once, where the transport sees it. And so does silence, where that is asked for: keepalives should
-have come from a peer that can be reached.
+have come from a peer that can be reached. A peer that has not been heard of in an epoch may not have learned of the
+epoch, and says nothing while it is in user code: its silence counts when all are known to have begun.
+
+All calls belong to the loop, except `send` and `say_alive`, which may also come from beside it. A lock keeps a packet
+and its number together.
 """
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -45,35 +50,39 @@ class Links:
         on_broken: Callable[[str, str], None],
         silence_ms: int | None = None,
     ) -> None:
-        """After `silence_ms` without a packet from a peer with which an epoch was begun, the link to it is broken."""
+        """After `silence_ms` without a packet from a peer whose silence counts, the link to it is broken."""
         self._transport = transport
+        self._lock = threading.Lock()
         self._silence_ms = silence_ms
         self._on_packet = on_packet
         self._on_broken = on_broken
         self._outgoing: dict[str, _Outgoing] = {}
         self._incoming: dict[str, _Incoming] = {}
-        self._heard: dict[str, Instant] = {}
-        """When there last was something from each peer whose silence counts."""
+        self._heard: dict[str, Instant | None] = {}
+        """When there last was something from each peer with which an epoch was begun; None: not counted yet."""
         self._now = Instant(0)
         self._look_again_at: Instant | None = None
         """No direction will have been quiet for too long before this; None if that must be looked up."""
 
     def connect(self, peer: str, address: str) -> None:
         """Make `peer` reachable and keep the direction to it alive."""
-        self._transport.connect(peer, address)
-        self._open(peer)
+        with self._lock:
+            self._transport.connect(peer, address)
+            self._open(peer)
 
     def disconnect(self, *peers: str) -> None:
         """Forget these, in both directions."""
-        for peer in peers:
-            self._transport.disconnect(peer)
-            self._outgoing.pop(peer, None)
-            self._incoming.pop(peer, None)
-            self._heard.pop(peer, None)
+        with self._lock:
+            for peer in peers:
+                self._transport.disconnect(peer)
+                self._outgoing.pop(peer, None)
+                self._incoming.pop(peer, None)
+                self._heard.pop(peer, None)
 
     def answer(self, peer: str, *, listens_at: str | None) -> None:
         """Keep alive the direction to a peer that has called in, and notice when it is gone."""
-        self._open(peer)
+        with self._lock:
+            self._open(peer)
         if listens_at is not None:
             self._transport.follow(peer, listens_at)
 
@@ -84,14 +93,22 @@ class Links:
     def begin(self, peer: str, epoch: Epoch) -> None:
         """Count from zero in both directions, in an epoch of which nothing has been sent to `peer`. What was lost in an
         earlier epoch matters no more."""
-        outgoing, incoming = self._open(peer), self._incoming.setdefault(peer, _Incoming())
-        if epoch > outgoing.epoch:
-            outgoing.epoch, outgoing.sequence = epoch, 0
+        incoming = self._incoming.setdefault(peer, _Incoming())
+        with self._lock:
+            outgoing = self._open(peer)
+            if epoch > outgoing.epoch:
+                outgoing.epoch, outgoing.sequence = epoch, 0
         # The peer may have entered the epoch first.
         if epoch > incoming.epoch:
             incoming.epoch, incoming.expected = epoch, 0
         if self._silence_ms is not None:
-            self._heard[peer] = self._now
+            self._heard[peer] = None
+
+    def all_have_begun(self) -> None:
+        """Every peer has begun the epoch, and keeps its direction alive: from here on silence counts."""
+        for peer, heard in self._heard.items():
+            if heard is None:
+                self._heard[peer] = self._now
 
     def _open(self, peer: str) -> _Outgoing:
         outgoing = self._outgoing.get(peer)
@@ -111,13 +128,15 @@ class Links:
         attempt: Epoch = Epoch(0),
     ) -> None:
         """Send one packet. A peer that is not connected here is answered over the connection it made."""
-        outgoing = self._open(peer)
-        if epoch != outgoing.epoch:
-            outgoing.epoch, outgoing.sequence = epoch, 0
-        header = Header(sequence=outgoing.sequence, epoch=epoch, kind=kind, channel=channel, cost=cost, attempt=attempt)
-        outgoing.sequence += 1
-        outgoing.last_sent = self._now
-        self._transport.send(peer, pack(header, payload))
+        with self._lock:
+            outgoing = self._open(peer)
+            if epoch != outgoing.epoch:
+                outgoing.epoch, outgoing.sequence = epoch, 0
+            number = outgoing.sequence
+            header = Header(sequence=number, epoch=epoch, kind=kind, channel=channel, cost=cost, attempt=attempt)
+            outgoing.sequence += 1
+            outgoing.last_sent = max(outgoing.last_sent, self._now)
+            self._transport.send(peer, pack(header, payload))
 
     def receive(self, now: Instant) -> bool:
         """Hand on every packet that has arrived; whether there was any. A packet that `on_packet` refuses with
@@ -166,19 +185,24 @@ class Links:
         # Sending only makes a direction quiet later, so most turns need not look at all of them.
         if self._look_again_at is not None and now < self._look_again_at:
             return self._look_again_at
-        for peer, outgoing in self._outgoing.items():
-            if now - outgoing.last_sent >= KEEPALIVE_MS:
-                outgoing.last_sent = now
-                header = Header(sequence=outgoing.sequence, epoch=outgoing.epoch, kind=Kind.KEEPALIVE)
-                self._transport.send(peer, pack(header))
+        self.say_alive(now)
         self._find_silent()
         quiet = [outgoing.last_sent for outgoing in self._outgoing.values()]
         self._look_again_at = Instant(min(quiet) + KEEPALIVE_MS) if quiet else None
         return self._look_again_at
 
+    def say_alive(self, now: Instant) -> None:
+        """Send a keepalive in every direction that has been quiet."""
+        with self._lock:
+            for peer, outgoing in self._outgoing.items():
+                if now - outgoing.last_sent >= KEEPALIVE_MS:
+                    outgoing.last_sent = now
+                    header = Header(sequence=outgoing.sequence, epoch=outgoing.epoch, kind=Kind.KEEPALIVE)
+                    self._transport.send(peer, pack(header))
+
     def _find_silent(self) -> None:
         for peer, heard in list(self._heard.items()):
-            silent_ms = self._now - heard
+            silent_ms = 0 if heard is None else self._now - heard
             if self._silence_ms is not None and silent_ms >= self._silence_ms:
                 # Told once in an epoch.
                 del self._heard[peer]

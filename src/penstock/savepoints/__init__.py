@@ -1,1 +1,2 @@
-"""Snapshots as data: what is in one, its states as tables, how two differ, and new ones made of tables."""
+"""Snapshots as data: the content of a snapshot, its states as tables, how two snapshots differ, and new savepoints made
+of tables."""

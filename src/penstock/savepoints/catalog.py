@@ -1,8 +1,8 @@
-"""What a snapshot has in it: operators, their states, and what was in flight.
+"""The content of a snapshot: operators, their states, and the in-flight data.
 
-The metadata is read at once; it says which files belong to whom. What states are in the files is found by reading them,
-one after another, when an operator is asked about. A `Piece` is a file, or a part of one, that can be read alone and
-anywhere: whoever reads all pieces of a state one by one never holds more than one file in memory.
+The metadata is read at once, and names the files of every operator. The states of an operator are found by reading its
+files, one after another, when the operator is asked about. A `Piece` is a file, or a part of a file, that can be read
+alone and in any process. A reader that reads the pieces of a state one by one never holds more than one file in memory.
 """
 
 from __future__ import annotations
@@ -17,12 +17,14 @@ import pyarrow as pa
 
 from penstock.api.naming import id_part
 from penstock.api.restoring import restore
-from penstock.api.state import StateKind
+from penstock.api.state import RAW_TYPE, StateKind
 from penstock.core.errors import CorruptFile, MalformedMessage, UsageError
 from penstock.core.ids import OperatorId
 from penstock.core.messages import ChannelState, OperatorState, StateFile
 from penstock.core.recovery.metadata import CheckpointMetadata, OperatorSnapshot
 from penstock.savepoints.tables import ALL_GROUPS, FoundTable, file_sets, read_files
+from penstock.state.arrow_bounds import NOT_ARROW, check_batch
+from penstock.state.raw_keyed import RawFile
 from penstock.storage.locations import open_store
 from penstock.storage.places import Anywhere
 from penstock.storage.restoring import find_snapshot
@@ -31,7 +33,11 @@ from penstock.wire.codec import BatchCodec
 
 _PARTS: dict[str, pa.DataType] = {"subtask": pa.int32(), "part": pa.int32(), "value": pa.binary()}
 PARTS = pa.schema(_PARTS)
-"""The columns of operator state. What is in a part is the business of who wrote it: of functions, a pickled value."""
+"""The columns of operator state. Only the writer of a part knows its content. A part that a function wrote is a pickled
+value; if the state is raw, the part is bytes."""
+_STREAMS: dict[str, pa.DataType] = {"key_group": pa.int32(), "value": pa.binary()}
+STREAMS = pa.schema(_STREAMS)
+"""The columns of raw keyed state."""
 
 _PLACES: dict[str, pa.DataType] = {
     "edge": pa.int32(),
@@ -41,17 +47,18 @@ _PLACES: dict[str, pa.DataType] = {
     "number": pa.int32(),
 }
 IN_FLIGHT = pa.schema(_PLACES)
-"""The columns of in-flight data before those of the batch: the edge, at which end it waited (`input`: not yet read,
-`output`: not yet sent), between which subtasks, and the number of the batch there."""
+"""The columns of in-flight data in front of the batch's own columns: the edge, the end at which the batch waited
+(`input`: not yet read, `output`: not yet sent), the upstream and the downstream subtask, and the number of the batch at
+that end."""
 
 
 class Piece(msgspec.Struct, frozen=True, kw_only=True):
-    """Rows of a state that lie in one file. Can be sent to another process and read there."""
+    """Rows of a state that can be read alone. A piece can be sent to another process and read there."""
 
     files: tuple[StateFile, ...]
-    """With full paths: one file, or all that a back end in its own format has written for a subtask."""
+    """With full paths: one file; or, in a back end's own format, all files that the back end wrote for a subtask."""
     what: str
-    """How to name it in a message."""
+    """The name of the piece in an error text."""
     name: str
     kind: str
     groups: tuple[int, int] = ALL_GROUPS
@@ -59,7 +66,7 @@ class Piece(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_piece(piece: Piece, location: str) -> pa.Table:
-    """The rows of a piece; `location` is that of the snapshot. Blocks. Raises `CorruptFile` or `StorageError`."""
+    """The rows of a piece; `location` is the snapshot's folder. Blocks. Raises `CorruptFile` or `StorageError`."""
     content = read_files(piece.files, SnapshotReader(Anywhere(open_store(location))), what=piece.what)
     for table in content.tables:
         if (table.name, table.kind) == (piece.name, piece.kind):
@@ -72,19 +79,24 @@ class StateInfo:
     """One state of an operator, over all its subtasks."""
 
     name: str
-    """`timers` and `windows` for what has no name of its own."""
+    """The name of the state; `timers` for timers and `windows` for the state of a window, which have no name."""
     kind: str
     """`value`, `list`, `map`, `reducing`, `aggregating`, `timers` or `windows` by key; `split-list`, `union-list` or
-    `broadcast` by subtask."""
+    `broadcast` by subtask; `raw-keyed` by key group."""
     type: str
-    """Of keyed state, what it was declared as."""
+    """The declared type of keyed state; `raw` for bytes that only the function can read."""
     key_columns: tuple[str, ...]
     """Empty for state that is not keyed."""
     columns: tuple[str, ...]
-    """The columns of its table, as `name: type`."""
+    """The columns of the state's table, as `name: type`."""
     rows: int
     size_bytes: int
     ttl_ms: int | None = None
+
+    @property
+    def is_raw(self) -> bool:
+        """Whether the state is bytes that only the function can read."""
+        return self.type == RAW_TYPE
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,24 +106,24 @@ class OperatorInfo:
     id: str
     name: str
     kind: str
-    """What it does, in a word: `read`, `window`, `process`, `write`."""
+    """What the operator does, in a word: `read`, `window`, `process`, `write`."""
     parallelism: int
     max_parallelism: int
     size_bytes: int
     finished: bool
-    """All its subtasks had ended for good."""
+    """All subtasks of the operator had ended for good."""
     finished_subtasks: tuple[int, ...]
-    """Those that had, if not all."""
+    """The subtasks that had ended for good, if other subtasks still ran."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class EdgeInfo:
-    """What was in flight on one edge."""
+    """The in-flight data of one edge."""
 
     edge: int
     upstream: str
     downstream: str
-    """The ids of the operators that it joined."""
+    """`upstream` and `downstream` are the ids of the operators that the edge joined."""
     partitioning: str
     batches: int
     size_bytes: int
@@ -123,12 +135,14 @@ class _Found(NamedTuple):
     keys: pa.Schema
     pieces: tuple[Piece, ...]
     parts: tuple[tuple[int, tuple[bytes, ...]], ...] = ()
-    """Of operator state: by subtask."""
+    """The parts of operator state, by subtask."""
     table: FoundTable | None = None
+    streams: tuple[tuple[str, StateFile], ...] = ()
+    """The files of raw keyed state, each with its name in an error text."""
 
 
 class SnapshotData:
-    """A savepoint or checkpoint that was found. Calls block, and raise `CorruptFile` or `StorageError`."""
+    """The content of a savepoint or checkpoint. Calls block, and raise `CorruptFile` or `StorageError`."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         chosen = restore(path).path
@@ -147,7 +161,7 @@ class SnapshotData:
         return tuple(_operator_info(snapshot) for snapshot in self.metadata.operators.values())
 
     def snapshot_of(self, operator: str) -> OperatorSnapshot:
-        """An operator by its id, or by the name of its step if only one has it. Raises `UsageError`."""
+        """An operator by its id, or by the name of its step if only one operator has that name. Raises `UsageError`."""
         known = self.metadata.operators
         if operator in known:
             return known[OperatorId(operator)]
@@ -158,20 +172,20 @@ class SnapshotData:
         if named:
             raise UsageError(
                 f"{len(named)} operators have the name {operator!r}: {', '.join(s.operator for s in named)}",
-                hint="give the id",
+                hint="give the id of the operator",
             )
-        # One that was made by hand may have no names, only the ids that follow from them.
+        # A savepoint that was made of tables may have no names, only the ids that are derived from names.
         made_of = OperatorId(id_part(operator))
         if made_of in known:
             return known[made_of]
-        raise UsageError(f"{self.metadata.title} has no operator {operator!r}", hint=f"there are: {there}")
+        raise UsageError(f"{self.metadata.title} has no operator {operator!r}", hint=f"the operators are: {there}")
 
     def states(self, operator: str) -> tuple[StateInfo, ...]:
-        """The states of an operator. Reads its files, one at a time."""
+        """The states of an operator. Reads the operator's files, one at a time."""
         return tuple(found.info for found in self._found(operator))
 
     def edges(self) -> tuple[EdgeInfo, ...]:
-        """The edges on which something was in flight."""
+        """The edges that have in-flight data."""
         counts: dict[int, list[int]] = {}
         for _, state in self._channels():
             count = counts.setdefault(state.edge, [0, 0])
@@ -191,7 +205,7 @@ class SnapshotData:
         )
 
     def state(self, operator: str, name: str) -> StateInfo:
-        """A state by its name, or by `kind:name` where several have one name. Raises `UsageError`."""
+        """A state by its name, or by `kind:name` if several states have the same name. Raises `UsageError`."""
         return self._one(operator, name).info
 
     # --- its content ---------------------------------------------------------------------
@@ -201,32 +215,38 @@ class SnapshotData:
         return self._one(operator, name).schema
 
     def key_schema(self, operator: str, name: str) -> pa.Schema:
-        """The key columns among them."""
+        """The key columns of a state's table."""
         return self._one(operator, name).keys
 
     def found_table(self, operator: str, name: str) -> FoundTable | None:
-        """What a keyed state was declared as; None for operator state."""
+        """The table of a keyed state, with the state's declaration; None for operator state."""
         return self._one(operator, name).table
 
     def pieces(self, operator: str, name: str) -> tuple[Piece, ...]:
-        """The files that hold a state; none for operator state, which is inside the metadata."""
+        """The pieces of a keyed state; no pieces for operator state, which is inside the metadata."""
         return self._one(operator, name).pieces
 
     def parts(self, operator: str, name: str) -> pa.Table:
-        """Operator state as a table; empty for keyed state."""
+        """Operator state, or raw keyed state, as a table; empty for other keyed state."""
+        found = self._one(operator, name)
+        if found.streams:
+            return pa.concat_tables(self._stream_tables(found, ALL_GROUPS))
         rows = [
             {"subtask": subtask, "part": number, "value": part}
-            for subtask, parts in self._one(operator, name).parts
+            for subtask, parts in found.parts
             for number, part in enumerate(parts)
         ]
         return pa.Table.from_pylist(rows, PARTS)
 
     def tables(self, operator: str, name: str, groups: tuple[int, int] = ALL_GROUPS) -> Iterator[pa.Table]:
-        """The rows of a state, file by file, those of a range of key groups; of operator state, all at once."""
+        """The rows of a state in a range of key groups, file by file. All rows of operator state come at once."""
         found = self._one(operator, name)
         if found.parts:
             yield self.parts(operator, name)
             return
+        for table in self._stream_tables(found, groups):
+            if table.num_rows:
+                yield table
         for piece in found.pieces:
             if piece.groups[0] <= groups[1] and piece.groups[1] >= groups[0]:
                 within = (max(piece.groups[0], groups[0]), min(piece.groups[1], groups[1]))
@@ -234,9 +254,18 @@ class SnapshotData:
                 if table.num_rows:
                     yield table
 
+    def _stream_tables(self, found: _Found, groups: tuple[int, int]) -> Iterator[pa.Table]:
+        for what, file in found.streams:
+            rows = [
+                {"key_group": group, "value": data}
+                for name, group, data in RawFile(self._reader.get(file), what=what).streams(groups)
+                if name == found.info.name
+            ]
+            yield pa.Table.from_pylist(rows, STREAMS)
+
     def in_flight(self, edge: int, schema: pa.Schema) -> Iterator[pa.Table]:
-        """What was in flight on an edge, batch by batch. A snapshot does not say what columns a stream had: `schema`
-        does. Raises `UsageError` if the batches are of another."""
+        """The in-flight data of an edge, batch by batch. A snapshot does not record the columns of a stream: `schema`
+        names them. Raises `UsageError` if the batches have other columns."""
         codec = BatchCodec(schema)
         clash = [name for name in schema.names if name in IN_FLIGHT.names]
         names = [f"_{name}" if name in clash else name for name in IN_FLIGHT.names]
@@ -249,10 +278,13 @@ class SnapshotData:
             content = contents[state.file.path]
             for number, (start, length) in enumerate(state.ranges):
                 try:
-                    batch = codec.decode(content[start : start + length])
-                except MalformedMessage as error:
+                    data = content[start : start + length]
+                    check_batch(pa.py_buffer(data))
+                    batch = codec.decode(data)
+                except (MalformedMessage, *NOT_ARROW) as error:
+                    text = error.message if isinstance(error, MalformedMessage) else str(error)
                     raise UsageError(
-                        f"the batches of edge {edge} cannot be read with this schema: {error.message}",
+                        f"the batches of edge {edge} cannot be read with this schema: {text}",
                         hint="give the columns of the stream at that edge, in their order",
                     ) from error
                 place = (edge, side, state.upstream, state.downstream, number)
@@ -289,12 +321,16 @@ class SnapshotData:
             choices = ", ".join(f"{s.info.kind}:{s.info.name}" for s in found)
             raise UsageError(f"{title} has {len(found)} states named {name!r}", hint=f"give one of {choices}")
         there = ", ".join(s.info.name for s in states) or "none"
-        raise UsageError(f"{title} has no state {name!r}", hint=f"it has: {there}")
+        raise UsageError(f"{title} has no state {name!r}", hint=f"its states are: {there}")
 
     def _found(self, operator: str) -> tuple[_Found, ...]:
         snapshot = self.snapshot_of(operator)
         if snapshot.operator not in self._states:
-            self._states[snapshot.operator] = (*self._keyed(snapshot), *_operator_state(snapshot))
+            self._states[snapshot.operator] = (
+                *self._keyed(snapshot),
+                *self._raw_keyed(snapshot),
+                *_operator_state(snapshot),
+            )
         return self._states[snapshot.operator]
 
     def _keyed(self, snapshot: OperatorSnapshot) -> list[_Found]:
@@ -303,11 +339,39 @@ class SnapshotData:
             for files in file_sets(state.keyed, self._reader):
                 what = _described(files[0], snapshot, subtask)
                 for table in read_files(files, self._reader, what=what).tables:
-                    # The key groups of a file are known without opening it.
+                    # The metadata names the key groups of a file, so the file need not be opened to know them.
                     groups = state.key_groups or ALL_GROUPS
                     piece = Piece(files=files, what=what, name=table.name, kind=table.kind, groups=groups)
                     found.setdefault((table.name, table.kind), []).append((table, piece))
         return [_keyed_state(tables) for tables in found.values()]
+
+    def _raw_keyed(self, snapshot: OperatorSnapshot) -> list[_Found]:
+        sizes: dict[str, list[int]] = {}
+        files: dict[str, dict[str, StateFile]] = {}
+        for subtask, state in sorted(snapshot.subtasks.items()):
+            for file in state.raw_keyed:
+                what = _described(file, snapshot, subtask)
+                for stream in RawFile(self._reader.get(file), what=what).header.streams:
+                    sizes.setdefault(stream.name, []).append(stream.size)
+                    files.setdefault(stream.name, {})[what] = file
+        return [
+            _Found(
+                StateInfo(
+                    name=name,
+                    kind=StateKind.RAW_KEYED.value,
+                    type=RAW_TYPE,
+                    key_columns=(),
+                    columns=tuple(f"{field.name}: {field.type}" for field in STREAMS),
+                    rows=len(found),
+                    size_bytes=sum(found),
+                ),
+                STREAMS,
+                pa.schema([]),
+                (),
+                streams=tuple(files[name].items()),
+            )
+            for name, found in sizes.items()
+        ]
 
 
 def _described(file: StateFile, snapshot: OperatorSnapshot, subtask: int) -> str:
@@ -329,13 +393,13 @@ def _operator_info(snapshot: OperatorSnapshot) -> OperatorInfo:
 
 
 def _keyed_state(tables: list[tuple[FoundTable, Piece]]) -> _Found:
-    # A window without rows has no columns; whatever has rows says what they are.
+    # The table of a window without rows has no columns. So the columns are taken from a table that has rows.
     first = next((table for table, _ in tables if table.rows), tables[0][0])
     for table, piece in tables:
         if table.rows and table.columns != first.columns:
             raise CorruptFile(
                 f"{piece.what} has other columns of {table.name!r} than another subtask",
-                hint="restore it from a copy, or use another checkpoint or savepoint",
+                hint="copy the file back from a backup, or use another checkpoint or savepoint",
             )
     info = StateInfo(
         name=first.name,
@@ -362,7 +426,7 @@ def _operator_state(snapshot: OperatorSnapshot) -> list[_Found]:
             StateInfo(
                 name=name,
                 kind=kind.value,
-                type="",
+                type=RAW_TYPE if _is_raw(snapshot, kind, name) else "",
                 key_columns=(),
                 columns=tuple(f"{field.name}: {field.type}" for field in PARTS),
                 rows=sum(len(parts) for parts in by_subtask.values()),
@@ -375,6 +439,11 @@ def _operator_state(snapshot: OperatorSnapshot) -> list[_Found]:
         )
         for (kind, name), by_subtask in found.items()
     ]
+
+
+def _is_raw(snapshot: OperatorSnapshot, kind: StateKind, name: str) -> bool:
+    said = snapshot.label.states.get(name)
+    return said is not None and (said.kind, said.type) == (kind.value, RAW_TYPE)
 
 
 def _lists(state: OperatorState) -> tuple[tuple[StateKind, dict[str, tuple[bytes, ...]]], ...]:

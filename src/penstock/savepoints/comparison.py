@@ -1,9 +1,9 @@
 """How the states of two snapshots differ, key by key.
 
-Keyed state is compared range by range of key groups, so that only the files of one range are in memory at a time; if
-the two snapshots have another number of key groups, all of a state at once. When an entry of a state with a TTL was
-written is not compared. Lists are compared per key as wholes. Parts of split and union lists have no identity: a part
-that is there on one side only counts as added or removed.
+Keyed state is compared range by range of key groups, so that only the files of one range are in memory at a time. If
+the two snapshots have different numbers of key groups, a state is compared as a whole. The time at which an entry of a
+state with a TTL was written is not compared. The list of a key is compared as a whole. Parts of split and union lists
+have no identity: a part that only one of the two snapshots has counts as added or removed.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from penstock.api.state import StateKind
 from penstock.core.errors import UsageError
 from penstock.savepoints.catalog import SnapshotData, StateInfo
 from penstock.savepoints.tables import ALL_GROUPS, WINDOWS
@@ -22,16 +23,17 @@ from penstock.state.keys import key_values
 from penstock.state.values import to_python
 
 _ABSENT = object()
+_RAW_KEYED = StateKind.RAW_KEYED.value
 
 
 @dataclass(frozen=True, kw_only=True)
 class Difference:
-    """One key that differs."""
+    """One entry that differs."""
 
     change: str
     """`added`, `removed` or `changed`."""
     key: tuple[Any, ...]
-    """The key, and what else identifies the entry: a map's key, a timer's kind and time, a window's start."""
+    """The values that identify the entry: the key, and a map's key, a timer's kind and time, or a window's start."""
     old: Any = None
     new: Any = None
 
@@ -44,14 +46,14 @@ class StateDifference:
     state: str
     kind: str
     identity: tuple[str, ...] = ()
-    """What the fields of a key are."""
+    """The names of the values in `Difference.key`."""
     added: int = 0
     removed: int = 0
     changed: int = 0
     same: int = 0
     first: list[Difference] = field(default_factory=list)
     note: str = ""
-    """Why it could not be compared."""
+    """Why the state could not be compared; empty if it was compared."""
 
     @property
     def differs(self) -> bool:
@@ -62,8 +64,9 @@ class StateDifference:
 def compare(
     old: SnapshotData, new: SnapshotData, *, operator: str | None = None, state: str | None = None, shown: int = 10
 ) -> list[StateDifference]:
-    """The differences of every state; or of those of one operator, or of one state. Up to `shown` keys of each state
-    are named, the others counted. Raises `UsageError` for an operator or a state that neither side has."""
+    """The differences of every state, or of the states of one operator, or of one state. Up to `shown` differences of
+    each state are named, the others only counted. Raises `UsageError` for an operator or a state that neither snapshot
+    has."""
     if operator is not None:
         pairs = [operator]
     else:
@@ -100,7 +103,7 @@ def _compare_state(
     infos: tuple[StateInfo | None, StateInfo | None],
     shown: int,
 ) -> StateDifference:
-    # A window without rows does not say what its keys are.
+    # The table of a window without rows does not name its keys, so the table with more columns is taken.
     info = max((found for found in infos if found is not None), key=lambda found: len(found.columns))
     result = StateDifference(operator=operator, state=info.name, kind=info.kind, identity=_identity(info))
     columns = [found.columns for found in infos if found is not None and found.rows]
@@ -117,6 +120,8 @@ def _compare_state(
 
 
 def _identity(info: StateInfo) -> tuple[str, ...]:
+    if info.kind == _RAW_KEYED:
+        return ("key_group",)
     if not info.key_columns and info.kind != WINDOWS:
         return ("subtask",) if info.kind == "broadcast" else ("part", "occurrence")
     extra = {"map": ("map_key",), TIMERS: ("timer", "time_us"), WINDOWS: ("window_start",)}.get(info.kind, ())
@@ -127,7 +132,7 @@ def _identity(info: StateInfo) -> tuple[str, ...]:
 def _ranges(
     old: SnapshotData, new: SnapshotData, operator: str, infos: tuple[StateInfo | None, StateInfo | None]
 ) -> Iterator[tuple[int, int]]:
-    """Ranges of key groups that together are all of them: those of the side with more subtasks."""
+    """Ranges of key groups that together are all key groups: the ranges of the snapshot with more subtasks."""
     known = [snapshot.snapshot_of(operator) for snapshot, info in zip((old, new), infos, strict=True) if info]
     keyed = any(info is not None and info.key_columns for info in infos)
     if not keyed or len(dict.fromkeys(snapshot.max_parallelism for snapshot in known)) > 1:
@@ -142,7 +147,7 @@ def _ranges(
 def _entries(
     snapshot: SnapshotData, operator: str, info: StateInfo, groups: tuple[int, int]
 ) -> dict[tuple[Any, ...], Any]:
-    """Every entry by what identifies it."""
+    """Every entry, by the values that identify the entry."""
     found: dict[tuple[Any, ...], Any] = {}
     identity = _identity(info)
     for table in snapshot.tables(operator, f"{info.kind}:{info.name}", groups):
@@ -165,15 +170,15 @@ def _values(table: pa.Table, columns: list[str], kind: str) -> list[Any]:
         return [None] * table.num_rows
     if kind == WINDOWS:
         return table.select(columns[1:]).to_pylist()
-    # The key group comes first, then the value, then the time of writing if there is one.
+    # The key group comes first, then the value, then the time of writing if the state has a TTL.
     return to_python(table.column(columns[1]).combine_chunks())
 
 
 def _add_parts(found: dict[tuple[Any, ...], Any], table: pa.Table, kind: str) -> None:
     seen: dict[bytes, int] = {}
     for row in table.to_pylist():
-        if kind == "broadcast":
-            found[(row["subtask"],)] = row["value"]
+        if kind in ("broadcast", _RAW_KEYED):
+            found[(row["subtask" if kind == "broadcast" else "key_group"],)] = row["value"]
             continue
         part = row["value"]
         seen[part] = seen.get(part, 0) + 1
@@ -189,7 +194,7 @@ def _count(
             result.removed += 1
             _note(result, Difference(change="removed", key=key, old=value), shown)
         elif value == other or repr(value) == repr(other):
-            # A NaN is not equal to itself, and is the same.
+            # By text, too: a NaN is not equal to itself, but two NaNs are no difference.
             result.same += 1
         else:
             result.changed += 1

@@ -1,15 +1,15 @@
-"""From the bytes of a state file to tables with columns that people know.
+"""The bytes of a state file as tables, with column names for people.
 
     key_group      the key group of the row
     …              the key columns, with their own names and types
     map_key        of a map: its key
     value          the value, an element of a list (one row each, in order), the value of a map, the accumulator
-    written_ms     of a state with a TTL: since when the entry lives, in milliseconds since 1970
+    written_ms     of a state with a TTL: when the entry was written, in milliseconds since 1970
     timer          of timers: `event-time` or `processing-time`
     time_us        of timers: when they are due, in microseconds since 1970
 
 Windows have `key_group`, the keys, `window_start` and one column per partial aggregate. Values and map keys of type
-`object` are binary, pickled. Where a key column has one of our names, ours gets an underscore in front.
+`object` are binary, pickled. If a key column has one of these names, the other column gets an underscore in front.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ import pyarrow as pa
 
 from penstock.api.state import StateSpec
 from penstock.core.elements import CheckpointOptions
-from penstock.core.errors import UsageError
+from penstock.core.errors import CorruptFile, UsageError
 from penstock.core.ids import CheckpointId, Instant
 from penstock.core.messages import StateFile
 from penstock.ports import Frame
-from penstock.runtime.keys import key_groups
-from penstock.runtime.operators.window_table import KEY_GROUP as WINDOW_KEY_GROUP
-from penstock.runtime.operators.window_table import read_file
+from penstock.runtime.task.operators.window_table import KEY_GROUP as WINDOW_KEY_GROUP
+from penstock.runtime.task.operators.window_table import read_file
+from penstock.runtime.task.partitioning import key_groups
 from penstock.settings import StateSettings
 from penstock.state.backend import StateContext, StateReader
 from penstock.state.backends import make_backend
@@ -49,7 +49,7 @@ from penstock.state.rocksdb.native import NativeSnapshot, is_native
 WINDOWS = "windows"
 """The kind, and the name, of the state of a window."""
 STREAM_START = b"\xff\xff\xff\xff"
-"""How an Arrow stream begins, which is what windows are kept in."""
+"""The first bytes of an Arrow stream. The state of a window is saved as an Arrow stream."""
 
 ALL_GROUPS = (0, 2**31 - 2)
 
@@ -64,7 +64,7 @@ _OURS = {
 
 
 def column_names(columns: Sequence[str], keys: Sequence[str]) -> list[str]:
-    """What people see the columns of a table as; `keys` are those that have names of the user's."""
+    """The names of a table's columns for people. The columns in `keys` keep their names, which the user chose."""
     names: list[str] = []
     for column in columns:
         name = column if column in keys else _OURS.get(column, column)
@@ -83,37 +83,35 @@ class FoundTable:
     """A kind of keyed state, `timers` or `windows`."""
     keys: pa.Schema
     columns: pa.Schema
-    """With the names that people see."""
+    """With the names for people."""
     rows: int
     size_bytes: int
     spec: StateSpec | None = None
-    """What was declared; None for timers and windows."""
+    """The declaration of the state; None for timers and windows."""
 
     @property
     def type_text(self) -> str:
-        """What it holds."""
+        """The declared type of the state; empty for timers and windows."""
         return "" if self.spec is None else str(self.spec)
-
-    @property
-    def is_pickled(self) -> bool:
-        """Whether values are pickled objects."""
-        return self.spec is not None and self.spec.type is None
 
 
 class StateFileContent:
-    """One file of keyed state or of a window, read into memory. Raises `CorruptFile` for one that cannot be read."""
+    """One file of keyed state or of a window, read into memory. Raises `CorruptFile` if the file cannot be read."""
 
     def __init__(self, data: bytes, *, what: str) -> None:
         self._canonical: CanonicalFile | None = None
         if data[:4] == STREAM_START:
-            self._window, self._window_header = read_file(data)
+            try:
+                self._window, self._window_header = read_file(data)
+            except CorruptFile as error:
+                raise CorruptFile(f"{what} is refused: {error.message}", hint=error.hint) from error
             self.tables: tuple[FoundTable, ...] = (self._found_window(len(data)),)
         else:
             self._canonical = CanonicalFile(data, what=what)
             self.tables = tuple(self._found(entry) for entry in self._canonical.header.tables)
 
     def rows(self, table: FoundTable, groups: tuple[int, int] = ALL_GROUPS) -> pa.Table:
-        """The rows of a table, those of a range of key groups."""
+        """The rows of a table in a range of key groups."""
         if self._canonical is None:
             found = self._named_window()
             first, last = groups
@@ -137,7 +135,7 @@ class StateFileContent:
         assert file is not None
         keys = file.key_schema(entry)
         spec = None if entry.kind == TIMERS else file.spec_of(entry)
-        # No rows are asked for: only the columns.
+        # An empty range of key groups: only the columns are wanted, and no rows.
         read = file.timer_table if spec is None else file.table
         schema = read(entry, (-2, -1)).schema
         names = column_names(schema.names, keys.names)
@@ -164,7 +162,7 @@ class StateFileContent:
         )
 
     def _named_window(self) -> pa.Table:
-        """The window's table with the key group in front."""
+        """The window's table with the names for people and the key group in front."""
         table, keys = self._window.replace_schema_metadata(None), self._window_header.layout.keys
         last = table.num_columns - 1
         assert table.schema.names[last] == WINDOW_KEY_GROUP
@@ -173,7 +171,7 @@ class StateFileContent:
 
 
 class SeveralFiles:
-    """Files that are the state of one subtask together."""
+    """Several files that together are the state of one subtask."""
 
     def __init__(self, contents: Sequence[StateFileContent]) -> None:
         self._contents = contents
@@ -188,7 +186,7 @@ class SeveralFiles:
         self.tables: tuple[FoundTable, ...] = tuple(found.values())
 
     def rows(self, table: FoundTable, groups: tuple[int, int] = ALL_GROUPS) -> pa.Table:
-        """The rows of a table, those of a range of key groups."""
+        """The rows of a table in a range of key groups."""
         return pa.concat_tables(
             content.rows(found, groups)
             for content in self._contents
@@ -198,14 +196,14 @@ class SeveralFiles:
 
 
 def file_sets(files: tuple[StateFile, ...], reader: StateReader) -> list[tuple[StateFile, ...]]:
-    """The files of one subtask, by what can be read alone: each by itself, or all together if they are a back end's
-    own."""
+    """The files of one subtask, in sets that can be read alone: each file by itself; or all files together, if they are
+    in a back end's own format."""
     return [(file,) for file in files] if files and _is_ours(reader.get(files[0])) else [files] * bool(files)
 
 
 def read_files(files: tuple[StateFile, ...], reader: StateReader, *, what: str) -> StateFileContent | SeveralFiles:
-    """What is in one of `file_sets`. Blocks. Raises `CorruptFile` or `StorageError`; and `UsageError` for what a back
-    end that is not known here has written in a format of its own."""
+    """The content of one of the `file_sets`. Blocks. Raises `CorruptFile` or `StorageError`; and `UsageError` for files
+    in a back end's own format that is not known here."""
     data = reader.get(files[0])
     if _is_ours(data):
         return StateFileContent(data, what=what)
@@ -213,7 +211,7 @@ def read_files(files: tuple[StateFile, ...], reader: StateReader, *, what: str) 
         return SeveralFiles([StateFileContent(content, what=what) for content in _canonical(files, reader, what)])
     raise UsageError(
         f"{what} was saved by a state back end in its own format, which cannot be read as a table",
-        hint="start the job from it, take a canonical savepoint, and read that",
+        hint="start the job from this snapshot, take a canonical savepoint, and read that savepoint",
     )
 
 
@@ -222,7 +220,7 @@ def _is_ours(data: bytes) -> bool:
 
 
 class _Kept:
-    """Where a back end writes what is to be read at once."""
+    """A writer that keeps the files of a back end in memory, because they are read at once."""
 
     def __init__(self) -> None:
         self.contents: list[bytes] = []
@@ -236,7 +234,8 @@ class _Kept:
 
 
 def _canonical(files: tuple[StateFile, ...], reader: StateReader, what: str) -> list[bytes]:
-    """Files of RocksDB in the canonical format: restored into a database, and written from there. Nothing expires."""
+    """Files of RocksDB, converted to the canonical format: they are restored into a database, which writes a canonical
+    snapshot. No entry expires meanwhile."""
     index = NativeSnapshot(reader.get(files[0]), files, what=what).index
     keys = index.key_schema
     backend = make_backend(
@@ -251,6 +250,7 @@ def _canonical(files: tuple[StateFile, ...], reader: StateReader, what: str) -> 
             specs=(),
             now=lambda: Instant(0),
             settings=StateSettings(backend="rocksdb"),
+            unpickles=False,
         )
     )
     kept = _Kept()

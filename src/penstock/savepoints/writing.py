@@ -1,9 +1,9 @@
-"""New savepoints: made of another snapshot with something changed, or of nothing but tables.
+"""New savepoints: made of another snapshot with changes, or of tables alone.
 
-What is written is a savepoint like any other: self-contained, with paths relative to its folder, its metadata last, so
-that what was not finished is no savepoint. State that is not changed is copied file by file; an operator one of whose
-keyed states is given anew has its files written anew, a subtask at a time, so that no more than one subtask's share of
-an operator is in memory.
+The result is a savepoint like any other: self-contained, with paths relative to its folder. The metadata is written
+last, so that a savepoint that was not finished does not count. Unchanged state is copied file by file. If a keyed state
+of an operator is given anew, all keyed files of the operator are written anew, one subtask at a time, so that no more
+than one subtask's part of an operator is in memory.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from penstock.core.errors import UsageError
 from penstock.core.graph import OperatorLabel
 from penstock.core.ids import CheckpointId, Instant, JobId, OperatorId, VertexId
 from penstock.core.key_groups import range_of
-from penstock.core.messages import ChannelState, OperatorState, StateFile
+from penstock.core.messages import ChannelState, OperatorState, StateFile, raw_files
 from penstock.core.recovery import roots
 from penstock.core.recovery.layout import METADATA_NAME, component
 from penstock.core.recovery.metadata import CheckpointMetadata, OperatorSnapshot, SnapshotKind, TaskChannels
 from penstock.ports import Frame, Store
-from penstock.runtime.operators.window_table import KEY_GROUP as WINDOW_KEY_GROUP
-from penstock.runtime.operators.window_table import read_file, write_file
+from penstock.runtime.task.operators.window_table import KEY_GROUP as WINDOW_KEY_GROUP
+from penstock.runtime.task.operators.window_table import read_file, write_file
 from penstock.savepoints.catalog import SnapshotData
 from penstock.savepoints.rows import GivenState, Rows, cast
 from penstock.savepoints.tables import WINDOWS
@@ -41,7 +41,7 @@ from penstock.storage.places import Anywhere
 from penstock.storage.snapshots import SnapshotReader
 
 JOB = JobId("bootstrap")
-"""The job of a savepoint that no job has taken."""
+"""The job id in a savepoint that was made of tables alone."""
 
 Parts = tuple[tuple[int, tuple[bytes, ...]], ...]
 """Operator state by subtask."""
@@ -50,7 +50,7 @@ _ID = re.compile(r"[a-z0-9_.-]+")
 
 
 def operator_id(given: str) -> OperatorId:
-    """The id of the step that has a name, or that id itself."""
+    """The operator id for a given id or step name."""
     if not given.strip():
         raise UsageError("an operator needs an id, or the name of its step")
     return OperatorId(given if _ID.fullmatch(given) else id_part(given))
@@ -63,7 +63,7 @@ class Draft:
     base: SnapshotData | None = None
     max_parallelism: int
     parallelism: int
-    """Of operators that the base does not have."""
+    """The parallelism of operators that the base does not have."""
     keyed: Mapping[OperatorId, tuple[GivenState, ...]] = field(default_factory=dict)
     windows: Mapping[OperatorId, Rows] = field(default_factory=dict)
     lists: Mapping[tuple[OperatorId, StateKind, str], Parts] = field(default_factory=dict)
@@ -73,13 +73,14 @@ class Draft:
     # --- changing ------------------------------------------------------------------------
 
     def with_keyed(self, operator: OperatorId, state: GivenState) -> Draft:
-        """The rows of a keyed state, or timers, are these. Raises `UsageError` if keys are not those of the others."""
+        """Give the rows of a keyed state, or of timers. Raises `UsageError` if the operator's other states have other
+        key columns."""
         known = self.keyed.get(operator, ())
         for other in (*known, *self._kept(operator)):
             if other.keys != state.keys:
                 raise UsageError(
-                    f"the state of {operator} is keyed by {_columns(other.keys)}; {state.name!r} is given with "
-                    f"{_columns(state.keys)}"
+                    f"the state of {operator} is keyed by {_columns(other.keys)}; state {state.name!r} is given with "
+                    f"the keys {_columns(state.keys)}"
                 )
         others = tuple(other for other in known if (other.name, other.kind) != (state.name, state.kind))
         if any(other.name == state.name for other in others if TIMERS not in (other.kind, state.kind)):
@@ -87,23 +88,25 @@ class Draft:
         return replace(self, keyed={**self.keyed, operator: (*others, state)})
 
     def with_windows(self, operator: OperatorId, rows: Rows) -> Draft:
-        """The rows of a window that the base has are these."""
+        """Give the rows of a window that the base has."""
         return replace(self, windows={**self.windows, operator: rows})
 
     def with_parts(self, operator: OperatorId, kind: StateKind, name: str, parts: Parts) -> Draft:
-        """The parts of an operator state are these."""
+        """Give the parts of an operator state."""
         return replace(self, lists={**self.lists, (operator, kind, name): parts})
 
     def without(self, operator: OperatorId) -> Draft:
-        """An operator is left out. Raises `UsageError` if something was on its way to it or from it."""
+        """Leave an operator out. Raises `UsageError` if there is in-flight data to or from the operator."""
         self._check_flow(operator)
         return replace(self, removed=(*self.removed, operator))
 
     def with_id(self, operator: OperatorId, new: OperatorId) -> Draft:
-        """An operator gets another id."""
+        """Give an operator another id."""
         known = {*(self.base.metadata.operators if self.base else ()), *self.keyed, *self.renamed.values()}
         if new in known and new not in self.removed:
-            raise UsageError(f"there is an operator {new} already", hint="remove it first, or choose another id")
+            raise UsageError(
+                f"there is an operator {new} already", hint="remove that operator first, or choose another id"
+            )
         return replace(self, renamed={**self.renamed, operator: new})
 
     def _check_flow(self, operator: OperatorId) -> None:
@@ -111,7 +114,7 @@ class Draft:
             if operator in (edge.upstream, edge.downstream):
                 raise UsageError(
                     f"{operator} cannot be removed: data was in flight from {edge.upstream} to {edge.downstream}",
-                    hint="take a savepoint, which has nothing in flight, and remove it there",
+                    hint="take a savepoint, which has nothing in flight, and remove the operator from that savepoint",
                 )
 
     def _kept(self, operator: OperatorId) -> Iterator[GivenState]:
@@ -129,12 +132,12 @@ class Draft:
     # --- writing -------------------------------------------------------------------------
 
     def write(self, path: str | os.PathLike[str], *, now: Instant) -> str:
-        """Write the savepoint into the folder `path`, which must be empty or not there; the full path. Blocks. Raises
-        `UsageError`, `CorruptFile`, `StorageError`."""
+        """Write the savepoint into the folder `path`, which must be empty or must not exist. Returns the full path.
+        Blocks. Raises `UsageError`, `CorruptFile`, `StorageError`."""
         location = restore(path).path
         store = open_store(location)
         if store.list_files(""):
-            raise UsageError(f"{roots.shown(location)} is not empty", hint="give a folder that is not there yet")
+            raise UsageError(f"{roots.shown(location)} is not empty", hint="give a folder that does not exist yet")
         try:
             metadata = _Writing(self, store, now).metadata()
             store.write(METADATA_NAME, encode_metadata(metadata))
@@ -145,12 +148,12 @@ class Draft:
         return location
 
     def kept_states(self, operator: OperatorId) -> tuple[GivenState, ...]:
-        """All keyed states of an operator, as they are to be."""
+        """All keyed states of an operator in the new savepoint."""
         return (*self._kept(operator), *self.keyed.get(operator, ()))
 
 
 class _BaseRows:
-    """Rows of a state that stays as it is, in an operator whose files are written anew."""
+    """Rows of an unchanged state, in an operator whose files are written anew."""
 
     def __init__(self, base: SnapshotData, operator: str, name: str) -> None:
         self._base = base
@@ -176,7 +179,7 @@ class _Writing:
         self._names: dict[str, int] = {}
 
     def metadata(self) -> CheckpointMetadata:
-        """Write all state; what is to be in the metadata."""
+        """Write all state files. Returns the metadata of the savepoint."""
         draft, base = self._draft, self._base.metadata if self._base is not None else None
         known = dict(base.operators) if base is not None else {}
         added = [o for o in (*draft.keyed, *(o for o, _, _ in draft.lists)) if o not in known]
@@ -241,10 +244,15 @@ class _Writing:
                 split_lists=old.split_lists,
                 union_lists=old.union_lists,
                 broadcast=old.broadcast,
+                raw=raw_files(tuple(self._copied(f, snapshot, subtask) for f in old.raw_keyed)),
             )
         self._add_lists(operator, new, subtasks)
         found = {n: state for n, state in sorted(subtasks.items()) if not state.is_empty}
-        return msgspec.structs.replace(snapshot, operator=new, subtasks=found)
+        label = snapshot.label
+        if given or operator in draft.windows or any(operator == changed for changed, _, _ in draft.lists):
+            # The label has the declarations of the program that took the base. The changed state may differ from them.
+            label = OperatorLabel(name=label.name, kind=label.kind)
+        return msgspec.structs.replace(snapshot, operator=new, subtasks=found, label=label)
 
     def _keyed(self, snapshot: OperatorSnapshot, subtask: int, states: tuple[GivenState, ...]) -> OperatorState:
         own = range_of(subtask, parallelism=snapshot.parallelism, groups=snapshot.max_parallelism)
@@ -258,7 +266,8 @@ class _Writing:
         return OperatorState(operator=snapshot.operator, keyed=files, key_groups=own)
 
     def _window(self, snapshot: OperatorSnapshot, subtask: int, old: OperatorState) -> OperatorState:
-        """The same file with other rows: what has fired stays."""
+        """The window's file with other rows. The header stays, and with it the record of the windows that have
+        fired."""
         own = range_of(subtask, parallelism=snapshot.parallelism, groups=snapshot.max_parallelism)
         rows = self._draft.windows[snapshot.operator].of_groups(*own)
         files: list[StateFile] = []
@@ -267,7 +276,7 @@ class _Writing:
             files.append(self._put(write_file(_ordered(rows), header), snapshot, subtask))
             rows = rows.slice(0, 0)
         if rows.num_rows:
-            raise UsageError(f"{snapshot.title} is given windows of a subtask that had no state")
+            raise UsageError(f"the windows given for {snapshot.title} belong to a subtask that had no state")
         return OperatorState(operator=snapshot.operator, keyed=tuple(files), key_groups=old.key_groups)
 
     def _add_lists(self, operator: OperatorId, new: OperatorId, subtasks: dict[int, OperatorState]) -> None:
@@ -295,7 +304,7 @@ class _Writing:
         if file.path is None:
             return file
         if file.path not in self._copies:
-            # A savepoint shares nothing: the copy has no key.
+            # A savepoint shares no file, so the copy has no shared key.
             self._copies[file.path] = self._put(self._reader.get(file), snapshot, subtask)
         return self._copies[file.path]
 
@@ -317,18 +326,18 @@ class _Writing:
 
 
 def window_rows(given: pa.Table, schema: pa.Schema) -> pa.Table:
-    """Rows of a window with the columns and types that it has; the key group in front. Raises `UsageError`."""
+    """The given rows with the columns and types of the window; the key group in front. Raises `UsageError`."""
     if sorted(given.schema.names) != sorted(schema.names):
         raise UsageError(
             f"windows are given with the columns {', '.join(given.schema.names)} instead of {', '.join(schema.names)}",
-            hint="give a table of the columns that reading the state gives",
+            hint="give a table with the same columns as the table that reading the state returns",
         )
     columns = [cast(given.column(f.name), f.type, what=f"column {f.name!r} of the windows") for f in schema]
     return pa.table(columns, schema=schema)
 
 
 def _ordered(table: pa.Table) -> pa.Table:
-    """As in a file: by key group, which comes last."""
+    """The rows in the form of a file: ordered by key group, with the key group as the last column."""
     first, names = table.schema.names[0], table.schema.names[1:]
     ordered = table.sort_by(first)
     return ordered.select([*names, first]).rename_columns([*names, WINDOW_KEY_GROUP]).combine_chunks()

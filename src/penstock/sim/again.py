@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from random import Random
 
 import pyarrow as pa
@@ -19,9 +19,11 @@ from penstock.core.recovery.metadata import CheckpointMetadata, Claim, Completed
 from penstock.sim.comparison import Standard, check_output, check_parts
 from penstock.sim.disk import Disk, is_below
 from penstock.sim.expected import Stage, expected_of_stages
-from penstock.sim.faults import Fault, draw_faults
+from penstock.sim.faults import Fault, SlotCrash, draw_faults
 from penstock.sim.jobs import Row, Workload
 from penstock.sim.rules import Rule
+from penstock.sim.slots import Notice
+from penstock.sim.user import Moment, UserRequest, Wish
 from penstock.sim.world import World
 from penstock.storage.metadata import decode_metadata
 
@@ -40,6 +42,10 @@ class Again:
     safety_ms: int
     faults: tuple[Fault, ...] = ()
     """Counted from the start of the second job."""
+    requests: tuple[UserRequest, ...] = ()
+    """Likewise."""
+    gives_up: bool = False
+    """Whether the second job fails for good when it fails once."""
 
 
 def draw_again(random: Random, *, parallelism: int, safety_ms: int, lasting: bool) -> Again | None:
@@ -56,6 +62,16 @@ def draw_again(random: Random, *, parallelism: int, safety_ms: int, lasting: boo
     )
 
 
+def draw_early_end(random: Random, again: Again) -> Again:
+    """The same, with an end soon after the second job has begun: cancelled, or failed with a slot that dies."""
+    delay_ms = random.choice((0, random.randint(0, 40), random.randint(0, 200)))
+    if random.random() < 0.5:
+        moment = random.choice((Moment.THEN, Moment.RUN))
+        return replace(again, requests=(UserRequest(at_ms=0, wish=Wish.CANCEL, moment=moment, delay_ms=delay_ms),))
+    crash = SlotCrash(at_ms=20 + delay_ms, slot=0, notice=random.choice(tuple(Notice)))
+    return replace(again, gives_up=True, faults=(*again.faults, crash))
+
+
 @dataclass(frozen=True, kw_only=True)
 class Origin:
     """What the second job starts from."""
@@ -64,8 +80,8 @@ class Origin:
     """Of the snapshot, from the root of the disk."""
     claim: Claim
     metadata: bytes
-    files: tuple[str, ...]
-    """The snapshot's own, which go with it."""
+    content_of_files: dict[str, bytes]
+    """The snapshot's own files, which go with it."""
     others: dict[str, bytes]
     """Everything else that lay on the disk then."""
 
@@ -73,6 +89,11 @@ class Origin:
     def content(self) -> CheckpointMetadata:
         """What the metadata says."""
         return decode_metadata(self.folder, self.metadata)
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        """The paths of the snapshot's own files."""
+        return tuple(self.content_of_files)
 
     @property
     def is_drained(self) -> bool:
@@ -97,12 +118,17 @@ def take_origin(disk: Disk, folder: str, again: Again) -> Origin:
         for path in [path for path in disk.files if is_below(path, above)]:
             disk.files[f"{MOVED}/{path}"] = disk.files.pop(path)
         folder = f"{MOVED}/{folder}"
-    own = tuple(path for path in disk.files if is_below(path, folder))
+    metadata = disk.files[f"{folder}/{layout.METADATA_NAME}"]
+    # A checkpoint has files beside its folder as well, if it shares them with others.
+    root = folder.rpartition("/")[0].rpartition("/")[0]
+    above = f"{root}/" if root else ""
+    referred = {f"{above}{file.path}" for file in decode_metadata(folder, metadata).files if file.path is not None}
+    own = tuple(path for path in disk.files if is_below(path, folder) or path in referred)
     return Origin(
         folder=folder,
         claim=again.claim,
-        metadata=disk.files[f"{folder}/{layout.METADATA_NAME}"],
-        files=own,
+        metadata=metadata,
+        content_of_files={path: disk.files[path] for path in own},
         others={path: data for path, data in disk.files.items() if path not in own},
     )
 
@@ -124,6 +150,17 @@ def check_untouched(world: World, disk: Disk, origin: Origin) -> list[str]:
     if changed:
         world.violate(Rule.SAVEPOINTS, f"{len(changed)} files of the first job are gone or changed: {changed[0]}")
     return [*wanted, *(() if origin.claim is Claim.CLAIM else origin.files)]
+
+
+def check_spared(world: World, disk: Disk, origin: Origin) -> None:
+    """A job that has ended without a checkpoint of its own must leave what it started from as it was, claimed or
+    not."""
+    wanted = {**origin.others, **origin.content_of_files}
+    changed = [path for path, data in wanted.items() if disk.files.get(path) != data]
+    if changed:
+        world.violate(
+            Rule.SAVEPOINTS, f"{len(changed)} files of a snapshot that nothing replaced are gone: {changed[0]}"
+        )
 
 
 def _differs(disk: Disk, origin: Origin) -> bool:

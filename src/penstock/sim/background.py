@@ -77,6 +77,9 @@ class SimBackground:
             return
         except Exception as error:  # noqa: BLE001  # whatever it was, the driver decides what it means
             outcome = Outcome(error=error)
+        if self._actor.is_crashing:
+            self._actor.on_crash()
+            return
         world.after(self._pace.draw_us(), lambda: self._actor.when_awake(lambda: self._end(done, outcome)))
 
     def _end(self, done: Done, outcome: Outcome) -> None:

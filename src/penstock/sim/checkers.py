@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 import msgspec
 
+from penstock.core import errors
 from penstock.core.errors import LinkBroken, MalformedMessage
 from penstock.core.ids import CheckpointId, JobId, TaskId
 from penstock.core.messages import (
@@ -139,7 +140,7 @@ class MessageChecker:
         self._world = world
         self._ledger = ledger
         self._master = master
-        self._links_hold = not any(map(breaks_links, faults))
+        self._links_hold = not any(breaks_links(fault) for fault in faults)
         self._newest = CheckpointId(0)
         self._newest_epoch = 0
         self._announced = CheckpointId(0)
@@ -163,10 +164,19 @@ class MessageChecker:
         """Called when an attempt begins: from which checkpoint, on how many slots."""
         self.on_run: Callable[[], None] = lambda: None
         """Called when an attempt begins to run."""
+        self.program_errors: list[int] = []
+        """How many checkpoints were durable at each error of the program that a task has told of."""
         self.on_failure: Callable[[], None] = lambda: None
         """Called when an attempt is given up."""
         self._run_epoch = 0
         self._cancelled_epoch = 0
+
+    def go_on_from(self, before: MessageChecker, *, kept: bool) -> None:
+        """The same job goes on with another run of its program, which finds what the runs before it `kept`."""
+        self.epoch = before.epoch
+        self._epochs = dict(before._epochs)
+        self._newest, self._newest_epoch = before._newest, before._newest_epoch
+        self._announced = before._announced if kept else CheckpointId(0)
 
     def __call__(self, sender: str, receiver: str, frames: list[bytes]) -> None:
         """Look at one message."""
@@ -188,6 +198,8 @@ class MessageChecker:
                 self._world.violate(Rule.LINKS, f"{message.slot} said: {message.error}")
             elif message.error.startswith(MalformedMessage.__name__):
                 self._world.violate(Rule.NO_BUG, f"{message.slot} said: {message.error}")
+            if message.fault is errors.Fault.PROGRAM:
+                self.program_errors.append(len(self._ledger.durable))
 
     def _ordered(self, message: ToSlot) -> None:
         match message:
@@ -292,7 +304,11 @@ def check_files(
     if keeps_ids:
         for counters in (layout.counter_folder(folder), layout.drivers_folder(folder)):
             expected |= {path: None for path in disk.files if layout.number_of(counters, path) is not None}
-    expected |= {path: None for path in disk.files if layout.outlives_the_job(folder, path.rpartition("/")[0])}
+    counters = layout.counter_folder(folder)
+    parents = {path: path.rpartition("/")[0] for path in disk.files}
+    expected |= {
+        p: None for p, place in parents.items() if layout.outlives_the_job(folder, place) and place != counters
+    }
     excused = _excused(disk, folder)
     orphans = [
         path

@@ -93,6 +93,16 @@ class SimStore:
         """The files below another root, on the same disk."""
         return SimStore(self._disk, self._actor, f"{root.strip('/')}/")
 
+    @property
+    def location(self) -> str:
+        """The root, as a full path."""
+        return f"/{self._root}".rstrip("/")
+
+    def path_of(self, place: str) -> str | None:
+        """The path, below this root, of what has a full path; None if it lies elsewhere."""
+        path = place.strip("/")
+        return path.removeprefix(self._root) if path.startswith(self._root) else None
+
     def write(self, path: str, data: Frame) -> None:
         """Create or replace a file, all or nothing; durable when it returns."""
         path = self._root + path
@@ -115,13 +125,28 @@ class SimStore:
         self.write(path, data)
         return True
 
-    def read(self, path: str) -> bytes:
-        """The whole file."""
+    def obstacle_to_create(self) -> str | None:
+        """None: of several writers that create a file one succeeds."""
+        return None
+
+    def names(self, place: str) -> str | None:
+        """The same as `path_of`: there are no links."""
+        return self.path_of(place)
+
+    def followed(self, place: str) -> str:
+        """The place as it is: there are no links."""
+        return place
+
+    def read(self, path: str, *, limit: int | None = None) -> bytes:
+        """The whole file; one with more than `limit` bytes is not read, and raises."""
         path = self._root + path
         self._perform("read", path, lambda: self._disk.reads.append((self._actor.name, path)))
         if path not in self._disk.files:
             raise StorageError(f"{path} does not exist")
-        return self._disk.files[path]
+        content = self._disk.files[path]
+        if limit is not None and len(content) > limit:
+            raise StorageError(f"{path} has {len(content)} bytes, and at most {limit} are expected")
+        return content
 
     def list_files(self, prefix: str) -> list[str]:
         """All files below a folder, sorted."""
@@ -143,6 +168,10 @@ class SimStore:
                 self._remove(path)
 
         self._perform("delete", prefix, remove_all)
+
+    def delete_empty(self, prefix: str) -> None:
+        """Remove a folder, if nothing is in it: here folders are made of their files."""
+        self._perform("delete", self._root + prefix, lambda: None)
 
     def _remove(self, path: str) -> None:
         if path in self._disk.files:

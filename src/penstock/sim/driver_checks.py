@@ -12,9 +12,9 @@ from collections.abc import Sequence
 from penstock.core.ids import CheckpointId, TaskId
 from penstock.core.messages import Deploy, OperatorEvent
 from penstock.core.recovery.tenure import EPOCHS_PER_TERM
-from penstock.runtime.deploying import restore_of
-from penstock.runtime.operators.events import SplitsAdded, decode_reader_event
-from penstock.runtime.operators.source import SPLITS
+from penstock.runtime.master.orders import restore_of
+from penstock.runtime.task.operators.events import SplitsAdded, decode_reader_event
+from penstock.runtime.task.operators.source import SPLITS
 from penstock.sim.checkers import Ledger, MessageChecker
 from penstock.sim.external import ExternalSystem
 from penstock.sim.jobs import Workload, decode_positions

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from penstock.core.ids import CheckpointId
 from penstock.core.recovery.metadata import CheckpointMetadata
-from penstock.runtime.operators.source import SPLITS
+from penstock.runtime.task.operators.source import SPLITS
 from penstock.sim.jobs import Row, Shape, Workload, decode_positions, rows_of, source_of
 from penstock.sim.on_driver import unfound_splits
 from penstock.sim.shapes import BUCKETS, SECOND_SINK, SINK
@@ -38,6 +38,8 @@ def expected_rows(workload: Workload, inputs: Sequence[pa.RecordBatch], *, paral
             halves = (records_of(inputs[: workload.splits]), records_of(inputs[workload.splits :]))
             first, second = (Counter(_doubled(record) for record in half) for half in halves)
             return {SINK: first, SECOND_SINK: second}
+        case Shape.WAITS:
+            rows = Counter(records_of(inputs[: workload.splits]))
         case Shape.KEYED | Shape.UNION | Shape.TWO_SINKS | Shape.SLICES:
             rows = Counter(_doubled(record) for record in records)
         case _:
@@ -125,7 +127,7 @@ def order_of(workload: Workload) -> Order | None:
     match workload.shape:
         case Shape.KEYED | Shape.UNION | Shape.TWO_SINKS | Shape.HASH_HASH | Shape.HASH_FORWARD | Shape.PIPELINES:
             return lambda row, _: row[0]
-        case Shape.SLICES | Shape.MIXED:
+        case Shape.SLICES | Shape.MIXED | Shape.WAITS:
             return lambda row, _: row[0]
         case Shape.TWICE:
             return lambda row, _: (row[0], row[2])

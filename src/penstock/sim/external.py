@@ -27,6 +27,7 @@ class Transaction:
     epoch: int
     checkpoint: int
     batches: tuple[pa.RecordBatch, ...]
+    job: str = ""
 
     @property
     def token(self) -> bytes:
@@ -57,11 +58,18 @@ class ExternalSystem:
         """The checkpoint, and the state, that the hook of the job was last put back to."""
         self._marks: list[tuple[int, int]] = []
         """(checkpoint, from when on readers come to it)."""
+        self.on_unwaited: Callable[[str], None] = lambda _text: None
+        """A row was handled that had to wait."""
+        self.begins_at_beginning = True
+        """Whether the newest attempt does."""
+        self.is_drained = False
+        """Whether the user has asked for a stop with drain: what had to come may not come any more."""
         self._names = 0
         self._faulty_until_us = 0
         self._fault_share = 0.0
         self._fails_after = False
         self._fragile: dict[tuple[str, str], None] = {}
+        self._may_spoil = True
 
     def break_next(self, process: str, what: str) -> None:
         """Have the next task of a process that does this (`read` or `write`) raise, as a function of the user's may."""
@@ -70,6 +78,12 @@ class ExternalSystem:
     def mend(self) -> None:
         """What has not raised yet does not any more."""
         self._fragile.clear()
+        self._may_spoil = False
+
+    def spoil_once(self) -> bool:
+        """Whether an enumerator's position is to be what no checkpoint can hold: once in a world."""
+        spoils, self._may_spoil = self._may_spoil, False
+        return spoils
 
     def touched(self, what: str) -> None:
         """A task of whoever acts now does this."""
@@ -84,19 +98,31 @@ class ExternalSystem:
         self._fault_share = share
         self._fails_after = after
 
+    @property
+    def now_ms(self) -> int:
+        """What the clock of whoever acts now shows."""
+        return self._world.now_ms if self._world.acting is None else self._world.acting.now()
+
     def spend(self, time_us: int) -> None:
         """Whoever acts at this moment needs so much of its processor's time."""
         if self._world.acting is not None:
             self._world.acting.spend(time_us)
 
     def prepare(
-        self, target: str, *, subtask: int, epoch: int, checkpoint: int, batches: tuple[pa.RecordBatch, ...]
+        self,
+        target: str,
+        *,
+        subtask: int,
+        epoch: int,
+        checkpoint: int,
+        batches: tuple[pa.RecordBatch, ...],
+        job: str = "",
     ) -> Transaction:
         """Make a closed transaction durable; nobody sees it yet."""
         self._names += 1
         name = f"{target}/{subtask}/{epoch}/{checkpoint}/{self._names}"
         transaction = Transaction(
-            name=name, target=target, subtask=subtask, epoch=epoch, checkpoint=checkpoint, batches=batches
+            name=name, target=target, subtask=subtask, epoch=epoch, checkpoint=checkpoint, batches=batches, job=job
         )
 
         def act() -> None:
@@ -192,10 +218,10 @@ class ExternalSystem:
 
         self._perform("drop", act)
 
-    def drop_all(self, target: str) -> None:
-        """Forget everything that was prepared for a sink and never committed."""
+    def drop_all(self, target: str, *, job: str | None = None) -> None:
+        """Forget everything that a job prepared for a sink and never committed; None: whichever job."""
         for token, transaction in list(self.prepared.items()):
-            if transaction.target == target:
+            if transaction.target == target and job in (None, transaction.job):
                 self.dropped[token] = self.prepared.pop(token)
 
     @property

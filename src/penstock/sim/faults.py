@@ -120,6 +120,16 @@ class SlotPause:
 
 
 @dataclass(frozen=True, kw_only=True)
+class BusyLoop:
+    """A step does not come back for a while: the loop takes no turn, and its process lives."""
+
+    at_ms: int
+    for_ms: int
+    slot: int | None
+    """None: the master."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class ClockJump:
     """A slot's clock goes forwards or back. It stays wrong."""
 
@@ -169,6 +179,7 @@ Fault = (
     | TaskError
     | ConnectionLoss
     | SlotPause
+    | BusyLoop
     | ClockJump
     | CrashAtEnd
     | DriverOversleeps
@@ -307,6 +318,18 @@ def draw_task_errors(random: Random, *, parallelism: int, safety_ms: int) -> tup
             what=random.choice(("read", "write")),
         )
         for _ in range(random.choice((1, 1, 2, 3, 5)))
+    )
+
+
+def draw_busy_loops(random: Random, *, parallelism: int, safety_ms: int) -> tuple[BusyLoop, ...]:
+    """Loops that take no turn, most of them for longer than anybody may be silent."""
+    return tuple(
+        BusyLoop(
+            at_ms=random.randint(0, safety_ms),
+            for_ms=random.choice((random.randint(100, 6_000), random.randint(6_000, 20_000))),
+            slot=_draw_process(random, parallelism),
+        )
+        for _ in range(random.choice((1, 1, 2, 3)))
     )
 
 
@@ -463,10 +486,8 @@ class Injector:
                     self._external.break_next(actor.name, fault.what)
             case ConnectionLoss():
                 self._cut(fault)
-            case SlotPause():
-                actor = self._process(fault.slot)
-                if actor is not None:
-                    actor.pause(fault.for_ms * 1_000)
+            case SlotPause() | BusyLoop():
+                self._hold_up(fault)
             case DriverOversleeps():
                 if fault.after_checkpoint_us is None:
                     self._oversleep(fault)
@@ -478,6 +499,15 @@ class Injector:
                     actor.jump(fault.by_ms * 1_000)
             case _:
                 assert_never(fault)
+
+    def _hold_up(self, fault: SlotPause | BusyLoop) -> None:
+        actor = self._process(fault.slot)
+        if actor is None:
+            return
+        if isinstance(fault, SlotPause):
+            actor.pause(fault.for_ms * 1_000)
+        else:
+            actor.keep_busy(fault.for_ms * 1_000)
 
     def _oversleep(self, fault: DriverOversleeps) -> None:
         self._masters.oversleep(fault.for_ms * 1_000, fault.taken_over_ms * 1_000)

@@ -28,6 +28,7 @@ from penstock.api.connector import (
     SplitProgress,
     WriterContext,
 )
+from penstock.core.task.waiting import WaitFor
 from penstock.sim.external import ExternalSystem, Transaction, system_of
 
 SCHEMA = pa.schema(
@@ -60,6 +61,8 @@ class Shape(Enum):
     UNION = "union"
     """Several sources, of which some end long before the others."""
     UNION_WINDOW = "union-window"
+    TIMERS = "timers"
+    """Windows by a function with timers, each of whose results becomes many rows on the way."""
     HASH_HASH = "hash-hash"
     HASH_FORWARD = "hash-forward"
     HASH_BROADCAST = "hash-broadcast"
@@ -68,20 +71,22 @@ class Shape(Enum):
     """Two that have nothing to do with each other."""
     SLICES = "slices"
     """No exchange at all: every subtask is by itself."""
+    WAITS = "waits"
+    """Keyed rows wait for a broadcast stream."""
     MIXED = "mixed"
     """Two that have nothing to do with each other, one of them without an exchange."""
 
     @property
     def has_windows(self) -> bool:
         """Whether records are aggregated."""
-        return self in (Shape.WINDOW, Shape.UNION_WINDOW)
+        return self in (Shape.WINDOW, Shape.UNION_WINDOW, Shape.TIMERS)
 
     @property
     def most_sources(self) -> int:
         """How many sources it can have; all but one need an entry in `Workload.other_rows`."""
         if self in (Shape.UNION, Shape.UNION_WINDOW):
             return 3
-        return 2 if self in (*PAIRS, *PIPELINES) else 1
+        return 2 if self in (*PAIRS, *PIPELINES, Shape.WAITS) else 1
 
 
 PAIRS = (Shape.HASH_HASH, Shape.HASH_FORWARD, Shape.HASH_BROADCAST, Shape.REBALANCE_HASH)
@@ -108,6 +113,9 @@ class OnDriver:
     """Time between two looks."""
     unread: int | None = None
     """More are looked for only while a subtask has fewer left than this, on average."""
+    spoils_after: int | None = None
+    """Once the enumerator has been told of so many checkpoints, its position is what no checkpoint can hold, for a
+    while and once in a world: its snapshot raises. None: never."""
     sinks: tuple[str, ...] = ()
     """Those that commit what all subtasks prepared together."""
     work_us: tuple[int, int] = (50, 2_000)
@@ -142,7 +150,14 @@ class Workload:
     """Whether all splits have the same keys: records of one key then have no order."""
     slow_us: int = 0
     """How long the slow step of the job takes for a batch."""
+    behind_rows: int = 0
+    """A reader is catching up while it has not come to this row of a split that it has; an enumerator, until it has
+    found that many splits, or all."""
+    wait: WaitFor | None = None
+    """What the rows of the first source wait for, in the shape that waits."""
     on_driver: OnDriver | None = None
+    shares_files: bool = False
+    """Whether keyed state is saved in files that later checkpoints refer to again."""
     induces: bool = False
     """Whether marks in the data say where checkpoints begin."""
 
@@ -289,6 +304,11 @@ class SimReader(SourceReader):
             self._resumes_ms = now_ms + _mix(row ^ self._workload.salt) % (2 * self._workload.pause_ms + 1)
         return batch
 
+    @property
+    def catching_up(self) -> bool:
+        """Whether one of its splits has not come to where it is no longer behind."""
+        return any(row < self._workload.behind_rows for row in self._rows.values())
+
     def snapshot(self) -> list[bytes]:
         """Every split that has records left."""
         return [encode_position(Position(split, row)) for split, row in sorted(self._rows.items())]
@@ -327,24 +347,31 @@ class SimSink(Sink):
         """Drop what earlier attempts left."""
         system_of(self.world).drop(self.target, subtask=context.subtask, before_epoch=context.epoch, keep=keep)
 
-    def end(self, job: str) -> None:  # noqa: ARG002
-        """Drop all that was never committed."""
-        system_of(self.world).drop_all(self.target)
+    def end(self, job: str) -> None:
+        """Drop all that the job never committed."""
+        system_of(self.world).drop_all(self.target, job=job)
 
 
 class SimWriter(SinkWriter):
-    """Collects batches; a transaction is whatever came between two checkpoints."""
+    """Collects batches; a transaction is whatever came between two checkpoints. What is not in it when its barrier
+    comes is in the next one, and lost if that never completes."""
 
     def __init__(self, system: ExternalSystem, context: WriterContext, target: str = "sink") -> None:
         self.system = system
         self.context = context
         self.target = target
+        self.held_back: list[pa.RecordBatch] = []
         self.open_batches: list[pa.RecordBatch] = []
 
     def write(self, batch: pa.RecordBatch) -> None:
         """Take one batch."""
         self.system.touched("write")
-        self.open_batches.append(batch)
+        self.held_back.append(batch)
+
+    def before_barrier(self) -> None:
+        """Put what came into the open transaction."""
+        self.open_batches += self.held_back
+        self.held_back = []
 
     def prepare(self, checkpoint: int) -> Callable[[], list[bytes]]:
         """Close the transaction; one without rows is none."""
@@ -361,7 +388,12 @@ class SimWriter(SinkWriter):
         """Make a closed transaction durable."""
         context = self.context
         return self.system.prepare(
-            self.target, subtask=context.subtask, epoch=context.epoch, checkpoint=checkpoint, batches=batches
+            self.target,
+            subtask=context.subtask,
+            epoch=context.epoch,
+            checkpoint=checkpoint,
+            batches=batches,
+            job=context.job,
         )
 
 

@@ -9,12 +9,14 @@ boot ──► takes the job over ──► master takes turns ──► the job
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Protocol
 
 from penstock.core.errors import JobTakenOver, StorageError
 from penstock.core.ids import JobId
+from penstock.core.job.events import JobState
 from penstock.core.recovery import layout
 from penstock.core.recovery.tenure import EPOCHS_PER_TERM, Tenure
-from penstock.runtime.master import MasterDriver
+from penstock.runtime.master.driver import MasterDriver
 from penstock.sim.disk import Disk
 from penstock.sim.world import Actor, Crash, World
 from penstock.storage.tenure import take_over
@@ -29,28 +31,52 @@ TOLD_US = (1_000, 2_000_000)
 """How long it takes until a driver that wakes up is told that another has the job, if it does not find out itself."""
 
 
+class Terms(Protocol):
+    """How a driver comes to have the job of a world."""
+
+    def begin(self, actor: Actor) -> Tenure:
+        """A driver takes the job, in a process that comes up. Raises `StorageError` or `JobTakenOver`."""
+        ...
+
+    def end(self, actor: Actor) -> JobState | None:
+        """How the job has ended, if the next driver has nothing to do with that."""
+        ...
+
+
+class TakenOver:
+    """A job that another driver takes over when one dies."""
+
+    def __init__(self, disk: Disk, job: JobId) -> None:
+        self._disk = disk
+        self._folder = layout.job_folder(job)
+
+    def begin(self, actor: Actor) -> Tenure:
+        """Take it over."""
+        return take_over(self._disk.store(actor), self._folder)
+
+    def end(self, actor: Actor) -> None:
+        """Whoever takes over a job that has ended cleans up after it."""
+
+
 class MasterHost:
     """Holds the driver process that a world has at the moment."""
 
     def __init__(
         self,
         world: World,
-        disk: Disk,
-        job: JobId,
         *,
         build: Callable[[Actor, Tenure | None], MasterDriver],
         died: Callable[[str], None],
         set_aside: Callable[[int], None],
-        lasting: bool,
+        terms: Terms | None,
     ) -> None:
-        """`set_aside` is told below which number slots belong to drivers that were taken over from."""
+        """`set_aside` is told below which number slots belong to drivers that were taken over from. `terms` says how a
+        driver comes to have the job; None: there is one driver, and it never dies."""
         self._world = world
-        self._disk = disk
-        self._folder = layout.job_folder(job)
         self._build = build
         self._died = died
         self._set_aside = set_aside
-        self._lasting = lasting
+        self._terms = terms
         self.actor: Actor | None = None
         """None while no driver is there."""
         self.driver: MasterDriver | None = None
@@ -58,6 +84,8 @@ class MasterHost:
         self.first_incarnation = 1
         """Slots of the newest driver are numbered from here on."""
         self.crashes = 0
+        self.ended_as: JobState | None = None
+        """How the job has ended, if its driver died over that."""
         self.aside: list[Actor] = []
         """Drivers that were taken over from while they lived."""
 
@@ -66,7 +94,9 @@ class MasterHost:
         actor = Actor(self._world, MASTER)
         try:
             with self._world.as_actor(actor):
-                tenure = self._take_over(actor) if self._lasting else None
+                if self._has_ended_meanwhile(actor):
+                    return
+                tenure = self._take_over(actor, self._terms) if self._terms is not None else None
         except (StorageError, JobTakenOver):
             self._world.after(BOOT_AGAIN_US, self.start)
             return
@@ -81,10 +111,16 @@ class MasterHost:
             driver.start(actor.now())
         actor.wake()
 
-    def _take_over(self, actor: Actor) -> Tenure:
-        tenure = take_over(self._disk.store(actor), self._folder)
+    @staticmethod
+    def _take_over(actor: Actor, terms: Terms) -> Tenure:
+        tenure = terms.begin(actor)
         actor.unsynced.clear()
         return tenure
+
+    def _has_ended_meanwhile(self, actor: Actor) -> bool:
+        if self._terms is not None and self.driver is not None:
+            self.ended_as = self._terms.end(actor)
+        return self.ended_as is not None
 
     def crash(self) -> None:
         """The driver's process dies at once. Its slots live on until they notice."""
@@ -102,7 +138,7 @@ class MasterHost:
         """The driver gets no processor for a while, and another takes the job over meanwhile. It then goes on as if
         nothing had been."""
         actor, driver = self.actor, self.driver
-        if actor is None or driver is None or not self._lasting:
+        if actor is None or driver is None or self._terms is None:
             return
         actor.pause(for_us)
 
@@ -131,12 +167,15 @@ class MasterHost:
     def call(self, what: Callable[[MasterDriver], None]) -> None:
         """The user asks something of the job; when no driver is there, the next one."""
         actor, driver = self.actor, self.driver
+        if self.ended_as is not None:
+            return
         if actor is None or driver is None:
             self._world.after(CALL_AGAIN_US, lambda: self.call(what))
             return
         try:
             with self._world.as_actor(actor):
                 what(driver)
+                actor.check_crash()
         except Crash:
             actor.on_crash()
             return
@@ -151,4 +190,6 @@ class MasterHost:
     @property
     def has_ended(self) -> bool:
         """Whether the job has ended, and somebody knows it."""
+        if self.ended_as is not None:
+            return True
         return self.actor is not None and self.driver is not None and self.driver.outcome is not None

@@ -11,12 +11,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from random import Random
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from penstock.api.connector import Committer, Found, Polled, Sink, Source, SourceReader, SplitEnumerator, WriterContext
 from penstock.core.ids import OperatorId
 from penstock.core.recovery.metadata import CheckpointMetadata
-from penstock.runtime.enumeration import position_in
+from penstock.runtime.master.operator_coordinators.enumeration import position_in
 from penstock.sim.external import ExternalSystem, system_of
 from penstock.sim.jobs import (
     OnDriver,
@@ -33,6 +33,9 @@ T = TypeVar("T")
 
 NOTHING_FOUND_EVERY = 4
 """One of so many looks finds nothing."""
+
+SPOILED_LOOKS = 20
+"""For so many looks in a row a position is spoiled."""
 
 
 def make_source(world: int, workload: Workload, number: int) -> Source:
@@ -106,12 +109,22 @@ class SimEnumerator(SplitEnumerator):
         self._splits = workload.splits_of(number)
         self._options = _options(workload)
         self._looks = 0
+        self._told = 0
+        self._spoiled_until = 0
         self.unread = self._options.unread
+
+    def start(self, position: bytes | None) -> None:  # noqa: ARG002  # it is told with every look
+        """What was spoiled is well again."""
+        self._spoiled_until = 0
 
     def discover(self, position: bytes | None) -> Found:
         """The next few."""
         self._looks += 1
         begin = _next_split(self._workload, self._splits, position)
+        if self._is_spoiled():
+            # No bytes, as the contract has it, but what else says the same.
+            spoiled: Any = begin
+            return Found(position=spoiled, wait_ms=self._options.look_ms)
         count = 0 if self._looks % NOTHING_FOUND_EVERY == 0 else self._options.at_once
         stop = min(begin + count, self._splits.stop)
         system_of(self._world).look(range(begin, stop))
@@ -122,14 +135,22 @@ class SimEnumerator(SplitEnumerator):
             splits=[encode_position(Position(split, 0)) for split in range(begin, stop)],
             ended=ended,
             wait_ms=self._options.look_ms,
+            catching_up=stop - self._splits.start < self._workload.behind_rows,
         )
 
     def consumed(self, position: bytes | None, unread: Sequence[bytes]) -> None:
         """Let go of all others."""
+        self._told += 1
         kept = [each.split for each in decode_positions(unread)]
         stop = _next_split(self._workload, self._splits, position)
         gone = [split for split in range(self._splits.start, stop) if split not in kept]
         system_of(self._world).let_go |= dict.fromkeys(gone)
+
+    def _is_spoiled(self) -> bool:
+        after = self._options.spoils_after
+        if after is not None and self._told >= after and system_of(self._world).spoil_once():
+            self._spoiled_until = self._looks + SPOILED_LOOKS
+        return self._looks < self._spoiled_until
 
 
 def _options(workload: Workload) -> OnDriver:

@@ -25,8 +25,11 @@ class Rule(Enum):
     RESTORABLE = "a recorded checkpoint has all its files"
     ANSWERED = "every request is answered once, and what the answer says is true"
     SAVEPOINTS = "a savepoint that was promised is whole and stays so; one that failed leaves nothing behind"
+    WAITS = "no row is handled before the broadcast stream is as far as the row has to wait for"
+    STARTED_OVER = "what is left of a job goes when the job that took its name has a checkpoint, and not before"
     NO_ORPHANS = "no file is left that no retained checkpoint refers to"
     LIVENESS = "without faults the job comes to its end"
+    NO_STARVATION = "in a job that nothing disturbs a checkpoint that is due begins soon, whatever the tasks do"
     NO_LIVELOCK = "an actor that asks for another turn makes progress"
     NO_BUG = "no driver raises, contradicts itself or logs an error"
 

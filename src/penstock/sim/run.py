@@ -7,7 +7,7 @@ quiet             the job has ended; every process must leave, and no file may b
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from penstock.api.connector import Sink
@@ -15,17 +15,21 @@ from penstock.api.restoring import Restore
 from penstock.core.errors import UsageError
 from penstock.core.ids import CheckpointId, JobId, SlotId
 from penstock.core.job.events import JobState
-from penstock.core.job.lifecycle import START_FAILURES_BEFORE_FIRST_RUN
+from penstock.core.job.fail_fast import SAME_FAILURES
+from penstock.core.job.restart_pause import START_FAILURES_BEFORE_FIRST_RUN
 from penstock.core.recovery import layout
-from penstock.core.recovery.metadata import MatchingRules, SnapshotKind
+from penstock.core.recovery.metadata import Claim, MatchingRules, SnapshotKind
 from penstock.core.recovery.tenure import Tenure
 from penstock.plan.graph import Plan
 from penstock.runtime.addresses import SlotAddress
-from penstock.runtime.master import MasterDriver, MasterPorts
-from penstock.runtime.slot import SlotDriver, SlotPorts
-from penstock.runtime.starting import StartingPoint, record_start, starting_point
-from penstock.settings import Mode, Retention
-from penstock.sim.again import Origin, check_both, check_untouched, find_origin, take_origin
+from penstock.runtime.master.driver import MasterDriver, MasterPorts
+from penstock.runtime.master.starting import StartingPoint, record_start, starting_point
+from penstock.runtime.slot.driver import SlotDriver
+from penstock.runtime.slot.ports import SlotPorts
+from penstock.runtime.views import JobView
+from penstock.settings import Mode, NoRestart, Retention
+from penstock.sim.aborted_files import AbortedFiles
+from penstock.sim.again import Again, Origin, check_both, check_spared, check_untouched, find_origin, take_origin
 from penstock.sim.background import Pace, SimBackground
 from penstock.sim.checkers import CommitChecker, Ledger, MessageChecker, check_files
 from penstock.sim.clock import SimClock
@@ -37,23 +41,26 @@ from penstock.sim.external import ExternalSystem, enter, leave
 from penstock.sim.faults import Injector
 from penstock.sim.hooks import NAME as HOOK
 from penstock.sim.hooks import HookChecker, SimHook
-from penstock.sim.jobs import SimSink, make_inputs
+from penstock.sim.jobs import Shape, SimSink, make_inputs
 from penstock.sim.logs import watch_logs, watch_messages
-from penstock.sim.masters import MASTER, MasterHost
+from penstock.sim.masters import MASTER, MasterHost, TakenOver
 from penstock.sim.network import ADDRESS_PREFIX, Network
 from penstock.sim.on_driver import make_driver_sink
+from penstock.sim.programs import NAME, NAMES, Program, StartedOver
 from penstock.sim.rules import Rule, Violation
 from penstock.sim.scenario import Scenario, draw_scenario
 from penstock.sim.shapes import make_plan
+from penstock.sim.sharing import SharingBackend
 from penstock.sim.slots import SlotHost
 from penstock.sim.undisturbed import RegionChecker
 from penstock.sim.user import Moment, User, Wish
+from penstock.sim.waiting import WaitChecker
 from penstock.sim.world import Actor, World, seeded
 from penstock.storage.metadata import decode_metadata
 from penstock.storage.records import FileRecords
 
-JOB = JobId("job")
-JOB_AGAIN = JobId("again")
+JOB = JobId(f"{NAME}-1")
+JOB_AGAIN = JobId(f"{NAME}-2")
 """The job that goes on from what the first one left."""
 
 QUIET_US = 60_000_000
@@ -124,16 +131,18 @@ def run_scenario(scenario: Scenario, *, parts: Parts = SOUND, keep_log: bool = F
     """Run the world of a scenario to its end."""
     first = Simulation(scenario, parts, keep_log=keep_log)
     second: Simulation | None = None
+    result = None
     enter(scenario.seed, first.external)
     try:
         with watch_logs(first.world):
             first.run()
+            result = first.result()
             second = first.go_on()
             if second is not None:
                 second.run()
     finally:
         leave(scenario.seed)
-    return first.result() if second is None else _together(first.result(), second.result())
+    return result if second is None else _together(result, second.result())
 
 
 def _together(first: Result, second: Result) -> Result:
@@ -157,60 +166,93 @@ class Simulation:
     """One job in a world: a world of its own, or the one that another job has left."""
 
     def __init__(
-        self, scenario: Scenario, parts: Parts, *, keep_log: bool, after: tuple[Simulation, Origin] | None = None
+        self,
+        scenario: Scenario,
+        parts: Parts,
+        *,
+        keep_log: bool,
+        after: Simulation | None = None,
+        origin: Origin | None = None,
     ) -> None:
+        """`origin` is what the user has a second job start from; without it the program is run again by its name."""
         self._scenario = scenario
         self._after = after
+        self._origin = origin
         self._keeps_log = keep_log
         self._is_over = False
         self._point: StartingPoint | None = None
-        self._job = JOB if after is None else JOB_AGAIN
+        self._parts = parts
+        rerun = scenario.rerun
+        self._starts_over = after is not None and rerun is not None and rerun.fresh
+        goes_on = after is not None and rerun is not None and not rerun.fresh
+        self._job = JOB if after is None or goes_on else JOB_AGAIN
         if after is None:
             self.world = World(scenario.world_seed, keep_log=keep_log)
             self.external = ExternalSystem(self.world)
             self.external.inputs = make_inputs(scenario.workload)
             self.disk = parts.disk(self.world)
         else:
-            first, _ = after
-            self.world, self.external, self.disk = first.world, first.external, first.disk
-        self.pace = Pace(self.world, work_us=scenario.work_us)
+            self.world, self.external, self.disk = after.world, after.external, after.disk
+        self._shown_before = tuple(self.external.committed)
+        self.ledger = Ledger(self.world, self.disk, self._job)
+        if after is not None and goes_on:
+            self.ledger = after.ledger
+            self.ledger.on_durable = []
+        self._durable_before = len(self.ledger.durable)
+        self._has_nothing_to_do = after is not None and goes_on and after.has_read_all
+        self._make_hosts()
+        self._make_checkers()
+        if after is not None and goes_on:
+            self.messages.go_on_from(after.messages, kept=bool(after.kept()) or after.user.stopped is not None)
+        self.stages: tuple[Stage, ...] = ()
+
+    def _make_hosts(self) -> None:
+        world, scenario = self.world, self._scenario
+        world.loses_unsynced = scenario.loses_unsynced
+        self.pace = Pace(world, work_us=scenario.work_us)
         self.network = Network(
-            self.world,
+            world,
             latency_us=scenario.latency_us,
             spike_share=scenario.spike_share,
             seen_share=scenario.seen_share,
         )
         self.host = SlotHost(
-            self.world,
+            world,
             build=self._build_slot,
             died=self.network.died,
             start_us=scenario.start_us,
             failing_starts=scenario.failing_starts,
         )
-        self.ledger = Ledger(self.world, self.disk, self._job)
-        self.messages = MessageChecker(self.world, self.ledger, master=MASTER, faults=scenario.faults)
-        self.regions = RegionChecker(self.world, master=MASTER)
-        self.network.taps += [self.messages, self.regions]
-        if keep_log:
-            self.network.taps.append(watch_messages(self.world, master=MASTER))
-        CommitChecker(self.world, self.ledger, self.messages, self.external)
-        self.groups = GroupChecker(self.world, self.ledger, self.messages, self.external)
-        if after is not None:
-            self.groups.go_on_from(after[0].groups)
-        self._watch_parts_on_driver()
-        self._parts = parts
-        self.world.loses_unsynced = scenario.loses_unsynced
+        self.program = None if scenario.rerun is None else self._make_program()
         self.masters = MasterHost(
-            self.world,
-            self.disk,
-            self._job,
+            world,
             build=self._build_master,
             died=self._master_died,
             set_aside=self._master_set_aside,
-            lasting=scenario.lasting,
+            terms=self.program or (TakenOver(self.disk, self._job) if scenario.lasting else None),
         )
-        self.user = User(self.world, disk=self.disk, ledger=self.ledger, masters=self.masters)
-        self.stages: tuple[Stage, ...] = ()
+        self.user = User(world, disk=self.disk, ledger=self.ledger, masters=self.masters)
+        self.user.on_drain = lambda: setattr(self.external, "is_drained", True)
+
+    def _make_checkers(self) -> None:
+        world, scenario, after = self.world, self._scenario, self._after
+        self.messages = MessageChecker(world, self.ledger, master=MASTER, faults=scenario.faults)
+        self.regions = RegionChecker(world, master=MASTER)
+        self.aborted = AbortedFiles(world, self.disk, self._job, master=MASTER, faults=scenario.faults)
+        self.network.taps += [self.messages, self.regions, self.aborted]
+        if self._keeps_log:
+            self.network.taps.append(watch_messages(world, master=MASTER))
+        CommitChecker(world, self.ledger, self.messages, self.external)
+        self.external.on_unwaited = lambda text: world.violate(Rule.WAITS, text)
+        self.groups = GroupChecker(world, self.ledger, self.messages, self.external)
+        if after is not None:
+            self.groups.go_on_from(after.groups)
+        self._watch_parts_on_driver()
+        self._given_up: StartedOver | None = None
+        if self._starts_over:
+            self._given_up = StartedOver(world, self.disk, JOB)
+            self.ledger.on_durable.append(self._given_up.checkpoint_durable)
+        self.network.taps.append(WaitChecker(world, calm_from_ms=scenario.calm_from_ms, view=self._view))
         self.messages.on_attempt = self._attempt_began
         self.messages.on_run = lambda: self.user.happened(Moment.RUN)
         self.messages.on_failure = lambda: self.user.happened(Moment.FAILURE)
@@ -229,7 +271,12 @@ class Simulation:
         )
         injector.schedule(scenario.faults)
         self.ledger.on_durable += [injector.checkpoint_durable, lambda: self.user.happened(Moment.CHECKPOINT)]
-        self.messages.on_ending = injector.job_ending
+
+        def job_ending() -> None:
+            self.aborted.job_ending()
+            injector.job_ending()
+
+        self.messages.on_ending = job_ending
         self.user.on_rescale = injector.rescale_asked
         world.at(scenario.calm_from_ms * 1_000, injector.disarm)
         if scenario.cancel_at_ms is not None:
@@ -260,7 +307,7 @@ class Simulation:
             outcome=self._outcome,
             crashes=self.host.crashes,
             takeovers=self.masters.crashes,
-            checkpoints=len(self.ledger.durable),
+            checkpoints=len(self.ledger.durable) - self._durable_before,
             attempts=self.messages.attempts,
             restores=self.messages.restores,
             repairs=self.messages.repairs,
@@ -286,6 +333,7 @@ class Simulation:
         if self.messages.epoch >= self.masters.first_incarnation:
             # Else it is of a driver that was taken over from, and does not know it yet.
             self.user.deployed(parallelism)
+        self.external.begins_at_beginning = restored is None
         metadata = None if restored is None else self.ledger.durable.get(restored, self.ledger.started_from)
         decoded = decode_metadata("_metadata", metadata) if metadata else None
         self.stages = next_stage(self.stages, Stage(parallelism=parallelism, restored=restored, metadata=decoded))
@@ -304,24 +352,32 @@ class Simulation:
         again, world = self._scenario.again, self.world
         if again is None or world.stopped or world.violations or self._outcome is None:
             return None
+        if self._scenario.rerun is not None:
+            self._calm_down()
+            world.note("user", f"runs the program again, on {again.parallelism} slots: {self._scenario.rerun}")
+            scenario = self._scenario.second(again, from_ms=world.now_ms)
+            return Simulation(scenario, self._parts, keep_log=self._keeps_log, after=self)
         savepoints = [asked.savepoint for asked in self.user.asked if asked.savepoint is not None]
-        found = find_origin(self.disk, layout.job_folder(self._job), kept=self._kept(), savepoints=savepoints)
+        found = find_origin(self.disk, layout.job_folder(self._job), kept=self.kept(), savepoints=savepoints)
         # What has been committed since an older one would be shown again.
         if found is None or found[0] < max(self.messages.relied_on, default=0):
             return None
-        from_us = max(world.now_us, self._scenario.calm_from_ms * 1_000)
-        world.at(from_us, lambda: None)
-        world.run(lambda: world.now_us >= from_us, until_us=from_us)
+        self._calm_down()
         origin = take_origin(self.disk, found[1], again)
         world.note("user", f"starts another job from {origin.folder}, on {again.parallelism} slots")
         scenario = self._scenario.second(again, from_ms=world.now_ms)
-        return Simulation(scenario, self._parts, keep_log=self._keeps_log, after=(self, origin))
+        return Simulation(scenario, self._parts, keep_log=self._keeps_log, after=self, origin=origin)
+
+    def _calm_down(self) -> None:
+        from_us = max(self.world.now_us, self._scenario.calm_from_ms * 1_000)
+        self.world.at(from_us, lambda: None)
+        self.world.run(lambda: self.world.now_us >= from_us, until_us=from_us)
 
     def _begin(self) -> bool:
         """Look at what the job starts from, if it is a second one; whether it can begin."""
-        if self._after is None:
+        origin = self._origin
+        if origin is None:
             return True
-        _, origin = self._after
         self.ledger.started_from = origin.metadata
         actor = Actor(self.world, "user")
         store = self.disk.store(actor)
@@ -345,6 +401,10 @@ class Simulation:
         )
         return plan if scenario.hook is None else plan.with_hooks((HOOK,))
 
+    def _make_program(self) -> Program:
+        settings = self._scenario.settings
+        return Program(self.disk, self._job, fresh=self._starts_over, make_plan=self._make_plan, settings=settings)
+
     def _workers(self, actor: Actor) -> Callable[[str], SimBackground]:
         on_driver = self._scenario.workload.on_driver
         pace = self.pace if on_driver is None else Pace(self.world, work_us=on_driver.work_us)
@@ -363,9 +423,13 @@ class Simulation:
         transport = self.network.transport(actor)
         first_incarnation = tenure.first_epoch if tenure is not None else 1
         self.host.has_called = transport.has_heard
+        plan = self._make_plan() if self._point is None else self._point.plan
+        if self.program is not None:
+            plan = self.program.plan
+            self._look_at_origin(self.program)
         return MasterDriver(
             job=self._job,
-            plan=self._make_plan() if self._point is None else self._point.plan,
+            plan=plan,
             settings=scenario.settings,
             ports=MasterPorts(
                 clock=SimClock(actor),
@@ -375,6 +439,8 @@ class Simulation:
                 slots=self.host.of_driver(first_incarnation, actor.wake),
                 workers=self._workers(actor),
                 hooks={} if scenario.hook is None else {HOOK: SimHook(scenario.seed, scenario.hook)},
+                is_run=self.program is not None,
+                when_safe=None if self.program is None else self.program.when_safe(actor),
             ),
             draws=tuple(self.world.random.random() for _ in range(64)),
             tenure=tenure,
@@ -392,6 +458,8 @@ class Simulation:
                 transport=transport,
                 background=SimBackground(actor, self.pace),
                 store=self.disk.store(actor),
+                slice_rows=self._scenario.slice_rows,
+                make_backend=SharingBackend if self._scenario.workload.shares_files else None,
             ),
             address=SlotAddress(
                 host="sim", pid=self.world.random.randint(2, 99_999), ipc_address=transport.ipc_address
@@ -403,6 +471,8 @@ class Simulation:
 
     @property
     def _outcome(self) -> JobState | None:
+        if self.masters.ended_as is not None:
+            return self.masters.ended_as
         return self.masters.driver.outcome if self.masters.driver is not None else None
 
     def _cancel(self) -> None:
@@ -410,6 +480,10 @@ class Simulation:
             return
         self.world.note("user", "cancels the job")
         self.masters.call(lambda driver: driver.cancel())
+
+    def _view(self) -> JobView | None:
+        driver = self.masters.driver if self.masters.actor is not None else None
+        return None if driver is None else driver.view()
 
     def _state(self) -> str:
         if self.masters.driver is None:
@@ -422,18 +496,34 @@ class Simulation:
         world, outcome = self.world, self._outcome
         if not self._is_legal(outcome):
             world.violate(Rule.LIVENESS, f"the job ended as {outcome}: {self._state()}")
+        if self._after is not None and self._origin is not None and self.program is None:
+            self._check_both(self._after, self._origin)
+            return
         if self._after is not None:
-            self._check_both(*self._after)
+            self._check_rerun(self._after)
             return
         self._check_rows()
         self.user.check_end(outcome)
-        kept = self._kept()
+        if self.masters.ended_as is None:
+            self._check_files(self.user.given)
+
+    def _check_files(self, given: Sequence[str]) -> None:
+        kept, outcome = self.kept(), self._outcome
         # Whoever takes the job up again must not give away the ids of what it kept, or of a savepoint that it was to be
         # stopped with.
         stopped = any(record.kind.is_synchronous for record in self.ledger.records.values())
-        keeps_ids = bool(kept) or (stopped and outcome is not JobState.FINISHED)
-        allowed = [*self.user.given, *self._strays()]
-        check_files(world, self.disk, self._job, kept=kept, allowed=allowed, keeps_ids=keeps_ids)
+        keeps_ids = bool(kept) or (stopped and outcome is not JobState.FINISHED) or self._has_terms
+        allowed = [*given, *self._strays()]
+        if self.program is not None:
+            # What savepoints promise is in nobody's way, and a run that goes on must not take it for a leftover.
+            places = (NAMES, layout.promised_folder(layout.job_folder(self._job)))
+            allowed += [path for path in self.disk.files if any(is_below(path, place) for place in places)]
+        check_files(self.world, self.disk, self._job, kept=kept, allowed=allowed, keeps_ids=keeps_ids)
+
+    @property
+    def _has_terms(self) -> bool:
+        """Whether the job keeps records of its drivers: it may begin once more, and uses no id a second time."""
+        return self.program is not None or self._scenario.lasting
 
     def _check_rows(self) -> None:
         scenario, workload = self._scenario, self._scenario.workload
@@ -445,8 +535,10 @@ class Simulation:
         savepoint = next((r for r in drained if r.checkpoint in self.messages.relied_on), savepoint)
         if savepoint is not None:
             rule = Rule.STOPPED
-            if workload.shape.has_windows and savepoint.kind is SnapshotKind.SUSPEND:
-                # Which windows were still open is known to nobody outside; but none that was shown may lack a record.
+            holds_back = workload.shape.has_windows or workload.shape is Shape.WAITS
+            if holds_back and savepoint.kind is SnapshotKind.SUSPEND:
+                # Which windows were still open, and which rows still waited, is known to nobody outside; but no window
+                # that was shown may lack a record.
                 complete = False
             else:
                 content = decode_metadata(savepoint.path, self.disk.files[savepoint.path])
@@ -490,7 +582,55 @@ class Simulation:
         if finished:
             untouched = check_untouched(self.world, self.disk, origin)
             allowed = [*untouched, *self._strays(), *first.late_outcomes()]
-            check_files(self.world, self.disk, self._job, kept=(), allowed=allowed, keeps_ids=False)
+            check_files(self.world, self.disk, self._job, kept=(), allowed=allowed, keeps_ids=self._has_terms)
+        elif not self.ledger.durable:
+            check_spared(self.world, self.disk, origin)
+
+    def _look_at_origin(self, program: Program) -> None:
+        """What a run goes on from that is not the first."""
+        found, again = program.found, Again(parallelism=1, claim=Claim.NO_CLAIM, moved=False, safety_ms=0)
+        goes_on = found is not None and found.outcome is None and bool(found.completed)
+        if self._after is not None and self._origin is None and found is not None and goes_on:
+            self._origin = take_origin(self.disk, found.completed[-1].location.strip("/"), again)
+
+    def _check_rerun(self, first: Simulation) -> None:
+        """What both runs have shown and left."""
+        settings, finished = self._scenario.settings, self._outcome is JobState.FINISHED
+        new = [shown for token, shown in self.external.committed.items() if token not in self._shown_before]
+        repeats = settings.checkpoint.mode is Mode.AT_LEAST_ONCE
+        rule = Rule.AT_LEAST_ONCE if repeats else Rule.EXACTLY_ONCE
+        standard = Standard(complete=finished, repeats=repeats, rule=rule)
+        workload, inputs = self._scenario.workload, self.external.inputs
+        origin = self._origin
+        last = Stage(parallelism=settings.parallelism, metadata=None if origin is None else origin.content)
+        if self._has_nothing_to_do:
+            if new or self.host.started:
+                self.world.violate(rule, f"a job that had finished ran again, and committed {len(new)} transactions")
+        elif origin is not None:
+            committed = list(self.external.committed.values())
+            stages = (*first.stages, last)
+            check_both(
+                self.world, shown_by(committed), origin, workload, inputs=inputs, stages=stages, standard=standard
+            )
+            check_order(self.world, committed, workload)
+        else:
+            expected = expected_of_stages(workload, inputs, (last,))
+            check_output(self.world, shown_by(new), expected, standard, windows=workload.shape.has_windows)
+            check_order(self.world, new, workload)
+        first.user.check_end(first._outcome)
+        if self._given_up is not None:
+            self._given_up.check_end(self.ledger.durable)
+        if self.masters.ended_as is None:
+            left = [] if self._given_up is None else [p for p in self.disk.files if is_below(p, layout.job_folder(JOB))]
+            self._check_files([*first.user.given, *first._strays(), *first.late_outcomes(), *left])
+
+    @property
+    def has_read_all(self) -> bool:
+        """Whether the job has finished, and not by a stop: a job that fails after its savepoint, before it has stopped,
+        goes on, or ends again if it was drained, and takes a checkpoint for that."""
+        newest = max(self.ledger.records, default=None)
+        stopped = newest is not None and self.ledger.records[newest].kind.is_synchronous
+        return self._outcome is JobState.FINISHED and not stopped
 
     def late_outcomes(self) -> list[str]:
         """What drivers that were taken over from, and slept past the end of the job, then recorded as its outcome: each
@@ -514,13 +654,22 @@ class Simulation:
         if outcome is JobState.CANCELLED:
             wishes = [request.wish for request in self._scenario.requests]
             return self._scenario.cancel_at_ms is not None or Wish.CANCEL in wishes
+        if outcome is JobState.FAILED and isinstance(self._scenario.settings.restart, NoRestart):
+            return True
         if outcome is JobState.FAILED:
             # A job whose slots keep dying before it ever ran gives up: it is its environment that is wrong.
             lost = self.host.losses + self.network.cuts
-            return not self.messages.ever_ran and lost >= START_FAILURES_BEFORE_FIRST_RUN
+            never_came_up = not self.messages.ever_ran and lost >= START_FAILURES_BEFORE_FIRST_RUN
+            return never_came_up or self._fails_fast
         return outcome is JobState.FINISHED
 
-    def _kept(self) -> list[CheckpointId]:
+    @property
+    def _fails_fast(self) -> bool:
+        """Whether errors of the program may have ended the job, whose user has chosen no restart strategy."""
+        errors = self.messages.program_errors
+        return self._scenario.settings.restart is None and (0 in errors or len(errors) >= SAME_FAILURES)
+
+    def kept(self) -> list[CheckpointId]:
         """The checkpoints that must outlive the job."""
         checkpoint, outcome = self._scenario.settings.checkpoint, self._outcome
         keeps = {

@@ -6,21 +6,26 @@ from __future__ import annotations
 from dataclasses import dataclass, fields, replace
 from random import Random
 
+from penstock.runtime.task.slices import MOST_ROWS
 from penstock.settings import (
+    BacklogInterval,
     CheckpointSettings,
     ExponentialDelay,
     FixedDelay,
     JobSettings,
     Mode,
     NetworkSettings,
+    NoRestart,
     Restart,
     Retention,
     SlotSettings,
 )
-from penstock.sim.again import Again, draw_again
+from penstock.sim.again import Again, draw_again, draw_early_end
+from penstock.sim.connected import draw_wait
 from penstock.sim.faults import (
     Fault,
     breaks_links,
+    draw_busy_loops,
     draw_driver_faults,
     draw_faults,
     draw_rescale_faults,
@@ -31,6 +36,7 @@ from penstock.sim.faults import (
 from penstock.sim.hooks import Hooked, draw_hook
 from penstock.sim.jobs import APART, PAIRS, PIPELINES, TICK_US, Shape, Workload
 from penstock.sim.on_driver import draw_on_driver
+from penstock.sim.programs import Rerun, draw_rerun
 from penstock.sim.shapes import sinks_of
 from penstock.sim.user import UserRequest, draw_requests, draw_rescales, draw_savepoint_and_cancel
 
@@ -89,8 +95,12 @@ class Scenario:
     """What else the user asks for."""
     again: Again | None = None
     """How another job goes on from what this one leaves, if it leaves something."""
+    rerun: Rerun | None = None
+    """How the program is run again, by its name, if it goes on like that."""
     hook: Hooked | None = None
     """What the hook of the job does, if it has one."""
+    slice_rows: int = MOST_ROWS
+    """Slots do at most so many rows, timers or results before they look for barriers again."""
     liveness_ms: int = LIVENESS_MS
     """How long the job may take once all faults are over."""
 
@@ -108,10 +118,14 @@ class Scenario:
         """What is left of the world for the job that goes on at that time."""
         return replace(
             self,
-            settings=replace(self.settings, parallelism=again.parallelism),
+            settings=replace(
+                self.settings,
+                parallelism=again.parallelism,
+                restart=NoRestart() if again.gives_up else self.settings.restart,
+            ),
             faults=tuple(replace(fault, at_ms=fault.at_ms + from_ms) for fault in again.faults),
             safety_ms=from_ms + again.safety_ms,
-            requests=(),
+            requests=tuple(replace(request, at_ms=request.at_ms + from_ms) for request in again.requests),
             cancel_at_ms=None,
             again=None,
         )
@@ -133,7 +147,7 @@ class Scenario:
 
 def draw_scenario(seed: int, random: Random) -> Scenario:
     """The scenario of a seed."""
-    shape = random.choice(tuple(shape for shape in Shape if shape not in APART))
+    shape = random.choice(tuple(shape for shape in Shape if shape not in (*APART, Shape.TIMERS, Shape.WAITS)))
     # The more vertices, the more channels a slot more brings: those shapes have fewer of them, most of the time.
     parallelism = random.choice((1, 2, 2, 2, 2, 3, 3, 4) if shape in VERTICES else (1, 2, 2, 2, 3, 3, 4, 5, 6))
     duration_ms = random.choice((300, 300, 600, 600, 2_000))
@@ -177,9 +191,91 @@ def draw_scenario(seed: int, random: Random) -> Scenario:
     drawn = _with_parts_on_driver(random, drawn, duration_ms) if random.random() < 0.2 else drawn
     drawn = _left_with_a_savepoint(random, drawn, duration_ms) if random.random() < 0.06 else drawn
     drawn = _with_a_hook(random, drawn) if random.random() < 0.1 else drawn
+    drawn = _with_busy_loops(random, drawn) if random.random() < 0.1 else drawn
     # A hook makes the whole job one region.
     apart = drawn.workload.shape in APART and drawn.hook is None and not any(map(breaks_links, drawn.faults))
-    return _outlasting_silence(random, drawn) if apart and random.random() < 0.2 else drawn
+    drawn = _outlasting_silence(random, drawn) if apart and random.random() < 0.2 else drawn
+    on_driver = drawn.workload.on_driver
+    if on_driver is not None and on_driver.sources and random.random() < 0.3:
+        spoiled = replace(on_driver, spoils_after=random.choice((1, 2, 4)))
+        drawn = replace(drawn, workload=replace(drawn.workload, on_driver=spoiled))
+    if drawn.again is not None and random.random() < 0.15:
+        drawn = replace(drawn, again=draw_early_end(random, drawn.again))
+    return _varied(random, drawn)
+
+
+def _varied(random: Random, drawn: Scenario) -> Scenario:
+    """The same world, or one that differs in how it cuts work, lags, shares files, is run again or waits."""
+    drawn = _in_slices(random, drawn) if random.random() < 0.4 else drawn
+    drawn = _with_a_backlog(random, drawn) if random.random() < 0.15 else drawn
+    drawn = _sharing_files(random, drawn) if random.random() < 0.2 else drawn
+    drawn = _run_by_name(random, drawn) if drawn.again is not None and random.random() < 0.2 else drawn
+    pairs = drawn.workload.shape in PAIRS and drawn.workload.on_driver is None
+    return _with_rows_that_wait(random, drawn) if pairs and random.random() < 0.3 else drawn
+
+
+def _sharing_files(random: Random, drawn: Scenario) -> Scenario:
+    """The same world with keyed state that checkpoints share files of. In half of these worlds nothing goes wrong, and
+    several checkpoints are under way at once: when one completes, those before it are given up while slots may still be
+    writing them."""
+    workload, checkpoint = drawn.workload, drawn.settings.checkpoint
+    if workload.shape.most_sources == 1 and len(sinks_of(workload.shape)) == 1:
+        workload = replace(workload, shape=Shape.TIMERS)
+    drawn = replace(drawn, workload=replace(workload, shares_files=True))
+    if random.random() < 0.5 or checkpoint.unaligned or checkpoint.during_backlog is not None:
+        return drawn
+    crowded = replace(checkpoint, interval_ms=random.choice((10, 30)), min_pause_ms=0, max_concurrent=4)
+    settings = replace(drawn.settings, checkpoint=_possible(crowded, workload, drawn.work_us))
+    return replace(drawn, faults=(), settings=settings)
+
+
+def _with_rows_that_wait(random: Random, drawn: Scenario) -> Scenario:
+    """The same world, in which the rows of the first source wait for the second one."""
+    workload = drawn.workload
+    wait = draw_wait(random, rule_rows=workload.other_rows[0])
+    return replace(drawn, workload=replace(workload, shape=Shape.WAITS, wait=wait))
+
+
+def _run_by_name(random: Random, drawn: Scenario) -> Scenario:
+    """The same world, in which the job has a name, and goes on by it when the program is run again."""
+    # What is begun at its beginning again must be readable once more, and ids of hooks mean one job.
+    is_plain = drawn.hook is None and drawn.workload.on_driver is None
+    retention = random.choice((*(Retention.KEEP,) * 5, Retention.DELETE)) if is_plain else Retention.KEEP
+    checkpoint = replace(drawn.settings.checkpoint, retention=retention)
+    rerun = draw_rerun(random, may_start_over=is_plain)
+    # Most others come to the end of their data, and nothing is left to do then.
+    cancel_at_ms = random.randint(100, drawn.safety_ms) if random.random() < 0.5 else drawn.cancel_at_ms
+    restart = NoRestart() if random.random() < 0.2 else drawn.settings.restart
+    settings = replace(drawn.settings, checkpoint=checkpoint, restart=restart)
+    return replace(drawn, rerun=rerun, settings=settings, cancel_at_ms=cancel_at_ms)
+
+
+def _with_a_backlog(random: Random, drawn: Scenario) -> Scenario:
+    """The same world, in which sources are behind at first, and checkpoints are rarer meanwhile, or none are taken."""
+    workload, checkpoint = drawn.workload, drawn.settings.checkpoint
+    longer_ms = None if checkpoint.interval_ms is None else random.choice((None, 2, 5))
+    during = BacklogInterval(interval_ms=longer_ms and longer_ms * (checkpoint.interval_ms or 0))
+    return replace(
+        drawn,
+        workload=replace(workload, behind_rows=random.choice((1, workload.rows // 2, workload.rows))),
+        settings=replace(drawn.settings, checkpoint=replace(checkpoint, during_backlog=during)),
+    )
+
+
+def _with_busy_loops(random: Random, drawn: Scenario) -> Scenario:
+    """The same world with steps that do not come back for a while; in half of these worlds nothing else goes wrong."""
+    busy = draw_busy_loops(random, parallelism=drawn.settings.parallelism, safety_ms=drawn.safety_ms)
+    faults = (*drawn.faults, *busy) if random.random() < 0.5 else busy
+    return replace(drawn, faults=tuple(sorted(faults, key=lambda fault: fault.at_ms)))
+
+
+def _in_slices(random: Random, drawn: Scenario) -> Scenario:
+    """The same world with slots that do little at a time, so that barriers come in the middle of what they do; and with
+    timers in many of these worlds."""
+    workload = drawn.workload
+    if workload.shape.most_sources == 1 and len(sinks_of(workload.shape)) == 1 and random.random() < 0.7:
+        workload = replace(workload, shape=Shape.TIMERS)
+    return replace(drawn, workload=workload, slice_rows=random.choice((1, 1, 2, 5)))
 
 
 def _with_a_hook(random: Random, drawn: Scenario) -> Scenario:
@@ -395,7 +491,9 @@ def _draw_checkpoint(random: Random, duration_ms: int) -> CheckpointSettings:
     )
 
 
-def _draw_restart(random: Random) -> Restart:
-    if random.random() < 0.3:
+def _draw_restart(random: Random) -> Restart | None:
+    drawn = random.random()
+    if drawn < 0.3:
         return FixedDelay(attempts=1_000_000, delay_ms=random.choice((50, 500)))
-    return ExponentialDelay(initial_ms=random.choice((50, 200)), max_ms=2_000, reset_after_ms=20_000)
+    strategy = ExponentialDelay(initial_ms=random.choice((50, 200)), max_ms=2_000, reset_after_ms=20_000)
+    return None if drawn > 0.9 else strategy

@@ -11,15 +11,17 @@
                                      └═key═► same → second
     UNION           source, source-2, source-3 ─► union → double ═key═► same → sink
     UNION_WINDOW    source → watermark, source-2 → watermark-2, … ─► union → where → combine ═key═► window → sink
+    TIMERS          source → watermark → where ═key═► timers → copies → where-2 → sink
     HASH_HASH …     source ═one way═►┬─ union → same → sink
                     source-2 ═other═►┘
+    WAITS           source ═key═► waits → sink,  source-2 → watermark ═to all═► waits
     PIPELINES       source → double ═key═► same → sink,  source-2 → double-2 ═key═► same-2 → second
     SLICES          source → double ─┬─► sink
                                      └─► same → second
     MIXED           source → double ═key═► same → sink,  source-2 → double-2 → second
 
-Where a workload has a slow step, it stands behind `same`, `negate` or the window: back-pressure builds up on the way to
-it. Steps have the same names in all shapes, so that tests can speak of them.
+Where a workload has a slow step, it stands behind `same`, `negate`, the window or the timers: back-pressure builds up
+on the way to it. Steps have the same names in all shapes, so that tests can speak of them.
 """
 
 from __future__ import annotations
@@ -34,11 +36,11 @@ from penstock.api.connector import Sink
 from penstock.api.steps import (
     Aggregate,
     CombineStep,
+    KeyedProcessStep,
     MapBatchesStep,
     MapStep,
     ReadStep,
     Step,
-    TumblingWindow,
     UnionStep,
     WatermarkStep,
     WhereStep,
@@ -46,16 +48,23 @@ from penstock.api.steps import (
     WriteStep,
 )
 from penstock.api.window_schema import partial_schema, result_schema
+from penstock.api.windows import TumblingWindow
 from penstock.core.ids import OperatorId
+from penstock.core.task.waiting import WaitFor
 from penstock.plan.graph import Input, Node, Partitioning, Plan, build_plan
+from penstock.sim.connected import Guarded
 from penstock.sim.external import system_of
 from penstock.sim.jobs import APART, SCHEMA, TICK_US, Shape, Workload
 from penstock.sim.on_driver import make_source
+from penstock.sim.timers import WindowsByTimers, copies
 
 SINK = "sink"
 SECOND_SINK = "second"
 
 AGGREGATES = (Aggregate(name="n", kind="count", column=None), Aggregate(name="top", kind="max", column="value"))
+
+RESULTS = result_schema(SCHEMA, keys=("key",), time_column="ts", aggregates=AGGREGATES)
+"""Of windows."""
 
 FORWARD, HASH = Partitioning.FORWARD, Partitioning.HASH
 REBALANCE, BROADCAST = Partitioning.REBALANCE, Partitioning.BROADCAST
@@ -174,9 +183,13 @@ class _Builder:
             case Shape.UNION_WINDOW:
                 timed = [self._watermark(source, _suffix(i)) for i, source in enumerate(self._sources())]
                 self._windows(self._unite(*((source, FORWARD) for source in timed)))
+            case Shape.TIMERS:
+                self._timers(self._watermark(self._source(), ""))
             case Shape.HASH_HASH | Shape.HASH_FORWARD | Shape.HASH_BROADCAST | Shape.REBALANCE_HASH as pair:
                 united = self._unite(*zip(self._sources(), DISTRIBUTIONS[pair], strict=True))
                 self._write(self._same(united, FORWARD))
+            case Shape.WAITS:
+                self._waits(*self._sources())
             case Shape.PIPELINES:
                 first, second = self._sources()
                 self._write(self._same(self._map("double", double, first), HASH))
@@ -202,16 +215,38 @@ class _Builder:
         self._write(self._same(united, HASH))
 
     def _windows(self, timed: int) -> None:
-        workload, keys = self._workload, ("key",)
+        workload, keys, result = self._workload, ("key",), RESULTS
         window = TumblingWindow(size_us=workload.window_us)
         partial = partial_schema(SCHEMA, keys=keys, time_column="ts", aggregates=AGGREGATES)
-        result = result_schema(SCHEMA, keys=keys, time_column="ts", aggregates=AGGREGATES)
         kept = self._add("where", WhereStep(condition=keep_condition(), schema=SCHEMA), (timed, FORWARD))
         combine = CombineStep(keys=keys, time_column="ts", window=window, aggregates=AGGREGATES, schema=partial)
         combined = self._add("combine", combine, (kept, FORWARD))
         step = WindowStep(keys=keys, window=window, aggregates=AGGREGATES, schema=result)
         windowed = self._slowed(self._add("window", step, (combined, HASH)), result)
         self._add(SINK, WriteStep(sink=self._sink(SINK), schema=result), (windowed, FORWARD))
+
+    def _waits(self, source: int, rules: int) -> None:
+        workload, wait = self._workload, self._workload.wait or WaitFor()
+        step = KeyedProcessStep(
+            function=Guarded(self._world, workload, wait),
+            keys=("key",),
+            key_schema=pa.schema([SCHEMA.field("key")]),
+            schema=SCHEMA,
+            is_connected=True,
+            broadcast_has_time=True,
+            wait=wait,
+        )
+        waited = self._add("waits", step, (source, HASH), (self._watermark(rules, "-2"), BROADCAST))
+        self._write(self._slowed(waited, SCHEMA))
+
+    def _timers(self, timed: int) -> None:
+        kept = self._add("where", WhereStep(condition=keep_condition(), schema=SCHEMA), (timed, FORWARD))
+        function, keys = WindowsByTimers(self._workload.window_us), pa.schema([SCHEMA.field("key")])
+        step = KeyedProcessStep(function=function, keys=("key",), key_schema=keys, schema=RESULTS)
+        fired = self._slowed(self._add("timers", step, (kept, HASH)), RESULTS)
+        many = self._add("copies", MapStep(function=copies, flat=True, schema=RESULTS), (fired, FORWARD))
+        single = self._add("where-2", WhereStep(condition=pl.col("n") > 0, schema=RESULTS), (many, FORWARD))
+        self._add(SINK, WriteStep(sink=self._sink(SINK), schema=RESULTS), (single, FORWARD))
 
     # --- single steps -----------------------------------------------------------------------
 

@@ -37,6 +37,10 @@ class SlotLike(Protocol):
         """Do a bounded amount of work; say when to be called again at the latest."""
         ...
 
+    def beat(self, now: Instant) -> None:
+        """Say that the process lives, if its loop has not turned for a while."""
+        ...
+
     def close(self) -> None:
         """Let go of everything."""
         ...

@@ -16,7 +16,7 @@ from penstock.core.coordinator.effects import RequestFailure
 from penstock.core.coordinator.events import RequestKind
 from penstock.core.job.events import JobState
 from penstock.core.recovery.metadata import CompletedCheckpoint
-from penstock.runtime.master import SnapshotRequest
+from penstock.runtime.master.driver import SnapshotRequest
 from penstock.sim.checkers import Ledger, missing_files, referred_files, root_of
 from penstock.sim.disk import Disk, is_below
 from penstock.sim.masters import MasterHost
@@ -190,6 +190,8 @@ class User:
         self.asked: list[Asked] = []
         self.on_rescale: Callable[[], None] = lambda: None
         """Called when another parallelism is asked for."""
+        self.on_drain: Callable[[], None] = lambda: None
+        """Called when a stop with drain is asked for."""
 
     def schedule(self, requests: tuple[UserRequest, ...]) -> None:
         """Put all requests on the heap."""
@@ -224,6 +226,8 @@ class User:
         target = None if wish is Wish.CHECKPOINT else f"savepoints/{len(self.asked)}"
         asked = Asked(wish, target)
         self.asked.append(asked)
+        if wish is Wish.DRAIN:
+            self.on_drain()
         kind = {Wish.CHECKPOINT: RequestKind.CHECKPOINT, Wish.SAVEPOINT: RequestKind.SAVEPOINT}.get(
             wish, RequestKind.STOP
         )

@@ -21,7 +21,7 @@ import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from random import Random
-from typing import Protocol
+from typing import NoReturn, Protocol
 
 import xxhash
 
@@ -44,7 +44,12 @@ def seeded(seed: int) -> Random:
 
 
 class Crash(BaseException):
-    """The process dies here. Not an `Exception`, so that no driver can mistake it for a failure it may handle."""
+    """The process dies here. Who takes it for a failure of user code gets no further than to the next port, and the
+    process is dead when its turn or work is over."""
+
+
+BEATS_EVERY_US = 500_000
+"""How often a process looks at its loop from beside it."""
 
 
 class Driver(Protocol):
@@ -52,6 +57,10 @@ class Driver(Protocol):
 
     def turn(self, now: Instant) -> Instant | None:
         """Do a bounded amount of work; say when to be called again at the latest."""
+        ...
+
+    def beat(self, now: Instant) -> None:
+        """Say that the process lives, if its loop has not turned for a while."""
         ...
 
 
@@ -146,6 +155,11 @@ class World:
         self.violate(rule, text)
         self.stopped = True
 
+    def crash_acting(self) -> NoReturn:
+        """Whoever does something at this moment dies in the middle of it. Raises `Crash`."""
+        assert self.acting is not None, "nobody does anything"
+        self.acting.crash_here()
+
     @contextmanager
     def as_actor(self, actor: Actor) -> Iterator[None]:
         """While this is open, what happens is done by `actor`."""
@@ -188,6 +202,8 @@ class Actor:
         """Undoes what the piece of work under way has done to the storage, one entry per step."""
         self.spent_us = 0
         """How much of its processor's time the turn under way has taken so far."""
+        self.is_crashing = False
+        """Whether it is to be dead when what it does at this moment is over, whoever handles the `Crash`."""
         self._port_calls = 0
         self._idle_turns = 0
         self._paused_until_us = 0
@@ -229,6 +245,25 @@ class Actor:
         self.spent_us += time_us
         self._busy_until_us = self.world.now_us + self.spent_us
 
+    def keep_busy(self, for_us: int) -> None:
+        """Have the loop take no turn for a while, as with a step that does not come back. What the process does beside
+        its loop goes on."""
+        self._busy_until_us = max(self._busy_until_us, self.world.now_us + for_us)
+        self.world.after(BEATS_EVERY_US, lambda: self.when_awake(self._beat))
+
+    def _beat(self) -> None:
+        if self.driver is None or self.world.now_us >= self._busy_until_us:
+            return
+        self.world.trace("beat", self.name)
+        try:
+            with self.world.as_actor(self):
+                self.driver.beat(self.now())
+                self.check_crash()
+        except Crash:
+            self.on_crash()
+            return
+        self.world.after(BEATS_EVERY_US, lambda: self.when_awake(self._beat))
+
     def when_awake(self, action: Callable[[], None]) -> None:
         """Do `action` here and at once, or as soon as the pause is over, or never if the actor is dead by then."""
         if not self.alive:
@@ -242,8 +277,19 @@ class Actor:
         """A port was called. Raises `Crash` if this is where the actor dies."""
         self._port_calls += 1
         if self.fuse is not None and self.fuse.burn(call):
-            self.fuse = None
-            raise Crash(call)
+            self.crash_here()
+        self.check_crash()
+
+    def crash_here(self) -> NoReturn:
+        """Die in the middle of what the actor does at this moment. Raises `Crash`."""
+        self.fuse = None
+        self.is_crashing = True
+        raise Crash(self.name)
+
+    def check_crash(self) -> None:
+        """Raise `Crash` if the actor is to die."""
+        if self.is_crashing:
+            raise Crash(self.name)
 
     def wake(self) -> None:
         """Something arrived: a turn is due very soon."""
@@ -276,6 +322,7 @@ class Actor:
         try:
             with world.as_actor(self):
                 deadline = driver.turn(now)
+                self.check_crash()
                 validate = getattr(driver, "validate", None)
                 if validate is not None:
                     validate()
@@ -283,6 +330,9 @@ class Actor:
             self.on_crash()
             return
         except Exception:  # noqa: BLE001  # any way out of a turn but a return is a bug of the driver
+            if self.is_crashing:
+                self.on_crash()
+                return
             world.stop(Rule.NO_BUG, f"the driver of {self.name} raised\n{traceback.format_exc().rstrip()}")
             return
         self._count_idle(deadline, now, calls_before)

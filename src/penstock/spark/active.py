@@ -6,6 +6,9 @@ from typing import Any
 
 from penstock.spark import connect
 
+GROUP = "penstock-on-driver"
+"""The job group of what the driver's parts of a job ask of Spark."""
+
 
 def make_active(session: Any) -> None:
     """Have whatever this thread asks of Spark find this session, as a function of Spark's `foreachBatch` does: data
@@ -16,3 +19,5 @@ def make_active(session: Any) -> None:
         # PySpark does the same where it makes a session, and has no name for it either.
         java = session._jvm  # noqa: SLF001
         session._get_j_spark_session_class(java).setActiveSession(session._jsparkSession)  # noqa: SLF001
+        # Ctrl-C cancels what has no group: that is what the main thread does.
+        session.sparkContext.setJobGroup(GROUP, "a function that is called for checkpoints")

@@ -52,6 +52,13 @@ def argument_problems(given: Mapping[str, Any]) -> list[str]:
     ]
 
 
+_HOW_TO_MAKE = {
+    "from_dataframe": "spark.createDataFrame(...) makes one of rows, or of a pandas DataFrame",
+    "from_stream": "spark.readStream makes one; for rows that are there already use from_dataframe, with what "
+    "spark.createDataFrame(...) makes of them",
+}
+
+
 def check_frame(frame: Any, *, method: str) -> None:
     """Refuse what is not a DataFrame of Spark's."""
     from pyspark.sql import DataFrame
@@ -60,7 +67,7 @@ def check_frame(frame: Any, *, method: str) -> None:
         kind = f"{type(frame).__module__}.{type(frame).__qualname__}".removeprefix("builtins.")
         raise UsageError(
             f"{method} takes a DataFrame of Spark's, this is a {kind}",
-            hint="spark.createDataFrame(...) makes one of rows, or of a pandas DataFrame",
+            hint=_HOW_TO_MAKE[method],
         )
 
 

@@ -53,7 +53,7 @@ class ThreadBackground:
             work, done = piece
             try:
                 outcome = Outcome(value=work())
-            except Exception as error:  # noqa: BLE001  # whatever it was, the loop decides what it means
+            except BaseException as error:  # noqa: BLE001  # `sys.exit()` of user code, too: whatever it was, the loop decides what it means
                 outcome = Outcome(error=error)
             self._ended.append((done, outcome))
             self._wake()

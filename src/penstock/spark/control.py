@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from enum import Enum
 from typing import Any, Protocol
 
+import msgspec
+
 from penstock.core.errors import UsageError
+from penstock.core.reasons import CheckpointFailure
+from penstock.core.views import CheckpointDetails
 from penstock.net.control import Request
 from penstock.runtime.views import JobView
 
@@ -15,6 +20,11 @@ class Controlled(Protocol):
     """A running job, as far as others can ask things of it."""
 
     name: str
+
+    @property
+    def checkpoints(self) -> list[CheckpointDetails]:
+        """Its checkpoints, newest first."""
+        ...
 
     def view(self) -> JobView:
         """The job as it is."""
@@ -47,6 +57,7 @@ def handle(job: Controlled, request: Request) -> dict[str, Any]:
     """Do what a request says. Raises `UsageError` for what cannot be asked, and whatever the job raises."""
     commands: dict[str, Callable[..., dict[str, Any]]] = {
         "view": lambda: described(job.name, job.view()),
+        "checkpoints": lambda checkpoint=None: {"checkpoints": _checkpoints(job, checkpoint)},
         "checkpoint": lambda **how: {"checkpoint": job.checkpoint(**how)},
         "savepoint": lambda directory=None, **how: {"savepoint": job.savepoint(directory, **how)},
         "stop": lambda directory=None, **how: {"savepoint": job.stop(savepoint=directory, **how)},
@@ -60,6 +71,30 @@ def handle(job: Controlled, request: Request) -> dict[str, Any]:
         return command(**request.arguments)
     except TypeError as error:
         raise UsageError(f"{request.command}: {error}") from error
+
+
+def _checkpoints(job: Controlled, number: int | None) -> list[Any]:
+    """All that are remembered, or that one."""
+    found = job.checkpoints
+    chosen = [c for c in found if number is None or c.checkpoint == number]
+    if number is not None and not chosen:
+        known = ", ".join(str(c.checkpoint) for c in found)
+        raise UsageError(
+            f"checkpoint {number} of job {job.name!r} is not remembered",
+            hint=f"known are {known}; Checkpointing(history=...) says how many" if known else "the job has none yet",
+        )
+    return [plain(checkpoint) for checkpoint in chosen]
+
+
+def plain(value: Any) -> Any:
+    """A view in plain values, as JSON has them."""
+    if isinstance(value, CheckpointFailure):
+        return value.name
+    if isinstance(value, Enum):
+        return value.value
+    if isinstance(value, msgspec.Struct):
+        return {name: plain(getattr(value, name)) for name in value.__struct_fields__}
+    return [plain(each) for each in value] if isinstance(value, tuple) else value
 
 
 def _rescale(job: Controlled, parallelism: int) -> dict[str, Any]:

@@ -22,9 +22,9 @@ def calling(name: str, method: str) -> Iterator[None]:
     """Run code of data source `name`; what it raises is said to come from its `method`."""
     try:
         yield
-    except (StreamError, UserCodeRaised):
+    except (StreamError, UserCodeRaised, KeyboardInterrupt):
         raise
-    except Exception as error:
+    except BaseException as error:
         raise UserCodeRaised(f"{method} of data source {name!r}") from error
 
 

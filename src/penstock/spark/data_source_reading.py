@@ -67,6 +67,11 @@ class DataSourceInput(Source):
         self._reader = reader
 
     @property
+    def unpickles(self) -> bool:
+        """Partitions are pickled."""
+        return True
+
+    @property
     def name(self) -> str:
         """What the data source calls itself."""
         return self._name

@@ -34,14 +34,17 @@ from pyspark.sql.datasource import DataSource, DataSourceStreamArrowWriter, Data
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
-from penstock.api.connector import Committer, Sink, SinkWriter, WriterContext
-from penstock.core.errors import InvariantError, StorageError, UsageError
+from penstock.api.connector import Committer, Footprint, Sink, SinkWriter, Site, WriterContext
+from penstock.core.errors import CorruptFile, InvariantError, StorageError, UsageError
+from penstock.core.recovery.believing import is_straight
 from penstock.spark.arrow_types import to_arrow_schema
 from penstock.spark.data_source_calls import GivenSource, calling, lacks, pickled
 from penstock.spark.foreach import remove_empty_parents
+from penstock.spark.result_places import check_path
 from penstock.spark.task_context import as_own_task
 from penstock.storage.files import FileStore
 from penstock.storage.locations import open_store
+from penstock.storage.seals import PLAIN, StoreOptions
 
 BYTES_AHEAD = 16 * 1024 * 1024
 """When so much waits for a `write` that is slower than the stream, the stream waits for it."""
@@ -50,6 +53,8 @@ PATIENCE_S = 1.0
 """For so long, before it takes one more batch: the slot must be heard of, however slow a sink is."""
 
 _MESSAGE = re.compile(r"(\d+)-s(\d+)-p(\d+)-e(\d+)")
+
+_CHANGED = "the snapshot was changed, or made to read or delete other files: do not use it"
 
 log = logging.getLogger(__name__)
 
@@ -70,6 +75,8 @@ class DataSourceSink(Sink):
     writer_object: bytes = field(default=b"", compare=False, repr=False)
     root: str | None = field(default=None, compare=False)
     folder: str = field(default="", compare=False)
+    options: StoreOptions = field(default=PLAIN, compare=False)
+    """How messages are kept."""
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, DataSourceSink):
@@ -83,6 +90,11 @@ class DataSourceSink(Sink):
     def name(self) -> str:
         """What the data source calls itself."""
         return self.source.name()
+
+    @property
+    def unpickles(self) -> bool:
+        """Commit messages are pickled."""
+        return True
 
     def check(self, schema: pa.Schema) -> None:
         """Refuse what Spark has no type for."""
@@ -98,9 +110,18 @@ class DataSourceSink(Sink):
         what = f"the stream writer of data source {given.name!r}"
         return replace(self, struct=given.struct, writer_object=pickled(writer, what=what))
 
-    def placed(self, root: str, folder: str) -> Sink:
+    def placed(self, root: str, folder: str, options: StoreOptions = PLAIN) -> Sink:
         """With commit messages in this folder of a store."""
-        return replace(self, root=root, folder=folder)
+        return replace(self, root=root, folder=folder, options=options)
+
+    def prepared(self, site: Site, schema: pa.Schema) -> Sink:  # noqa: ARG002  # it is fitted already
+        """With commit messages where they were, or in a folder of the job's."""
+        return self.placed(site.landing, site.results(), site.options)
+
+    @property
+    def footprint(self) -> Footprint:
+        """The folder of the commit messages."""
+        return Footprint(place=self.folder, in_landing=True)
 
     def start(self, job: str) -> None:
         """Make sure that messages can be kept."""
@@ -122,7 +143,7 @@ class DataSourceSink(Sink):
         """Commits and aborts."""
         if self.root is None or self.struct is None:
             raise InvariantError(f"data sink {self.name} is to commit before it had a place and a schema")
-        return _Commits(GivenSource(source=self.source, struct=self.struct), self.root, self.folder)
+        return _Commits(GivenSource(source=self.source, struct=self.struct), self.root, self.folder, self.options)
 
 
 def _stream_writer(given: GivenSource) -> DataSourceStreamWriter:
@@ -157,7 +178,7 @@ class _Writer(SinkWriter):
         self._sink = sink
         self._struct = struct
         self._schema = to_arrow_schema(struct)
-        self._store = open_store(root)
+        self._store = open_store(root, options=sink.options)
         self._root = root
         self._context = context
         self._open: _WriteCall | None = None
@@ -313,8 +334,9 @@ class _WriteCall:
 class _Commits(Committer):
     """Calls `commit` and `abort`, each on a writer of its own, as Spark does."""
 
-    def __init__(self, given: GivenSource, root: str, folder: str) -> None:
+    def __init__(self, given: GivenSource, root: str, folder: str, options: StoreOptions) -> None:
         self._given = given
+        self._options = options
         self._root = root
         self._folder = folder
 
@@ -322,7 +344,8 @@ class _Commits(Committer):
         """Commit the messages of a barrier, unless that has been done."""
         places = [msgspec.msgpack.decode(part, type=_Place) for part in committables]
         # They may be those of another job, that this one goes on from.
-        store, folder = open_store(places[0].root), places[0].path.rpartition("/")[0]
+        folder = _folder_of(places)
+        store = open_store(places[0].root, options=self._options)
         returned = f"{folder}/returned-{checkpoint}"
         known = set(store.list_files(folder))
         there = [place.path for place in places if place.path in known]
@@ -347,7 +370,7 @@ class _Commits(Committer):
 
     def abandon(self, checkpoint: int, promised: Sequence[bytes]) -> None:
         """Abort what no completed checkpoint names, one call per barrier."""
-        store = open_store(self._root)
+        store = open_store(self._root, options=self._options)
         kept = {msgspec.msgpack.decode(part, type=_Place).path for part in promised}
         groups: dict[int, list[str]] = {}
         for path in store.list_files(self._folder):
@@ -359,21 +382,39 @@ class _Commits(Committer):
             self.hold.check()
             try:
                 _stream_writer(self._given).abort(messages, number)
-            except Exception as error:  # noqa: BLE001  # nothing can be done about it, and the job goes on
+            except BaseException as error:  # noqa: BLE001  # nothing can be done about it, and the job goes on
                 extra = {"data_source": self._given.name, "checkpoint": number, "error": repr(error)}
-                log.warning("a data source could not abort what will not be committed", extra=extra)
+                text = (
+                    "data source %r could not abort what was written up to checkpoint %d and will not be committed: %r"
+                )
+                log.warning(text, self._given.name, number, error, extra=extra)
             self.hold.check_unless_unknown()
             for path in paths:
                 store.delete(path)
 
     def close(self, *, owes: bool) -> None:
         """Remove the folder, unless another job may have to go on with what is in it."""
-        store = open_store(self._root)
+        store = open_store(self._root, options=self._options)
         if owes or any(_MESSAGE.fullmatch(path.rpartition("/")[2]) for path in store.list_files(self._folder)):
             return
         store.delete_tree(self._folder)
         if isinstance(store, FileStore):
             remove_empty_parents(Path(store.location, self._folder))
+
+
+def _folder_of(places: Sequence[_Place]) -> str:
+    """The one folder that commit messages lie in. Raises `CorruptFile` if there is a place where none is kept."""
+    first = places[0]
+    for place in places:
+        if check_path(place.path, lambda name: _MESSAGE.fullmatch(name) is not None) != _parent(first.path):
+            raise CorruptFile(f"the snapshot has commit messages in {first.path!r} and {place.path!r}", hint=_CHANGED)
+        if place.root != first.root or not is_straight(place.root):
+            raise CorruptFile(f"the snapshot has commit messages in {place.root!r}", hint=_CHANGED)
+    return _parent(first.path)
+
+
+def _parent(path: str) -> str:
+    return path.rpartition("/")[0]
 
 
 def _columns(schema: pa.Schema) -> str:

@@ -16,13 +16,13 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
 from penstock.api.connector import Sink, Source
-from penstock.api.durations import Duration, duration_ms
-from penstock.api.schemas import as_schema, check_schema
+from penstock.core.durations import Duration, duration_ms
 from penstock.core.errors import UsageError
 from penstock.spark.arrow_types import to_arrow_schema
 from penstock.spark.data_source_calls import GivenSource
 from penstock.spark.data_source_planning import batch_input, stream_input
 from penstock.spark.data_source_writing import DataSourceSink
+from penstock.sql.schemas import as_schema, check_schema
 
 _MODES = ("stream", "available-now", "batch")
 

@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
-from penstock.api.connector import Source, SourceReader
-from penstock.connectors.splits import ParquetFiles, parquet_files
-from penstock.core.errors import HostError, InvariantError, UsageError
+from penstock.api.connector import Footprint, Site, Source, UnpreparedSource
+from penstock.connectors.parquet_files import ParquetFiles, parquet_files
+from penstock.core.errors import HostError, UsageError
 from penstock.spark.arguments import check_frame, frame_schema
 from penstock.spark.slots import short_reason
+from penstock.storage.files import FileStore
 
 TIMESTAMP_CONF = "spark.sql.parquet.outputTimestampType"
 
 
-class UnlandedFrame(Source):
-    """A DataFrame of the user's, before the job starts: the source that is read is another, made when it is landed."""
+class UnlandedFrame(UnpreparedSource):
+    """A DataFrame of the user's, before the job starts: the source that is read is over files that Spark writes."""
 
     def __init__(self, frame: Any) -> None:
         self._frame = frame
@@ -30,24 +31,16 @@ class UnlandedFrame(Source):
         """The DataFrame's columns, as Arrow types; times are UTC."""
         return self._schema
 
-    def splits(self, parallelism: int) -> list[bytes]:
-        """Never asked: the source that is made of it is."""
-        raise InvariantError(f"{self.name} was asked for {parallelism} splits before it was landed")
-
-    def open(self, splits: Sequence[bytes]) -> SourceReader:
-        """Never asked: the source that is made of it is."""
-        raise InvariantError(f"{self.name} was opened for {len(splits)} splits before it was landed")
-
 
 class DataFrameSource(UnlandedFrame):
-    """A batch DataFrame. `land` turns it into files."""
+    """A batch DataFrame."""
 
     def __init__(self, frame: Any) -> None:
         check_frame(frame, method="from_dataframe")
         if frame.isStreaming:
             raise UsageError(
                 "from_dataframe takes a batch DataFrame, this one is streaming",
-                hint="read it with spark.read instead of spark.readStream",
+                hint="use from_stream for it",
             )
         super().__init__(frame)
 
@@ -55,6 +48,18 @@ class DataFrameSource(UnlandedFrame):
     def name(self) -> str:
         """What the step is called unless the user names it."""
         return "dataframe"
+
+    @property
+    def footprint(self) -> Footprint:
+        """Files of its rows."""
+        return Footprint(in_landing=True)
+
+    def prepared(self, site: Site) -> Source:
+        """The source over files that Spark has written, unless an earlier job's are to be read: their splits are in its
+        snapshot, or on record."""
+        if site.begins and site.splits is None:
+            return self.land(FileStore(site.landing).root / site.inputs())
+        return ParquetFiles(files=(), columns=self._schema)
 
     def land(self, folder: Path) -> Source:
         """Have Spark write the DataFrame into `folder`; the source over what it wrote."""
@@ -64,10 +69,6 @@ class DataFrameSource(UnlandedFrame):
         except Exception as error:
             raise HostError(f"the DataFrame could not be written to {folder}: {short_reason(str(error))}") from error
         return parquet_files(folder, schema=self._schema)
-
-    def resumed(self) -> Source:
-        """The source over what an earlier job wrote, of which the splits are in its snapshot."""
-        return ParquetFiles(files=(), columns=self._schema)
 
 
 @contextmanager

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import re
 import socket
 import tempfile
 from collections.abc import Callable
@@ -16,31 +15,36 @@ from typing import Any
 import cloudpickle
 
 from penstock.api.backends import StateBackend, as_state_settings
+from penstock.api.boundary import at_user_line
 from penstock.api.checkpointing import Checkpointing
-from penstock.api.durations import Duration, duration_ms
 from penstock.api.grouped import GroupedFunction, HostedProcessor
 from penstock.api.high_availability import HighAvailability
+from penstock.api.job_names import job_slug
 from penstock.api.program import Program
 from penstock.api.restoring import Restore
 from penstock.api.restoring import restore as make_restore
-from penstock.api.stream import Stream
+from penstock.api.streams.data_stream import Stream
 from penstock.connectors.parquet import local_path
+from penstock.core.durations import Duration, duration_ms
 from penstock.core.errors import SettingsError, UsageError
 from penstock.core.ids import JobId, SlotId
 from penstock.core.recovery import layout, roots
 from penstock.core.recovery.metadata import CompletedCheckpoint
 from penstock.core.recovery.plan import RestorePlan
+from penstock.net.folders import make_root
 from penstock.net.keys import JobKeys, make_job_keys
 from penstock.net.zeromq import ZmqTransport
 from penstock.plan.graph import Plan
 from penstock.ports import Leader
-from penstock.runtime.master import MasterDriver, MasterPorts
-from penstock.runtime.slot import MASTER
-from penstock.runtime.starting import StartingPoint, record_start, starting_point
+from penstock.runtime.master.driver import MasterDriver, MasterPorts
+from penstock.runtime.master.runs import Run, settings_of_run
+from penstock.runtime.master.savepoint_folders import TRIAL
+from penstock.runtime.master.starting import StartingPoint, found_by, inherited, record_start, starting_point
+from penstock.runtime.slot.master_link import MASTER
 from penstock.runtime.views import JobView
+from penstock.runtime.whereabouts import of_thread
 from penstock.settings import (
     CheckpointSettings,
-    ExponentialDelay,
     JobSettings,
     NetworkSettings,
     NoRestart,
@@ -53,7 +57,9 @@ from penstock.spark.background import ThreadBackground, Workers
 from penstock.spark.clock import WallClock, draws, fresh_token
 from penstock.spark.dataframes import DataFrameSource
 from penstock.spark.host_rules import Needs
-from penstock.spark.job import Job, MasterParts
+from penstock.spark.interrupts import spare_jobs
+from penstock.spark.java import session_of
+from penstock.spark.job import Job, MasterParts, Seek, master_thread
 from penstock.spark.preflight import (
     advice_on,
     check_host,
@@ -64,15 +70,26 @@ from penstock.spark.preflight import (
     task_slots,
     use_own_interpreter,
 )
-from penstock.spark.preparing import Preparation, folders_written, needs_landing, start_of
+from penstock.spark.preparing import (
+    Preparation,
+    finds_more_later,
+    folders_written,
+    landed_steps,
+    needs_landing,
+    start_of,
+)
+from penstock.spark.quiet import keep_quiet
+from penstock.spark.runs import announcement, begin_run, continued, starts_over
+from penstock.spark.savepoint_targets import SavepointTargets
 from penstock.spark.slots import SparkSlots
-from penstock.spark.standby import Standby, inherited, open_election, standby_view
+from penstock.spark.standby import Standby, open_election, standby_view
 from penstock.spark.streams import StreamSource
 from penstock.spark.worker import SlotSpec
 from penstock.storage.files import FileStore
 from penstock.storage.locations import open_store
 from penstock.storage.records import FileRecords
 from penstock.storage.remote import RemoteStore
+from penstock.storage.seals import StoreOptions
 
 LARGEST_PROGRAM_BYTES = 1_000_000
 """A plan up to this size goes to a slot twice: with its Spark task, for its imports, and when it is deployed."""
@@ -81,16 +98,20 @@ Storage = FileStore | RemoteStore
 log = logging.getLogger(__name__)
 
 
+@at_user_line
 class Environment(Program):
     """A program that runs on a SparkSession.
 
     Args:
-        spark: the session, a classic one or one of Spark Connect; its tasks become the job's slots.
+        spark: the session, a classic one or one of Spark Connect, or a builder of one; its tasks become the job's
+            slots. Default: the session that is active, or else one that `SparkSession.builder` makes.
         parallelism: how many slots, and so how many subtasks each step. Default: one less than Spark has cores.
         checkpointing: when checkpoints are taken and where they are kept. Without it the job takes only its final
             one, into a temporary folder, and a failure ends it.
         restart: what follows a failure: `no_restart()`, `fixed_delay(...)`, `exponential_delay(...)`,
-            `failure_rate(...)`. Default: exponential delay with checkpointing, none without.
+            `failure_rate(...)`. Default: none without checkpointing; with it, exponential delay for what may pass, and
+            an end for errors of the program that come before the first checkpoint, or three times at one place
+            without a checkpoint between. What no restart can mend ends the job in any case.
         max_parallelism: the number of key groups; the job can never be rescaled beyond it.
         network: how slots exchange batches.
         slots: how slots are watched.
@@ -107,7 +128,7 @@ class Environment(Program):
 
     def __init__(  # noqa: PLR0913  # one keyword per question; all have defaults
         self,
-        spark: Any,
+        spark: Any = None,
         *,
         parallelism: int | None = None,
         checkpointing: Checkpointing | None = None,
@@ -123,13 +144,14 @@ class Environment(Program):
     ) -> None:
         # Before there are any others: these are the arguments.
         given = locals()
+        spark = session_of(spark)
         check_session(spark)
         if problems := argument_problems(given):
             raise SettingsError(problems)
         if checkpointing is None:
             _refuse_lasting(high_availability)
-        if restart is None:
-            restart = ExponentialDelay() if checkpointing is not None else NoRestart()
+        if restart is None and checkpointing is None:
+            restart = NoRestart()
         settings = JobSettings(
             parallelism=parallelism if parallelism is not None else max(1, task_slots(spark) - 1 - spare_slots),
             max_parallelism=max_parallelism,
@@ -145,8 +167,9 @@ class Environment(Program):
         super().__init__(settings, processor_host=self._host_processor)
         self._spark = spark
         self._checkpointing = checkpointing
+        self._options = StoreOptions() if checkpointing is None else _options_of(checkpointing)
         self._high_availability = high_availability
-        self._landing = FileStore(landing) if landing is not None else None
+        self._landing = FileStore(landing, options=self._options) if landing is not None else None
         self._directories: list[Path] = []
 
     def from_dataframe(self, frame: Any, *, name: str | None = None) -> Stream:
@@ -208,46 +231,94 @@ class Environment(Program):
             self._check_landing()
         return host_processor(given, self._spark)
 
-    def start(self, name: str = "job", *, restore: Restore | str | os.PathLike[str] | None = None) -> Job:
+    def start(
+        self,
+        name: str = "job",
+        *,
+        restore: Restore | str | os.PathLike[str] | None = None,
+        fresh: bool = False,
+    ) -> Job:
         """Start the job and return at once; the handle says how it goes.
 
-        With `restore` it goes on from a savepoint or checkpoint, its own of an earlier run or another job's, with
-        whatever parallelism: a path, or `penstock.restore(...)` for more than a path.
+        With `checkpointing`, a job of this name that ran in the same directory before **goes on from its newest
+        checkpoint**, and says so; the program may have changed in between, and the parallelism too. A job that had come
+        to the end of its data has nothing to do, unless one of its sources is a `from_stream(available_now=True)`,
+        which looks for what is new. Only one driver at a time can run it. On object storage that needs the extra
+        `object-storage`; where it cannot be, the job starts over, and says so.
+
+        Args:
+            name: what the job is called.
+            restore: a savepoint or checkpoint to start from instead, of this job or of another one: a path, or
+                `penstock.restore(...)` for more than a path. A job that has begun from it goes on, if it is run again
+                with the same `restore`.
+            fresh: start over, at the beginning or from `restore`, whatever earlier runs have done. Their checkpoints
+                are deleted when this run has its first; results that they have shown stay, and are shown again.
 
         With `high_availability` the job is known by its name. If another driver has it, this one is on standby, and
         takes it over when that one dies; if none has it, it goes on from its newest checkpoint, whatever `restore`
         says; if it has ended, its outcome is what `wait` returns.
 
         Raises:
-            UsageError: what it is to start from is not there, or does not fit the program.
+            UsageError: what it is to start from is not there, or does not fit the program; or another driver runs it.
 
         """
         check_session(self._spark)
-        job_name = _slug(name)
+        job_name = job_slug(name)
+        if fresh and self._high_availability is not None:
+            raise UsageError(
+                "a job with high_availability goes on whatever its driver says, so that fresh=True has no meaning",
+                hint="give it another name; or, if it has ended, ha_files(..., restart_finished=True)",
+            )
         plan = self.plan()
         check_functions_travel(plan)
         needs = Needs(parallelism=self.settings.parallelism, spare_slots=self.settings.slot.spares)
         check_host(self._spark, needs, self.settings.network, self._shared_folders())
         use_own_interpreter(self._spark)
+        keep_quiet(self._spark)
+        spare_jobs(self._spark)
         given = restore if restore is None or isinstance(restore, Restore) else make_restore(restore)
         chosen = self._high_availability
         if needs_landing(plan):
             self._check_landing()
+        store = open_store(self._storage_root(), options=self._options)
+        obstacle = store.obstacle_to_create() if chosen is None and self._checkpointing is not None else None
+        if chosen is None and self._checkpointing is not None and obstacle is None:
+            # A snapshot that cannot be started from is refused before anything is changed for it.
+            check = partial(self._starting_point, plan)
+            run = begin_run(store, name, job_name, given, fresh=fresh, check=check)
+            run.settings = settings_of_run(self.settings, finds_more_later=finds_more_later(plan))
+            return self._job(run.job, name, plan, store, attempt=partial(self._run, run, plan, name, store, given))
         job = JobId(job_name if chosen is not None else f"{job_name}-{fresh_token()}")
-        store = open_store(self._storage_root())
-        # Whoever cannot read there learns it here, and not from the first checkpoint.
-        store.list_files(layout.job_folder(job))
-        standby = None
-        if chosen is not None:
-            build = partial(self._take_over, plan, job, name, store, given)
-            standby = Standby(election=open_election(chosen, job, store), build=build)
+        # Whoever cannot write there learns it here, and not from the first checkpoint.
+        trial = f"{layout.job_folder(job)}/{TRIAL}"
+        store.write(trial, b"")
+        store.delete(trial)
+        if obstacle is not None and given is None and not fresh:
+            log.warning("%s", starts_over(name, store, obstacle))
+        if chosen is None:
+            return self._job(job, name, plan, store, attempt=lambda _: self._begin(plan, job, name, store, given))
+        build = partial(self._take_over, plan, job, name, store, given)
+        standby = Standby(election=open_election(chosen, job, store), build=build)
+        return self._job(job, name, plan, store, attempt=standby.attempt, seek=standby.seek)
+
+    def _job(
+        self,
+        job: JobId,
+        name: str,
+        plan: Plan,
+        store: Storage,
+        *,
+        attempt: Callable[[Callable[[], None]], MasterParts | None],
+        seek: Seek = lambda _left, _lost: None,
+    ) -> Job:
+        log.info("job %r has the id %s, by which others know it; its folder is in %s", name, job, store.location)
         return Job(
             job=job,
             name=name,
-            storage_root=store.location,
+            targets=self._targets(plan),
             cores=lambda: task_slots(self._spark) - self.settings.slot.spares,
-            attempt=standby.attempt if standby is not None else lambda _: self._begin(plan, job, name, store, given),
-            seek=standby.seek if standby is not None else lambda _left, _lost: None,
+            attempt=attempt,
+            seek=seek,
             waiting=standby_view(job),
         )
 
@@ -262,19 +333,25 @@ class Environment(Program):
         given = restore if isinstance(restore, Restore) else make_restore(restore)
         return self._starting_point(self.plan(), given).restore_plan
 
-    def run(self, name: str = "job", *, restore: Restore | str | os.PathLike[str] | None = None) -> JobView:
-        """Start the job, as `start` does, and wait for its end; its last view. Ctrl-C cancels it.
+    def run(
+        self,
+        name: str = "job",
+        *,
+        restore: Restore | str | os.PathLike[str] | None = None,
+        fresh: bool = False,
+    ) -> JobView:
+        """Start the job, as `start` does, and wait for its end; its last view. Ctrl-C cancels it; run again, the job
+        goes on from its newest checkpoint.
 
         Raises:
             JobFailed: it failed for good; the cause is in the text.
 
         """
-        job = self.start(name, restore=restore)
+        job = self.start(name, restore=restore, fresh=fresh)
         try:
             return job.wait()
         except KeyboardInterrupt:
-            job.cancel()
-            job.finish()
+            job._stop_interrupted()  # noqa: SLF001  # nobody else may say that it was Ctrl-C
             raise
 
     def _shared_folders(self) -> list[Path]:
@@ -289,8 +366,13 @@ class Environment(Program):
             return self._checkpointing.location
         return tempfile.mkdtemp(prefix="penstock-")
 
+    def _targets(self, plan: Plan) -> SavepointTargets:
+        directory = None if self._checkpointing is None else self._checkpointing.location
+        is_fleeting = directory is None and self._landing is None
+        return SavepointTargets(directory=directory, fleeting=landed_steps(plan) if is_fleeting else ())
+
     def _starting_point(self, plan: Plan, restore: Restore) -> StartingPoint:
-        return starting_point(open_store(restore.path), restore, plan, self.settings)
+        return starting_point(open_store(restore.path, options=self._options), restore, plan, self.settings)
 
     def _begin(self, plan: Plan, job: JobId, name: str, store: Storage, given: Restore | None) -> MasterParts:
         """The master of a job that ends with this driver."""
@@ -300,25 +382,56 @@ class Environment(Program):
             spark=self._spark,
             landing=(self._landing or store).location,
             begin=None if point is None else point.fresh,
+            options=self._options,
         ).prepare(plan if point is None else point.plan)
         if point is not None:
             record_start(FileRecords(store, layout.job_folder(job), term=None), point)
         return self._launch(ready, job=job, name=name, store=store, started_from=point.record if point else None)
 
-    def _take_over(
-        self, plan: Plan, job: JobId, name: str, store: Storage, given: Restore | None, leader: Leader
+    def _run(
+        self, run: Run, plan: Plan, name: str, store: Storage, given: Restore | None, lost: Callable[[], None]
     ) -> MasterParts:
-        """The master of a job that may outlive this driver, and may have had others before."""
+        """The master of a job that ends with this driver, and goes on when the program is run again."""
+        run.lost.call = lost
+        try:
+            parts = self._take_over(plan, run.job, name, store, given, run.leader, run=run)
+        except BaseException:
+            run.abandon()
+            raise
+        run.began()
+        return replace(parts, announcement=announcement(name, run.leader.tenure, store))
+
+    def _take_over(
+        self,
+        plan: Plan,
+        job: JobId,
+        name: str,
+        store: Storage,
+        given: Restore | None,
+        leader: Leader,
+        run: Run | None = None,
+    ) -> MasterParts:
+        """The master of a job that may outlive this driver, or is run again, and may have had others before."""
+        # Before anything that its records name is looked at.
+        leader.tenure = found_by(leader.tenure, store, job, given, sealed=self._options.seal is not None)
         tenure = leader.tenure
         landing = (self._landing or store).location
         if tenure.outcome is not None:
             left = Preparation(
-                job=job, spark=self._spark, landing=landing, begin=(), began=tenure.start, has_ended=True
+                job=job,
+                spark=self._spark,
+                landing=landing,
+                begin=(),
+                began=tenure.start,
+                has_ended=True,
+                options=self._options,
             )
-            return self._launch(left.prepare(plan), job=job, name=name, store=store, leader=leader)
+            return self._launch(left.prepare(plan), job=job, name=name, store=store, leader=leader, run=run)
         first = tenure.start is None and not tenure.completed
         if first and given is not None:
             going_on: StartingPoint | Plan = self._starting_point(plan, given)
+        elif run is not None:
+            going_on = continued(name, plan, store, tenure, self.settings)
         else:
             going_on = inherited(plan, store, tenure, self.settings)
         point = going_on if isinstance(going_on, StartingPoint) else None
@@ -327,6 +440,7 @@ class Environment(Program):
             spark=self._spark,
             landing=landing,
             begin=None if point is None else point.fresh,
+            options=self._options,
             began=tenure.start,
             term=tenure.term,
         ).prepare(plan if point is None else point.plan)
@@ -337,7 +451,7 @@ class Environment(Program):
             log.warning("job %r goes on with another program: %s", name, ", ".join(changed))
         if start != tenure.start:
             leader.records.record_start(start, began_with)
-        return self._launch(ready, job=job, name=name, store=store, started_from=began_with, leader=leader)
+        return self._launch(ready, job=job, name=name, store=store, started_from=began_with, leader=leader, run=run)
 
     def _open_transport(self, keys: JobKeys, socket_folder: Path) -> ZmqTransport:
         network = self.settings.network
@@ -354,8 +468,10 @@ class Environment(Program):
         store: Storage,
         started_from: CompletedCheckpoint | None = None,
         leader: Leader | None = None,
+        run: Run | None = None,
     ) -> MasterParts:
-        socket_folder = Path(tempfile.mkdtemp(prefix="penstock-"))
+        settings = self.settings if run is None else run.settings
+        socket_folder = make_root()
         keys = make_job_keys()
         clock = WallClock()
         transport = self._open_transport(keys, socket_folder)
@@ -364,9 +480,8 @@ class Environment(Program):
         # On one host there is nothing to find out.
         folders = [] if is_local(self._spark) else [*self._shared_folders(), *folders_written(plan)]
         signs = shared_folders.sign(folders)
-        spec = self._slot_spec(
-            plan, job=job, store=store, transport=transport, keys=keys, socket_folder=socket_folder, signs=signs
-        )
+        known = {"job": job, "storage_root": store.location, "options": self._options, "signs": signs, "keys": keys}
+        spec = _slot_specs(plan, settings, transport, socket_folder, **known)
         slots = SparkSlots(self._spark, job=job, job_name=name, spec=spec, wake=transport.wake)
         ports = MasterPorts(
             clock=clock,
@@ -377,12 +492,15 @@ class Environment(Program):
             landing=self._landing,
             records=leader.records if leader is not None else None,
             workers=workers.make,
+            whereabouts=of_thread(master_thread(job)),
             hooks=self.checkpoint_hooks,
+            is_run=run is not None,
+            when_safe=None if run is None else run.when_safe(store, self._landing, plan),
         )
         driver = MasterDriver(
             job=job,
             plan=plan,
-            settings=self.settings,
+            settings=settings,
             ports=ports,
             draws=draws(),
             tenure=leader.tenure if leader is not None else None,
@@ -402,37 +520,31 @@ class Environment(Program):
             leader=leader,
         )
 
-    def _slot_spec(
-        self,
-        plan: Plan,
-        *,
-        job: JobId,
-        store: Storage,
-        transport: ZmqTransport,
-        keys: JobKeys,
-        socket_folder: Path,
-        signs: tuple[str, ...],
-    ) -> Callable[[SlotId], SlotSpec]:
-        """What each slot is told when its Spark task starts."""
-        by_ipc = self.settings.network.transport != "tcp"
-        program = cloudpickle.dumps(plan)
 
-        def spec(slot: SlotId) -> SlotSpec:
-            return SlotSpec(
-                slot=slot,
-                job=job,
-                settings=self.settings,
-                storage_root=store.location,
-                master_ipc=transport.ipc_address,
-                master_tcp=transport.tcp_address,
-                driver_host=socket.gethostname(),
-                socket_folder=str(socket_folder) if by_ipc else None,
-                keys=keys,
-                signs=signs,
-                program=program if len(program) <= LARGEST_PROGRAM_BYTES else b"",
-            )
+def _slot_specs(
+    plan: Plan, settings: JobSettings, transport: ZmqTransport, socket_folder: Path, **known: Any
+) -> Callable[[SlotId], SlotSpec]:
+    """What each slot is told when its Spark task starts."""
+    by_ipc = settings.network.transport != "tcp"
+    program = cloudpickle.dumps(plan)
 
-        return spec
+    def spec(slot: SlotId) -> SlotSpec:
+        return SlotSpec(
+            slot=slot,
+            settings=settings,
+            master_ipc=transport.ipc_address,
+            master_tcp=transport.tcp_address,
+            driver_host=socket.gethostname(),
+            socket_folder=str(socket_folder) if by_ipc else None,
+            program=program if len(program) <= LARGEST_PROGRAM_BYTES else b"",
+            **known,
+        )
+
+    return spec
+
+
+def _options_of(checkpointing: Checkpointing) -> StoreOptions:
+    return StoreOptions(seal=checkpointing.seal_key, readable_by=checkpointing.readable_by)
 
 
 def _refuse_lasting(chosen: HighAvailability | None) -> None:
@@ -441,12 +553,3 @@ def _refuse_lasting(chosen: HighAvailability | None) -> None:
             "a job without checkpoints has nothing for another driver to go on from",
             hint="give Environment(checkpointing=ps.Checkpointing(directory=...)), too",
         )
-
-
-def _slug(name: str) -> str:
-    if not isinstance(name, str):
-        raise UsageError(f"the name of the job is {name!r}, not a text", hint='for example env.start("hot-auctions")')
-    slug = re.sub(r"[^A-Za-z0-9_]+", "-", name).strip("-").lower()
-    if not slug:
-        raise UsageError(f"job name {name!r} has no letter or digit", hint='for example env.start("hot-auctions")')
-    return slug[:60]

@@ -14,16 +14,17 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from penstock.api.connector import Committer, Sink, SinkWriter, WriterContext
-from penstock.connectors.parquet import ParquetSink, staged_before, staged_file
+from penstock.api.connector import Committer, Footprint, Sink, SinkWriter, WriterContext
+from penstock.connectors.parquet import ParquetSink, is_staged, staged_before, staged_file
 from penstock.core.errors import StorageError
 from penstock.core.recovery import layout
+from penstock.descents import create_file, opened_folder, remove_tree, unlink
 from penstock.spark.active import make_active
+from penstock.spark.result_places import ResultFolder, folder_at, folder_of
 
 
 class StagedResults(ParquetSink):
@@ -50,6 +51,9 @@ class _FullPaths(SinkWriter):
     def write(self, batch: Any) -> None:
         self._writer.write(batch)
 
+    def before_barrier(self) -> None:
+        self._writer.before_barrier()
+
     def prepare(self, checkpoint: int) -> Callable[[], list[bytes]]:
         work = self._writer.prepare(checkpoint)
         return lambda: [str(self._folder / staged_file(part)).encode() for part in work()]
@@ -68,6 +72,11 @@ class LandedResults(StagedResults):
 
     def __reduce__(self) -> tuple[Callable[..., Sink], tuple[Any, ...]]:
         return _staged, (self.path,)
+
+    @property
+    def footprint(self) -> Footprint:
+        """The folder of the files."""
+        return Footprint(place=self.path, in_landing=True, shares_landing=True, written=self.path)
 
     def committer(self) -> Committer:
         """Calls the function."""
@@ -91,38 +100,46 @@ class _Calls(Committer):
 
     def commit(self, checkpoint: int, committables: Sequence[bytes]) -> None:
         """Call the function with the records of these files, unless it has returned from that already."""
-        files = [Path(part.decode()) for part in committables]
-        there = [file for file in files if file.exists()]
-        returned = files[0].parent / f"returned-{checkpoint}"
-        if there and not returned.exists():
-            if len(there) < len(files):
+        # They may be those of another job, that this one goes on from.
+        folder, names = folder_of([part.decode(errors="replace") for part in committables], is_staged)
+        returned = f"returned-{checkpoint}"
+        known = set(_files_in(folder))
+        there = [name for name in names if name in known]
+        if there and returned not in known:
+            if len(there) < len(names):
+                missing = next(name for name in names if name not in known)
                 raise StorageError(
-                    f"{len(files) - len(there)} of {len(files)} files of checkpoint {checkpoint} are missing, "
-                    f"the first of them {next(file for file in files if file not in there)}",
+                    f"{len(names) - len(there)} of {len(names)} files of checkpoint {checkpoint} are missing, "
+                    f"the first of them {folder.path / missing}",
                     hint="they were deleted by hand; restore from a newer snapshot",
                 )
             make_active(self._session)
-            frame = self._session.read.parquet(*(file.as_uri() for file in files))
+            frame = self._session.read.parquet(*((folder.path / name).as_uri() for name in names))
             self.hold.check()
             self._function(frame, checkpoint)
             self.hold.check_unless_unknown()
-            _touch_durably(returned)
+            with opened_folder(Path(folder.landing), folder.names) as inside:
+                os.close(create_file(inside, returned))
+                os.fsync(inside)
         self.hold.check()
-        for file in there:
-            file.unlink(missing_ok=True)
-        returned.unlink(missing_ok=True)
+        if there or returned in known:
+            with opened_folder(Path(folder.landing), folder.names) as inside:
+                for name in (*there, returned):
+                    unlink(inside, name)
 
     def clean_up(self, job: str, epoch: int, keep: Sequence[bytes]) -> None:  # noqa: ARG002  # the folder is the job's own
         """Remove files that earlier attempts wrote and nobody will commit."""
         kept = {Path(part.decode()).name for part in keep}
-        for file, _ in staged_before(self._folder, epoch):
+        for file, _ in staged_before(Path(folder_at(self._folder).landing), self._folder, epoch):
             if file.name not in kept:
                 file.unlink(missing_ok=True)
 
     def close(self, *, owes: bool) -> None:
         """Remove the folder, unless another job may have to go on with what is in it."""
         if not owes:
-            shutil.rmtree(self._folder, ignore_errors=True)
+            folder = folder_at(self._folder)
+            with contextlib.suppress(OSError), opened_folder(Path(folder.landing), folder.names[:-1]) as above:
+                remove_tree(above, folder.names[-1])
             remove_empty_parents(self._folder)
 
 
@@ -135,10 +152,12 @@ def remove_empty_parents(folder: Path) -> None:
                 return
 
 
-def _touch_durably(path: Path) -> None:
-    path.touch()
-    handle = os.open(path.parent, os.O_RDONLY)
+def _files_in(folder: ResultFolder) -> list[str]:
+    """The names of the files there, links aside; none if there is no such folder. Raises `StorageError`."""
     try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
+        with opened_folder(Path(folder.landing), folder.names) as inside, os.scandir(inside) as entries:
+            return [entry.name for entry in entries if entry.is_file(follow_symlinks=False)]
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise StorageError(f"{folder.path} cannot be looked at: {error.strerror}") from error

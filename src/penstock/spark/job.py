@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import queue
@@ -13,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
+from penstock.api.boundary import at_user_line
 from penstock.core.coordinator.effects import RequestFailure
 from penstock.core.coordinator.events import CheckpointForm, RequestKind
 from penstock.core.errors import (
@@ -29,20 +31,22 @@ from penstock.core.errors import (
 from penstock.core.ids import JobId
 from penstock.core.job.events import FailureCause, JobState
 from penstock.core.reasons import CheckpointFailure
-from penstock.core.recovery import roots
 from penstock.core.recovery.metadata import CompletedCheckpoint
 from penstock.core.recovery.tenure import Tenure
-from penstock.net.control import ControlServer
+from penstock.core.views import CheckpointDetails
+from penstock.net.control_server import ControlServer
 from penstock.net.zeromq import ZmqTransport
 from penstock.ports import Leader
-from penstock.runtime.master import MasterDriver, SnapshotRequest
-from penstock.runtime.views import JobView, place_of
+from penstock.runtime.master.driver import MasterDriver, SnapshotRequest
+from penstock.runtime.views import JobView, place_of, tell_dropped
 from penstock.spark import shared_folders
 from penstock.spark.background import ThreadBackground
 from penstock.spark.clock import WallClock
 from penstock.spark.control import handle
+from penstock.spark.interrupts import JOBS, Running
+from penstock.spark.pulse import PulseThread
+from penstock.spark.savepoint_targets import SavepointTargets
 from penstock.spark.slots import SparkSlots
-from penstock.storage.locations import open_store
 
 log = logging.getLogger(__name__)
 
@@ -71,7 +75,9 @@ class MasterParts:
     advice: Callable[[FailureCause], str | None]
     """What to do about a failure that Spark has to do with; None if it has not."""
     leader: Leader | None = None
-    """The driver's hold on a job that may outlive it."""
+    """The driver's hold on a job that may outlive it, or that is run again."""
+    announcement: str | None = None
+    """What whoever starts the job wants to know of its earlier runs, in one line."""
 
 
 Seek = Callable[[threading.Event, Callable[[], None]], MasterParts | None]
@@ -79,6 +85,7 @@ Seek = Callable[[threading.Event, Callable[[], None]], MasterParts | None]
 argument is what to call when the job is lost, and has the leader say so."""
 
 
+@at_user_line
 class Job:
     """A job that was started. All methods may be called from any thread."""
 
@@ -87,7 +94,7 @@ class Job:
         *,
         job: JobId,
         name: str,
-        storage_root: str,
+        targets: SavepointTargets,
         cores: Callable[[], int],
         attempt: Callable[[Callable[[], None]], MasterParts | None],
         seek: Seek,
@@ -98,7 +105,7 @@ class Job:
         `cores` says how many slots that work the job may have."""
         self.id = job
         self.name = name
-        self._storage_root = storage_root
+        self._targets = targets
         self._cores = cores
         self._seek = seek
         self._clock = WallClock()
@@ -108,19 +115,26 @@ class Job:
         """Whether this driver leaves or has the job is decided once: whoever asks it to leave while it gets ready must
         not cancel the job by that."""
         self._over = threading.Event()
+        self._waiting = 0
+        """How many threads wait for the end."""
         self._crash: BaseException | None = None
         self._parts: MasterParts | None = None
         self._control: ControlServer | None = None
         self._view = waiting
+        self._checkpoints: tuple[CheckpointDetails, ...] = ()
+        """Of a job that is over."""
         parts = attempt(self._lose)
         if parts is not None:
             self._take(parts)
         else:
             log.warning(
-                "job %r is on standby: another driver has it; this one takes it over when that one is gone", name
+                "job %r is on standby: another driver has it, as %s; this one takes it over when that one is gone",
+                name,
+                job,
             )
-        self._thread = threading.Thread(target=self._run, name=f"penstock-master-{job}", daemon=True)
+        self._thread = threading.Thread(target=self._run, name=master_thread(job), daemon=True)
         self._thread.start()
+        JOBS.add(Running(name=name, leave=self._leave, over=self._over))
 
     def __repr__(self) -> str:
         return f"<Job {self.name!r} {self._view.state.value}>"
@@ -129,6 +143,21 @@ class Job:
         """The job as it was at most a tenth of a second ago. Its state, its attempt and its restarts are shown as
         soon as they change."""
         return self._view
+
+    @property
+    def checkpoints(self) -> list[CheckpointDetails]:
+        """The checkpoints of the job, newest first, each with its vertices and their subtasks: how long each part took,
+        how long barriers were on their way and waited for others, and how much was written. Checkpoints that are under
+        way are among them; of those that have ended the last few are remembered (`Checkpointing.history`)."""
+        answered: queue.SimpleQueue[tuple[CheckpointDetails, ...]] = queue.SimpleQueue()
+        if self._parts is not None and not self._over.is_set():
+            self._command(lambda driver: answered.put(driver.checkpoints()))
+            # A job that has ended meanwhile has left its last list.
+            ended = SnapshotFailed(f"job {self.name!r} has ended")
+            with contextlib.suppress(SnapshotFailed):
+                found = self._answer(answered, what="list of checkpoints", timeout=None, ended=ended)
+                return list(found)
+        return list(self._checkpoints)
 
     @property
     def is_over(self) -> bool:
@@ -147,10 +176,14 @@ class Job:
         """
         clock = self._clock
         deadline = None if timeout is None else clock.precise_ms() + 1_000 * timeout
-        # In slices, so that Ctrl-C gets through.
-        while not self._over.wait(0.2):
-            if deadline is not None and clock.precise_ms() >= deadline:
-                raise TimeoutError(f"job {self.name!r} is still {self._view.state.value} after {timeout} s")
+        self._waiting += 1
+        try:
+            # In slices, so that Ctrl-C gets through.
+            while not self._over.wait(0.2):
+                if deadline is not None and clock.precise_ms() >= deadline:
+                    raise TimeoutError(f"job {self.name!r} is still {self._view.state.value} after {timeout} s")
+        finally:
+            self._waiting -= 1
         self._thread.join()
         if self._parts is None and isinstance(self._crash, StreamError):
             # It had the job, and could not go on with it.
@@ -172,18 +205,43 @@ class Job:
         if driver.outcome is JobState.FAILED:
             hint = None if driver.cause is None else self._parts.advice(driver.cause)
             raise _failed(self.name, driver.cause, self._view, hint)
-        if self._view.late_dropped:
-            log.warning(
-                "%d results of job %r came after their window had closed and were dropped; give watermark() more delay",
-                self._view.late_dropped,
-                self.name,
-            )
+        for dropped in tell_dropped(self.name, self._view):
+            log.warning("%s", dropped)
         return self._view
 
     def finish(self) -> None:
         """Wait for the end, whatever it is."""
         while not self._over.wait(0.2):
             pass
+
+    def _stop_interrupted(self) -> None:
+        """Cancel the job because of Ctrl-C, wait for its end, and say what becomes of it."""
+        self.cancel()
+        self.finish()
+        parts = self._parts
+        was_stopped = parts is None or parts.driver.outcome is JobState.CANCELLED
+        ended = "was stopped" if was_stopped else f"is {self._view.state.value}"
+        log.warning("interrupted; job %r %s%s", self.name, ended, self._what_follows())
+
+    def _what_follows(self) -> str:
+        record = None if self._parts is None else self._parts.driver.goes_on_from
+        return "" if record is None else f"; run the program again to go on from {record.title}"
+
+    def _tell_failure(self, driver: MasterDriver) -> None:
+        """Say that the job has failed, if nobody waits for it who would learn it."""
+        if driver.outcome is JobState.FAILED and not self._waiting:
+            why = "" if driver.cause is None else f": {driver.cause.text}"
+            log.warning("job %r has ended in failure%s%s", self.name, why, self._what_follows())
+
+    def _leave(self) -> str:
+        """The program ends: stop the job, or let go of it if it may outlive this driver. Returns at once; what becomes
+        of the job, for people to read."""
+        parts = self._parts
+        if parts is None or parts.leader is None or parts.driver.is_run:
+            self.cancel()
+            return "the job was stopped; call job.wait(), or env.run(), to let it run to its end"
+        self._command(lambda driver: driver.lose("the program of this driver ended"))
+        return "leaves it to another driver; call job.wait(), or env.run(), to stay with it"
 
     def cancel(self) -> None:
         """End the job without waiting for its data to be processed. Returns at once; `wait` says when it is over. A
@@ -211,16 +269,20 @@ class Job:
         native: bool = False,
         timeout: float | None = None,
     ) -> str:
-        """Take a savepoint and wait for it; the folder it lies in, below `directory`, a path or URI. The job goes on.
+        """Take a savepoint and wait for it; the folder it lies in, below `directory`, a path or URI. Without a
+        `directory` it is the folder `savepoints` of the checkpoint directory. The job goes on.
 
         Every state back end can restore it, unless it is `native`: then it is in the format of the back end that the
         job has, which takes less time, and only that one restores it.
 
         Raises:
+            UsageError: it would not outlive the job: a job without a checkpoint directory must be given a `directory`.
             SnapshotFailed: it was not taken; the job goes on.
 
         """
-        request = SnapshotRequest(kind=RequestKind.SAVEPOINT, target=self._target(directory), canonical=not native)
+        request = SnapshotRequest(
+            kind=RequestKind.SAVEPOINT, target=self._targets.choose(directory), canonical=not native
+        )
         return self._request(request, timeout).location
 
     def stop(
@@ -238,12 +300,13 @@ class Job:
         seen. Without it the job can go on from the savepoint as if nothing had happened.
 
         Raises:
+            UsageError: the savepoint would not outlive the job, which goes on: see `savepoint`.
             SnapshotFailed: the savepoint was not taken, and the job goes on; or it was (see `savepoint`), and the job
                 did not stop as it should.
 
         """
         request = SnapshotRequest(
-            kind=RequestKind.STOP, target=self._target(savepoint), drain=drain, canonical=not native
+            kind=RequestKind.STOP, target=self._targets.choose(savepoint), drain=drain, canonical=not native
         )
         location = self._request(request, timeout).location
         self.finish()
@@ -280,11 +343,6 @@ class Job:
         if refusal is not None:
             raise RescaleFailed(f"job {self.name!r} was not rescaled to {parallelism}: {refusal}")
 
-    def _target(self, directory: str | os.PathLike[str] | None) -> str:
-        if directory is None:
-            return roots.below(self._storage_root, "savepoints")
-        return open_store(directory).location
-
     def _request(self, request: SnapshotRequest, timeout: float | None) -> CompletedCheckpoint:
         answered: queue.SimpleQueue[CompletedCheckpoint | RequestFailure] = queue.SimpleQueue()
         if self._over.is_set():
@@ -314,7 +372,9 @@ class Job:
                 return False
             self._parts = parts
             self._view = parts.driver.view()
-        if parts.leader is not None:
+        if parts.announcement is not None:
+            log.warning("%s", parts.announcement)
+        elif parts.leader is not None and not parts.driver.is_run:
             _tell_found(self.name, parts.leader.tenure)
         self._control = self._open_control()
         return True
@@ -330,7 +390,7 @@ class Job:
 
     def _open_control(self) -> ControlServer | None:
         try:
-            return ControlServer(self.id, lambda request: handle(self, request))
+            return ControlServer(self.id, lambda request: handle(self, request), clock=self._clock)
         except (OSError, UsageError) as error:
             log.warning("job %r cannot be reached from the command line: %s", self.name, error)
             return None
@@ -367,10 +427,15 @@ class Job:
             self._close()
 
     def _drive(self, parts: MasterParts) -> None:
-        driver, clock, transport = parts.driver, parts.clock, parts.transport
+        driver, clock = parts.driver, parts.clock
         driver.start(clock.now())
-        shown, viewed = driver.stage, clock.now()
         self._view = driver.view()
+        with PulseThread(driver.beat, clock, name=f"penstock-pulse-{self.id}"):
+            self._turn_until_over(parts)
+
+    def _turn_until_over(self, parts: MasterParts) -> None:
+        driver, clock, transport = parts.driver, parts.clock, parts.transport
+        shown, viewed = driver.stage, clock.now()
         while driver.outcome is None:
             while self._commands:
                 self._commands.popleft()(driver)
@@ -389,12 +454,19 @@ class Job:
             if parts is None:
                 return
             self._view = parts.driver.view()
+            self._checkpoints = parts.driver.checkpoints()
+            self._tell_failure(parts.driver)
             _release(parts)
         finally:
             self._over.set()
             # A caller who stops the job is answered when it is over.
             if self._control is not None:
                 self._control.close()
+
+
+def master_thread(job: JobId) -> str:
+    """The name of the thread that is the job's master."""
+    return f"penstock-master-{job}"
 
 
 def _release(parts: MasterParts) -> None:
@@ -425,6 +497,8 @@ def _failed(name: str, cause: FailureCause | None, view: JobView, hint: str | No
         return JobFailed(f"job {name!r} failed", hint=hint)
     tried = f" after {view.restarts} restarts" if view.restarts else ""
     text = f"job {name!r} failed{tried}{place_of(cause)}: {cause.text}"
+    if cause.why_final:
+        text += f" (not started again: {cause.why_final})"
     if cause.traceback:
         text += f"\n{cause.traceback.rstrip()}"
     failure = JobFailed(text, cause_text=cause.text, hint=hint)

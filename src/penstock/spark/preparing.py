@@ -1,22 +1,24 @@
 """Makes a plan ready to run: what Spark must do first, and where parts on the driver keep what they have.
 
+Sources and sinks prepare themselves (`Source.prepared`, `Sink.prepared`): this module gives each of them its `Site`.
+
 A job that may outlive its driver has its places on record, with the splits of its sources: the next driver goes on with
 what lies there. They are chosen once, with a token, so that a job of the same name that begins anew has others.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import msgspec
+import pyarrow as pa
 
-from penstock.api.connector import Sink, Source
-from penstock.api.foreach import ForEachCheckpoint
+from penstock.api.connector import Footprint, Sink, Site, Source, UnpreparedSink
 from penstock.api.grouped import GroupedFunction
 from penstock.api.steps import KeyedProcessStep, ReadStep, WriteStep
-from penstock.connectors.parquet import ParquetSink
 from penstock.connectors.table import TableSink
 from penstock.core.errors import UsageError
 from penstock.core.ids import JobId, OperatorId, Term
@@ -25,12 +27,10 @@ from penstock.core.recovery.tenure import Start
 from penstock.plan.checkpoint_graph import checkpoint_graph
 from penstock.plan.graph import OperatorPlan, Plan
 from penstock.spark.clock import fresh_token
-from penstock.spark.data_source_writing import DataSourceSink
-from penstock.spark.dataframes import DataFrameSource
 from penstock.spark.foreach import LandedResults
-from penstock.spark.streams import LandedStream, StreamSource
-from penstock.spark.tables import CatalogTable, open_table, table_left_by
-from penstock.storage.files import FileStore
+from penstock.spark.result_places import check_known
+from penstock.spark.tables import open_table, table_left_by
+from penstock.storage.seals import PLAIN, StoreOptions
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,6 +47,8 @@ class Preparation:
     """What was decided when the job began, with another driver."""
     term: Term | None = None
     """Of the driver, if the job may outlive it: two of them must not land a DataFrame in the same place."""
+    options: StoreOptions = PLAIN
+    """How what parts on the driver keep is written."""
     has_ended: bool = False
     """Whether the job has ended, and only what is left of it is to be cleaned up."""
 
@@ -59,94 +61,112 @@ class Preparation:
         return replace(plan, vertices=vertices)
 
     def _prepared(self, operator: OperatorPlan, parallelism: int) -> OperatorPlan:
-        step = operator.step
-        if isinstance(step, WriteStep):
-            return replace(operator, step=replace(step, sink=self._sink(operator, step)))
-        is_new = self.begin is None or operator.operator in self.begin
-        if isinstance(step, KeyedProcessStep) and isinstance(step.function, GroupedFunction):
-            function = step.function.landed(Path(self.landing) / self._inputs(operator) if is_new else None)
-            return replace(operator, step=replace(step, function=function))
-        if not isinstance(step, ReadStep):
-            return operator
-        source: Any = step.source
-        if isinstance(source, StreamSource):
-            return replace(operator, step=replace(step, source=self._stream(operator, source, is_new=is_new)))
-        splits = None if self.began is None else self.began.splits.get(operator.operator)
-        if splits is not None or not is_new:
-            source = source.resumed() if isinstance(source, DataFrameSource) else source
-            return replace(operator, step=replace(step, source=source, splits=splits or ()))
-        if isinstance(source, DataFrameSource):
-            source = source.land(FileStore(self.landing).root / self._inputs(operator))
-        return replace(operator, step=replace(step, source=source, splits=tuple(source.splits(parallelism))))
+        step, site = operator.step, _SparkSite(self, operator.operator)
+        match step:
+            case WriteStep():
+                step = replace(step, sink=self._sink(step, site))
+            case ReadStep():
+                source = step.source.prepared(site)
+                known = site.splits is not None or not site.begins
+                splits = site.splits or () if known else tuple(source.splits(parallelism))
+                step = replace(step, source=source, splits=splits)
+            case KeyedProcessStep(function=GroupedFunction() as function):
+                step = replace(
+                    step, function=function.landed(Path(self.landing) / site.inputs() if site.begins else None)
+                )
+            case _:
+                pass
+        return replace(operator, step=step)
 
-    # --- parts on the driver -------------------------------------------------------------
-
-    def _sink(self, operator: OperatorPlan, step: WriteStep) -> Sink:
+    def _sink(self, step: WriteStep, site: Site) -> Sink:
         """The sink as the driver has it, and seen to be writable."""
-        sink, known = step.sink, self._known_place(operator)
-        if isinstance(sink, TableSink):
-            return table_left_by(sink, self.spark) if self.has_ended else self._table(sink, step, known)
-        if isinstance(sink, ForEachCheckpoint):
-            place = known or str(Path(self.landing) / self._results(operator))
-            sink = LandedResults(Path(place), self.spark, sink.function)
-        elif isinstance(sink, DataSourceSink):
-            sink = sink.placed(self.landing, known or self._results(operator))
-        if not self.has_ended or not sink.commits_on_driver:
+        sink = step.sink.prepared(site, step.schema)
+        # What a job that has ended wrote into may be gone; and what its driver commits has a place already.
+        is_left = self.has_ended and (sink.commits_on_driver or isinstance(sink, UnpreparedSink))
+        if not is_left:
             sink.start(self.job)
         return sink
 
-    def _table(self, sink: TableSink, step: WriteStep, known: str | None) -> Sink:
-        opened = open_table(sink, self.spark, step.schema)
-        if known not in (None, opened.path):
+
+class _SparkSite(Site):
+    """Where a source or sink of a job is on Spark."""
+
+    def __init__(self, preparation: Preparation, operator: OperatorId) -> None:
+        began, begin = preparation.began, preparation.begin
+        self._preparation = preparation
+        self._operator = operator
+        self.job = preparation.job
+        self.known_place = None if began is None else began.place_of(operator)
+        self.begins = begin is None or operator in begin
+        self.splits = None if began is None else began.splits.get(operator)
+        self.has_ended = preparation.has_ended
+        self.landing = preparation.landing
+        self.options = preparation.options
+
+    def inputs(self) -> str:
+        folder = layout.inputs_folder(layout.job_folder(self._preparation.job), self._operator)
+        term = self._preparation.term
+        return folder if term is None else f"{folder}/{term}-{fresh_token()}"
+
+    def known_inputs(self, given: Path | None) -> str | None:
+        known = self.known_place
+        if known is not None and Path(known) != given:
+            check_known(known, layout.inputs_folder(layout.job_folder(self._preparation.job), self._operator))
+        return known
+
+    def results(self) -> str:
+        folder = layout.results_folder(layout.job_folder(self._preparation.job), self._operator)
+        if self.known_place is not None:
+            return check_known(self.known_place, folder)
+        # Of a job that has ended only what is on record is to be cleaned up.
+        is_fixed = self._preparation.term is None and not self.has_ended
+        return folder if is_fixed else f"{folder}/{fresh_token()}"
+
+    def handing_over(self, function: Callable[[Any, int], Any]) -> Sink:
+        return LandedResults(Path(self.landing) / self.results(), self._preparation.spark, function)
+
+    def table(self, name: str, *, path: str | None, partition_by: tuple[str, ...], schema: pa.Schema) -> Sink | None:
+        spark = self._preparation.spark
+        if self.has_ended:
+            return table_left_by(name, spark)
+        opened = open_table(TableSink(table=name, path=path, partition_by=partition_by), spark, schema)
+        if self.known_place not in (None, opened.path):
             raise UsageError(
-                f"the files of table {sink.table} are in {opened.path} here, and in {known} for the driver that had "
-                f"job {self.job} before",
+                f"the files of table {name} are in {opened.path} here, and in {self.known_place} for the driver that "
+                f"had job {self.job} before",
                 hint="give all drivers the same catalog, or give ps.table a path= that all of them have mounted",
             )
-        opened.start(self.job)
         return opened
-
-    def _stream(self, operator: OperatorPlan, source: StreamSource, *, is_new: bool) -> Source:
-        known = self._known_place(operator)
-        if known is not None:
-            return source.taken_over(Path(known))
-        inputs = Path(self.landing) / self._inputs(operator)
-        return source.taken_over(inputs) if self.has_ended else source.land(inputs, resumes=not is_new)
-
-    def _known_place(self, operator: OperatorPlan) -> str | None:
-        return None if self.began is None else self.began.place_of(operator.operator)
-
-    def _inputs(self, operator: OperatorPlan) -> str:
-        folder = layout.inputs_folder(layout.job_folder(self.job), operator.operator)
-        return folder if self.term is None else f"{folder}/{self.term}-{fresh_token()}"
-
-    def _results(self, operator: OperatorPlan) -> str:
-        folder = layout.results_folder(layout.job_folder(self.job), operator.operator)
-        # Of a job that has ended only what is on record is to be cleaned up.
-        return folder if self.term is None and not self.has_ended else f"{folder}/{fresh_token()}"
 
 
 def needs_landing(plan: Plan) -> bool:
     """Whether results are handed over as files, which need a mounted folder."""
-    steps = (o.step for vertex in plan.vertices for o in vertex.operators)
-    return any(isinstance(step, WriteStep) and isinstance(step.sink, ForEachCheckpoint) for step in steps)
+    return any(footprint.shares_landing for _, footprint in _footprints(plan))
+
+
+def finds_more_later(plan: Plan) -> bool:
+    """Whether a source that comes to its end may find more data when the program is run again."""
+    steps = (operator.step for operator in _operators(plan))
+    return any(isinstance(step, ReadStep) and step.source.finds_more_later for step in steps)
+
+
+def landed_steps(plan: Plan) -> tuple[str, ...]:
+    """The names of steps of which files lie in the landing folder that a snapshot of the job refers to."""
+    return tuple(operator.name for operator, footprint in _footprints(plan) if footprint.in_landing)
 
 
 def folders_written(plan: Plan) -> list[Path]:
     """Where slots put the results of the job."""
-    steps = (o.step for vertex in plan.vertices for o in vertex.operators)
-    sinks = [step.sink for step in steps if isinstance(step, WriteStep)]
-    return [Path(sink.path) for sink in sinks if isinstance(sink, ParquetSink)]
+    return [Path(footprint.written) for _, footprint in _footprints(plan) if footprint.written is not None]
 
 
 def start_of(plan: Plan) -> Start:
     """What drivers that take the job over must know of it: the graph, and what they must not decide anew."""
-    steps = {o.operator: o.step for vertex in plan.vertices for o in vertex.operators}
-    splits = {operator: tuple(step.splits) for operator, step in steps.items() if isinstance(step, ReadStep)}
-    places = {operator: place for operator, step in steps.items() if (place := _place_of(step)) is not None}
+    reads = {o.operator: o.step for o in _operators(plan) if isinstance(o.step, ReadStep)}
+    places = {o.operator: footprint.place for o, footprint in _footprints(plan) if footprint.place is not None}
     graph = checkpoint_graph(plan)
     return Start(
-        splits=splits,
+        splits={operator: tuple(step.splits) for operator, step in reads.items()},
         max_parallelism=plan.max_parallelism,
         vertices=graph.vertices,
         edges=graph.edges,
@@ -154,13 +174,19 @@ def start_of(plan: Plan) -> Start:
     )
 
 
-def _place_of(step: Any) -> str | None:
-    match step:
-        case ReadStep(source=LandedStream() as stream):
-            return str(stream.place)
-        case WriteStep(sink=LandedResults() | CatalogTable() as sink):
-            return sink.path
-        case WriteStep(sink=DataSourceSink() as sink):
-            return sink.folder
-        case _:
-            return None
+def _operators(plan: Plan) -> list[OperatorPlan]:
+    return [operator for vertex in plan.vertices for operator in vertex.operators]
+
+
+def _footprints(plan: Plan) -> list[tuple[OperatorPlan, Footprint]]:
+    """The sources and sinks, each with what it leaves outside the job's checkpoints."""
+    ends: list[tuple[OperatorPlan, Source | Sink]] = []
+    for operator in _operators(plan):
+        match operator.step:
+            case ReadStep(source=source):
+                ends.append((operator, source))
+            case WriteStep(sink=sink):
+                ends.append((operator, sink))
+            case _:
+                pass
+    return [(operator, end.footprint) for operator, end in ends]

@@ -132,7 +132,7 @@ class ProcessorFunction(GroupedFunction):
         result: Iterable[Any] | None = self._processor.handleInputRows(self._key(context), self._passed(rows), times)
         return result
 
-    def on_timer(self, timer: Timer, context: KeyedContext) -> Any:
+    def on_timer(self, timer: Timer, context: KeyedContext) -> Iterator[Any]:
         """A timer of a key. It is there until what the processor returned has been consumed, and gone then."""
         expiry_ms = timer.time_us // 1_000
         self._handle.begin_firing(expiry_ms)
@@ -140,7 +140,8 @@ class ProcessorFunction(GroupedFunction):
             result = self._processor.handleExpiredTimer(
                 self._key_row(self._key(context)), self._timer_values(context), ExpiredTimerInfo(expiry_ms)
             )
-            return None if result is None else list(result)
+            if result is not None:
+                yield from result
         finally:
             self._handle.end_firing()
 

@@ -22,9 +22,9 @@ import pyarrow.types as pt
 from pyspark.sql.streaming import stateful_processor as spark_api
 from pyspark.sql.types import Row
 
-from penstock.api.schemas import can_be_key
 from penstock.api.state import ListState, MapState, State, StateKind, StateSpec, Ttl, ValueState
 from penstock.core.errors import UsageError
+from penstock.sql.schemas import can_be_key
 from penstock.state.backend import MISSING, ListTable, MapTable, ValueTable
 from penstock.state.keys import NAN
 from penstock.state.values import coercer

@@ -21,7 +21,6 @@ from pyspark.sql.streaming.stateful_processor import StatefulProcessor, Stateful
 from pyspark.sql.types import StructType
 
 from penstock.api.grouped import HostedProcessor
-from penstock.api.schemas import as_schema, check_schema
 from penstock.api.state import StateKind
 from penstock.core.errors import UsageError
 from penstock.spark.arrow_types import to_arrow_schema
@@ -37,6 +36,7 @@ from penstock.spark.processor_function import (
     refuse_timers_in_init,
 )
 from penstock.spark.processor_states import Variable
+from penstock.sql.schemas import as_schema, check_schema
 
 _TIME_MODES = (NO_TIME, PROCESSING_TIME, EVENT_TIME)
 _OUTPUT_MODES = ("append", "update")

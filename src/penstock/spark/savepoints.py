@@ -13,7 +13,6 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 
-from penstock.api.schemas import SchemaLike, as_schema, can_be_key
 from penstock.api.state import State, StateKind
 from penstock.core.errors import SettingsError, UsageError
 from penstock.core.ids import OperatorId
@@ -23,7 +22,9 @@ from penstock.savepoints.tables import WINDOWS, column_names
 from penstock.savepoints.writing import Draft, Parts, operator_id, window_rows
 from penstock.settings import JobSettings
 from penstock.spark.clock import WallClock
+from penstock.sql.schemas import SchemaLike, as_schema, can_be_key
 from penstock.state.format import KEY_GROUP
+from penstock.state.raw_keyed import as_bytes
 from penstock.state.values import pickled
 
 Frame = Any
@@ -101,8 +102,8 @@ class Savepoint:
 
         Keyed state has the columns `key_group`, the key columns, `map_key` (of maps), `value`, and `written_ms` (with a
         TTL); the state `timers` has `timer` and `time_us`; `windows` has one column per partial aggregate. State of
-        subtasks has `subtask`, `part` and `value`. Objects are binary, pickled. Where several states of the operator
-        have one name, write `kind:name`.
+        subtasks has `subtask`, `part` and `value`, raw keyed state `key_group` and `value`. Objects are binary,
+        pickled; raw state is binary, as it is. Where several states of the operator have one name, write `kind:name`.
         """
         pieces, schema = self._data.pieces(operator, name), self._data.schema(operator, name)
         if not self._data.key_schema(operator, name).names and self._data.state(operator, name).kind != WINDOWS:
@@ -156,6 +157,11 @@ class SavepointWriter:
         base = self._base()
         owner = base.snapshot_of(operator).operator
         info, table = base.state(owner, name), base.found_table(owner, name)
+        if info.kind == StateKind.RAW_KEYED.value:
+            raise UsageError(
+                f"{name!r} is raw keyed state, whose format only the function knows: it is copied, and not changed",
+                hint="start a job from the savepoint and let its function write the state anew",
+            )
         if table is None:
             parts = _given_parts(frame, info, self._draft_parallelism(owner))
             return SavepointWriter(self._draft.with_parts(owner, StateKind(info.kind), info.name, parts))
@@ -193,10 +199,13 @@ class SavepointWriter:
         self, operator: str, state: State, values: Iterable[Any] | Mapping[Any, Any]
     ) -> SavepointWriter:
         """A state of subtasks: the elements of a split or union list, or the entries of a broadcast state."""
-        if not isinstance(state, State) or state.spec.kind.is_keyed:
+        if not isinstance(state, State) or not state.spec.kind.is_of_subtask:
             raise UsageError(f"with_operator_state takes the declaration of a state of subtasks, not {state!r}")
         spec, owner = state.spec, self._operator(operator)
-        parts = (pickled(dict(values)),) if spec.kind is StateKind.BROADCAST else tuple(pickled(v) for v in values)
+        if spec.kind is StateKind.BROADCAST:
+            parts: tuple[bytes, ...] = (pickled(dict(values)),)
+        else:
+            parts = tuple(as_bytes(value, state) if spec.is_raw else pickled(value) for value in values)
         return SavepointWriter(self._draft.with_parts(owner, spec.kind, spec.name, ((0, parts),)))
 
     def without(self, operator: str) -> SavepointWriter:

@@ -17,9 +17,11 @@ from collections.abc import Callable, Iterator
 from itertools import takewhile
 from typing import Any
 
+from py4j.clientserver import JavaClient
+
 from penstock.core.ids import JobId, SlotId, SlotIndex
 from penstock.ports import SlotEnded
-from penstock.spark import connect
+from penstock.spark import connect, quiet
 from penstock.spark.clock import WallClock
 from penstock.spark.worker import SlotSpec, run_slot
 
@@ -92,8 +94,14 @@ class SparkSlots:
             self._submit(slot)
         except Exception as failure:  # noqa: BLE001  # py4j, Spark and network errors alike mean: this slot is gone
             error = short_reason(str(failure))
+            if error.startswith(_PY4J_CALL):
+                # The JVM raised nothing: there was no answer.
+                error = "the connection over which Spark would have told of its end was closed"
             gone = STOPPED if error == STOPPED else why_gone(self._session)
             ended = SlotEnded(slot, gone or error, host_gone=gone is not None)
+            if gone is None:
+                # Whoever no longer hears of a Spark job does not know that it is over.
+                self.stop(slot)
         self._ended.append(ended)
         self._wake()
 
@@ -104,7 +112,10 @@ class SparkSlots:
             elif self._session.sparkContext._jsc is not None:  # noqa: SLF001  # None: the context was stopped
                 self._session.sparkContext.cancelJobsWithTag(self._tag(slot))
         except Exception as error:  # noqa: BLE001  # py4j, Spark and network errors alike: without Spark the task ends, too
-            log.warning("Spark could not be asked to end %s: %s", slot, short_reason(str(error)))
+            # With its Spark the slot has ended, and whoever waits for the slot is told so.
+            level = logging.WARNING if why_gone(self._session) is None else logging.DEBUG
+            text = "Spark could not be asked to end %s of job %r: %s"
+            log.log(level, text, slot, self._job_name, short_reason(str(error)))
 
     def _mark(self, slot: SlotId) -> None:
         """Have what this thread submits say what it is."""
@@ -118,6 +129,7 @@ class SparkSlots:
         context.addJobTag(self._tag(slot))
         context.setLocalProperty("callSite.short", f"penstock: {self._job_name}, slot {slot.number}")
         context.setLocalProperty("callSite.long", f"job {self._job}\n{slot}")
+        quiet.mark_thread(self._session)
 
     def _submit(self, slot: SlotId) -> None:
         if _key(slot) in self._unwanted:
@@ -134,7 +146,20 @@ class SparkSlots:
             yield from ()
 
         frame = self._session.range(0, 1, 1, 1).mapInArrow(task, "slot long")
-        frame.write.format("noop").mode("overwrite").save()
+        writer = frame.write.format("noop").mode("overwrite")
+        if not connect.is_connect(self._session):
+            _ask_once(self._session)
+        writer.save()
+
+
+def _ask_once(session: Any) -> None:
+    """Have Py4J fail what this thread asks next if the connection is closed before the answer. Py4J would ask again, on
+    another thread of the JVM: a second Spark job for the same slot, under no tag by which it could be ended."""
+    client = session.sparkContext._gateway._gateway_client  # noqa: SLF001  # Py4J has no setting for it
+    # With a connection per thread, which is PySpark's default.
+    if isinstance(client, JavaClient) and (connection := client.get_thread_connection()) is not None:
+        # Py4J repeats only what was asked over connections that Python has opened.
+        connection.initiated_from_client = False
 
 
 def why_gone(session: Any) -> str | None:

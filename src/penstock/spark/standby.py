@@ -1,4 +1,4 @@
-"""A driver that waits until it has the job, and what it makes of what the drivers before it left."""
+"""A driver that waits until it has the job."""
 
 from __future__ import annotations
 
@@ -8,21 +8,20 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from penstock.api.high_availability import HighAvailability, InFiles
-from penstock.core.errors import CorruptFile, JobTakenOver, StorageError
+from penstock.core.errors import CorruptFile, JobTakenOver, StorageError, UsageError
 from penstock.core.ids import Epoch, JobId
 from penstock.core.job.events import JobState
-from penstock.core.recovery import layout
-from penstock.core.recovery.tenure import Tenure
+from penstock.core.recovery import layout, roots
 from penstock.core.views import CheckpointCounts, CheckpointsView, SummaryView
-from penstock.plan.graph import Plan
-from penstock.ports import Election, Leader, Store
-from penstock.runtime.starting import StartingPoint, point_of
+from penstock.ports import Election, Leader
 from penstock.runtime.views import JobView
-from penstock.settings import JobSettings
 from penstock.spark.clock import WallClock, fresh_token
 from penstock.spark.job import MasterParts
 from penstock.storage.election import FileElection
+from penstock.storage.exclusive import EXTRA
 from penstock.storage.files import FileStore
+from penstock.storage.locations import open_store
+from penstock.storage.remote import RemoteStore
 
 POLL_S = 0.1
 """How often a driver that waits asks whether it has the job."""
@@ -32,12 +31,21 @@ AGAIN_S = 1.0
 log = logging.getLogger(__name__)
 
 
-def open_election(chosen: HighAvailability, job: JobId, store: Store) -> Election:
-    """Where the drivers of a job meet. `store` has its checkpoints. Raises `UsageError` if a package is missing."""
+def open_election(chosen: HighAvailability, job: JobId, store: FileStore | RemoteStore) -> Election:
+    """Where the drivers of a job meet. `store` has its checkpoints. Raises `UsageError` if a package is missing, or if
+    drivers cannot meet there."""
     folder = layout.job_folder(job)
     if isinstance(chosen, InFiles):
+        place = open_store(chosen.location, options=store.options)
+        obstacle = place.obstacle_to_create()
+        if obstacle is not None:
+            raise UsageError(
+                f"drivers cannot meet in {roots.shown(chosen.location)}, which cannot create a file for one of them "
+                f"only: {obstacle}",
+                hint=f"install penstock[{EXTRA}]; or use a folder that is mounted, or ps.zookeeper(...)",
+            )
         return FileElection(
-            FileStore(chosen.location),
+            place,
             folder,
             lease_ms=chosen.lease_ms,
             anew=chosen.restart_finished,
@@ -110,14 +118,3 @@ def standby_view(job: JobId) -> JobView:
         checkpoints=CheckpointsView(counts=CheckpointCounts(), summary=SummaryView(), history=()),
         failures=(),
     )
-
-
-# --- what a driver makes of what it found ----------------------------------------------------------------------------
-
-
-def inherited(plan: Plan, store: Store, tenure: Tenure, settings: JobSettings) -> StartingPoint | Plan:
-    """What a job goes on from that has begun with another driver: its newest checkpoint, checked against the program,
-    or its beginning. Blocks. Raises `UsageError` if the checkpoint does not fit the program."""
-    if tenure.completed:
-        return point_of(store, tenure.completed[-1], plan, settings)
-    return plan if tenure.start is None else plan.with_key_groups(tenure.start.max_parallelism)

@@ -23,16 +23,18 @@ import errno
 import os
 import shutil
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pyarrow as pa
 
-from penstock.api.connector import Found, Source, SourceReader, SplitEnumerator
+from penstock.api.connector import Footprint, Found, Site, Source, SourceReader, SplitEnumerator
 from penstock.api.hold import Hold
-from penstock.connectors.splits import FollowedFiles, file_of_split, whole_file_splits
-from penstock.core.errors import HostError, StorageError, UsageError
+from penstock.connectors.parquet_files import FollowedFiles, file_of_split, whole_file_splits
+from penstock.core.errors import CorruptFile, HostError, StorageError, UsageError
+from penstock.descents import opened_folder, remove_tree, unlink
 from penstock.spark import connect
 from penstock.spark.arguments import check_appends, check_frame
 from penstock.spark.clock import WallClock, fresh_token
@@ -60,7 +62,7 @@ class _Position(msgspec.Struct, frozen=True, array_like=True):
 
 
 class StreamSource(UnlandedFrame):
-    """A streaming DataFrame. `land` makes the source of it that follows a query."""
+    """A streaming DataFrame, of which a query lands files that are followed."""
 
     def __init__(self, frame: Any, *, trigger_ms: int | None, available_now: bool, directory: Path | None) -> None:
         check_frame(frame, method="from_stream")
@@ -74,7 +76,7 @@ class StreamSource(UnlandedFrame):
         else:
             check_appends(frame)
         super().__init__(frame)
-        self.directory = directory
+        self._directory = directory
         self._trigger_ms = trigger_ms
         self._available_now = available_now
 
@@ -88,16 +90,31 @@ class StreamSource(UnlandedFrame):
         """Always."""
         return True
 
-    def taken_over(self, place: Path) -> Source:
-        """The source over what a query landed there for a driver before this one, and lands from now on."""
+    @property
+    def footprint(self) -> Footprint:
+        """The batches that a query landed, in a directory of the user's or of the job's."""
+        return Footprint(in_landing=self._directory is None)
+
+    @property
+    def finds_more_later(self) -> bool:
+        """If it ends with what is there."""
+        return self._available_now
+
+    def prepared(self, site: Site) -> Source:
+        """The source over what a query lands. Raises `UsageError` if the job cannot go on with what lies there."""
+        known = site.known_inputs(self._directory)
+        if known is not None:
+            return self._followed(Path(known))
+        folder = Path(site.landing) / site.inputs()
+        return self._followed(folder) if site.has_ended else self._land(folder, resumes=not site.begins)
+
+    def _followed(self, place: Path) -> Source:
         return LandedStream(self._schema, place, lambda: StreamEnumerator(place, self._start))
 
-    def land(self, folder: Path, *, resumes: bool) -> Source:
-        """The source over what a query lands in `folder`, or in the directory that was given. `resumes` says that the
-        job goes on from a snapshot. Raises `UsageError` if the two do not go together."""
-        place = self.directory or folder
+    def _land(self, folder: Path, *, resumes: bool) -> Source:
+        place = self._directory or folder
         has_batches = any(_recorded(place))
-        if resumes and self.directory is None:
+        if resumes and self._directory is None:
             raise UsageError(
                 f"stream {self.name!r} cannot go on from a snapshot: what it landed belonged to the job of then",
                 hint="give from_stream a directory= that outlives the job",
@@ -107,7 +124,7 @@ class StreamSource(UnlandedFrame):
                 f"{place} has batches of an earlier job",
                 hint="start from a snapshot of that job, or give from_stream an empty directory",
             )
-        return self.taken_over(place)
+        return self._followed(place)
 
     def _start(self, folder: Path, hold: Hold) -> Any:
         # Over Spark Connect it is called in the server, where nothing is known of this driver's hold.
@@ -125,7 +142,7 @@ class LandedStream(Source):
     """A streaming DataFrame that is landed while the job runs. In slots there is only the part that reads files."""
 
     def __init__(self, schema: pa.Schema, place: Path, enumerator: Callable[[], SplitEnumerator]) -> None:
-        self.place = place
+        self._place = place
         self._schema = schema
         self._enumerator = enumerator
 
@@ -141,6 +158,11 @@ class LandedStream(Source):
     def name(self) -> str:
         """What the step is called."""
         return "stream"
+
+    @property
+    def footprint(self) -> Footprint:
+        """The folder that the query lands batches in."""
+        return Footprint(place=str(self._place))
 
     @property
     def discovers(self) -> bool:
@@ -204,17 +226,31 @@ class StreamEnumerator(SplitEnumerator):
             following += 1
         ended = is_over and len(new) <= BATCHES_AT_ONCE
         there = msgspec.msgpack.encode(_Position(str(self._folder), following))
-        return Found(position=there, splits=splits, ended=ended, wait_ms=LOOK_MS)
+        # More was landed than is given out at once: the query is ahead of the job.
+        behind = len(new) > BATCHES_AT_ONCE
+        return Found(position=there, splits=splits, ended=ended, wait_ms=LOOK_MS, catching_up=behind)
 
     def consumed(self, position: bytes | None, unread: Sequence[bytes]) -> None:
         """Delete batches that nobody will read again."""
         following = self._following(position)
-        data = self._folder / "data"
-        needed = {int(Path(file_of_split(split)).relative_to(data).parts[0]) for split in unread}
+        needed = set(map(self._batch_of, unread))
         for batch in _recorded(self._folder):
             if batch < following and batch not in needed:
-                shutil.rmtree(data / str(batch), ignore_errors=True)
-                _record(self._folder, batch).unlink(missing_ok=True)
+                # By descriptor: whoever can write there could have a link lead to other folders.
+                with suppress(OSError), opened_folder(self._folder, ("data",)) as data:
+                    remove_tree(data, str(batch))
+                with suppress(FileNotFoundError), opened_folder(self._folder, ("batches",)) as batches:
+                    unlink(batches, _record(self._folder, batch).name)
+
+    def _batch_of(self, split: bytes) -> int:
+        file, data = file_of_split(split), self._folder / "data"
+        try:
+            return int(Path(file).relative_to(data).parts[0])
+        except (ValueError, IndexError) as error:
+            raise CorruptFile(
+                f"the snapshot names {file!r}, which is no file of a batch in {data}",
+                hint="the snapshot was changed, or is of another stream: do not use it",
+            ) from error
 
     def close(self) -> None:
         """Stop the query."""

@@ -17,7 +17,7 @@ from typing import Any
 import pyarrow as pa
 from pyspark.errors import PySparkException
 
-from penstock.api.connector import Committer, Sink
+from penstock.api.connector import Committer, Footprint, Sink
 from penstock.api.hold import Hold
 from penstock.connectors.parquet import ParquetSink, final_folder, publish_files, staged_before, staged_file
 from penstock.connectors.partitions import check_partitions
@@ -65,6 +65,11 @@ class CatalogTable(TableFiles):
     def __reduce__(self) -> tuple[Callable[..., Sink], tuple[Any, ...]]:
         return _files_of, (self.path, self.partition_by)
 
+    @property
+    def footprint(self) -> Footprint:
+        """The table's folder."""
+        return Footprint(place=self.path, written=self.path)
+
     def committer(self) -> Committer:
         """Renames files, and tells Spark."""
         return _Publishing(self)
@@ -91,7 +96,7 @@ class CatalogTable(TableFiles):
     def drop_staged(self, job: str, epoch: int, keep: Sequence[bytes]) -> None:
         """Remove files that attempts before `epoch` prepared and nobody will commit."""
         kept = set(map(staged_file, keep))
-        for file, _ in staged_before(self._staging(job), epoch):
+        for file, _ in staged_before(Path(self.path), self._staging(job), epoch):
             if str(file.relative_to(self.path)) not in kept:
                 file.unlink(missing_ok=True)
 
@@ -230,15 +235,15 @@ def check_same_folder(table: str, session: Any, folder: Path) -> None:
         sign.unlink()
 
 
-def table_left_by(sink: TableSink, session: Any) -> Sink:
+def table_left_by(table: str, session: Any) -> Sink | None:
     """The table of a job that has ended, to be cleaned up, if it is still there. It is not made again."""
     try:
-        if session.catalog.tableExists(sink.table):
-            facts = json.loads(session.sql(f"DESCRIBE TABLE EXTENDED {sink.table} AS JSON").first()[0])
-            return CatalogTable(_folder_of(sink.table, facts["location"]), session, sink.table)
+        if session.catalog.tableExists(table):
+            facts = json.loads(session.sql(f"DESCRIBE TABLE EXTENDED {table} AS JSON").first()[0])
+            return CatalogTable(_folder_of(table, facts["location"]), session, table)
     except Exception as error:
-        raise HostError(f"table {sink.table} could not be opened: {short_reason(str(error))}") from error
-    return sink
+        raise HostError(f"table {table} could not be opened: {short_reason(str(error))}") from error
+    return None
 
 
 def _spark_schema(table: str, schema: pa.Schema) -> Any:

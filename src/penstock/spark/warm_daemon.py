@@ -28,7 +28,7 @@ MODULES = (
     "cloudpickle",
     "penstock",
     "penstock.net.zeromq",
-    "penstock.runtime.slot",
+    "penstock.runtime.slot.driver",
     "penstock.spark.background",
     "penstock.spark.clock",
     "penstock.spark.collector",

@@ -19,6 +19,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import cloudpickle
 
@@ -28,6 +29,12 @@ from penstock.net.keys import JobKeys
 from penstock.settings import JobSettings
 from penstock.spark import shared_folders
 from penstock.spark.jvm_watch import JvmWatch, jvm_socket
+from penstock.storage.seals import PLAIN, StoreOptions
+
+if TYPE_CHECKING:
+    from penstock.net.zeromq import ZmqTransport
+    from penstock.runtime.slot.driver import SlotDriver
+    from penstock.spark.clock import WallClock
 
 POLARS_THREADS = "POLARS_MAX_THREADS"
 READS_AHEAD = "SPARK_PIPELINED_UDF"
@@ -59,6 +66,8 @@ class SlotSpec:
     keys: JobKeys
     signs: tuple[str, ...] = ()
     """Files that are there if the folders in which they are are the driver's."""
+    options: StoreOptions = PLAIN
+    """How the files of checkpoints are written and read."""
     program: bytes = b""
     """The plan, pickled, for its imports: a slot does them before it calls in, and not when it is to take over. Empty
     if it is too large to be sent twice."""
@@ -81,7 +90,7 @@ def _import_program(program: bytes) -> None:
     import pyarrow as pa
 
     # Whatever is wrong with it is told when tasks are built from it, where it reaches the user.
-    with suppress(Exception):
+    with suppress(BaseException):
         cloudpickle.loads(program)
     # With its first array pyarrow imports pandas, which takes longer than all the rest.
     pa.array(())
@@ -146,10 +155,14 @@ class _Slot:
         # Imported here so that a worker pays for them once, after the fork.
         from penstock.net.zeromq import ZmqTransport, keep_message_memory
         from penstock.runtime.addresses import SlotAddress
-        from penstock.runtime.slot import SlotDriver, SlotPorts
+        from penstock.runtime.slot.driver import SlotDriver
+        from penstock.runtime.slot.ports import SlotPorts
+        from penstock.runtime.whereabouts import of_thread
+        from penstock.runtime.worker_logs import WorkerLogs, collected
         from penstock.spark.background import ThreadBackground
         from penstock.spark.clock import WallClock
         from penstock.spark.collector import out_of_sight
+        from penstock.spark.pulse import PulseThread
         from penstock.storage.locations import open_store
 
         spec = self._spec
@@ -157,6 +170,7 @@ class _Slot:
         clock = WallClock()
         transport = ZmqTransport(str(self._slot), keys=spec.keys, ipc_dir=folder, host=host)
         background = ThreadBackground(transport.wake, name="penstock-slot-background")
+        logs = WorkerLogs(spec.settings.slot.log_level)
         watch = JvmWatch(jvm_socket(), transport.wake)
         try:
             driver = SlotDriver(
@@ -164,7 +178,13 @@ class _Slot:
                 job=spec.job,
                 settings=spec.settings,
                 ports=SlotPorts(
-                    clock=clock, transport=transport, background=background, store=open_store(spec.storage_root)
+                    clock=clock,
+                    transport=transport,
+                    background=background,
+                    store=open_store(spec.storage_root, options=spec.options),
+                    owns_process=True,
+                    logs=logs,
+                    whereabouts=of_thread(threading.current_thread().name),
                 ),
                 address=SlotAddress(
                     host=socket.gethostname(),
@@ -176,12 +196,9 @@ class _Slot:
                 master_address=master,
             )
             try:
-                with watch, out_of_sight():
-                    while not driver.left and not watch.closed:
-                        now = clock.now()
-                        deadline = driver.turn(now)
-                        if deadline is None or deadline > now:
-                            transport.wait(None if deadline is None else max(0, deadline - clock.now()))
+                beside = PulseThread(driver.beat, clock, name="penstock-slot-pulse")
+                with watch, out_of_sight(), collected(logs), beside:
+                    _take_turns(driver, watch, clock, transport)
                 # What was said last (that we leave) is still on its way out.
                 transport.wait(20)
             finally:
@@ -194,6 +211,15 @@ class _Slot:
             raise SlotLost("Spark has closed its connection to the worker")
         if driver.error is not None:
             raise SlotLost(driver.error)
+
+
+def _take_turns(driver: SlotDriver, watch: JvmWatch, clock: WallClock, transport: ZmqTransport) -> None:
+    """The loop of a slot, until the slot leaves or Spark lets go of it."""
+    while not driver.left and not watch.closed:
+        now = clock.now()
+        deadline = driver.turn(now)
+        if deadline is None or deadline > now:
+            transport.wait(None if deadline is None else max(0, deadline - clock.now()))
 
 
 def _is_fit() -> bool:

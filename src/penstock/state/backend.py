@@ -1,24 +1,25 @@
 """What an operator needs of a back end for keyed state, and what every back end promises.
 
-One back end holds the keyed state and the timers of one operator of one subtask. Its life:
+One back end holds the keyed state and the timers of one operator of one subtask. The life of a back end:
 
-1. It is made from a `StateContext`, which names every state that the function declares.
-2. `restore` reads the files of old subtasks and keeps what belongs to the own key groups. Off the loop, once, or never.
-3. On the loop: `set_key` says whose state the tables and timers are; then they are read and written. `snapshot` freezes
-   everything in a time that does not depend on how much there is, and returns work that writes what was frozen. The
-   work runs off the loop, beside steps that go on changing the state. `maintain` does small pieces of upkeep.
-4. `close`, once, also after a failure; work may still be under way then, and may fail.
+1. The back end is made from a `StateContext`, which names every state that the function declares.
+2. `restore` reads the files of old subtasks and keeps the entries of the back end's own key groups. `restore` runs off
+   the loop, once, or never.
+3. On the loop: `set_key` chooses the key whose entries and timers are then read and written. `snapshot` freezes the
+   whole state, in a time that does not grow with the state, and returns work that writes the frozen state. The work
+   runs off the loop while the loop goes on changing the state. `maintain` does small pieces of upkeep.
+4. `close` is called once, also after a failure. The work of a snapshot may still be under way then, and may fail.
 
 Rules that the contract suite (`tests/contracts`) holds every back end to:
 
-* Tables know nothing of defaults, types and time: that is done above them, the same way for all back ends
-  (`penstock.state.handles`). What is put comes out again, equal and of the same types, also after a restore.
-* What is got may be changed in place by the caller within the same call for the key. Such a change never reaches a
-  snapshot that was taken before; whether it reaches the state without being put back is not said.
-* An entry of a state with a TTL is a pair `(value, written_ms)`. `ttl_expired` says when it is over. Handles hide it
-  from then on; the back end leaves it out of snapshots and removes it in the background.
-* A snapshot is the state at the moment `snapshot` was called: every entry that was there, none that came later, however
-  many snapshots are under way at once, and whatever becomes of them.
+* Tables know nothing of defaults, types and time: handles add them, in the same way for all back ends
+  (`penstock.state.handles`). `get` returns the value that was put, equal and of the same types, also after a restore.
+* A caller may change a value that it got in place, within the same call for the key. Such a change never reaches a
+  snapshot that was taken before. Whether the change reaches the state without a `put` is undefined.
+* An entry of a state with a TTL is a pair `(value, written_ms)`. `ttl_expired` says when the entry has expired. Handles
+  hide an expired entry; the back end leaves it out of snapshots and removes it in the background.
+* A snapshot is the state at the moment `snapshot` was called: every entry that existed then, and no later entry. That
+  holds however many snapshots are under way at once, and whether they complete or not.
 * States that a snapshot has and the function does not declare are kept, and written again with the next snapshot,
   unless the context says that they are dropped. A state that is declared with another kind or another type than the
   snapshot has is refused with `UsageError`; integers and floats may become wider.
@@ -30,8 +31,8 @@ Rules that the contract suite (`tests/contracts`) holds every back end to:
   not set.
 * An empty state is no file.
 
-Key groups are not computed here: `set_key` is told the group, and for what it has only as columns the context has a
-function.
+Key groups are not computed here: `set_key` is given the key group of a key, and the context has a function for the key
+groups of key columns.
 """
 
 from __future__ import annotations
@@ -64,7 +65,7 @@ GroupsOf = Callable[[pa.RecordBatch], npt.NDArray[np.int32]]
 
 
 class _Missing:
-    """Says that there is no entry, where None is a value."""
+    """Stands for "no entry", because None may be a value."""
 
     def __repr__(self) -> str:
         return "MISSING"
@@ -74,12 +75,14 @@ MISSING: Any = _Missing()
 
 
 class _NoKey:
-    """The current key while there is none. Looking anything up by it is a mistake of the user's."""
+    """The current key while there is no current key. To look up an entry by this key is a mistake in the user's
+    code."""
 
     def __hash__(self) -> NoReturn:
         raise UsageError(
             "keyed state and timers were used where there is no key",
-            hint="use them in on_row and on_timer, which are called for one key; not in open, on_end or on_broadcast",
+            hint="use keyed state and timers in on_row and on_timer, which are called for one key; not in open, on_end "
+            "or on_broadcast",
         )
 
     def __eq__(self, other: object) -> bool:
@@ -90,15 +93,15 @@ NO_KEY: Any = _NoKey()
 
 
 class StateWriter(Protocol):
-    """Where the asynchronous part of a snapshot puts bytes. Calls block."""
+    """Where the asynchronous part of a snapshot writes its bytes. Calls block."""
 
     def put(self, data: Frame) -> StateFile:
         """Make `data` durable (small data stays inline) and return its handle, which belongs to this snapshot alone."""
         ...
 
     def put_shared(self, data: Frame, key: str) -> StateFile:
-        """Make `data` durable where later checkpoints may refer to it again, under a key that no other content of the
-        job ever has. In a savepoint, which shares nothing, the same as `put`."""
+        """Make `data` durable in a shared file, which later checkpoints may refer to again. No other content of the job
+        ever has the same `key`. In a savepoint, which shares no file, the same as `put`."""
         ...
 
 
@@ -117,12 +120,12 @@ def reused(file: StateFile) -> StateFile:
 
 @dataclass(frozen=True, kw_only=True)
 class StateContext:
-    """Whose state it is, and how it is laid out."""
+    """The operator and subtask that a back end belongs to, and the shape of their state."""
 
     operator: str
-    """The operator's id, which is the same after a restart and at any parallelism."""
+    """The operator's id, which is the same after a restart and with any parallelism."""
     name: str
-    """What people call the operator."""
+    """The operator's name, for people."""
     subtask: int
     keys: pa.Schema
     """The key columns."""
@@ -137,7 +140,10 @@ class StateContext:
     """The time of the loop's turn. To be called on the loop only."""
     settings: StateSettings
     dropped: tuple[str, ...] = ()
-    """States that are left out of what is restored; none of them is in `specs`."""
+    """States that a restore leaves out; none of them is in `specs`."""
+    unpickles: bool = True
+    """Whether pickled objects are unpickled. If not, they are read as `Pickle`s, so that reading a snapshot as data
+    runs no code of the snapshot."""
 
 
 class ValueTable(ABC):
@@ -161,11 +167,11 @@ class ListTable(ABC):
 
     @abstractmethod
     def get(self) -> list[Any]:
-        """All entries, in a list that is the caller's own."""
+        """All entries, in a new list. The caller may change the list."""
 
     @abstractmethod
     def put(self, entries: list[Any]) -> None:
-        """Replace all entries. The list is the table's from then on."""
+        """Replace all entries. The caller must not use the list any more."""
 
     @abstractmethod
     def append(self, entry: Any) -> None:
@@ -177,7 +183,7 @@ class ListTable(ABC):
 
 
 class MapTable(ABC):
-    """Entries by a key of their own for the current key."""
+    """A map for the current key: each entry has a map key of its own."""
 
     @abstractmethod
     def get(self, key: Any) -> Any:
@@ -193,7 +199,7 @@ class MapTable(ABC):
 
     @abstractmethod
     def items(self) -> Iterator[tuple[Any, Any]]:
-        """All entries, in any order. Entries may be changed while it is read."""
+        """All entries, in any order. Entries may be changed while the iterator is read."""
 
     @abstractmethod
     def clear(self) -> None:
@@ -201,7 +207,7 @@ class MapTable(ABC):
 
 
 class TimerKind(Enum):
-    """Which time a timer waits for. The value is its name in snapshots."""
+    """Which time a timer waits for. The value is the kind's name in snapshots."""
 
     EVENT_TIME = "event-time"
     PROCESSING_TIME = "processing-time"
@@ -216,7 +222,7 @@ class TimerTable(ABC):
 
     @abstractmethod
     def remove(self, kind: TimerKind, time_us: int) -> None:
-        """Take a timer of the current key back; nothing happens if it is not set."""
+        """Remove a timer of the current key. Nothing happens if the timer is not set."""
 
     @abstractmethod
     def of_key(self, kind: TimerKind) -> list[int]:
@@ -224,22 +230,23 @@ class TimerTable(ABC):
 
     @abstractmethod
     def first(self, kind: TimerKind) -> int | None:
-        """The time of the earliest timer of all keys; None if there is none."""
+        """The time of the earliest timer of all keys; None if there is no timer."""
 
     @abstractmethod
     def last(self, kind: TimerKind) -> int | None:
-        """The time of the latest timer of all keys; None if there is none. Asked for once, at the end of the data."""
+        """The time of the latest timer of all keys; None if there is no timer. Called once, at the end of the data."""
 
     @abstractmethod
     def pop_due(self, kind: TimerKind, until_us: int) -> tuple[int, Key, int] | None:
-        """Remove the first timer at or before `until_us`; its time, key and key group. None if there is none.
+        """Remove the first timer at or before `until_us`. Returns its time, key and key group; None if no timer is due.
 
-        In order of time; among those of one time in order of key: null first, then ascending (NaN last), by columns.
+        Timers come in order of time. Timers of the same time come in order of key: null first, then ascending (NaN
+        last), column by column.
         """
 
 
 SnapshotFiles = Callable[[StateWriter], tuple[StateFile, ...]]
-"""The asynchronous part of a snapshot: writes what was frozen and returns the handles."""
+"""The asynchronous part of a snapshot: writes the frozen state and returns the handles of the files."""
 
 
 class KeyedBackend(ABC):
@@ -249,11 +256,15 @@ class KeyedBackend(ABC):
 
     @abstractmethod
     def set_key(self, key: Key, group: int) -> None:
-        """Tables and timers are those of `key` from now on."""
+        """`key` is the current key from now on: tables and timers are the key's."""
 
     @abstractmethod
     def unset_key(self) -> None:
-        """There is no current key: using tables and the timers' methods for one key raises `UsageError`."""
+        """There is no current key: to use tables, or the methods of timers for the current key, raises `UsageError`."""
+
+    @abstractmethod
+    def key_group(self) -> int | None:
+        """The key group of the current key; None if there is no current key."""
 
     @abstractmethod
     def value_table(self, name: str) -> ValueTable:
@@ -269,37 +280,41 @@ class KeyedBackend(ABC):
 
     @abstractmethod
     def restore(self, snapshots: Sequence[Sequence[StateFile]], reader: StateReader) -> None:
-        """Take in what old subtasks saved, each with its files, as far as it is of the own key groups. Blocks.
+        """Take in the state that old subtasks saved, each with its files. Only the entries of this subtask's key groups
+        are taken. Blocks.
 
         Raises:
-            CorruptFile: a file is cut, changed, foreign or newer.
-            UsageError: a state does not fit what is declared, or the files are of another back end's own format.
+            CorruptFile: a file is cut short, was changed, was not written by this package, or has a newer format.
+            UsageError: a state does not fit its declaration, or the files are in another back end's own format.
 
         """
 
     @abstractmethod
     def snapshot(self, checkpoint: CheckpointId, options: CheckpointOptions) -> SnapshotFiles:
-        """Freeze the state; return the work that writes it. The work is run at most once, and may never be run."""
+        """Freeze the state and return the work that writes the frozen state. The work is run at most once, and may
+        never be run."""
 
     @abstractmethod
     def completed(self, checkpoint: CheckpointId) -> None:
-        """The job has completed `checkpoint`: files that were shared in it may be referred to again."""
+        """The job has completed `checkpoint`: later snapshots may refer to the shared files of this checkpoint."""
 
     @abstractmethod
     def aborted(self, checkpoint: CheckpointId) -> None:
-        """`checkpoint` will never complete. Its work may be under way, done, or never be run."""
+        """`checkpoint` will never complete. The work of its snapshot may be under way, may be done, or may never be
+        run."""
 
     @abstractmethod
     def maintain(self, budget: int) -> bool:
-        """Do about `budget` small steps of upkeep, such as removing what has expired; whether more is to be done."""
+        """Do about `budget` small steps of upkeep, such as removing expired entries. Returns whether more is to be
+        done."""
 
     @abstractmethod
     def close(self) -> None:
-        """Let go of everything."""
+        """Free all resources of the back end."""
 
 
 class TabledBackend(KeyedBackend):
-    """A back end that has its tables by the names of their states."""
+    """A back end whose tables are in a dict, by the names of their states."""
 
     _tables: Mapping[str, Any]
 
@@ -323,5 +338,6 @@ class TabledBackend(KeyedBackend):
 
 
 def ttl_expired(ttl: Ttl, written_ms: int, now: int) -> bool:
-    """Whether an entry that was last written (or read, if that counts) at `written_ms` is over at `now`."""
+    """Whether an entry has expired at `now`. `written_ms` is when the entry was last written, or last read if reads
+    renew the entry."""
     return now - written_ms >= ttl.duration_ms

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from penstock.core.errors import SettingsError
 from penstock.state.backend import KeyedBackend, StateContext
 from penstock.state.memory import MemoryBackend
+
+MakeBackend = Callable[[StateContext], KeyedBackend]
 
 
 def make_backend(context: StateContext) -> KeyedBackend:
@@ -13,7 +17,7 @@ def make_backend(context: StateContext) -> KeyedBackend:
     if problems:
         raise SettingsError(problems)
     if context.settings.backend == "rocksdb":
-        # Only jobs that ask for it load the library.
+        # Imported here, so that only jobs that ask for RocksDB load the library.
         from penstock.state.rocksdb.backend import RocksBackend
 
         return RocksBackend(context)

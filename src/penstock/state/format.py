@@ -1,6 +1,6 @@
 """The canonical format of keyed state, which every back end can write and restore.
 
-An operator of a subtask has one file; or several, each complete in itself, if its state is larger than memory:
+An operator of a subtask has one file; or several files, each complete in itself, if the state is larger than memory:
 
     4 bytes   PKST
     2 bytes   version of this format
@@ -8,18 +8,18 @@ An operator of a subtask has one file; or several, each complete in itself, if i
     …         the header: `Header` as JSON
     …         tables, each an Arrow IPC file, at the places that the header names, counted from the end of the header
 
-Numbers are unsigned, most significant byte first. There is one table per state, and one for the timers if there are
-any. Its rows are ordered by key group; the header says which groups each record batch holds, so that a restore decodes
-only those it needs. The columns, by position:
+Numbers are unsigned, most significant byte first. There is one table per state, and one table for the timers if there
+are timers. The rows of a table are ordered by key group. The header names the key groups of each record batch, so that
+a restore decodes only the batches that it needs. The columns, by position:
 
     __key_group     int32
     …               the key columns, with their own names and types
     __map_key       of a map only: its key
     __value         the value, the element of a list (one row each, in order), the value of a map, the accumulator
-    __written_ms    of a state with a TTL only: since when it lives, in milliseconds since 1970
+    __written_ms    of a state with a TTL only: when the entry was written, in milliseconds since 1970
 
 and of timers `__key_group`, the key columns, `__kind` ("event-time" or "processing-time") and `__time_us`. Values and
-map keys that are declared as `object` are binary, pickled. Checksums are not in the file: its handle has one.
+map keys that are declared as `object` are binary, pickled. The checksum is not in the file but in the file's handle.
 """
 
 from __future__ import annotations
@@ -37,6 +37,7 @@ import pyarrow as pa
 
 from penstock.api.state import StateKind, StateSpec, Ttl
 from penstock.core.errors import CorruptFile, UsageError
+from penstock.state.arrow_bounds import check_file, check_types
 from penstock.state.backend import GroupsOf, Key, StateContext, TimerKind, ttl_expired
 from penstock.state.keys import key_columns, key_values, keys_of
 from penstock.state.values import pickled, to_python, unpickled
@@ -55,7 +56,7 @@ TIMERS = "timers"
 """The kind of the table of timers."""
 
 PIECE_ROWS = 2_048
-"""So many rows are turned into columns at a time; in between others get hold of the interpreter."""
+"""How many rows are turned into columns at a time. Between two pieces other threads may use the interpreter."""
 BATCH_ROWS = 65_536
 """Rows of a record batch in the file."""
 
@@ -63,17 +64,17 @@ _PREFIX = struct.Struct(">4sHI")
 _ALIGNMENT = 64
 _PAUSE_SECONDS = 0.0003
 _ARROW_ERRORS = (pa.ArrowException, OSError, EOFError, ValueError, MemoryError)
-"""How Arrow says that something is not an Arrow file."""
+"""The errors of Arrow for bytes that are not an Arrow file."""
 _VALUE_ERRORS = (pa.ArrowException, ValueError, OverflowError)
-"""How values of a sound table can be none in Python."""
-_HINT = "restore it from a copy, or restore from another checkpoint or savepoint"
+"""The errors for values of a sound table that have no equal in Python."""
+_HINT = "copy the file back from a backup, or restore from another checkpoint or savepoint"
 
 
 class TableEntry(msgspec.Struct, frozen=True, kw_only=True):
     """What the header says about one table. New fields: at the end, with a default."""
 
     name: str
-    """Of the state; empty for timers."""
+    """The name of the state; empty for timers."""
     kind: str
     """A `StateKind`, or `timers`."""
     offset: int
@@ -95,12 +96,12 @@ class Header(msgspec.Struct, frozen=True, kw_only=True):
     groups: int
     """Key groups of the job."""
     own_groups: tuple[int, int]
-    """First and last key group of the subtask that wrote it."""
+    """First and last key group of the subtask that wrote the file."""
     tables: tuple[TableEntry, ...]
 
 
 Row = tuple[Key, Any, Any]
-"""Key, map key (None if it is no map) and entry, as tables hold it."""
+"""Key, map key (None if the state is no map) and entry, as tables hold the entry."""
 
 TimerRow = tuple[Key, TimerKind, int]
 
@@ -111,8 +112,8 @@ TimerRow = tuple[Key, TimerKind, int]
 def encode(
     context: StateContext, states: Iterable[tuple[StateSpec, Iterator[Row]]], timers: Iterator[TimerRow], *, now: int
 ) -> pa.Buffer | None:
-    """The content of a file with these states; None if there is nothing to write. What has expired at `now` is left
-    out. Works in pieces and reads nothing but its arguments: to be run off the loop."""
+    """The content of a file with these states; None if there is nothing to write. Entries that have expired at `now`
+    are left out. The function works in pieces and reads nothing but its arguments, so that it can run off the loop."""
     sections: list[tuple[TableEntry, pa.Buffer]] = []
     offset = 0
     for spec, rows in states:
@@ -132,7 +133,7 @@ def encode(
 
 @dataclass(frozen=True, kw_only=True)
 class FileOwner:
-    """Whose state a file holds."""
+    """The operator and the key groups whose state a file holds."""
 
     operator: str
     keys: pa.Schema
@@ -143,8 +144,9 @@ class FileOwner:
 
 
 def encode_tables(owner: FileOwner, tables: Iterable[tuple[StateSpec | None, pa.Table]]) -> pa.Buffer | None:
-    """The content of a file with these tables, each with the columns of its state (`state_schema`), or of timers if
-    there is no state; None if there are no rows. Key groups are taken as they are, rows brought into their order."""
+    """The content of a file with these tables; None if there are no rows. Each table has the columns of its state
+    (`state_schema`); a table without a `StateSpec` has the columns of timers. Key groups are not computed again. The
+    rows are sorted by key group."""
     sections: list[tuple[TableEntry, pa.Buffer]] = []
     offset = 0
     for spec, table in tables:
@@ -169,9 +171,9 @@ def _file(owner: FileOwner, sections: Sequence[tuple[TableEntry, pa.Buffer]]) ->
 
 
 def _assembled(header: Header, sections: Sequence[pa.Buffer]) -> pa.Buffer:
-    """The whole file. What is large is copied by Arrow, which lets go of the interpreter meanwhile."""
+    """The whole file. Arrow copies the large parts, and other threads may use the interpreter meanwhile."""
     text = msgspec.json.encode(header)
-    # JSON may end in blanks: the tables begin at an aligned place.
+    # Blanks at the end of the JSON, so that the tables begin at an aligned place.
     text += b" " * (_padded(_PREFIX.size + len(text)) - _PREFIX.size - len(text))
     sink = pa.BufferOutputStream()
     sink.write(_PREFIX.pack(MAGIC, VERSION, len(text)) + text)
@@ -240,13 +242,14 @@ def _timer_table(context: StateContext, timers: Iterator[TimerRow]) -> pa.Table:
 
 
 def _pieces(rows: Iterator[Any]) -> Iterator[list[Any]]:
-    """The rows, some at a time; between two pieces the loop may have the interpreter."""
+    """The rows, in pieces. Between two pieces the loop may use the interpreter."""
     piece = list(islice(rows, PIECE_ROWS))
     while piece:
         yield piece
         piece = list(islice(rows, PIECE_ROWS))
         if piece:
-            # A thread that lets go of the interpreter for no time at all gets it back before another one wakes up.
+            # A pause of zero would not help: this thread would have the interpreter back before another thread wakes
+            # up.
             time.sleep(_PAUSE_SECONDS)
 
 
@@ -257,7 +260,7 @@ def _key_part(keys: Sequence[Key], schema: pa.Schema, groups_of: GroupsOf) -> li
 
 
 def _by_group(table: pa.Table) -> pa.Table:
-    """The rows by key group; those of one group stay in order."""
+    """The rows sorted by key group. The rows of one key group keep their order."""
     groups = np.asarray(table.column(0).to_numpy())
     if (groups[1:] >= groups[:-1]).all():
         return table
@@ -298,12 +301,13 @@ def is_canonical(data: bytes) -> bool:
 
 
 class CanonicalFile:
-    """A file that was read. Raises `CorruptFile` for one that is cut, changed, foreign or newer; `what` names it."""
+    """A file that was read; `what` names the file in errors. Raises `CorruptFile` for a file that is cut short, was
+    changed, was not written by this package, or has a newer format."""
 
     def __init__(self, data: bytes, *, what: str) -> None:
         self._what = what
         if len(data) < _PREFIX.size:
-            raise self._corrupt(f"is cut: {len(data)} bytes are not even its beginning")
+            raise self._corrupt(f"is cut short: it has {len(data)} bytes, and its prefix alone has {_PREFIX.size}")
         magic, version, header_size = _PREFIX.unpack_from(data)
         if magic != MAGIC:
             raise self._corrupt("is not keyed state in the canonical format")
@@ -313,7 +317,7 @@ class CanonicalFile:
             )
         body = _PREFIX.size + header_size
         if len(data) < body:
-            raise self._corrupt(f"is cut: it has {len(data)} bytes, its header alone has {body}")
+            raise self._corrupt(f"is cut short: it has {len(data)} bytes, and its header alone ends at {body}")
         try:
             self.header = msgspec.json.decode(data[_PREFIX.size : body], type=Header)
         except (msgspec.MsgspecError, ValueError, RecursionError) as error:
@@ -321,24 +325,29 @@ class CanonicalFile:
         self._body = pa.py_buffer(data).slice(body)
         for entry in self.header.tables:
             if entry.offset < 0 or entry.length < 0 or entry.offset + entry.length > self._body.size:
-                raise self._corrupt(f"is cut: the table of {entry.name or entry.kind!r} is not all there")
+                raise self._corrupt(f"is cut short: the table of {entry.name or entry.kind!r} is not complete")
         names = [(entry.name, entry.kind == TIMERS) for entry in self.header.tables]
         if len(dict.fromkeys(names)) < len(names):
-            raise self._corrupt("has two tables of one name")
+            raise self._corrupt("has two tables with the same name")
 
     def table(self, entry: TableEntry, own: tuple[int, int]) -> pa.Table:
         """The rows of one table whose key groups are from `own[0]` to `own[1]`; other batches are not decoded."""
         reader = self._reader(entry)
         try:
+            check_file(self._body.slice(entry.offset, entry.length))
             if reader.num_record_batches != len(entry.batches):
-                raise self._corrupt(f"has {reader.num_record_batches} batches of {entry.name!r}, its header says other")
+                raise self._corrupt(
+                    f"has {reader.num_record_batches} batches of {entry.name!r}, but its header names "
+                    f"{len(entry.batches)}"
+                )
             batches = [
                 reader.get_batch(number)
                 for number, (first, last) in enumerate(entry.batches)
                 if first <= own[1] and last >= own[0]
             ]
             table = pa.Table.from_batches(batches, reader.schema)
-            # An offset that points outside of its memory would end the process when the value is read.
+            # Without this check, an offset that points outside of the memory would crash the process when the value is
+            # read.
             table.validate(full=True)
         except _ARROW_ERRORS as error:
             raise self._unreadable(entry, error) from error
@@ -347,7 +356,9 @@ class CanonicalFile:
         if column.null_count or not (groups[1:] >= groups[:-1]).all():
             raise self._corrupt(f"has a table of {entry.name or entry.kind!r} that is not in order of key groups")
         if len(batches) == len(entry.batches) and table.num_rows != entry.rows:
-            raise self._corrupt(f"has {table.num_rows} rows of {entry.name or entry.kind!r}, its header says other")
+            raise self._corrupt(
+                f"has {table.num_rows} rows of {entry.name or entry.kind!r}, but its header names {entry.rows}"
+            )
         first, last = np.searchsorted(groups, [own[0], own[1] + 1])
         return table.slice(int(first), int(last - first)).combine_chunks()
 
@@ -357,32 +368,34 @@ class CanonicalFile:
         return pa.schema([schema.field(number) for number in range(1, 1 + len(self.header.key_columns))])
 
     def _reader(self, entry: TableEntry) -> pa.ipc.RecordBatchFileReader:
-        """Of a table that begins with key groups and keys."""
+        """The reader of a table. Raises `CorruptFile` unless the table begins with the key group and the key
+        columns."""
         try:
             reader = pa.ipc.open_file(self._body.slice(entry.offset, entry.length))
             schema = reader.schema
             check_names(schema)
+            check_types(schema)
         except _ARROW_ERRORS as error:
             raise self._unreadable(entry, error) from error
         if schema.names[: 1 + len(self.header.key_columns)] != [KEY_GROUP, *self.header.key_columns]:
-            raise self._corrupt(f"has a table of {entry.name or entry.kind!r} without its keys")
+            raise self._corrupt(f"has a table of {entry.name or entry.kind!r} without its key columns")
         if schema.field(0).type != pa.int32():
-            raise self._corrupt(f"has a table of {entry.name or entry.kind!r} with other key groups than numbers")
+            raise self._corrupt(f"has a table of {entry.name or entry.kind!r} whose key groups are not of type int32")
         return reader
 
     def spec_of(self, entry: TableEntry) -> StateSpec:
-        """What was declared when the file was written."""
+        """The declaration of the state when the file was written."""
         schema = self._reader(entry).schema
         try:
             kind = StateKind(entry.kind)
         except ValueError as error:
-            raise self._corrupt(f"has a state of kind {entry.kind!r}") from error
+            raise self._corrupt(f"has a state of the unknown kind {entry.kind!r}") from error
         first = 1 + len(self.header.key_columns)
         types = [schema.field(number).type for number in range(first, len(schema))]
         is_map = kind is StateKind.MAP
         names = [MAP_KEY] * is_map + [VALUE] + [WRITTEN] * (entry.ttl_ms is not None)
         if not kind.is_keyed or schema.names[first:] != names:
-            raise self._corrupt(f"has a table of {entry.name!r} with other columns than its header says")
+            raise self._corrupt(f"has a table of {entry.name!r} with other columns than its header names")
         wanted = {VALUE: pa.binary() if entry.object_value else None, WRITTEN: pa.int64()}
         wanted[MAP_KEY] = pa.binary() if entry.object_key else None
         for name, found in zip(names, types, strict=True):
@@ -397,7 +410,8 @@ class CanonicalFile:
         )
 
     def rows(self, entry: TableEntry, spec: StateSpec, own: tuple[int, int], *, now: int) -> Iterator[Row]:
-        """The rows of a state, as tables of `spec` hold them. What has no time yet and needs one lives from `now`."""
+        """The rows of a state, as tables of `spec` hold them. If `spec` has a TTL and the file has no times, the
+        entries count as written at `now`."""
         found = self.spec_of(entry)
         table = self.table(entry, own)
         try:
@@ -421,7 +435,7 @@ class CanonicalFile:
         if spec.ttl is not None:
             written = to_python(_whole(rest.pop(0))) if rest else [now] * len(keys)
             if None in written:
-                raise self._corrupt(f"has an entry of {spec.name!r} without its time")
+                raise self._corrupt(f"has an entry of {spec.name!r} without its time of writing")
             values = zip(values, written, strict=True)
         return zip(keys, inner, values, strict=True)
 
@@ -451,7 +465,7 @@ class CanonicalFile:
         try:
             return TimerKind(text)
         except ValueError as error:
-            raise self._corrupt(f"has a timer of kind {text!r}") from error
+            raise self._corrupt(f"has a timer of the unknown kind {text!r}") from error
 
     def _objects(self, column: Any) -> list[Any]:
         return [unpickled(data, what=self._what) for data in column.to_pylist()]
@@ -464,8 +478,8 @@ class CanonicalFile:
 
 
 def check_names(columns: Iterable[Any]) -> None:
-    """Raise `ValueError` if the names of columns, or of fields inside of them, are no text: Arrow looks at them only
-    when they are used."""
+    """Raise `ValueError` if the names of columns, or of fields inside of columns, are not valid text. Arrow itself
+    checks a name only when the name is used."""
     for field in columns:
         _ = field.name
         check_names(field.type.field(number) for number in range(field.type.num_fields))
@@ -481,7 +495,7 @@ def _whole(column: Any) -> Any:
 
 
 def check_keys(found: pa.Schema, context: StateContext) -> None:
-    """Raise `UsageError` unless a snapshot has the keys that the program has."""
+    """Raise `UsageError` unless the key columns of a snapshot have the types that the program's key columns have."""
     if [field.type for field in found] != [field.type for field in context.keys]:
         raise UsageError(
             f"the state of {context.name!r} is keyed by {_columns(found)}; the program has {_columns(context.keys)}",
@@ -490,13 +504,13 @@ def check_keys(found: pa.Schema, context: StateContext) -> None:
 
 
 def check_fits(found: StateSpec, declared: StateSpec, context: StateContext) -> None:
-    """Raise `UsageError` unless the entries of a snapshot can go on under what is declared."""
+    """Raise `UsageError` unless the entries of a snapshot fit the program's declaration."""
     same_map = found.map_key == declared.map_key
     if found.kind is not declared.kind or not same_map or not _widens(found.type, declared.type):
         raise UsageError(
             f"state {declared.name!r} of {context.name!r} was {found} when the snapshot was taken; the program "
             f"declares {declared}",
-            hint="give the changed state another name; the old one is kept under its own",
+            hint="give the changed state another name; the old state is kept under its old name",
         )
 
 

@@ -1,6 +1,6 @@
-"""What a user's function holds in its hands: typed handles with defaults and times to live, over a back end's tables.
+"""The handles that a user's function uses: typed, with defaults and times to live, over the tables of a back end.
 
-Everything that must be the same whatever the back end is done here.
+Everything that must be the same with every back end is done here.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ def keyed_handle(state: State, backend: KeyedBackend, now: Now) -> State:
 
 
 def keyed_table(state: State, backend: KeyedBackend, now: Now) -> ValueTable | ListTable | MapTable:
-    """The table behind the handle of a declared value, list or map state: it hides what has expired, and knows nothing
-    of types and defaults."""
+    """The table behind the handle of a declared value, list or map state. The table hides expired entries, and knows
+    nothing of types and defaults."""
     name = state.spec.name
     match state:
         case ValueState():
@@ -108,7 +108,7 @@ class _Reducing(ReducingState):
         found = self._table.get()
         reduced = given if found is MISSING else self._coerce(self.reduce(found, given))
         if reduced is None:
-            raise UsageError(f"{_what(self)} cannot hold None, which was added or is what its function returned")
+            raise UsageError(f"{_what(self)} cannot hold None: None was added, or the reduce function returned None")
         self._table.put(reduced)
 
     def exists(self) -> bool:
@@ -134,7 +134,7 @@ class _Aggregating(AggregatingState):
         found = self._table.get()
         accumulator = self._coerce(self.add_to(self.create() if found is MISSING else found, value))
         if accumulator is None:
-            raise UsageError(f"{_what(self)} cannot hold None, which its add function returned")
+            raise UsageError(f"{_what(self)} cannot hold None: the add function returned None")
         self._table.put(accumulator)
 
     def exists(self) -> bool:
@@ -164,7 +164,7 @@ class ListHandle(ListState):
         self._table.append(self._coerce(value))
 
     def extend(self, values: Iterable[Any]) -> None:
-        """Append several values; all or, if one does not fit, none."""
+        """Append several values. If one value does not fit, no value is appended."""
         for value in [self._coerce(value) for value in values]:
             self._table.append(value)
 
@@ -228,7 +228,7 @@ class MapHandle(BroadcastState):
     def _key(self, given: Any) -> Any:
         key = self._coerce_key(given)
         if type(key) is float:
-            # One NaN and one zero, as among the keys of streams.
+            # All NaNs are one object and -0.0 becomes 0.0, as for the keys of streams.
             return NAN if key != key else key + 0.0
         return key
 
@@ -249,7 +249,7 @@ def _timed_map(state: State, table: MapTable, now: Now) -> MapTable:
 
 
 class _Timed:
-    """Hides entries that have expired; knows when to renew one that is read."""
+    """Hides entries that have expired, and knows when a read must renew an entry."""
 
     def __init__(self, state: State, now: Now) -> None:
         assert state.spec.ttl is not None

@@ -1,4 +1,4 @@
-"""Keys as Python values: from columns and back, and in what order their timers fire."""
+"""Keys as Python values: made from columns and turned back into columns; and the order in which timers of keys fire."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pyarrow.types as pt
 from penstock.state.values import to_python
 
 NAN = math.nan
-"""The one NaN among keys. A NaN equals itself only as the same object."""
+"""The only NaN object among keys. Two NaN objects are never equal, so all NaN keys must be the same object."""
 
 
 def keys_of(columns: Sequence[Any]) -> list[Any]:
@@ -39,7 +39,7 @@ def key_columns(keys: Sequence[Any], schema: pa.Schema) -> list[Any]:
 
 
 def ranking(schema: pa.Schema) -> Callable[[Any], Any]:
-    """What to sort keys by: null first, then ascending, NaN last; by columns."""
+    """The sort key for keys: null first, then ascending, NaN last; column by column."""
     if len(schema) == 1:
         return _rank
     return lambda key: tuple(map(_rank, key))

@@ -1,16 +1,17 @@
 """Dicts that can be frozen in constant time, without a copy, while they go on being changed.
 
-A frozen dict is not changed any more. What changes is written into a new dict on top, the *live* one; a lookup goes
-from top to bottom. When no snapshot needs the frozen dicts, they are folded together again in small pieces: the lowest,
-which is the largest, becomes the live one, and those that were on top of it are emptied into it.
+A frozen dict is not changed any more. Changes are written into a new dict on top, the *live* dict. A lookup goes from
+top to bottom. When no snapshot needs the frozen dicts, the dicts are folded together again in small pieces: the lowest
+dict, which is the largest, becomes the live dict, and the dicts above are emptied into it.
 
     plain       everything is in `live`
-    layered     snapshots are under way: `live` on top, frozen dicts below, newest first
-    folding     none is: `live` is at the bottom, dicts above it are emptied into it; they are looked at first
+    layered     snapshots are under way: `live` is on top, frozen dicts are below, the newest first
+    folding     no snapshot is under way: `live` is at the bottom, and the dicts above are emptied into `live`; a lookup
+                begins with the dicts above
 
-A removed entry that may exist further down is marked as such. All three kinds of container work that way: one value
-per key, a list per key, a map per key. In upper dicts a list or map of a key is only what came on top of the one below,
-until one says that it is *whole*: that nothing below it counts.
+If an entry is removed and may exist in a lower dict, the upper dict has the mark `REMOVED` in its place. There are
+three kinds of container: one value per key, a list per key, and a map per key. In an upper dict, the list or map of a
+key has only the additions to the list or map below. A list or map that is *whole* replaces everything below.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ Layer = dict[Any, EntryT]
 
 
 class _Removed:
-    """In the place of an entry: there is none, whatever lies below."""
+    """The mark in the place of a removed entry: the entry does not exist, whatever the lower layers have."""
 
     def __repr__(self) -> str:
         return "REMOVED"
@@ -55,7 +56,7 @@ class Entries(dict[Any, Any]):
         super().__init__(items)
         self.whole = whole
         self.marked = False
-        """Whether an entry may be marked as removed."""
+        """Whether the map may have the mark `REMOVED` in the place of an entry."""
 
 
 class Layers(ABC, Generic[EntryT]):
@@ -64,14 +65,14 @@ class Layers(ABC, Generic[EntryT]):
     def __init__(self, *, mutable: bool) -> None:
         self.live: Layer[EntryT] = {}
         self.plain = True
-        """Whether there is nothing but `live`; the quick way in every lookup."""
+        """Whether `live` is the only layer. Lookups are quick then."""
         self._mutable = mutable
         """Whether entries could be changed in place."""
         self._below: tuple[Layer[EntryT], ...] = ()
         self._above: list[Layer[EntryT]] = []
 
     def freeze(self) -> tuple[Layer[EntryT], ...]:
-        """Everything there is, newest first; nobody changes these dicts until `thaw`."""
+        """Freeze and return all layers, newest first. Nobody changes these dicts until `thaw`."""
         if self._above:
             self._below, self._above = (*self._above, self.live), []
             self.live = {}
@@ -82,7 +83,7 @@ class Layers(ABC, Generic[EntryT]):
         return self._below
 
     def thaw(self) -> None:
-        """Nobody reads what was frozen any more."""
+        """Nobody reads the frozen layers any more: begin to fold them."""
         if self._below:
             self._above = [layer for layer in (self.live, *self._below[:-1]) if layer]
             self.live = self._below[-1]
@@ -90,7 +91,7 @@ class Layers(ABC, Generic[EntryT]):
         self.plain = not self._above
 
     def fold(self, budget: int) -> int:
-        """Move about `budget` entries down, if that is possible now; how many were moved."""
+        """Move about `budget` entries down, if no layer is frozen. Returns how many entries were moved."""
         moved = 0
         while self._above and moved < budget:
             oldest = self._above[-1]
@@ -114,7 +115,7 @@ class Layers(ABC, Generic[EntryT]):
 
     @abstractmethod
     def _fold_some(self, layer: Layer[EntryT], budget: int) -> int:
-        """Move entries of the layer right above `live` into it; how many."""
+        """Move entries of `layer`, which is right above `live`, into `live`. Returns how many entries were moved."""
 
 
 class ValueLayers(Layers[Any]):
@@ -337,7 +338,7 @@ def frozen_values(layers: tuple[Layer[Any], ...]) -> Iterator[tuple[Any, Any]]:
 
 
 def frozen_lists(layers: tuple[Layer[Part], ...]) -> Iterator[tuple[Any, list[Any]]]:
-    """Every key and its list, of frozen `ListLayers`; none is empty."""
+    """Every key and its list, of frozen `ListLayers`. Empty lists are left out."""
     for number, layer in enumerate(layers):
         newer, rest = layers[:number], layers[number:]
         for key, part in layer.items():
@@ -348,7 +349,7 @@ def frozen_lists(layers: tuple[Layer[Part], ...]) -> Iterator[tuple[Any, list[An
 
 
 def frozen_maps(layers: tuple[Layer[Entries], ...]) -> Iterator[tuple[Any, dict[Any, Any]]]:
-    """Every key and its map, of frozen `MapLayers`; none is empty."""
+    """Every key and its map, of frozen `MapLayers`. Empty maps are left out."""
     for number, layer in enumerate(layers):
         newer, rest = layers[:number], layers[number:]
         for key in layer:

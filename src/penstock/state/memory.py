@@ -1,12 +1,12 @@
 """Keyed state as Python objects in memory.
 
-Every state is one of the layered containers of `penstock.state.layers`, by key. A snapshot takes references to their
-layers, whatever their size, and its work encodes them in the canonical format. Key groups are computed then, a column
-at a time, and not kept.
+Every state is a layered container of `penstock.state.layers`, by key. A snapshot only takes references to the layers,
+whatever their size. The work of the snapshot encodes the layers in the canonical format. Key groups are not kept: the
+work computes them, a column at a time.
 
-A state with a TTL has a queue of its entries besides, by the time of their first write: only the entries at its head
-can have expired. One that was renewed meanwhile goes to the end. Timers are a map by key and a heap by time; what was
-taken back stays in the heap until its time, or until most of the heap is such.
+A state with a TTL also has a queue of its entries, in the order of their first write. Only the entries at the head of
+the queue can have expired. An entry at the head that was renewed meanwhile goes to the end. Timers are a map by key and
+a heap by time. A removed timer stays in the heap until its time, or until most of the heap is removed timers.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ from penstock.state.underway import SnapshotsUnderway
 from penstock.state.values import holds_mutable
 
 _FOLD_AT_SNAPSHOT = 2_000
-"""A snapshot that comes before the layers of the last one are folded does so many steps of that."""
+"""How many steps of folding a snapshot does, if the layers of the snapshot before are not folded yet."""
 _LEAST_HEAP = 1_024
 
 
@@ -82,12 +82,12 @@ class _Expiry:
         return len(self._queue)
 
     def note(self, place: Any, written_ms: int) -> None:
-        """An entry was written; if it is in the queue already, it is looked at when its turn comes."""
+        """An entry was written. If the entry is in the queue already, it keeps its place there."""
         self._queue.setdefault(place, written_ms)
 
     def clean(self, now: int, budget: int, expire: Callable[[Any], int | None]) -> int:
-        """Look at up to `budget` entries that may have expired. `expire` removes one if it has, and else returns since
-        when it lives."""
+        """Look at up to `budget` entries that may have expired. `expire` removes an entry that has expired, and returns
+        None; for another entry it returns when the entry was written. Returns how many entries were looked at."""
         done = 0
         while self._queue and done < budget:
             place = next(iter(self._queue))
@@ -112,11 +112,11 @@ class _Table:
         self._expiry = None if spec.ttl is None else _Expiry(spec.ttl)
 
     def clean(self, now: int, budget: int) -> int:
-        """Remove what has expired, up to `budget` entries; how many were looked at."""
+        """Remove expired entries, up to `budget`. Returns how many entries were looked at."""
         return 0 if self._expiry is None else self._expiry.clean(now, budget, partial(self._expire, now))
 
     def note_all(self) -> None:
-        """Restored entries can expire like any other."""
+        """Put all restored entries into the queue, because they can expire like any other entry."""
         if self._expiry is not None:
             for written_ms, place in sorted(self._written(), key=lambda found: found[0]):
                 self._expiry.note(place, written_ms)
@@ -235,7 +235,7 @@ class MemoryLists(_Table, ListTable):
 
 
 class MemoryMaps(_Table, MapTable):
-    """Entries by a key of their own per key."""
+    """A map of entries per key."""
 
     def __init__(self, spec: StateSpec, scope: Scope) -> None:
         super().__init__(spec, scope)
@@ -292,7 +292,7 @@ class MemoryMaps(_Table, MapTable):
 
 
 class _Timers(TimerTable):
-    """A map from key to its timers, and a heap per kind to find the next one."""
+    """A map from each key to the key's timers, and a heap per kind to find the next timer."""
 
     def __init__(self, scope: Scope, keys: pa.Schema) -> None:
         self.layers = MapLayers(mutable=False)
@@ -311,7 +311,7 @@ class _Timers(TimerTable):
             heapq.heappush(self._heaps[kind], (time_us, self._rank(scope.key), scope.key, scope.group))
 
     def remove(self, kind: TimerKind, time_us: int) -> None:
-        """Take a timer of the current key back."""
+        """Remove a timer of the current key."""
         key = self._scope.key
         if self.layers.get(key, (kind, time_us)) is not MISSING:
             self.layers.remove(key, (kind, time_us))
@@ -384,7 +384,7 @@ class MemoryBackend(TabledBackend):
     # --- the current key -----------------------------------------------------------------
 
     def set_key(self, key: Key, group: int) -> None:
-        """Tables and timers are those of `key` from now on."""
+        """`key` is the current key from now on: tables and timers are the key's."""
         scope = self._scope
         scope.key = key
         scope.group = group
@@ -393,17 +393,22 @@ class MemoryBackend(TabledBackend):
         """There is no current key."""
         self._scope.key = NO_KEY
 
+    def key_group(self) -> int | None:
+        """The key group of the current key."""
+        return None if self._scope.key is NO_KEY else self._scope.group
+
     # --- snapshots -----------------------------------------------------------------------
 
     def restore(self, snapshots: Sequence[Sequence[StateFile]], reader: StateReader) -> None:
-        """Take in what old subtasks saved, as far as it is of the own key groups."""
+        """Take in the state that old subtasks saved. Only the entries of this subtask's key groups are taken."""
         for files in snapshots:
             for file in files:
                 data = reader.get(file)
                 if len(files) > 1 and not is_canonical(data):
                     raise UsageError(
                         f"the state of {self._context.name!r} was saved by another back end in its own format",
-                        hint="restore it with the back end that it was saved with, and change by a canonical savepoint",
+                        hint="restore with the back end that saved the state; to change the back end, take a canonical "
+                        "savepoint and restore from that",
                     )
                 self._take_in(CanonicalFile(data, what=_described(file, self._context)))
         for table in self._tables.values():
@@ -424,7 +429,7 @@ class MemoryBackend(TabledBackend):
         self._timers.fill(file.timers(own))
 
     def snapshot(self, checkpoint: CheckpointId, options: CheckpointOptions) -> SnapshotFiles:  # noqa: ARG002
-        """Take references to the layers; the work encodes them. What is written is always canonical."""
+        """Take references to the layers, and return the work that encodes the layers. The file is always canonical."""
         self._underway.fold(_FOLD_AT_SNAPSHOT)
         frozen = [(table, table.layers.freeze()) for table in self._tables.values()]
         timers, frozen_timers = self._timers, self._timers.layers.freeze()
@@ -445,17 +450,17 @@ class MemoryBackend(TabledBackend):
         return write
 
     def completed(self, checkpoint: CheckpointId) -> None:
-        """Let go of what was frozen for it, and of earlier snapshots."""
+        """The checkpoint is complete: let go of the state that was frozen for earlier checkpoints."""
         self._underway.completed(checkpoint)
 
     def aborted(self, checkpoint: CheckpointId) -> None:
-        """Let go of what was frozen for it, unless it is being written."""
+        """The checkpoint is aborted: let go of the state that was frozen for it, unless that state is being written."""
         self._underway.aborted(checkpoint)
 
     # --- upkeep --------------------------------------------------------------------------
 
     def maintain(self, budget: int) -> bool:
-        """Remove what has expired, and fold layers that no snapshot needs."""
+        """Remove expired entries, and fold layers that no snapshot needs."""
         now = self._context.now()
         for table in self._tables.values():
             if table.spec.ttl is not None:
@@ -469,7 +474,7 @@ class MemoryBackend(TabledBackend):
         yield self._timers.layers
 
     def close(self) -> None:
-        """Let go of everything."""
+        """Let go of all tables."""
         self._tables = {}
 
 

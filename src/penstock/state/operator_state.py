@@ -1,7 +1,8 @@
-"""Operator state: lists and maps of a subtask, whatever the key. Always in memory, and saved inside the metadata.
+"""Operator state: lists and maps of a subtask, which belong to no key. Operator state is always in memory, and is saved
+inside the metadata.
 
-A state that a snapshot has and the function does not declare is kept and written again; parts of a union list, which
-every subtask was given, by the first subtask alone.
+A state that a snapshot has and the function does not declare is kept and written again. Every subtask is given all
+parts of a union list, so only the first subtask keeps an undeclared union list and writes it again.
 """
 
 from __future__ import annotations
@@ -16,11 +17,12 @@ from penstock.core.messages import OperatorState
 from penstock.state.handles import ListHandle, MapHandle
 from penstock.state.layers import Layers, frozen_lists, frozen_maps
 from penstock.state.memory import MemoryLists, MemoryMaps, Scope
+from penstock.state.raw_keyed import RawListHandle
 from penstock.state.underway import SnapshotsUnderway
 from penstock.state.values import pickled, unpickled
 
 _ALL = "all"
-"""The key under which tables hold what belongs to no key."""
+"""The key of all entries in these tables, because operator state belongs to no key."""
 
 
 class OperatorStates:
@@ -36,10 +38,10 @@ class OperatorStates:
         self._lists: dict[tuple[StateKind, str], MemoryLists] = {}
         self._maps: dict[str, MemoryMaps] = {}
         self._kept: dict[tuple[StateKind, str], tuple[bytes, ...]] = {}
-        """What nobody declares any more."""
+        """The states of the snapshot that the function does not declare."""
         self._underway = SnapshotsUnderway(self._all_layers)
         self.handles: dict[str, State] = {}
-        """By the name of the attribute that declares the state."""
+        """The handles, by the name of the attribute that declares the state."""
         for attribute, state in declared.items():
             spec = state.spec
             if spec.kind is StateKind.BROADCAST:
@@ -47,12 +49,11 @@ class OperatorStates:
                 self.handles[attribute] = MapHandle(state, table, check_write)
             else:
                 place = spec.kind, spec.name
-                self.handles[attribute] = ListHandle(
-                    state, self._lists.setdefault(place, MemoryLists(spec, self._scope))
-                )
+                lists = self._lists.setdefault(place, MemoryLists(spec, self._scope))
+                self.handles[attribute] = (RawListHandle if spec.is_raw else ListHandle)(state, lists)
 
     def restore(self, states: Sequence[OperatorState]) -> None:
-        """Take in what the rules of each kind give to this subtask. Blocks. Raises `CorruptFile` or `UsageError`."""
+        """Take in the states that were dealt out to this subtask. Blocks. Raises `CorruptFile` or `UsageError`."""
         for state in states:
             for kind, lists in ((StateKind.SPLIT_LIST, state.split_lists), (StateKind.UNION_LIST, state.union_lists)):
                 for name, parts in lists.items():
@@ -67,8 +68,11 @@ class OperatorStates:
             if kind is StateKind.SPLIT_LIST or self._subtask == 0:
                 self._kept[kind, name] = self._kept.get((kind, name), ()) + parts
             return
+        # The program's declaration decides whether a part is unpickled. The snapshot must not decide that, because a
+        # pickle can run code.
+        is_raw = table.spec.is_raw
         for part in parts:
-            table.append(unpickled(part, what=f"state {name!r} of {self._name!r}"))
+            table.append(part if is_raw else unpickled(part, what=f"state {name!r} of {self._name!r}"))
 
     def _restore_map(self, name: str, content: bytes) -> None:
         table = self._maps.get(name)
@@ -90,9 +94,10 @@ class OperatorStates:
             )
 
     def snapshot(self, checkpoint: CheckpointId) -> Callable[[OperatorId], OperatorState]:
-        """Freeze by reference; the work pickles what was frozen."""
+        """Freeze the state by reference, and return the work that pickles the frozen state."""
         self._underway.fold(1_000)
         lists = {place: table.layers.freeze() for place, table in self._lists.items()}
+        raw = {place for place, table in self._lists.items() if table.spec.is_raw}
         maps = {name: table.layers.freeze() for name, table in self._maps.items()}
         kept = dict(self._kept)
         snapshot = self._underway.begin(checkpoint)
@@ -102,7 +107,11 @@ class OperatorStates:
                 return OperatorState(operator=operator)
             try:
                 parts = {
-                    place: tuple(pickled(value) for _, values in frozen_lists(frozen) for value in values)
+                    place: tuple(
+                        value if place in raw else pickled(value)
+                        for _, values in frozen_lists(frozen)
+                        for value in values
+                    )
                     for place, frozen in lists.items()
                 }
                 found = {name: dict(next(frozen_maps(frozen), (None, {}))[1]) for name, frozen in maps.items()}
@@ -114,15 +123,15 @@ class OperatorStates:
         return write
 
     def completed(self, checkpoint: CheckpointId) -> None:
-        """Let go of what was frozen for it."""
+        """The checkpoint is complete: let go of the state that was frozen for earlier checkpoints."""
         self._underway.completed(checkpoint)
 
     def aborted(self, checkpoint: CheckpointId) -> None:
-        """Let go of what was frozen for it, unless it is being written."""
+        """The checkpoint is aborted: let go of the state that was frozen for it, unless that state is being written."""
         self._underway.aborted(checkpoint)
 
     def maintain(self, budget: int) -> None:
-        """Fold what no snapshot needs."""
+        """Fold the layers that no snapshot needs."""
         self._underway.fold(budget)
 
     def _all_layers(self) -> Iterator[Layers[Any]]:
@@ -139,7 +148,8 @@ def _assembled(
             broadcast.setdefault(name, content[0])
     return OperatorState(
         operator=operator,
-        # An empty list says nothing; but that there is a union list at all, the coordinator must know.
+        # An empty split list is left out. An empty union list stays, because the coordinator must know that the
+        # operator has union state.
         split_lists={name: found for (kind, name), found in parts.items() if kind is StateKind.SPLIT_LIST and found},
         union_lists={name: found for (kind, name), found in parts.items() if kind is StateKind.UNION_LIST},
         broadcast=broadcast,

@@ -1,4 +1,4 @@
-"""Snapshots under way over layered containers: when what they froze may be changed again."""
+"""Snapshots under way over layered containers, and when the frozen layers may be changed again."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ class _Stage(Enum):
 
 
 class Underway:
-    """One snapshot, told of by two threads: the loop may give it up until its work has begun."""
+    """One snapshot, used by two threads: the loop, and the thread that does the work of the snapshot. The loop may give
+    the snapshot up until the work has begun."""
 
     def __init__(self, checkpoint: CheckpointId) -> None:
         self.checkpoint = checkpoint
@@ -38,45 +39,47 @@ class Underway:
         self._stage = _Stage.OVER
 
     def give_up(self) -> None:
-        """Nobody will need it; work that has begun goes on."""
+        """Nobody needs the snapshot any more. Work that has begun goes on."""
         with self._lock:
             if self._stage is _Stage.WAITING:
                 self._stage = _Stage.OVER
 
     @property
     def is_over(self) -> bool:
-        """Whether nobody reads what was frozen."""
+        """Whether nobody reads the frozen layers any more."""
         return self._stage is _Stage.OVER
 
 
 class SnapshotsUnderway:
-    """All snapshots of one set of containers. Everything here but an `Underway` is for the loop alone."""
+    """All snapshots of one set of containers. Only the loop may use this object; only an `Underway` goes to other
+    threads."""
 
     def __init__(self, containers: Callable[[], Iterable[Layers[Any]]]) -> None:
         self._containers = containers
         self._open: list[Underway] = []
 
     def begin(self, checkpoint: CheckpointId) -> Underway:
-        """A snapshot for which the containers have just been frozen."""
+        """Begin a snapshot. The caller has just frozen the containers for it."""
         self._open.append(Underway(checkpoint))
         return self._open[-1]
 
     def completed(self, checkpoint: CheckpointId) -> None:
-        """Work for earlier checkpoints that was not begun will not be."""
+        """The checkpoint is complete: give up the snapshots of earlier checkpoints whose work has not begun."""
         for snapshot in self._open:
             if snapshot.checkpoint < checkpoint:
                 snapshot.give_up()
         self.settle()
 
     def aborted(self, checkpoint: CheckpointId) -> None:
-        """Work for this checkpoint, if it was not begun, will not be."""
+        """The checkpoint is aborted: give up its snapshot, if the work of the snapshot has not begun."""
         for snapshot in self._open:
             if snapshot.checkpoint == checkpoint:
                 snapshot.give_up()
         self.settle()
 
     def settle(self) -> bool:
-        """Notice what is over; whether nothing is under way, so that layers may be folded."""
+        """Forget the snapshots that are over. Returns whether no snapshot is under way, so that layers may be
+        folded."""
         if self._open:
             self._open = [snapshot for snapshot in self._open if not snapshot.is_over]
             if not self._open:
@@ -85,7 +88,7 @@ class SnapshotsUnderway:
         return not self._open
 
     def fold(self, budget: int) -> int:
-        """Do about `budget` steps of folding, if that is possible now; how many were done."""
+        """Do about `budget` steps of folding, if no snapshot is under way. Returns how many steps were done."""
         done = 0
         if self.settle():
             for layers in self._containers():

@@ -1,8 +1,8 @@
 """Values between Arrow and Python: whole columns, and single values on their way into typed state.
 
-A typed state gives back what a column of its type would: an integer that was set where a double is declared comes out
-as a float, before and after a restore alike. What the type cannot hold is refused when it is set, not when a snapshot
-is taken.
+A typed state returns the same values as a column of its type would: an integer that was set where a double is declared
+comes back as a float, before and after a restore. A value that the type cannot hold is refused when the value is set,
+not when a snapshot is taken.
 """
 
 from __future__ import annotations
@@ -25,6 +25,9 @@ from penstock.core.errors import CorruptFile, UsageError
 Coerce = Callable[[Any], Any]
 
 _EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
+_MICROSECOND = datetime.timedelta(microseconds=1)
+_EARLIEST_US = (datetime.datetime.min.replace(tzinfo=datetime.UTC) - _EPOCH) // _MICROSECOND
+_LATEST_US = (datetime.datetime.max.replace(tzinfo=datetime.UTC) - _EPOCH) // _MICROSECOND
 _IMMUTABLE = frozenset(
     {
         int,
@@ -49,6 +52,8 @@ def to_python(column: Any) -> list[Any]:
     if pt.is_timestamp(kind) and kind.unit == "us" and kind.tz in ("UTC", None):
         numbers = column.view(pa.int64())
         counts = (numbers.fill_null(0) if numbers.null_count else numbers).to_numpy()
+        if len(counts) and (counts.min() < _EARLIEST_US or counts.max() > _LATEST_US):
+            raise _beyond_python(kind, int(next(n for n in counts if not _EARLIEST_US <= n <= _LATEST_US)))
         values: list[Any]
         if kind.tz is None:
             values = counts.view("datetime64[us]").tolist()
@@ -58,7 +63,32 @@ def to_python(column: Any) -> list[Any]:
             for place in np.flatnonzero(numbers.is_null().to_numpy(zero_copy_only=False)).tolist():
                 values[place] = None
         return values
-    return column.to_pylist()  # type: ignore[no-any-return]
+    try:
+        return column.to_pylist()  # type: ignore[no-any-return]
+    except (OverflowError, ValueError) as error:
+        if pt.is_timestamp(kind) and kind.tz is not None:
+            return [_moment(value) for value in column]
+        raise _beyond_python(kind, error) from error
+
+
+def _moment(value: Any) -> datetime.datetime | None:
+    """A time in its zone. If the time in its zone is outside of Python's years, the same time in UTC, which is
+    equal."""
+    try:
+        found = value.as_py()
+    except (OverflowError, ValueError):
+        try:
+            found = value.cast(pa.timestamp(value.type.unit, "UTC")).as_py()
+        except (OverflowError, ValueError) as error:
+            raise _beyond_python(value.type, value.value) from error
+    return found  # type: ignore[no-any-return]
+
+
+def _beyond_python(kind: pa.DataType, value: Any) -> UsageError:
+    return UsageError(
+        f"a value of type {kind} has no equal in Python: {value}",
+        hint="Python has the years 1 to 9999; drop or change such rows before a step that takes rows or keys by value",
+    )
 
 
 def is_mutable(value: Any) -> bool:
@@ -67,17 +97,18 @@ def is_mutable(value: Any) -> bool:
 
 
 def holds_mutable(kind: pa.DataType | None) -> bool:
-    """Whether values of a type could be changed in place; of None, which stands for any object, some can."""
+    """Whether values of a type could be changed in place. None stands for any object, so the answer is True."""
     return kind is None or pt.is_nested(kind)
 
 
 def own_copy(value: Any) -> Any:
-    """A value that shares nothing that can be changed with the one given."""
+    """A copy of a value that shares no mutable object with the value."""
     return value if type(value) in _IMMUTABLE else copy.deepcopy(value)
 
 
 def coercer(kind: pa.DataType | None, *, what: str) -> Coerce:
-    """What turns a value into one that a state of this type gives back. Raises `UsageError` naming `what`."""
+    """The function that turns a given value into the value that a state of this type returns. The function raises
+    `UsageError` naming `what`."""
     if kind is None:
         return _as_it_is
     whole = _by_arrow(kind, what)
@@ -131,7 +162,8 @@ def _by_arrow(kind: pa.DataType, what: str) -> Coerce:
 
 
 def _is_of_its_kind(value: Any, kind: pa.DataType) -> bool:
-    """Refuses what Arrow would bend: it cuts off what is behind the point, and takes truth values for numbers."""
+    """Whether a value is of the right kind for a type. Arrow itself would accept too much: Arrow cuts off the fraction
+    of a number for an integer type, and takes booleans for numbers."""
     if pt.is_integer(kind):
         return isinstance(value, numbers.Integral) and not isinstance(value, bool)
     if pt.is_floating(kind):
@@ -139,8 +171,15 @@ def _is_of_its_kind(value: Any, kind: pa.DataType) -> bool:
     return True
 
 
+class Pickle(bytes):
+    """The bytes of an object that stays pickled. Such an object is read only to be written again, and must not be
+    unpickled."""
+
+
 def pickled(value: Any) -> bytes:
     """An object as bytes. Classes that cannot be imported by name travel with their definition."""
+    if type(value) is Pickle:
+        return bytes(value)
     try:
         return pickle.dumps(value, protocol=5)
     except (pickle.PicklingError, AttributeError, TypeError):
@@ -154,5 +193,5 @@ def unpickled(data: bytes, *, what: str) -> Any:
     except Exception as error:
         raise CorruptFile(
             f"an object in {what} cannot be unpickled: {type(error).__name__}: {error}",
-            hint="its class must be importable under the name it had when the snapshot was taken",
+            hint="make the object's class importable under the name that the class had when the snapshot was taken",
         ) from error

@@ -31,6 +31,8 @@ from penstock.ports import Store
 _MAGIC = b"PCKP"
 _VERSION = 1
 _HEADER = struct.Struct(">4sHQQQ")
+LARGEST_POINTER_BYTES = 1024 * 1024 * 1024
+"""More than the names of any job's files take: a file that is larger is not read."""
 _ID = struct.Struct(">Q")
 
 
@@ -68,7 +70,8 @@ class FileCompletedStore:
     def read(self, path: str) -> CompletedEntry:
         """One of them, by the path of its pointer. Raises `CorruptFile` if it cannot be read."""
         checkpoint = _number(layout.completed_folder(self._job_dir), path)
-        return CompletedEntry(checkpoint, decode_pointer(path, checkpoint, self._store.read(path)))
+        content = self._store.read(path, limit=LARGEST_POINTER_BYTES)
+        return CompletedEntry(checkpoint, decode_pointer(path, checkpoint, content))
 
     def remove(self, checkpoint: CheckpointId) -> None:
         """Forget one checkpoint; nothing happens if it is not known."""

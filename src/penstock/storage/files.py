@@ -9,19 +9,27 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from penstock.core.errors import Retry, StorageError, UsageError
 from penstock.core.recovery import roots
+from penstock.descents import opened_folder, read_regular, remove_tree, unlink
 from penstock.ports import Frame, Store
 from penstock.storage.paths import check_path, is_temporary, temporary_name
+from penstock.storage.seals import PLAIN, SEAL_BYTES, StoreOptions
 
 _REMEMBERED_FOLDERS = 64
 _WRITE_BYTES = 16 * 1024 * 1024
 _NO_FOLDER_SYNC = (errno.EINVAL, errno.ENOTSUP)
+_STAYS = (errno.ENOENT, errno.ENOTDIR, errno.ENOTEMPTY, errno.EEXIST)
+"""How it shows that there is no folder to remove, or that something is in it."""
+
+_MAKING = ("writing", "creating")
+"""What makes the folders that it needs: that something is not there means another thing than to a reader."""
 
 _HINTS = {
     errno.ENOENT: "it may have been deleted by hand, or belong to another directory",
@@ -33,6 +41,9 @@ _HINTS = {
     errno.ENOTDIR: "a file is in the way; remove it or choose another directory",
     errno.EEXIST: "a file is in the way; remove it or choose another directory",
     errno.EISDIR: "a folder is in the way; remove it or choose another directory",
+    errno.ELOOP: "links below the directory are not followed; put the folder itself there, or name the place it is at",
+    errno.ENXIO: "somebody has put something there that no job writes; do not use it",
+    errno.EFBIG: "it was changed, or is none of ours; restore it from a copy",
     errno.ENAMETOOLONG: "use shorter names for the job and its steps",
 }
 _LATER = (
@@ -53,16 +64,23 @@ class FileStore:
     """Files below `root`, a local path or `file:` URL; the folder is made when the first file is. Implements
     `ports.Store`.
 
-    May be used from several threads and processes at once. A path that leads out of the root raises `UsageError`;
-    links inside the root are followed, and removed rather than followed by deletes.
+    May be used from several threads and processes at once. A path that leads out of the root raises `UsageError`. Links
+    below the root are not followed: what lies behind one cannot be read or written, and deletes remove the link.
     """
 
-    def __init__(self, root: str | os.PathLike[str], *, opener: Callable[[str], Store] | None = None) -> None:
+    def __init__(
+        self,
+        root: str | os.PathLike[str],
+        *,
+        opener: Callable[[str], Store] | None = None,
+        options: StoreOptions = PLAIN,
+    ) -> None:
         """`opener` makes the stores of `at`; without it they are of this kind."""
         self._root = _local_path(root)
-        self._open = opener or FileStore
+        self.options = options
+        self._open = opener or partial(FileStore, options=options)
         # Folders that are recorded durably all the way up, as far as this process knows.
-        self._durable_folders: set[Path] = set()
+        self._durable_folders: set[tuple[str, ...]] = set()
 
     @property
     def root(self) -> Path:
@@ -78,32 +96,58 @@ class FileStore:
         """The files below another root."""
         return self._open(root)
 
+    def path_of(self, place: str) -> str | None:
+        """The path, below this root, of a file or folder that has a full path; None if it lies elsewhere. Links are
+        followed: two names of one folder are one place."""
+        if not roots.is_local(place):
+            return None
+        real, root = os.path.realpath(_local_path(place)), os.path.realpath(self._root)
+        return os.path.relpath(real, root) if real.startswith(f"{root.rstrip('/')}/") else None
+
+    def names(self, place: str) -> str | None:
+        """The path, below this root, that a full path has by its names; None if it names something elsewhere. Links
+        below the root are not looked at, and those in the path of the root are the user's."""
+        if not roots.is_local(place):
+            return None
+        whole = str(_local_path(place))
+        above = dict.fromkeys((str(self._root), os.path.realpath(self._root)))
+        return next((path for root in above if (path := roots.inside(root, whole)) is not None), None)
+
+    def followed(self, place: str) -> str:
+        """A full path with all links in it followed, so that it has none."""
+        return os.path.realpath(_local_path(place)) if roots.is_local(place) else place
+
     def write(self, path: str, data: Frame) -> None:
         """Create or replace a file, all or nothing; durable when it returns."""
-        target = self._locate(path)
+        folder, name, target = self._locate(path)
         with _translated("writing", target):
             try:
-                self._write(target, _as_bytes(data))
+                self._write(folder, name, _as_bytes(data))
             except FileNotFoundError:
                 # Another process has removed the folder since it was last used here.
                 self._durable_folders.clear()
-                self._write(target, _as_bytes(data))
+                self._write(folder, name, _as_bytes(data))
 
     def create(self, path: str, data: Frame) -> bool:
         """Create a file, all or nothing, unless there is one; durable when it returns."""
-        target = self._locate(path)
+        folder, name, target = self._locate(path)
         with _translated("creating", target):
             try:
-                return self._create(target, _as_bytes(data))
+                return self._create(folder, name, _as_bytes(data))
             except FileNotFoundError:
                 self._durable_folders.clear()
-                return self._create(target, _as_bytes(data))
+                return self._create(folder, name, _as_bytes(data))
 
-    def read(self, path: str) -> bytes:
-        """The whole file."""
-        target = self._locate(path)
-        with _translated("reading", target):
-            return target.read_bytes()
+    def obstacle_to_create(self) -> str | None:
+        """None: a link is made by one of several only. Where there are no links, `create` raises."""
+        return None
+
+    def read(self, path: str, *, limit: int | None = None) -> bytes:
+        """The whole file; one with more than `limit` bytes is not read, and raises `StorageError`."""
+        folder, name, target = self._locate(path)
+        with _translated("reading", target), opened_folder(self._root, folder) as inside:
+            content = read_regular(inside, name, limit=None if limit is None else limit + SEAL_BYTES)
+        return self.options.opened(content, str(target))
 
     def list_files(self, prefix: str) -> list[str]:
         """All files below a folder, sorted; none if there is no such folder. The empty prefix is the root."""
@@ -115,98 +159,128 @@ class FileStore:
 
     def delete(self, path: str) -> None:
         """Remove one file, durably; nothing happens if it is not there."""
-        self._delete(self._locate(path))
+        self._delete(*self._locate(path))
 
     def delete_temporary(self, path: str) -> None:
         """Remove what an interrupted writer left, durably."""
         folder, _, name = path.rpartition("/")
-        self._delete((self._locate(folder) if folder else self._root) / name)
+        above = self._parts(folder) if folder else ()
+        self._delete(above, name, self._root.joinpath(*above, name))
 
     def delete_tree(self, prefix: str) -> None:
         """Remove a folder with all that is in it, durably; nothing happens if it is not there."""
-        target = self._locate(prefix)
+        folder, name, target = self._locate(prefix)
         self._durable_folders.clear()
         with _translated("deleting", target):
             try:
-                if target.is_symlink():
-                    target.unlink()
-                _remove_tree(target)
-                _sync_folder(target.parent)
+                with opened_folder(self._root, folder) as inside:
+                    remove_tree(inside, name)
+                    _sync(inside)
             except (FileNotFoundError, NotADirectoryError):
                 return
 
-    def _list(self, prefix: str) -> list[str]:
-        folder = self._locate(prefix) if prefix else self._root
-        found: list[str] = []
-        with _translated("listing", folder):
-            for parent, _, names in os.walk(folder, onerror=_raise_unless_missing):
-                below = Path(parent).relative_to(self._root)
-                found += [(below / name).as_posix() for name in names]
-        return sorted(found)
-
-    def _delete(self, target: Path) -> None:
+    def delete_empty(self, prefix: str) -> None:
+        """Remove a folder, durably, if nothing is in it; nothing happens if something is, or it is not there."""
+        folder, name, target = self._locate(prefix)
+        self._durable_folders.clear()
         with _translated("deleting", target):
             try:
-                target.unlink()
-                _sync_folder(target.parent)
+                with opened_folder(self._root, folder) as inside:
+                    os.rmdir(name, dir_fd=inside)
+                    _sync(inside)
+            except OSError as error:
+                if error.errno not in _STAYS:
+                    raise
+
+    def _list(self, prefix: str) -> list[str]:
+        parts = self._parts(prefix) if prefix else ()
+        found: list[str] = []
+        with _translated("listing", self._root.joinpath(*parts)):
+            try:
+                with opened_folder(self._root, parts) as inside:
+                    for parent, _, names, _ in os.fwalk(".", dir_fd=inside, onerror=_raise_unless_missing):
+                        below = "/".join((*parts, *parent.split("/")[1:]))
+                        found += [f"{below}/{name}" if below else name for name in names]
+            except (FileNotFoundError, NotADirectoryError):
+                return []
+        return sorted(found)
+
+    def _delete(self, folder: Sequence[str], name: str, target: Path) -> None:
+        with _translated("deleting", target):
+            try:
+                with opened_folder(self._root, folder) as inside:
+                    os.unlink(name, dir_fd=inside)
+                    _sync(inside)
             except (FileNotFoundError, NotADirectoryError):
                 return
 
-    def _locate(self, path: str) -> Path:
+    def _parts(self, path: str) -> tuple[str, ...]:
         check_path(path, str(self._root))
-        return self._root.joinpath(*path.split("/"))
+        return tuple(path.split("/"))
 
-    def _write(self, target: Path, data: memoryview) -> None:
-        with self._written_aside(target, data) as temporary:
-            temporary.replace(target)
-        _sync_folder(target.parent)
+    def _locate(self, path: str) -> tuple[tuple[str, ...], str, Path]:
+        """The folders down to a file, its name, and all of it as a path for people."""
+        *folder, name = self._parts(path)
+        return tuple(folder), name, self._root.joinpath(*folder, name)
 
-    def _create(self, target: Path, data: memoryview) -> bool:
+    def _write(self, folder: tuple[str, ...], name: str, data: memoryview) -> None:
+        with self._written_aside(folder, data) as (inside, temporary):
+            os.replace(temporary, name, src_dir_fd=inside, dst_dir_fd=inside)
+            _sync(inside)
+
+    def _create(self, folder: tuple[str, ...], name: str, data: memoryview) -> bool:
         created = True
-        with self._written_aside(target, data) as temporary:
+        with self._written_aside(folder, data) as (inside, temporary):
             # Unlike a rename, a link does not replace what is there.
             try:
-                target.hardlink_to(temporary)
+                os.link(temporary, name, src_dir_fd=inside, dst_dir_fd=inside, follow_symlinks=False)
             except FileExistsError:
                 created = False
-            temporary.unlink()
-        _sync_folder(target.parent)
+            os.unlink(temporary, dir_fd=inside)
+            _sync(inside)
         return created
 
     @contextmanager
-    def _written_aside(self, target: Path, data: memoryview) -> Iterator[Path]:
-        """A durable file in the same folder, under a temporary name."""
-        self._make_durable(target.parent)
-        temporary = target.parent / temporary_name()
-        try:
-            descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
+    def _written_aside(self, folder: tuple[str, ...], data: memoryview) -> Iterator[tuple[int, str]]:
+        """The descriptor of the folder, and the temporary name of a durable file in it."""
+        self._make_durable(folder)
+        temporary = temporary_name()
+        with opened_folder(self._root, folder) as inside:
             try:
-                written = 0
-                while written < len(data):
-                    written += os.write(descriptor, data[written : written + _WRITE_BYTES])
-                os.fsync(descriptor)
-            finally:
-                os.close(descriptor)
-            yield temporary
-        except BaseException:
-            temporary.unlink(missing_ok=True)
-            raise
+                flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+                descriptor = os.open(temporary, flags, self.options.file_mode, dir_fd=inside)
+                try:
+                    os.fchmod(descriptor, self.options.file_mode)
+                    for part in (data, memoryview(self.options.seal_of(data))):
+                        written = 0
+                        while written < len(part):
+                            written += os.write(descriptor, part[written : written + _WRITE_BYTES])
+                    os.fsync(descriptor)
+                finally:
+                    os.close(descriptor)
+                yield inside, temporary
+            except BaseException:
+                unlink(inside, temporary)
+                raise
 
-    def _make_durable(self, folder: Path) -> None:
+    def _make_durable(self, folder: tuple[str, ...]) -> None:
         """Make `folder`, and see to it that it and all above it are recorded durably.
 
         Folders that another process made are synced as well: it may have died before it did so itself.
         """
         if folder in self._durable_folders:
             return
-        if folder == self._root:
-            for missing in reversed([f for f in (folder, *folder.parents) if not f.exists()]):
-                missing.mkdir(exist_ok=True)
-                _sync_folder(missing.parent)
+        if not folder:
+            for missing in reversed([f for f in (self._root, *self._root.parents) if not f.exists()]):
+                missing.mkdir(mode=self.options.folder_mode if missing == self._root else 0o777, exist_ok=True)
+                with opened_folder(missing.parent, ()) as above:
+                    _sync(above)
         else:
-            self._make_durable(folder.parent)
-            folder.mkdir(exist_ok=True)
-            _sync_folder(folder.parent)
+            self._make_durable(folder[:-1])
+            with opened_folder(self._root, folder[:-1]) as above:
+                with suppress(FileExistsError):
+                    os.mkdir(folder[-1], self.options.folder_mode, dir_fd=above)
+                _sync(above)
         if len(self._durable_folders) >= _REMEMBERED_FOLDERS:
             self._durable_folders.clear()
         self._durable_folders.add(folder)
@@ -226,6 +300,12 @@ def _local_path(root: str | os.PathLike[str]) -> Path:
     return Path(text).absolute()
 
 
+def _hint_of(action: str, code: int) -> str:
+    if code == errno.ENOENT and action in _MAKING:
+        return "its folder could not be made; choose another directory"
+    return _HINTS.get(code, "see whether the file system is well")
+
+
 @contextmanager
 def _translated(action: str, path: Path) -> Iterator[None]:
     try:
@@ -234,7 +314,7 @@ def _translated(action: str, path: Path) -> Iterator[None]:
         code = error.errno or 0
         raise StorageError(
             f"{action} {path} failed: {error.strerror or error}",
-            hint=_HINTS.get(code, "see whether the file system is well"),
+            hint=_hint_of(action, code),
             retry=Retry.LATER if code in _LATER else Retry.NEVER,
         ) from error
 
@@ -244,36 +324,13 @@ def _as_bytes(data: Frame) -> memoryview:
     return view.cast("B") if view.nbytes else memoryview(b"")
 
 
-def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+def _sync(folder: int) -> None:
     try:
-        os.fsync(descriptor)
+        os.fsync(folder)
     except OSError as error:
         # Some network file systems cannot sync a folder; what they promise without it is all there is.
         if error.errno not in _NO_FOLDER_SYNC:
             raise
-    finally:
-        os.close(descriptor)
-
-
-def _remove_tree(folder: Path) -> None:
-    for parent, folders, names in os.walk(folder, topdown=False, onerror=_raise_unless_missing):
-        inside = Path(parent)
-        for name in names:
-            (inside / name).unlink(missing_ok=True)
-        for name in folders:
-            # A link to a folder is listed among the folders, and not followed.
-            if (inside / name).is_symlink():
-                (inside / name).unlink(missing_ok=True)
-        _remove_folder(inside)
-
-
-def _remove_folder(folder: Path) -> None:
-    try:
-        folder.rmdir()
-    except FileNotFoundError:
-        # Another process removes the same tree.
-        return
 
 
 def _raise_unless_missing(error: OSError) -> None:

@@ -157,9 +157,18 @@ class CopyingStore:
         self._store = store
         self._copies = copies
 
+    @property
+    def location(self) -> str:
+        """The root of the store."""
+        return self._store.location
+
     def at(self, root: str) -> Store:
         """The files below another root: somebody else's, or a savepoint's, which the job itself does not read."""
         return self._store.at(root)
+
+    def path_of(self, place: str) -> str | None:
+        """The path, below this root, of what has a full path; None if it lies elsewhere."""
+        return self._store.path_of(place)
 
     def write(self, path: str, data: Frame) -> None:
         """Create or replace a file, all or nothing; durable when it returns."""
@@ -170,9 +179,17 @@ class CopyingStore:
         """Create a file, all or nothing, unless there is one; durable when it returns. No copy is kept."""
         return self._store.create(path, data)
 
-    def read(self, path: str) -> bytes:
+    def names(self, place: str) -> str | None:
+        """The path, below this root, that a full path has by its names; None if it names something elsewhere."""
+        return self._store.names(place)
+
+    def followed(self, place: str) -> str:
+        """A full path with all links in it followed."""
+        return self._store.followed(place)
+
+    def read(self, path: str, *, limit: int | None = None) -> bytes:
         """The whole file, from the store."""
-        return self._store.read(path)
+        return self._store.read(path, limit=limit)
 
     def list_files(self, prefix: str) -> list[str]:
         """All files below a folder, sorted."""
@@ -185,3 +202,7 @@ class CopyingStore:
     def delete_tree(self, prefix: str) -> None:
         """Remove a folder with all that is in it."""
         self._store.delete_tree(prefix)
+
+    def delete_empty(self, prefix: str) -> None:
+        """Remove a folder, if nothing is in it."""
+        self._store.delete_empty(prefix)

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import os
+from functools import partial
 
 from penstock.core.recovery import roots
 from penstock.storage.files import FileStore
 from penstock.storage.remote import RemoteStore
+from penstock.storage.seals import PLAIN, StoreOptions
 
 
-def open_store(root: str | os.PathLike[str]) -> FileStore | RemoteStore:
+def open_store(root: str | os.PathLike[str], *, options: StoreOptions = PLAIN) -> FileStore | RemoteStore:
     """The store below `root`: a path or `file:` URL of this host, or the URI of another file system. Nothing is touched
     before the first call; a root that names nothing of the kind raises `UsageError`."""
     text = os.fspath(root)
-    return FileStore(text, opener=open_store) if roots.is_local(text) else RemoteStore(text, opener=open_store)
+    opener = partial(open_store, options=options)
+    if roots.is_local(text):
+        return FileStore(text, opener=opener, options=options)
+    return RemoteStore(text, opener=opener, options=options)

@@ -2,8 +2,33 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from penstock.core.recovery.metadata import METADATA_VERSION, CheckpointMetadata
 from penstock.storage.sealed import Seal
+
+LARGEST_METADATA_BYTES = 1024 * 1024 * 1024
+"""More than any job puts into its metadata: a file that is larger is not read."""
+
+LARGEST_SETTINGS_BYTES = 1024 * 1024
+"""More than the settings of any job take. Of all that is in the metadata they alone may have any shape, and a byte of
+them may become a hundred bytes of memory."""
+
+
+class _Settings(msgspec.Struct):
+    """The part of the metadata that is not decoded as it is read here, but skipped."""
+
+    settings: msgspec.Raw = msgspec.Raw()
+
+
+_settings = msgspec.msgpack.Decoder(_Settings)
+
+
+def _check_settings(data: memoryview) -> None:
+    size = len(memoryview(_settings.decode(data).settings))
+    if size > LARGEST_SETTINGS_BYTES:
+        raise ValueError(f"its settings have {size} bytes, and at most {LARGEST_SETTINGS_BYTES} are expected")
+
 
 _seal = Seal(
     b"PMET",
@@ -11,6 +36,7 @@ _seal = Seal(
     CheckpointMetadata,
     what="the metadata of a checkpoint",
     hint="restore it from a copy, or restore from another checkpoint or savepoint",
+    check=_check_settings,
 )
 
 

@@ -1,12 +1,17 @@
-"""Files by path: below the root of a job's store, or anywhere by their full path."""
+"""Files by path: below the root of a job's store, or anywhere by their full path.
+
+A full path of the store's own directory is opened from there, by names of which none may be a link. Any other is opened
+from the folder above the one that the file lies in, so that this one cannot be a link.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
+from penstock.core.errors import StorageError
 from penstock.core.recovery import layout
 from penstock.core.recovery.places import is_full
-from penstock.core.recovery.roots import below, split
+from penstock.core.recovery.roots import below, inside, is_local, split
 from penstock.core.recovery.tenure import Foreign
 from penstock.ports import Store
 
@@ -17,15 +22,15 @@ class Anywhere:
     def __init__(self, store: Store) -> None:
         self._store = store
 
-    def read(self, path: str) -> bytes:
-        """The whole file. Raises `StorageError`."""
-        return read_file(self._store, path)
+    def read(self, path: str, *, limit: int | None = None) -> bytes:
+        """The whole file, of at most `limit` bytes. Raises `StorageError`."""
+        return read_file(self._store, path, limit=limit)
 
 
-def read_file(store: Store, path: str) -> bytes:
-    """The whole file. Raises `StorageError`."""
+def read_file(store: Store, path: str, *, limit: int | None = None) -> bytes:
+    """The whole file, of at most `limit` bytes. Raises `StorageError`."""
     place, name = _located(store, path)
-    return place.read(name)
+    return place.read(name, limit=limit)
 
 
 def delete_file(store: Store, path: str) -> None:
@@ -44,17 +49,40 @@ def delete_foreign(store: Store, places: Iterable[Foreign]) -> None:
     """Remove what a job had outside its folder; nothing happens where it is not there. Raises `StorageError`."""
     for place in places:
         if place.folder is not None:
-            # The metadata goes first, or something that is half deleted would look like a checkpoint.
-            delete_file(store, below(place.folder, layout.METADATA_NAME))
+            delete_snapshot(store, place.folder, place.paths)
+            continue
         for path in place.paths:
             if is_full(path):
                 delete_file(store, path)
-        if place.folder is not None:
-            delete_folder(store, place.folder)
+
+
+def delete_snapshot(store: Store, folder: str, paths: Iterable[str]) -> None:
+    """Remove a snapshot that lies outside the folder of the job, of which these are the files; whatever else is in its
+    folder is not the job's and stays. Raises `StorageError`."""
+    # The metadata goes first, or something that is half deleted would look like a checkpoint.
+    delete_file(store, below(folder, layout.METADATA_NAME))
+    failed: StorageError | None = None
+    for path in paths:
+        if inside(folder, path) is None:
+            continue
+        try:
+            delete_file(store, path)
+        except StorageError as error:
+            failed = error
+    if failed is not None:
+        raise failed
+    place, name = _located(store, folder)
+    place.delete_empty(name)
 
 
 def _located(store: Store, path: str) -> tuple[Store, str]:
     if not is_full(path):
         return store, path
+    own = store.names(path)
+    if own is not None:
+        return store, own
     folder, name = split(path)
-    return store.at(folder), name
+    above, last = split(folder)
+    if not is_local(folder) or not last:
+        return store.at(folder), name
+    return store.at(above), f"{last}/{name}"

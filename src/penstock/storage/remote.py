@@ -9,7 +9,7 @@ There are two kinds, and each has its own way of showing a file whole or not at 
   name, as in `storage.files`, and renamed. Replacing a file that is there may take two steps.
 
 The connection is made when it is first used, in the process that uses it: what it is made of has threads, which do not
-survive a fork.
+survive a fork. To `create` a file needs a second one (`storage.exclusive`), which is tried before it is believed.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -27,9 +28,10 @@ import pyarrow as pa
 from penstock.core.errors import InvariantError, Retry, StorageError, UsageError
 from penstock.core.recovery import roots
 from penstock.ports import Frame, Store
+from penstock.storage.exclusive import EXTRA, Create, Unsupported, open_exclusive
 from penstock.storage.paths import check_path, is_temporary, temporary_name
+from penstock.storage.seals import PLAIN, SEAL_BYTES, StoreOptions
 
-_OBJECT_STORES = ("s3", "gs", "gcs")
 # Well below the size from which pyarrow uploads in parts.
 _ONE_REQUEST_BYTES = 4 * 1024 * 1024
 _ONE_REQUEST_OPTION = "allow_delayed_open=true"
@@ -47,6 +49,9 @@ class Connection:
     """Of the root, without a slash at its end."""
     renames: bool
     """Whether a file is visible while it is being written."""
+    exclusive: Callable[[], Create | str] = lambda: "nothing there says who was first"
+    """Opens what creates objects for one of several writers; or says why there is nothing of the kind. Keys are paths
+    without the bucket, their first part."""
 
 
 class RemoteStore:
@@ -61,16 +66,19 @@ class RemoteStore:
         *,
         opener: Callable[[str], Store] | None = None,
         connect: Callable[[str], Connection] | None = None,
+        options: StoreOptions = PLAIN,
     ) -> None:
         """`opener` makes the stores of `at`; without it they are of this kind."""
         problem = roots.problem_with(root)
         if problem is not None:
             raise UsageError(problem)
         self._root = root
-        self._open = opener or RemoteStore
+        self.options = options
+        self._open = opener or partial(RemoteStore, options=options)
         self._connect = connect or connect_by_uri
         self._lock = threading.Lock()
         self._connection: Connection | None = None
+        self._exclusive: Create | str | None = None
         self._process = 0
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -85,34 +93,68 @@ class RemoteStore:
         """The files below another root."""
         return self._open(root)
 
+    def path_of(self, place: str) -> str | None:
+        """The path, below this root, of what has a URI; None if it lies elsewhere. Options of the URIs are not looked
+        at."""
+        return roots.inside(self._root, place)
+
+    def names(self, place: str) -> str | None:
+        """The same: there are no links."""
+        return self.path_of(place)
+
+    def followed(self, place: str) -> str:
+        """The place as it is: there are no links."""
+        return place
+
     def write(self, path: str, data: Frame) -> None:
         """Create or replace a file, all or nothing; durable when it returns."""
         self._check(path)
         with self._translated("writing", path):
             connection = self._connected()
-            content = pa.py_buffer(data)
+            seal = self.options.seal_of(data)
+            content = pa.py_buffer(b"".join((data, seal)) if seal else data)
             if connection.renames:
                 _write_and_rename(connection.files, f"{connection.path}/{path}", content)
             else:
                 files = connection.small if content.size <= _ONE_REQUEST_BYTES else connection.files
                 _upload(files, f"{connection.path}/{path}", content)
 
-    def create(self, path: str, data: Frame) -> bool:  # noqa: ARG002  # the port has it
-        """Always raises: nothing here says who was first."""
+    def create(self, path: str, data: Frame) -> bool:
+        """Create a file, all or nothing, unless there is one; durable when it returns. Always raises if
+        `obstacle_to_create` says something."""
         self._check(path)
-        raise StorageError(
-            f"{roots.shown(self._root)} cannot create {path} for one of several writers only",
-            hint="keep the records of jobs that outlive their driver in ZooKeeper, or in a folder that is mounted",
-        )
+        obstacle = self.obstacle_to_create()
+        if obstacle is not None:
+            raise StorageError(
+                f"{roots.shown(self._root)} cannot create {path} for one of several writers only: {obstacle}",
+                hint=f"install penstock[{EXTRA}] for S3 and Google Cloud Storage; or keep the records of jobs that "
+                "outlive their driver in ZooKeeper, or in a folder that is mounted",
+            )
+        with self._translated("creating", path):
+            connection = self._connected()
+            return _created(self._exclusive, f"{connection.path}/{path}", b"".join((data, self.options.seal_of(data))))
 
-    def read(self, path: str) -> bytes:
-        """The whole file."""
+    def obstacle_to_create(self) -> str | None:
+        """Why a file cannot be created for one of several writers only; None if it can. Tried once, with a file of its
+        own: a service that does not know of conditions would let everybody be the first. Raises `StorageError`, also
+        for who cannot write there at all."""
+        with self._translated("writing", ""):
+            connection = self._connected()
+            if self._exclusive is None:
+                found = connection.exclusive()
+                self._exclusive = found if isinstance(found, str) else _tried(found, connection)
+            return self._exclusive if isinstance(self._exclusive, str) else None
+
+    def read(self, path: str, *, limit: int | None = None) -> bytes:
+        """The whole file; one with more than `limit` bytes is not read, and raises `StorageError`."""
         self._check(path)
         with self._translated("reading", path):
             connection = self._connected()
             with connection.files.open_input_file(f"{connection.path}/{path}") as file:
+                if limit is not None and file.size() > limit + SEAL_BYTES:
+                    raise OSError(f"it has {file.size()} bytes, and at most {limit} are expected")
                 content: bytes = file.read()
-                return content
+        return self.options.opened(content, roots.shown(roots.below(self._root, path)))
 
     def list_files(self, prefix: str) -> list[str]:
         """All files below a folder, sorted; none if there is no such folder. The empty prefix is the root."""
@@ -145,6 +187,11 @@ class RemoteStore:
                 if not connection.files.get_file_info(target).is_file:
                     raise
 
+    def delete_empty(self, prefix: str) -> None:
+        """Remove a folder, if nothing is in it; nothing happens if something is, or it is not there."""
+        if not self._list(prefix):
+            self.delete_tree(prefix)
+
     def _delete(self, path: str) -> None:
         with self._translated("deleting", path):
             connection = self._connected()
@@ -176,7 +223,7 @@ class RemoteStore:
     def _connected(self) -> Connection:
         with self._lock:
             if self._connection is None or self._process != os.getpid():
-                self._connection = self._connect(self._root)
+                self._connection, self._exclusive = self._connect(self._root), None
                 self._process = os.getpid()
             return self._connection
 
@@ -209,7 +256,34 @@ def connect_by_uri(root: str) -> Connection:
         # A pyarrow that does not know the option takes three requests instead of one.
         with suppress(ValueError):
             small, _ = FileSystem.from_uri(f"{root}{'&' if '?' in root else '?'}{_ONE_REQUEST_OPTION}")
-    return Connection(files=files, small=small, path=path.rstrip("/"), renames=scheme not in _OBJECT_STORES)
+    return Connection(
+        files=files,
+        small=small,
+        path=path.rstrip("/"),
+        renames=scheme not in roots.OBJECT_STORES,
+        exclusive=partial(open_exclusive, root, files, path.partition("/")[0]),
+    )
+
+
+def _tried(create: Create, connection: Connection) -> Create | str:
+    """What creates files, if it does not create one that is there; else why it is of no use."""
+    target = f"{connection.path}/{temporary_name()}"
+    _upload(connection.small, target, pa.py_buffer(b""))
+    try:
+        if _created(create, target, b""):
+            return "the service does not heed If-None-Match, or has another file of that name for another client"
+    except Unsupported as error:
+        return f"the service refuses uploads with a condition ({error})"
+    finally:
+        with suppress(FileNotFoundError):
+            connection.files.delete_file(target)
+    return create
+
+
+def _created(create: Create | str | None, target: str, data: bytes) -> bool:
+    if create is None or isinstance(create, str):
+        raise InvariantError("a file was to be created where that is not possible")
+    return create(target.partition("/")[2], data)
 
 
 def _upload(files: Any, target: str, content: pa.Buffer) -> None:
@@ -253,24 +327,32 @@ def _write_and_rename(files: Any, target: str, content: pa.Buffer) -> None:
 _CREDENTIALS = "see that the credentials in the environment of this process may list, read, write and delete there"
 _REASONS: tuple[tuple[str, str, Retry], ...] = (
     (
-        r"NO_SUCH_BUCKET|Bucket '.*' not found|bucket does not exist",
+        r"NO_SUCH_BUCKET|NoSuchBucket|Bucket '.*' not found|bucket does not exist",
         "make the bucket, or correct its name, region and endpoint_override in the URI",
         Retry.NEVER,
     ),
-    (r"EXPIRED_TOKEN|REQUEST_TIME_TOO_SKEWED", "renew the credentials, and see that the clock is right", Retry.LATER),
-    (r"ACCESS_DENIED|INVALID_ACCESS_KEY_ID|SIGNATURE_DOES_NOT_MATCH|HTTP status 40[13]", _CREDENTIALS, Retry.NEVER),
+    (
+        r"EXPIRED_TOKEN|ExpiredToken|REQUEST_TIME_TOO_SKEWED",
+        "renew the credentials, and see that the clock is right",
+        Retry.LATER,
+    ),
+    (
+        r"ACCESS_DENIED|INVALID_ACCESS_KEY_ID|SIGNATURE_DOES_NOT_MATCH|(HTTP status|status code:) 40[13]",
+        _CREDENTIALS,
+        Retry.NEVER,
+    ),
     (
         r"curlCode: (35|60|77)\b|SSL",
         "the server does not speak https as expected; check endpoint_override, scheme and certificates",
         Retry.NEVER,
     ),
     (
-        r"NETWORK_CONNECTION|curlCode|REQUEST_TIMEOUT|[Cc]onnection (refused|reset)|[Tt]imed out|UNAVAILABLE",
+        r"NETWORK_CONNECTION|curlCode|error sending|REQUEST_TIMEOUT|onnection re(fused|set)|[Tt]imed out|UNAVAILABLE",
         "see that the server is up and that endpoint_override and scheme in the URI are right",
         Retry.LATER,
     ),
     (
-        r"SLOW_DOWN|THROTTLING|SERVICE_UNAVAILABLE|INTERNAL_FAILURE|HTTP status 5\d\d",
+        r"SLOW_DOWN|THROTTLING|SERVICE_UNAVAILABLE|INTERNAL_FAILURE|(HTTP status|status code:) 5\d\d",
         "the service is overloaded or in trouble; it may pass",
         Retry.LATER,
     ),

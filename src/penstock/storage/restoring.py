@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 from typing import NamedTuple
 
 from penstock.core.errors import StorageError, UsageError
@@ -11,7 +12,7 @@ from penstock.core.recovery.metadata import CheckpointMetadata, CompletedCheckpo
 from penstock.core.recovery.places import with_full_paths
 from penstock.core.recovery.roots import below, split
 from penstock.ports import Store
-from penstock.storage.metadata import decode_metadata
+from penstock.storage.metadata import LARGEST_METADATA_BYTES, decode_metadata
 from penstock.storage.places import read_file
 
 _CHECKPOINT = re.compile(r"chk-(\d+)")
@@ -34,10 +35,13 @@ class FoundSnapshot(NamedTuple):
         return below(self.folder, METADATA_NAME)
 
 
-def find_snapshot(store: Store, path: str) -> FoundSnapshot:
-    """The snapshot at a full path: its folder, its metadata file, or the folder of a job, whose newest checkpoint is
-    taken. Blocks. Raises `UsageError` if there is none, `CorruptFile` if it cannot be read."""
-    folder = path.rstrip("/")
+def find_snapshot(store: Store, path: str, *, also_in: Collection[str] = ()) -> FoundSnapshot:
+    """The snapshot at a full path: its folder, its metadata file, the folder of a job, whose newest checkpoint is used,
+    or a directory that has checkpoints of one job, or one snapshot only. Files may lie in the checkpoint directories
+    `also_in`, too. Blocks. Raises `UsageError` if there is none, `CorruptFile` if it cannot be read, or names files
+    that are none of its own."""
+    # From here on a link in the way is none that the user has put there.
+    folder = store.followed(path.rstrip("/") or path)
     parent, name = split(folder)
     if name == METADATA_NAME:
         folder = parent
@@ -46,16 +50,22 @@ def find_snapshot(store: Store, path: str) -> FoundSnapshot:
     if METADATA_NAME not in files:
         folder = below(folder, _newest_in(folder, files))
         inside = store.at(folder)
-    content = inside.read(METADATA_NAME)
+    content = inside.read(METADATA_NAME, limit=LARGEST_METADATA_BYTES)
     metadata = decode_metadata(below(folder, METADATA_NAME), content)
-    return FoundSnapshot(folder, with_full_paths(metadata, folder), len(content))
+    return FoundSnapshot(folder, with_full_paths(metadata, folder, also_in=also_in), len(content))
 
 
 def _newest_in(folder: str, files: list[str]) -> str:
-    """The folder of the newest checkpoint among these files of the folder of a job."""
+    """The folder of the only snapshot among these files, or of the newest checkpoint, if all are of one job."""
     names = [parent for parent, _, name in (path.rpartition("/") for path in files) if name == METADATA_NAME]
-    numbers = {int(found[1]): name for name in names if (found := _CHECKPOINT.fullmatch(name))}
-    if numbers:
+    if len(names) == 1:
+        return names[0]
+    split_names = [name.rpartition("/") for name in names]
+    numbers = {int(found[1]): "".join(parts) for parts in split_names if (found := _CHECKPOINT.fullmatch(parts[2]))}
+    own = {number: name for number, name in numbers.items() if "/" not in name}
+    if own:
+        return own[max(own)]
+    if len(numbers) == len(names) and len({folder for folder, _, _ in split_names}) == 1:
         return numbers[max(numbers)]
     if not files:
         raise UsageError(f"there is nothing at {folder}", hint="give the folder of a savepoint or of a checkpoint")
@@ -66,19 +76,20 @@ def _newest_in(folder: str, files: list[str]) -> str:
         )
     more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
     raise UsageError(
-        f"{folder} holds several snapshots: {', '.join(names[:_SHOWN])}{more}", hint="give the folder of one of them"
+        f"{folder} holds several snapshots: {', '.join(names[:_SHOWN])}{more}",
+        hint="give the folder of one of them, or that of a job, whose newest checkpoint is then taken",
     )
 
 
 def read_completed(store: Store, completed: CompletedCheckpoint) -> CheckpointMetadata:
     """The metadata of a checkpoint that the job can go back to, such that its files can be found: one of its own, a
     savepoint that it took, or the snapshot that it was started from. Blocks. Raises `CorruptFile`, `StorageError`."""
-    metadata = decode_metadata(completed.path, read_file(store, completed.path))
-    if completed.claim is None and not completed.kind.is_savepoint:
-        return metadata
+    content = read_file(store, completed.path, limit=LARGEST_METADATA_BYTES)
+    metadata = decode_metadata(completed.path, content)
+    known = dict.fromkeys(shared.file.path for shared in completed.shared_files if shared.file.path is not None)
     if metadata.checkpoint != completed.checkpoint:
         raise StorageError(
             f"{completed.path} is of {metadata.title}, and {completed.checkpoint} is expected there",
             hint="put back what was there when the job was started from it",
         )
-    return with_full_paths(metadata, completed.location)
+    return with_full_paths(metadata, completed.location, known=known)

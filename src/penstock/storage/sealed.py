@@ -12,6 +12,7 @@ Numbers are unsigned, most significant byte first.
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable
 from typing import Generic, TypeVar
 
 import msgspec
@@ -22,15 +23,28 @@ from penstock.core.errors import CorruptFile
 T = TypeVar("T")
 
 _HEADER = struct.Struct(">4sHQQ")
+LARGEST_RECORD_BYTES = 1024 * 1024 * 1024
+"""More than any record has: a file that is larger is not read."""
 
 
 class Seal(Generic[T]):
     """One kind of record: `kind` is a struct, kept as msgpack. Nothing in it is pickled."""
 
-    def __init__(self, magic: bytes, version: int, kind: type[T], *, what: str, hint: str) -> None:
+    def __init__(
+        self,
+        magic: bytes,
+        version: int,
+        kind: type[T],
+        *,
+        what: str,
+        hint: str,
+        check: Callable[[memoryview], None] = lambda _: None,
+    ) -> None:
+        """`check` looks at the data of a file before it is decoded, and raises `ValueError` or `MsgspecError`."""
         self._magic = magic
         self._version = version
         self._decoder: msgspec.msgpack.Decoder[T] = msgspec.msgpack.Decoder(kind)
+        self._check = check
         self._what = what
         self._hint = hint
 
@@ -44,7 +58,7 @@ class Seal(Generic[T]):
         if len(content) < _HEADER.size:
             raise self._corrupt(f"{path} is cut: {len(content)} bytes are not even its header")
         magic, version, size, checksum = _HEADER.unpack_from(content)
-        data = content[_HEADER.size :]
+        data = memoryview(content)[_HEADER.size :]
         if magic != self._magic:
             raise self._corrupt(f"{path} is not {self._what}")
         if version > self._version:
@@ -57,6 +71,7 @@ class Seal(Generic[T]):
         if xxhash.xxh3_64_intdigest(data) != checksum:
             raise self._corrupt(f"{path} was changed: its checksum does not fit")
         try:
+            self._check(data)
             return self._decoder.decode(data)
         except (msgspec.MsgspecError, ValueError, RecursionError) as error:
             raise self._corrupt(f"{path} cannot be read: {error}") from error

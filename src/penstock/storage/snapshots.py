@@ -15,8 +15,8 @@ from penstock.ports import Frame, Store
 class Readable(Protocol):
     """What a reader needs of a store."""
 
-    def read(self, path: str) -> bytes:
-        """The whole file."""
+    def read(self, path: str, *, limit: int | None = None) -> bytes:
+        """The whole file; one with more than `limit` bytes is not read, and raises."""
         ...
 
 
@@ -39,6 +39,7 @@ class SnapshotWriter:
         self._inline_threshold = inline_threshold
         self._shared_folder = shared_folder
         self._files = 0
+        self._written: list[str] = []
 
     def put(self, data: Frame) -> StateFile:
         """Make `data` durable (small data stays inline) and return its handle. Raises `StorageError`."""
@@ -48,7 +49,7 @@ class SnapshotWriter:
             return StateFile(path=None, size=view.nbytes, checksum=checksum, inline=bytes(view))
         path = f"{self._path_start}{self._files}"
         self._files += 1
-        self._store.write(path, view)
+        self._write(path, view)
         return StateFile(path=path, size=view.nbytes, checksum=checksum)
 
     def put_shared(self, data: Frame, key: str) -> StateFile:
@@ -57,9 +58,19 @@ class SnapshotWriter:
             return self.put(data)
         view = memoryview(data)
         path = f"{self._shared_folder}/{component(key)}"
-        self._store.write(path, view)
+        self._write(path, view)
         checksum = xxhash.xxh3_64_intdigest(view)
         return StateFile(path=path, size=view.nbytes, checksum=checksum, shared_key=key)
+
+    def take_written(self) -> list[str]:
+        """The paths of all files that were written, or may have been, since this was last asked for."""
+        written, self._written = self._written, []
+        return written
+
+    def _write(self, path: str, view: memoryview) -> None:
+        # Before it is written: a call that raises may have written it all the same.
+        self._written.append(path)
+        self._store.write(path, view)
 
 
 class Copies(Protocol):
@@ -94,7 +105,8 @@ class SnapshotReader:
             )
         if self._copies is not None and (copy := self._copies.get(file)) is not None:
             return copy
-        data = _checked(file, self._store.read(file.path), f"state file {file.path}")
+        # What is larger than the metadata says is not even read.
+        data = _checked(file, self._store.read(file.path, limit=max(0, file.size)), f"state file {file.path}")
         if self._copies is not None and file.shared_key is not None:
             self._copies.keep(file.path, data)
         return data

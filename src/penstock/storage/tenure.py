@@ -23,7 +23,7 @@ from penstock.core.recovery.metadata import CompletedCheckpoint
 from penstock.core.recovery.tenure import INHERITANCE_VERSION, OUTCOME_VERSION, Inheritance, Outcome, Tenure
 from penstock.ports import Store
 from penstock.storage.completed import CompletedEntry, Counter, FileCompletedStore, checkpoint_ids
-from penstock.storage.sealed import Seal
+from penstock.storage.sealed import LARGEST_RECORD_BYTES, Seal
 
 outcome_seal = Seal(
     b"PEND",
@@ -65,8 +65,9 @@ def end_of(store: Store, job: JobFolder) -> End | None:
         return end
 
 
-def take_over(store: Store, job: JobFolder, *, after: End | None = None) -> Tenure:
-    """Begin the next term, of a job that begins once more if `after` is its end. Blocks.
+def take_over(store: Store, job: JobFolder, *, after: End | None = None, goes_on: bool = False) -> Tenure:
+    """Begin the next term, of a job that begins once more if `after` is its end; or, if it `goes_on`, of a job that
+    goes on from what it kept when it ended. Blocks.
 
     Raises `JobTakenOver` if another driver takes the job over at the same time, `StorageError` or `CorruptFile`; trying
     again costs a term and nothing else.
@@ -79,6 +80,8 @@ def take_over(store: Store, job: JobFolder, *, after: End | None = None) -> Tenu
     found = _find(store, job)
     if after is not None and _end(found) == after:
         found = Inheritance(first_id=found.first_id)
+    if goes_on:
+        found = found.going_on()
     store.write(layout.tenure_file(job, term), inheritance_seal.encode(found))
     if terms.next() != term + 1:
         raise taken_over(job)
@@ -91,7 +94,12 @@ def take_over(store: Store, job: JobFolder, *, after: End | None = None) -> Tenu
 def tenure_of(term: Term, found: Inheritance) -> Tenure:
     """The tenure that begins with an inheritance."""
     return Tenure(
-        term=term, next_id=found.first_id, completed=found.completed, outcome=found.outcome, start=found.start
+        term=term,
+        next_id=found.first_id,
+        completed=found.completed,
+        outcome=found.outcome,
+        start=found.start,
+        finished_with=found.finished_with,
     )
 
 
@@ -108,7 +116,7 @@ def taken_over(job: str) -> JobTakenOver:
 def read_inheritance(store: Store, job: JobFolder, term: Term) -> Inheritance:
     """What the driver of a term found. Raises `StorageError` or `CorruptFile`."""
     path = layout.tenure_file(job, term)
-    return inheritance_seal.decode(path, store.read(path))
+    return inheritance_seal.decode(path, store.read(path, limit=LARGEST_RECORD_BYTES))
 
 
 def decode_completed(checkpoint: CheckpointId, data: bytes) -> CompletedCheckpoint:
@@ -157,7 +165,9 @@ def _end(found: Inheritance) -> End | None:
 def _read_outcome(store: Store, job: JobFolder, term: Term | None) -> Outcome | None:
     path = layout.termless_outcome_file(job) if term is None else layout.outcome_file(job, term)
     # Asking for the file itself would not tell a missing one from a store that is out of order.
-    return outcome_seal.decode(path, store.read(path)) if path in store.list_files(layout.outcome_folder(job)) else None
+    if path not in store.list_files(layout.outcome_folder(job)):
+        return None
+    return outcome_seal.decode(path, store.read(path, limit=LARGEST_RECORD_BYTES))
 
 
 def _tidy(store: Store, job: JobFolder, term: Term, found: Inheritance) -> None:

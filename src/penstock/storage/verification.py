@@ -24,12 +24,15 @@ from penstock.core.errors import CorruptFile, StorageError, UsageError
 from penstock.core.ids import CheckpointId, Instant, JobId
 from penstock.core.messages import StateFile
 from penstock.core.recovery import layout
+from penstock.core.recovery.believing import Grounds, believed_record
 from penstock.core.recovery.layout import JobFolder
 from penstock.core.recovery.metadata import CheckpointMetadata, CompletedCheckpoint, SnapshotKind
+from penstock.core.recovery.places import is_full, is_shared_place, with_full_paths
 from penstock.ports import Store
 from penstock.storage.completed import FileCompletedStore
-from penstock.storage.metadata import decode_metadata
+from penstock.storage.metadata import LARGEST_METADATA_BYTES, decode_metadata
 from penstock.storage.places import Anywhere
+from penstock.storage.restoring import read_completed
 from penstock.storage.snapshots import Readable, SnapshotReader
 
 
@@ -42,6 +45,8 @@ class Standing(Enum):
     """The job is over and left it behind."""
     SAVEPOINT = "savepoint"
     """It belongs to the user."""
+    STARTED_FROM = "started from"
+    """The job was started from it, and no checkpoint of the job has replaced it yet."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,7 +121,9 @@ def verify_directory(store: Store, *, temporary: Sequence[str] = (), job_ended: 
     complete = store.list_files("")
     paths = [*complete, *temporary]
     jobs = _job_folders(paths)
-    reports = [verify_job(store, job, temporary=_below(job, temporary), job_ended=job_ended) for job in jobs]
+    checks = [_JobCheck(store, job, temporary=_below(job, temporary), job_ended=job_ended) for job in jobs]
+    used = {path: None for check in checks for path in check.referred}
+    reports = [check.report(used) for check in checks]
     for location in _savepoint_folders(path for path in paths if path.partition("/")[0] not in jobs):
         files = _SavepointFiles(
             paths=_below(location, complete), temporary=_below(location, temporary), start=f"{location}/"
@@ -127,7 +134,14 @@ def verify_directory(store: Store, *, temporary: Sequence[str] = (), job_ended: 
 
 def verify_job(store: Store, folder: JobFolder, *, temporary: Sequence[str] = (), job_ended: bool = False) -> Report:
     """One job of a checkpoint directory."""
-    return _JobCheck(store, folder, temporary=temporary, job_ended=job_ended).report()
+    check = _JobCheck(store, folder, temporary=temporary, job_ended=job_ended)
+    report = check.report()
+    if not report.leftovers:
+        return report
+    # A job that claimed a snapshot of this one goes on using what that snapshot shared.
+    others = [job for job in _job_folders(store.list_files("")) if job != folder]
+    checks = [_JobCheck(store, job, temporary=(), job_ended=job_ended, reads_files=False) for job in others]
+    return check.report({path: None for other in checks for path in other.referred})
 
 
 def verify_checkpoint(store: Store, folder: JobFolder, checkpoint: CheckpointId) -> Report:
@@ -148,12 +162,25 @@ def verify_savepoint(store: Store, location: str, *, temporary: Sequence[str] = 
 class _JobCheck:
     """The look at one job."""
 
-    def __init__(self, store: Store, folder: JobFolder, *, temporary: Sequence[str], job_ended: bool) -> None:
+    def __init__(
+        self,
+        store: Store,
+        folder: JobFolder,
+        *,
+        temporary: Sequence[str],
+        job_ended: bool,
+        reads_files: bool = True,
+    ) -> None:
+        """Without `reads_files` only what the snapshots refer to is looked at, not whether it is there."""
         self._store = store
+        self._reads_files = reads_files
+        directory = tuple(dict.fromkeys((store.location, store.followed(store.location))))
+        self._grounds = Grounds(job=folder, directory=directory)
         self._folder = folder
         self._temporary = temporary
         self._job_ended = job_ended
         self._files = _FileCheck(Anywhere(store))
+        self._pointed: dict[CheckpointId, CompletedCheckpoint] = {}
         self._problems: list[str] = []
         self._snapshots: list[SnapshotReport] = []
         self._referred: dict[str, None] = {}
@@ -162,20 +189,35 @@ class _JobCheck:
         """Folders of snapshots whose metadata cannot be read: what they refer to cannot be told."""
         self._newest = 0
         self._is_over = job_ended
+        self._paths = store.list_files(folder)
+        self._numbers = self._look_at_all()
 
-    def report(self) -> Report:
-        paths = self._store.list_files(self._folder)
+    @property
+    def referred(self) -> tuple[str, ...]:
+        """The files that its snapshots refer to, in its folder or another one of the directory."""
+        return tuple(self._referred)
+
+    def _look_at_all(self) -> tuple[CheckpointId, ...]:
+        """Look at every snapshot; the numbers that pointers lead to."""
         pointers = self._pointers()
+        self._pointed = {number: pointer for number, pointer in pointers.items() if pointer is not None}
         for number, pointer in pointers.items():
             if pointer is not None:
                 self._look_at_pointer(pointer)
             else:
                 self._unknown[layout.checkpoint_folder(self._folder, number)] = None
         if not pointers:
-            for number in sorted(self._with_metadata(paths)):
+            for number in sorted(self._with_metadata(self._paths)):
                 self._take(*self.snapshot(number, Standing.KEPT))
-        self._check_counter(paths)
-        everything = (*paths, *self._temporary)
+        self._check_counter(self._paths)
+        return tuple(pointers)
+
+    def report(self, used: Iterable[str] = ()) -> Report:
+        """What was found. Files that are `used` are no leftovers, whoever uses them."""
+        self._referred |= dict.fromkeys(used)
+        self._used_folders |= dict.fromkeys(map(self._folder_of, self._referred))
+        pointers = self._numbers
+        everything = (*self._paths, *self._temporary)
         self._newest = max((*pointers, *(s.checkpoint or 0 for s in self._snapshots)), default=0)
         is_newer = any(number is not None and number > self._newest for number in map(self._number_of, everything))
         # What is newer than the newest may be the work of a job that runs.
@@ -200,20 +242,50 @@ class _JobCheck:
         location = layout.checkpoint_folder(self._folder, checkpoint)
         path = layout.metadata_file(self._folder, checkpoint)
         try:
-            metadata = decode_metadata(path, self._store.read(path))
+            metadata = decode_metadata(path, self._store.read(path, limit=LARGEST_METADATA_BYTES))
         except StorageError as error:
             return SnapshotReport(location=location, standing=standing, problems=(error.message,)), None
-        problems = [*_wrong_place(metadata, self._folder, checkpoint), *self._files.problems_of(metadata)]
-        return _describe(metadata, location, standing, problems), metadata
+        problems = list(_wrong_place(metadata, self._folder, checkpoint))
+        try:
+            # Before anything that it names is looked at.
+            metadata = with_full_paths(metadata, location, known=self._known_in(metadata))
+        except CorruptFile as error:
+            return _describe(metadata, location, standing, [*problems, error.message]), None
+        return _describe(metadata, location, standing, [*problems, *self._problems_of(metadata)]), metadata
+
+    def _known_in(self, metadata: CheckpointMetadata) -> list[str]:
+        """Files with full paths that a checkpoint may refer to: such as lie where jobs of this directory share files,
+        and such as the job has on record."""
+        pointer = self._pointed.get(metadata.checkpoint)
+        recorded = {s.file.path for s in pointer.shared_files} if pointer is not None else set()
+        full = [file.path for file in metadata.files if file.path is not None and is_full(file.path)]
+        return [path for path in full if path in recorded or is_shared_place(self._store.path_of(path) or "")]
+
+    def _problems_of(self, metadata: CheckpointMetadata) -> Iterator[str]:
+        return self._files.problems_of(metadata) if self._reads_files else iter(())
+
+    def _read(
+        self, pointer: CompletedCheckpoint, standing: Standing
+    ) -> tuple[SnapshotReport, CheckpointMetadata | None]:
+        """A snapshot that a pointer leads to, wherever it lies: one that the job was started from, or a savepoint."""
+        place = pointer.location
+        try:
+            metadata = read_completed(self._store, pointer)
+        except StorageError as error:
+            return SnapshotReport(location=place, standing=standing, problems=(error.message,)), None
+        return _describe(metadata, place, standing, self._problems_of(metadata)), metadata
 
     def _take(self, report: SnapshotReport, metadata: CheckpointMetadata | None) -> None:
         self._snapshots.append(report)
         if metadata is None:
-            self._unknown[report.location] = None
+            self._unknown[self._place_of(report.location) or report.location] = None
             return
-        self._referred[f"{report.location}/{layout.METADATA_NAME}"] = None
-        self._referred |= dict.fromkeys(file.path for file in metadata.files if file.path is not None)
-        self._used_folders |= dict.fromkeys(map(self._folder_of, self._referred))
+        own = (f"{report.location}/{layout.METADATA_NAME}", *(file.path for file in metadata.files))
+        self._referred |= dict.fromkeys(place for path in own if path and (place := self._place_of(path)) is not None)
+
+    def _place_of(self, path: str) -> str | None:
+        """A path in the metadata as a path of the directory; None if it lies elsewhere."""
+        return self._store.path_of(path) if is_full(path) else path
 
     def _folder_of(self, path: str) -> str | None:
         return layout.checkpoint_folder_of(self._folder, path)
@@ -233,7 +305,8 @@ class _JobCheck:
                 pointer = msgspec.msgpack.decode(completed.read(path).data, type=CompletedCheckpoint)
                 if pointer.checkpoint != number:
                     raise CorruptFile(f"{path} is the pointer to checkpoint {pointer.checkpoint}")
-                found[number] = pointer
+                # Before anything that it names is looked at.
+                found[number] = believed_record(pointer, self._grounds)
             except (StorageError, msgspec.MsgspecError, ValueError, RecursionError) as error:
                 text = error.message if isinstance(error, StorageError) else f"{path} cannot be read: {error}"
                 self._problems.append(text)
@@ -242,17 +315,13 @@ class _JobCheck:
         return found
 
     def _look_at_pointer(self, pointer: CompletedCheckpoint) -> None:
+        if pointer.claim is not None:
+            self._take(*self._read(pointer, Standing.STARTED_FROM))
+            return
         if not pointer.kind.is_savepoint:
             self._take(*self.snapshot(pointer.checkpoint, Standing.RETAINED))
             return
-        place = self._store.at(pointer.location)
-        try:
-            found = verify_savepoint(place, pointer.location).snapshots
-            problem = "a pointer leads to it, and its metadata is not there"
-        except StorageError as error:
-            found, problem = (), error.message
-        missing = SnapshotReport(location=pointer.location, standing=Standing.SAVEPOINT, problems=(problem,))
-        self._snapshots += found or (missing,)
+        self._snapshots.append(self._read(pointer, Standing.SAVEPOINT)[0])
 
     def _check_counter(self, paths: Sequence[str]) -> None:
         folder = layout.counter_folder(self._folder)
@@ -261,7 +330,8 @@ class _JobCheck:
         self._problems += [
             f"{p} does not belong into {folder}" for p in counters if layout.number_of(folder, p) is None
         ]
-        newest = max((s.checkpoint for s in self._snapshots if s.checkpoint is not None), default=None)
+        own = [s for s in self._snapshots if s.standing is not Standing.STARTED_FROM]
+        newest = max((s.checkpoint for s in own if s.checkpoint is not None), default=None)
         if newest is not None and max(numbers, default=CheckpointId(0)) <= newest:
             self._problems.append(f"{folder} does not say that checkpoint id {newest} is used")
 
@@ -308,7 +378,10 @@ def _savepoint_report(inside: _Inside, location: str, files: _SavepointFiles, *,
         every = (*(Leftover(path=path, kind=unfinished) for path in files.paths), *halves)
         return Report(leftovers=tuple(replace(leftover, folder=whole) for leftover in every))
     try:
-        metadata = decode_metadata(f"{location}/{layout.METADATA_NAME}", inside.read(layout.METADATA_NAME))
+        content = inside.read(layout.METADATA_NAME, limit=LARGEST_METADATA_BYTES)
+        metadata = decode_metadata(f"{location}/{layout.METADATA_NAME}", content)
+        # Before anything that it names is looked at.
+        with_full_paths(metadata, location)
     except StorageError as error:
         broken = SnapshotReport(location=location, standing=Standing.SAVEPOINT, problems=(error.message,))
         return Report(snapshots=(broken,), leftovers=halves)
@@ -328,10 +401,8 @@ class _Inside:
         self._store = store
         self._start = start
 
-    def read(self, path: str) -> bytes:
-        if ".." in path.split("/") or path.startswith("/"):
-            raise UsageError(f"path {path!r} leads out of the savepoint")
-        return self._store.read(f"{self._start}{path}")
+    def read(self, path: str, *, limit: int | None = None) -> bytes:
+        return self._store.read(f"{self._start}{path}", limit=limit)
 
 
 # --- files -----------------------------------------------------------------------------------------------------------
@@ -350,10 +421,6 @@ class _FileCheck:
             problem = self._problem_with(file)
             if problem is not None:
                 yield problem
-        for task in metadata.channels:
-            for channel in (*task.inputs, *task.outputs):
-                if any(offset + length > channel.file.size for offset, length in channel.ranges):
-                    yield f"in-flight data of {task.task} lies beyond the end of {channel.file.path or 'its file'}"
 
     def _problem_with(self, file: StateFile) -> str | None:
         if file.path is None or file.inline is not None:
@@ -376,7 +443,7 @@ def _pieces(metadata: CheckpointMetadata) -> list[StateFile]:
     found: dict[object, StateFile] = {}
     for operator in metadata.operators.values():
         for subtask, state in operator.subtasks.items():
-            for number, file in enumerate(state.keyed):
+            for number, file in enumerate(state.files):
                 found.setdefault(file.path or (operator.operator, subtask, number), file)
     for task in metadata.channels:
         for number, channel in enumerate((*task.inputs, *task.outputs)):

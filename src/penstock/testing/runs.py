@@ -27,18 +27,20 @@ from penstock.api.connector import (
     SplitProgress,
     WriterContext,
 )
-from penstock.api.durations import Duration, duration_ms
 from penstock.api.grouped import GroupedFunction, HostedProcessor
 from penstock.api.hooks import CheckpointHook
 from penstock.api.program import Program
 from penstock.api.steps import ReadStep, WriteStep
+from penstock.core.durations import Duration, duration_ms
 from penstock.core.errors import InvariantError, JobFailed, UsageError, UserCodeError
 from penstock.core.ids import JobId, SlotId
 from penstock.core.job.events import JobState
 from penstock.plan.graph import OperatorPlan, Plan
 from penstock.runtime.addresses import SlotAddress
-from penstock.runtime.master import MasterDriver, MasterPorts
-from penstock.runtime.slot import MASTER, SlotDriver, SlotPorts
+from penstock.runtime.master.driver import MasterDriver, MasterPorts
+from penstock.runtime.slot.driver import SlotDriver
+from penstock.runtime.slot.master_link import MASTER
+from penstock.runtime.slot.ports import SlotPorts
 from penstock.runtime.views import FailureView
 from penstock.settings import CheckpointSettings, FixedDelay, JobSettings, NetworkSettings, SlotSettings
 from penstock.sim.background import Pace, SimBackground
@@ -49,7 +51,7 @@ from penstock.sim.jobs import SimSink
 from penstock.sim.logs import watch_logs
 from penstock.sim.network import ADDRESS_PREFIX, Network
 from penstock.sim.slots import Notice, SlotHost
-from penstock.sim.world import Actor, Crash, World
+from penstock.sim.world import Actor, World
 from penstock.testing.scripts import Mark, Scripted, ScriptReader
 
 JOB_PREFIX = "penstock-testing-run-"
@@ -293,14 +295,14 @@ class RunWatch:
         is_last = not self._reading
         if self._crashes_left and self._begun and (is_last or self._world.random.random() < STRIKE_SHARE):
             self._spend_crash()
-            raise Crash("at the end of its data")
+            self._world.crash_acting()
 
     def crash_once(self, place: tuple[int, int, int]) -> None:
         """A reader has come to a crash mark. Raises `Crash` the first time."""
         if place not in self._crashed:
             self._crashed[place] = None
             self._died()
-            raise Crash("at a mark of its script")
+            self._world.crash_acting()
 
     def silent(self, script: tuple[int, int]) -> None:
         """A script that does not end has been read to where it falls silent."""
@@ -409,6 +411,10 @@ class _WatchedReader(SourceReader):
     def splits_read(self) -> int:
         return self._reader.splits_read
 
+    @property
+    def catching_up(self) -> bool:
+        return self._reader.catching_up
+
     def progress(self) -> SplitProgress | None:
         return self._reader.progress()
 
@@ -508,6 +514,9 @@ class _Cluster:
         failed = [failure for failure in view.failures if failure.user_code]
         if view.restarts > self._host.crashes:
             failed.append(view.failures[-1])
+        if view.state is JobState.FAILED and view.failures:
+            # What ended the job is what has to be mended.
+            failed.insert(0, view.failures[-1])
         if failed:
             self._failure = failed[0]
 

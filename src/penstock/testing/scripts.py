@@ -11,8 +11,8 @@ import msgspec
 import pyarrow as pa
 
 from penstock.api.connector import End, Pause, Polled, Source, SourceReader, SplitProgress
-from penstock.api.schemas import SchemaLike, as_schema, check_schema, unknown_column
 from penstock.core.errors import UsageError
+from penstock.sql.schemas import SchemaLike, as_schema, check_schema, unknown_column
 
 SILENCE_MS = 1_000
 """A reader that has nothing for ever is asked again after this."""

@@ -1,7 +1,7 @@
 """Bytes <-> messages, channel elements and record batches.
 
-Whatever a peer sent, reading it gives a value or raises `MalformedMessage`; nothing else gets out, and a batch that was
-read can be used without reading outside its own memory.
+Reading bytes from a peer gives a value or raises `MalformedMessage`, whatever the bytes are; no other error gets out.
+The use of a batch that was read never reads outside the batch's own memory.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ def encode_element(element: AnyElement) -> bytes:
 
 
 def decode_to_master(payload: Frame) -> ToMaster:
-    """What a slot says to the job master. Raises `MalformedMessage`."""
+    """A message from a slot to the job master. Raises `MalformedMessage`."""
     return decode_with(_to_master, payload, "message to the job master")
 
 
 def decode_to_slot(payload: Frame) -> ToSlot:
-    """What the job master says to a slot. Raises `MalformedMessage`."""
+    """A message from the job master to a slot. Raises `MalformedMessage`."""
     return decode_with(_to_slot, payload, "message to a slot")
 
 
@@ -54,12 +54,12 @@ def decode_credit(payload: Frame) -> Credit:
 
 
 def decode_element(payload: Frame) -> AnyElement:
-    """Something in a channel that is not data. Raises `MalformedMessage`."""
+    """An element of a channel that is not data. Raises `MalformedMessage`."""
     return decode_with(_element, payload, "channel element")
 
 
 def decode_with(decoder: msgspec.msgpack.Decoder[T], payload: Frame, what: str) -> T:
-    """Decode msgpack; every way in which it can fail becomes `MalformedMessage`, whose text begins with `what`."""
+    """Decode msgpack. Every failure of the decoder becomes `MalformedMessage`, whose text begins with `what`."""
     try:
         return decoder.decode(payload)
     # ValueError: text that is not UTF-8. RecursionError: nesting without end.
@@ -74,9 +74,9 @@ def malformed(what: str, error: BaseException) -> MalformedMessage:
 
 
 class BatchCodec:
-    """Writes and reads the batches of one stream, as Arrow messages without their schema: both ends know it.
+    """Writes and reads the batches of one stream, as Arrow messages without the schema: both ends know the schema.
 
-    Raises `UsageError` when made for a schema with dictionary columns: their dictionaries travel in messages of their
+    The constructor raises `UsageError` for a schema with dictionary columns: dictionaries travel in messages of their
     own, which a channel does not carry.
     """
 
@@ -85,26 +85,28 @@ class BatchCodec:
             if _has_dictionary(field.type):
                 raise UsageError(
                     f"column {field.name!r} is dictionary-encoded ({field.type}), which cannot be exchanged",
-                    hint="cast it to its plain type before it is partitioned, for example to string",
+                    hint="cast the column to its plain type, for example to string, before the exchange",
                 )
         self.schema = schema
 
     def encode(self, batch: pa.RecordBatch) -> pa.Buffer:
-        """One batch in memory of its own; a slice carries only its own rows."""
+        """The batch, copied into memory of its own. Of a slice only the slice's rows are copied."""
         if not batch.schema.equals(self.schema):
             raise InvariantError(f"batch of schema {batch.schema} sent in a stream of schema {self.schema}")
         return batch.serialize()
 
     def decode(self, payload: Frame) -> pa.RecordBatch:
-        """The batch in `payload`, whose memory it shares and keeps alive. Raises `MalformedMessage`."""
+        """The batch in `payload`. The batch shares the memory of `payload` and keeps it alive. Raises
+        `MalformedMessage`."""
         try:
             buffer = pa.py_buffer(payload)
             if buffer.address % _BUFFER_ALIGNMENT:
-                # Numbers that straddle words are slow for everyone and refused by some who get them from here.
+                # Numbers at unaligned addresses are slow for all readers, and some libraries that get batches from here
+                # refuse them.
                 buffer = pa.py_buffer(buffer.to_pybytes())
             batch = pa.ipc.read_record_batch(buffer, self.schema)
-            # Costs nothing for columns of fixed width and looks at each value of the others: an offset that points
-            # outside would otherwise end the process when the value is read.
+            # The check costs nothing for columns of fixed width, and looks at each value of the other columns. Without
+            # the check, an offset that points outside would crash the process when the value is read.
             batch.validate(full=True)
         except (pa.ArrowException, OSError, EOFError, ValueError, MemoryError) as error:
             raise malformed("record batch", error) from error

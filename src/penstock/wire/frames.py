@@ -1,12 +1,12 @@
-"""The framing of a link: what two processes of a job say to each other, packet by packet.
+"""The framing of a link: the packets that two processes of a job send to each other.
 
 A message of the transport is one or more packets; a packet is two frames, a header and a payload:
 
     header  | sequence, epoch, kind, channel, cost, attempt msgpack, about 15 bytes
     payload | by kind: a message, an element, a batch, a credit, nothing
 
-The sequence number counts the packets of one direction of one link, so that the receiver knows when some were lost.
-Neither sequence numbers nor epochs are judged here.
+The sequence number counts the packets of one direction of one link, so that the receiver notices lost packets. Sequence
+numbers and epochs are not checked here.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ class Kind(IntEnum):
     CONTROL = 0
     """A message between the job master and a slot."""
     ELEMENT = 1
-    """Something in a channel that is not data; needs no credit."""
+    """An element of a channel that is not data; needs no credit."""
     BATCH = 2
     """Records in a channel."""
     CREDIT = 3
-    """Leave to send more."""
+    """Permission to send more bytes on a channel."""
     KEEPALIVE = 4
-    """Nothing; the sender lives, and its sequence number tells what was lost."""
+    """No content. The packet shows that the sender lives, and its sequence number shows whether packets were lost."""
 
 
 class Channel(NamedTuple):
@@ -55,16 +55,16 @@ class Header(msgspec.Struct, frozen=True, kw_only=True, array_like=True, gc=Fals
     epoch: Annotated[Epoch, msgspec.Meta(ge=0)]
     kind: Kind
     channel: Channel | None = None
-    """Set for elements and batches, and only for them."""
+    """Set for elements and batches, and for no other packet."""
     cost: Natural = 0
     """The credit, in bytes, that a batch uses up."""
     attempt: Annotated[Epoch, msgspec.Meta(ge=0)] = Epoch(0)
-    """Of elements and batches: the epoch of the tasks at both ends of the channel, if some tasks have a later one than
-    the link; else zero."""
+    """Of elements and batches: the epoch of the tasks at both ends of the channel, if some tasks have a later epoch
+    than the link; otherwise zero."""
 
 
 class Packet(NamedTuple):
-    """One thing said over a link."""
+    """A header and its payload: the unit of a link."""
 
     header: Header
     payload: Frame
@@ -72,7 +72,7 @@ class Packet(NamedTuple):
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(Header)
-# Looking a member up in its class costs more than all the rest of a check.
+# Constants, because looking a member up in the enum class costs more than the rest of a check.
 _BATCH, _KEEPALIVE = Kind.BATCH, Kind.KEEPALIVE
 _IN_CHANNEL = (Kind.BATCH, Kind.ELEMENT)
 

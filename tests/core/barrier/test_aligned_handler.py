@@ -343,12 +343,12 @@ def test_a_time_out_of_an_aligned_checkpoint_is_a_bug(state):
 
 
 def test_a_trigger_before_any_channel_is_in_is_a_bug():
-    with pytest.raises(InvariantError, match="no channel is in"):
+    with pytest.raises(InvariantError, match="no barrier has come on any channel"):
         Inputs(1).trigger(Barrier(checkpoint=CheckpointId(1), timestamp=Instant(0)))
 
 
 def test_a_stop_of_saving_that_never_started_is_a_bug():
-    with pytest.raises(InvariantError, match="not being saved"):
+    with pytest.raises(InvariantError, match="no in-flight data is being saved"):
         Inputs(1).drop_unaligned()
 
 

@@ -40,7 +40,7 @@ def test_checkpoints_on_request_promise_what_the_mode_says():
     ],
 )
 def test_settings_that_cannot_be_are_a_bug_here(settings):
-    with pytest.raises(InvariantError, match=r"settings that cannot be: .*(unaligned|aligned_timeout)"):
+    with pytest.raises(InvariantError, match=r"wrong settings: .*(unaligned|aligned_timeout)"):
         make_handler(settings, channels=2)
 
 

@@ -52,6 +52,7 @@ from penstock.core.messages import (
 )
 from penstock.core.reasons import CheckpointFailure
 from penstock.core.recovery.metadata import CompletedCheckpoint, DiscardRules, SnapshotKind
+from penstock.core.views import CheckpointDetails, SubtasksView
 from penstock.settings import CheckpointSettings, Retention
 
 JOB = JobId("job")
@@ -132,14 +133,14 @@ class Rig:
         **settings: Any,
     ) -> None:
         self.graph = graph or sources(2)
-        self.settings = replace(CheckpointSettings(), **settings)
+        self.settings = replace(CheckpointSettings(retention=Retention.DELETE), **settings)
         self.coordinator = CheckpointCoordinator(
             JOB,
             self.settings,
             self.graph,
             CheckpointId(next_id),
             completed,
-            options or CoordinatorOptions(savepoint_target="savepoints"),
+            options or CoordinatorOptions(),
         )
         self.now = 1_000
         self.epoch = 0
@@ -147,6 +148,16 @@ class Rig:
         self.log: list[CoordinatorEffect] = []
         self.deleted: list[str] = []
         self._next_request = 1
+
+    def details(self, checkpoint: int) -> CheckpointDetails | None:
+        """What is remembered of a checkpoint."""
+        return next((c for c in self.coordinator.details() if c.checkpoint == checkpoint), None)
+
+    def subtasks(self, checkpoint: int, vertex: str) -> SubtasksView:
+        """What is remembered of a vertex of a checkpoint."""
+        details = self.details(checkpoint)
+        assert details is not None
+        return next(v for v in details.vertices if v.vertex == vertex)
 
     # --- feeding ------------------------------------------------------------------------------------------------------
 
@@ -211,6 +222,8 @@ class Rig:
         """Ask as a user. Requests are numbered from 1."""
         number = RequestId(self._next_request)
         self._next_request += 1
+        if kind is not RequestKind.CHECKPOINT:
+            more.setdefault("target", "savepoints")
         return self.feed(CheckpointRequested(request=number, kind=kind, **more))
 
     def ack(

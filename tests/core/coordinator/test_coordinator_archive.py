@@ -30,9 +30,7 @@ from penstock.core.coordinator.retention import RetainedCheckpoints
 from penstock.core.errors import InvariantError
 from penstock.core.ids import CheckpointId
 from penstock.core.reasons import CheckpointFailure
-from penstock.core.recovery.metadata import (
-    SnapshotKind,
-)
+from penstock.core.recovery.metadata import Claim, DiscardRules, SnapshotKind
 from penstock.settings import Retention
 
 ONE, TWO = CheckpointId(1), CheckpointId(2)
@@ -364,3 +362,34 @@ def test_storing_two_records_at_once_is_a_bug(make):
 def test_an_answer_of_the_store_that_nobody_waits_for_is_a_bug():
     with pytest.raises(InvariantError, match="without being asked"):
         Archive(1, (), CLEANER).stored()
+
+
+# --- what a job can go on from that is run again ----------------------------------------------------------------------
+
+
+def kept(r, status):
+    return [c.checkpoint for c in r.coordinator.records_after(status)]
+
+
+def test_a_cancelled_job_goes_on_from_what_its_rules_keep(rig):
+    for retention, cancelled, failed in ((Retention.KEEP, [1], [1]), (Retention.KEEP_ON_FAILURE, [], [1])):
+        r = rig(retention=retention).start()
+        r.take(1)
+        assert (kept(r, JobEnd.CANCELLED), kept(r, JobEnd.FAILED)) == (cancelled, failed)
+
+
+def test_a_job_that_has_finished_goes_on_only_if_it_may_find_more_data(rig):
+    for may_find_more in (False, True):
+        r = rig(retention=Retention.KEEP, goes_on_when_finished=may_find_more).start()
+        r.take(1)
+        assert kept(r, JobEnd.FINISHED) == ([1] if may_find_more else [])
+
+
+def test_no_job_goes_on_from_anything_older_than_what_it_has_committed(rig, make):
+    """The snapshot that it was started from is the user's and stays; its own checkpoint, which is newer, goes."""
+    began = make.record(5, discard=DiscardRules(), claim=Claim.NO_CLAIM)
+    r = rig(completed=(began,), next_id=6, retention=Retention.DELETE, num_retained=2).start()
+    assert kept(r, JobEnd.CANCELLED) == [5]
+    r.take(6)
+    assert r.retained == [5, 6]
+    assert kept(r, JobEnd.CANCELLED) == kept(r, JobEnd.FINISHED) == []

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from penstock.core.coordinator.effects import DeleteFiles, ForgetPointers, StorePointer
-from penstock.core.coordinator.events import FilesDeleted, JobEnd, RequestKind, ShutDown
+from penstock.core.coordinator.events import FilesDeleted, JobEnd, PointerFailed, RequestKind, ShutDown
 from penstock.core.coordinator.retention import RetainedCheckpoints
 from penstock.core.ids import CheckpointId, Instant, JobId, VertexId
 from penstock.core.recovery.metadata import CheckpointMetadata, Claim, OperatorSnapshot, SnapshotKind, restored_from
@@ -16,10 +16,11 @@ SAVED = "/old/save"
 SHARED = "/old/shared/S"
 
 
-def claimed(make, *, kind=SnapshotKind.SAVEPOINT, claim=Claim.CLAIM, shared=True, retention=Retention.DELETE):
-    """A snapshot with a private file and perhaps a shared one, by their full paths, as the job starts from it."""
-    path = f"{SAVED}/S" if kind.is_savepoint else SHARED
-    files = (make.file(f"{SAVED}/private"), *((make.file(path, "S"),) if shared else ()))
+def claimed(make, *, kind=SnapshotKind.SAVEPOINT, claim=Claim.CLAIM, shared=True, retention=Retention.DELETE, more=()):
+    """A snapshot with a private file and perhaps shared ones, by their full paths, as the job starts from it."""
+    folder = SAVED if kind.is_savepoint else "/old/shared"
+    names = (*(("S",) if shared else ()), *more)
+    files = (make.file(f"{SAVED}/private"), *(make.file(f"{folder}/{name}", name) for name in names))
     state = make.state("t1", *files).operators[0]
     found = OperatorSnapshot(
         operator=state.operator, vertex=VertexId("t1"), parallelism=1, max_parallelism=128, subtasks={0: state}
@@ -113,14 +114,13 @@ def test_an_unclaimed_snapshot_that_is_still_on_record_is_left_alone(rig, make, 
         assert not [path for path in r.deleted if path.startswith("/old")]
 
 
-@pytest.mark.parametrize("then", ["before a checkpoint", "under way", "waiting"])
+@pytest.mark.parametrize("then", ["still retained", "under way", "waiting"])
 def test_the_outcome_names_what_is_to_be_deleted_elsewhere(rig, make, pick, then):
-    r = rig(completed=(claimed(make, shared=False),)).start()
+    r = rig(completed=(claimed(make, shared=False),), num_retained=3 if then == "still retained" else 1).start()
     r.hold = {DeleteFiles}
-    if then != "before a checkpoint":
-        (deletion,) = pick.of(r.take(10), DeleteFiles)
-        if then == "waiting":
-            r.feed(FilesDeleted(cleaning=deletion.cleaning, error="no"))
+    deletions = pick.of(r.take(10), DeleteFiles)
+    if then == "waiting":
+        r.feed(FilesDeleted(cleaning=deletions[0].cleaning, error="no"))
     assert r.coordinator.foreign_after(JobEnd.FINISHED) == (Foreign(folder=SAVED, paths=(f"{SAVED}/private",)),)
     effects = r.feed(ShutDown(status=JobEnd.FINISHED))
     assert 9 in forgotten(pick, effects)
@@ -150,7 +150,7 @@ def test_a_claimed_savepoint_that_a_kept_checkpoint_uses_is_not_named(rig, make)
     r = rig(completed=(claimed(make, retention=Retention.KEEP),), retention=Retention.KEEP).start()
     r.take(10, make.file("", "S", placeholder=True))
     assert r.coordinator.foreign_after(JobEnd.CANCELLED) == ()
-    assert [place.folder for place in r.coordinator.foreign_after(JobEnd.FINISHED)] == [SAVED, None]
+    assert [place.folder for place in r.coordinator.foreign_after(JobEnd.FINISHED)] == [SAVED]
 
 
 def test_failed_savepoints_are_no_business_of_the_outcome(rig, make):
@@ -166,3 +166,89 @@ def test_what_the_rule_lets_go_is_let_go_when_a_driver_begins(make):
     assert [c.checkpoint for c in kept.drop_surplus()] == [3]
     assert [c.checkpoint for c in kept.all] == [4, 5]
     assert RetainedCheckpoints(2, ()).drop_surplus() == []
+
+
+# --- until a checkpoint of the job has replaced it -------------------------------------------------------------------
+
+KINDS = [SnapshotKind.SAVEPOINT, SnapshotKind.CHECKPOINT]
+ENDS = [JobEnd.FAILED, JobEnd.CANCELLED, JobEnd.FINISHED]
+SPARED = {SnapshotKind.SAVEPOINT: (SAVED, f"{SAVED}/S"), SnapshotKind.CHECKPOINT: (SAVED, SHARED)}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("end", ENDS)
+@pytest.mark.parametrize("before", ["nothing", "an aborted checkpoint", "a doubtful checkpoint", "a savepoint"])
+def test_a_job_without_a_checkpoint_of_its_own_leaves_the_claimed_snapshot_as_it_was(
+    rig, make, pick, kind, end, before
+):
+    r = rig(completed=(claimed(make, kind=kind),), tolerable_failures=None).start()
+    used = make.file("", "S", placeholder=True)
+    if before == "an aborted checkpoint":
+        r.request()
+        r.ack("t1", 10, make.state("t1", used))
+        r.decline("t2", 10)
+    elif before == "a doubtful checkpoint":
+        r.hold = {StorePointer}
+        r.take(10, used)
+        r.feed(PointerFailed(checkpoint=CheckpointId(10), inconsistent=True, error="who knows"))
+    elif before == "a savepoint":
+        r.take(10, make.file("T"), kind=RequestKind.SAVEPOINT)
+    assert r.coordinator.foreign_after(end) == ()
+    assert r.coordinator.spared_after(end) == SPARED[kind]
+    effects = r.feed(ShutDown(status=end))
+    assert 9 in forgotten(pick, effects)
+    assert not [path for path in r.deleted if path.startswith("/old")]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_so_does_the_driver_that_takes_such_a_job_over(rig, make, pick, kind):
+    rig(completed=(claimed(make, kind=kind),)).start()
+    second = rig(completed=(claimed(make, kind=kind),), next_id=75).start()
+    assert second.coordinator.spared_after(JobEnd.FAILED) == SPARED[kind]
+    second.feed(ShutDown(status=JobEnd.FAILED))
+    assert second.deleted == []
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_failed_job_never_deletes_a_claimed_snapshot_that_is_still_retained(rig, make, kind):
+    r = rig(completed=(claimed(make, kind=kind),), num_retained=3).start()
+    r.take(10, make.file("", "S", placeholder=True), make.file("shared/T", "T"))
+    assert r.coordinator.foreign_after(JobEnd.FAILED) == ()
+    assert r.coordinator.spared_after(JobEnd.FAILED) == SPARED[kind]
+    r.feed(ShutDown(status=JobEnd.FAILED))
+    assert sorted(r.deleted) == ["ckpt/chk-10", "shared/T"]
+
+
+def test_nor_a_claimed_savepoint_whose_files_are_used_by_what_replaced_it(rig, make, pick):
+    """Of two shared files one is used: until the savepoint goes as a whole nothing of it goes."""
+    record = claimed(make, more=("U",))
+    for end, gone in ((JobEnd.FAILED, []), (JobEnd.CANCELLED, [SAVED, f"{SAVED}/S", f"{SAVED}/U", f"{SAVED}/private"])):
+        r = rig(completed=(record,)).start()
+        r.take(10, make.file("", "S", placeholder=True))
+        assert r.deleted == []
+        assert r.coordinator.spared_after(end) == ((SAVED, f"{SAVED}/S", f"{SAVED}/U") if not gone else ())
+        assert [place.folder for place in r.coordinator.foreign_after(end)] == ([SAVED] if gone else [])
+        effects = r.feed(ShutDown(status=end))
+        assert sorted(forgotten(pick, effects)) == [9, 10]
+        assert sorted(path for path in r.deleted if path.startswith("/old")) == gone
+
+
+def test_what_a_claimed_checkpoint_shared_goes_with_the_last_checkpoint_that_used_it(rig, make):
+    """The first checkpoint of the job uses one of two shared files: the other one goes then, and nothing before."""
+    record = claimed(make, kind=SnapshotKind.CHECKPOINT, more=("U",))
+    r = rig(completed=(record,)).start()
+    r.request()
+    r.ack("t1", 10, make.state("t1", make.file("", "S", placeholder=True)))
+    assert r.deleted == []
+    r.ack_all(10)
+    assert sorted(r.deleted) == [SAVED, f"{SAVED}/private", "/old/shared/U"]
+    r.feed(ShutDown(status=JobEnd.FAILED))
+    assert SHARED in r.deleted
+
+
+@pytest.mark.parametrize("claim", [Claim.NO_CLAIM, Claim.LEGACY])
+def test_what_the_user_owns_is_spared_even_when_nothing_names_it_any_more(rig, make, claim):
+    r = rig(completed=(claimed(make, claim=claim),)).start()
+    r.take(10)
+    for end in ENDS:
+        assert r.coordinator.spared_after(end) == (SAVED, f"{SAVED}/S")

@@ -235,7 +235,7 @@ def test_how_long_a_request_waited_is_told(rig, pick):
     r.now += 30
     effects = r.ack_all(1)
     assert [e.queued_ms for e in pick.of(effects, CheckpointStarted)] == [30]
-    assert r.coordinator.checkpoint_view(2).queued_ms == 30
+    assert r.details(2).queued_ms == 30
 
 
 def test_nothing_happens_at_a_tick_when_nothing_is_due(rig):

@@ -61,7 +61,6 @@ from penstock.core.coordinator.events import (
     TaskFailing,
     TaskRunning,
 )
-from penstock.core.coordinator.options import CoordinatorOptions
 from penstock.core.effects import Ticked
 from penstock.core.errors import InvariantError
 from penstock.core.graph import CheckpointEdge, CheckpointGraph, CheckpointVertex
@@ -91,8 +90,7 @@ class World:
 
     def __init__(self, job_settings: CheckpointSettings) -> None:
         self.settings = job_settings
-        options = CoordinatorOptions(savepoint_target="saves")
-        self.coordinator = CheckpointCoordinator(JOB, job_settings, GRAPH, CheckpointId(1), (), options)
+        self.coordinator = CheckpointCoordinator(JOB, job_settings, GRAPH, CheckpointId(1))
         self.now = 0
         self.epoch = 0
         self.files: set[str] = set()
@@ -194,7 +192,8 @@ class World:
     def request(self, number: int) -> None:
         self.asked += 1
         kind = {0: RequestKind.SAVEPOINT, 1: RequestKind.STOP}.get(number % 6, RequestKind.CHECKPOINT)
-        self.feed(CheckpointRequested(request=RequestId(self.asked), kind=kind, drain=number % 35 == 0))
+        target = None if kind is RequestKind.CHECKPOINT else "saves"
+        self.feed(CheckpointRequested(request=RequestId(self.asked), kind=kind, target=target, drain=number % 35 == 0))
 
     def tick(self, number: int) -> None:
         self.now += number % 40
@@ -267,7 +266,7 @@ class World:
             self.feed(OperatorEventLost(number=settled) if number % 5 == 0 else OperatorEventDelivered(number=settled))
         elif self.begun:
             checkpoint, task = CheckpointId(self.begun[-1]), GRAPH.tasks[number % 2]
-            self.feed(BarrierPassed(operator=OPERATOR, task=task, epoch=Epoch(self.epoch), checkpoint=checkpoint))
+            self.feed(BarrierPassed(task=task, epoch=Epoch(self.epoch), checkpoint=checkpoint))
 
     def work_answers(self, number: int) -> None:
         if self.work:

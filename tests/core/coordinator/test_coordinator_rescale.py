@@ -18,6 +18,7 @@ from penstock.core.coordinator.events import (
     ScheduleForbidden,
     ShutDown,
 )
+from penstock.core.coordinator.options import CoordinatorOptions
 from penstock.core.errors import InvariantError
 from penstock.core.ids import CheckpointId, OperatorId
 from penstock.core.recovery.metadata import Claim, DiscardRules
@@ -53,6 +54,14 @@ def test_checkpoints_go_on_with_the_new_tasks_and_the_ids_and_records_of_before(
     (stored,) = pick.of(effects, StorePointer)
     assert stored.forget == (1,)
     assert job.retained == [2]
+
+
+def test_a_checkpoint_has_the_settings_of_the_job_with_the_parallelism_of_then(rig, make, pick):
+    job = rig(two(make, 2), options=CoordinatorOptions(job_settings={"parallelism": 2, "other": "x"})).start()
+    rescaled(job, two(make, 3))
+    job.request()
+    (written,) = pick.of(job.ack_all(1), WriteMetadata)
+    assert written.metadata.settings == {"parallelism": 3, "other": "x"}
 
 
 def test_a_late_acknowledgement_of_a_task_that_there_is_no_more_is_discarded(rig, make):

@@ -164,7 +164,7 @@ def test_other_content_under_a_known_name_counts_as_a_decline(store, make, pick)
     r.request()
     effects = r.ack("t1", 2, make.state("t1", make.file("shared/T", "S", checksum=8)))
     assert pick.aborted(effects) == [(2, CheckpointFailure.DECLINED)]
-    assert "with other content" in pick.answers(effects)[2].text
+    assert "with content that differs" in pick.answers(effects)[2].text
 
 
 def test_a_shared_file_that_is_inline_is_never_deleted(store):

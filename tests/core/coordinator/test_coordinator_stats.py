@@ -7,7 +7,6 @@ from types import SimpleNamespace
 import pytest
 
 from penstock.core.coordinator.events import AttemptStarted, CheckpointForm, FailedOver, RequestKind, TaskEnded
-from penstock.core.coordinator.options import CoordinatorOptions
 from penstock.core.coordinator.stats import SUMMARY_WINDOW, RunningSpread, quantile
 from penstock.core.coordinator.story import MAX_CHECKPOINTS, MAX_LINES, Stories
 from penstock.core.errors import InvariantError
@@ -65,7 +64,7 @@ def test_a_checkpoint_adds_up_its_vertices_and_they_their_subtasks(rig, make):
     r.ack("s", 1, make.state("s", make.file("x")), subtask=1, metrics=METRICS)
     r.now = 1_030
     r.ack("t", 1)
-    view = r.coordinator.checkpoint_view(CheckpointId(1))
+    view = r.details(1)
     assert (view.duration_ms, view.ended) == (30, None)
     assert (view.totals.num_subtasks, view.totals.num_acknowledged, view.totals.latest_ack) == (3, 2, 1_030)
     assert (view.totals.checkpointed_bytes, view.totals.state_bytes) == (50, 10)
@@ -80,7 +79,7 @@ def test_subtasks_show_their_own_numbers_and_how_these_are_spread(rig, make):
     r.request()
     r.now = 1_010
     r.ack("s", 1, make.state("s", make.file("x")), subtask=1, metrics=METRICS)
-    view = r.coordinator.subtasks_view(CheckpointId(1), "s")
+    view = r.subtasks(1, "s")
     assert view.subtasks == (
         SubtaskView(subtask=0, acknowledged=None),
         SubtaskView(
@@ -99,14 +98,14 @@ def test_subtasks_show_their_own_numbers_and_how_these_are_spread(rig, make):
         ),
     )
     assert (view.async_ms.min, view.async_ms.avg, view.sync_ms.max, view.start_delay_ms.p99) == (4.0, 4.0, 0.5, 1)
-    assert view.vertex.totals.num_acknowledged == 1
+    assert view.totals.num_acknowledged == 1
 
 
 def test_only_subtasks_that_take_part_are_shown(rig, make):
     r = rig(make.graph(make.vertex("s", 3, is_source=True))).start()
     r.feed(TaskEnded(task=make.task("s", 0), epoch=Epoch(1)))
     r.request()
-    assert [s.subtask for s in r.coordinator.subtasks_view(CheckpointId(1), "s").subtasks] == [1, 2]
+    assert [s.subtask for s in r.subtasks(1, "s").subtasks] == [1, 2]
 
 
 def test_a_late_answer_is_shown_as_aborted_and_not_added_up(rig, make):
@@ -115,9 +114,9 @@ def test_a_late_answer_is_shown_as_aborted_and_not_added_up(rig, make):
     r.decline("t1", 1)
     r.ack("t2", 1, metrics=METRICS)
     r.ack("nobody", 1)
-    (late,) = r.coordinator.subtasks_view(CheckpointId(1), "t2").subtasks
+    (late,) = r.subtasks(1, "t2").subtasks
     assert (late.aborted, late.checkpointed_bytes) == (True, 50)
-    assert r.coordinator.checkpoint_view(CheckpointId(1)).totals.num_acknowledged == 0
+    assert r.details(1).totals.num_acknowledged == 0
 
 
 def test_in_flight_data_counts_as_state(rig, make):
@@ -132,7 +131,7 @@ def test_in_flight_data_counts_as_state(rig, make):
 
 
 def test_history_keeps_the_last_ones_that_ended_and_the_latest_of_each_kind(rig):
-    r = rig(tolerable_failures=None, options=CoordinatorOptions(history_size=2)).start()
+    r = rig(tolerable_failures=None, history=2).start()
     r.request()
     r.ack_all(1)
     for checkpoint in (2, 3, 4):
@@ -141,17 +140,15 @@ def test_history_keeps_the_last_ones_that_ended_and_the_latest_of_each_kind(rig)
     view = r.coordinator.view()
     assert [c.checkpoint for c in view.history] == [4, 3]
     assert view.latest_completed.checkpoint == 1
-    assert r.coordinator.checkpoint_view(CheckpointId(1)).status is CheckpointStatus.COMPLETED
-    assert r.coordinator.checkpoint_view(CheckpointId(2)) is None
-    assert r.coordinator.subtasks_view(CheckpointId(2), "t1") is None
-    assert r.coordinator.subtasks_view(CheckpointId(1), "nothing") is None
+    assert r.details(1).status is CheckpointStatus.COMPLETED
+    assert r.details(2) is None
 
 
 def test_a_subsumed_checkpoint_is_shown_as_discarded(rig):
-    r = rig(options=CoordinatorOptions(history_size=1)).start()
+    r = rig(history=1).start()
     r.request()
     r.ack_all(1)
-    assert not r.coordinator.checkpoint_view(CheckpointId(1)).discarded
+    assert not r.details(1).discarded
     latest = r.coordinator.view().latest_completed
     r.request(form=CheckpointForm.FULL)
     r.ack_all(2)
@@ -165,8 +162,8 @@ def test_a_subsumed_checkpoint_in_the_history_is_marked(rig):
     for checkpoint in (1, 2):
         r.request()
         r.ack_all(checkpoint)
-    assert r.coordinator.checkpoint_view(CheckpointId(1)).discarded
-    assert not r.coordinator.checkpoint_view(CheckpointId(2)).discarded
+    assert r.details(1).discarded
+    assert not r.details(2).discarded
 
 
 def test_a_retained_checkpoint_is_not_marked_when_an_older_one_goes(rig):
@@ -174,7 +171,7 @@ def test_a_retained_checkpoint_is_not_marked_when_an_older_one_goes(rig):
     for checkpoint in (1, 2, 3):
         r.request()
         r.ack_all(checkpoint)
-    discarded = [r.coordinator.checkpoint_view(CheckpointId(c)).discarded for c in (1, 2, 3)]
+    discarded = [r.details(c).discarded for c in (1, 2, 3)]
     assert discarded == [True, False, False]
 
 
@@ -219,7 +216,7 @@ def test_one_unaligned_subtask_makes_its_vertex_unaligned(rig, make):
     r.request()
     r.ack("s", 1, subtask=0, metrics=METRICS)
     r.ack("s", 1, subtask=1)
-    assert r.coordinator.checkpoint_view(CheckpointId(1)).vertices[0].totals.unaligned
+    assert r.details(1).vertices[0].totals.unaligned
 
 
 # --- spreads ---------------------------------------------------------------------------------------------------------
@@ -250,20 +247,23 @@ def test_the_story_of_a_checkpoint_tells_how_it_went(rig):
     r = rig(tolerable_failures=None).start()
     r.request()
     r.decline("t1", 1)
-    assert r.coordinator.story(CheckpointId(1)) == (
+    assert r.coordinator._lifecycle.stories.of(CheckpointId(1)) == (
         "1000: Checkpoint begins after 0 ms, 2 tasks",
         "1000: located at ckpt/chk-1",
         "1000: 2 tasks triggered",
         "1000: aborted: a task was not ready for a checkpoint: task t1[0]: because",
     )
-    assert r.coordinator.story(CheckpointId(2)) == ()
+    assert r.coordinator._lifecycle.stories.of(CheckpointId(2)) == ()
 
 
 def test_the_story_of_a_completed_checkpoint_ends_well(rig):
     r = rig().start()
     r.request()
     r.ack_all(1)
-    assert r.coordinator.story(CheckpointId(1))[-2:] == ("1000: all tasks acknowledged", "1000: completed")
+    assert r.coordinator._lifecycle.stories.of(CheckpointId(1))[-2:] == (
+        "1000: all tasks acknowledged",
+        "1000: completed",
+    )
 
 
 def test_stories_are_bounded():
@@ -333,3 +333,30 @@ def test_a_savepoint_that_is_to_be_subsumed_is_a_bug(rig):
     lifecycle = r.coordinator._lifecycle
     with pytest.raises(InvariantError, match=r"checkpoint 1: a savepoint cannot be subsumed \(story: 1000: Savepoint"):
         lifecycle.abort_all(CheckpointFailure.SUBSUMED, "", Instant(r.now))
+
+
+def test_a_checkpoint_is_told_in_one_line(rig, make):
+    r = rig(make.graph(make.vertex("s", 2, is_source=True)), tolerable_failures=None).start()
+    r.request()
+    r.now = 1_012
+    r.ack("s", 1, make.state("s", make.file("x")), subtask=1, metrics=METRICS)
+    assert repr(r.details(1)) == (
+        "<checkpoint 1: 1 of 2 subtasks acknowledged since 1970-01-01 00:00:01 UTC, unaligned>"
+    )
+    r.ack("s", 1, subtask=0)
+    assert repr(r.details(1)) == "<checkpoint 1: completed in 12 ms, 50 B written, 10 B in all, unaligned>"
+    r.request()
+    r.decline("s", 2)
+    assert repr(r.details(2)).startswith("<checkpoint 2: failed at 0 of 2 subtasks: ")
+    assert (r.details(1).why_failed(), bool(r.details(2).why_failed())) == ("", True)
+
+
+def test_the_latest_of_each_kind_are_remembered_beyond_the_history(rig):
+    r = rig(history=1).start()
+    r.request(RequestKind.SAVEPOINT)
+    r.ack_all(1)
+    for checkpoint in (2, 3, 4):
+        r.request()
+        r.ack_all(checkpoint)
+    assert [details.checkpoint for details in r.coordinator.details()] == [4, 1]
+    assert [view.checkpoint for view in r.coordinator.view().history] == [4]

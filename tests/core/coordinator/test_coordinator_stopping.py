@@ -28,9 +28,7 @@ from penstock.core.coordinator.events import (
     TaskFailing,
     TaskRunning,
 )
-from penstock.core.coordinator.options import CoordinatorOptions
-from penstock.core.graph import CheckpointEdge, CheckpointGraph
-from penstock.core.ids import CheckpointId, Epoch, VertexId
+from penstock.core.ids import CheckpointId, Epoch
 from penstock.core.reasons import CheckpointFailure
 from penstock.core.recovery.metadata import SnapshotKind
 
@@ -77,28 +75,11 @@ def test_a_request_that_makes_no_sense_is_answered_and_takes_no_id(rig, pick, as
 
 @pytest.mark.parametrize("kind", [RequestKind.SAVEPOINT, RequestKind.STOP])
 def test_a_savepoint_needs_a_target(rig, pick, kind):
-    r = rig(options=CoordinatorOptions()).start()
-    assert "needs a target" in pick.answers(r.request(kind))[1].text
-    assert pick.begun(r.request(kind, target="here")) == [1]
-
-
-def test_a_target_of_its_own_goes_before_the_default(rig, pick):
     r = rig().start()
-    targets = [
-        e.options.target
-        for asked in ({"target": "mine"}, {})
-        for e in pick.of(r.request(RequestKind.SAVEPOINT, **asked), CreateLocation)
-    ]
-    assert targets == ["mine", "savepoints"]
-
-
-def test_a_job_with_a_blocking_edge_cannot_be_stopped_with_a_savepoint(rig, make, pick):
-    graph = CheckpointGraph(
-        vertices=(make.vertex("s", is_source=True), make.vertex("t")),
-        edges=(CheckpointEdge(upstream=VertexId("s"), downstream=VertexId("t"), blocking=True),),
-    )
-    r = rig(graph).start()
-    assert pick.answers(r.request(RequestKind.STOP))[1].reason is CheckpointFailure.BLOCKING_OUTPUT_EXISTS
+    assert "needs a target" in pick.answers(r.request(kind, target=None))[1].text
+    begun = r.request(kind, target="here")
+    assert pick.begun(begun) == [1]
+    assert [e.options.target for e in pick.of(begun, CreateLocation)] == ["here"]
 
 
 def test_a_second_stop_is_refused_while_one_is_under_way(rig, pick):
@@ -111,7 +92,6 @@ def test_a_second_stop_is_refused_while_one_is_under_way(rig, pick):
     ("form", "kind"),
     [
         (CheckpointForm.CONFIGURED, SnapshotKind.CHECKPOINT),
-        (CheckpointForm.INCREMENTAL, SnapshotKind.CHECKPOINT),
         (CheckpointForm.FULL, SnapshotKind.FULL_CHECKPOINT),
     ],
 )

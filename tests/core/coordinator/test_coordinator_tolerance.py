@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.core.coordinator.effects import FailJob, FailTask
-from penstock.core.coordinator.events import RequestKind
+from penstock.core.coordinator.effects import AnswerRequest, CreateLocation, FailJob, FailTask, WriteMetadata
+from penstock.core.coordinator.events import FailedOver, LocationFailed, MetadataFailed, RequestKind
 from penstock.core.coordinator.tolerance import FailureTolerance
 from penstock.core.ids import CheckpointId, TaskId, VertexId
 from penstock.core.reasons import CheckpointFailure
@@ -100,20 +100,19 @@ def test_any_number_can_be_tolerated():
     assert [fail(tolerance, i) for i in range(1, 50)] == [None] * 49
 
 
-def test_what_the_master_does_wrong_with_a_savepoint_never_fails_the_job():
+@pytest.mark.parametrize("kind", [SAVEPOINT, STOP])
+@pytest.mark.parametrize("task", [None, TASK])
+@pytest.mark.parametrize("reason", [DECLINED, EXPIRED, IO, CheckpointFailure.ASYNC_PART_FAILED])
+def test_a_savepoint_never_counts_whoever_made_it_fail(kind, task, reason):
     tolerance = FailureTolerance(0)
-    assert fail(tolerance, 1, EXPIRED, kind=SAVEPOINT) is None
-    assert fail(tolerance, 2, EXPIRED, kind=STOP) is None
-    assert fail(tolerance, 3, IO, kind=SAVEPOINT, task=TASK) is None
+    assert [fail(tolerance, number, reason, kind=kind, task=task) for number in range(1, 5)] == [None] * 4
 
 
-def test_what_a_task_does_wrong_with_a_savepoint_counts():
-    assert isinstance(fail(FailureTolerance(0), 1, DECLINED, kind=SAVEPOINT, task=TASK), FailTask)
-
-
-def test_what_a_task_does_wrong_with_a_stop_fails_the_job_whatever_is_tolerated():
-    reason = CheckpointFailure.DECLINED_TASK_NOT_READY
-    assert isinstance(fail(FailureTolerance(None), 1, reason, kind=STOP, task=TASK), FailJob)
+def test_a_savepoint_that_fails_does_not_bring_the_job_nearer_to_its_limit():
+    tolerance = FailureTolerance(1)
+    fail(tolerance, 1)
+    fail(tolerance, 2, DECLINED, kind=SAVEPOINT, task=TASK)
+    assert fail(tolerance, 2) is not None
 
 
 # --- in the coordinator ----------------------------------------------------------------------------------------------
@@ -140,3 +139,43 @@ def test_a_savepoint_that_succeeds_counts_as_a_success(rig, pick):
     r.ack_all(2)
     r.request()
     assert pick.of(r.decline("t1", 3, DECLINED), FailTask) == []
+
+
+def test_a_savepoint_that_a_task_declines_fails_nothing_but_itself(rig, pick):
+    r = rig(tolerable_failures=0).start()
+    r.request(RequestKind.SAVEPOINT)
+    effects = r.decline("t2", 1, DECLINED)
+    assert pick.of(effects, FailTask | FailJob) == []
+    assert [e.result.reason for e in pick.of(effects, AnswerRequest)] == [DECLINED]
+
+
+def test_a_stop_whose_folder_cannot_be_made_leaves_all_tasks_alone(rig, pick):
+    r = rig(tolerable_failures=0).start()
+    r.hold.add(CreateLocation)
+    r.request(RequestKind.STOP)
+    effects = r.feed(LocationFailed(checkpoint=CheckpointId(1), error="no room"))
+    assert pick.of(effects, FailTask | FailJob) == []
+    assert [e.result.reason for e in pick.of(effects, AnswerRequest)] == [IO]
+
+
+@pytest.mark.parametrize("how", ["declined", "expired", "not recorded"])
+def test_a_stop_that_fails_after_tasks_were_asked_restarts_them_and_counts_nothing(rig, pick, how):
+    """Sources may have ended for it."""
+    r = rig(tolerable_failures=None, timeout_ms=100).start()
+    r.request(RequestKind.STOP)
+    if how == "declined":
+        effects = r.decline("t2", 1, CheckpointFailure.DECLINED_TASK_NOT_READY)
+    elif how == "expired":
+        effects = r.tick(100)
+    else:
+        r.hold.add(WriteMetadata)
+        r.ack_all(1)
+        effects = r.feed(MetadataFailed(checkpoint=CheckpointId(1), error="no room"))
+    (failed,) = pick.of(effects, FailJob)
+    assert failed.free
+
+
+def test_a_stop_that_fails_with_its_attempt_restarts_nothing_more(rig, pick):
+    r = rig(tolerable_failures=0).start()
+    r.request(RequestKind.STOP)
+    assert pick.of(r.feed(FailedOver()), FailTask | FailJob) == []

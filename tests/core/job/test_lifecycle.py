@@ -175,10 +175,11 @@ def test_a_slot_of_the_clusters_second_try_may_be_the_first_to_call_in():
 def test_gives_up_when_the_strategy_is_used_up_and_says_why():
     job = running(NoRestart())
     effects = feed(job, 10, failed(1))
-    assert effects[0] == AttemptEnded(epoch=Epoch(1), cause=BAD, restart_in_ms=None)
-    assert effects[1] == JobEnding(outcome=JobState.FAILED, cause=BAD)
+    told = FailureCause(text="boom", why_final="no restart strategy is set")
+    assert effects[0] == AttemptEnded(epoch=Epoch(1), cause=told, restart_in_ms=None)
+    assert effects[1] == JobEnding(outcome=JobState.FAILED, cause=told)
     feed(job, 11, SlotGone(slot=A1, error=None))
-    assert feed(job, 12, SlotGone(slot=B1, error=None)) == [JobEnded(outcome=JobState.FAILED, cause=BAD)]
+    assert feed(job, 12, SlotGone(slot=B1, error=None)) == [JobEnded(outcome=JobState.FAILED, cause=told)]
 
 
 def test_a_slot_lost_for_good_with_no_restart_ends_the_job_without_asking_for_another():
@@ -285,14 +286,14 @@ def test_starting_twice_is_our_bug():
 
 def test_validate_finds_a_running_job_whose_slot_is_not_ready():
     job = running()
-    job.epoch = Epoch(5)
+    job._attempt.epoch = Epoch(5)
     with pytest.raises(InvariantError, match="not ready"):
         job.validate()
 
 
 def test_validate_finds_an_ended_job_with_slots_left():
     job = running()
-    job.state = JobState.FINISHED
+    job._attempt.state = JobState.FINISHED
     with pytest.raises(InvariantError, match="slots left"):
         job.validate()
 
@@ -335,3 +336,11 @@ def test_whatever_happens_no_two_epochs_share_a_slot_and_time_never_livelocks(st
         if kind == 6:
             deadline = job.next_deadline()
             assert deadline is None or deadline > now
+
+
+def test_the_price_of_what_a_user_asked_for_is_no_failure_to_the_restart_strategy():
+    job = running(NoRestart())
+    cause = FailureCause(text="the stop came to nothing", free=True)
+    effects = feed(job, 10, AttemptFailed(epoch=Epoch(1), cause=cause))
+    assert effects[0] == AttemptEnded(epoch=Epoch(1), cause=cause, restart_in_ms=0)
+    assert feed(job, 11, *cancelled(1, A1, B1)) == [DeployTasks(epoch=Epoch(2), slots=(A1, B1))]

@@ -278,11 +278,11 @@ def a_stop(job: JobLifecycle) -> None:
 
 
 def a_single_region(job: JobLifecycle) -> None:
-    job._regions = dict.fromkeys(REGIONS, tuple(REGIONS))
+    job._tasks.become(REGIONS, dict.fromkeys(REGIONS, tuple(REGIONS)))
 
 
 def no_tasks_there(job: JobLifecycle) -> None:
-    job._regions = {task: region for task, region in REGIONS.items() if task.subtask != 1}
+    job._tasks.become(REGIONS, {task: region for task, region in REGIONS.items() if task.subtask != 1})
 
 
 @pytest.mark.parametrize("prepare", [a_rescale, a_task_has_ended, a_stop, a_single_region, no_tasks_there])

@@ -116,6 +116,7 @@ def test_a_slow_slot_is_waited_for_when_the_pause_is_over():
 def test_afterwards_every_task_fails_and_ends_in_its_own_epoch():
     job = redeployed()
     feed(job, 120, ready(A, 2))
+    assert [job.epoch_of(task) for task in (V0, V1, W0, W1)] == [2, 1, 2, 1]
     assert feed(job, 130, failed(V1, epoch=2), failed(V0, epoch=1)) == []
     assert kinds(feed(job, 140, failed(V1, epoch=1))) == [RegionEnded, TellCancel]
     feed(job, 150, dropped(B, RIGHT, epoch=2))
@@ -235,14 +236,15 @@ def test_once_a_task_has_ended_everything_restarts():
 
 def test_a_job_that_is_one_region_restarts_as_a_whole():
     job = running()
-    job._regions = dict.fromkeys(REGIONS, tuple(REGIONS))
+    job._tasks.become(REGIONS, dict.fromkeys(REGIONS, tuple(REGIONS)))
     assert kinds(feed(job, 10, failed(V0))) == [AttemptEnded, TellCancel, TellCancel]
 
 
 def test_the_strategy_may_give_up():
     job = running(NoRestart())
     effects = feed(job, 10, failed(V0))
-    assert effects[0] == AttemptEnded(epoch=Epoch(1), cause=BAD, restart_in_ms=None)
+    told = FailureCause(text="boom", why_final="no restart strategy is set")
+    assert effects[0] == AttemptEnded(epoch=Epoch(1), cause=told, restart_in_ms=None)
     assert job.state is JobState.ENDING
 
 
@@ -280,7 +282,7 @@ def test_after_a_rescale_the_regions_are_those_of_the_new_tasks():
 
 def test_a_state_that_contradicts_itself_is_found():
     job = running()
-    job.state = JobState.REPAIRING
+    job._attempt.state = JobState.REPAIRING
     with pytest.raises(InvariantError, match="repair"):
         job.validate()
 

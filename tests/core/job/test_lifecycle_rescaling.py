@@ -296,7 +296,7 @@ def test_a_failure_after_the_change_restarts_with_the_new_parallelism():
 def test_validation_finds_a_rescale_that_outlived_the_attempt():
     job = running()
     feed(job, 10, rescale(3))
-    job.state = JobState.FAILING
+    job._attempt.state = JobState.FAILING
     with pytest.raises(InvariantError, match="still to be rescaled"):
         job.validate()
 

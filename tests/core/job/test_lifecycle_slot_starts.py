@@ -97,7 +97,8 @@ def test_a_slot_that_was_up_is_replaced_at_once_and_one_that_did_not_start_after
 def test_slots_that_cannot_come_back_use_up_the_strategy_with_all_its_pauses():
     times, effects = live_on_a_host_that_starts_nothing(running(FixedDelay(attempts=3, delay_ms=2_000)), 60_000)
     assert times == [10, 2_010, 4_011, 6_012]
-    assert cause_of(effects) == FailureCause(text=f"slot 0 was lost: {NO_PYTHON}")
+    why = "all 3 restarts of the fixed-delay strategy are used up"
+    assert cause_of(effects) == FailureCause(text=f"slot 0 was lost: {NO_PYTHON}", why_final=why)
 
 
 def test_a_job_that_is_restarted_for_ever_fails_when_a_slot_is_missing_for_too_long():
@@ -152,7 +153,8 @@ def test_a_slot_that_keeps_its_tasks_is_stopped_though_another_is_missing():
 def test_without_a_strategy_the_first_that_cannot_be_started_fails_a_job_that_was_taken_over():
     job = JobLifecycle(slots=1, tasks=TASKS[:1], settings=SlotSettings(), restart=NoRestart(), ran_before=True)
     feed(job, 0, JobStarted())
-    assert cause_of(feed(job, 1, gone(A, NO_PYTHON))) == FailureCause(text=f"slot 0 was lost: {NO_PYTHON}")
+    told = FailureCause(text=f"slot 0 was lost: {NO_PYTHON}", why_final="no restart strategy is set")
+    assert cause_of(feed(job, 1, gone(A, NO_PYTHON))) == told
 
 
 def test_a_spare_that_comes_up_in_the_pause_gets_the_place_and_nobody_else_is_asked_for():
@@ -180,7 +182,7 @@ def test_a_slot_that_is_not_asked_for_yet_is_not_stopped_when_the_job_ends():
 def test_validate_finds_a_slot_that_waits_for_nothing():
     job = running()
     feed(job, 10, gone(A), gone(A2, NO_PYTHON))
-    job._restart_at = None
+    job._pause.end()
     with pytest.raises(InvariantError, match="there is none"):
         job.validate()
 

@@ -69,6 +69,24 @@ def test_keyed_state_goes_to_every_subtask_whose_range_it_meets():
     assert [paths(restores[TaskId(V, i)]) for i in range(3)] == [["0-63"], ["0-63", "64-127"], ["64-127"]]
 
 
+def test_raw_keyed_state_goes_where_its_key_groups_go_with_other_state_and_without():
+    raw = StateFile(path="raw", size=1, checksum=0)
+    both = msgspec.structs.replace(keyed(0, 63), raw=(raw,))
+    alone = OperatorState(operator=OP, raw=(raw,), key_groups=(64, 127))
+    assert not alone.is_empty
+    assert (both.size, alone.size) == (keyed(0, 63).size + 1, 1)
+    restores = assign(snapshot({0: both, 1: alone}, parallelism=2), graph(4)).tasks
+    found = [[(len(s.keyed), len(s.raw_keyed)) for s in restores[task].operators[OP]] for task in sorted(restores)]
+    assert found == [[(1, 1)], [(1, 1)], [(0, 1)], [(0, 1)]]
+
+
+def test_how_far_timers_fire_at_the_end_goes_with_the_timers():
+    state = msgspec.structs.replace(keyed(0, 63), last_timer_us=17)
+    restores = assign(snapshot({0: state, 1: keyed(64, 127)}, parallelism=2), graph(4)).tasks
+    found = [[part.last_timer_us for part in restores[task].operators[OP]] for task in sorted(restores)]
+    assert found == [[17], [17], [msgspec.UNSET], [msgspec.UNSET]]
+
+
 def test_split_lists_stay_where_they_are_with_the_same_parallelism():
     metadata = snapshot({0: lists(s=(b"a", b"b", b"c")), 1: lists(s=())}, parallelism=2)
     assert split(assign(metadata, graph(2)).tasks, "s") == [(b"a", b"b", b"c"), ()]
@@ -92,6 +110,31 @@ def test_broadcast_copies_are_dealt_round():
     restores = assign(snapshot(states, parallelism=2), graph(5)).tasks
     got = [restores[TaskId(V, i)].operators[OP][0].broadcast["b"] for i in range(5)]
     assert got == [b"\x00", b"\x01", b"\x00", b"\x01", b"\x00"]
+
+
+def test_each_broadcast_state_is_dealt_by_its_own_copies():
+    """A state that was added to a savepoint has a copy in the first subtask only; the other state has one in each."""
+    states = {
+        0: OperatorState(operator=OP, broadcast={"b": b"b0", "added": b"a"}),
+        1: OperatorState(operator=OP, broadcast={"b": b"b1"}),
+    }
+    for parallelism in (1, 2, 3, 5):
+        restores = assign(snapshot(states, parallelism=2), graph(parallelism)).tasks
+        got = [restores[TaskId(V, i)].operators[OP][0].broadcast for i in range(parallelism)]
+        assert got == [{"b": f"b{i % 2}".encode(), "added": b"a"} for i in range(parallelism)]
+
+
+def test_lists_that_only_some_subtasks_have_are_dealt_in_whole():
+    states = {
+        0: OperatorState(operator=OP, split_lists={"s": (b"a", b"b")}, union_lists={"u": (b"u",)}),
+        1: OperatorState(operator=OP, split_lists={"t": (b"c",)}, union_lists={"v": (b"v",)}),
+    }
+    for parallelism in (1, 2, 3):
+        restores = assign(snapshot(states, parallelism=2), graph(parallelism)).tasks
+        shares = [restores[TaskId(V, i)].operators[OP][0] for i in range(parallelism)]
+        assert all(share.union_lists == {"u": (b"u",), "v": (b"v",)} for share in shares)
+        assert [part for share in shares for part in share.split_lists.get("s", ())] == [b"a", b"b"]
+        assert [part for share in shares for part in share.split_lists.get("t", ())] == [b"c"]
 
 
 def test_an_operator_that_the_checkpoint_does_not_know_is_left_out():

@@ -10,7 +10,7 @@ from penstock.core.errors import UsageError
 from penstock.core.graph import Partitioning
 from penstock.core.ids import TaskId, VertexId
 from penstock.core.recovery.assign import assign
-from penstock.core.recovery.finished import with_more_data
+from penstock.core.recovery.finished import reopened, with_more_data
 from penstock.core.recovery.metadata import SnapshotKind
 
 READ, COUNT = VertexId("read"), VertexId("count")
@@ -124,6 +124,19 @@ def test_a_job_that_is_started_from_a_stop_with_drain_goes_on_reading(kind):
     assert all(task.data_ended for task in again.tasks.values())
     started = assign(with_more_data(metadata), simple_graph(2))
     assert any(task.data_ended for task in started.tasks.values()) is (kind is not SnapshotKind.TERMINATE)
+
+
+def test_a_job_that_goes_on_behind_the_end_of_its_data_has_no_task_that_has_ended():
+    finished = snapshot_of(done("read"), ended("count", 0, 1))
+    going_on = assign(reopened(finished), simple_graph(2))
+    assert going_on.finished == ()
+    assert not any(task.data_ended for task in going_on.tasks.values())
+
+
+def test_a_job_that_goes_on_from_a_stop_with_drain_keeps_what_had_finished_before():
+    drained = snapshot_of(done("read"), operator("count", ended_subtasks=(0, 1)))
+    metadata = msgspec.structs.replace(drained, kind=SnapshotKind.TERMINATE)
+    assert reopened(metadata) == with_more_data(metadata)
 
 
 def test_what_a_drained_job_saves_before_it_has_ended_is_as_good_as_the_stop_itself():

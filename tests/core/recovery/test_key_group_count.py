@@ -27,7 +27,7 @@ def test_the_number_of_the_snapshot_is_adopted_if_ours_was_derived():
 def test_a_number_that_was_given_is_not_overridden():
     with pytest.raises(UsageError, match="taken with max_parallelism 42, the job has 20") as caught:
         key_group_count(snapshot_of(keyed("count", 42)), graph_of(vertex("count"), groups=20), given=20)
-    assert caught.value.hint == "set max_parallelism=42, or leave it out"
+    assert caught.value.hint == "set max_parallelism=42, or leave max_parallelism out"
     assert key_group_count(snapshot_of(keyed("count", 42)), graph_of(vertex("count"), groups=42), given=42) == 42
 
 

@@ -17,7 +17,6 @@ def test_every_kind_of_file_has_its_place() -> None:
     assert layout.checkpoint_folder(JOB, N(7)) == "hot-auctions/chk-7"
     assert layout.metadata_file(JOB, N(7)) == "hot-auctions/chk-7/_metadata"
     assert layout.shared_folder(JOB) == "hot-auctions/shared"
-    assert layout.task_owned_folder(JOB) == "hot-auctions/taskowned"
     assert layout.completed_file(JOB, N(7)) == "hot-auctions/completed/0000000000000000007"
     counters = layout.counter_folder(JOB), layout.drivers_folder(JOB)
     assert layout.counted_file(counters[0], 8) == "hot-auctions/counter/0000000000000000008"
@@ -32,8 +31,14 @@ def test_every_kind_of_file_has_its_place() -> None:
     assert layout.snapshot_prefix(TaskId(VertexId("win/dow"), 3)) == "win%2Fdow-3"
 
 
-def test_what_tells_later_drivers_that_a_job_has_ended_outlives_it() -> None:
-    folders = (layout.outcome_folder, layout.drivers_folder, layout.tenures_folder, layout.leases_folder)
+def test_what_tells_later_drivers_that_a_job_has_ended_and_which_numbers_are_taken_outlives_it() -> None:
+    folders = (
+        layout.outcome_folder,
+        layout.counter_folder,
+        layout.drivers_folder,
+        layout.tenures_folder,
+        layout.leases_folder,
+    )
     assert all(layout.outlives_the_job(JOB, folder(JOB)) for folder in folders)
     assert not layout.outlives_the_job(JOB, layout.completed_folder(JOB))
     assert not layout.outlives_the_job(JOB, layout.outcome_folder(layout.job_folder(JobId("other"))))

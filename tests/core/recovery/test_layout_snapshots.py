@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.core.ids import CheckpointId, JobId
+from penstock.core.ids import CheckpointId, JobId, OperatorId
 from penstock.core.recovery import layout
 
 
@@ -18,6 +18,12 @@ def test_in_flight_data_lies_in_the_folder_of_its_checkpoint_one_file_per_slot()
 def test_a_savepoint_has_a_folder_of_its_own_below_the_one_that_was_named(target):
     folder = layout.savepoint_root(target, JobId("hot/auctions"), CheckpointId(12))
     assert folder == "save/savepoint-hot%2Fauctions-12"
+
+
+def test_a_savepoint_whose_folder_is_not_free_has_another_that_is_known_as_one_too():
+    folder = layout.savepoint_root("save", JobId("job"), CheckpointId(12), choice=3)
+    assert folder == "save/savepoint-job-12-3"
+    assert layout.is_savepoint_folder("savepoint-job-12-3")
 
 
 def test_files_of_a_checkpoint_are_told_from_pointers_and_from_those_of_other_jobs():
@@ -48,3 +54,15 @@ def test_folders_are_known_by_their_names():
         assert layout.is_job_folder_with(path.split("/")[1])
     for name in ("savepoints", "_metadata", "savepoint-job-7"):
         assert not layout.is_job_folder_with(name)
+
+
+def test_the_folder_of_a_name_is_never_taken_for_that_of_a_job():
+    for name in ("shared", "chk-1", "completed"):
+        top, folder = layout.name_folder(name).split("/")
+        assert top == "names"
+        assert not layout.is_job_folder_with(folder)
+
+
+def test_all_results_of_a_job_lie_in_one_folder():
+    job = layout.job_folder(JobId("my job"))
+    assert layout.results_folder(job, OperatorId("write")).startswith(f"{layout.results_of_job(job)}/")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.core.recovery.mappers import ambiguous, by_range, round_robin, to_all, to_first
+from penstock.core.recovery.mappers import ambiguous, by_range, round_robin
 
 
 @pytest.mark.parametrize(
@@ -37,11 +37,6 @@ def test_by_range_follows_the_key_groups_that_there_are():
 )
 def test_round_robin(old, new, expected):
     assert round_robin(old, new) == expected
-
-
-def test_to_first_and_to_all():
-    assert to_first(3, 2) == ((0, 1, 2), ())
-    assert to_all(3, 2) == ((0, 1, 2), (0, 1, 2))
 
 
 def test_ambiguous_are_those_that_several_get():

@@ -1,11 +1,12 @@
 from __future__ import annotations
 
 import completed_records
+import msgspec
 
 from penstock.core.graph import CheckpointVertex, OperatorLabel
 from penstock.core.ids import CheckpointId, OperatorId, Term, VertexId
 from penstock.core.job.events import JobState
-from penstock.core.recovery.metadata import CompletedCheckpoint
+from penstock.core.recovery.metadata import CompletedCheckpoint, SnapshotKind
 from penstock.core.recovery.tenure import EPOCHS_PER_TERM, Inheritance, Outcome, Start, Tenure
 
 
@@ -77,3 +78,51 @@ def test_what_sinks_prepared_stays_if_a_checkpoint_outlives_the_job_or_a_savepoi
     assert not Outcome(state=JobState.CANCELLED).keeps_prepared
     assert Outcome(state=JobState.CANCELLED, retained=(CheckpointId(3),)).keeps_prepared
     assert Outcome(state=JobState.FAILED, saved=True).keeps_prepared
+
+
+# --- a program that is run again --------------------------------------------------------------------------------------
+
+
+def ended(state: JobState, *kept: CompletedCheckpoint) -> Inheritance:
+    outcome = Outcome(state=state, kept=kept or msgspec.UNSET)
+    start = program("read")
+    return Inheritance(first_id=CheckpointId(65), outcome=outcome, start=start, ended_in=Term(3))
+
+
+def test_a_job_that_has_not_ended_goes_on_as_any_driver_would_find_it() -> None:
+    assert FOUND.going_on() is FOUND
+
+
+def test_a_job_that_was_cancelled_or_failed_goes_on_from_what_it_kept() -> None:
+    for state in (JobState.CANCELLED, JobState.FAILED):
+        found = ended(state, *completed(4, 7)).going_on()
+        assert found == Inheritance(first_id=CheckpointId(65), completed=completed(4, 7), start=program("read"))
+
+
+def test_a_job_that_kept_nothing_begins_at_its_beginning_with_new_ids() -> None:
+    for state in (JobState.CANCELLED, JobState.FAILED):
+        assert ended(state).going_on() == Inheritance(first_id=CheckpointId(65))
+
+
+def test_a_job_that_has_finished_and_kept_nothing_stays_finished() -> None:
+    finished = ended(JobState.FINISHED)
+    assert finished.going_on() is finished
+
+
+def test_a_job_that_has_finished_and_kept_its_last_checkpoint_goes_on_behind_the_end_of_its_data() -> None:
+    found = ended(JobState.FINISHED, *completed(7)).going_on()
+    assert (found.completed, found.outcome, found.finished_with) == (completed(7), None, 7)
+
+
+def test_a_job_that_was_stopped_goes_on_from_the_savepoint_and_one_that_was_drained_behind_the_end_of_its_data() -> (
+    None
+):
+    for kind, at in ((SnapshotKind.SUSPEND, msgspec.UNSET), (SnapshotKind.TERMINATE, 7)):
+        saved = completed_records.completed(7, kind=kind)
+        found = ended(JobState.FINISHED, saved).going_on()
+        assert (found.completed, found.finished_with) == ((saved,), at)
+
+
+def test_what_sinks_prepared_stays_for_a_job_that_goes_on() -> None:
+    assert Outcome(state=JobState.CANCELLED, kept=completed(7)).keeps_prepared
+    assert not Outcome(state=JobState.CANCELLED).keeps_prepared

@@ -95,17 +95,6 @@ def test_a_newer_barrier_ends_the_wait_of_an_older_one():
     assert made.waiting == 2
 
 
-def test_an_aborted_barrier_stays_where_it_is():
-    made = queue(1)
-    made.add_barrier(barrier(1, aligned_timeout_ms=10))
-    made.abort(c(2))
-    assert made.waiting == 1
-    made.abort(c(1))
-    assert not made.waiting
-    assert made.time_out(c(1)) is None
-    assert drain(made) == [1, barrier(1, aligned_timeout_ms=10)]
-
-
 def test_priority_elements_keep_their_own_order():
     made = queue(1)
     made.add_barrier(barrier(1, unaligned=True))

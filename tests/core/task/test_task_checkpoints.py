@@ -18,6 +18,7 @@ from penstock.core.task.events import (
     AbortNotified,
     AcknowledgeSnapshot,
     ArmOutputTimeout,
+    AskToEnd,
     BroadcastBarrier,
     BroadcastCancelMarker,
     CancelSnapshot,
@@ -25,8 +26,10 @@ from penstock.core.task.events import (
     DataFinished,
     DeclineSnapshot,
     DiscardSnapshot,
+    EndAllowed,
     EndTask,
     FailTask,
+    GiveUpStop,
     InputStateComplete,
     PrepareOperators,
     SaveOutput,
@@ -41,6 +44,7 @@ from penstock.core.task.events import (
     TaskStarted,
     TaskStopped,
     TellAborted,
+    TellBarrierPassed,
     TellCompleted,
     TellSubsumed,
 )
@@ -124,6 +128,18 @@ def test_the_acknowledgement_carries_what_was_measured():
             bytes_persisted=0,
         )
     ]
+
+
+def test_coordinators_of_operators_are_told_of_the_barrier_before_the_snapshot_is_written():
+    machine = task()
+    feed(machine, due(1))
+    assert feed(machine, SnapshotTaken(checkpoint=c(1), sync_ms=1.0)) == [TellBarrierPassed(checkpoint=c(1))]
+
+
+def test_a_task_that_was_stopped_by_its_snapshot_tells_nobody_of_the_barrier():
+    machine = task()
+    feed(machine, due(1), TaskStopped())
+    assert feed(machine, SnapshotTaken(checkpoint=c(1), sync_ms=1.0)) == []
 
 
 def test_an_unaligned_barrier_saves_the_output_it_overtakes():
@@ -258,6 +274,37 @@ def test_giving_up_an_unaligned_checkpoint_discards_what_is_being_written():
     assert acknowledged(feed(machine, written(1))) == []
 
 
+@pytest.mark.parametrize(
+    "given_up",
+    [
+        pytest.param(
+            [SnapshotImpossible(checkpoint=c(2), reason=CheckpointFailure.DECLINED_SUBSUMED)], id="impossible"
+        ),
+        pytest.param([abort(2), due(2, unaligned=True)], id="aborted before its barrier"),
+        pytest.param([due(2, unaligned=True), abort(2)], id="aborted behind its barrier"),
+        pytest.param([due(2, unaligned=True), SnapshotWriteFailed(checkpoint=c(2), error="x")], id="not written"),
+    ],
+)
+def test_what_was_given_up_here_is_declined_and_told_downstream_once(given_up: list[TaskEvent]):
+    """1. A snapshot cannot be taken: a channel holds the barrier of a newer checkpoint already, for example. 2. The
+    newer barrier is read, and the barrier handler gives up the older checkpoint, whose other barriers it waited for."""
+    machine = task()
+    effects = feed(machine, *given_up)
+    effects += feed(machine, SnapshotImpossible(checkpoint=c(2), reason=CheckpointFailure.DECLINED_SUBSUMED))
+    assert sum(isinstance(effect, BroadcastCancelMarker) for effect in effects) <= 1
+    assert sum(isinstance(effect, DeclineSnapshot) for effect in effects) <= 1
+    later = SnapshotImpossible(checkpoint=c(2), reason=CheckpointFailure.DECLINED_SUBSUMED)
+    assert feed(machine, later) == [CancelSnapshot(checkpoint=c(2))]
+
+
+def test_a_task_that_is_not_restored_declines_once():
+    machine = task(started=False)
+    effects = feed(machine, due(1, unaligned=True))
+    effects += feed(machine, SnapshotImpossible(checkpoint=c(1), reason=CheckpointFailure.DECLINED_SUBSUMED))
+    assert sum(isinstance(effect, BroadcastCancelMarker) for effect in effects) == 1
+    assert sum(isinstance(effect, DeclineSnapshot) for effect in effects) == 1
+
+
 def test_completions_only_grow_and_a_lost_one_is_covered_by_the_next():
     machine = task()
     feed(machine, due(1), due(2), written(1), written(2))
@@ -275,29 +322,53 @@ def test_an_abort_repairs_a_lost_completion_first():
     assert feed(machine, complete(2)) == []
 
 
-def test_a_task_ends_when_a_checkpoint_taken_after_its_data_completes():
+def test_a_task_asks_to_end_when_a_checkpoint_taken_after_its_data_completes():
     machine = task()
     feed(machine, due(1), DataFinished())
     assert feed(machine, due(2))[-1] == taken(2, after_data=True)
     assert feed(machine, complete(1)) == [TellCompleted(checkpoint=c(1))]
-    assert feed(machine, complete(2)) == [TellCompleted(checkpoint=c(2)), EndTask()]
+    assert feed(machine, complete(2)) == [TellCompleted(checkpoint=c(2)), AskToEnd()]
+    assert feed(machine, EndAllowed()) == [EndTask()]
+    assert feed(machine, EndAllowed()) == []
 
 
-def test_a_task_that_is_about_to_end_sends_no_barrier_behind_its_end():
-    """1. A checkpoint is on its way to the tasks. 2. An older one completes, and lets the task end. 3. It arrives."""
+def test_a_task_takes_part_in_checkpoints_until_it_is_let_go():
+    """Its data may wait behind back-pressure for long after its last checkpoint."""
     machine = task()
-    feed(machine, DataFinished(), due(2))
-    assert EndTask() in feed(machine, complete(2))
+    feed(machine, DataFinished(), due(2), complete(2))
+    assert feed(machine, due(3))[-1] == taken(3, after_data=True)
+    assert acknowledged(feed(machine, written(3))) == [3]
+    gives_up = SnapshotImpossible(checkpoint=c(4), reason=CheckpointFailure.DECLINED_ON_CANCELLATION)
+    assert BroadcastCancelMarker(checkpoint=c(4)) in feed(machine, gives_up)
+
+
+def test_a_task_that_ends_sends_no_barrier_and_no_cancel_marker_behind_its_end():
+    """1. The master gives up a checkpoint, and lets the task end. 2. The barrier of that checkpoint is read; or it is
+    never read, because the checkpoint was cancelled upstream."""
+    machine = task()
+    feed(machine, DataFinished(), due(2), complete(2))
+    assert feed(machine, EndAllowed()) == [EndTask()]
     closing = CheckpointFailure.DECLINED_TASK_CLOSING
     declined = DeclineSnapshot(checkpoint=c(3), reason=closing, error="the task is about to end")
     assert feed(machine, due(3)) == [declined]
+    gives_up = SnapshotImpossible(checkpoint=c(4), reason=CheckpointFailure.DECLINED_ON_CANCELLATION)
+    assert feed(machine, gives_up) == [CancelSnapshot(checkpoint=c(4))]
 
 
-def test_any_later_checkpoint_ends_the_task_too_and_only_once():
+def test_a_task_that_does_not_want_to_end_is_not_let_go():
+    machine = task()
+    feed(machine, DataFinished(), due(2))
+    (effect,) = feed(machine, EndAllowed())
+    assert isinstance(effect, FailTask)
+    feed(machine, complete(2), TaskStopped())
+    assert feed(machine, EndAllowed()) == []
+
+
+def test_any_later_checkpoint_lets_the_task_ask_too_and_only_once():
     machine = task()
     feed(machine, DataFinished(), due(2), due(3))
-    assert EndTask() in feed(machine, complete(3))
-    assert EndTask() not in feed(machine, due(4), complete(4))
+    assert AskToEnd() in feed(machine, complete(3))
+    assert AskToEnd() not in feed(machine, due(4), complete(4))
 
 
 def test_where_tasks_may_not_end_before_others_only_the_last_checkpoint_of_all_ends_one():
@@ -305,26 +376,26 @@ def test_where_tasks_may_not_end_before_others_only_the_last_checkpoint_of_all_e
     seen its barrier, others have not. 3. Another one completes. 4. The last one is taken again."""
     machine = task(after_tasks_finish=False)
     feed(machine, DataFinished(), due(1))
-    assert EndTask() not in feed(machine, complete(1))
+    assert AskToEnd() not in feed(machine, complete(1))
     feed(machine, due(2, final=True), abort(2), due(3))
-    assert EndTask() not in feed(machine, complete(3))
+    assert AskToEnd() not in feed(machine, complete(3))
     feed(machine, due(4, final=True))
-    assert EndTask() in feed(machine, complete(4))
+    assert AskToEnd() in feed(machine, complete(4))
 
 
 def test_a_synchronous_savepoint_ends_also_a_task_that_may_not_end_before_others():
     machine = task(after_tasks_finish=False)
     feed(machine, due(1, synchronous=True, savepoint=True))
-    assert EndTask() in feed(machine, complete(1))
+    assert AskToEnd() in feed(machine, complete(1))
 
 
 def test_a_synchronous_savepoint_is_the_only_one_that_ends_the_task():
     machine = task()
     feed(machine, due(1, synchronous=True, savepoint=True), DataFinished(drained=False), due(2))
-    assert EndTask() not in feed(machine, complete(2))
+    assert AskToEnd() not in feed(machine, complete(2))
     machine = task()
     feed(machine, due(1, synchronous=True, savepoint=True))
-    assert EndTask() in feed(machine, complete(1))
+    assert AskToEnd() in feed(machine, complete(1))
 
 
 def test_stopped_without_drain_the_snapshot_does_not_say_that_the_task_had_finished():
@@ -342,10 +413,10 @@ def test_a_second_synchronous_savepoint_is_an_error():
     assert isinstance(effect, FailTask)
 
 
-def test_the_abort_of_the_synchronous_savepoint_fails_the_task():
+def test_the_abort_of_the_synchronous_savepoint_ends_the_attempt_of_the_task():
     machine = task()
     feed(machine, due(1, synchronous=True, savepoint=True))
-    assert isinstance(feed(machine, abort(1))[-1], FailTask)
+    assert feed(machine, abort(1))[-2:] == [TellAborted(checkpoint=c(1)), GiveUpStop(checkpoint=c(1))]
 
 
 def test_a_stopped_task_says_nothing_more():

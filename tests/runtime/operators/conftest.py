@@ -10,8 +10,9 @@ from penstock.core.ids import CheckpointId, Epoch, Instant, JobId, TaskId, Verte
 from penstock.core.messages import StateFile
 from penstock.plan.key_groups import range_of
 from penstock.ports import Outcome
-from penstock.runtime.operators.base import OperatorContext
-from penstock.runtime.operators.build import build_operator
+from penstock.runtime.task.operators.base import OperatorContext
+from penstock.runtime.task.operators.build import build_operator
+from penstock.settings import StateSettings
 
 GROUPS = 128
 
@@ -52,6 +53,9 @@ class MemoryFiles:
         self.files[path] = data
         return StateFile(path=path, size=len(data), checksum=xxhash.xxh3_64_intdigest(data))
 
+    def put_shared(self, data, key):
+        return self.put(data)
+
     def get(self, file):
         data = self.files[file.path]
         assert xxhash.xxh3_64_intdigest(data) == file.checksum
@@ -86,7 +90,7 @@ class QueuedBackground:
 class Rig:
     """One subtask's operator, open, with everything around it in memory."""
 
-    def __init__(self, step, *, subtask=0, parallelism=1, restored=None, files=None, epoch=1, now=1_000):
+    def __init__(self, step, *, subtask=0, parallelism=1, restored=None, files=None, epoch=1, now=1_000, state=None):
         self.output = Recorder()
         self.files = files if files is not None else MemoryFiles()
         self.background = QueuedBackground()
@@ -107,10 +111,16 @@ class Rig:
             fresh=restored is None,
             reader=self.files,
             fail=self.failures.append,
+            state=state or StateSettings(),
         )
         self.operator = build_operator(step)
         self.operator.load(self.context)
         self.operator.open(self.context, self.output)
+
+    def tick(self, now):
+        """Processing time has come to `now`."""
+        self.operator.fire(now)
+        return self.operator.tick(now)
 
     def freeze(self, checkpoint=1):
         """The synchronous part of a snapshot; the returned call is the asynchronous one."""

@@ -5,11 +5,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.api.steps import Aggregate, TumblingWindow
+from penstock.api.steps import Aggregate
 from penstock.api.window_schema import partial_schema, result_schema
+from penstock.api.windows import TumblingWindow
 from penstock.core.errors import UsageError
-from penstock.runtime.operators.aggregation import group, window_starts
-from penstock.runtime.operators.dense import Calculation, group_dense, int64_values
+from penstock.runtime.task.operators.aggregation import group
+from penstock.runtime.task.operators.dense import Calculation, group_dense, int64_values
 
 UTC_TIME = pa.timestamp("us", "UTC")
 SIZE = 1_000
@@ -58,7 +59,7 @@ ROWS = st.lists(
 @given(ROWS, st.integers(1, 3))
 def test_addressing_gives_what_the_definition_says_in_order(rows, chunks):
     keys = ["k", "window_start"]
-    found = group_dense(table_of(rows, chunks=chunks), keys, CALCULATIONS, window_size=SIZE)
+    found = group_dense(table_of(rows, chunks=chunks), keys, CALCULATIONS, spacing_us=SIZE)
     assert flat(found) == by_definition(rows)
     assert found.schema.field("window_start").type == UTC_TIME
 
@@ -68,7 +69,7 @@ def test_hashing_gives_the_same_rows_as_addressing(rows):
     """Keys far apart are hashed: the same rows, keys aside, in whatever order."""
     far = [(key * 2**50, window, value) for key, window, value in rows]
     table = table_of([*far, (2**62, 0, 0)])
-    assert group_dense(table, ["k", "window_start"], CALCULATIONS, window_size=SIZE) is None
+    assert group_dense(table, ["k", "window_start"], CALCULATIONS, spacing_us=SIZE) is None
     found = group(table, ["k", "window_start"], CALCULATIONS, window=TumblingWindow(size_us=SIZE))
     assert sorted(flat(found), key=lambda row: (row[1], row[0])) == by_definition([*far, (2**62, 0, 0)])
 
@@ -76,7 +77,7 @@ def test_hashing_gives_the_same_rows_as_addressing(rows):
 @given(ROWS)
 def test_without_a_window_keys_alone_are_grouped(rows):
     table = table_of(rows).drop_columns(["window_start"])
-    found = group_dense(table, ["k"], CALCULATIONS, window_size=SIZE)
+    found = group_dense(table, ["k"], CALCULATIONS, spacing_us=SIZE)
     expected = by_definition([(key, 0, value) for key, _, value in rows])
     assert found.column("k").to_pylist() == [row[0] for row in expected]
     assert found.column("total").to_pylist() == [row[4] for row in expected]
@@ -89,14 +90,14 @@ def test_addressing_is_not_for_nulls_other_types_or_nothing():
     texts = plain.set_column(0, "k", pa.array(["a", "b"]))
     small = plain.set_column(2, "v", pa.array([1, 2], pa.int32()))
     for table in (nulls, null_values, texts, small, plain.slice(0, 0)):
-        assert group_dense(table, ["k", "window_start"], CALCULATIONS, window_size=SIZE) is None
-    assert group_dense(plain, ["k", "v"], CALCULATIONS[:1], window_size=SIZE) is None
+        assert group_dense(table, ["k", "window_start"], CALCULATIONS, spacing_us=SIZE) is None
+    assert group_dense(plain, ["k", "v"], CALCULATIONS[:1], spacing_us=SIZE) is None
 
 
 @given(st.lists(st.integers(-(2**50), 2**50), min_size=1), st.integers(1, 10**9), st.integers(0, 10**9))
 def test_a_time_falls_into_the_window_that_starts_at_or_before_it(times, size, offset):
     array = int64_values(pa.array(times))
-    starts = window_starts(array, TumblingWindow(size_us=size, offset_us=offset)).tolist()
+    starts = TumblingWindow(size_us=size, offset_us=offset).assign(array).starts.tolist()
     for time, start in zip(times, starts, strict=True):
         assert start <= time < start + size
         assert (start - offset) % size == 0

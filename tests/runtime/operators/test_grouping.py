@@ -5,7 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from penstock.runtime.operators.grouped import group_rows
+from penstock.runtime.task.operators.grouped import group_rows
 
 
 @pytest.mark.parametrize(

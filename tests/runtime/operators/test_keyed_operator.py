@@ -82,11 +82,11 @@ def test_processing_time_timers_fire_by_the_clock(rig):
     found.operator.process(rows((1, 2_000_500), (2, 1_500_000)))
     assert woken == [2_001, 1_500]
     found.output.clear()
-    assert found.operator.tick(Instant(1_499)) == 1_500
+    assert found.tick(Instant(1_499)) == 1_500
     assert texts(found) == []
-    assert found.operator.tick(Instant(1_500)) == 2_001
+    assert found.tick(Instant(1_500)) == 2_001
     assert texts(found) == [(2, "timer 1500000")]
-    assert found.operator.tick(Instant(2_001)) is None
+    assert found.tick(Instant(2_001)) is None
     assert texts(found)[1:] == [(1, "timer 2000500")]
 
 
@@ -244,7 +244,8 @@ def test_state_used_where_there_is_no_key_says_so(rig):
     found = rig(step_of(Misuse()))
     found.operator.process(rows((1, 0)))
     with pytest.raises(
-        UserCodeError, match=r"failed in subtask 0: UsageError: keyed state .* there is no key; use them in"
+        UserCodeError,
+        match=r"failed in subtask 0: UsageError: keyed state .* there is no key; use keyed state",
     ):
         found.operator.finish()
 
@@ -417,7 +418,7 @@ def test_a_snapshot_that_was_aborted_leaves_the_state_alone(rig):
 
 
 def test_rows_that_timers_make_are_handed_on_in_batches(rig, monkeypatch):
-    monkeypatch.setattr("penstock.runtime.operators.keyed.EMITTED_ROWS", 3)
+    monkeypatch.setattr("penstock.runtime.task.operators.keyed.EMITTED_ROWS", 3)
     found = rig(step_of(Echo()))
     found.operator.process(rows(*((k, 5) for k in range(10))))
     found.output.clear()

@@ -181,7 +181,7 @@ def test_processing_time_timers_are_those_of_the_tester(rig, script):
         elif isinstance(part, int):
             now += part
             ours.found.time = Instant(now)
-            ours.found.operator.tick(Instant(now))
+            ours.found.tick(Instant(now))
             assert sorted(ours.rows(), key=repr) == sorted(told(tester.setProcessingTime(now)), key=repr)
         else:
             if part:
@@ -248,7 +248,7 @@ def test_timers_and_an_initial_state_of_dataframes_are_those_of_the_tester(rig, 
         elif isinstance(part, int):
             now += part
             ours.found.time = Instant(now)
-            ours.found.operator.tick(Instant(now))
+            ours.found.tick(Instant(now))
             due = tester.setProcessingTime(now)
             assert sorted(ours.rows(), key=repr) == sorted(map(tuple, due.to_dict("split")["data"]), key=repr)
         else:

@@ -206,7 +206,7 @@ def test_timers_fire_when_their_time_has_come_in_order_of_time_then_key(rig):
     found = rig(step_of(Made(register, expired=expire), time_mode="ProcessingTime"))
     found.operator.process(rows((2, 1_500), (1, 1_500), (1, 1_200), (1, 1_500), (1, 9_000)))
     found.time = Instant(1_500)
-    assert found.operator.tick(found.time) == 9_000
+    assert found.tick(found.time) == 9_000
     assert texts(found) == [(1, "1200 of [1200, 1500, 9000]"), (1, "1500 of [1500, 9000]"), (2, "1500 of [1500]")]
 
 

@@ -10,15 +10,16 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from key_group_owners import owner_of
 
-from penstock.api.steps import Aggregate, CombineStep, TumblingWindow, WindowStep
+from penstock.api.steps import Aggregate, CombineStep, WindowStep
 from penstock.api.window_schema import partial_schema, result_schema
+from penstock.api.windows import TumblingWindow
 from penstock.core.elements import MAX_WATERMARK
 from penstock.core.errors import CorruptFile, UsageError
 from penstock.core.messages import OperatorState
-from penstock.plan.key_groups import owner_of
-from penstock.runtime.keys import key_groups, partition
-from penstock.runtime.operators.window_table import decode
+from penstock.runtime.task.operators.window_table import decode
+from penstock.runtime.task.partitioning import key_groups, partition
 
 GROUPS = 128
 SIZE = 10
@@ -58,11 +59,53 @@ def records(rows, *, key=None, value=None, time=UTC_TIME):
     )
 
 
+def hand_on(front, batch):
+    """Have partial aggregates made of a batch, and all that are held back handed on."""
+    front.operator.process(batch)
+    front.operator.before_barrier()
+
+
 def micros(moment):
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=UTC)
     delta = moment - datetime(1970, 1, 1, tzinfo=UTC)
     return (delta.days * 86_400 + delta.seconds) * 1_000_000 + delta.microseconds
+
+
+# --- partial aggregates that are held back ---------------------------------------------------------------------------
+
+
+def held_back(rig, *batches):
+    combine, _ = steps(records([]).schema, offset=0)
+    front = rig(combine)
+    for batch in batches:
+        front.operator.process(batch)
+    return front
+
+
+@pytest.mark.parametrize("how", ["before_barrier", "finish"])
+def test_partials_between_two_watermarks_are_merged_and_handed_on_before_a_barrier_and_at_the_end(rig, how):
+    front = held_back(rig, records([(1, 5, 1), (2, 1, 2)]), records([(1, 7, 3)]), records([(1, 1, 14)]))
+    assert front.output.items == []
+    getattr(front.operator, how)()
+    (partials,) = front.output.items
+    found = {(row["k"], micros(row["window_start"])): (row["n"], row["total"]) for row in partials.to_pylist()}
+    assert found == {(1, 0): (2, 12), (2, 0): (1, 1), (1, 10): (1, 1)}
+    getattr(front.operator, how)()
+    assert len(front.output.items) == 1
+
+
+def test_what_is_held_back_comes_before_the_next_watermark(rig):
+    front = held_back(rig, records([(1, 5, 1)]))
+    front.operator.watermark(7, idle=True)
+    assert [row["n"] for row in front.output.items[0].to_pylist()] == [1]
+    assert front.output.watermarks == [(7, True)]
+
+
+def test_partials_that_are_many_are_not_held_back(rig):
+    many = records([(number, 1, 1) for number in range(3_000)])
+    front = held_back(rig, many, many)
+    assert [part.num_rows for part in front.output.items] == [3_000]
 
 
 # --- a job of several subtasks, and what it should do, record by record ----------------------------------------------
@@ -81,7 +124,7 @@ class Windows:
 
     def records(self, batch):
         self._combine.output.clear()
-        self._combine.operator.process(batch)
+        hand_on(self._combine, batch)
         for partials in self._combine.output.items:
             parts = partition(partials, ["k"], parallelism=self.parallelism, groups=GROUPS)
             for part, subtask in zip(parts, self.rigs, strict=True):
@@ -244,7 +287,7 @@ def run_window(rig, batches, *, watermark=MAX_WATERMARK, aggregates=AGGREGATES, 
     combine, window = steps(batches[0].schema, aggregates=aggregates, size=size, offset=offset)
     front, back = rig(combine), rig(window)
     for batch in batches:
-        front.operator.process(batch)
+        hand_on(front, batch)
     for partials in front.output.items:
         back.operator.process(partials)
     back.operator.watermark(watermark)
@@ -255,7 +298,7 @@ def test_a_window_fires_when_the_watermark_reaches_its_last_microsecond(rig):
     _, window = steps(records([]).schema, offset=0)
     combine, _ = steps(records([]).schema, offset=0)
     front, back = rig(combine), rig(window)
-    front.operator.process(records([(1, 5, 0), (1, 6, 9), (1, 7, 10)]))
+    hand_on(front, records([(1, 5, 0), (1, 6, 9), (1, 7, 10)]))
     back.operator.process(front.output.items[0])
     back.operator.watermark(8)
     assert back.output.items == [(8, False)]
@@ -270,7 +313,7 @@ def test_a_partial_is_late_once_the_last_microsecond_of_its_window_is_reached(ri
     for watermark, late in ((8, 0), (9, 1), (10, 1)):
         front, back = rig(combine), rig(window)
         back.operator.watermark(watermark)
-        front.operator.process(records([(1, 1, 0), (1, 1, 10)]))
+        hand_on(front, records([(1, 1, 0), (1, 1, 10)]))
         back.operator.process(front.output.items[0])
         assert back.operator.late_dropped == late
 
@@ -288,7 +331,7 @@ def test_key_groups_that_had_come_to_different_times_stay_apart_after_a_restore(
     merged = rig(window, files=files, restored=[subtask.snapshot() for subtask in before])
     again = rig(window, files=files, restored=[merged.snapshot()])
     front = rig(combine)
-    front.operator.process(records([(k, 1, 15) for k in range(50)]))
+    hand_on(front, records([(k, 1, 15) for k in range(50)]))
     (partials,) = front.output.items
     groups = key_groups(partials, ["k"], GROUPS)
     first = sum(owner_of(int(g), parallelism=2, groups=GROUPS) == 0 for g in groups)
@@ -330,7 +373,7 @@ def test_partials_have_exactly_their_schema_and_one_row_per_key_and_window(rig):
     batch = records([(1, 1, 5), (1, 2, 6), (1, 3, 15), (2, None, 5)], value=pa.uint16())
     combine, _ = steps(batch.schema, offset=0)
     front = rig(combine)
-    front.operator.process(batch)
+    hand_on(front, batch)
     (partials,) = front.output.items
     assert partials.schema == partial_schema(batch.schema, keys=["k"], time_column="ts", aggregates=AGGREGATES)
     assert sorted((r["k"], r["n"], r["known"], r["total"]) for r in partials.to_pylist()) == [
@@ -362,7 +405,7 @@ def test_several_keys_make_one_group_each(rig):
         )
     )
     back = rig(WindowStep(window=window, schema=result_schema(batch.schema, time_column="ts", **shape), **shape))
-    front.operator.process(batch)
+    hand_on(front, batch)
     back.operator.process(front.output.items[0])
     back.operator.watermark(MAX_WATERMARK)
     assert [(r["a"], r["b"], r["n"]) for r in back.output.rows] == [(1, "x", 2), (2, "x", 1), (2, None, 1)]
@@ -381,14 +424,59 @@ def test_equal_floats_are_one_key(rig):
     assert other["n"] == 2
 
 
-def test_extremes_ignore_nan_and_know_one_zero(rig):
+@pytest.mark.parametrize("kind", [pa.float64(), pa.float32()])
+@pytest.mark.parametrize("apart", [False, True])
+def test_nan_is_greater_than_every_number_and_there_is_one_zero(rig, kind, apart):
     nan = float("nan")
-    rows = [(1, nan, 1), (1, 2.0, 1), (1, nan, 1), (2, -0.0, 1), (2, 0.0, 1), (3, nan, 1)]
-    _, back = run_window(rig, [records(rows, value=pa.float64())], aggregates=AGGREGATES[3:5])
-    first, second, third = back.output.rows
-    assert (first["low"], first["high"]) == (2.0, 2.0)
+    rows = [(1, nan, 1), (1, 2.0, 1), (1, nan, 1), (2, -0.0, 1), (2, 0.0, 1), (3, nan, 1), (4, None, 1), (4, 7.0, 1)]
+    rows += [(5, float("inf"), 1), (5, nan, 1)]
+    batches = [records([row], value=kind) for row in rows] if apart else [records(rows, value=kind)]
+    _, back = run_window(rig, batches, aggregates=AGGREGATES[2:])
+    first, second, third, fourth, fifth = back.output.rows
+    assert first["low"] == 2.0
+    assert all(math.isnan(first[name]) for name in ("high", "total", "average"))
     assert math.copysign(1, second["low"]) == math.copysign(1, second["high"]) == 1
     assert math.isnan(third["low"])
+    assert math.isnan(third["high"])
+    assert (fourth["low"], fourth["high"], fourth["total"]) == (7.0, 7.0, 7.0)
+    assert fifth["low"] == float("inf")
+    assert math.isnan(fifth["high"])
+
+
+@pytest.mark.parametrize("offset", [0, 3, -7])
+def test_records_at_the_limits_of_time_are_counted_where_their_window_does_not_fit(rig, offset):
+    limits = (-(2**63), 2**63 - 1)
+    times = [limits[0] + n for n in range(30)] + [limits[1] - n for n in range(30)] + [0]
+    front, back = run_window(rig, [records([(1, 1, time) for time in times])], aggregates=AGGREGATES[:1], offset=offset)
+    fits = [
+        time
+        for time in times
+        if (time - offset) // SIZE * SIZE + offset >= limits[0]
+        and (time - offset) // SIZE * SIZE + offset + SIZE <= limits[1]
+    ]
+    found = back.output.items[0]
+    starts, ends = (found.column(name).cast(pa.int64()).to_pylist() for name in ("window_start", "window_end"))
+    assert [end - start for start, end in zip(starts, ends, strict=True)] == [SIZE] * len(starts)
+    assert sum(found.column("n").to_pylist()) == len(fits)
+    assert front.operator.metrics()["beyond_time_dropped"] == len(times) - len(fits)
+
+
+def test_nothing_is_late_because_event_time_is_near_its_beginning(rig, memory_files):
+    """Key groups that had come to different times, of which one is less than a window behind the first microsecond."""
+    _, window = steps(records([]).schema, offset=0)
+    combine, _ = steps(records([]).schema, offset=0)
+    files, states = memory_files(), []
+    for subtask, watermark in ((0, -(2**63) + 3), (1, 5)):
+        back = rig(window, subtask=subtask, parallelism=2, files=files)
+        back.operator.watermark(watermark)
+        states.append(back.snapshot())
+    again = rig(window, files=files, restored=states)
+    front = rig(combine)
+    front.operator.process(records([(key, 1, 100) for key in range(50)]))
+    front.operator.before_barrier()
+    for partials in front.output.items:
+        again.operator.process(partials)
+    assert again.operator.late_dropped == 0
 
 
 def test_extremes_keep_the_type_of_their_column(rig):
@@ -419,7 +507,7 @@ def test_a_record_may_have_columns_with_the_names_of_the_result(rig):
     window = TumblingWindow(size_us=SIZE)
     schema = partial_schema(batch.schema, time_column="window_start", **shape)
     front = rig(CombineStep(time_column="window_start", window=window, schema=schema, **shape))
-    front.operator.process(batch)
+    hand_on(front, batch)
     (row,) = front.output.rows
     assert (micros(row["window_start"]), micros(row["first"]), row["total"]) == (0, 5, 7)
 
@@ -453,7 +541,7 @@ def test_a_sum_that_does_not_fit_fails_within_a_batch_and_across_batches(rig, ki
 def test_a_snapshot_is_ordered_by_key_group_and_any_range_can_be_cut_from_it(rig):
     combine, window = steps(records([]).schema)
     front, back = rig(combine), rig(window)
-    front.operator.process(records([(k, k, 5) for k in range(100)]))
+    hand_on(front, records([(k, k, 5) for k in range(100)]))
     back.operator.process(front.output.items[0])
     (file,) = back.snapshot().keyed
     table = pa.ipc.open_stream(back.files.get(file)).read_all()
@@ -471,7 +559,7 @@ def test_an_empty_window_still_remembers_how_far_it_fired(rig):
     back.operator.watermark(100)
     again = rig(window, files=back.files, restored=[back.snapshot()])
     front = rig(combine)
-    front.operator.process(records([(1, 1, 50), (1, 1, 105)]))
+    hand_on(front, records([(1, 1, 50), (1, 1, 105)]))
     for partials in front.output.items:
         again.operator.process(partials)
     again.operator.watermark(99)
@@ -490,7 +578,7 @@ def test_after_a_drain_records_that_follow_are_not_late_for_it(rig):
     back.operator.watermark(MAX_WATERMARK)
     again = rig(window, files=back.files, restored=[back.snapshot()])
     front = rig(combine)
-    front.operator.process(records([(1, 1, 15), (1, 1, 35)]))
+    hand_on(front, records([(1, 1, 15), (1, 1, 35)]))
     for partials in front.output.items:
         again.operator.process(partials)
     again.operator.watermark(39)
@@ -502,7 +590,7 @@ def test_many_small_batches_are_merged_into_few_tables(rig):
     """However many batches come between two snapshots, freezing takes references to a bounded number of tables."""
     combine, window = steps(records([]).schema)
     front, back = rig(combine), rig(window)
-    front.operator.process(records([(k, k, 5) for k in range(7)]))
+    hand_on(front, records([(k, k, 5) for k in range(7)]))
     (partials,) = front.output.items
     table = back.operator._table
     for _ in range(1_000):

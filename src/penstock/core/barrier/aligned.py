@@ -1,11 +1,12 @@
-"""Exactly once by waiting: a channel whose barrier is in is blocked until all others are.
+"""Exactly once by waiting: a channel whose barrier has come is blocked until the barrier has come on all channels.
 
     WaitingForFirstBarrier ──barrier: block its channel──► CollectingBarriers ◄─┐ barrier: block its channel
               ▲                                             │  │  └─────────────┘
               └──────── all in: trigger, resume all ────────┘  │
               └──────── aborted: resume all ───────────────────┘
 
-A single channel goes through both arrows at once. Nothing here depends on time.
+A barrier, or a channel, is *in* when the barrier has been read from the channel. For a task with a single channel the
+first barrier goes through both states at once. Nothing here depends on time.
 """
 
 from __future__ import annotations
@@ -22,16 +23,16 @@ class _Aligned(State):
     """What the two states have in common."""
 
     def announced(self, inputs: Inputs, channel: ChannelIndex, sequence: int) -> State:  # noqa: ARG002
-        """Nothing overtakes here: the barrier is read in its turn."""
+        """No barrier overtakes here: the announced barrier is read in its turn."""
         return self
 
     def barrier(self, inputs: Inputs, arrival: Arrival) -> State:
-        """Block its channel."""
+        """Block the barrier's channel."""
         inputs.hold(arrival)
         return self.ended(inputs, arrival.barrier)
 
     def ended(self, inputs: Inputs, barrier: Barrier) -> State:
-        """One channel less to wait for."""
+        """A channel is in; if all channels are in, trigger the snapshot and resume all channels."""
         if not inputs.all_in:
             return CollectingBarriers()
         inputs.trigger(barrier)
@@ -39,7 +40,7 @@ class _Aligned(State):
         return WaitingForFirstBarrier()
 
     def timed_out(self, inputs: Inputs, barrier: Barrier) -> State:  # noqa: ARG002
-        """No deadline is ever set for it."""
+        """Never called: this handler sets no deadline."""
         raise InvariantError(f"aligned checkpoint {barrier.checkpoint} cannot time out")
 
 
@@ -47,12 +48,12 @@ class WaitingForFirstBarrier(_Aligned):
     """No barrier is in, and no channel is blocked."""
 
     def aborted(self, inputs: Inputs) -> State:  # noqa: ARG002
-        """Nothing has been done that is to be undone."""
+        """No channel is blocked, so there is nothing to undo."""
         return self
 
 
 class CollectingBarriers(_Aligned):
-    """Some channels are in; those with a barrier are blocked."""
+    """Some channels are in. The channels whose barrier has come are blocked."""
 
     def aborted(self, inputs: Inputs) -> State:
         """Go on reading from all channels."""

@@ -1,4 +1,4 @@
-"""What every barrier handler keeps count of: channels that are still open, and how long barriers take to come in."""
+"""What every barrier handler counts: the channels that are still open, and how long barriers take to come in."""
 
 from __future__ import annotations
 
@@ -26,7 +26,8 @@ class OpenChannels:
         return iter(self._open)
 
     def has(self, channel: ChannelIndex) -> bool:
-        """Whether the channel has not ended. A channel that the task does not have is a bug of its driver."""
+        """Whether the channel has not ended. Asking for a channel that the task does not have is a bug of the
+        caller."""
         if not 0 <= channel < self._channels:
             raise InvariantError(f"channel {channel} of a task with {self._channels} input channels")
         return channel in self._open
@@ -37,7 +38,7 @@ class OpenChannels:
 
 
 class Alignment:
-    """From the first barrier of a checkpoint to its last, as numbers. Lives no longer than that."""
+    """The numbers of one alignment: from the first barrier of a checkpoint to the last barrier."""
 
     def __init__(self, barrier: Barrier, now: Instant) -> None:
         self._begun_at = now
@@ -46,11 +47,11 @@ class Alignment:
         self._bytes_processed = 0
 
     def consumed(self, bytes_processed: int) -> None:
-        """The task has processed so much input meanwhile."""
+        """The task has processed this many more bytes of input since the first barrier came."""
         self._bytes_processed += bytes_processed
 
     def metrics(self, now: Instant, *, unaligned: bool) -> AlignmentMetrics:
-        """How it has gone so far."""
+        """The numbers of the alignment so far."""
         return AlignmentMetrics(
             start_delay_ms=self._start_delay_ms,
             alignment_ms=now - self._begun_at,

@@ -10,14 +10,15 @@
        │ an unaligned barrier   │ first barrier: trigger
        └──► WaitingUnaligned ───┘
 
-Each barrier says what it wants: to be aligned (savepoints), unaligned at once, or aligned until it is older than its
-time-out. The time-out counts from the barrier's creation, so that all tasks turn at about the same moment. It is
-noticed in two ways: by the deadline, once, and by the age of each barrier that is read, for a busy task may get to its
-barriers before it gets to its deadline.
+Each barrier says how its checkpoint is taken: aligned (savepoints), unaligned at once, or aligned until the barrier is
+older than its time-out. The time-out counts from the barrier's creation, so that all tasks turn unaligned at about the
+same moment. The time-out is noticed in two ways: by the deadline, once, and by the age of each barrier that is read,
+because a busy task may read barriers before the task looks at its deadline.
 
-While aligned, a channel whose barrier is in is blocked. Once unaligned nothing is: the snapshot has been triggered, and
-all that was sent before a barrier and not read by then is saved until that barrier is in. Announced barriers overtake
-from that moment on. An abort leads back to `Waiting` from everywhere.
+While the checkpoint is aligned, a channel whose barrier has come is blocked. Once the checkpoint is unaligned, no
+channel is blocked: the snapshot has been triggered, and the data that was sent before a barrier and not read yet is
+saved until that barrier has come. From that moment on announced barriers overtake data. An abort leads back to
+`Waiting` from every state.
 """
 
 from __future__ import annotations
@@ -33,12 +34,12 @@ class _Aligned(State):
     """What the two aligned states have in common."""
 
     def announced(self, inputs: Inputs, channel: ChannelIndex, sequence: int) -> State:
-        """Remember where the barrier waits, should it have to overtake."""
+        """Remember where the barrier waits, because the barrier may have to overtake data later."""
         inputs.announced[channel] = sequence
         return self
 
     def barrier(self, inputs: Inputs, arrival: Arrival) -> State:
-        """Block its channel, unless it is late or has turned unaligned upstream."""
+        """Block the barrier's channel, unless the barrier is late or has turned unaligned upstream."""
         barrier = arrival.barrier
         if barrier.options.overtakes or (inputs.is_late(barrier) and not inputs.all_in):
             return self.timed_out(inputs, barrier).barrier(inputs, arrival)
@@ -49,7 +50,7 @@ class _Aligned(State):
 
 
 class Waiting(_Aligned):
-    """No barrier is in; some may be announced."""
+    """No barrier has come. Some barriers may be announced."""
 
     def ended(self, inputs: Inputs, barrier: Barrier) -> State:
         """The snapshot is triggered by a barrier, unless no channel is left to bring one."""
@@ -60,20 +61,20 @@ class Waiting(_Aligned):
         return _finish(inputs, barrier)
 
     def timed_out(self, inputs: Inputs, barrier: Barrier) -> State:  # noqa: ARG002
-        """Let announced barriers overtake; the first one that is read triggers the snapshot."""
+        """Let announced barriers overtake data. The first barrier that is read triggers the snapshot."""
         inputs.prioritize_announced()
         return WaitingUnaligned()
 
     def aborted(self, inputs: Inputs) -> State:  # noqa: ARG002
-        """Nothing has been done that is to be undone."""
+        """No channel is blocked, so there is nothing to undo."""
         return self
 
 
 class Collecting(_Aligned):
-    """Some channels are in, aligned; those with a barrier are blocked."""
+    """Some channels are in, and the checkpoint is aligned. The channels whose barrier has come are blocked."""
 
     def ended(self, inputs: Inputs, barrier: Barrier) -> State:
-        """One channel less to wait for."""
+        """A channel has ended; trigger the snapshot if all channels are in, or if the barrier is late."""
         if inputs.all_in:
             return _finish(inputs, barrier)
         if inputs.is_late(barrier):
@@ -81,7 +82,7 @@ class Collecting(_Aligned):
         return self
 
     def timed_out(self, inputs: Inputs, barrier: Barrier) -> State:
-        """Trigger the snapshot now. What is behind the barriers that are in may then be read."""
+        """Trigger the snapshot now. After that the data behind the barriers that have come may be read."""
         inputs.prioritize_announced()
         inputs.trigger_unaligned(barrier)
         inputs.release()
@@ -97,17 +98,17 @@ class _Unaligned(State):
     """What the two unaligned states have in common."""
 
     def announced(self, inputs: Inputs, channel: ChannelIndex, sequence: int) -> State:
-        """It overtakes at once."""
+        """The barrier overtakes data at once."""
         inputs.prioritize(channel, sequence)
         return self
 
     def timed_out(self, inputs: Inputs, barrier: Barrier) -> State:  # noqa: ARG002
-        """It has turned unaligned before."""
+        """Nothing to do: the checkpoint is already unaligned."""
         return self
 
 
 class WaitingUnaligned(_Unaligned):
-    """No barrier is in; the first one triggers the snapshot."""
+    """No barrier has come. The first barrier triggers the snapshot."""
 
     def barrier(self, inputs: Inputs, arrival: Arrival) -> State:
         """Trigger the snapshot."""
@@ -122,27 +123,27 @@ class WaitingUnaligned(_Unaligned):
         return CollectingUnaligned().ended(inputs, barrier)
 
     def aborted(self, inputs: Inputs) -> State:  # noqa: ARG002
-        """Nothing has been done that is to be undone: a barrier that was moved is read where it is."""
+        """Nothing to undo: a barrier that has overtaken data stays where it is in the queue."""
         return Waiting()
 
 
 class CollectingUnaligned(_Unaligned):
-    """The snapshot was triggered; input is saved until its barrier is in."""
+    """The snapshot was triggered. The input of a channel is saved until the channel's barrier has come."""
 
     def barrier(self, inputs: Inputs, arrival: Arrival) -> State:
-        """One channel less to save; nothing is held behind the barrier."""
+        """The input of this channel is not saved any more. The channel is not blocked behind the barrier."""
         inputs.let_pass(arrival)
         return self.ended(inputs, arrival.barrier)
 
     def ended(self, inputs: Inputs, barrier: Barrier) -> State:  # noqa: ARG002
-        """One channel less to save."""
+        """The input of a channel is complete; if all channels are in, the whole input of the snapshot is complete."""
         if not inputs.all_in:
             return self
         inputs.complete_unaligned()
         return Waiting()
 
     def aborted(self, inputs: Inputs) -> State:
-        """Save no more."""
+        """Save no more input."""
         inputs.drop_unaligned()
         return Waiting()
 
@@ -154,7 +155,7 @@ def _finish(inputs: Inputs, barrier: Barrier) -> State:
 
 
 class AlternatingHandler(SingleCheckpointHandler):
-    """Triggers a snapshot when the barrier has come on every channel, or when it need not wait for that any longer."""
+    """Triggers a snapshot when the barrier has come on every channel, or when the checkpoint turns unaligned."""
 
     turns_unaligned: ClassVar[bool] = True
 

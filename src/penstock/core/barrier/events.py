@@ -1,7 +1,7 @@
-"""What a task's barrier handler is told, and what it wants done.
+"""The events and the effects of a task's barrier handler.
 
-Data does not pass through a handler. The task feeds it what its input channels deliver besides data, and performs the
-effects in order.
+Data does not pass through a barrier handler. The task feeds the handler the elements of its input channels that are not
+data, and performs the effects in order.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ class BarrierReceived(Event, frozen=True, kw_only=True):
 
 
 class BarrierAnnounced(Event, frozen=True, kw_only=True):
-    """A barrier that may turn unaligned waits in a channel's queue; it has not been read yet."""
+    """A barrier that may turn unaligned waits in a channel's queue. The task has not read the barrier yet."""
 
     channel: ChannelIndex
     barrier: Barrier
     sequence: int
-    """Where it waits: the number by which `PrioritizeBarrier` names it."""
+    """Where the barrier waits: the number by which `PrioritizeBarrier` names the barrier."""
 
 
 class CancelReceived(Event, frozen=True, kw_only=True):
@@ -38,20 +38,20 @@ class CancelReceived(Event, frozen=True, kw_only=True):
 
 
 class ChannelEnded(Event, frozen=True, kw_only=True):
-    """The task has read the end of partition of a channel: nothing more comes from it."""
+    """The task has read the end of partition of a channel: nothing more comes from the channel."""
 
     channel: ChannelIndex
 
 
 class TriggeredByMaster(Event, frozen=True, kw_only=True):
-    """The master triggers a task whose upstream tasks have all finished or cannot send the barrier: it counts as a
-    barrier on every channel that is still open, and blocks none."""
+    """The master triggers a task whose upstream tasks have all finished or cannot send the barrier. The trigger counts
+    as a barrier on every channel that is still open, and blocks no channel."""
 
     barrier: Barrier
 
 
 class InputConsumed(Event, frozen=True, kw_only=True):
-    """The task has processed so many bytes of input since the last time it said so. Fed in only while a checkpoint is
+    """The task has processed this many bytes of input since the last `InputConsumed`. Fed in only while a checkpoint is
     pending, for the metrics."""
 
     bytes_processed: int
@@ -71,7 +71,7 @@ class BlockChannel(Effect, frozen=True, kw_only=True):
 
 
 class ResumeChannel(Effect, frozen=True, kw_only=True):
-    """Go on reading from a channel. Resuming one that is not blocked does nothing."""
+    """Go on reading from a channel. If the channel is not blocked, nothing happens."""
 
     channel: ChannelIndex
 
@@ -84,24 +84,24 @@ class PrioritizeBarrier(Effect, frozen=True, kw_only=True):
 
 
 class StartPersisting(Effect, frozen=True, kw_only=True):
-    """From now on save the in-flight data: in every channel what waits in the queue and was sent ahead of the barrier,
-    which may have overtaken it, and in `channels` also what arrives until the barrier does. `ChannelPersister` tells
-    for each batch."""
+    """From now on save the in-flight data. In every channel: the batches in the queue that were sent before the
+    barrier, also if the barrier has overtaken them. In `channels` also: the batches that arrive before the barrier
+    arrives. `ChannelPersister` decides for each batch."""
 
     checkpoint: CheckpointId
     channels: tuple[ChannelIndex, ...]
-    """The channels whose barrier is not in yet."""
+    """The channels whose barrier has not come yet."""
 
 
 class StopPersisting(Effect, frozen=True, kw_only=True):
-    """Save no more: all barriers are in, or the checkpoint was aborted."""
+    """Save no more in-flight data: all barriers have come, or the checkpoint was aborted."""
 
     checkpoint: CheckpointId
     aborted: bool
 
 
 class AlignmentMetrics(Effect, frozen=True, kw_only=True):
-    """How the barriers of a checkpoint came in. A part of `TriggerSnapshot`, and of `AllBarriersIn`."""
+    """Times and sizes of the alignment of a checkpoint. A part of `TriggerSnapshot`, and of `AllBarriersIn`."""
 
     start_delay_ms: int = 0
     alignment_ms: int = 0
@@ -110,29 +110,29 @@ class AlignmentMetrics(Effect, frozen=True, kw_only=True):
 
 
 class TriggerSnapshot(Effect, frozen=True, kw_only=True):
-    """The task takes its snapshot for this barrier now, before it reads anything else."""
+    """The task takes its snapshot for this barrier now, before the task reads anything else."""
 
     barrier: Barrier
-    """With the options as they are by now: unaligned if it has turned so."""
+    """The barrier with its present options: unaligned if the checkpoint has turned unaligned."""
     metrics: AlignmentMetrics
 
 
 class AllBarriersIn(Effect, frozen=True, kw_only=True):
-    """The barrier of an unaligned checkpoint has come on every channel: its input state is complete."""
+    """The barrier of an unaligned checkpoint has come on every channel: the saved in-flight data is complete."""
 
     checkpoint: CheckpointId
     metrics: AlignmentMetrics
 
 
 class AbortSnapshot(Effect, frozen=True, kw_only=True):
-    """The checkpoint cannot be taken here: the task declines it and tells everything downstream."""
+    """The task cannot take part in the checkpoint: the task declines the checkpoint and tells all tasks downstream."""
 
     checkpoint: CheckpointId
     reason: CheckpointFailure
 
 
 class CorruptInput(Effect, frozen=True, kw_only=True):
-    """What came in cannot be: the task fails."""
+    """A channel sent an element that the protocol forbids: the task fails."""
 
     text: str
 

@@ -1,7 +1,8 @@
-"""Which batches of one input channel belong to an unaligned checkpoint: those ahead of its barrier.
+"""Which batches of one input channel belong to an unaligned checkpoint: the batches that were sent before its barrier.
 
-What arrives in a channel is numbered in the order it was sent; a barrier keeps its number when it overtakes. Batches
-that wait in the queue when saving starts, and batches that arrive while it goes on, are asked about alike.
+The elements of a channel are numbered in the order in which they were sent. A barrier keeps its number when the barrier
+overtakes batches. The rule is the same for batches that wait in the queue when saving starts and for batches that
+arrive while saving goes on.
 
     COMPLETED ──────── start ───────► BARRIER_PENDING      every batch is in flight
         ▲  │                             │    │
@@ -10,8 +11,8 @@ that wait in the queue when saving starts, and batches that arrive while it goes
         ├─────── stop ──── BARRIER_RECEIVED   │            batches ahead of the barrier are in flight
         └─────────────────────────────────────┘
 
-Rules of this file: a barrier arrives before it is read, and possibly before saving starts. Barriers older than the
-newest one seen are ignored, and so is an order to stop for a checkpoint older than that.
+Rules of this file: a barrier arrives before it is read, and possibly before saving starts. A barrier of a checkpoint
+older than the newest checkpoint seen is ignored, and so is an order to stop for such a checkpoint.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from penstock.core.ids import CheckpointId
 
 
 class PersistStatus(Enum):
-    """Where a channel is with the newest checkpoint it has seen."""
+    """How far a channel is with the newest checkpoint that the channel has seen."""
 
     COMPLETED = "completed"
     BARRIER_PENDING = "barrier pending"
@@ -30,18 +31,19 @@ class PersistStatus(Enum):
 
 
 class ChannelPersister:
-    """Decides for one channel. The driver tells it of every barrier that arrives, and asks about batches only from
-    `StartPersisting` to `StopPersisting`."""
+    """Decides for one channel which batches are saved. The driver tells the persister of every barrier that arrives,
+    and asks about batches only from `StartPersisting` to `StopPersisting`."""
 
     def __init__(self) -> None:
         self.status = PersistStatus.COMPLETED
         self._last = CheckpointId(0)
-        """The newest checkpoint it was told of. Ids start at 1."""
+        """The newest checkpoint that the persister was told of. Ids start at 1."""
         self._barrier_at = 0
-        """The number of the barrier, if it has been received."""
+        """The number of the barrier, if the barrier has been received."""
 
     def barrier_arrived(self, checkpoint: CheckpointId, sequence: int) -> bool:
-        """A barrier, aligned or not, has arrived in the queue as number `sequence`. Whether it counts."""
+        """A barrier, aligned or not, has arrived in the queue as number `sequence`. Returns whether the barrier
+        counts."""
         completed = self.status is PersistStatus.COMPLETED
         if checkpoint < self._last or (completed and checkpoint == self._last):
             return False
@@ -51,10 +53,12 @@ class ChannelPersister:
         return True
 
     def start(self, checkpoint: CheckpointId) -> bool:
-        """`StartPersisting`, for every channel that is open: a barrier that is in may have overtaken.
+        """`StartPersisting`. Called for every open channel, also for a channel whose barrier has come, because that
+        barrier may have overtaken batches.
 
-        False if the barrier of a newer checkpoint has arrived. Its place is known and the older one's is not, so the
-        older checkpoint cannot be saved here: the task refuses it as subsumed.
+        Returns False if the barrier of a newer checkpoint has arrived. Only the place of the newer barrier is known
+        then, and not the place of the older barrier. So the older checkpoint cannot be saved here: the task declines it
+        as subsumed.
         """
         if self.status is PersistStatus.BARRIER_RECEIVED and self._last > checkpoint:
             return False
@@ -64,13 +68,14 @@ class ChannelPersister:
         return True
 
     def saves(self, sequence: int) -> bool:
-        """Whether the batch with this number is in flight: it waits in the queue when saving starts, or it arrives."""
+        """Whether the batch with this number is in flight and must be saved. The batch waits in the queue when saving
+        starts, or arrives later."""
         if self.status is PersistStatus.BARRIER_RECEIVED:
             return sequence < self._barrier_at
         return self.status is PersistStatus.BARRIER_PENDING
 
     def stop(self, checkpoint: CheckpointId) -> None:
-        """`StopPersisting`, for every channel."""
+        """`StopPersisting`. Called for every channel."""
         if checkpoint >= self._last:
             self.status = PersistStatus.COMPLETED
             self._last = checkpoint

@@ -1,4 +1,4 @@
-"""Which barrier handler a task gets, by what its job's checkpoints promise."""
+"""Which barrier handler a task gets. The job's checkpoint settings decide."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from penstock.settings import CheckpointSettings, Mode
 
 
 class BarrierHandler(Protocol):
-    """Turns what comes in on a task's channels into the moment of its snapshot."""
+    """Decides, from the barriers on a task's input channels, when the task takes its snapshot."""
 
     def handle(self, event: HandlerEvent, now: Instant) -> list[HandlerEffect]:
-        """Take one event in; say what to do. `now` never goes back."""
+        """Take one event in and return the effects to perform. `now` never goes back."""
         ...
 
     def next_deadline(self) -> Instant | None:
-        """The latest time at which `Ticked` must be fed in; None if only an event can help."""
+        """The latest time at which `Ticked` must be fed in; None if the handler waits for no time, only for events."""
         ...
 
     def validate(self) -> None:
@@ -30,19 +30,21 @@ class BarrierHandler(Protocol):
 
     @property
     def pending(self) -> CheckpointId | None:
-        """The checkpoint whose barriers are being collected, the newest if there are several; None if there is none."""
+        """The checkpoint whose barriers are being collected; the newest, if there are several such checkpoints; None if
+        there is no such checkpoint."""
         ...
 
 
 def make_handler(settings: CheckpointSettings | None, *, channels: int) -> BarrierHandler:
-    """The handler of a task with so many input channels. Settings are None for a job that never takes a checkpoint.
+    """The handler of a task with `channels` input channels. Settings are None for a job that never takes a checkpoint.
 
-    A job without an interval still takes checkpoints, on request and at its end, and they promise what its mode says.
+    A job without an interval still takes checkpoints, on request and at its end. The job's mode holds for these
+    checkpoints, too.
     """
     if settings is None:
         return BarrierTracker(channels=channels, after_tasks_finish=True)
     if problems := settings.problems():
-        raise InvariantError(f"a job was built with settings that cannot be: {'; '.join(problems)}")
+        raise InvariantError(f"a job was built with wrong settings: {'; '.join(problems)}")
     after_tasks_finish = settings.after_tasks_finish
     if settings.mode is Mode.AT_LEAST_ONCE:
         return BarrierTracker(channels=channels, after_tasks_finish=after_tasks_finish)

@@ -1,4 +1,4 @@
-"""The handler of exactly-once inputs: one checkpoint at a time. What differs by mode is in its states.
+"""The handler of exactly-once inputs: one checkpoint at a time. The states have what differs between the modes.
 
     nothing pending ──first barrier, or its announcement──► pending ──every channel is in──► nothing pending
                                                               │
@@ -6,17 +6,19 @@
 
 Rules of this file:
 
-* A checkpoint waits for the channels that are open when it begins. A channel that ends later is counted as in; it never
-  makes the number smaller.
-* Ids only grow. A checkpoint that is complete or aborted is over: whatever comes of it later changes nothing, except
-  that an aligned barrier un-blocks its channel, for a sender may hold back after one.
-* A cancel marker of a checkpoint that has not begun here ends it all the same, before it began.
-* A checkpoint is over when every channel is in. An unaligned one triggers its snapshot earlier and can still be aborted
-  after that.
-* A snapshot that was triggered unaligned is followed by `AllBarriersIn` or `AbortSnapshot`, always.
+* A channel is *in* when its barrier has been read, or when the channel has ended.
+* A checkpoint waits for the channels that are open when the checkpoint begins. A channel that ends later counts as in;
+  the number of channels to wait for stays the same.
+* Ids only grow. A checkpoint that is complete or aborted is over: later barriers and markers of that checkpoint change
+  nothing, except that an aligned barrier resumes its channel, because a sender may stop sending after an aligned
+  barrier.
+* A cancel marker of a checkpoint that has not begun here aborts the checkpoint before its beginning.
+* A checkpoint is over when every channel is in. An unaligned checkpoint triggers its snapshot earlier and can still be
+  aborted after the trigger.
+* A snapshot that was triggered unaligned is always followed by `AllBarriersIn` or `AbortSnapshot`.
 
-The handler counts; its state decides what a barrier, an end or a time-out does, and is replaced by what it returns. Not
-handled here: data, and what a task does about an effect.
+The handler counts. The handler's state decides what a barrier, an end or a time-out does, and returns the next state.
+Not handled here: data, and what a task does about an effect.
 """
 
 from __future__ import annotations
@@ -62,7 +64,7 @@ def as_unaligned(barrier: Barrier) -> Barrier:
 
 
 def timeout_of(barrier: Barrier) -> int | None:
-    """How old the barrier may become, in milliseconds, before it turns unaligned; None if it never does."""
+    """How old the barrier may become, in milliseconds, before the barrier turns unaligned; None if it never turns."""
     return barrier.options.aligned_timeout_ms if barrier.options.timeoutable else None
 
 
@@ -73,27 +75,27 @@ class Arrival:
     channel: ChannelIndex
     barrier: Barrier
     from_channel: bool = True
-    """False if the master stands in for the channel, which then is not held back."""
+    """False if the trigger of the master counts as the channel's barrier. The channel is not blocked then."""
 
 
 class Inputs:
-    """The channels as the states see them, and where states put what they want done."""
+    """The input channels for the states, and the effects of the states."""
 
     def __init__(self, channels: int) -> None:
         self.open = OpenChannels(channels)
         self.now = Instant(0)
         self.effects: list[HandlerEffect] = []
         self.target = 0
-        """How many channels the pending checkpoint waits for, those that are in included."""
+        """How many channels the pending checkpoint waits for, the channels that are in included."""
         self.arrived: dict[ChannelIndex, None] = {}
-        """Channels that are in: their barrier was read, or they have ended."""
+        """Channels that are in: the barrier was read, or the channel has ended."""
         self.held: dict[ChannelIndex, None] = {}
         """Channels that are blocked until the checkpoint is over or turns unaligned."""
         self.announced: dict[ChannelIndex, int] = {}
-        """Where the barriers wait that were announced and not read."""
+        """By channel: where the barrier waits that was announced and not read yet."""
         self.alignment: Alignment | None = None
         self.persisting: CheckpointId | None = None
-        """The unaligned checkpoint whose snapshot was triggered and whose input is not complete."""
+        """The unaligned checkpoint whose snapshot was triggered and whose in-flight data is not complete."""
 
     @property
     def all_in(self) -> bool:
@@ -101,84 +103,84 @@ class Inputs:
         return len(self.arrived) == self.target
 
     def is_late(self, barrier: Barrier) -> bool:
-        """Whether a barrier is older than it may be to stay aligned."""
+        """Whether the barrier is older than its time-out and must turn unaligned."""
         timeout_ms = timeout_of(barrier)
         return timeout_ms is not None and self.now - barrier.timestamp > timeout_ms
 
     # --- what states want done -----------------------------------------------------------
 
     def hold(self, arrival: Arrival) -> None:
-        """Read nothing behind an aligned barrier."""
+        """Block the channel of an aligned barrier: read nothing behind the barrier."""
         if arrival.from_channel:
             self.held[arrival.channel] = None
             self.effects.append(BlockChannel(channel=arrival.channel))
 
     def release(self) -> None:
-        """Go on reading from every channel that is held."""
+        """Go on reading from every blocked channel."""
         self.effects += [ResumeChannel(channel=channel) for channel in self.held]
         self.held.clear()
 
     def let_pass(self, arrival: Arrival) -> None:
-        """Hold nothing behind a barrier of a checkpoint that needs no alignment (any more)."""
+        """Resume the channel of an aligned barrier whose checkpoint is over or has turned unaligned."""
         if arrival.from_channel and not arrival.barrier.options.overtakes and arrival.channel not in self.held:
             self.effects.append(ResumeChannel(channel=arrival.channel))
 
     def prioritize(self, channel: ChannelIndex, sequence: int) -> None:
-        """Let an announced barrier overtake."""
+        """Let an announced barrier overtake data."""
         self.effects.append(PrioritizeBarrier(channel=channel, sequence=sequence))
 
     def prioritize_announced(self) -> None:
-        """Let every announced barrier overtake."""
+        """Let every announced barrier overtake data."""
         for channel, sequence in self.announced.items():
             self.prioritize(channel, sequence)
 
     def trigger(self, barrier: Barrier) -> None:
-        """Take the snapshot: all that came before the barrier has been read, and nothing that came after."""
+        """Trigger the snapshot: all data before the barrier has been read, and no data behind the barrier."""
         self.effects.append(TriggerSnapshot(barrier=barrier, metrics=self._metrics(unaligned=False)))
 
     def trigger_unaligned(self, barrier: Barrier) -> None:
-        """Take the snapshot now, and save what has been sent before the barrier and not been read."""
+        """Trigger the snapshot now, and save the data that was sent before the barrier and has not been read."""
         self.persisting = barrier.checkpoint
         missing = tuple(channel for channel in self.open if channel not in self.arrived)
         self.effects.append(StartPersisting(checkpoint=barrier.checkpoint, channels=missing))
         self.effects.append(TriggerSnapshot(barrier=as_unaligned(barrier), metrics=self._metrics(unaligned=True)))
 
     def complete_unaligned(self) -> None:
-        """Every barrier is in: the input of the snapshot is complete."""
+        """Every barrier has come: the in-flight data of the snapshot is complete."""
         checkpoint = self._stop_persisting(aborted=False)
         self.effects.append(AllBarriersIn(checkpoint=checkpoint, metrics=self._metrics(unaligned=True)))
 
     def drop_unaligned(self) -> None:
-        """The rest of the input is not saved any more."""
+        """The checkpoint was aborted: the rest of the in-flight data is not saved."""
         self._stop_persisting(aborted=True)
 
     def _stop_persisting(self, *, aborted: bool) -> CheckpointId:
         if self.persisting is None:
-            raise InvariantError("input is not being saved, and saving it is to stop")
+            raise InvariantError("saving of in-flight data is to stop, but no in-flight data is being saved")
         checkpoint, self.persisting = self.persisting, None
         self.effects.append(StopPersisting(checkpoint=checkpoint, aborted=aborted))
         return checkpoint
 
     def _metrics(self, *, unaligned: bool) -> AlignmentMetrics:
         if self.alignment is None:
-            raise InvariantError("a snapshot is to be triggered, and no channel is in")
+            raise InvariantError("a snapshot is to be triggered, but no barrier has come on any channel")
         return self.alignment.metrics(self.now, unaligned=unaligned)
 
 
 class State(ABC):
-    """Where a handler is with its checkpoint. Every method returns the state that follows."""
+    """How far a handler is with its checkpoint. Every method returns the next state."""
 
     @abstractmethod
     def announced(self, inputs: Inputs, channel: ChannelIndex, sequence: int) -> State:
-        """A barrier of the pending checkpoint waits in a queue."""
+        """A barrier of the pending checkpoint waits in the queue of a channel."""
 
     @abstractmethod
     def barrier(self, inputs: Inputs, arrival: Arrival) -> State:
-        """A barrier of the pending checkpoint is in."""
+        """A barrier of the pending checkpoint has come."""
 
     @abstractmethod
     def ended(self, inputs: Inputs, barrier: Barrier) -> State:
-        """A channel has ended and counts as in for the pending checkpoint, whose first barrier is given."""
+        """A channel has ended and counts as in. `barrier` is the first barrier of the pending checkpoint."""
 
     @abstractmethod
     def timed_out(self, inputs: Inputs, barrier: Barrier) -> State:
@@ -193,7 +195,7 @@ class SingleCheckpointHandler:
     """Collects the barriers of one checkpoint at a time."""
 
     turns_unaligned: ClassVar[bool]
-    """Whether a checkpoint that may time out does."""
+    """Whether this handler turns a checkpoint unaligned when the checkpoint's time-out has passed."""
 
     def __init__(self, first: State, *, channels: int, after_tasks_finish: bool) -> None:
         self._inputs = Inputs(channels)
@@ -202,13 +204,14 @@ class SingleCheckpointHandler:
         self._newest = CheckpointId(0)
         """The newest checkpoint that began or was cancelled here. Ids start at 1."""
         self._barrier: Barrier | None = None
-        """What the pending checkpoint began with; None if nothing is pending, and then the newest one is over."""
+        """The first barrier of the pending checkpoint. None if no checkpoint is pending: then the newest checkpoint is
+        over."""
         self._deadline: Instant | None = None
 
     # --- the machine's contract ----------------------------------------------------------
 
     def handle(self, event: HandlerEvent, now: Instant) -> list[HandlerEffect]:
-        """Take one event in; say what to do."""
+        """Take one event in and return the effects to perform."""
         inputs = self._inputs
         if now < inputs.now:
             raise InvariantError(f"time went back from {inputs.now} to {now}")
@@ -235,7 +238,7 @@ class SingleCheckpointHandler:
         return effects
 
     def next_deadline(self) -> Instant | None:
-        """When the pending checkpoint turns unaligned; None if it does not."""
+        """When the pending checkpoint turns unaligned; None if the checkpoint does not turn."""
         return self._deadline
 
     @property
@@ -289,7 +292,7 @@ class SingleCheckpointHandler:
         if self._is_over(barrier.checkpoint):
             return
         self._begin(barrier)
-        # The barrier of a channel that is in waits nowhere.
+        # If the channel is in, its barrier has been read and does not wait in the queue any more.
         if channel not in self._inputs.arrived:
             self._state = self._state.announced(self._inputs, channel, event.sequence)
 
@@ -336,11 +339,11 @@ class SingleCheckpointHandler:
     # --- the life of a checkpoint --------------------------------------------------------
 
     def _is_over(self, checkpoint: CheckpointId) -> bool:
-        """Whether a checkpoint is complete, aborted, or older than one that is."""
+        """Whether a checkpoint is complete, aborted, or older than the newest checkpoint seen."""
         return checkpoint < self._newest or (checkpoint == self._newest and self._barrier is None)
 
     def _begin(self, barrier: Barrier) -> None:
-        """Make the barrier's checkpoint the pending one, if it is newer."""
+        """Make the barrier's checkpoint the pending checkpoint, if the barrier's checkpoint is newer."""
         if barrier.checkpoint == self._newest:
             return
         if self._barrier is not None:
@@ -367,14 +370,15 @@ class SingleCheckpointHandler:
             inputs.alignment = Alignment(barrier, inputs.now)
 
     def _abort(self, checkpoint: CheckpointId, reason: CheckpointFailure) -> None:
-        """End a checkpoint that has begun, or prevent one that has not."""
+        """End a checkpoint that has begun, or prevent a checkpoint that has not begun."""
         inputs = self._inputs
         triggered = inputs.persisting
         self._newest = checkpoint
         self._end_pending()
         self._state = self._state.aborted(inputs)
-        # An older one that has not been triggered here needs no refusal: the sender of a newer checkpoint's marker has
-        # skipped it, so it was refused before. One that was triggered waits for input that never comes.
+        # An older checkpoint that was not triggered here needs no `AbortSnapshot`: the sender of a newer checkpoint's
+        # marker has skipped the older checkpoint, so that sender has declined it. An older checkpoint that was
+        # triggered here waits for input that never comes, so it is aborted, too.
         if triggered is not None and triggered != checkpoint:
             inputs.effects.append(AbortSnapshot(checkpoint=triggered, reason=reason))
         inputs.effects.append(AbortSnapshot(checkpoint=checkpoint, reason=reason))
@@ -388,7 +392,7 @@ class SingleCheckpointHandler:
         inputs.announced.clear()
         inputs.alignment = None
 
-    # --- what cannot be ------------------------------------------------------------------
+    # --- input that the protocol forbids -------------------------------------------------
 
     def _is_open(self, channel: ChannelIndex, what: str) -> bool:
         if self._inputs.open.has(channel):

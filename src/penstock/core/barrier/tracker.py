@@ -2,14 +2,15 @@
 
 Rules of this file:
 
-* A checkpoint is triggered when its barrier has come on every channel that was open when its first one came; a channel
-  that ends counts as in. The data that meanwhile came behind a barrier is in the snapshot, and comes again after a
-  restore.
-* A triggered checkpoint drops all older ones without a word: their remaining barriers can only come later.
-* A cancel marker aborts its checkpoint and all older ones, each once. An aborted checkpoint is still counted, so that
-  it is forgotten when its last barrier or marker has come.
-* Ids only grow: the first barrier of a checkpoint that is not newer than all others is ignored.
-* No more than `MOST_TRACKED` checkpoints are remembered; the oldest is dropped first.
+* A snapshot is triggered when the checkpoint's barrier has come on every channel that was open when its first barrier
+  came. A channel that ends counts as in. Data that came behind a barrier meanwhile is in the snapshot, and comes again
+  after a restore.
+* The trigger of a checkpoint drops all older checkpoints without an `AbortSnapshot`: their remaining barriers can only
+  come later.
+* A cancel marker aborts its checkpoint and all older checkpoints, each once. The barriers and markers of an aborted
+  checkpoint are still counted, so that the checkpoint is forgotten when the last of them has come.
+* Ids only grow: the first barrier of a checkpoint that is not newer than all other checkpoints is ignored.
+* No more than `MOST_TRACKED` checkpoints are remembered; the oldest checkpoint is dropped first.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ class _Tracked:
         self.target = target
         self.arrived: dict[ChannelIndex, None] = {}
         self.begun: tuple[Barrier, Alignment] | None = None
-        """Its first barrier and what came of it. None: a cancel marker came first."""
+        """The checkpoint's first barrier and its alignment. None: a cancel marker came first."""
         self.aborted = False
 
     @property
@@ -56,21 +57,21 @@ class _Tracked:
 
 
 class BarrierTracker:
-    """Triggers a snapshot when the barrier has come on every channel, and blocks none meanwhile."""
+    """Triggers a snapshot when the barrier has come on every channel, and blocks no channel meanwhile."""
 
     def __init__(self, *, channels: int, after_tasks_finish: bool) -> None:
         self._open = OpenChannels(channels)
         self._after_tasks_finish = after_tasks_finish
         self._tracked: dict[CheckpointId, _Tracked] = {}
-        """Oldest first, which is also the order of their ids."""
+        """Oldest checkpoint first, which is also the order of the ids."""
         self._newest = CheckpointId(0)
-        """The newest checkpoint of which anything has come. Ids start at 1."""
+        """The newest checkpoint of which a barrier or a cancel marker has come. Ids start at 1."""
         self._now = Instant(0)
 
     # --- the machine's contract ----------------------------------------------------------
 
     def handle(self, event: HandlerEvent, now: Instant) -> list[HandlerEffect]:
-        """Take one event in; say what to do."""
+        """Take one event in and return the effects to perform."""
         if now < self._now:
             raise InvariantError(f"time went back from {self._now} to {now}")
         self._now = now
@@ -89,7 +90,7 @@ class BarrierTracker:
                         tracked.begun[1].consumed(event.bytes_processed)
                 return []
             case BarrierAnnounced() | Ticked():
-                # Nothing overtakes here, and nothing depends on time.
+                # No barrier overtakes data here, and nothing depends on time.
                 return []
             case _:
                 assert_never(event)
@@ -128,12 +129,12 @@ class BarrierTracker:
         if checkpoint > self._newest:
             self._newest = checkpoint
             if len(self._open) == 1:
-                # There is no other channel to wait for, and so nothing to remember.
+                # There is no other channel to wait for, so the checkpoint need not be remembered.
                 return self._trigger(barrier, Alignment(barrier, self._now))
             self._track(checkpoint)
         tracked = self._tracked.get(checkpoint)
         if tracked is None:
-            # Late: it was triggered, aborted, or dropped for a newer one.
+            # Late: the checkpoint was triggered, aborted, or dropped for a newer checkpoint.
             return []
         if tracked.begun is None:
             tracked.begun = (barrier, Alignment(barrier, self._now))
@@ -153,7 +154,7 @@ class BarrierTracker:
             self._track(checkpoint)
         tracked = self._tracked.get(checkpoint)
         if tracked is None:
-            # Late: it is over, and every channel says so.
+            # Late: the checkpoint is over, and every channel sends a cancel marker for it.
             return effects
         effects += self._abort(checkpoint, reason)
         return effects + self._count_in(channel, checkpoint, tracked)
@@ -168,7 +169,7 @@ class BarrierTracker:
                 effects += self._abort(checkpoint, CheckpointFailure.DECLINED_INPUT_END_OF_STREAM)
             self._tracked.clear()
             return effects
-        # Newest first: the one that is complete drops those that are older.
+        # Newest first: a checkpoint that is complete drops all older checkpoints.
         for checkpoint in sorted(self._tracked, reverse=True):
             tracked = self._tracked.get(checkpoint)
             if tracked is not None:

@@ -1,22 +1,28 @@
-"""Which files and records exist on behalf of checkpoints, and who owns each.
+"""Which files and records exist for checkpoints, and which owner deletes each of them.
 
 A file belongs to exactly one of:
 
-* a pending checkpoint: deleted with it,
-* a retained checkpoint: deleted when it is subsumed or the job ends, as its discard rules say,
-* the registry of shared files: deleted when no retained checkpoint can use it any more,
-* the user: a savepoint that completed; never deleted,
-* nobody: the acknowledgement was late, or work answered for a checkpoint that had ended; deleted at once.
+* a pending checkpoint: the file is deleted with the checkpoint,
+* a retained checkpoint: the file is deleted when the checkpoint is subsumed or the job ends, as the checkpoint's
+  discard rules say,
+* the registry of shared files: the file is deleted when no retained checkpoint can use the file any more,
+* the user, if the file is part of a completed savepoint: the file is never deleted,
+* nobody, if the acknowledgement was late, or storage work answered for a checkpoint that had ended: the file is deleted
+  at once.
 
-Nothing is deleted while work of ours could still write beside it: the folder of a checkpoint that is aborted while its
-folder or its metadata is being made goes when that work has answered.
+Nothing is deleted while storage work could still write beside it. The folder of a checkpoint that is aborted while its
+folder or its metadata is being made is deleted when that work has answered.
 
-A record that may or may not have been stored keeps its files: another driver could find it. Once a newer record is
-stored, which drops the doubtful one, they go.
+A record is doubtful if nobody knows whether the record was stored. The files of a doubtful record stay, because another
+driver could find the record. Storing a newer record drops the doubtful record, and then the files are deleted.
 
-Files that lie outside the folder of the job, because it claimed the snapshot that it was started from, are found by
-nobody once no record names them. A record that names such files stays until they are deleted: a driver that takes the
-job over deletes them again. What the end of a job is to delete there is part of its outcome.
+A job that claimed the snapshot it was started from owns files outside the folder of the job. Once no record names these
+files, nobody finds them. So a record that names such files stays until the files are deleted: a driver that takes the
+job over deletes them again. The outcome of a job names the files outside the folder that the end of the job deletes.
+
+Until the job has a completed checkpoint of its own, the claimed snapshot is the only place of the job's state. So a
+claimed snapshot is deleted when a checkpoint of the job subsumes it, or later together with the job's own checkpoints.
+A job that fails, and a job that ends without a checkpoint of its own, leave the claimed snapshot as it was.
 """
 
 from __future__ import annotations
@@ -29,9 +35,11 @@ from penstock.core.coordinator.events import JobEnd
 from penstock.core.coordinator.pending import PendingCheckpoint, Phase, own_files_of
 from penstock.core.coordinator.registry import SharedStateRegistry
 from penstock.core.coordinator.retention import RetainedCheckpoints
+from penstock.core.coordinator.savepoints import Savepoints
 from penstock.core.errors import InvariantError
 from penstock.core.ids import CheckpointId, Instant
 from penstock.core.messages import SubtaskState
+from penstock.core.recovery import layout
 from penstock.core.recovery.metadata import Claim, CompletedCheckpoint, DiscardRules
 from penstock.core.recovery.places import is_full
 from penstock.core.recovery.tenure import Foreign
@@ -45,11 +53,11 @@ class _Leftover(NamedTuple):
 
 
 class Stored(NamedTuple):
-    """What storing a completed checkpoint led to."""
+    """What follows from the stored record of a completed checkpoint."""
 
     completed: CompletedCheckpoint
     subsumed: tuple[CompletedCheckpoint, ...]
-    """Those that are not retained any more, oldest first."""
+    """The checkpoints that are not retained any more, oldest first."""
     effects: list[StorageEffect]
 
 
@@ -64,23 +72,23 @@ class Archive:
             self.registry.register_restored(checkpoint)
         surplus = self._retained.drop_surplus()
         self._left_alone = [c.checkpoint for c in surplus if not c.discard.subsumed]
-        """Still on record, and not the job's to delete."""
+        """Checkpoints that are still on record and that the job may not delete."""
         self._subsumed = [c for c in surplus if c.discard.subsumed]
-        """Not retained any more, but on record: files of theirs are still used, or not known to be deleted."""
+        """Checkpoints that are not retained any more but still on record: some of their files are still used, or are
+        not known to be deleted."""
         retained = self._retained.all
         self._stale = self.registry.drop_unused(retained[0].checkpoint) if retained else []
-        """Shared files that a driver before this one may have deleted, or not."""
+        """Unused shared files. A driver before this driver may have deleted them, or not."""
+        self._unowned = tuple(c for c in completed if c.claim in (Claim.NO_CLAIM, Claim.LEGACY))
+        """Snapshots that the job was started from and that it never deletes."""
         self._named_until: dict[CheckpointId, set[int]] = {}
-        """Records that stay until these deletions have ended."""
+        """By checkpoint: the deletions that must end before the record of the checkpoint may be dropped."""
         self._storing: CompletedCheckpoint | None = None
         self._doubtful: list[CompletedCheckpoint] = []
-        """Perhaps stored, perhaps not."""
-        self._savepoints: dict[CheckpointId, str | None] = {}
-        """All savepoints of this driver's time, for users take few -> the folder of each, if it got one."""
-        self._of_user: dict[CheckpointId, frozenset[str]] = {}
-        """Those of them that completed -> their files."""
+        """Checkpoints whose records may have been stored, or not."""
+        self.savepoints = Savepoints()
         self._unanswered: dict[CheckpointId, _Leftover] = {}
-        """Aborted while work for them was under way."""
+        """What is left of checkpoints that were aborted while storage work for them was under way."""
         self._ended: JobEnd | None = None
         self._is_swept = False
 
@@ -91,54 +99,94 @@ class Archive:
 
     @property
     def latest(self) -> CompletedCheckpoint | None:
-        """What a failover restores."""
+        """The checkpoint that a failover restores."""
         return self._retained.latest
 
     @property
     def doubtful(self) -> tuple[CheckpointId, ...]:
-        """Those that may be on record although storing them seemed to fail. A failover that restores an older one
-        withdraws them first: another driver would find them when what they promised to commit is gone."""
+        """Checkpoints that may be on record although storing their records seemed to fail. A failover that restores an
+        older checkpoint withdraws these records first. Otherwise another driver could find a doubtful checkpoint later,
+        when what that checkpoint promised to commit is gone."""
         return tuple(c.checkpoint for c in self._doubtful)
 
     def kept_after(self, status: JobEnd) -> tuple[CheckpointId, ...]:
-        """Those that the job took and that would outlive it, if it ended like this now."""
+        """The job's own checkpoints that would outlive the job, if the job ended with this status now."""
         everything = (*self._retained.all, *self._doubtful)
         own = [c for c in everything if c.claim is None]
         return tuple(sorted(c.checkpoint for c in own if not _discards(c.discard, status)))
 
+    def records_after(self, status: JobEnd) -> tuple[CompletedCheckpoint, ...]:
+        """What the job could go on from later, oldest first, if the job ended with this status now: its own
+        checkpoints, the savepoint that stops the job, or the snapshot that the job was started from. Nothing if the
+        latest checkpoint is deleted: the job would go on from an older checkpoint, and what the latest checkpoint has
+        committed would be committed again."""
+        kept = tuple(c for c in self._retained.all if not _discards(c.discard, status))
+        return kept if kept and kept[-1] is self.latest else ()
+
     def foreign_after(self, status: JobEnd) -> tuple[Foreign, ...]:
-        """What would be deleted outside the folder of the job, if it ended like this now."""
-        everything = (*self._retained.all, *self._doubtful)
-        kept = [c for c in everything if not _discards(c.discard, status)]
+        """What would be deleted outside the folder of the job, if the job ended with this status now."""
+        kept = self._left_by(status)
         used = {shared.created_by for c in kept for shared in c.shared_files}
-        ending = [*self._subsumed, *(c for c in everything if c not in kept)]
+        ending = [c for c in (*self._retained.all, *self._doubtful, *self._subsumed) if c not in kept]
         claimed = [c for c in ending if c.claim is Claim.CLAIM and not (c.is_self_contained and c.checkpoint in used)]
-        places = [Foreign(folder=c.location, paths=c.private_files) for c in claimed]
+        places = [Foreign(folder=c.location, paths=_with_folder(c)) for c in claimed]
         shared = [path for path in self.registry.unused_paths(kept) if is_full(path)]
         places += [Foreign(folder=None, paths=tuple(shared))] if shared else []
         return (*places, *(place for place in self.cleaner.foreign() if place not in places))
 
+    def spared_after(self, status: JobEnd) -> tuple[str, ...]:
+        """Folders and files of snapshots that the job was started from, and that would stay if the job ended with this
+        status now. They may lie in the folder of the job, if an earlier job had the same name."""
+        left = [*self._unowned, *(c for c in self._left_by(status) if c.claim is Claim.CLAIM)]
+        shared = (shared.file.path for c in left for shared in c.shared_files)
+        places = dict.fromkeys((*(c.location for c in left), *(path for path in shared if path is not None)))
+        return tuple(place for place in places if is_full(place))
+
+    def _left_by(self, status: JobEnd) -> list[CompletedCheckpoint]:
+        """The checkpoints that stay if the job ends with this status now. A claimed savepoint that was subsumed while
+        its files are used stays whole until nobody uses the files: a failure of the job does not delete the
+        savepoint."""
+        left = [c for c in (*self._retained.all, *self._doubtful) if not self._ends(c, status)]
+        if status is JobEnd.FAILED:
+            left += [c for c in self._subsumed if self.registry.holds(c, CheckpointId(0))]
+        return left
+
+    def _ends(self, completed: CompletedCheckpoint, status: JobEnd) -> bool:
+        if completed.claim is Claim.CLAIM and not self._has_own:
+            return False
+        return _discards(completed.discard, status)
+
+    @property
+    def _has_own(self) -> bool:
+        """Whether the job has a completed checkpoint of its own whose record is known to be stored."""
+        return any(c.claim is None for c in self._retained.all)
+
     @property
     def is_storing(self) -> bool:
-        """Whether a record is being stored: until the answer nobody knows what a failover would restore."""
+        """Whether a record is being stored. Until the store answers, nobody knows which checkpoint a failover
+        restores."""
         return self._storing is not None
 
     @property
     def is_idle(self) -> bool:
-        """Whether no storage work is under way at all, of pending checkpoints aside."""
+        """Whether no storage work is under way, apart from the work for pending checkpoints."""
         return not self.is_storing and not self._unanswered and self.cleaner.is_idle
 
     # --- acknowledgements ---------------------------------------------------------------------------------------------
 
     def register(self, state: SubtaskState, checkpoint: CheckpointId) -> tuple[list[DeleteFiles], str | None]:
-        """Take note of the shared files that an acknowledgement names, whatever becomes of it; a savepoint shares none.
-        The text says why it cannot be right; None if it can."""
-        if checkpoint in self._savepoints:
+        """Register the shared files that an acknowledgement names, also if the acknowledgement will not count. A
+        savepoint shares no files. The returned text says why the acknowledgement cannot be right; None if it can."""
+        if self.savepoints.is_forgotten(checkpoint):
+            # The acknowledgement is so late that it may belong to a savepoint. Files of the user are left alone.
+            return [], None
+        if checkpoint in self.savepoints:
             borrowed = any(f.placeholder for f in state.files)
             return [], "a savepoint refers to a file of another checkpoint" if borrowed else None
         retained = self._retained.all
         if retained and checkpoint < retained[0].checkpoint:
-            # Whatever it wrote was let go, or would be: registered again, it would be taken for a file that exists.
+            # The checkpoint is older than every retained checkpoint, so its shared files were deleted, or are to be. A
+            # deleted file that is registered again would be taken for a file that exists.
             return self.cleaner.clean_leftovers(self.registry.strays_in(state.files)), None
         registration = self.registry.register(state.files, checkpoint)
         deletions = self.cleaner.clean_leftovers(registration.superfluous)
@@ -149,15 +197,17 @@ class Archive:
     def discard(
         self, state: SubtaskState, checkpoint: CheckpointId, pending: PendingCheckpoint | None
     ) -> list[DeleteFiles]:
-        """Delete what an acknowledgement that does not count brought along. What the same checkpoint holds already
-        stays: the message may be a repeated one."""
-        held = set(self._of_user.get(checkpoint, ()))
+        """Delete the files of an acknowledgement that does not count. Files that the same checkpoint already has stay:
+        the acknowledgement may have come twice."""
+        held = set(self.savepoints.files_of_user(checkpoint))
         held.update(*(c.private_files for c in self._known() if c.checkpoint == checkpoint))
         if pending is not None:
             held.update(pending.own_files())
-        own = own_files_of(state, shares=checkpoint not in self._savepoints)
+        own = own_files_of(state, shares=checkpoint not in self.savepoints)
+        if self.savepoints.is_forgotten(checkpoint):
+            own = [path for path in own if layout.is_in_checkpoint_folder(path, checkpoint)]
         left = [path for path in own if path not in held]
-        return self.cleaner.clean_leftovers(left, self._savepoints.get(checkpoint))
+        return self.cleaner.clean_leftovers(left, self.savepoints.folder_of(checkpoint))
 
     def _known(self) -> tuple[CompletedCheckpoint, ...]:
         return (*self._retained.all, *self._subsumed, *self._doubtful)
@@ -165,67 +215,59 @@ class Archive:
     # --- aborted checkpoints ------------------------------------------------------------------------------------------
 
     def abandon(self, pending: PendingCheckpoint) -> list[DeleteFiles]:
-        """Delete what belongs to a checkpoint that will never complete, now or when its work has answered."""
+        """Delete the files of a checkpoint that will never complete: now, or when its storage work has answered."""
         leftover = _Leftover(pending.own_files(), pending.location)
+        if pending.kind.is_savepoint:
+            self.savepoints.fail(pending.checkpoint)
         if pending.phase in (Phase.LOCATING, Phase.WRITING):
             self._unanswered[pending.checkpoint] = leftover
             return []
         return self._clean(pending.checkpoint, leftover)
 
     def answered(self, checkpoint: CheckpointId, folder: str | None = None) -> list[DeleteFiles]:
-        """Work for a checkpoint that is not pending has answered, having made `folder` or not."""
+        """Storage work for a checkpoint that is not pending any more has answered. The work made `folder`; None: the
+        work made no folder."""
         leftover = self._unanswered.pop(checkpoint, None)
         if leftover is None:
             return []
+        self.savepoints.locate_failed(checkpoint, folder)
         return self._clean(checkpoint, leftover if leftover.folder is not None else leftover._replace(folder=folder))
 
     def _clean(self, checkpoint: CheckpointId, leftover: _Leftover) -> list[DeleteFiles]:
-        return self.cleaner.clean_checkpoint(leftover.paths, leftover.folder, self._savepoints.get(checkpoint))
+        return self.cleaner.clean_checkpoint(leftover.paths, leftover.folder, self.savepoints.folder_of(checkpoint))
 
     def clean_again(self, now: Instant) -> list[DeleteFiles]:
-        """Try a deletion again that failed, if one is due. A file that is registered by now stays: it is another one of
-        the same name."""
+        """Try a failed deletion again, if a deletion is due. A path that is registered by now stays: another file has
+        the same path."""
         return self.cleaner.retry(self.registry.has_path, now)
 
     # --- completed checkpoints ----------------------------------------------------------------------------------------
 
-    def expect_savepoint(self, checkpoint: CheckpointId) -> None:
-        """A savepoint begins under that id."""
-        self._savepoints[checkpoint] = None
-
-    def locate_savepoint(self, checkpoint: CheckpointId, folder: str) -> None:
-        """A savepoint has its folder, in which the paths of its files begin."""
-        self._savepoints[checkpoint] = folder
-
-    @property
-    def failed_savepoints(self) -> tuple[str, ...]:
-        """The folders of savepoints that did not complete, when none is under way."""
-        failed = (folder for checkpoint, folder in self._savepoints.items() if checkpoint not in self._of_user)
-        return tuple(folder for folder in failed if folder is not None)
-
     def give_to_user(self, pending: PendingCheckpoint) -> None:
-        """A savepoint is there, and nobody but the user deletes it."""
-        self._of_user[pending.checkpoint] = frozenset(pending.own_files())
+        """A savepoint is complete, and only the user may delete it."""
+        self.savepoints.complete(pending.checkpoint, pending.own_files())
 
     def store(self, completed: CompletedCheckpoint) -> StorePointer:
-        """Have a completed checkpoint recorded; one at a time, so that they complete in order."""
+        """Store the record of a completed checkpoint. Records are stored one at a time, so that checkpoints complete in
+        order."""
         if self._storing is not None:
             raise InvariantError(f"checkpoints {self._storing.checkpoint} and {completed.checkpoint} stored at once")
         self._storing = completed
         lowest = self._retained.lowest_with(completed)
         gone = [*self._subsumed, *self._retained.subsumed_by(completed)]
-        # One whose folder is still used stays on record, or a driver that crashes would leave it behind for good.
+        # A checkpoint whose folder is still used stays on record. Otherwise nobody would find the folder after a crash
+        # of this driver.
         forget = [c for c in gone if not self.registry.holds(c, lowest) and not self._lies_outside(c)]
         forget += [c for c in self._doubtful if c.checkpoint < completed.checkpoint]
         return StorePointer(completed=completed, forget=(*self._left_alone, *(c.checkpoint for c in forget)))
 
     @staticmethod
     def _lies_outside(completed: CompletedCheckpoint) -> bool:
-        """Whether it goes with files that do not lie in the folder of the job."""
+        """Whether deleting the checkpoint deletes files outside the folder of the job."""
         return completed.discard.subsumed and (completed.claim is Claim.CLAIM or bool(_foreign(completed)))
 
     def stored(self) -> Stored:
-        """The record is durable: older ones may go."""
+        """The record is durable: older checkpoints may be deleted."""
         completed = self._take_storing()
         self._left_alone = []
         subsumed = self._retained.add(completed)
@@ -244,11 +286,11 @@ class Archive:
 
     def _take_stale(self) -> list[str]:
         stale, self._stale = self._stale, []
-        # One that is registered by now is another file of the same name.
+        # If the path is registered by now, another file has the same path.
         return [path for path in stale if not self.registry.has_path(path)]
 
     def _name_until(self, records: list[CompletedCheckpoint], deletions: list[DeleteFiles]) -> None:
-        """Keep records until what they name is deleted."""
+        """Keep records until the files that they name are deleted."""
         for record in (c for c in records if c not in self._subsumed):
             foreign = _foreign(record)
             self._named_until[record.checkpoint] = {
@@ -256,7 +298,7 @@ class Archive:
             }
 
     def deleted(self, cleaning: int, error: str | None, now: Instant) -> list[ForgetPointers | CleaningGivenUp]:
-        """A deletion has ended; without an error, in success."""
+        """A deletion has ended; it succeeded if `error` is None."""
         effects: list[ForgetPointers | CleaningGivenUp] = [*self.cleaner.ended(cleaning, error, now)]
         if error is None:
             for left in self._named_until.values():
@@ -268,7 +310,7 @@ class Archive:
         return effects
 
     def not_stored(self, *, inconsistent: bool) -> list[StorageEffect]:
-        """The record was not stored; if `inconsistent`, it may have been all the same."""
+        """Storing the record failed. If `inconsistent`, nobody knows whether the record was stored all the same."""
         completed = self._take_storing()
         if inconsistent:
             self._doubtful.append(completed)
@@ -281,10 +323,10 @@ class Archive:
         return completed
 
     def _delete(self, completed: CompletedCheckpoint) -> list[DeleteFiles]:
-        return self.cleaner.clean_checkpoint(completed.private_files, completed.location)
+        return self.cleaner.clean_checkpoint(_with_folder(completed), completed.location)
 
     def _delete_subsumed(self, lowest: CheckpointId) -> list[DeleteFiles]:
-        """Delete those whose folders no checkpoint from `lowest` on uses."""
+        """Delete the subsumed checkpoints whose folders no checkpoint from `lowest` on uses."""
         held = [c for c in self._subsumed if self.registry.holds(c, lowest)]
         free = [c for c in self._subsumed if not self.registry.holds(c, lowest)]
         self._subsumed = held
@@ -293,12 +335,13 @@ class Archive:
     # --- the end ------------------------------------------------------------------------------------------------------
 
     def shut_down(self, status: JobEnd) -> list[StorageEffect]:
-        """The job is over, or given up by this driver. A record that is being stored is waited for first."""
+        """The job is over, or this driver gives the job up. If a record is being stored, nothing is deleted before the
+        store has answered."""
         self._ended = status
         return self._sweep()
 
     def _sweep(self) -> list[StorageEffect]:
-        """After a final end: drop all records, and delete what the discard rules say."""
+        """After a final end: drop all records, and delete the checkpoints that the discard rules name."""
         if self._ended is None or not self._ended.is_final or self.is_storing:
             return []
         self._is_swept = True
@@ -308,8 +351,8 @@ class Archive:
         )
         self._left_alone = []
         self._named_until.clear()
-        kept = [c for c in everything if not _discards(c.discard, self._ended)]
-        self._subsumed += [c for c in everything if _discards(c.discard, self._ended)]
+        kept = self._left_by(self._ended)
+        self._subsumed = [c for c in (*self._subsumed, *everything) if c not in kept]
         self._retained.keep_only(kept)
         self._doubtful = []
         effects: list[StorageEffect] = [ForgetPointers(checkpoints=tuple(records))] if records else []
@@ -323,8 +366,17 @@ class Archive:
             raise InvariantError(f"the retained checkpoints {ids} are not in order")
 
 
+def _with_folder(completed: CompletedCheckpoint) -> tuple[str, ...]:
+    """The files that are deleted together with the folder of a checkpoint. In a folder that is not the job's own,
+    nothing but these files is deleted."""
+    if completed.claim is not Claim.CLAIM or not completed.is_self_contained:
+        return completed.private_files
+    shared = (shared.file.path for shared in completed.shared_files if shared.owned)
+    return (*completed.private_files, *(path for path in shared if path is not None))
+
+
 def _foreign(completed: CompletedCheckpoint) -> frozenset[str]:
-    """Shared files of a checkpoint that are the job's and do not lie in its folder."""
+    """Shared files of a checkpoint that the job owns and that lie outside the folder of the job."""
     paths = (shared.file.path for shared in completed.shared_files if shared.owned)
     return frozenset(path for path in paths if path is not None and is_full(path))
 

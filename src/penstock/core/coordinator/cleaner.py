@@ -1,4 +1,4 @@
-"""The deletions: numbered, counted, and tried again when they fail.
+"""The deletions of files: numbered, counted, and tried again when they fail.
 
     clean_… ──► under way ──FilesDeleted──► gone
                    ▲  │
@@ -7,12 +7,13 @@
 
 Rules of this file:
 
-* Checkpoints whose deletion is under way are counted: too many at once hold back new checkpoints. Those that wait to be
-  tried again are not, so that a storage that cannot delete does not stop the job.
-* Of those that failed one is under way at a time. The pause of each doubles with its failures, and when one has failed
-  again the others pause too: a storage that is out of order is asked equally seldom whether one waits or a thousand.
-* What is in use by the time it would be tried again is left out: its name has been given to another file.
-* When the job has ended they are tried a few more times, from short pauses on, and then given up.
+* Checkpoints whose deletion is under way are counted: too many such deletions at once hold back new checkpoints. A
+  deletion that waits for its next try is not counted, so that a storage that cannot delete does not stop the job.
+* Only one failed deletion is tried again at a time. The pause of a deletion doubles with each of its failures. When a
+  deletion has failed again, all waiting deletions pause: a storage that is out of order is asked equally seldom whether
+  one deletion waits or a thousand.
+* A path that is in use when its deletion would be tried again is left out: the path belongs to another file by now.
+* When the job has ended, the waiting deletions are tried a few more times, from short pauses on, and then given up.
 """
 
 from __future__ import annotations
@@ -26,20 +27,20 @@ from penstock.core.recovery.places import is_full
 from penstock.core.recovery.tenure import Foreign
 
 MAX_PAUSE_MS = 5 * 60_000
-"""No pause between two tries is longer."""
+"""The longest pause between two tries of a deletion."""
 MOST_WAITING = 1_000
-"""When more deletions wait the oldest is given up."""
+"""When more deletions than this wait for their next try, the oldest deletion is given up."""
 ATTEMPTS_AT_THE_END = 5
-"""How often a deletion is tried, and how many may fail in a row, after the job has ended."""
+"""After the job has ended: how often a deletion is tried, and how many tries in a row may fail."""
 
 
 class _Place(NamedTuple):
-    """What is to be deleted."""
+    """The files, and perhaps the folder, of one deletion."""
 
     paths: tuple[str, ...]
     folder: str | None
     root: str | None
-    """Where the paths begin; None: in the checkpoint directory."""
+    """The folder that the paths are relative to; None: the checkpoint directory."""
 
 
 class _Cleaning:
@@ -57,7 +58,7 @@ class _Cleaning:
 
 
 class Cleaner:
-    """Deletions that are under way, and those that failed and wait for their next try."""
+    """Deletions that are under way, and failed deletions that wait for their next try."""
 
     def __init__(self, *, attempts: int, retry_ms: int) -> None:
         self._attempts = attempts
@@ -71,11 +72,12 @@ class Cleaner:
         self._is_ending = False
 
     def clean_checkpoint(self, paths: Iterable[str], folder: str | None, root: str | None = None) -> list[DeleteFiles]:
-        """Delete what belongs to one checkpoint; paths begin at `root`. Counts until it has ended."""
+        """Delete the files and the folder of one checkpoint; paths are relative to `root`. The deletion is counted
+        until it has ended."""
         return self._begin(_Place(tuple(dict.fromkeys(paths)), folder, root), counts=True)
 
     def clean_leftovers(self, paths: Iterable[str], root: str | None = None) -> list[DeleteFiles]:
-        """Delete single files; paths begin at `root`. Does not count."""
+        """Delete single files; paths are relative to `root`. The deletion is not counted."""
         return self._begin(_Place(tuple(dict.fromkeys(paths)), None, root), counts=False)
 
     def _begin(self, place: _Place, *, counts: bool) -> list[DeleteFiles]:
@@ -91,7 +93,8 @@ class Cleaner:
         return DeleteFiles(cleaning=cleaning.number, paths=place.paths, folder=place.folder, root=place.root)
 
     def ended(self, number: int, error: str | None, now: Instant) -> list[CleaningGivenUp]:
-        """A deletion has ended; without an error, in success. Saying it twice does no harm."""
+        """A deletion has ended; it succeeded if `error` is None. A second call for the same deletion changes
+        nothing."""
         cleaning = self._under_way.pop(number, None)
         if cleaning is None:
             return []
@@ -123,7 +126,7 @@ class Cleaner:
         return [CleaningGivenUp(paths=c.place.paths, folder=c.place.folder, error=c.error) for c in given_up]
 
     def retry(self, is_used: Callable[[str], bool], now: Instant) -> list[DeleteFiles]:
-        """Try one again, if one is due. Paths that `is_used` stay."""
+        """Try a failed deletion again, if a deletion is due. Paths for which `is_used` is true stay."""
         while self._retrying is None and now >= self._paused_until:
             due = [c for c in self._waiting if now >= c.due]
             if not due:
@@ -137,13 +140,13 @@ class Cleaner:
         return []
 
     def next_deadline(self) -> Instant | None:
-        """When `retry` must be called; None while one is under way that was tried again, or none waits."""
+        """When `retry` must be called; None while a deletion is being tried again, and None if no deletion waits."""
         if self._retrying is not None or not self._waiting:
             return None
         return max(self._paused_until, min(c.due for c in self._waiting))
 
     def shut_down(self, now: Instant) -> None:
-        """The job has ended: what waits is tried from now on, a few times."""
+        """The job has ended: the waiting deletions are tried from now on, a few times."""
         self._is_ending = True
         self._failures_in_a_row = 0
         self._paused_until = now
@@ -155,7 +158,7 @@ class Cleaner:
         return Instant(now + min(self._retry_ms << min(failures - 1, 32), MAX_PAUSE_MS))
 
     def foreign(self) -> list[Foreign]:
-        """What is not yet deleted and has a full path: nobody who cleans the folder of the job would find it."""
+        """The full paths that are not deleted yet. Cleaning the folder of the job would not find them."""
         open_cleanings = (*self._under_way.values(), *self._waiting)
         found = (_foreign(cleaning.place) for cleaning in open_cleanings)
         return [place for place in found if place is not None]
@@ -167,13 +170,13 @@ class Cleaner:
 
     @property
     def is_idle(self) -> bool:
-        """Whether nothing is being deleted, and nothing waits to be."""
+        """Whether no deletion is under way and no deletion waits."""
         return not self._under_way and not self._waiting
 
 
 def _foreign(place: _Place) -> Foreign | None:
     if place.root is not None:
-        # A savepoint that failed: it is deleted once more when the job ends.
+        # Only failed savepoints have a root. A failed savepoint is deleted once more when the job ends.
         return None
     folder = place.folder if place.folder is not None and is_full(place.folder) else None
     paths = place.paths if folder is not None else tuple(path for path in place.paths if is_full(path))
@@ -181,7 +184,8 @@ def _foreign(place: _Place) -> Foreign | None:
 
 
 def _unused(place: _Place, is_used: Callable[[str], bool]) -> _Place:
-    """Files of a savepoint have names of their own: nobody else uses them."""
+    """The place without the paths that are in use. The files of a savepoint have names of their own, so no other
+    checkpoint uses them."""
     if place.root is not None:
         return place
     return place._replace(paths=tuple(path for path in place.paths if not is_used(path)))

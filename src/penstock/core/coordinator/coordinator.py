@@ -1,20 +1,20 @@
-"""The checkpoint coordinator: everything about checkpoints that is decided on the driver.
+"""The checkpoint coordinator: every decision about checkpoints that is made on the driver.
 
     request ─► decider ─► plan ─► CreateLocation ─► SnapshotOperatorCoordinator… ─► TriggerHook… ─► TriggerCheckpoint…
             ─► all acknowledged ─► WriteMetadata ─► StorePointer ─► NotifyComplete…
 
-This file knows the job: which tasks run, when the schedule is on, who asked, who is answered. What happens to a
-checkpoint once its request was chosen is in `lifecycle`, which files belong to whom in `archive`, when a request may
-start in `decider`. The schedule is on while the job is running, all tasks run or have finished, not all have, and no
-stop is under way.
+This file knows the job: which tasks run, when the schedule is on, and which request is answered how. `lifecycle` has
+the life of a checkpoint from the chosen request on. `archive` knows which file belongs to which owner. `decider` knows
+when a request may start. The schedule is on while the job is running, all tasks run or have finished, at least one
+running task still needs a checkpoint, and no stop is under way.
 
 Rules of this file:
 
 * Every request is answered exactly once.
-* When the job leaves the running state, or a task does, waiting and running checkpoints are aborted.
+* When the job or a task leaves the running state, waiting requests are dropped and pending checkpoints are aborted.
 * After every event the line of requests is looked at again.
-* A failover waits until `is_settled`: while a record is being stored nobody knows which checkpoint is the latest, and
-  tasks that restart from the one before it would repeat what the stored one has committed.
+* A failover waits until `is_settled`. While a record is being stored, nobody knows which checkpoint is the latest.
+  Tasks that restart from the checkpoint before it would repeat what the stored checkpoint has committed.
 
 Deliberately not handled here: what a task does with barriers, and how the job restarts.
 """
@@ -26,7 +26,13 @@ from typing import assert_never
 from penstock.core.coordinator.archive import Archive
 from penstock.core.coordinator.cleaner import Cleaner
 from penstock.core.coordinator.decider import Dropped, Load, RequestDecider
-from penstock.core.coordinator.effects import AnswerRequest, CoordinatorEffect, RequestDropped, RequestFailure
+from penstock.core.coordinator.effects import (
+    AnswerRequest,
+    CoordinatorEffect,
+    RequestDropped,
+    RequestFailure,
+    SendToTask,
+)
 from penstock.core.coordinator.events import (
     Acknowledged,
     AttemptStarted,
@@ -55,6 +61,7 @@ from penstock.core.coordinator.events import (
     ScheduleAllowed,
     ScheduleForbidden,
     ShutDown,
+    TaskAsksToEnd,
     TaskDataEnded,
     TaskEnded,
     TaskFailing,
@@ -70,11 +77,12 @@ from penstock.core.coordinator.tasks import TaskBoard
 from penstock.core.effects import Ticked
 from penstock.core.errors import InvariantError
 from penstock.core.graph import CheckpointGraph
-from penstock.core.ids import CheckpointId, Instant, JobId, TaskId, VertexId
+from penstock.core.ids import CheckpointId, Instant, JobId, TaskId
+from penstock.core.messages import LetEnd
 from penstock.core.reasons import CheckpointFailure
 from penstock.core.recovery.metadata import CompletedCheckpoint, SnapshotKind
 from penstock.core.recovery.tenure import Foreign
-from penstock.core.views import CheckpointsView, CheckpointView, SubtasksView
+from penstock.core.views import CheckpointDetails, CheckpointsView
 from penstock.settings import CheckpointSettings
 
 MAX_MIN_PAUSE_MS = 365 * 24 * 3_600_000
@@ -82,7 +90,7 @@ MAX_MIN_PAUSE_MS = 365 * 24 * 3_600_000
 
 DEFAULT_OPTIONS = CoordinatorOptions()
 
-TaskEvent = TaskRunning | TaskDataEnded | TaskEnded | TaskFailing
+TaskEvent = TaskRunning | TaskDataEnded | TaskAsksToEnd | TaskEnded | TaskFailing
 JobEvent = AttemptStarted | FailedOver | ScheduleAllowed | ScheduleForbidden | BacklogChanged | ShutDown
 
 
@@ -98,20 +106,19 @@ class CheckpointCoordinator:
         completed: tuple[CompletedCheckpoint, ...] = (),
         options: CoordinatorOptions = DEFAULT_OPTIONS,
     ) -> None:
-        """`next_id` is the lowest id that was never given away; `completed` are the checkpoints in the store, and the
-        snapshot that the job is started from, if any."""
+        """`next_id` is the lowest id that no checkpoint has had. `completed` are the checkpoints in the store, and the
+        snapshot that the job is started from, if there is such a snapshot."""
         highest = max((c.checkpoint for c in completed), default=CheckpointId(0))
         min_pause_ms = min(settings.min_pause_ms, MAX_MIN_PAUSE_MS)
         self._settings = settings
         self._options = options
         self._board = TaskBoard(graph)
         self._planner = Planner(graph, after_tasks_finish=settings.after_tasks_finish)
-        self._has_blocking_edge = any(e.blocking for e in graph.edges)
         self._decider = RequestDecider(
             max_concurrent=settings.max_concurrent, min_pause_ms=min_pause_ms, queue_limit=options.queue_limit
         )
         self._schedule = PeriodicSchedule(
-            interval_ms=settings.interval_ms, min_pause_ms=min_pause_ms, during_backlog=options.during_backlog
+            interval_ms=settings.interval_ms, min_pause_ms=min_pause_ms, during_backlog=settings.during_backlog
         )
         self._final = FinalTrigger()
         self._stopping = StopWithSavepoint()
@@ -138,16 +145,18 @@ class CheckpointCoordinator:
     # --- the machine --------------------------------------------------------------------------------------------------
 
     def handle(self, event: CoordinatorEvent, now: Instant) -> list[CoordinatorEffect]:
-        """Take one event in; say what to do. `now` never goes back."""
+        """Take one event in and return the effects to perform. `now` never goes back."""
         if self._now is not None and now < self._now:
             raise InvariantError(f"time went back from {self._now} to {now}")
         self._now = now
         self._dispatch(event, now)
         self._settle_outcomes(now)
         self._update_schedule(now)
-        # Only here, because expiry may have switched the schedule on, and what is due now must not be left for later.
+        # After the other steps: the abort of an expired checkpoint may have switched the schedule on, and a checkpoint
+        # that is due now must not wait for the next tick.
         if isinstance(event, Ticked) and self._schedule.is_due(now):
             self._submit(Request(kind=SnapshotKind.CHECKPOINT, submitted=now, periodic=True), now)
+        self._let_tasks_end()
         self._look_at_requests(now)
         taken = list(self._effects)
         self._effects.clear()
@@ -161,7 +170,7 @@ class CheckpointCoordinator:
                 self._lifecycle.decline(event.message, now)
             case Ticked():
                 self._lifecycle.tick(now)
-            case TaskRunning() | TaskDataEnded() | TaskEnded() | TaskFailing():
+            case TaskRunning() | TaskDataEnded() | TaskAsksToEnd() | TaskEnded() | TaskFailing():
                 self._handle_task(event, now)
             case CheckpointRequested():
                 self._handle_request(event, now)
@@ -199,7 +208,8 @@ class CheckpointCoordinator:
                 assert_never(event)
 
     def next_deadline(self) -> Instant | None:
-        """The latest time at which `Ticked` must be fed in; None if only an event can help."""
+        """The latest time at which `Ticked` must be fed in; None if the coordinator waits for no time, only for
+        events."""
         final = self._final.at if self._may_take_final else None
         times = (self._lifecycle.next_deadline(), self._schedule.next_trigger, final)
         return min((t for t in times if t is not None), default=None)
@@ -217,8 +227,9 @@ class CheckpointCoordinator:
 
     @property
     def is_settled(self) -> bool:
-        """Whether no storage work is under way whose outcome decides what can be restored (before `ShutDown`), or whose
-        leftovers must be cleaned up (after it). A driver waits for this before it chooses what to restore."""
+        """Whether no storage work is under way that must be waited for. Before `ShutDown` that is the storing of a
+        record, which decides what can be restored: a driver waits for this before the driver chooses what to restore.
+        After `ShutDown` that is all storage work, deletions included."""
         archive = self._lifecycle.archive
         return not archive.is_storing if self._ended is None else archive.is_idle
 
@@ -229,7 +240,7 @@ class CheckpointCoordinator:
 
     @property
     def latest(self) -> CompletedCheckpoint | None:
-        """What a failover restores."""
+        """The checkpoint that a failover restores."""
         return self._lifecycle.archive.latest
 
     @property
@@ -238,12 +249,21 @@ class CheckpointCoordinator:
         return self._lifecycle.archive.doubtful
 
     def kept_after(self, status: JobEnd) -> tuple[CheckpointId, ...]:
-        """The checkpoints that would outlive a job that ends like this now."""
+        """The checkpoints that would outlive the job, if the job ended with this status now."""
         return self._lifecycle.archive.kept_after(status)
 
+    def records_after(self, status: JobEnd) -> tuple[CompletedCheckpoint, ...]:
+        """What the job could go on from later, oldest first, if the job ended with this status now."""
+        return self._lifecycle.archive.records_after(status)
+
     def foreign_after(self, status: JobEnd) -> tuple[Foreign, ...]:
-        """What would be deleted outside the folder of the job, if it ended like this now."""
+        """What would be deleted outside the folder of the job, if the job ended with this status now."""
         return self._lifecycle.archive.foreign_after(status)
+
+    def spared_after(self, status: JobEnd) -> tuple[str, ...]:
+        """Folders and files of snapshots that the job was started from, and that would stay if the job ended with this
+        status now."""
+        return self._lifecycle.archive.spared_after(status)
 
     @property
     def retained(self) -> tuple[CompletedCheckpoint, ...]:
@@ -252,30 +272,22 @@ class CheckpointCoordinator:
 
     @property
     def failed_savepoints(self) -> tuple[str, ...]:
-        """The folders of savepoints that did not complete, when none is under way. They have been deleted; but a task
-        that was given up may not know that, and write there again."""
-        return self._lifecycle.archive.failed_savepoints
+        """The folders of savepoints that did not complete; to be asked when no savepoint is under way. The folders have
+        been deleted, but a task that was given up may not know that, and may write into such a folder again."""
+        return self._lifecycle.archive.savepoints.failed_folders
 
     @property
     def next_id(self) -> CheckpointId:
         """The id of the next checkpoint."""
         return self._lifecycle.next_id
 
-    def story(self, checkpoint: CheckpointId) -> tuple[str, ...]:
-        """What happened to a checkpoint, in short; empty if it is forgotten."""
-        return self._lifecycle.stories.of(checkpoint)
-
     def view(self) -> CheckpointsView:
         """Statistics of all checkpoints."""
         return self._lifecycle.stats.view(waiting=len(self._decider), next_trigger=self._schedule.next_trigger)
 
-    def checkpoint_view(self, checkpoint: CheckpointId) -> CheckpointView | None:
-        """One checkpoint; None if it is forgotten."""
-        return self._lifecycle.stats.checkpoint_view(checkpoint)
-
-    def subtasks_view(self, checkpoint: CheckpointId, vertex: VertexId) -> SubtasksView | None:
-        """The subtasks of one vertex in one checkpoint; None if it is forgotten."""
-        return self._lifecycle.stats.subtasks_view(checkpoint, vertex)
+    def details(self) -> tuple[CheckpointDetails, ...]:
+        """The checkpoints that are remembered, newest first, each with its vertices and their subtasks."""
+        return self._lifecycle.stats.details()
 
     # --- tasks --------------------------------------------------------------------------------------------------------
 
@@ -288,6 +300,11 @@ class CheckpointCoordinator:
                 self._board.run(task)
             case TaskDataEnded():
                 self._board.end_data(task)
+                # The task's last data may still wait behind back-pressure for long, but the task has nothing left to
+                # catch up with.
+                self._schedule.forget_backlog(now, (task,))
+            case TaskAsksToEnd():
+                self._board.ask(task)
             case TaskEnded():
                 self._handle_task_ended(task, now)
             case TaskFailing():
@@ -297,11 +314,7 @@ class CheckpointCoordinator:
 
     def _handle_task_ended(self, task: TaskId, now: Instant) -> None:
         self._board.finish(task)
-        # It can never acknowledge, so waiting until the time is over would only delay the next one.
-        text = f"task {task} ended before its barrier"
-        if self._lifecycle.abort_awaiting(task, CheckpointFailure.DECLINED_TASK_CLOSING, text, now):
-            self._settle_outcomes(now)
-            self._final.retry(now, delay_ms=0)
+        self._schedule.forget_backlog(now, (task,))
         if self._board.all_finished:
             self._effects += self._stopping.all_finished()
 
@@ -313,6 +326,15 @@ class CheckpointCoordinator:
         self._lifecycle.gateways.reset([task])
         self._lifecycle.abort_awaiting(task, CheckpointFailure.TASK_FAILED, text, now)
         self._effects += self._stopping.task_failed(text)
+
+    def _let_tasks_end(self) -> None:
+        """Tell the tasks to end that want to end and that no checkpoint waits for. No checkpoint begins before these
+        tasks have ended."""
+        for task in self._board.asking:
+            if not self._lifecycle.awaits(task):
+                self._board.let_go(task)
+                message = LetEnd(epoch=self._board.epoch_of(task), task=task)
+                self._effects.append(SendToTask(task=task, message=message))
 
     # --- the job ------------------------------------------------------------------------------------------------------
 
@@ -330,11 +352,15 @@ class CheckpointCoordinator:
             case ScheduleForbidden():
                 self._is_allowed = False
             case BacklogChanged():
-                self._schedule.change_backlog(event.operator, now, backlog=event.backlog)
+                self._handle_backlog(event, now)
             case ShutDown():
                 self._handle_shut_down(event.status, now)
             case _:
                 assert_never(event)
+
+    def _handle_backlog(self, event: BacklogChanged, now: Instant) -> None:
+        if event.task is None or (event.epoch is not None and self._board.is_current(event.task, event.epoch)):
+            self._schedule.change_backlog((event.operator, event.task), now, backlog=event.backlog)
 
     def _fail_over(self, tasks: tuple[TaskId, ...] | None, now: Instant) -> None:
         stopped = self._board.tasks if tasks is None else tasks
@@ -343,9 +369,10 @@ class CheckpointCoordinator:
         self._lifecycle.abort_all(CheckpointFailure.FAILOVER, "", now)
         self._final.reset()
         if tasks is None:
-            self._schedule.forget_backlog()
+            self._schedule.forget_backlog(now)
             self._effects += self._stopping.attempt_ended("the job restarts")
         else:
+            self._schedule.forget_backlog(now, tasks)
             self._effects += self._stopping.task_failed("some tasks restart")
 
     def _handle_attempt_started(self, event: AttemptStarted, now: Instant) -> None:
@@ -378,11 +405,20 @@ class CheckpointCoordinator:
         if self._is_up and not is_up:
             self._suspend("not everything runs", now)
         self._is_up = is_up
-        is_wanted = is_up and not self._stopping.is_under_way and not self._board.all_finished
+        is_wanted = is_up and not self._stopping.is_under_way and not self._board.all_settled
         if is_wanted and not self._schedule.is_on:
             self._schedule.start(now, self._draw)
         elif not is_wanted:
             self._schedule.stop()
+        if is_up and self._board.all_settled:
+            self._drop_unasked(now)
+
+    def _drop_unasked(self, now: Instant) -> None:
+        """Drop the requests that nobody waits for: a further checkpoint would save nothing new. Requests of users
+        stay."""
+        for request in self._decider.clear_unasked():
+            self._fail(request, CheckpointFailure.PERIODIC_SCHEDULER_SHUTDOWN, "", now)
+        self._final.give_up()
 
     def _suspend(self, text: str, now: Instant) -> None:
         self._drop_waiting(CheckpointFailure.COORDINATOR_SUSPENDED, now)
@@ -400,15 +436,14 @@ class CheckpointCoordinator:
         if kind.is_synchronous:
             self._suspend("the job is being stopped", now)
             self._stopping.begin(event.request)
-        target = event.target or self._options.savepoint_target
         self._submit(
             Request(
                 kind=kind,
                 submitted=now,
                 request=event.request,
-                # With unaligned checkpoints there must be one at a time, so a savepoint waits like the others.
+                # Unaligned checkpoints must run one at a time, so a savepoint waits its turn like every other request.
                 forced=kind.is_savepoint and not self._settings.unaligned,
-                target=target if kind.is_savepoint else None,
+                target=event.target,
                 canonical=event.canonical,
             ),
             now,
@@ -417,12 +452,9 @@ class CheckpointCoordinator:
     def _refusal_of(self, event: CheckpointRequested) -> RequestFailure | None:
         if self._ended is not None:
             return failure_of(CheckpointFailure.COORDINATOR_SHUTDOWN, f"the job is {self._ended.value}")
-        if event.kind is RequestKind.STOP:
-            if self._stopping.is_under_way:
-                return RequestFailure(reason=None, text="the job is already being stopped with a savepoint")
-            if self._has_blocking_edge:
-                return failure_of(CheckpointFailure.BLOCKING_OUTPUT_EXISTS, "")
-        return refusal_of(event, self._options.savepoint_target)
+        if event.kind is RequestKind.STOP and self._stopping.is_under_way:
+            return RequestFailure(reason=None, text="the job is already being stopped with a savepoint")
+        return refusal_of(event)
 
     def _submit(self, request: Request, now: Instant) -> None:
         dropped = self._decider.submit(request)
@@ -430,7 +462,7 @@ class CheckpointCoordinator:
             self._drop(dropped, now)
 
     def _look_at_requests(self, now: Instant) -> None:
-        """Start what may start."""
+        """Start every request that may start now."""
         if self._board.awaits_last_checkpoint:
             self._final.arm(now)
         if self._may_take_final and self._final.is_due(now):
@@ -471,7 +503,7 @@ class CheckpointCoordinator:
         self._fail(dropped.request, dropped.reason, "", now)
 
     def _fail(self, request: Request, reason: CheckpointFailure, text: str, now: Instant) -> None:
-        """A request that never became a checkpoint."""
+        """Answer a request that never became a checkpoint."""
         self._effects.append(RequestDropped(periodic=request.periodic, reason=reason, text=text))
         self._settle(request, failure_of(reason, text), now)
 
@@ -482,7 +514,7 @@ class CheckpointCoordinator:
             self._settle(outcome.request, outcome.result, now)
 
     def _settle(self, request: Request, result: CompletedCheckpoint | RequestFailure, now: Instant) -> None:
-        """Answer whoever asked."""
+        """A request has its result: answer the requester, if there is a requester."""
         failed = isinstance(result, RequestFailure)
         if request.final and failed:
             self._final.retry(now)

@@ -1,16 +1,18 @@
 """Which request becomes a checkpoint, and when.
 
-Requests wait in one line: savepoints first, then forced ones, then those of users, then the oldest. At most one is let
-through at a time, and none
+Requests wait in one line: savepoints first, then forced requests, then requests of users, then the oldest requests. At
+most one request at a time becomes a checkpoint, and no request becomes a checkpoint
 
 * while another checkpoint is being triggered,
-* while more checkpoints than may run at once are being deleted (a slow storage must not be fed faster than it cleans),
-* while as many checkpoints as may run at once do run, unless the first in line is forced,
-* while a task is about to end: it could not take part,
-* while the job is being stopped with a savepoint, except that savepoint.
+* while more checkpoints than may run at once are being deleted: a slow storage must not get files faster than it
+  deletes files,
+* while as many checkpoints as may run at once are under way, unless the first request in line is forced,
+* while a task wants to end: that task could not take part in a checkpoint that begins now (see `tasks`),
+* while the job is being stopped with a savepoint, except the request for that savepoint.
 
-A periodic request that comes before the minimum pause is over is dropped, not kept: the schedule makes a new one when
-the pause ends. A line that is too long loses its last entry; if that is a user's, the newcomer is turned away instead.
+A periodic request that comes before the minimum pause is over is dropped, not kept: the schedule makes another request
+when the pause ends. A line that is too long loses its last request. If the last request is a user's, the new request is
+refused instead.
 """
 
 from __future__ import annotations
@@ -30,15 +32,16 @@ class Dropped(msgspec.Struct, frozen=True, kw_only=True):
     request: Request
     reason: CheckpointFailure
     retry_after_ms: int | None = None
-    """Set if the periodic schedule is to try again after that long."""
+    """Set if the periodic schedule is to make another request after this time."""
 
 
 class Load(msgspec.Struct, frozen=True, kw_only=True):
-    """What the coordinator is busy with."""
+    """What the coordinator is busy with when a request is chosen."""
 
     is_triggering: bool = False
     is_stopping: bool = False
     is_task_leaving: bool = False
+    """Whether a task asks to end, or was told to end and has not ended yet."""
     num_pending: int = 0
     num_cleaning: int = 0
     last_completion: Instant | None = None
@@ -57,7 +60,8 @@ class RequestDecider:
         return len(self._line)
 
     def submit(self, request: Request) -> Dropped | None:
-        """Get in line. Returns what had to leave it, which may be the newcomer."""
+        """Put the request into the line. Returns the request that had to leave the line, which may be `request`
+        itself."""
         if len(self._line) >= self._queue_limit and not self._line[-1].periodic:
             return Dropped(request=request, reason=CheckpointFailure.TOO_MANY_REQUESTS)
         insort(self._line, request, key=lambda r: r.rank)
@@ -66,7 +70,8 @@ class RequestDecider:
         return None
 
     def choose(self, load: Load, now: Instant) -> Request | Dropped | None:
-        """Take the request that may start now out of the line, or the one that must leave it; None: all wait."""
+        """Take out of the line the request that may start now, or a request that must be dropped; None: all requests
+        wait."""
         if load.is_triggering or load.is_task_leaving or not self._line:
             return None
         if load.num_cleaning > self._max_concurrent:
@@ -84,7 +89,13 @@ class RequestDecider:
                 )
         return self._line.pop(0)
 
+    def clear_unasked(self) -> list[Request]:
+        """Remove, and return, the requests whose answer nobody waits for."""
+        gone = [request for request in self._line if request.request is None]
+        self._line = [request for request in self._line if request.request is not None]
+        return gone
+
     def clear(self) -> list[Request]:
-        """Everybody leaves."""
+        """Remove, and return, all requests."""
         line, self._line = self._line, []
         return line

@@ -1,11 +1,11 @@
-"""Everything the checkpoint coordinator can want done. Performed in list order.
+"""The effects of the checkpoint coordinator. They are performed in list order.
 
 The shell's duties:
 
-1. Work that blocks (location, metadata, pointer, deletes) runs off the loop; its result comes back as the event named
-   in the effect's docstring, exactly once, also when the checkpoint has ended meanwhile.
-2. Such work ends in bounded time. An aborted checkpoint does not stop it.
-3. `SendToTask` and `SendOperatorEvent` to one task arrive in the order they were asked for, or not at all.
+1. Work that blocks (location, metadata, pointer, deletes) runs off the loop. The result of the work comes back as the
+   event named in the effect's docstring, exactly once, also if the checkpoint has ended meanwhile.
+2. Such work ends in bounded time. The abort of a checkpoint does not stop the work for that checkpoint.
+3. `SendToTask` and `SendOperatorEvent` to one task arrive in the order of the effects, or not at all.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import msgspec
 from penstock.core.effects import Effect
 from penstock.core.elements import CheckpointOptions
 from penstock.core.ids import CheckpointId, Epoch, Instant, OperatorId, RequestId, TaskId
-from penstock.core.messages import NotifyAborted, NotifyComplete, TriggerCheckpoint
+from penstock.core.messages import LetEnd, NotifyAborted, NotifyComplete, TriggerCheckpoint
 from penstock.core.reasons import CheckpointFailure
 from penstock.core.recovery.metadata import CheckpointMetadata, CompletedCheckpoint, SnapshotKind
 
@@ -25,13 +25,13 @@ from penstock.core.recovery.metadata import CheckpointMetadata, CompletedCheckpo
 
 
 class CreateLocation(Effect, frozen=True, kw_only=True):
-    """Make the id durably taken, so that another driver begins behind it, and make a folder that only this checkpoint
-    uses. Answered by `LocationCreated` or `LocationFailed`."""
+    """Make durable that the id is taken, so that another driver begins with a higher id, and make a folder that only
+    this checkpoint uses. Answered by `LocationCreated` or `LocationFailed`."""
 
     checkpoint: CheckpointId
     kind: SnapshotKind
     options: CheckpointOptions
-    """For a savepoint `target` is the folder below which its own folder is to be made."""
+    """For a savepoint `target` is the folder below which the savepoint's own folder is to be made."""
 
 
 class WriteMetadata(Effect, frozen=True, kw_only=True):
@@ -43,22 +43,24 @@ class WriteMetadata(Effect, frozen=True, kw_only=True):
 
 
 class StorePointer(Effect, frozen=True, kw_only=True):
-    """Record a completed checkpoint such that another driver finds it; only when that is durable drop the records of
-    `forget`, best effort. Answered by `PointerStored` or `PointerFailed`."""
+    """Store the record of a completed checkpoint, so that another driver finds the checkpoint. Only when the record is
+    durable, drop the records of `forget`; a record that cannot be dropped is no failure. Answered by `PointerStored` or
+    `PointerFailed`."""
 
     completed: CompletedCheckpoint
     forget: tuple[CheckpointId, ...] = ()
 
 
 class ForgetPointers(Effect, frozen=True, kw_only=True):
-    """Drop these records from the store: the job is over. Not answered."""
+    """Drop the records of these checkpoints from the store: the checkpoints' files are deleted, or the job is over. Not
+    answered."""
 
     checkpoints: tuple[CheckpointId, ...]
 
 
 class DeleteFiles(Effect, frozen=True, kw_only=True):
-    """Delete files, then the folder with all that is still in it; go on after an error. What is not there is no error.
-    Answered by `FilesDeleted`."""
+    """Delete the files, then the folder with everything that is still in it; go on after an error. A file that does not
+    exist is no error. Answered by `FilesDeleted`."""
 
     cleaning: int
     paths: tuple[str, ...] = ()
@@ -66,23 +68,23 @@ class DeleteFiles(Effect, frozen=True, kw_only=True):
     folder: str | None = None
     """As in `LocationCreated.location`."""
     root: str | None = None
-    """Where the paths begin: the folder of a savepoint; None: in the checkpoint directory."""
+    """The folder that the paths are relative to: the folder of a savepoint; None: the checkpoint directory."""
 
 
 class CleaningGivenUp(Effect, frozen=True, kw_only=True):
-    """For the log: what `DeleteFiles` named could not be deleted, again and again, and is left for people."""
+    """For the log: all tries to delete these files have failed. The files are left for people to delete."""
 
     paths: tuple[str, ...] = ()
     folder: str | None = None
     error: str
-    """The last one."""
+    """The error of the last try."""
 
 
 # --- operator coordinators and hooks ---------------------------------------------------------------------------------
 
 
 class SnapshotOperatorCoordinator(Effect, frozen=True, kw_only=True):
-    """Have an operator coordinator take its snapshot. Answered by `OperatorCoordinatorSnapshotted` or
+    """Ask an operator coordinator for its snapshot. Answered by `OperatorCoordinatorSnapshotted` or
     `OperatorCoordinatorFailed`."""
 
     operator: OperatorId
@@ -101,7 +103,7 @@ class SendOperatorEvent(Effect, frozen=True, kw_only=True):
 
 
 class TellCheckpointComplete(Effect, frozen=True, kw_only=True):
-    """Tell an operator coordinator that `checkpoint`, and all before it, are durable."""
+    """Tell an operator coordinator that `checkpoint` is durable. Everything before that checkpoint is durable, too."""
 
     operator: OperatorId
     checkpoint: CheckpointId
@@ -115,8 +117,7 @@ class TellCheckpointAborted(Effect, frozen=True, kw_only=True):
 
 
 class TriggerHook(Effect, frozen=True, kw_only=True):
-    """Run a master hook. Answered by `HookTriggered` or `HookFailed`; a hook that does neither lets the checkpoint
-    expire."""
+    """Run a master hook. Answered by `HookTriggered` or `HookFailed`; without an answer the checkpoint expires."""
 
     hook: str
     checkpoint: CheckpointId
@@ -127,10 +128,10 @@ class TriggerHook(Effect, frozen=True, kw_only=True):
 
 
 class SendToTask(Effect, frozen=True, kw_only=True):
-    """Send a message to the slot of a task. It may be lost together with the connection."""
+    """Send a message to the slot of a task. The message may be lost together with the connection."""
 
     task: TaskId
-    message: TriggerCheckpoint | NotifyComplete | NotifyAborted
+    message: TriggerCheckpoint | NotifyComplete | NotifyAborted | LetEnd
 
 
 class FailJob(Effect, frozen=True, kw_only=True):
@@ -138,10 +139,16 @@ class FailJob(Effect, frozen=True, kw_only=True):
 
     reason: CheckpointFailure
     text: str
+    operator: str | None = None
+    """The name of the operator, if the job fails because the operator's coordinator on the driver raised."""
+    traceback: str = ""
+    free: bool = False
+    """The restart follows from a request of a user: the restart strategy is not asked, and does not count the
+    restart."""
 
 
 class FailTask(Effect, frozen=True, kw_only=True):
-    """Fail this task; it restarts with its region, if the restart strategy allows."""
+    """Fail this task; the task's region restarts, if the restart strategy allows."""
 
     task: TaskId
     reason: CheckpointFailure
@@ -158,11 +165,11 @@ class RequestFailure(msgspec.Struct, frozen=True, kw_only=True):
     """None: the request itself was wrong."""
     text: str
     savepoint: str | None = None
-    """Set if the savepoint exists all the same: its metadata file."""
+    """The metadata file of the savepoint, if the savepoint exists although the request failed."""
 
 
 class AnswerRequest(Effect, frozen=True, kw_only=True):
-    """Tell the requester how it ended."""
+    """Tell the requester how the request ended."""
 
     request: RequestId
     result: CompletedCheckpoint | RequestFailure
@@ -174,18 +181,18 @@ class CheckpointStarted(Effect, frozen=True, kw_only=True):
     checkpoint: CheckpointId
     kind: SnapshotKind
     queued_ms: int
-    """How long its request had waited."""
+    """How long the request for the checkpoint had waited."""
 
 
 class CheckpointCompleted(Effect, frozen=True, kw_only=True):
-    """For the log and for whoever follows checkpoints on the driver: it is durable."""
+    """For the log and for listeners on the driver: the checkpoint is complete and durable."""
 
     completed: CompletedCheckpoint
     took_ms: int
 
 
 class CheckpointAborted(Effect, frozen=True, kw_only=True):
-    """For the log: it will never complete."""
+    """For the log: the checkpoint will never complete."""
 
     checkpoint: CheckpointId
     reason: CheckpointFailure
@@ -205,15 +212,15 @@ class AckVerdict(Enum):
 
     ACCEPTED = "accepted"
     DUPLICATE = "duplicate"
-    """That task had acknowledged already; its files are in use."""
+    """The task had already acknowledged the checkpoint. The files of the acknowledgement are in use."""
     UNKNOWN = "unknown"
-    """That task, or that attempt of it, is not part of the checkpoint; its own files were discarded."""
+    """The task, or the task's epoch, is not part of the checkpoint. The files of the acknowledgement were discarded."""
     LATE = "late"
-    """The checkpoint had ended; its own files were discarded."""
+    """The checkpoint had ended. The files of the acknowledgement were discarded."""
     EXPIRED = "expired"
-    """Late, and the checkpoint had ended because its time was over: a longer time-out may help."""
+    """As `LATE`, and the checkpoint had ended because its time was over: a longer time-out may help."""
     FOREIGN = "foreign"
-    """Of another job; its files were not touched."""
+    """The acknowledgement is of another job. Its files were not touched."""
 
 
 class AcknowledgeIgnored(Effect, frozen=True, kw_only=True):

@@ -1,7 +1,7 @@
-"""Everything that can happen to the checkpoint coordinator.
+"""The events of the checkpoint coordinator.
 
-Events that answer an effect name the checkpoint (or cleaning, or event number) that the effect named. Each of them may
-arrive late, when its checkpoint has ended meanwhile: the coordinator then cleans up what the work left behind.
+Events that answer an effect name the checkpoint (or cleaning, or event number) that the effect named. Such an event may
+arrive late, after the end of its checkpoint: the coordinator then deletes the files that the work left behind.
 """
 
 from __future__ import annotations
@@ -19,20 +19,21 @@ from penstock.core.recovery.metadata import CompletedCheckpoint
 
 
 class AttemptStarted(Event, frozen=True, kw_only=True):
-    """Job to coordinator: these tasks are being deployed for `epoch`. Until `TaskRunning` none of them runs. Comes
-    after `FailedOver`, and only when `is_settled` allows to choose what to restore."""
+    """Job to coordinator: these tasks are being deployed for `epoch`. A task runs from its `TaskRunning` on. This event
+    comes after `FailedOver`, and only when the coordinator `is_settled`: before that nobody can choose what to
+    restore."""
 
     epoch: Epoch
     tasks: tuple[TaskId, ...] | None = None
     """None: all tasks of the job."""
     finished_vertices: tuple[VertexId, ...] = ()
-    """Vertices that are deployed as finished: they were so in the snapshot that is restored."""
+    """Vertices that are deployed as finished, because they were finished in the snapshot that is restored."""
     restored: CompletedCheckpoint | None = None
-    """What the tasks start from; for statistics."""
+    """The checkpoint or savepoint that the tasks start from; for statistics."""
     graph: CheckpointGraph | None = None
     """Set if the job has been rescaled: the same vertices, with another parallelism."""
     drained: bool = False
-    """What is restored was taken after a stop with drain, and the tasks go on to end."""
+    """The restored snapshot was taken after a stop with drain, and the tasks go on to their end."""
 
 
 class TaskRunning(Event, frozen=True, kw_only=True):
@@ -43,7 +44,16 @@ class TaskRunning(Event, frozen=True, kw_only=True):
 
 
 class TaskDataEnded(Event, frozen=True, kw_only=True):
-    """Job to coordinator: the task has seen all its data and finished its operators; it waits for a last checkpoint."""
+    """Job to coordinator: the task has seen all its data and has finished its operators. The task waits for its last
+    checkpoint."""
+
+    task: TaskId
+    epoch: Epoch
+
+
+class TaskAsksToEnd(Event, frozen=True, kw_only=True):
+    """Job to coordinator: the task has nothing left to do. The task takes part in checkpoints until the coordinator
+    sends `LetEnd`."""
 
     task: TaskId
     epoch: Epoch
@@ -72,22 +82,28 @@ class FailedOver(Event, frozen=True, kw_only=True):
 
 
 class ScheduleAllowed(Event, frozen=True, kw_only=True):
-    """Job to coordinator: the job is in the state `running`. Periodic checkpoints, and the last one after the end of
-    all data, are taken only when all tasks run, too."""
+    """Job to coordinator: the job is in the state `running`. Periodic checkpoints, and the last checkpoint after the
+    end of all data, are taken only while all tasks run, too."""
 
     draw: float
     """A random number in [0, 1): spreads the first checkpoints of jobs that start together."""
 
 
 class ScheduleForbidden(Event, frozen=True, kw_only=True):
-    """Job to coordinator: the job is in any other state. Pending and waiting checkpoints are aborted."""
+    """Job to coordinator: the job is in a state other than `running`. Pending checkpoints are aborted, and waiting
+    requests are dropped."""
 
 
 class BacklogChanged(Event, frozen=True, kw_only=True):
-    """Source to coordinator: it works through old data, or has caught up."""
+    """Source to coordinator: a part of the source works through old data, or has caught up. The source is behind while
+    any part of the source is behind: the enumerator, or a subtask."""
 
     operator: OperatorId
     backlog: bool
+    task: TaskId | None = None
+    """The subtask; None: the enumerator."""
+    epoch: Epoch | None = None
+    """The epoch of the subtask."""
 
 
 class JobEnd(Enum):
@@ -97,7 +113,7 @@ class JobEnd(Enum):
     FAILED = "failed"
     CANCELLED = "cancelled"
     SUSPENDED = "suspended"
-    """This driver gives the job up; another one may take it over."""
+    """This driver lets go of the job; another driver may take the job over."""
 
     @property
     def is_final(self) -> bool:
@@ -106,8 +122,8 @@ class JobEnd(Enum):
 
 
 class ShutDown(Event, frozen=True, kw_only=True):
-    """Job to coordinator: no more checkpoints. Answers to work that is under way must still be fed in until
-    `is_settled`."""
+    """Job to coordinator: no checkpoint may begin any more. Answers to work that is under way must still be fed in
+    until the coordinator `is_settled`."""
 
     status: JobEnd
 
@@ -125,11 +141,10 @@ class RequestKind(Enum):
 
 
 class CheckpointForm(Enum):
-    """Whether a requested checkpoint may build on earlier ones."""
+    """Whether a requested checkpoint may refer to files of earlier checkpoints."""
 
     CONFIGURED = "configured"
     FULL = "full"
-    INCREMENTAL = "incremental"
 
 
 class CheckpointRequested(Event, frozen=True, kw_only=True):
@@ -138,35 +153,35 @@ class CheckpointRequested(Event, frozen=True, kw_only=True):
     request: RequestId
     kind: RequestKind
     target: str | None = None
-    """Where a savepoint goes; None: to the job's default."""
+    """Where a savepoint goes."""
     drain: bool = False
-    """Only with `STOP`: event time goes to its end first."""
+    """Only with `STOP`: event time goes to its end before the savepoint."""
     canonical: bool = False
-    """Savepoints: in the format that every back end can restore."""
+    """Only for savepoints: write the format that every back end can restore."""
     form: CheckpointForm = CheckpointForm.CONFIGURED
-    """Checkpoints only."""
+    """Only for checkpoints."""
 
 
 # --- from tasks ------------------------------------------------------------------------------------------------------
 
 
 class Acknowledged(Event, frozen=True, kw_only=True):
-    """Task to coordinator: my part is durable."""
+    """Task to coordinator: the task's part of the checkpoint is durable."""
 
     message: Acknowledge
 
 
 class Declined(Event, frozen=True, kw_only=True):
-    """Task to coordinator: I will not take part."""
+    """Task to coordinator: the task will not take part in the checkpoint."""
 
     message: Decline
 
 
 class BarrierPassed(Event, frozen=True, kw_only=True):
-    """Task to coordinator: the barrier of `checkpoint` is in, events of the operator's coordinator may come again.
-    Optional: the task's acknowledgement says the same, later."""
+    """Task to the coordinators of its operators: the synchronous part of the task's snapshot for `checkpoint` is done,
+    so events may come again. The task acknowledges to the checkpoint coordinator later, when the snapshot is
+    durable."""
 
-    operator: OperatorId
     task: TaskId
     epoch: Epoch
     checkpoint: CheckpointId
@@ -176,8 +191,9 @@ class BarrierPassed(Event, frozen=True, kw_only=True):
 
 
 class OperatorCoordinatorSnapshotted(Event, frozen=True, kw_only=True):
-    """Operator coordinator to coordinator: my state as of now. Answers `SnapshotOperatorCoordinator`. Events that it
-    submitted before belong before the barrier, later ones behind it."""
+    """Operator coordinator to coordinator: the operator coordinator's state as of now. Answers
+    `SnapshotOperatorCoordinator`. Events that the operator coordinator submitted before the snapshot belong before the
+    barrier, later events behind the barrier."""
 
     operator: OperatorId
     checkpoint: CheckpointId
@@ -185,23 +201,28 @@ class OperatorCoordinatorSnapshotted(Event, frozen=True, kw_only=True):
 
 
 class OperatorCoordinatorFailed(Event, frozen=True, kw_only=True):
-    """Operator coordinator to coordinator: I cannot take the snapshot."""
+    """Operator coordinator to coordinator: the operator coordinator raised when it was to take the snapshot. After that
+    nobody can trust the operator coordinator to know what it has sent to its subtasks: the checkpoint is aborted, and
+    the job fails as a whole."""
 
     operator: OperatorId
     checkpoint: CheckpointId
     reason: CheckpointFailure = CheckpointFailure.TRIGGER_FAILED
     """`IO` if storage was to blame."""
     error: str = ""
+    name: str = ""
+    """The operator's name, for people."""
+    traceback: str = ""
 
 
 class OperatorEventSubmitted(Event, frozen=True, kw_only=True):
-    """Operator coordinator to coordinator: send this to a subtask, when no barrier is in between."""
+    """Operator coordinator to coordinator: send this event to a subtask, on the right side of the barrier."""
 
     operator: OperatorId
     subtask: int
     event: bytes
     may_be_lost: bool = False
-    """Losing it to a task that does not run is no failure."""
+    """If the event is lost because the task does not run, that is no failure."""
 
 
 class OperatorEventDelivered(Event, frozen=True, kw_only=True):
@@ -215,11 +236,11 @@ class OperatorEventLost(Event, frozen=True, kw_only=True):
 
     number: int
     task_not_running: bool = False
-    """The slot is well, but said that the task does not run."""
+    """The slot has answered that the task does not run."""
 
 
 class HookTriggered(Event, frozen=True, kw_only=True):
-    """Master hook to coordinator: done, with this state. Answers `TriggerHook`."""
+    """Master hook to coordinator: the hook has run and has this state. Answers `TriggerHook`."""
 
     hook: str
     checkpoint: CheckpointId
@@ -227,7 +248,7 @@ class HookTriggered(Event, frozen=True, kw_only=True):
 
 
 class HookFailed(Event, frozen=True, kw_only=True):
-    """Master hook to coordinator: I failed."""
+    """Master hook to coordinator: the hook failed. Answers `TriggerHook`."""
 
     hook: str
     checkpoint: CheckpointId
@@ -240,14 +261,14 @@ class HookFailed(Event, frozen=True, kw_only=True):
 
 
 class LocationCreated(Event, frozen=True, kw_only=True):
-    """Storage to coordinator: the id is durably taken and the folder of the checkpoint is `location`."""
+    """Storage to coordinator: it is durable that the id is taken, and the folder of the checkpoint is `location`."""
 
     checkpoint: CheckpointId
     location: str
 
 
 class LocationFailed(Event, frozen=True, kw_only=True):
-    """Storage to coordinator: the id could not be taken, or the folder not be made; nothing was left behind."""
+    """Storage to coordinator: the id could not be taken, or the folder could not be made. No file was left behind."""
 
     checkpoint: CheckpointId
     error: str = ""
@@ -262,7 +283,7 @@ class MetadataWritten(Event, frozen=True, kw_only=True):
 
 
 class MetadataFailed(Event, frozen=True, kw_only=True):
-    """Storage to coordinator: the metadata could not be written; parts of it may lie in the folder."""
+    """Storage to coordinator: the metadata could not be written. Parts of the metadata may lie in the folder."""
 
     checkpoint: CheckpointId
     error: str = ""
@@ -279,12 +300,14 @@ class PointerFailed(Event, frozen=True, kw_only=True):
 
     checkpoint: CheckpointId
     inconsistent: bool = False
-    """It may have been stored all the same. Say so only if a second look at the store did not tell."""
+    """The record may have been stored all the same. Set only if a second look at the store did not tell whether the
+    record is stored."""
     error: str = ""
 
 
 class FilesDeleted(Event, frozen=True, kw_only=True):
-    """Storage to coordinator: the cleaning has ended, in success or not. What could not be deleted is tried again."""
+    """Storage to coordinator: the cleaning has ended; it succeeded if `error` is None. A failed cleaning is tried
+    again."""
 
     cleaning: int
     error: str | None = None
@@ -295,6 +318,7 @@ CoordinatorEvent = (
     | AttemptStarted
     | TaskRunning
     | TaskDataEnded
+    | TaskAsksToEnd
     | TaskEnded
     | TaskFailing
     | FailedOver

@@ -1,9 +1,10 @@
-"""From all acknowledgements to the metadata: what a restore will read.
+"""Makes the metadata of a checkpoint out of all its acknowledgements. A restore reads the metadata.
 
-A vertex all of whose subtasks have ended for good, or that was deployed as finished, is written down as finished and
-has no state. In a vertex that is partly finished the ended subtasks are named. Union state forbids that: every subtask
-of a restore gets the parts of all subtasks, and those of the ended ones would be missing. The same goes for subtasks
-that still run but have finished their operators, if others of the vertex have not.
+A vertex all of whose subtasks have ended for good, or that was deployed as finished, is recorded as finished and has no
+state. Of a vertex that is partly finished the metadata names the ended subtasks. A partly finished vertex with union
+state makes no checkpoint: a restore gives every subtask the union parts of all subtasks, and the parts of the ended
+subtasks would be missing. The same holds if some subtasks still run but have finished their operators, and other
+subtasks of the vertex have not.
 """
 
 from __future__ import annotations
@@ -23,14 +24,14 @@ from penstock.core.recovery.metadata import CheckpointMetadata, OperatorSnapshot
 
 
 class CannotFinalize(msgspec.Struct, frozen=True, kw_only=True):
-    """Why what was acknowledged does not make a checkpoint."""
+    """Why the acknowledgements do not make a checkpoint."""
 
     reason: CheckpointFailure
     text: str
 
 
 class Finalizer:
-    """Puts the acknowledgements of a checkpoint together."""
+    """Makes the metadata out of the acknowledgements of a checkpoint."""
 
     def __init__(
         self, job: JobId, graph: CheckpointGraph, registry: SharedStateRegistry, job_settings: dict[str, Any]
@@ -42,7 +43,8 @@ class Finalizer:
         self._edges = edges_of(graph)
 
     def finalize(self, pending: PendingCheckpoint, *, drained: bool = False) -> CheckpointMetadata | CannotFinalize:
-        """The metadata of a checkpoint that everybody has acknowledged; `drained`: after a stop with drain."""
+        """The metadata of a checkpoint that all tasks have acknowledged; `drained`: the checkpoint was taken after a
+        stop with drain."""
         operators: dict[OperatorId, OperatorSnapshot] = {}
         channels: list[TaskChannels] = []
         ended = set(pending.plan.finished)
@@ -97,7 +99,7 @@ class Finalizer:
         }
 
     def _resolved(self, part: OperatorState, pending: PendingCheckpoint) -> OperatorState:
-        """With the files that exist instead of placeholders and superfluous copies."""
+        """The state with the files that exist in place of placeholders and superfluous copies."""
         if pending.kind.is_savepoint or all(f.shared_key is None for f in part.keyed):
             return part
         return msgspec.structs.replace(part, keyed=tuple(self._registry.resolve(f) for f in part.keyed))

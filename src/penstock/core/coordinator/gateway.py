@@ -1,22 +1,19 @@
 """Keeps the events of operator coordinators on the right side of the barrier.
 
 An operator coordinator (a source's enumerator, a committer) runs on the driver, takes its snapshot there, and sends
-events to its subtasks. An event sent before the snapshot must reach the subtask before the barrier, a later one behind
-it, or a restore would lose it or see it twice. So each subtask has a gateway:
+events to its subtasks. An event that is sent before the snapshot must reach the subtask before the barrier. An event
+that is sent after the snapshot must reach the subtask after the barrier. Otherwise a restore would lose the event, or
+the subtask would get the event twice. So each subtask has a gateway:
 
-    mark(id)    the coordinator is asked for its snapshot; events still pass
-    close(id)   its snapshot is taken: from here events wait, under the newest id that is closed
-    open(id)    the subtask has the barrier, or the checkpoint has ended: what waits goes out in order; if an older id
-                is closed still, it joins that one's line
+    mark(id)    the operator coordinator is asked for its snapshot; events still pass
+    close(id)   the snapshot is taken: from now on events wait, in the line of the newest closed id
+    open(id)    the subtask has frozen its snapshot, or the checkpoint has ended: the waiting events go out in order; if
+                an older id is still closed, the waiting events join the line of that older id
 
-A checkpoint that was aborted has lost its mark, so a snapshot that arrives late closes nothing.
+An aborted checkpoint has lost its mark, so a snapshot that arrives late closes nothing.
 
-A task that is about to end takes no part in a checkpoint whose barrier it does not have yet, and never says that it has
-it. No barrier is left that an event could be on the wrong side of. So what waits goes out at once: the task may be
-waiting for it, as a sink does that ends when its last results are committed.
-
-An event counts as on its way from the moment it is submitted: one that waits behind an older checkpoint belongs before
-the barrier of the next one, which therefore waits until it has arrived.
+An event counts as on its way from the moment the event is submitted. An event that waits in the line of an older
+checkpoint belongs before the barrier of the next checkpoint. So the next checkpoint waits until the event has arrived.
 """
 
 from __future__ import annotations
@@ -46,21 +43,21 @@ class SubtaskGateway:
     latest_mark: CheckpointId | None = None
     marks: set[CheckpointId] = field(default_factory=set)
     lines: dict[CheckpointId, list[HeldEvent]] = field(default_factory=dict)
-    """Closed ids, oldest first, each with what waits under it."""
+    """Closed ids, oldest first, each with the events that wait in its line."""
 
     def mark(self, checkpoint: CheckpointId) -> None:
-        """A snapshot has been asked for."""
+        """The operator coordinator has been asked for its snapshot."""
         if self.latest_mark is not None and checkpoint <= self.latest_mark:
             raise InvariantError(f"gateway marked for checkpoint {checkpoint} after {self.latest_mark}")
         self.latest_mark = checkpoint
         self.marks.add(checkpoint)
 
     def close(self, checkpoint: CheckpointId) -> None:
-        """The snapshot that was asked for is taken. Closing twice changes nothing."""
+        """The operator coordinator has taken its snapshot. Closing twice changes nothing."""
         self.lines.setdefault(checkpoint, [])
 
     def open(self, checkpoint: CheckpointId) -> list[HeldEvent]:
-        """The barrier is in, or will never come. Returns what may go out now."""
+        """The subtask has the barrier, or the barrier will never come. Returns the events that may go out now."""
         if self.latest_mark is None or checkpoint > self.latest_mark:
             raise InvariantError(f"gateway opened for checkpoint {checkpoint}, which it was never marked for")
         self.marks.discard(checkpoint)
@@ -73,14 +70,8 @@ class SubtaskGateway:
         self.lines[max(older)] += waiting
         return []
 
-    def let_go(self) -> list[HeldEvent]:
-        """No barrier will come. Returns what waits, in order; ids stay closed until they are opened."""
-        waiting = [event for line in self.lines.values() for event in line]
-        self.lines = {checkpoint: [] for checkpoint in self.lines}
-        return waiting
-
     def submit(self, event: HeldEvent) -> list[HeldEvent]:
-        """An event comes. Returns what may go out now."""
+        """The operator coordinator submits an event. Returns the events that may go out now."""
         if not self.lines:
             return [event]
         self.lines[max(self.lines)].append(event)
@@ -105,7 +96,7 @@ class Gateways:
         self.change_graph(graph)
 
     def change_graph(self, graph: CheckpointGraph) -> None:
-        """All gateways are new, and open; what was on its way to anybody is lost."""
+        """Make new gateways, all of them open. Events that were on their way are lost."""
         self._vertices = {o: v.vertex for v in graph.vertices for o in v.coordinators}
         self._gateways = {
             o: [SubtaskGateway() for _ in range(v.parallelism)] for v in graph.vertices for o in v.coordinators
@@ -125,8 +116,8 @@ class Gateways:
                 gateway.mark(checkpoint)
 
     def try_close(self, operator: OperatorId, checkpoint: CheckpointId) -> bool:
-        """The operator's snapshot is taken. Closes the gateways of all its subtasks, or of none: then the checkpoint
-        was aborted since."""
+        """The operator coordinator has taken its snapshot: close the gateways of all its subtasks. Returns False, and
+        closes no gateway, if the checkpoint has been aborted meanwhile."""
         gateways = self._gateways.get(operator, [])
         if not gateways or any(checkpoint not in g.marks for g in gateways):
             return False
@@ -135,7 +126,7 @@ class Gateways:
         return True
 
     def open(self, checkpoint: CheckpointId) -> list[SendOperatorEvent]:
-        """The checkpoint has ended: all gateways are opened for it."""
+        """The checkpoint has ended: open all gateways for this checkpoint."""
         effects: list[SendOperatorEvent] = []
         for operator, gateways in self._gateways.items():
             for subtask, gateway in enumerate(gateways):
@@ -143,33 +134,23 @@ class Gateways:
                     effects += self._send(operator, subtask, gateway.open(checkpoint))
         return effects
 
-    def open_for(self, operator: OperatorId, subtask: int, checkpoint: CheckpointId) -> list[SendOperatorEvent]:
-        """One subtask of one operator has the barrier. Ignored if the gateway was never marked for it: the message may
-        be of a checkpoint that this attempt knows nothing of."""
-        gateways = self._gateways.get(operator, [])
-        if subtask >= len(gateways):
-            return []
-        gateway = gateways[subtask]
-        if checkpoint not in gateway.marks:
+    def _open_for(self, operator: OperatorId, subtask: int, checkpoint: CheckpointId) -> list[SendOperatorEvent]:
+        """One subtask of one operator has the barrier. Nothing happens unless the gateway is closed for the checkpoint.
+        The message may be of a checkpoint that this attempt does not know. And a checkpoint whose snapshot the operator
+        coordinator has not taken yet must keep its mark."""
+        gateway = self._gateways[operator][subtask]
+        if checkpoint not in gateway.lines:
             return []
         return self._send(operator, subtask, gateway.open(checkpoint))
 
     def open_for_task(self, task: TaskId, checkpoint: CheckpointId) -> list[SendOperatorEvent]:
-        """A task has acknowledged the checkpoint: its barrier is in."""
+        """A task has frozen its snapshot for the checkpoint, or has acknowledged the checkpoint: the task has the
+        barrier."""
         operators = self._operators_in[task.vertex]
-        return [e for o in operators for e in self.open_for(o, task.subtask, checkpoint)]
-
-    def let_go(self, tasks: Iterable[TaskId]) -> list[SendOperatorEvent]:
-        """These tasks are about to end: nothing waits for a barrier any more that they will never have."""
-        return [
-            effect
-            for task in tasks
-            for operator in self._operators_in[task.vertex]
-            for effect in self._send(operator, task.subtask, self._gateways[operator][task.subtask].let_go())
-        ]
+        return [e for o in operators for e in self._open_for(o, task.subtask, checkpoint)]
 
     def reset(self, tasks: Iterable[TaskId]) -> None:
-        """These tasks are stopped: what waits for them, or is on its way to them, is lost with them."""
+        """These tasks are stopped: events that wait for them, or are on their way to them, are lost with the tasks."""
         gone = set(tasks)
         for task in sorted(gone):
             for operator in self._operators_in[task.vertex]:
@@ -185,15 +166,14 @@ class Gateways:
         self._next_number += 1
         task, held = TaskId(self._vertices[operator], subtask), HeldEvent(number, event)
         self._on_the_way[number] = SentEvent(operator, task, may_be_lost)
-        passing = [held] if self._board.is_leaving(task) else gateways[subtask].submit(held)
-        return self._send(operator, subtask, passing)
+        return self._send(operator, subtask, gateways[subtask].submit(held))
 
     def on_the_way(self, operator: OperatorId) -> set[int]:
         """Numbers of the operator's events that are not known to have arrived."""
         return {n for n, sent in self._on_the_way.items() if sent.operator == operator}
 
     def settle(self, number: int) -> SentEvent | None:
-        """An event has arrived, or is lost; None if nobody waits for that news any more."""
+        """An event has arrived, or is lost. Returns the event; None if the event is not on its way any more."""
         return self._on_the_way.pop(number, None)
 
     def _send(self, operator: OperatorId, subtask: int, events: list[HeldEvent]) -> list[SendOperatorEvent]:

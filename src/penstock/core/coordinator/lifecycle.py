@@ -1,15 +1,17 @@
-"""The checkpoints that are under way: from the chosen request to the end of each.
+"""The checkpoints that are under way: each from the chosen request to the end of the checkpoint.
 
-Each step asks the shell for something, and its answer takes the next step (`pending.Phase`). An answer that finds its
-checkpoint gone, or already further, changes nothing but what it left behind is cleaned up. A checkpoint ends in exactly
-one of `_complete` and `_abort`, and each leaves an `Outcome` for its requester.
+Each step asks the shell for something, and the answer of the shell leads to the next step (`pending.Phase`). An answer
+for a checkpoint that has ended, or is already further, changes nothing; only the files that the work left behind are
+deleted. A checkpoint ends either in `_complete` or in `_abort`, exactly once. Both leave an `Outcome` for the
+requester.
 
 Rules of this file:
 
-* Nobody is told that a checkpoint is complete before its record is stored. A savepoint that does not stop the job is
-  complete with its metadata, and no task is told.
-* Until its record is being stored a checkpoint can be aborted; from then on the store alone knows.
-* Records are stored one at a time; a checkpoint that a newer one overtook is subsumed.
+* Nobody is told that a checkpoint is complete before the checkpoint's record is stored. A savepoint that does not stop
+  the job is complete as soon as its metadata is written, and no task is told.
+* A checkpoint can be aborted until the storing of its record begins. From then on only the answer of the store decides.
+* Records are stored one at a time. When a newer checkpoint completes first, the older checkpoint is aborted as
+  subsumed.
 """
 
 from __future__ import annotations
@@ -47,10 +49,11 @@ from penstock.core.coordinator.events import (
 from penstock.core.coordinator.finalize import CannotFinalize, Finalizer
 from penstock.core.coordinator.gateway import Gateways
 from penstock.core.coordinator.options import CoordinatorOptions
-from penstock.core.coordinator.pending import PendingCheckpoint, Phase
+from penstock.core.coordinator.pending import EARLY_PHASES, PendingCheckpoint, Phase
 from penstock.core.coordinator.plan import CheckpointPlan
 from penstock.core.coordinator.requests import Request, failure_of
 from penstock.core.coordinator.stats import CheckpointStatistics
+from penstock.core.coordinator.stopping import restart_after
 from penstock.core.coordinator.story import Stories
 from penstock.core.coordinator.tasks import TaskBoard
 from penstock.core.coordinator.tolerance import FailureTolerance
@@ -65,7 +68,7 @@ from penstock.core.recovery.metadata import CompletedCheckpoint, DiscardRules, S
 from penstock.settings import CheckpointSettings
 
 REMEMBERED_EXPIRED = 16
-"""For so many expired checkpoints it is known that a late acknowledgement was only late."""
+"""For this many expired checkpoints a late acknowledgement is told apart from other late acknowledgements."""
 
 StorageEvent = (
     LocationCreated | LocationFailed | MetadataWritten | MetadataFailed | PointerStored | PointerFailed | FilesDeleted
@@ -73,15 +76,15 @@ StorageEvent = (
 
 
 class Outcome(NamedTuple):
-    """How a request ended that had become a checkpoint."""
+    """The result of a request that had become a checkpoint."""
 
     request: Request
     result: CompletedCheckpoint | RequestFailure
 
 
 class Lifecycle:
-    """Every checkpoint from its beginning to its end. What it wants done is appended to `effects`, who is to be
-    answered to `outcomes`; both are taken away by the owner."""
+    """Every checkpoint from its beginning to its end. Effects are appended to `effects`, results of requests to
+    `outcomes`; the owner takes both away."""
 
     def __init__(
         self,
@@ -97,7 +100,7 @@ class Lifecycle:
         self.outcomes: list[Outcome] = []
         self.next_id = next_id
         self.last_completion: Instant | None = None
-        self.stats = CheckpointStatistics(graph, options.history_size)
+        self.stats = CheckpointStatistics(graph, settings.history)
         self.stories = Stories()
         self.archive = archive
         self._job = job
@@ -115,9 +118,11 @@ class Lifecycle:
         """Whether all tasks are at the end of their data because of a stop with drain that failed."""
 
     def change_graph(self, graph: CheckpointGraph) -> None:
-        """The job has been rescaled. Nothing may be under way."""
+        """The job has been rescaled. No checkpoint may be under way."""
         if self._pending:
             raise InvariantError(f"the job is rescaled while checkpoints {sorted(self._pending)} are under way")
+        if self._job_settings:
+            self._job_settings = {**self._job_settings, "parallelism": max(v.parallelism for v in graph.vertices)}
         self._finalizer = Finalizer(self._job, graph, self.archive.registry, self._job_settings)
         self.gateways.change_graph(graph)
 
@@ -137,7 +142,8 @@ class Lifecycle:
         return self._triggering.gateways
 
     def next_deadline(self) -> Instant | None:
-        """When the first checkpoint expires, one that is being stored aside, or a deletion is to be tried again."""
+        """When the next checkpoint expires, or a deletion is to be tried again. A checkpoint whose record is being
+        stored does not expire."""
         deadlines = [self._deadline(p) for p in self._pending.values() if p.phase is not Phase.STORING]
         cleaning = self.archive.cleaner.next_deadline()
         return min(deadlines if cleaning is None else [*deadlines, cleaning], default=None)
@@ -151,7 +157,7 @@ class Lifecycle:
     # --- triggering ---------------------------------------------------------------------------------------------------
 
     def begin(self, request: Request, plan: CheckpointPlan, now: Instant) -> None:
-        """Give the request an id and start."""
+        """Begin a checkpoint for the request, with the next id."""
         checkpoint = self.next_id
         self.next_id = CheckpointId(checkpoint + 1)
         kind = self._kind_of(request)
@@ -165,7 +171,7 @@ class Lifecycle:
         )
         self._pending[checkpoint] = self._triggering.current = pending
         if kind.is_savepoint:
-            self.archive.expect_savepoint(checkpoint)
+            self.archive.savepoints.begin(checkpoint)
         self.stats.began(pending)
         queued_ms = now - request.submitted
         self.stories.tell(checkpoint, now, f"{kind.value} begins after {queued_ms} ms, {len(plan.wait)} tasks")
@@ -177,13 +183,14 @@ class Lifecycle:
     def _kind_of(self, request: Request) -> SnapshotKind:
         latest = self.archive.latest
         if request.kind is SnapshotKind.CHECKPOINT and latest is not None and not latest.can_be_built_on:
-            # The files of the one we would build on belong to the user, who may delete them at any time.
+            # The latest snapshot belongs to the user, who may delete its files at any time: no checkpoint may refer to
+            # them.
             return SnapshotKind.FULL_CHECKPOINT
         return request.kind
 
     def _options_of(self, kind: SnapshotKind, request: Request) -> CheckpointOptions:
-        # A barrier must not overtake the end of drained data: sources would end before the others, and what they have
-        # not read be forgotten.
+        # A barrier must not overtake the end of drained data: sources would end before the tasks downstream, and the
+        # data that the tasks downstream have not read would be forgotten.
         unaligned = self._settings.unaligned and not kind.is_savepoint and not self.is_drained
         timeout_ms = self._settings.aligned_timeout_ms or None
         return CheckpointOptions(
@@ -199,12 +206,16 @@ class Lifecycle:
         )
 
     def handle_master(self, event: MasterEvent, now: Instant) -> None:
-        """Something about an operator coordinator, its events, or a hook."""
+        """Handle an event about an operator coordinator, its events, or a hook."""
         pending = self._triggering.current
         failure = self._triggering.handle(event)
         if pending is None:
             return
         if failure is not None:
+            if failure.fails_job is not None:
+                # Before the abort: the abort may fail the job because of too many failed checkpoints, and the first
+                # `FailJob` names the cause that people see.
+                self.effects.append(failure.fails_job)
             self._abort(pending, failure.reason, failure.text, now)
         else:
             self._after_step(pending, now)
@@ -214,7 +225,7 @@ class Lifecycle:
             pending.hooks_asked = now
         elif pending.phase is Phase.TASKS:
             self.stories.tell(pending.checkpoint, now, f"{len(pending.plan.trigger)} tasks triggered")
-            # A source that is told from outside when to begin may have been faster than our trigger.
+            # A source that an outside system tells when to begin may have acknowledged before the trigger was sent.
             self._after_acknowledge(pending, now)
 
     # --- tasks --------------------------------------------------------------------------------------------------------
@@ -226,7 +237,8 @@ class Lifecycle:
             self._ignore(message, AckVerdict.FOREIGN)
             return
         if checkpoint < self._first_id:
-            # From before this driver: whether its files are somebody's cannot be known here, so they stay.
+            # The checkpoint began before this driver had the job. This driver cannot know whether a completed
+            # checkpoint uses the files, so the files stay.
             self._ignore(message, AckVerdict.LATE)
             return
         problem = None
@@ -259,7 +271,7 @@ class Lifecycle:
         self.effects.append(AcknowledgeIgnored(checkpoint=message.checkpoint, task=message.task, verdict=verdict))
 
     def decline(self, message: Decline, now: Instant) -> None:
-        """A task says that it will not take part. Once all have acknowledged it is too late for that."""
+        """A task says that the task will not take part. Once all tasks have acknowledged, a decline changes nothing."""
         pending = self._pending.get(message.checkpoint)
         if message.job != self._job or not self._board.is_current(message.task, message.epoch):
             return
@@ -288,7 +300,7 @@ class Lifecycle:
     # --- storage ------------------------------------------------------------------------------------------------------
 
     def handle_storage(self, event: StorageEvent, now: Instant) -> None:
-        """Storage work has answered, in time or for a checkpoint that has ended meanwhile."""
+        """Storage work has answered. The checkpoint may have ended meanwhile."""
         match event:
             case LocationCreated() | LocationFailed():
                 self._handle_location(event, now)
@@ -318,7 +330,7 @@ class Lifecycle:
         else:
             self.stories.tell(event.checkpoint, now, f"located at {event.location}")
             if pending.kind.is_savepoint:
-                self.archive.locate_savepoint(event.checkpoint, event.location)
+                self.archive.savepoints.locate(event.checkpoint, event.location)
             self._triggering.locate(pending, event.location)
             self._after_step(pending, now)
 
@@ -352,13 +364,17 @@ class Lifecycle:
             path=event.path,
             size=metadata.size,
             metadata_size=event.size,
-            discard=DiscardRules() if savepoint else DiscardRules.of(self._settings.retention),
+            discard=DiscardRules() if savepoint else self._discard_rules,
             private_files=pending.own_files(),
             shared_files=() if savepoint else self.archive.registry.describe(metadata.files),
         )
 
+    @property
+    def _discard_rules(self) -> DiscardRules:
+        return DiscardRules.of(self._settings.retention, finished=not self._settings.goes_on_when_finished)
+
     def _store_next(self) -> None:
-        """Have the record of the oldest checkpoint that is ready stored, if none is being stored."""
+        """Store the record of the oldest checkpoint that is ready, if no record is being stored."""
         ready = [p for p in self._pending.values() if p.phase is Phase.READY]
         if self.archive.is_storing or not ready:
             return
@@ -420,11 +436,9 @@ class Lifecycle:
             self.effects.append(SendToTask(task=task, message=message))
         ends_all = pending.kind.is_synchronous
         ends_finished = self._settings.after_tasks_finish or pending.options.final
-        leaving = self._board.let_go(
+        self._board.settle(
             t for t, s in pending.states.items() if ends_all or (ends_finished and s is not None and s.finished)
         )
-        # Behind the news that lets them end: from there on they take no snapshot.
-        self.effects += self.gateways.let_go(leaving)
         self.effects += [TellCheckpointComplete(operator=o, checkpoint=checkpoint) for o in self.gateways.operators]
 
     def _abort(
@@ -443,6 +457,8 @@ class Lifecycle:
         if not pending.files_are_doubtful:
             self.effects += self.archive.abandon(pending)
         verdict = self._tolerance.failed(pending.kind, reason, text, checkpoint=checkpoint, task=task)
+        if pending.kind.is_synchronous and pending.phase not in EARLY_PHASES:
+            verdict = restart_after(reason, text)
         if verdict is not None:
             self.effects.append(verdict)
         self.effects += self.gateways.open(checkpoint)
@@ -469,8 +485,8 @@ class Lifecycle:
         self._triggering.leave(pending)
 
     def _told(self, pending: PendingCheckpoint) -> list[TaskId]:
-        """Those of its tasks that still run. They do so in the attempt that it was taken in: before a task comes up
-        again, every checkpoint has been aborted or stored."""
+        """The tasks of the checkpoint that still run. They run in the attempt in which the checkpoint was taken: before
+        a task comes up again, every checkpoint has been aborted or stored."""
         return [] if self._is_shut_down else [t for t in pending.plan.wait if self._board.is_running(t)]
 
     def _abortable(self) -> list[PendingCheckpoint]:
@@ -479,26 +495,30 @@ class Lifecycle:
     # --- from outside -------------------------------------------------------------------------------------------------
 
     def tick(self, now: Instant) -> None:
-        """Time has passed: abort every checkpoint whose time is over, and try a failed deletion again if one is due."""
+        """Time has passed: abort every checkpoint whose time is over, and try a failed deletion again if a try is
+        due."""
         self.effects += self.archive.clean_again(now)
         for pending in self._abortable():
             if self._deadline(pending) <= now:
                 self._abort(pending, CheckpointFailure.EXPIRED, _missing(pending, now), now)
 
     def abort_all(self, reason: CheckpointFailure, text: str, now: Instant) -> None:
-        """Abort every checkpoint that can be."""
+        """Abort every checkpoint that can still be aborted."""
         for pending in self._abortable():
             self._abort(pending, reason, text, now)
 
-    def abort_awaiting(self, task: TaskId, reason: CheckpointFailure, text: str, now: Instant) -> bool:
-        """Abort every checkpoint that this task has not acknowledged, and never will. Says whether there was one."""
-        waiting = [p for p in self._abortable() if p.awaits_task(task)]
-        for pending in waiting:
+    def abort_awaiting(self, task: TaskId, reason: CheckpointFailure, text: str, now: Instant) -> None:
+        """Abort every checkpoint that this task has not acknowledged: the task will never acknowledge it."""
+        for pending in [p for p in self._abortable() if p.awaits_task(task)]:
             self._abort(pending, reason, text, now)
-        return bool(waiting)
+
+    def awaits(self, task: TaskId) -> bool:
+        """Whether a checkpoint needs the acknowledgement of this task."""
+        return any(pending.awaits_task(task) for pending in self._pending.values())
 
     def shut_down(self, status: JobEnd, now: Instant) -> None:
-        """No more checkpoints; what is being stored is still waited for."""
+        """No checkpoint begins any more, and pending checkpoints are aborted. A record that is being stored is still
+        waited for."""
         self._is_shut_down = True
         self.abort_all(CheckpointFailure.COORDINATOR_SHUTDOWN, f"the job is {status.value}", now)
         self.archive.cleaner.shut_down(now)
@@ -514,7 +534,7 @@ class Lifecycle:
                 raise self.stories.broken(checkpoint, "has an id that was not given away yet")
             if latest is not None and checkpoint <= latest.checkpoint and not pending.kind.is_savepoint:
                 raise self.stories.broken(checkpoint, f"is under way although {latest.checkpoint} is complete")
-            early = pending.phase in (Phase.LOCATING, Phase.COORDINATORS, Phase.HOOKS)
+            early = pending.phase in EARLY_PHASES
             if early != (self._triggering.current is pending):
                 raise self.stories.broken(checkpoint, f"is {pending.phase.value}, but another one is being triggered")
         storing = sum(p.phase is Phase.STORING for p in self._pending.values())
@@ -523,7 +543,7 @@ class Lifecycle:
 
 
 def _missing(pending: PendingCheckpoint, now: Instant) -> str:
-    """Who keeps a checkpoint waiting."""
+    """The text that says which hooks or tasks an expired checkpoint was waiting for."""
     if pending.phase is Phase.HOOKS and pending.hooks_asked is not None:
         hooks, took_ms = ", ".join(map(repr, pending.awaited_hooks)), now - pending.hooks_asked
         return f"after {took_ms} ms there is no answer from hooks: {hooks}"

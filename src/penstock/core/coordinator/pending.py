@@ -1,11 +1,12 @@
-"""One checkpoint on its way: who still has to answer, and what the others answered.
+"""One pending checkpoint: which parties still have to answer, and the answers that have come.
 
     LOCATING ──► COORDINATORS ──► HOOKS ──► TASKS ──► WRITING ──► READY ──► STORING
     an id and    operator         master    barriers  metadata    waits     pointer
     a folder     coordinators     hooks     in-band               its turn
 
-Until STORING it can be aborted at any moment. From there on only the store of completed checkpoints knows whether it
-exists, so its answer is waited for. Every party answers exactly once; a second answer changes nothing.
+Before STORING the checkpoint can be aborted at any moment. From STORING on only the store of completed checkpoints
+knows whether the checkpoint exists, so the coordinator waits for the answer of the store. Every party answers exactly
+once; a second answer changes nothing.
 """
 
 from __future__ import annotations
@@ -33,8 +34,12 @@ class Phase(Enum):
     STORING = "storing"
 
 
+EARLY_PHASES = (Phase.LOCATING, Phase.COORDINATORS, Phase.HOOKS)
+"""The phases in which no task has been triggered yet."""
+
+
 class PendingCheckpoint:
-    """Everything a checkpoint must remember until it completes or is aborted."""
+    """Everything that is known about a checkpoint until it completes or is aborted."""
 
     def __init__(
         self,
@@ -59,7 +64,8 @@ class PendingCheckpoint:
         self.completed: CompletedCheckpoint | None = None
         """Set from READY on."""
         self.files_are_doubtful = False
-        """Its record may have been stored although the store said no: its files must stay."""
+        """The record of the checkpoint may have been stored although the store reported a failure: the files of the
+        checkpoint must stay."""
         self.states: dict[TaskId, SubtaskState | None] = {}
         self.coordinator_states: dict[OperatorId, bytes] = {}
         self.hook_states: dict[str, bytes] = {}
@@ -73,12 +79,13 @@ class PendingCheckpoint:
     # --- operator coordinators ----------------------------------------------------------------------------------------
 
     def await_coordinators(self, operators: tuple[OperatorId, ...]) -> None:
-        """The folder is there; these have been asked for their snapshots."""
+        """The folder has been made; the coordinators of these operators have been asked for their snapshots."""
         self.phase = Phase.COORDINATORS
         self._awaited_coordinators = set(operators)
 
     def acknowledge_coordinator(self, operator: OperatorId, state: bytes, events_before: set[int]) -> AckVerdict:
-        """Its snapshot is here. It counts when the events that it had sent before have arrived."""
+        """An operator coordinator has taken its snapshot. The snapshot counts when the events that the operator
+        coordinator sent before the snapshot have arrived."""
         if operator in self.coordinator_states:
             return AckVerdict.DUPLICATE
         if operator not in self._awaited_coordinators:
@@ -95,7 +102,7 @@ class PendingCheckpoint:
         return number in self._events_before.get(operator, ())
 
     def event_arrived(self, operator: OperatorId, number: int) -> None:
-        """An event for which `waits_for_event` has arrived."""
+        """An event for which `waits_for_event` is true has arrived."""
         waiting = self._events_before[operator]
         waiting.discard(number)
         if not waiting:
@@ -103,12 +110,12 @@ class PendingCheckpoint:
             self._awaited_coordinators.discard(operator)
 
     def awaits_coordinator(self, operator: OperatorId) -> bool:
-        """Whether this one, or one of its earlier events, is still waited for."""
+        """Whether this operator coordinator, or an event that it sent before its snapshot, is still waited for."""
         return operator in self._awaited_coordinators
 
     @property
     def awaits_coordinators(self) -> bool:
-        """Whether an operator coordinator, or one of its earlier events, is still waited for."""
+        """Whether any operator coordinator, or an event that it sent before its snapshot, is still waited for."""
         return bool(self._awaited_coordinators)
 
     # --- hooks --------------------------------------------------------------------------------------------------------
@@ -128,18 +135,18 @@ class PendingCheckpoint:
         return AckVerdict.ACCEPTED
 
     def awaits_hook(self, hook: str) -> bool:
-        """Whether this one still has to answer."""
+        """Whether this hook still has to answer."""
         return hook in self._awaited_hooks
 
     @property
     def awaited_hooks(self) -> tuple[str, ...]:
-        """Those that still have to answer."""
+        """The hooks that still have to answer."""
         return tuple(self._awaited_hooks)
 
     # --- tasks --------------------------------------------------------------------------------------------------------
 
     def acknowledge_task(self, task: TaskId, state: SubtaskState | None) -> AckVerdict:
-        """A task's part is durable; None if it has no state."""
+        """A task's part is durable; `state` is None if the task has no state."""
         if task in self._awaited_tasks:
             self._awaited_tasks.discard(task)
             self.states[task] = state
@@ -152,7 +159,7 @@ class PendingCheckpoint:
 
     @property
     def is_acknowledged(self) -> bool:
-        """Whether everybody has answered, in a checkpoint that has come as far as its tasks."""
+        """Whether the tasks have been triggered and all of them have acknowledged."""
         return self.phase is Phase.TASKS and not self._awaited_tasks
 
     @property
@@ -170,8 +177,8 @@ class PendingCheckpoint:
 
 
 def own_files_of(state: SubtaskState, *, shares: bool) -> list[str]:
-    """Paths of the files that exist only because of this acknowledgement. A checkpoint shares files with others, a
-    savepoint does not: there the registry knows none of them."""
+    """Paths of the files that exist only because of this acknowledgement. A checkpoint `shares` files with other
+    checkpoints, and shared files belong to the registry. A savepoint shares no file."""
     return [
         f.path for f in state.files if f.path is not None and not f.placeholder and (f.shared_key is None or not shares)
     ]

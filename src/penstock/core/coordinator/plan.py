@@ -1,11 +1,12 @@
-"""Whom a checkpoint concerns: who gets the trigger, who must acknowledge, who is told.
+"""Which tasks a checkpoint concerns: which get the trigger, which must acknowledge, which are told how it ended.
 
-    all tasks run            trigger the sources; wait for, and tell, everybody
-    some have finished       wait for, and tell, those that run; trigger a running task if nobody who runs feeds it
+    all tasks run            trigger the sources; wait for, and tell, all tasks
+    some have finished       wait for, and tell, the running tasks; trigger each running task that no running task feeds
     any other state          no checkpoint
 
-A task whose feeders have all finished gets no barrier from them, so it has to start with one of its own. An edge from
-all to all feeds every subtask if one upstream subtask runs; a pairwise edge feeds subtask i if upstream subtask i runs.
+A task whose upstream tasks have all finished gets no barrier, so the task is triggered and sends the barrier itself. An
+all-to-all edge feeds every subtask if one upstream subtask runs. A pairwise edge feeds subtask i if upstream subtask i
+runs.
 """
 
 from __future__ import annotations
@@ -18,15 +19,15 @@ from penstock.core.ids import TaskId, VertexId
 
 
 class CheckpointPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """Who does what in one checkpoint."""
+    """Which task does what in one checkpoint."""
 
     trigger: tuple[TaskId, ...]
     wait: tuple[TaskId, ...]
-    """Who must acknowledge; the same tasks are told how it ended."""
+    """The tasks that must acknowledge. The same tasks are told how the checkpoint ended."""
     finished: tuple[TaskId, ...] = ()
-    """Tasks that have ended for good and have no part in it."""
+    """Tasks that have ended for good and have no part in the checkpoint."""
     finished_vertices: tuple[VertexId, ...] = ()
-    """Vertices that are at their end: none of their subtasks has anything to restore."""
+    """Vertices that have ended: none of their subtasks has anything to restore."""
 
 
 class NotReady(msgspec.Struct, frozen=True, kw_only=True):

@@ -1,11 +1,12 @@
-"""Files that several checkpoints refer to, and when each may go.
+"""Files that several checkpoints refer to, and when each file may be deleted.
 
-Nobody counts references. Each file knows which checkpoint created it and which is the newest that used it. When all
-checkpoints below some id are gone, so are the files whose newest user is below it. A failed checkpoint therefore
-deletes none of them: the next one that completes either used them or lets them go.
+References are not counted. The entry of a file says which checkpoint created the file and which is the newest
+checkpoint that used the file. When all checkpoints below some id are gone, the files whose newest user is below that id
+are deleted. So a failed checkpoint deletes no shared file: the next checkpoint that completes either used the file or
+makes it unused.
 
-The same key names the same content. If two tasks (or one task, twice) upload the same content under two paths, the
-first one stays and the second is superfluous.
+Two files with the same key have the same content. If two tasks (or one task, twice) upload the same content under two
+paths, the first file stays and the second file is superfluous.
 """
 
 from __future__ import annotations
@@ -29,12 +30,13 @@ class _Entry:
 
 @dataclass(slots=True)
 class Registration:
-    """What registering the files of one acknowledgement led to."""
+    """The result of registering the files of one acknowledgement."""
 
     superfluous: list[str]
-    """Paths of files whose content is already there."""
+    """Paths of files whose content is already registered under another path."""
     problem: str | None = None
-    """Why the acknowledgement cannot be right; what it named correctly is registered all the same."""
+    """Why the acknowledgement cannot be right; None if it can. The files that it named correctly are registered all the
+    same."""
 
 
 class SharedStateRegistry:
@@ -48,7 +50,7 @@ class SharedStateRegistry:
         return len(self._entries)
 
     def register(self, files: Iterable[StateFile], checkpoint: CheckpointId) -> Registration:
-        """`checkpoint` uses these files; those without a key are not shared and are passed over."""
+        """`checkpoint` uses these files. Files without a key are not shared and are left out."""
         result = Registration(superfluous=[])
         for file in files:
             key = file.shared_key
@@ -64,11 +66,11 @@ class SharedStateRegistry:
                 if not file.placeholder and file.path is not None and file.path != entry.file.path:
                     result.superfluous.append(file.path)
             else:
-                result.problem = f"wrote the shared file {key!r} with other content than there is under that name"
+                result.problem = f"wrote the shared file {key!r} with content that differs from the registered file"
         return result
 
     def strays_in(self, files: Iterable[StateFile]) -> list[str]:
-        """Paths of those shared files that nobody can use any more, because they are not registered."""
+        """Paths of the shared files that are not registered, and that therefore no checkpoint can use."""
         strays: list[str] = []
         for file in files:
             if file.shared_key is None or file.path is None:
@@ -79,8 +81,8 @@ class SharedStateRegistry:
         return strays
 
     def register_restored(self, completed: CompletedCheckpoint) -> None:
-        """A completed checkpoint that was there before this driver. One that the job does not claim is left out: no
-        later checkpoint may use its files."""
+        """Register the shared files of a checkpoint that completed before this driver began. A snapshot that the job
+        does not claim is left out: no later checkpoint may use its files."""
         if completed.claim is Claim.NO_CLAIM:
             return
         for shared in completed.shared_files:
@@ -95,7 +97,7 @@ class SharedStateRegistry:
             self._claimed_folders.add(completed.checkpoint)
 
     def has_path(self, path: str) -> bool:
-        """Whether a file that may still be used lies there."""
+        """Whether a registered file, which may still be used, has this path."""
         return any(entry.file.path == path for entry in self._entries.values())
 
     def resolve(self, file: StateFile) -> StateFile:
@@ -103,41 +105,44 @@ class SharedStateRegistry:
         return file if file.shared_key is None else self._entries[file.shared_key].file
 
     def describe(self, files: Iterable[StateFile]) -> tuple[SharedFile, ...]:
-        """What is to be remembered about the shared ones of these files, each once."""
+        """What is to be recorded about the shared files among these files, each file once."""
         keys = dict.fromkeys(f.shared_key for f in files if f.shared_key is not None)
         entries = (self._entries[key] for key in keys)
         return tuple(SharedFile(file=e.file, created_by=e.created_by, owned=e.owned) for e in entries)
 
     def drop_unused(self, lowest: CheckpointId) -> list[str]:
-        """Only checkpoints from `lowest` on are left, and more will come. Returns the paths that may be deleted."""
+        """Only checkpoints from `lowest` on are left, and more checkpoints will come. Returns the paths that may be
+        deleted."""
         return self._drop([key for key, entry in self._entries.items() if entry.last_used < lowest])
 
     def drop_all_but(self, kept: Iterable[CompletedCheckpoint]) -> list[str]:
-        """Only these are left, and no more will come. Returns the paths that may be deleted."""
+        """Only these checkpoints are left, and no more checkpoints will come. Returns the paths that may be deleted."""
         return self._drop(self._unused(kept))
 
     def unused_paths(self, kept: Iterable[CompletedCheckpoint]) -> list[str]:
-        """What `drop_all_but` would return."""
-        return _paths(self._entries[key] for key in self._unused(kept))
+        """The paths that `drop_all_but` would return."""
+        return self._paths(self._entries[key] for key in self._unused(kept))
 
     def _unused(self, kept: Iterable[CompletedCheckpoint]) -> list[str]:
         used = {shared.file.shared_key for completed in kept for shared in completed.shared_files}
         return [key for key in self._entries if key not in used]
 
     def _drop(self, keys: list[str]) -> list[str]:
-        return _paths([self._entries.pop(key) for key in keys])
+        return self._paths([self._entries.pop(key) for key in keys])
+
+    def _paths(self, entries: Iterable[_Entry]) -> list[str]:
+        """The paths to delete file by file. Files in the folder of a claimed snapshot are deleted together with the
+        folder: until then that snapshot stays whole."""
+        alone = (e for e in entries if e.owned and e.created_by not in self._claimed_folders)
+        return [entry.file.path for entry in alone if entry.file.path is not None]
 
     def holds(self, completed: CompletedCheckpoint, lowest: CheckpointId) -> bool:
-        """Whether the folder of this checkpoint must stay although it is gone itself, because checkpoints from `lowest`
-        on use files in it."""
+        """Whether the folder of this checkpoint must stay although the checkpoint is not retained any more, because
+        checkpoints from `lowest` on use files in the folder."""
         if completed.checkpoint not in self._claimed_folders:
             return False
         entries = self._entries.values()
         return any(e.created_by == completed.checkpoint and e.last_used >= lowest for e in entries)
-
-
-def _paths(entries: Iterable[_Entry]) -> list[str]:
-    return [entry.file.path for entry in entries if entry.owned and entry.file.path is not None]
 
 
 def _same_content(one: StateFile, other: StateFile) -> bool:

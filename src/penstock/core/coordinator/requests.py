@@ -1,4 +1,4 @@
-"""What somebody asks for, and what cannot be asked for."""
+"""Requests for checkpoints and savepoints, and which requests are refused."""
 
 from __future__ import annotations
 
@@ -12,23 +12,24 @@ from penstock.core.recovery.metadata import SnapshotKind
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True):
-    """Somebody wants a checkpoint."""
+    """A request for a checkpoint or a savepoint, of a user or of the coordinator itself."""
 
     kind: SnapshotKind
     submitted: Instant
     request: RequestId | None = None
-    """Whom to answer; None: nobody waits."""
+    """Which caller gets the answer; None: nobody waits for an answer."""
     periodic: bool = False
     forced: bool = False
-    """Need not wait until fewer checkpoints run."""
+    """The request need not wait until fewer checkpoints are under way."""
     final: bool = False
-    """Made because all tasks have seen all their data."""
+    """The request was made because all tasks have seen all their data."""
     target: str | None = None
     canonical: bool = False
 
     @property
     def rank(self) -> tuple[bool, bool, bool, Instant]:
-        """Its place in the line: the lowest goes first, among equals the one that came first."""
+        """The request's place in the line: the lowest rank goes first, among equal ranks the request that came
+        first."""
         return (not self.kind.is_savepoint, not self.forced, self.periodic, self.submitted)
 
 
@@ -41,7 +42,7 @@ def kind_of(event: CheckpointRequested) -> SnapshotKind:
     return SnapshotKind.FULL_CHECKPOINT if event.form is CheckpointForm.FULL else SnapshotKind.CHECKPOINT
 
 
-def refusal_of(event: CheckpointRequested, default_target: str | None) -> RequestFailure | None:
+def refusal_of(event: CheckpointRequested) -> RequestFailure | None:
     """Why a request makes no sense; None if it does."""
     if event.drain and event.kind is not RequestKind.STOP:
         return _wrong(f"only a stop can drain: a {event.kind.value} must not move event time to its end")
@@ -51,8 +52,8 @@ def refusal_of(event: CheckpointRequested, default_target: str | None) -> Reques
         return None
     if event.form is not CheckpointForm.CONFIGURED:
         return _wrong(f"only a checkpoint can be {event.form.value}; a savepoint is always self-contained")
-    if event.target is None and default_target is None:
-        return _wrong("a savepoint needs a target: name one, or set a default savepoint directory")
+    if event.target is None:
+        return _wrong("a savepoint needs a target")
     return None
 
 

@@ -1,9 +1,10 @@
 """Which completed checkpoints are kept.
 
-Oldest first, they go while more than the wanted number are there, except
+While there are more completed checkpoints than wanted, the oldest checkpoint is removed, except
 
-* the latest one of all, and
-* the newest that is not a savepoint, unless the latest is a synchronous savepoint: the job ends with that one.
+* the latest checkpoint of all, and
+* the newest checkpoint that is not a savepoint, unless the latest is a synchronous savepoint: the job ends with a
+  synchronous savepoint.
 """
 
 from __future__ import annotations
@@ -22,16 +23,16 @@ class RetainedCheckpoints:
 
     @property
     def all(self) -> tuple[CompletedCheckpoint, ...]:
-        """Oldest first."""
+        """The retained checkpoints, oldest first."""
         return tuple(self._list)
 
     @property
     def latest(self) -> CompletedCheckpoint | None:
-        """The one a failover restores."""
+        """The checkpoint that a failover restores."""
         return self._list[-1] if self._list else None
 
     def subsumed_by(self, newcomer: CompletedCheckpoint) -> list[CompletedCheckpoint]:
-        """Which ones go if `newcomer` is added, oldest first."""
+        """The checkpoints that are removed if `newcomer` is added, oldest first."""
         if self._list and self._list[-1].checkpoint >= newcomer.checkpoint:
             raise InvariantError(
                 f"checkpoint {newcomer.checkpoint} completed after checkpoint {self._list[-1].checkpoint}"
@@ -53,18 +54,18 @@ class RetainedCheckpoints:
         return min(c.checkpoint for c in (*self._list, newcomer) if c.checkpoint not in gone)
 
     def add(self, newcomer: CompletedCheckpoint) -> list[CompletedCheckpoint]:
-        """Keep `newcomer`; returns those that go for it, oldest first."""
+        """Add `newcomer`. Returns the checkpoints that are removed for it, oldest first."""
         subsumed = self.subsumed_by(newcomer)
         gone = {c.checkpoint for c in subsumed}
         self._list = [c for c in self._list if c.checkpoint not in gone] + [newcomer]
         return subsumed
 
     def drop_surplus(self) -> list[CompletedCheckpoint]:
-        """Apply the rule to what is there; returns those that go, oldest first."""
+        """Remove the checkpoints that are too many. Returns them, oldest first."""
         surplus = self._surplus(self._list) if self._list else []
         self._list = [c for c in self._list if c not in surplus]
         return surplus
 
     def keep_only(self, completed: list[CompletedCheckpoint]) -> None:
-        """The job is over; only these are left."""
+        """The job is over; only these checkpoints are left."""
         self._list = sorted(completed, key=lambda c: c.checkpoint)

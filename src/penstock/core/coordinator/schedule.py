@@ -1,29 +1,27 @@
-"""When a checkpoint is asked for without anybody asking: periodically, and once all data has been seen.
+"""When the coordinator itself asks for a checkpoint: periodically, and once when all data has been seen.
 
-The period is fixed-rate: the next time is one interval behind the last one that was due, not behind the moment it was
-noticed. Times that passed while nobody looked give one request, not many.
+The period has a fixed rate: the next time is one interval after the last time that was due, not after the moment when
+that time was noticed. Times that passed without a tick give one request together.
 
-    start     first time: at random between the minimum pause and the interval; later: after the minimum pause
-    backlog   a source that works through old data may lengthen the period, or switch it off; a change only ever pulls
-              the next time closer
+    start     first start: at a random time between the minimum pause and the interval; later: after the minimum pause
+    backlog   a source that works through old data may lengthen the period, or switch the period off; a change of the
+              backlog makes the next time earlier or leaves the time as it is, never later
 """
 
 from __future__ import annotations
 
-import msgspec
+from collections.abc import Collection
 
-from penstock.core.errors import UsageError
-from penstock.core.ids import Instant, OperatorId
+from penstock.core.ids import Instant, OperatorId, TaskId
+from penstock.settings import BacklogInterval
 
 FINAL_RETRY_MS = 1_000
-"""After this long a failed last checkpoint is tried again: without it the tasks would wait for ever."""
+"""After this time a last checkpoint that failed is tried again: without a last checkpoint the tasks would wait for
+ever."""
 
 
-class BacklogInterval(msgspec.Struct, frozen=True, kw_only=True):
-    """The period while at least one source works through old data."""
-
-    interval_ms: int | None
-    """None: no periodic checkpoints meanwhile."""
+Catching = tuple[OperatorId, TaskId | None]
+"""The part of a source that is catching up: a subtask; without a task, the enumerator."""
 
 
 class PeriodicSchedule:
@@ -32,14 +30,8 @@ class PeriodicSchedule:
     def __init__(self, *, interval_ms: int | None, min_pause_ms: int, during_backlog: BacklogInterval | None) -> None:
         self._min_pause_ms = min_pause_ms
         self._interval_ms = None if interval_ms is None else max(interval_ms, self._min_pause_ms)
-        backlog_ms = during_backlog.interval_ms if during_backlog else None
-        if backlog_ms is not None and (interval_ms is None or backlog_ms < interval_ms):
-            raise UsageError(
-                f"checkpoint interval during backlog is {backlog_ms} ms, shorter than the interval of {interval_ms} ms",
-                hint="make it longer, or None for no periodic checkpoints during backlog",
-            )
         self._during_backlog = during_backlog
-        self._backlogged: dict[OperatorId, None] = {}
+        self._backlogged: dict[Catching, None] = {}
         self._has_started_before = False
         self.is_on = False
         self.next_trigger: Instant | None = None
@@ -52,7 +44,7 @@ class PeriodicSchedule:
         return None if backlog_ms is None else max(backlog_ms, self._interval_ms)
 
     def start(self, now: Instant, draw: float) -> None:
-        """Begin, or begin again; `draw` is a random number in [0, 1)."""
+        """Switch the schedule on; `draw` is a random number in [0, 1)."""
         self.is_on = True
         if self._interval_ms is None or self._current_interval_ms is None:
             return
@@ -61,12 +53,12 @@ class PeriodicSchedule:
         self.next_trigger = Instant(now + self._min_pause_ms + spread_ms)
 
     def stop(self) -> None:
-        """No more times until `start`."""
+        """Switch the schedule off until the next `start`."""
         self.is_on = False
         self.next_trigger = None
 
     def is_due(self, now: Instant) -> bool:
-        """Whether a checkpoint is due; if so, moves on to the next time, which is in the future."""
+        """Whether a checkpoint is due. If a checkpoint is due, the schedule moves on to the next time in the future."""
         if self.next_trigger is None or now < self.next_trigger:
             return False
         interval_ms = self._current_interval_ms
@@ -78,16 +70,19 @@ class PeriodicSchedule:
         return True
 
     def retry_after(self, delay_ms: int, now: Instant) -> None:
-        """The request was too early: ask again then, and go on from there."""
+        """The request was too early: the next time is `delay_ms` from now, and the period goes on from that time."""
         if self.is_on:
             self.next_trigger = Instant(now + delay_ms)
 
-    def change_backlog(self, operator: OperatorId, now: Instant, *, backlog: bool) -> None:
-        """A source fell behind or caught up."""
+    def change_backlog(self, who: Catching, now: Instant, *, backlog: bool) -> None:
+        """A part of a source fell behind or caught up."""
         if backlog:
-            self._backlogged[operator] = None
+            self._backlogged[who] = None
         else:
-            self._backlogged.pop(operator, None)
+            self._backlogged.pop(who, None)
+        self._pull_closer(now)
+
+    def _pull_closer(self, now: Instant) -> None:
         interval_ms = self._current_interval_ms
         if not self.is_on or interval_ms is None:
             return
@@ -95,9 +90,13 @@ class PeriodicSchedule:
         if self.next_trigger is None or sooner < self.next_trigger:
             self.next_trigger = sooner
 
-    def forget_backlog(self) -> None:
-        """All sources start anew and will say so if they are behind."""
-        self._backlogged.clear()
+    def forget_backlog(self, now: Instant, tasks: Collection[TaskId] | None = None) -> None:
+        """Count these tasks as not behind: they have ended, or start anew and will report if they are behind. None: all
+        sources start anew."""
+        left = {who: None for who in self._backlogged if tasks is not None and who[1] not in tasks}
+        if len(left) < len(self._backlogged):
+            self._backlogged = left
+            self._pull_closer(now)
 
 
 class FinalTrigger:
@@ -108,23 +107,27 @@ class FinalTrigger:
         self.at: Instant | None = None
 
     def reset(self) -> None:
-        """A new attempt begins: its tasks have to see their data again."""
+        """A new attempt begins: the tasks of the new attempt have to see their data again."""
         self._has_fired = False
         self.at = None
 
     def arm(self, now: Instant) -> None:
-        """All data has been seen. Only the first time counts."""
+        """All data has been seen: ask for the last checkpoint now. Only the first call of an attempt counts."""
         if not self._has_fired:
             self._has_fired = True
             self.at = now
 
-    def retry(self, now: Instant, delay_ms: int = FINAL_RETRY_MS) -> None:
-        """The checkpoint failed; tasks still wait for one."""
+    def retry(self, now: Instant) -> None:
+        """The last checkpoint failed: ask again later, because tasks still wait for it."""
         if self._has_fired:
-            self.at = Instant(now + delay_ms)
+            self.at = Instant(now + FINAL_RETRY_MS)
+
+    def give_up(self) -> None:
+        """No task waits for a last checkpoint any more."""
+        self.at = None
 
     def is_due(self, now: Instant) -> bool:
-        """Whether to ask now; if so, it is asked only once."""
+        """Whether to ask for the last checkpoint now. The answer is True only once for each time that was set."""
         if self.at is None or now < self.at:
             return False
         self.at = None

@@ -1,8 +1,9 @@
-"""Numbers about checkpoints: of each one, of its vertices and subtasks, and their spread over the completed ones.
+"""Numbers about each checkpoint, its vertices and its subtasks, and the spread of the numbers over completed
+checkpoints.
 
-An acknowledgement costs the same whatever the number of subtasks; sorting and adding up happen when somebody looks. The
-history keeps the checkpoints in progress and a set number of those that ended, and besides them the latest completed,
-savepoint and failed one.
+The cost of an acknowledgement does not grow with the number of subtasks: sorting and adding up happen when a view is
+made. The history has the checkpoints in progress and a set number of ended checkpoints. The latest completed
+checkpoint, the latest savepoint and the latest failed checkpoint are kept besides.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import Any
 
 from penstock.core.coordinator.pending import PendingCheckpoint
 from penstock.core.graph import CheckpointGraph
@@ -19,6 +21,7 @@ from penstock.core.reasons import CheckpointFailure
 from penstock.core.recovery.metadata import CompletedCheckpoint, SnapshotKind
 from penstock.core.views import (
     CheckpointCounts,
+    CheckpointDetails,
     CheckpointStatus,
     CheckpointsView,
     CheckpointTotals,
@@ -32,11 +35,12 @@ from penstock.core.views import (
 )
 
 SUMMARY_WINDOW = 1_000
-"""Percentiles are over this many of the last completed checkpoints; least, greatest and mean are over all."""
+"""Percentiles are over this many of the last completed checkpoints. Minimum, maximum and mean are over all completed
+checkpoints."""
 
 
 class RunningSpread:
-    """A number seen again and again."""
+    """The spread of a number that gets more and more values."""
 
     def __init__(self) -> None:
         self._window: deque[float] = deque(maxlen=SUMMARY_WINDOW)
@@ -46,7 +50,7 @@ class RunningSpread:
         self._max = 0.0
 
     def add(self, value: float) -> None:
-        """One more."""
+        """Add a value."""
         self._min = value if self._count == 0 else min(self._min, value)
         self._max = max(self._max, value)
         self._sum += value
@@ -54,7 +58,7 @@ class RunningSpread:
         self._window.append(value)
 
     def view(self) -> Spread:
-        """As it is now."""
+        """The spread of the values so far."""
         if self._count == 0:
             return Spread()
         ordered = sorted(self._window)
@@ -71,7 +75,8 @@ class RunningSpread:
 
 
 def quantile(ordered: list[float], share: float) -> float:
-    """The value below which that share of the (sorted, non-empty) values lies, between two neighbours in proportion."""
+    """The value below which that share of the values lies; interpolated between two neighbours. The values are sorted,
+    and there is at least one value."""
     position = share * (len(ordered) + 1)
     if position < 1:
         return ordered[0]
@@ -92,10 +97,10 @@ def spread_of(values: Iterable[float]) -> Spread:
 @dataclass(slots=True)
 class _VertexRecord:
     subtasks: list[int] = field(default_factory=list)
-    """Those that were asked."""
+    """The subtasks that must acknowledge."""
     acks: dict[int, SubtaskView] = field(default_factory=dict)
     late: dict[int, SubtaskView] = field(default_factory=dict)
-    """Answers that came when the checkpoint had ended."""
+    """Acknowledgements that came after the checkpoint had ended."""
     latest_ack: Instant | None = None
     checkpointed_bytes: int = 0
     state_bytes: int = 0
@@ -104,7 +109,7 @@ class _VertexRecord:
     unaligned: bool = False
 
     def add(self, view: SubtaskView, now: Instant) -> None:
-        """One subtask more."""
+        """Add the acknowledgement of a subtask."""
         self.acks[view.subtask] = view
         self.latest_ack = now
         self.checkpointed_bytes += view.checkpointed_bytes
@@ -114,7 +119,7 @@ class _VertexRecord:
         self.unaligned = self.unaligned or view.unaligned
 
     def totals(self) -> CheckpointTotals:
-        """What its subtasks have acknowledged."""
+        """What the subtasks of the vertex have acknowledged."""
         return CheckpointTotals(
             num_subtasks=len(self.subtasks),
             num_acknowledged=len(self.acks),
@@ -144,7 +149,7 @@ class _Record:
     failure_text: str = ""
 
     def vertex_view(self, vertex: VertexId) -> VertexView:
-        """One vertex of it."""
+        """One vertex of the checkpoint."""
         totals = self.vertices[vertex].totals()
         complete = totals.num_acknowledged == totals.num_subtasks
         return VertexView(
@@ -155,7 +160,7 @@ class _Record:
         )
 
     def view(self) -> CheckpointView:
-        """All of it, subtasks aside."""
+        """The checkpoint without its subtasks."""
         vertices = tuple(self.vertex_view(v) for v in self.vertices)
         totals = _added_up([v.totals for v in vertices])
         return CheckpointView(
@@ -177,14 +182,14 @@ class _Record:
         )
 
     def subtasks_view(self, vertex: VertexId) -> SubtasksView:
-        """One vertex of it with all its subtasks."""
+        """One vertex of the checkpoint, with all subtasks of the vertex."""
         record = self.vertices[vertex]
         acks = record.acks.values()
         silent = {i: SubtaskView(subtask=i, acknowledged=None) for i in record.subtasks}
         everybody = silent | record.late | record.acks
         return SubtasksView(
-            vertex=self.vertex_view(vertex),
-            duration_ms=spread_of(a.duration_ms for a in acks),
+            **_fields(self.vertex_view(vertex)),
+            durations_ms=spread_of(a.duration_ms for a in acks),
             checkpointed_bytes=spread_of(a.checkpointed_bytes for a in acks),
             state_bytes=spread_of(a.state_bytes for a in acks),
             processed_bytes=spread_of(a.processed_bytes for a in acks),
@@ -196,8 +201,17 @@ class _Record:
             subtasks=tuple(everybody[i] for i in sorted(everybody)),
         )
 
+    def details(self) -> CheckpointDetails:
+        """The checkpoint with its subtasks."""
+        vertices = tuple(self.subtasks_view(vertex) for vertex in self.vertices)
+        return CheckpointDetails(**{**_fields(self.view()), "vertices": vertices})
+
     def _duration_ms(self, totals: CheckpointTotals) -> int:
         return 0 if totals.latest_ack is None else totals.latest_ack - self.triggered
+
+
+def _fields(view: VertexView | CheckpointView) -> dict[str, Any]:
+    return {name: getattr(view, name) for name in view.__struct_fields__}
 
 
 def _added_up(parts: list[CheckpointTotals]) -> CheckpointTotals:
@@ -255,7 +269,7 @@ class CheckpointStatistics:
     def acknowledged(
         self, checkpoint: CheckpointId, task: TaskId, now: Instant, state: SubtaskState | None, metrics: SnapshotMetrics
     ) -> None:
-        """A task has answered, in time or late."""
+        """A task has acknowledged, in time or after the checkpoint had ended."""
         record = self._in_progress.get(checkpoint)
         late = record is None
         record = record or self._ended.get(checkpoint)
@@ -322,7 +336,7 @@ class CheckpointStatistics:
                 record.discarded = True
 
     def restored(self, completed: CompletedCheckpoint, now: Instant) -> None:
-        """Tasks start from this one."""
+        """Tasks start from this checkpoint or savepoint."""
         self._num_restored += 1
         self._latest_restored = RestoredView(
             checkpoint=completed.checkpoint, kind=completed.kind, restored=now, path=completed.path
@@ -330,20 +344,12 @@ class CheckpointStatistics:
 
     # --- what is asked ------------------------------------------------------------------------------------------------
 
-    def _find(self, checkpoint: CheckpointId) -> _Record | None:
+    def details(self) -> tuple[CheckpointDetails, ...]:
+        """All checkpoints that are remembered, newest first, with their subtasks."""
         latest = (self._latest_completed, self._latest_savepoint, self._latest_failed)
-        beyond = next((r for r in latest if r is not None and r.checkpoint == checkpoint), None)
-        return self._in_progress.get(checkpoint) or self._ended.get(checkpoint) or beyond
-
-    def checkpoint_view(self, checkpoint: CheckpointId) -> CheckpointView | None:
-        """One checkpoint; None if it is not remembered."""
-        record = self._find(checkpoint)
-        return None if record is None else record.view()
-
-    def subtasks_view(self, checkpoint: CheckpointId, vertex: VertexId) -> SubtasksView | None:
-        """The subtasks of one vertex in one checkpoint; None if it is not remembered."""
-        record = self._find(checkpoint)
-        return None if record is None or vertex not in record.vertices else record.subtasks_view(vertex)
+        records = {record.checkpoint: record for record in latest if record is not None}
+        records |= self._ended | self._in_progress
+        return tuple(records[checkpoint].details() for checkpoint in sorted(records, reverse=True))
 
     def view(self, *, waiting: int, next_trigger: Instant | None) -> CheckpointsView:
         """All checkpoints."""

@@ -1,13 +1,16 @@
-"""Stop with savepoint: the request is fulfilled when the savepoint is there and every task has ended in success.
+"""Stop with savepoint: the request is fulfilled when the savepoint is complete and every task has ended in success.
 
     IDLE ──begin──► SAVING ──saved──► SAVED ──all tasks finished──► IDLE   the path
                       │                 └── a task fails, or the attempt ends ──► IDLE   a failure that names the path
                       └── the savepoint failed ──► IDLE   a failure; the job goes on
 
-A task that fails in SAVED fails the whole job: others have ended and committed as of the savepoint, so no single region
-can be restarted. The savepoint is kept. Trouble in SAVING is only remembered, for the case that the savepoint turns out
-to be stored all the same; if it fails, no failure is made out of what tasks did. Trouble while the request still waits
-in line is forgotten: all tasks run when it is its turn.
+A task that fails in SAVED fails the whole job: other tasks have ended and committed as of the savepoint, so no single
+region can be restarted. The savepoint is kept. The failure of a task in SAVING is only remembered, for the case that
+the savepoint turns out to be stored all the same; if the savepoint fails, the remembered failure has no effect. The
+failure of a task while the request still waits in line is forgotten: all tasks run when the savepoint begins.
+
+When a savepoint fails after tasks were triggered for it, sources may have ended because of the savepoint. So all tasks
+are started again, and the restart strategy does not count this restart (`restart_after`).
 """
 
 from __future__ import annotations
@@ -19,9 +22,27 @@ from penstock.core.recovery.metadata import CompletedCheckpoint
 
 StopEffect = AnswerRequest | FailJob
 
+_ATTEMPT_IS_OVER = (
+    CheckpointFailure.FAILOVER,
+    CheckpointFailure.TASK_FAILED,
+    CheckpointFailure.COORDINATOR_SHUTDOWN,
+    CheckpointFailure.COORDINATOR_SUSPENDED,
+)
+"""Reasons that come from the end of an attempt: the tasks of that attempt end anyway and need no restart by the
+stop."""
+
+
+def restart_after(reason: CheckpointFailure, text: str) -> FailJob | None:
+    """The restart that must follow when the savepoint that was to stop the job failed after tasks were triggered; None
+    if the attempt is over anyway."""
+    if reason in _ATTEMPT_IS_OVER:
+        return None
+    story = f"the savepoint that was to stop the job failed, because {reason.text}: {text}"
+    return FailJob(reason=reason, text=story, free=True)
+
 
 class StopWithSavepoint:
-    """At most one stop at a time."""
+    """The stop that is under way, if there is a stop: at most one at a time."""
 
     def __init__(self) -> None:
         self._request: RequestId | None = None
@@ -35,17 +56,17 @@ class StopWithSavepoint:
         return self._request is not None
 
     def begin(self, request: RequestId) -> None:
-        """The savepoint has been asked for; trouble of earlier times does not count."""
+        """The savepoint has been asked for. Failures of tasks before the request do not count."""
         self._reset()
         self._request = request
 
     def started(self) -> None:
-        """The savepoint is on its way to tasks that all run; trouble of before does not count."""
+        """The savepoint begins, and all its tasks run. Failures of tasks before this moment do not count."""
         self._trouble = None
         self._restarts_anyway = False
 
     def failed(self) -> None:
-        """There will be no savepoint; whoever says so answers the request."""
+        """There will be no savepoint. The caller of this method answers the request."""
         self._reset()
 
     def saved(self, savepoint: CompletedCheckpoint) -> list[StopEffect]:
@@ -62,7 +83,8 @@ class StopWithSavepoint:
         return [answer]
 
     def task_failed(self, text: str) -> list[StopEffect]:
-        """A task has failed; without us it might restart alone."""
+        """A task has failed. If the savepoint is complete, the whole job fails, because the task must not restart
+        alone."""
         self._trouble = text
         return self._give_up()
 

@@ -1,7 +1,7 @@
-"""What happened to each checkpoint, in short sentences: printed when a rule of ours turns out to be broken.
+"""What happened to each checkpoint, in short sentences. An `InvariantError` about a checkpoint prints the sentences.
 
-Bounded twice: the last checkpoints only, and the last sentences of each. Regular acknowledgements are not told, or one
-large checkpoint would push out how it began.
+The memory has two bounds: the last checkpoints only, and the last sentences of each checkpoint. Acknowledgements that
+count are not told: the acknowledgements of a large checkpoint would push out the sentences about its beginning.
 """
 
 from __future__ import annotations

@@ -1,15 +1,16 @@
-"""How many checkpoints may fail in a row before something has to give.
+"""How many checkpoints may fail in a row before the job or a task fails.
 
-A failure counts if its reason does, once per checkpoint, and not if a newer checkpoint has succeeded already. A newer
-success sets the count to zero. When more have failed than are tolerated, the count starts again and
+A failed checkpoint counts if the reason of its failure counts, at most once, and not if a newer checkpoint has already
+completed. A newer completed checkpoint sets the count to zero. When more checkpoints have failed than are tolerated,
+the count starts again at zero and
 
-* the job fails, if the failure was the master's own or came before any task was asked,
-* the task that reported it fails, otherwise.
+* the job fails, if the failure was the master's own or came before any task was triggered,
+* otherwise the task that reported the failure fails.
 
-Savepoints: what the master does wrong never fails the job. What a task does wrong counts as for a checkpoint, except in
-a synchronous savepoint: tasks have begun to end for it, so the job fails at once.
+A failed savepoint never counts: the user asked for the savepoint, and is told of the failure. A savepoint that was to
+stop the job may have ended sources, so that the tasks must be started again; that restart is not counted either.
 
-Every checkpoint here has an id: nothing that counts can go wrong before it has one.
+Every checkpoint here has an id, because no failure that counts can happen before a checkpoint has an id.
 """
 
 from __future__ import annotations
@@ -44,14 +45,11 @@ class FailureTolerance:
         checkpoint: CheckpointId,
         task: TaskId | None,
     ) -> FailJob | FailTask | None:
-        """A checkpoint failed; `task` is who reported the failure, None if it was the master's own."""
+        """A checkpoint failed. `task` is the task that reported the failure; None if the failure was the master's
+        own."""
+        if kind.is_savepoint or not self._exceeds(reason, checkpoint):
+            return None
         blamed = None if reason.preflight else task
-        if blamed is not None and kind.is_synchronous:
-            return FailJob(reason=reason, text=f"a task gave up the savepoint that was to stop the job: {text}")
-        if kind.is_savepoint and blamed is None:
-            return None
-        if not self._exceeds(reason, checkpoint):
-            return None
         self._start_again()
         story = f"more than {self._tolerable} checkpoints failed in a row, the last because {reason.text}: {text}"
         if blamed is not None:

@@ -1,9 +1,10 @@
-"""The way of a checkpoint to the tasks: its folder, then the operator coordinators, then the hooks, then the triggers.
+"""The first phases of a checkpoint: its folder, then the operator coordinators, then the hooks, then the triggers.
 
-One checkpoint at a time is on this way. Operator coordinators take their snapshots before any task does, and their
-gateways keep later events back (`gateway`). A snapshot counts when the events that were sent before it have arrived.
-Hooks come after them, so that an outside system is told only when the driver's side is safe. The first failure ends the
-way; whoever owns the checkpoint then aborts it, which opens the gateways again.
+Only one checkpoint at a time is in these phases. Operator coordinators take their snapshots before any task does, and
+their gateways keep later events back (`gateway`). A snapshot of an operator coordinator counts when the events that
+were sent before the snapshot have arrived. Hooks run after the operator coordinators, so that an outside system is told
+only when the driver's side is safe. At the first failure the lifecycle aborts the checkpoint, which opens the gateways
+again.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import msgspec
 from penstock.core.coordinator.effects import (
     AckVerdict,
     CoordinatorEffect,
+    FailJob,
     FailTask,
     SendToTask,
     SnapshotOperatorCoordinator,
@@ -55,10 +57,12 @@ class TriggerFailure(NamedTuple):
 
     reason: CheckpointFailure
     text: str
+    fails_job: FailJob | None = None
+    """Set if not only the checkpoint but the whole job fails."""
 
 
 class Triggering:
-    """The checkpoint that is on its way to the tasks. What it wants done is appended to `effects`."""
+    """The checkpoint that is being triggered, if there is one. Effects are appended to `effects`."""
 
     def __init__(self, graph: CheckpointGraph, board: TaskBoard, effects: list[CoordinatorEffect]) -> None:
         self.gateways = Gateways(graph, board)
@@ -68,7 +72,7 @@ class Triggering:
         self._effects = effects
 
     def locate(self, pending: PendingCheckpoint, location: str) -> None:
-        """Its folder is there."""
+        """The folder of the checkpoint has been made."""
         pending.location = location
         if pending.kind.is_savepoint:
             pending.options = msgspec.structs.replace(pending.options, target=location)
@@ -81,19 +85,19 @@ class Triggering:
         self._after_coordinators(pending)
 
     def leave(self, pending: PendingCheckpoint) -> None:
-        """The checkpoint has ended, perhaps on this way."""
+        """The checkpoint has ended, perhaps while it was being triggered."""
         if self.current is pending:
             self.current = None
 
     def handle(self, event: MasterEvent) -> TriggerFailure | None:
-        """Something about an operator coordinator, its events, or a hook. What is late changes nothing."""
+        """Handle an event about an operator coordinator, its events, or a hook. A late event changes nothing."""
         match event:
             case OperatorCoordinatorSnapshotted():
                 self._handle_snapshotted(event)
             case OperatorCoordinatorFailed():
                 pending = self._current_if(event.checkpoint)
                 if pending is not None and pending.awaits_coordinator(event.operator):
-                    return TriggerFailure(event.reason, f"operator coordinator {event.operator}: {event.error}")
+                    return _coordinator_failed(event)
             case OperatorEventSubmitted() | OperatorEventDelivered() | OperatorEventLost() | BarrierPassed():
                 return self._handle_operator_event(event)
             case HookTriggered():
@@ -113,7 +117,7 @@ class Triggering:
         return pending if pending is not None and pending.checkpoint == checkpoint else None
 
     def _handle_snapshotted(self, event: OperatorCoordinatorSnapshotted) -> None:
-        # A checkpoint that was aborted has lost its marks: a late snapshot closes nothing, so events go on flowing.
+        # An aborted checkpoint has lost its marks: a late snapshot closes no gateway, so events go on flowing.
         if not self.gateways.try_close(event.operator, event.checkpoint):
             return
         pending = self._current_if(event.checkpoint)
@@ -137,7 +141,7 @@ class Triggering:
                 return self._handle_lost(event)
             case BarrierPassed():
                 if self._board.is_current(event.task, event.epoch):
-                    self._effects += self.gateways.open_for(event.operator, event.task.subtask, event.checkpoint)
+                    self._effects += self.gateways.open_for_task(event.task, event.checkpoint)
             case _:
                 assert_never(event)
         return None
@@ -183,3 +187,11 @@ class Triggering:
                 options=pending.options,
             )
             self._effects.append(SendToTask(task=task, message=trigger))
+
+
+def _coordinator_failed(event: OperatorCoordinatorFailed) -> TriggerFailure:
+    text = f"operator coordinator {event.name or event.operator}: {event.error}"
+    fails = FailJob(
+        reason=event.reason, text=event.error, operator=event.name or event.operator, traceback=event.traceback
+    )
+    return TriggerFailure(event.reason, text, fails)

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from enum import Enum
 
 from penstock.core.effects import Effect, Event, Ticked
+from penstock.core.errors import Fault
 from penstock.core.ids import Epoch, SlotId, TaskId
 from penstock.core.job.regions import Region
 
@@ -53,6 +54,11 @@ class FailureCause(Effect, frozen=True, kw_only=True):
     user_code: bool = False
     lacks_room: bool = False
     """Slots were asked for and did not come up, and nobody said why: the cluster may have no room for them."""
+    fault: Fault = Fault.PASSING
+    why_final: str = ""
+    """Why the job is not started again, if it is not."""
+    free: bool = False
+    """It is the price of what a user asked for: the job restarts at once, and the restart strategy is not asked."""
 
 
 # --- events ----------------------------------------------------------------------
@@ -70,6 +76,21 @@ class SlotRegistered(Event, frozen=True, kw_only=True):
 
 class SlotHeard(Event, frozen=True, kw_only=True):
     """Any sign of life of a slot."""
+
+    slot: SlotId
+
+
+class SlotStuck(Event, frozen=True, kw_only=True):
+    """A slot says from beside its loop that the loop has not turned for so long."""
+
+    slot: SlotId
+    stuck_ms: int
+    where: str
+    """What the loop is in: a step, or else."""
+
+
+class SlotTurned(Event, frozen=True, kw_only=True):
+    """The loop of a slot turns."""
 
     slot: SlotId
 
@@ -146,6 +167,10 @@ class RescaleFailing(Event, frozen=True, kw_only=True):
     text: str
 
 
+class CheckpointDone(Event, frozen=True, kw_only=True):
+    """A checkpoint of the job has completed: the job gets on."""
+
+
 class StopChanged(Event, frozen=True, kw_only=True):
     """A stop with savepoint has begun, or has come to nothing. Sources end for it everywhere: while one is under way,
     no task can be restarted beside others."""
@@ -157,6 +182,8 @@ JobEvent = (
     JobStarted
     | SlotRegistered
     | SlotHeard
+    | SlotStuck
+    | SlotTurned
     | SlotGone
     | SlotReady
     | SlotCancelled
@@ -167,6 +194,7 @@ JobEvent = (
     | RescaleRequested
     | RescaleConfirmed
     | RescaleFailing
+    | CheckpointDone
     | StopChanged
     | Ticked
 )
@@ -199,6 +227,18 @@ class TellCancel(Effect, frozen=True, kw_only=True):
     slot: SlotId
     epoch: Epoch
     tasks: tuple[TaskId, ...] = ()
+
+
+class ReportStuck(Effect, frozen=True, kw_only=True):
+    """Tell people that a slot is stuck."""
+
+    slot: SlotId
+
+
+class ReportTurning(Effect, frozen=True, kw_only=True):
+    """Tell people that a slot which was stuck is not any more."""
+
+    slot: SlotId
 
 
 class TellPeerGone(Effect, frozen=True, kw_only=True):
@@ -286,6 +326,8 @@ JobEffect = (
     | TellLeave
     | TellCancel
     | TellPeerGone
+    | ReportStuck
+    | ReportTurning
     | DeployTasks
     | RunTasks
     | AttemptEnded

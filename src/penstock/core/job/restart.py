@@ -10,7 +10,7 @@ from collections import deque
 from typing import Protocol, assert_never
 
 from penstock.core.ids import Instant
-from penstock.settings import ExponentialDelay, FailureRate, FixedDelay, NoRestart, Restart
+from penstock.settings import DEFAULT_RESTART, ExponentialDelay, FailureRate, FixedDelay, NoRestart, Restart
 
 
 class RestartStrategy(Protocol):
@@ -18,6 +18,10 @@ class RestartStrategy(Protocol):
 
     def failed(self, now: Instant, draw: float) -> int | None:
         """Milliseconds to wait before the next attempt; None to give up."""
+        ...
+
+    def progressed(self) -> None:
+        """A checkpoint has completed since the last failure."""
         ...
 
     @property
@@ -28,6 +32,9 @@ class RestartStrategy(Protocol):
 
 class _Never:
     why_not = "no restart strategy is set"
+
+    def progressed(self) -> None:
+        """Nothing is counted."""
 
     def failed(self, now: Instant, draw: float) -> int | None:  # noqa: ARG002
         return None
@@ -42,6 +49,9 @@ class _Fixed:
     def why_not(self) -> str:
         return f"all {self._settings.attempts} restarts of the fixed-delay strategy are used up"
 
+    def progressed(self) -> None:
+        """Restarts are counted over the whole life of the job."""
+
     def failed(self, now: Instant, draw: float) -> int | None:  # noqa: ARG002
         if self._used >= self._settings.attempts:
             return None
@@ -53,25 +63,32 @@ class _Exponential:
     def __init__(self, settings: ExponentialDelay) -> None:
         self._settings = settings
         self._used = 0
-        self._pause_ms = float(settings.initial_ms)
-        self._last: Instant | None = None
+        self._pause_ms = float(min(settings.initial_ms, settings.max_ms))
+        self._restarted: Instant | None = None
+        """When the last pause ended: the calm is counted from there."""
 
     @property
     def why_not(self) -> str:
-        return f"all {self._settings.attempts} restarts of the exponential-delay strategy are used up"
+        return f"{self._settings.attempts} restarts in a row have not led to a completed checkpoint"
+
+    def progressed(self) -> None:
+        """Restarts are counted in a row."""
+        # The pause goes on to grow: a job that fails again and again is not to restart faster for its checkpoints.
+        self._used = 0
 
     def failed(self, now: Instant, draw: float) -> int | None:
         settings = self._settings
-        if self._last is not None and now - self._last >= settings.reset_after_ms + self._pause_ms:
-            self._pause_ms = float(settings.initial_ms)
+        if self._restarted is not None and now - self._restarted >= settings.reset_after_ms:
+            self._pause_ms = float(min(settings.initial_ms, settings.max_ms))
             self._used = 0
-        self._last = now
         if settings.attempts is not None and self._used >= settings.attempts:
             return None
         self._used += 1
-        pause_ms = min(self._pause_ms, settings.max_ms)
+        varied_ms = self._pause_ms * (1 + settings.jitter * (2 * draw - 1))
+        pause_ms = max(0, min(round(varied_ms), settings.max_ms))
         self._pause_ms = min(self._pause_ms * settings.multiplier, settings.max_ms)
-        return max(0, round(pause_ms * (1 + settings.jitter * (2 * draw - 1))))
+        self._restarted = Instant(now + pause_ms)
+        return pause_ms
 
 
 class _Rate:
@@ -84,6 +101,9 @@ class _Rate:
         settings = self._settings
         return f"more than {settings.max_failures} failures came within {settings.interval_ms} ms"
 
+    def progressed(self) -> None:
+        """Failures are counted by their time alone."""
+
     def failed(self, now: Instant, draw: float) -> int | None:  # noqa: ARG002
         recent, settings = self._recent, self._settings
         recent.append(now)
@@ -92,9 +112,11 @@ class _Rate:
         return None if len(recent) > settings.max_failures else settings.delay_ms
 
 
-def make_restart_strategy(settings: Restart) -> RestartStrategy:
+def make_restart_strategy(settings: Restart | None) -> RestartStrategy:
     """The strategy that the settings name."""
     match settings:
+        case None:
+            return _Exponential(DEFAULT_RESTART)
         case NoRestart():
             return _Never()
         case FixedDelay():

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from penstock.core.ids import Epoch, Instant, SlotId, SlotIndex
 from penstock.core.job.events import FailureCause, StartSlot, StopSlot, TellLeave
+from penstock.core.job.stuck import Stuckness
 from penstock.settings import SlotSettings
 
 LEAVE_TIMEOUT_MS = 5_000
@@ -38,6 +39,7 @@ class SlotState:
         self.clean_up_to = Epoch(0)
         """No task of an epoch up to this one runs there."""
         self.ready_for = Epoch(0)
+        self.stuck = Stuckness()
 
     def arrive(self, now: Instant) -> None:
         """Its process has called in."""
@@ -53,6 +55,7 @@ class SlotState:
             self.failed_starts += 1
             self.start_error = error
         self.registered = False
+        self.stuck.end()
         self.heard = now
 
     def begin_again(self, now: Instant) -> None:

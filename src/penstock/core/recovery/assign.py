@@ -1,8 +1,8 @@
-"""Which subtask starts from which state: a snapshot dealt out to the program that starts from it.
+"""Which subtask starts from which state: a snapshot is dealt out to the subtasks of the program that starts from it.
 
-The questions are answered one by one: whose state is whose (`matching`), how many key groups (`key_group_count`), what
-had finished (`finished`), what each subtask of an operator gets (`operator_state`), and into which channels goes what
-was in flight (`in_flight`). This file puts the answers together.
+Each question has a file of its own: which operator gets which state (`matching`), how many key groups there are
+(`key_group_count`), which vertices had finished (`finished`), which state each subtask of an operator gets
+(`operator_state`), and into which channels the in-flight data goes (`in_flight`). This file puts the answers together.
 
 Deliberately not here: reading files.
 """
@@ -30,20 +30,22 @@ from penstock.core.recovery.operator_state import deal
 
 
 class Assignment(msgspec.Struct, frozen=True, kw_only=True):
-    """A snapshot dealt out."""
+    """A snapshot that was dealt out to the subtasks of a program."""
 
     tasks: dict[TaskId, TaskRestore]
-    """What every subtask of the graph starts from."""
+    """The state that every subtask of the graph starts from."""
     matched: Matched
     flows: tuple[Flow, ...]
     finished: tuple[VertexId, ...]
     """Vertices that are deployed as finished."""
     coordinators: dict[OperatorId, bytes] = {}
-    """What operator coordinators start from."""
+    """The state that operator coordinators start from."""
     hooks: dict[str, bytes] = {}
-    """What master hooks start from; those without state are left out."""
+    """The state that master hooks start from. Hooks without state are left out."""
     drained: bool = False
-    """A stop with drain ended the data, and does so again."""
+    """A stop with drain had ended the data, and the data ends again after the restore."""
+    more_data: bool = False
+    """The data had come to its end, and the sources look for more data."""
 
 
 NOTHING_RESTORED = Assignment(
@@ -53,7 +55,7 @@ NOTHING_RESTORED = Assignment(
 
 
 def assign(metadata: CheckpointMetadata, graph: CheckpointGraph, rules: MatchingRules = NO_SURPRISES) -> Assignment:
-    """Deal a snapshot out. Raises `UsageError` if it does not fit the graph."""
+    """Deal a snapshot out. Raises `UsageError` if the snapshot does not fit the graph."""
     matched = match(metadata, graph, rules)
     kept = _restored_part(metadata, matched)
     known = kept.operators
@@ -83,7 +85,8 @@ def assign(metadata: CheckpointMetadata, graph: CheckpointGraph, rules: Matching
 def fitting_key_groups(
     metadata: CheckpointMetadata, graph: CheckpointGraph, rules: MatchingRules, *, given: int | None
 ) -> int:
-    """How many key groups the graph must have for `assign`; `given` is what the user asked for. Raises `UsageError`."""
+    """How many key groups the graph must have for `assign`. `given` is the number that the user asked for. Raises
+    `UsageError` if no number fits."""
     return key_group_count(_restored_part(metadata, match(metadata, graph, rules)), graph, given=given)
 
 
@@ -95,7 +98,8 @@ def _restored_part(metadata: CheckpointMetadata, matched: Matched) -> Checkpoint
 def _unwanted(
     metadata: CheckpointMetadata, graph: CheckpointGraph, matched: Matched, rules: MatchingRules
 ) -> tuple[OperatorId, ...]:
-    """Operators whose in-flight input may go nowhere: the program does not have them, and the user knows."""
+    """Operators whose in-flight input may be left out: the program does not have these operators, and the user has
+    allowed that."""
     wanted = {operator for vertex in graph.vertices for operator in vertex.operators}
     gone = (operator for operator in metadata.operators if operator not in wanted)
     return tuple(o for o in gone if rules.unmatched is Unmatched.IGNORE or o in matched.dropped)
@@ -104,7 +108,7 @@ def _unwanted(
 def _fed_tasks(
     vertex: CheckpointVertex, graph: CheckpointGraph, restores: dict[TaskId, TaskRestore]
 ) -> dict[TaskId, None]:
-    """Tasks of a vertex that get more data, because one that feeds them has not seen all of its own."""
+    """Tasks of a vertex that get more data, because an upstream task has not seen all its own data."""
     fed: dict[TaskId, None] = {}
     for edge in graph.edges:
         if edge.downstream != vertex.vertex:
@@ -122,7 +126,7 @@ def _fed_tasks(
 def _deal_vertex(
     vertex: CheckpointVertex, known: dict[OperatorId, OperatorSnapshot], fed: dict[TaskId, None]
 ) -> dict[TaskId, TaskRestore]:
-    # An operator that the snapshot does not know is left out: it starts afresh.
+    # An operator that is not in the snapshot gets nothing: the operator starts without state.
     snapshots = [known[operator] for operator in vertex.operators if operator in known]
     dealt = {snapshot.operator: deal(snapshot, vertex.parallelism) for snapshot in snapshots}
     return {
@@ -138,7 +142,7 @@ def _deal_vertex(
 
 
 def _has_ended(snapshot: OperatorSnapshot, subtask: int, parallelism: int) -> bool:
-    """Whether a subtask of today has nothing left to do but to wait for its last checkpoint."""
+    """Whether a subtask of the program had seen all its data, and only waits for its last checkpoint."""
     ended = {*snapshot.ended_subtasks, *snapshot.finished_subtasks}
     if snapshot.parallelism == parallelism:
         return subtask in ended
@@ -146,5 +150,5 @@ def _has_ended(snapshot: OperatorSnapshot, subtask: int, parallelism: int) -> bo
 
 
 def encode_restore(restore: TaskRestore) -> bytes:
-    """A task's share, as it travels in `Deploy`."""
+    """A task's part of the snapshot, encoded for `Deploy`."""
     return msgspec.msgpack.encode(restore)

@@ -1,12 +1,12 @@
-"""Vertices that had ended for good in a snapshot: which they are, and whether the program can still have them so.
+"""Vertices that had ended for good in a snapshot, and whether the program can still deploy them as finished.
 
-A vertex is *finished* if all its subtasks had ended, and *partly* finished if some had. A finished one is deployed as
-such: it runs no user code again. That is right only while everything before it has ended as well, so the program that
-starts from the snapshot must not have put anything new there.
+A vertex is *finished* if all its subtasks had ended, and *partly* finished if some of its subtasks had ended. A
+finished vertex is deployed as finished: its tasks run no user code again. That is right only if every vertex upstream
+has ended as well. So the program that starts from the snapshot must not have a new step upstream of a finished vertex.
 
-A stop with drain ends the data of every task. If the job fails before it has ended, it restarts from that savepoint and
-ends again; so what it saves until then is of a drained job too, whatever the reason for it was. Who starts another job
-from any of that wants it to go on.
+A stop with drain ends the data of every task. If the job fails after the savepoint and before its end, the job restarts
+from that savepoint and ends again. So every checkpoint of such a job counts as drained, whatever its kind. A user who
+starts another job from a drained snapshot wants the sources to go on reading (`with_more_data`).
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from penstock.core.graph import CheckpointEdge, CheckpointGraph, CheckpointVerte
 from penstock.core.ids import OperatorId, VertexId
 from penstock.core.recovery.metadata import CheckpointMetadata
 
-HINT = "leave out what was put before or into a part of the job that has finished, or give the changed steps new names"
+HINT = "remove the steps that were added to or before a finished part of the job, or give the changed steps new names"
 
 
 class Progress(IntEnum):
-    """How far a vertex has come; more is further."""
+    """How far a vertex has come; a greater value is nearer to the end."""
 
     RUNNING = 0
     PARTLY = 1
@@ -39,36 +39,52 @@ def finished_vertices(metadata: CheckpointMetadata, graph: CheckpointGraph) -> t
 
 
 def with_more_data(metadata: CheckpointMetadata) -> CheckpointMetadata:
-    """The same for a job that is started from what a stop with drain left: what had ended for it goes on reading."""
+    """The metadata for another job that is started from a drained snapshot: subtasks whose data had ended because of
+    the drain go on reading."""
     if not metadata.is_drained:
         return metadata
     operators = {o: msgspec.structs.replace(s, ended_subtasks=()) for o, s in metadata.operators.items()}
     return msgspec.structs.replace(metadata, operators=operators, drained=False)
 
 
+def reopened(metadata: CheckpointMetadata) -> CheckpointMetadata:
+    """The metadata of the last checkpoint of a job that had come to the end of its data, or of the savepoint that
+    drained the job, for a job that goes on with more data. Every task took part in such a checkpoint, so no task has
+    ended for good."""
+    if metadata.is_drained:
+        return with_more_data(metadata)
+    operators = {
+        o: msgspec.structs.replace(s, finished=False, finished_subtasks=(), ended_subtasks=())
+        for o, s in metadata.operators.items()
+    }
+    return msgspec.structs.replace(metadata, operators=operators)
+
+
 def check_finished(metadata: CheckpointMetadata, graph: CheckpointGraph) -> None:
-    """Raise `UsageError` if the program has something running before, or chained to, what had finished."""
+    """Raise `UsageError` if the program has a running step upstream of a finished step, or chained to a finished
+    step."""
     reached = {v.vertex: _vertex_progress(metadata, v) for v in graph.vertices}
     for edge in graph.edges:
         least = _least_upstream(reached[edge.downstream], edge)
         if max(reached[edge.upstream], _data_progress(metadata, graph.vertex(edge.upstream))) < least:
             raise UsageError(
                 f"{metadata.title} has {edge.downstream} {_TEXTS[reached[edge.downstream]]}, "
-                f"but in the program it reads from {edge.upstream}, which is {_TEXTS[reached[edge.upstream]]} there",
+                f"but in the program it reads from {edge.upstream}, which is {_TEXTS[reached[edge.upstream]]} "
+                "in the snapshot",
                 hint=HINT,
             )
 
 
 def _least_upstream(progress: Progress, edge: CheckpointEdge) -> Progress:
-    """How far the upstream side must have come for the downstream side to be where it is."""
+    """How far the upstream vertex must have come, if the downstream vertex has come as far as `progress`."""
     if progress is Progress.PARTLY:
         return Progress.FINISHED if edge.all_to_all else Progress.PARTLY
     return progress
 
 
 def _data_progress(metadata: CheckpointMetadata, vertex: CheckpointVertex) -> Progress:
-    """The same by the data: a subtask that has seen all of its own feeds nobody any more, even if it was not yet known
-    to have ended when what it fed was."""
+    """How far a vertex has come with its data. A subtask that has seen all its data sends nothing downstream any more.
+    The subtasks downstream may then have ended before this subtask was known to have ended."""
     snapshots = [metadata.operators[o] for o in vertex.operators if o in metadata.operators]
     ended = [{*s.finished_subtasks, *s.ended_subtasks} for s in snapshots]
     if snapshots and all(len(e) == s.parallelism for e, s in zip(ended, snapshots, strict=True)):

@@ -1,9 +1,10 @@
-"""Hooks on their way back: whose state is whose, and whether all have come back before tasks are deployed.
+"""The restore of hooks: which hook gets which state, and whether all hooks are restored before tasks are deployed.
 
     begin ── every hook has answered ──► tasks are deployed
-       └──── one fails, or the time is over ──► the attempt fails
+       └──── a hook fails, or the time is over ──► the attempt fails
 
-An attempt that ends meanwhile leaves its hooks to themselves: what they answer then is of another epoch.
+If the attempt ends meanwhile, the hooks are not waited for: a later answer carries the epoch of the ended attempt and
+does not count.
 """
 
 from __future__ import annotations
@@ -17,20 +18,21 @@ from penstock.core.recovery.metadata import CheckpointMetadata, MatchingRules, U
 
 
 def hook_states(metadata: CheckpointMetadata, graph: CheckpointGraph, rules: MatchingRules) -> dict[str, bytes]:
-    """What each hook of the graph starts from; those without state are left out. Raises `UsageError` for state of a
-    hook that the graph does not have, if the rules say so."""
+    """The state that each hook of the graph starts from. Hooks without state are left out. Raises `UsageError` for the
+    state of a hook that the graph does not have, if the rules refuse such state."""
     kept = {hook: state for hook, state in metadata.hooks.items() if hook not in rules.drop}
     unwanted = [hook for hook in kept if hook not in graph.hooks]
     if unwanted and rules.unmatched is Unmatched.REFUSE:
         raise UsageError(
             f"{metadata.title} has state of hooks that the program does not have: {', '.join(unwanted)}",
-            hint="add the hooks, by the names they had; or drop their state, or allow state that nobody wants",
+            hint="add the hooks under these names; or drop their state, by ps.restore(..., drop=[...]); or leave the "
+            "state unread, by ps.restore(..., unmatched='ignore')",
         )
     return {hook: kept[hook] for hook in graph.hooks if hook in kept}
 
 
 class HookRestores:
-    """Who is still missing."""
+    """The hooks that have not answered yet."""
 
     def __init__(self, timeout_ms: int) -> None:
         self._timeout_ms = timeout_ms
@@ -39,7 +41,7 @@ class HookRestores:
         self._until: Instant | None = None
 
     def begin(self, hooks: Iterable[str], epoch: Epoch, now: Instant) -> None:
-        """These were told to come back, for an attempt."""
+        """These hooks were told to restore their state, for the attempt of this epoch."""
         self._epoch = epoch
         self._missing = dict.fromkeys(hooks)
         self._until = Instant(now + self._timeout_ms)
@@ -49,14 +51,14 @@ class HookRestores:
         return epoch == self._epoch and hook in self._missing
 
     def restored(self, hook: str) -> bool:
-        """A hook whose answer is wanted has come back; whether all have."""
+        """A hook whose answer is waited for has restored its state. Returns whether all hooks have."""
         del self._missing[hook]
         if not self._missing:
             self.give_up()
         return self._epoch is None
 
     def late(self, now: Instant) -> list[str]:
-        """Those whose time is over. They are not waited for any more."""
+        """The hooks whose time is over. No hook is waited for any more after that."""
         if self._until is None or now < self._until:
             return []
         late = list(self._missing)
@@ -64,10 +66,10 @@ class HookRestores:
         return late
 
     def give_up(self) -> None:
-        """Nobody is waited for any more."""
+        """No hook is waited for any more."""
         self._epoch, self._until = None, None
         self._missing = {}
 
     def next_deadline(self) -> Instant | None:
-        """When `late` must be looked at."""
+        """When `late` must be called; None if no hook is waited for."""
         return self._until

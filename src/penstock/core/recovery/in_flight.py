@@ -1,16 +1,17 @@
-"""In-flight data of an unaligned snapshot: into which channels of today it goes.
+"""In-flight data of an unaligned snapshot: into which channels of the restored job the data goes.
 
-Edges are found again by the operators they join, not by their numbers. On an edge whose two sides have the parallelism
-they had, every end gets back what it saved. Otherwise all of a channel of then, first what its receiver had not read
-and then what its sender had not sent, becomes input of today's receivers:
+*Old* is what the job had when the snapshot was taken; *new* is what the restored job has. An edge is found again by the
+operators that the edge joins, not by its number. If both sides of an edge have the same parallelism as before, each end
+of a channel gets back the data that this end saved. Otherwise the data of an old channel becomes input of new
+receivers: first the data that the old receiver had not read, then the data that the old sender had not sent.
 
-    by key        each receiver whose key groups meet those of the receiver of then gets it, and takes the rows of its
-                  own groups if others get it too
-    in turn       one receiver gets it
-    other edges   hold nothing in flight, so there is nothing to deal out
+    by key        each new receiver that shares key groups with the old receiver gets the data; if several new receivers
+                  get the same data, each takes only the rows of its own key groups
+    in turn       one new receiver gets the data
+    other edges   have no in-flight data, so there is nothing to deal out
 
-A channel of then goes into one channel of today, so the order in it is kept. Over several, order means nothing as long
-as all of it comes before anything new.
+The data of an old channel goes into one new channel, so the order of the channel is kept. Between channels there is no
+order, as long as all in-flight data comes before new data.
 """
 
 from __future__ import annotations
@@ -27,32 +28,32 @@ from penstock.core.recovery.mappers import Mapping, ambiguous, by_range, round_r
 from penstock.core.recovery.metadata import CheckpointMetadata, EdgeSnapshot
 
 HINT = (
-    "start the program that it was taken of from it and take a savepoint, which has nothing in flight; "
-    "then start the changed program from that"
+    "start the unchanged program from this snapshot and take a savepoint, because a savepoint has nothing in flight; "
+    "then start the changed program from that savepoint"
 )
 
 
 class Channel(msgspec.Struct, frozen=True, kw_only=True):
-    """What was in flight between two subtasks of then."""
+    """The in-flight data between two old subtasks."""
 
     upstream: int
     downstream: int
     inputs: tuple[ChannelState, ...] = ()
-    """What the receiving end had not read: the older part."""
+    """The data that the receiving end had not read. This data was sent before the data in `outputs`."""
     outputs: tuple[ChannelState, ...] = ()
-    """What the sending end had not sent."""
+    """The data that the sending end had not sent."""
 
 
 class Flow(msgspec.Struct, frozen=True, kw_only=True):
-    """What was in flight on one edge, and where it goes."""
+    """The in-flight data of one edge, and the new edge that the data goes to."""
 
     snapshot: EdgeSnapshot
     edge: CheckpointEdge | None
-    """Today's; None if the data is left over, because nobody would take it."""
+    """The new edge; None if the data is left over, because the new job has no receiver for the data."""
     channels: tuple[Channel, ...]
-    """Those that had something, in order."""
+    """The old channels that had in-flight data, in order."""
     rescaled: bool = False
-    """Today's edge has another parallelism on one side, or on both."""
+    """The new edge has another parallelism on one side, or on both sides."""
 
     @property
     def size(self) -> int:
@@ -61,8 +62,9 @@ class Flow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def flows_of(metadata: CheckpointMetadata, graph: CheckpointGraph, left_over: Iterable[OperatorId]) -> tuple[Flow, ...]:
-    """Everything in flight, by edge. What was on its way to an operator in `left_over` goes nowhere. Raises
-    `UsageError` for data that has nowhere to go and should have, and for what cannot be dealt out."""
+    """All in-flight data, by edge. Data that was on its way to an operator in `left_over` is left out. Raises
+    `UsageError` for other data that the new job has no edge for, and for data that cannot be dealt out to another
+    parallelism."""
     recorded = {edge.number: edge for edge in metadata.edges or _assumed_edges(metadata, graph)}
     unwanted = tuple(left_over)
     found: list[Flow] = []
@@ -83,14 +85,14 @@ def flows_of(metadata: CheckpointMetadata, graph: CheckpointGraph, left_over: It
             raise UsageError(
                 f"{metadata.title} has data in flight on the {snapshot.partitioning.value} edge from "
                 f"{snapshot.upstream} to {snapshot.downstream}, which cannot be dealt out to another parallelism",
-                hint=f"restore it with a parallelism of {snapshot.downstream_parallelism}",
+                hint=f"restore the snapshot with a parallelism of {snapshot.downstream_parallelism}",
             )
         found.append(Flow(snapshot=snapshot, edge=edge, channels=channels, rescaled=rescaled))
     return tuple(found)
 
 
 def add_in_flight(restores: dict[TaskId, TaskRestore], flows: tuple[Flow, ...], graph: CheckpointGraph) -> None:
-    """Give every task its part of what was in flight."""
+    """Give every task its part of the in-flight data."""
     for flow in flows:
         if flow.edge is not None and flow.rescaled:
             _deal(restores, flow, flow.edge, graph)
@@ -98,7 +100,7 @@ def add_in_flight(restores: dict[TaskId, TaskRestore], flows: tuple[Flow, ...], 
             _give_back(restores, flow, flow.edge)
 
 
-# --- which edge it was -----------------------------------------------------------------------------------------------
+# --- which edge the data was on --------------------------------------------------------------------------------------
 
 
 def _by_edge(metadata: CheckpointMetadata) -> dict[int, tuple[Channel, ...]]:
@@ -123,7 +125,8 @@ def _channel_in(found: dict[tuple[int, int, int], Channel], state: ChannelState)
 
 
 def _assumed_edges(metadata: CheckpointMetadata, graph: CheckpointGraph) -> list[EdgeSnapshot]:
-    """Edges as the program has them, for metadata that does not say: with the parallelism that their sides had."""
+    """The edges for metadata that records no edges: the edges of the program, with the parallelism that the metadata
+    records for their two sides."""
     parallelism = {snapshot.vertex: snapshot.parallelism for snapshot in metadata.operators.values()}
     return [
         _snapshot_of(edge, graph, parallelism[edge.upstream], parallelism[edge.downstream])
@@ -133,7 +136,7 @@ def _assumed_edges(metadata: CheckpointMetadata, graph: CheckpointGraph) -> list
 
 
 def edges_of(graph: CheckpointGraph) -> tuple[EdgeSnapshot, ...]:
-    """What a snapshot of this graph writes down about its edges."""
+    """The edges of this graph as they are recorded in a snapshot."""
     parallelism = {vertex.vertex: vertex.parallelism for vertex in graph.vertices}
     return tuple(
         _snapshot_of(edge, graph, parallelism[edge.upstream], parallelism[edge.downstream])
@@ -171,11 +174,11 @@ def _edge_today(metadata: CheckpointMetadata, snapshot: EdgeSnapshot, graph: Che
     return edge
 
 
-# --- who gets it -----------------------------------------------------------------------------------------------------
+# --- which task gets the data ----------------------------------------------------------------------------------------
 
 
 def _give_back(restores: dict[TaskId, TaskRestore], flow: Flow, edge: CheckpointEdge) -> None:
-    """Each end gets what it saved."""
+    """Each end of a channel gets back the data that this end saved."""
     for channel in flow.channels:
         receiver, sender = TaskId(edge.downstream, channel.downstream), TaskId(edge.upstream, channel.upstream)
         inputs = (*restores[receiver].input_channels, *_numbered(channel.inputs, edge))
@@ -185,7 +188,7 @@ def _give_back(restores: dict[TaskId, TaskRestore], flow: Flow, edge: Checkpoint
 
 
 def _deal(restores: dict[TaskId, TaskRestore], flow: Flow, edge: CheckpointEdge, graph: CheckpointGraph) -> None:
-    """Today's receivers get all of it, by channel of then."""
+    """The new receivers get all data, old channel by old channel."""
     senders = graph.vertex(edge.upstream).parallelism
     mapping = receivers_of(flow.snapshot, graph.vertex(edge.downstream).parallelism, groups=graph.max_parallelism)
     shared = ambiguous(mapping)
@@ -205,7 +208,7 @@ def _deal(restores: dict[TaskId, TaskRestore], flow: Flow, edge: CheckpointEdge,
 
 
 def receivers_of(snapshot: EdgeSnapshot, parallelism: int, *, groups: int) -> Mapping:
-    """For each of today's receivers, the receivers of then whose channels it gets."""
+    """For each new receiver: the old receivers whose channels the new receiver gets."""
     if snapshot.partitioning is Partitioning.HASH:
         return by_range(snapshot.downstream_parallelism, parallelism, groups=groups)
     return round_robin(snapshot.downstream_parallelism, parallelism)

@@ -1,17 +1,18 @@
-"""The one place that knows where things lie in a checkpoint directory.
+"""The paths of all files in a checkpoint directory. No other module builds such paths.
 
     <job>/chk-<n>/…                 state that only checkpoint n refers to
     <job>/chk-<n>/_metadata         what a restore of checkpoint n reads first
     <job>/shared/…                  state that several checkpoints may refer to
-    <job>/taskowned/…               state that tasks themselves delete
+    <job>/taskowned/…               state that the tasks delete, and not the coordinator
     <job>/completed/<19 digits>     one pointer per retained checkpoint
-    <job>/counter/<19 digits>       the lowest checkpoint id that was never given away
+    <job>/counter/<19 digits>       the lowest checkpoint id that no checkpoint has had
     <job>/drivers/<19 digits>       the lowest term that no driver of the job has had
     <job>/tenures/<19 digits>       what the driver of that term found when it took the job over
     <job>/outcome/<19 digits>       how the job ended with the driver of that term
     <job>/leases/<19 digits>        whether the driver of that term is alive
     <job>/inputs/<operator>/…       data handed over by the driver before the job starts
-    <job>/promised/<19 digits>      results that the savepoint of that number names and no checkpoint has committed
+    <job>/promised/<19 digits>      results in the savepoint of that number that no checkpoint has committed
+    names/name-<key>/<19 digits>    which job has a name; the highest number counts
 
 All paths are relative to the root of a store, with `/`. Numbers in file names have 19 digits, so that the order of the
 names is the order of the numbers.
@@ -45,7 +46,7 @@ _PLAIN = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz01234567
 
 
 def component(text: str) -> str:
-    """`text` as the name of a file or folder. Different texts give different names; none is hidden, `.` or `..`."""
+    """`text` as the name of a file or folder. Different texts give different names. No name begins with a dot."""
     if not text:
         raise UsageError("an empty name cannot be part of a path", hint="give the job or step a name")
     encoded = "".join(
@@ -55,71 +56,75 @@ def component(text: str) -> str:
 
 
 def job_folder(job: JobId) -> JobFolder:
-    """Everything of one job."""
+    """The folder with all files of one job."""
     return JobFolder(component(job))
 
 
 def checkpoint_folder(job: JobFolder, checkpoint: CheckpointId) -> str:
-    """What belongs to one checkpoint alone and goes with it."""
+    """The folder of the files that belong to one checkpoint alone and are deleted with the checkpoint."""
     return f"{job}/chk-{checkpoint}"
 
 
 def checkpoint_folder_of(job: JobFolder, path: str) -> str | None:
-    """The folder of the one checkpoint that a file belongs to; None for a file of any other kind."""
+    """The folder of the checkpoint that a file belongs to; None for a file that lies in no checkpoint's folder."""
     name, _, below = path.removeprefix(f"{job}/").partition("/")
     return f"{job}/{name}" if below and path.startswith(f"{job}/") and checkpoint_number(name) is not None else None
 
 
+def is_in_checkpoint_folder(path: str, checkpoint: CheckpointId) -> bool:
+    """Whether a file lies in a folder for that checkpoint id, of any job. No file of a savepoint lies in such a
+    folder."""
+    return f"/chk-{checkpoint}/" in path
+
+
 def checkpoint_number(name: str) -> CheckpointId | None:
-    """The checkpoint whose folder has this name; None if it is the name of anything else."""
+    """The checkpoint whose folder has this name; None if the name is not that of a checkpoint's folder."""
     number = name.removeprefix("chk-")
     return CheckpointId(int(number)) if number != name and number.isascii() and number.isdigit() else None
 
 
 def metadata_file(job: JobFolder, checkpoint: CheckpointId) -> str:
-    """The metadata of one checkpoint."""
+    """The metadata file of one checkpoint."""
     return f"{checkpoint_folder(job, checkpoint)}/{METADATA_NAME}"
 
 
 def snapshot_prefix(task: TaskId) -> str:
-    """How the names of a task's state files begin, in whatever folder they are."""
+    """The beginning of the names of a task's state files, in every folder."""
     return f"{component(task.vertex)}-{task.subtask}"
 
 
 def channel_state_file(job: JobFolder, checkpoint: CheckpointId, slot: int) -> str:
-    """The in-flight data that the tasks of one slot saved."""
+    """The file with the in-flight data that the tasks of one slot saved."""
     return f"{checkpoint_folder(job, checkpoint)}/channels-{slot}"
 
 
-def savepoint_root(target: str, job: JobId, checkpoint: CheckpointId) -> str:
-    """The folder of one savepoint below the folder that the user named. Paths inside a savepoint are relative to it, so
-    that it can be moved."""
-    return roots.below(target, f"savepoint-{component(job)}-{checkpoint}")
+def savepoint_root(target: str, job: JobId, checkpoint: CheckpointId, *, choice: int = 1) -> str:
+    """The folder of one savepoint below the folder that the user named. Paths inside a savepoint are relative to the
+    savepoint's folder, so that the savepoint can be moved. If the folder is taken already, another `choice` gives
+    another folder."""
+    name = f"savepoint-{component(job)}-{checkpoint}"
+    return roots.below(target, name if choice == 1 else f"{name}-{choice}")
 
 
 def is_savepoint_folder(name: str) -> bool:
-    """Whether the name of a folder is one that `savepoint_root` makes."""
+    """Whether `savepoint_root` makes folders with such a name."""
     start, _, number = name.rpartition("-")
     return start.startswith("savepoint-") and number.isascii() and number.isdigit()
 
 
 METADATA_NAME = "_metadata"
 RESULTS = "results"
-"""What the results of all jobs that drivers have to hand on lie in."""
+"""The folder of the results of all jobs that drivers are to hand on."""
 
 
 def shared_folder(job: JobFolder) -> str:
-    """State that outlives the checkpoint that wrote it; the shared-state registry decides what may go."""
+    """The folder of state that may outlive the checkpoint that wrote it. The shared-state registry decides when a file
+    is deleted."""
     return f"{job}/shared"
 
 
-def task_owned_folder(job: JobFolder) -> str:
-    """State that the coordinator never deletes."""
-    return f"{job}/taskowned"
-
-
 def completed_folder(job: JobFolder) -> str:
-    """Pointers to the completed checkpoints, and nothing else."""
+    """The folder of the pointers to the completed checkpoints. Nothing else lies in the folder."""
     return f"{job}/completed"
 
 
@@ -129,62 +134,65 @@ def completed_file(job: JobFolder, checkpoint: CheckpointId) -> str:
 
 
 def counter_folder(job: JobFolder) -> str:
-    """The id counter, and nothing else."""
+    """The folder of the counter of checkpoint ids. Nothing else lies in the folder."""
     return f"{job}/counter"
 
 
 def drivers_folder(job: JobFolder) -> str:
-    """The counter of drivers, and nothing else."""
+    """The folder of the counter of terms. Nothing else lies in the folder."""
     return f"{job}/drivers"
 
 
 def counted_file(folder: str, number: int) -> str:
-    """Says by its name that every number below `number` may have been used. `folder` holds one counter."""
+    """The file whose name says that every number below `number` may have been used. `folder` holds one counter."""
     return f"{folder}/{number:0{_DIGITS}d}"
 
 
 def outcome_folder(job: JobFolder) -> str:
-    """How the job ended, and nothing else."""
+    """The folder of the outcomes of the job. Nothing else lies in the folder."""
     return f"{job}/outcome"
 
 
 def outcome_file(job: JobFolder, term: Term) -> str:
-    """How the job ended, as the driver of that term saw it."""
+    """The outcome of the job, as the driver of that term recorded it."""
     return f"{outcome_folder(job)}/{term:0{_DIGITS}d}"
 
 
 def termless_outcome_file(job: JobFolder) -> str:
-    """How the job ended, as programs recorded it that kept no tenures."""
+    """The outcome of the job, as recorded by older programs, which had no tenures."""
     return f"{outcome_folder(job)}/_outcome"
 
 
 def tenures_folder(job: JobFolder) -> str:
-    """What drivers found when they took the job over, and nothing else."""
+    """The folder of what drivers found when they took the job over. Nothing else lies in the folder."""
     return f"{job}/tenures"
 
 
 def tenure_file(job: JobFolder, term: Term) -> str:
-    """What the driver of that term found."""
+    """The file of what the driver of that term found when the driver took the job over."""
     return f"{tenures_folder(job)}/{term:0{_DIGITS}d}"
 
 
 def leases_folder(job: JobFolder) -> str:
-    """Signs of life of drivers, and nothing else."""
+    """The folder of the leases of drivers. Nothing else lies in the folder."""
     return f"{job}/leases"
 
 
 def lease_file(job: JobFolder, term: Term) -> str:
-    """The sign of life of the driver of that term."""
+    """The lease of the driver of that term."""
     return f"{leases_folder(job)}/{term:0{_DIGITS}d}"
 
 
 def outlives_the_job(job: JobFolder, folder: str) -> bool:
-    """Whether what is in a folder of a job tells later drivers that it has ended, and which terms are taken."""
-    return folder in (outcome_folder(job), drivers_folder(job), tenures_folder(job), leases_folder(job))
+    """Whether what is in a folder of a job tells later drivers that it has ended, and which terms and checkpoint ids
+    are taken: a job that begins once more, or is run again, uses none of them a second time."""
+    folders = (outcome_folder(job), counter_folder(job), drivers_folder(job), tenures_folder(job), leases_folder(job))
+    return folder in folders
 
 
 def number_of(folder: str, path: str) -> CheckpointId | None:
-    """The number that names the file at `path` directly below `folder`; None for a file of any other kind."""
+    """The number that is the name of the file at `path`; None if the file does not lie directly below `folder`, or has
+    another name."""
     parent, _, name = path.rpartition("/")
     if parent != folder or len(name) != _DIGITS or not (name.isascii() and name.isdigit()):
         return None
@@ -192,20 +200,34 @@ def number_of(folder: str, path: str) -> CheckpointId | None:
 
 
 def inputs_folder(job: JobFolder, operator: OperatorId) -> str:
-    """Data that the driver laid down for a source of the job."""
+    """The folder of the data that the driver wrote for a source of the job."""
     return f"{job}/inputs/{component(operator)}"
 
 
+def name_folder(key: str) -> str:
+    """The folder that records which jobs have had a name. Nothing else lies in the folder. `key` is the name, as text
+    that may be long and have any character; different names have different keys. The beginning `names/name-` keeps the
+    folder apart from the folders of jobs."""
+    return f"names/name-{component(key)}"
+
+
 def promised_folder(job: JobFolder) -> str:
-    """Which results savepoints name that no checkpoint has committed yet, and nothing else."""
+    """The folder that records the results in savepoints that no checkpoint has committed yet. Nothing else lies in the
+    folder."""
     return f"{job}/promised"
 
 
 def results_folder(job: JobFolder, operator: OperatorId) -> str:
-    """Results that the driver is to hand on. It is no part of the job's folder: what was promised outlives the job."""
-    return f"{RESULTS}/{job}/{component(operator)}"
+    """The folder of an operator's results that the driver is to hand on. The folder lies outside the job's folder,
+    because promised results outlive the job."""
+    return f"{results_of_job(job)}/{component(operator)}"
+
+
+def results_of_job(job: JobFolder) -> str:
+    """The folder of all results of a job that the driver is to hand on."""
+    return f"{RESULTS}/{job}"
 
 
 def is_job_folder_with(name: str) -> bool:
-    """Whether a folder that has something of this name in it is the folder of a job."""
+    """Whether a folder that contains a file or folder of this name is the folder of a job."""
     return name in _JOB_FOLDERS or checkpoint_number(name) is not None

@@ -1,12 +1,11 @@
-"""Which subtasks of then a subtask of today takes over, for data that is dealt out by subtask.
+"""Which old subtasks' data a new subtask takes over, for data that is dealt out by subtask.
 
-A `Mapping` has an entry per subtask of today: the subtasks of then whose data it gets. A subtask of then that several
-of today get is *ambiguous*: each of them must look at every record, and take its own.
+*Old* subtasks are the subtasks when the snapshot was taken; *new* subtasks are the subtasks of the restored job. A
+`Mapping` has an entry for each new subtask: the old subtasks whose data the new subtask gets. An old subtask whose data
+goes to several new subtasks is *ambiguous*: each of these new subtasks must look at every record, and take its own.
 
     by_range       by key group: whoever owns a group today gets it from who owned it then
     round_robin    any subtask can take any record: each of then goes to one of today, in turn
-    to_first       one subtask takes everything
-    to_all         everybody gets everything
 """
 
 from __future__ import annotations
@@ -16,33 +15,24 @@ from penstock.core.key_groups import meet, range_of
 Mapping = tuple[tuple[int, ...], ...]
 
 MOST_GROUPS = 32_768
-"""As many key groups as a job can have: ranges over these meet if any ranges of two parallelisms can."""
+"""As many key groups as a job can have. If the ranges of two subtasks have a key group in common for any number of key
+groups, they have one in common for this number."""
 
 
 def by_range(old: int, new: int, *, groups: int = MOST_GROUPS) -> Mapping:
-    """Subtasks of then and today whose key groups meet."""
+    """Each new subtask gets the old subtasks that have a key group in common with the new subtask."""
     then = [range_of(i, parallelism=old, groups=groups) for i in range(old)]
     today = [range_of(i, parallelism=new, groups=groups) for i in range(new)]
     return tuple(tuple(i for i, was in enumerate(then) if meet(was, own)) for own in today)
 
 
 def round_robin(old: int, new: int) -> Mapping:
-    """Each subtask of then to one of today, in turn."""
+    """Each old subtask goes to one new subtask, in turn."""
     return tuple(tuple(range(subtask, old, new)) for subtask in range(new))
 
 
-def to_first(old: int, new: int) -> Mapping:
-    """All subtasks of then to the first one of today."""
-    return (tuple(range(old)), *(() for _ in range(1, new)))
-
-
-def to_all(old: int, new: int) -> Mapping:
-    """All subtasks of then to each one of today."""
-    return tuple(tuple(range(old)) for _ in range(new))
-
-
 def ambiguous(mapping: Mapping) -> frozenset[int]:
-    """Subtasks of then that more than one of today gets."""
+    """Old subtasks whose data more than one new subtask gets."""
     counts: dict[int, int] = {}
     for olds in mapping:
         for old in olds:

@@ -1,11 +1,12 @@
-"""Whose state is whose: the operators of a snapshot and those of the program that starts from it, by their ids.
+"""Which operator of the program gets the state of which operator of the snapshot. Operators are matched by their ids.
 
     in both                      restored
-    in the program only          starts afresh
+    in the program only          starts without state
     in the snapshot only         without state: nothing to do
-                                 with state: refused, or left over, or dropped because the user said so
+                                 with state: the restore is refused, or the user has allowed to leave the state unread
+                                 or to drop the state
 
-Deliberately not here: what each subtask gets.
+Deliberately not here: which state each subtask gets (`operator_state`).
 """
 
 from __future__ import annotations
@@ -24,13 +25,16 @@ from penstock.core.recovery.metadata import (
     Unmatched,
     described,
 )
+from penstock.core.recovery.state_types import check_types
+from penstock.core.view_texts import count_of
 
 LEAST_LIKENESS = 0.4
-"""Names that are less alike than this are not suggested for one another."""
+"""If two names are less alike than this, an error text does not suggest one for the other."""
 
 
 class Matched(msgspec.Struct, frozen=True, kw_only=True):
-    """How the operators of a snapshot and of a program go together; each list in the order of its side."""
+    """How the operators of a snapshot and of a program match. `restored` and `fresh` are in the order of the program,
+    the other lists in the order of the snapshot."""
 
     restored: tuple[OperatorId, ...]
     fresh: tuple[OperatorId, ...]
@@ -39,8 +43,9 @@ class Matched(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def match(metadata: CheckpointMetadata, graph: CheckpointGraph, rules: MatchingRules) -> Matched:
-    """Put the two sides together. Raises `UsageError` for state that nobody wants, if the rules say so, and for an
-    operator that is to be dropped and does not exist."""
+    """Match the operators of the snapshot and of the program. Raises `UsageError` for state of an operator that the
+    program does not have, if the rules refuse such state; for state whose type differs from the type in the program;
+    and for an operator that is to be dropped and does not exist."""
     labels = {o: v.labels.get(o, OperatorLabel()) for v in graph.vertices for o in v.operators}
     dropped = _dropped(metadata, rules.drop)
     wanted = {o: s for o, s in metadata.operators.items() if o not in dropped}
@@ -48,7 +53,9 @@ def match(metadata: CheckpointMetadata, graph: CheckpointGraph, rules: MatchingR
     fresh = tuple(o for o in labels if o not in wanted)
     if left_over and rules.unmatched is Unmatched.REFUSE:
         raise _unwanted(metadata, left_over, {o: labels[o] for o in fresh})
-    return Matched(restored=tuple(o for o in labels if o in wanted), fresh=fresh, left_over=left_over, dropped=dropped)
+    restored = tuple(o for o in labels if o in wanted)
+    check_types(metadata, {operator: labels[operator] for operator in restored})
+    return Matched(restored=restored, fresh=fresh, left_over=left_over, dropped=dropped)
 
 
 def _has_state(metadata: CheckpointMetadata, operator: OperatorId) -> bool:
@@ -56,14 +63,14 @@ def _has_state(metadata: CheckpointMetadata, operator: OperatorId) -> bool:
 
 
 def _dropped(metadata: CheckpointMetadata, drop: tuple[str, ...]) -> tuple[OperatorId, ...]:
-    """The operators that are meant, by their ids or by the names of their steps."""
+    """The operators whose ids or step names are in `drop`."""
     known = metadata.operators
     names = dict.fromkeys((*known, *(s.label.name for s in known.values()), *metadata.hooks))
     unknown = [given for given in drop if given not in names]
     if unknown:
         raise UsageError(
-            f"the state of {', '.join(unknown)} is to be dropped, and {metadata.title} has no such step",
-            hint=f"it has {', '.join(known)}",
+            f"the state of {', '.join(unknown)} is to be dropped, but {metadata.title} has no such step",
+            hint=f"choose from the steps of {metadata.title}: {', '.join(known)}",
         )
     return tuple(o for o, snapshot in known.items() if o in drop or snapshot.label.name in drop)
 
@@ -77,14 +84,25 @@ def _unwanted(
         like = most_like(snapshot, candidates)
         text = f"{snapshot.title}, {snapshot.size} bytes"
         texts.append(f"{text}, most like the new step {described(like, candidates[like])}" if like else text)
+    steps = count_of(len(left_over), "step")
     return UsageError(
-        f"{metadata.title} has state of {len(left_over)} steps that the program does not have: {'; '.join(texts)}",
-        hint="give the steps the names they had, by name=...; or drop their state, or allow state that nobody wants",
+        f"{metadata.title} has state of {steps} that the program does not have: {'; '.join(texts)}",
+        hint=_hint(metadata, left_over),
+    )
+
+
+def _hint(metadata: CheckpointMetadata, left_over: tuple[OperatorId, ...]) -> str:
+    names = [metadata.operators[operator].label.name or str(operator) for operator in left_over]
+    return (
+        f"give the steps the names that they had, by name={names[0]!r}; or write the savepoint anew for the new names, "
+        f"by ps.read_savepoint(...).renamed({str(left_over[0])!r}, ...); or drop the state, by "
+        f"ps.restore(..., drop={names!r}); or leave the state unread, by ps.restore(..., unmatched='ignore')"
     )
 
 
 def most_like(snapshot: OperatorSnapshot, candidates: dict[OperatorId, OperatorLabel]) -> OperatorId | None:
-    """The candidate that the operator of a snapshot may have become: of its kind, by a name that is like its own."""
+    """The step of the program that an operator of the snapshot may have become: a step of the same kind whose name is
+    most like the operator's name; None if no step is like the operator."""
     best: tuple[float, OperatorId] | None = None
     for operator, label in candidates.items():
         kinds_known = bool(snapshot.label.kind and label.kind)
@@ -93,7 +111,7 @@ def most_like(snapshot: OperatorSnapshot, candidates: dict[OperatorId, OperatorL
         likeness = max(
             _likeness(snapshot.operator, operator), _likeness(snapshot.label.name or snapshot.operator, label.name)
         )
-        # The only new step of the same kind is worth a mention whatever it is called.
+        # A new step of the same kind is worth a mention, whatever its name is.
         if likeness < LEAST_LIKENESS and not kinds_known:
             continue
         if best is None or likeness > best[0]:

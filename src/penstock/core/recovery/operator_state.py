@@ -1,9 +1,13 @@
-"""The state of one operator, dealt out to today's subtasks.
+"""The state of one operator, dealt out to the subtasks of the restored job.
 
-* Keyed state: a subtask gets every piece whose key groups meet its own range; it filters the rows itself.
-* Split lists: with the same parallelism everyone keeps their own; else all parts of a name, in old order, are dealt out
-  evenly, the remainder going one each to the next subtasks in line, and the next name beginning where it stopped.
-* Union lists: everyone gets all parts. Broadcast: subtask i gets copy i modulo the number of copies.
+* Keyed state: a subtask gets every piece that has a key group in common with the subtask's range. The subtask itself
+  filters the rows. The same holds for raw keyed state, which has streams in place of rows.
+* Split lists: with the same parallelism each subtask keeps its own parts. With another parallelism all parts of a name,
+  in their old order, are dealt out evenly. Parts that are left go to subtasks in turn, one part each; the turn goes on
+  from name to name.
+* Union lists: every subtask gets all parts.
+* Broadcast: of each name, subtask i gets copy i modulo the number of that name's copies. Names are dealt one by one,
+  because a name may have fewer copies than another: a state that was added to a savepoint has a single copy.
 """
 
 from __future__ import annotations
@@ -16,7 +20,7 @@ Parts = dict[str, tuple[bytes, ...]]
 
 
 def deal(snapshot: OperatorSnapshot, parallelism: int) -> list[tuple[OperatorState, ...]]:
-    """What each of `parallelism` subtasks starts from."""
+    """The states that each of `parallelism` subtasks starts from."""
     lists = _lists(snapshot, parallelism)
     states: list[tuple[OperatorState, ...]] = []
     for subtask in range(parallelism):
@@ -30,14 +34,20 @@ def _keyed(snapshot: OperatorSnapshot, own: tuple[int, int]) -> list[OperatorSta
     everything = (0, snapshot.max_parallelism - 1)
     found = (snapshot.subtasks[number] for number in sorted(snapshot.subtasks))
     return [
-        OperatorState(operator=state.operator, keyed=state.keyed, key_groups=state.key_groups)
+        OperatorState(
+            operator=state.operator,
+            keyed=state.keyed,
+            key_groups=state.key_groups,
+            last_timer_us=state.last_timer_us,
+            raw=state.raw,
+        )
         for state in found
-        if state.keyed and meet(state.key_groups or everything, own)
+        if state.files and meet(state.key_groups or everything, own)
     ]
 
 
 def _lists(snapshot: OperatorSnapshot, parallelism: int) -> list[OperatorState]:
-    """The state of every new subtask that is not keyed."""
+    """For every new subtask: the state that is not keyed."""
     old = [snapshot.subtasks[number] for number in sorted(snapshot.subtasks)]
     if snapshot.parallelism == parallelism:
         split = [dict(snapshot.subtasks[i].split_lists) if i in snapshot.subtasks else {} for i in range(parallelism)]
@@ -47,13 +57,16 @@ def _lists(snapshot: OperatorSnapshot, parallelism: int) -> list[OperatorState]:
     for state in old:
         for name, parts in state.union_lists.items():
             union[name] = union.get(name, ()) + parts
-    copies = [state.broadcast for state in old if state.broadcast]
+    copies: Parts = {}
+    for state in old:
+        for name, content in state.broadcast.items():
+            copies[name] = (*copies.get(name, ()), content)
     return [
         OperatorState(
             operator=snapshot.operator,
             split_lists=split[i],
             union_lists=union,
-            broadcast=copies[i % len(copies)] if copies else {},
+            broadcast={name: found[i % len(found)] for name, found in copies.items()},
         )
         for i in range(parallelism)
     ]
@@ -67,7 +80,7 @@ def _redistributed(old: list[OperatorState], parallelism: int) -> list[Parts]:
         parts = [part for state in old for part in state.split_lists.get(name, ())]
         each, rest = divmod(len(parts), parallelism)
         taken = 0
-        # Who gets one more is decided in turn; the parts themselves stay in order over the subtasks.
+        # Which subtasks get one part more is decided in turn. The parts stay in order over the subtasks.
         bonus = {(start + i) % parallelism for i in range(rest)}
         for subtask in range(parallelism):
             count = each + (subtask in bonus)

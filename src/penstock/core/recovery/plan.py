@@ -1,6 +1,6 @@
-"""What a restore would do, as a value: for a look before it is done, and for whoever does it.
+"""What a restore would do, as a value: for people who look before they restore, and for the restore itself.
 
-The plan holds the assignment itself, so that what is shown is what happens.
+The plan holds the parts that the subtasks are given, so that the text for people and the restore cannot differ.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from penstock.core.recovery.metadata import NO_SURPRISES, CheckpointMetadata, Ma
 
 
 class OperatorFate(Enum):
-    """What becomes of an operator, of the snapshot or of the program. The value is what people read."""
+    """What becomes of an operator of the snapshot or of the program. The value is the text for people."""
 
     RESTORED = "restored"
     STATELESS = "has no state"
@@ -32,17 +32,17 @@ class OperatorFate(Enum):
 
 
 class SubtaskShare(msgspec.Struct, frozen=True, kw_only=True):
-    """What one subtask of an operator starts from."""
+    """The state that one subtask of an operator starts from, as numbers."""
 
     subtask: int
     key_groups: tuple[int, int] | None
-    """First and last key group of its range, inclusive; None if the operator has no keyed state."""
+    """First and last key group of the subtask's range, inclusive; None if the operator has no keyed state."""
     files: int
-    """Files to read; those inside the metadata do not count."""
+    """How many files the subtask reads. State inside the metadata does not count."""
     size: int
-    """Bytes to read, of which rows of other subtasks' key groups are passed over."""
+    """How many bytes the subtask reads, rows of other subtasks' key groups included."""
     parts: int
-    """Parts of its lists."""
+    """How many parts of lists, and how many broadcast states, the subtask gets."""
 
 
 class OperatorRestore(msgspec.Struct, frozen=True, kw_only=True):
@@ -52,9 +52,9 @@ class OperatorRestore(msgspec.Struct, frozen=True, kw_only=True):
     label: OperatorLabel
     fate: OperatorFate
     vertex: VertexId | None
-    """Where it runs; None if the program does not have it."""
+    """The vertex that the operator runs in; None if the program does not have the operator."""
     old_parallelism: int | None
-    """None if the snapshot does not have it."""
+    """None if the snapshot does not have the operator."""
     new_parallelism: int | None
     size: int
     """Bytes in the snapshot."""
@@ -68,28 +68,29 @@ class EdgeRestore(msgspec.Struct, frozen=True, kw_only=True):
     downstream: OperatorId
     size: int
     channels: int
-    """Channels of then that had something."""
+    """How many channels of the snapshot had in-flight data."""
     how: str
 
 
 class RestorePlan(msgspec.Struct, frozen=True, kw_only=True):
-    """A restore that could be done. Its text is for people; `tasks` is what every subtask would be given."""
+    """A restore that is possible. `str(plan)` is a text for people; `tasks` is the state that every subtask would be
+    given."""
 
     job: JobId
-    """Whose snapshot it is."""
+    """The job that took the snapshot."""
     checkpoint: CheckpointId
     kind: SnapshotKind
     timestamp: Instant
     max_parallelism: int
     operators: tuple[OperatorRestore, ...]
-    """Those of the program, in its order, then those that only the snapshot has."""
+    """The operators of the program, in the program's order, then the operators that only the snapshot has."""
     edges: tuple[EdgeRestore, ...]
     finished: tuple[VertexId, ...]
     tasks: dict[TaskId, TaskRestore]
 
     @property
     def size(self) -> int:
-        """Bytes of the snapshot that are used."""
+        """How many bytes of the snapshot are used."""
         used = sum(o.size for o in self.operators if o.fate is OperatorFate.RESTORED)
         return used + sum(edge.size for edge in self.edges)
 
@@ -111,7 +112,7 @@ class RestorePlan(msgspec.Struct, frozen=True, kw_only=True):
 def plan_restore(
     metadata: CheckpointMetadata, graph: CheckpointGraph, rules: MatchingRules = NO_SURPRISES
 ) -> RestorePlan:
-    """What a restore of the snapshot into the graph does. Raises `UsageError` if it cannot be done."""
+    """What a restore of the snapshot into the graph does. Raises `UsageError` if the restore is not possible."""
     assignment = assign(metadata, graph, rules)
     matched = assignment.matched
     operators = [
@@ -182,7 +183,7 @@ def _in_program(
 
 
 def _share_of(subtask: int, states: Sequence[OperatorState], key_groups: tuple[int, int] | None) -> SubtaskShare:
-    files = {file.path for state in states for file in state.keyed if file.path is not None}
+    files = {file.path for state in states for file in state.files if file.path is not None}
     lists = [parts for state in states for parts in (*state.split_lists.values(), *state.union_lists.values())]
     return SubtaskShare(
         subtask=subtask,

@@ -6,7 +6,8 @@ Per checkpoint, after the barrier handler (or, for a source, the master) says th
     2  operators emit what must come before the barrier
     3  the task's own barrier goes out
     4  what it overtook in the output queues is saved, if the checkpoint is unaligned or may become so
-    5  the snapshot: a synchronous part now, an asynchronous part that is
+    5  the snapshot: a synchronous part now, of which the operators' coordinators are told at once, and an asynchronous
+       part, of which the master is told in the end. That part is
 
            RUNNING ──written──► acknowledged
               │ └────failed───► declined
@@ -14,8 +15,14 @@ Per checkpoint, after the barrier handler (or, for a source, the master) says th
 
 Exactly one of the three ends wins; whatever comes later finds the entry gone.
 
-Rules of this file: ids only grow. Notifications may be lost, so a completion covers everything before it, and an abort
-carries the latest completed id. A task that has stopped says nothing to the master.
+Rules of this file:
+
+* Ids only grow. Notifications may be lost, so a completion covers everything before it, and an abort carries the latest
+  completed id.
+* A task that has stopped says nothing to the master.
+* A task whose final checkpoint is complete asks to end, and takes part in checkpoints until the master agrees: its data
+  may wait behind back-pressure for long, and nobody's checkpoints wait for that. The master agrees when no checkpoint
+  waits for the task. Behind the end of its channels a task sends nothing.
 """
 
 from __future__ import annotations
@@ -34,6 +41,7 @@ from penstock.core.task.events import (
     AbortNotified,
     AcknowledgeSnapshot,
     ArmOutputTimeout,
+    AskToEnd,
     BroadcastBarrier,
     BroadcastCancelMarker,
     CancelSnapshot,
@@ -41,8 +49,10 @@ from penstock.core.task.events import (
     DataFinished,
     DeclineSnapshot,
     DiscardSnapshot,
+    EndAllowed,
     EndTask,
     FailTask,
+    GiveUpStop,
     InputStateComplete,
     PrepareOperators,
     SaveOutput,
@@ -57,6 +67,7 @@ from penstock.core.task.events import (
     TaskStarted,
     TaskStopped,
     TellAborted,
+    TellBarrierPassed,
     TellCompleted,
     TellSubsumed,
 )
@@ -96,6 +107,8 @@ class TaskCheckpoints:
         was taken after the end of all data."""
         self._savepoint: CheckpointId | None = None
         """The synchronous savepoint that ends the task."""
+        self._asks = False
+        """Whether the task was told to ask to end."""
         self._ended = False
 
     # --- the machine's contract ----------------------------------------------------------
@@ -127,6 +140,8 @@ class TaskCheckpoints:
                 # Stopped without drain the operators have not finished: after a restore they go on.
                 self._data_finished = self._data_finished or event.drained
                 return []
+            case EndAllowed():
+                return self._handle_end_allowed()
             case TaskStopped():
                 self._stopped = True
                 return [CancelSnapshot(checkpoint=c) for c, run in self._running.items() if not run.discarded]
@@ -163,7 +178,7 @@ class TaskCheckpoints:
             return [CancelSnapshot(checkpoint=checkpoint)]
         self._last = checkpoint
         if self._ended:
-            # It was on its way here when an older one let the task end. Nothing may follow the end of its channels.
+            # The master gave it up before it let the task end, or never waited for the task.
             reason = CheckpointFailure.DECLINED_TASK_CLOSING
             return [DeclineSnapshot(checkpoint=checkpoint, reason=reason, error="the task is about to end")]
         if not self._started:
@@ -211,13 +226,18 @@ class TaskCheckpoints:
 
     def _handle_impossible(self, event: SnapshotImpossible) -> list[TaskEffect]:
         checkpoint = event.checkpoint
+        running = self._running.get(checkpoint)
+        is_open = checkpoint > self._last or (running is not None and not running.discarded)
         self._last = max(self._last, checkpoint)
         for known in [c for c in self._aborted if c <= checkpoint]:
             del self._aborted[known]
         if self._stopped:
             return []
         effects: list[TaskEffect] = [CancelSnapshot(checkpoint=checkpoint)]
-        running = self._running.get(checkpoint)
+        if not is_open or self._ended:
+            # It was given up here before, and the master and everything downstream know: the barrier handler learns of
+            # it only when a newer barrier comes. Or the task has ended, and nobody waits for its part.
+            return effects
         if running is not None:
             running.discarded = True
         decline = DeclineSnapshot(checkpoint=checkpoint, reason=event.reason, error=event.error)
@@ -231,9 +251,10 @@ class TaskCheckpoints:
 
     def _handle_taken(self, event: SnapshotTaken) -> list[TaskEffect]:
         running = self._running.get(event.checkpoint)
-        if running is not None:
-            running.sync_ms = event.sync_ms
-        return []
+        if running is None or self._stopped:
+            return []
+        running.sync_ms = event.sync_ms
+        return [TellBarrierPassed(checkpoint=event.checkpoint)]
 
     # --- the end of the asynchronous part ------------------------------------------------
 
@@ -271,9 +292,9 @@ class TaskCheckpoints:
         effects: list[TaskEffect] = [TellCompleted(checkpoint=checkpoint)]
         if subsumed is not None:
             effects.append(TellSubsumed(checkpoint=subsumed))
-        if self._may_end(checkpoint) and not self._ended:
-            self._ended = True
-            effects.append(EndTask())
+        if self._may_end(checkpoint) and not self._asks:
+            self._asks = True
+            effects.append(AskToEnd())
         return effects
 
     def _may_end(self, completed: CheckpointId) -> bool:
@@ -283,6 +304,14 @@ class TaskCheckpoints:
             # Another one that is complete was not taken by all tasks after their data: some would stay behind.
             return completed == self._final
         return self._final is not None and completed >= self._final
+
+    def _handle_end_allowed(self) -> list[TaskEffect]:
+        if self._stopped or self._ended:
+            return []
+        if not self._asks:
+            return [FailTask(text="the master lets the task end, which did not ask for it")]
+        self._ended = True
+        return [EndTask()]
 
     def _handle_abort(self, event: AbortNotified) -> list[TaskEffect]:
         if self._stopped:
@@ -302,5 +331,5 @@ class TaskCheckpoints:
             effects.append(CancelSnapshot(checkpoint=checkpoint))
         effects.append(TellAborted(checkpoint=checkpoint))
         if checkpoint == self._savepoint:
-            effects.append(FailTask(text=f"savepoint {checkpoint}, which was to end the task, was aborted"))
+            effects.append(GiveUpStop(checkpoint=checkpoint))
         return effects

@@ -82,6 +82,10 @@ class DataFinished(Event, frozen=True, kw_only=True):
     drained: bool = True
 
 
+class EndAllowed(Event, frozen=True, kw_only=True):
+    """The master says that no checkpoint waits for the task, and that none will."""
+
+
 class TaskStopped(Event, frozen=True, kw_only=True):
     """The task runs no more (cancelled, failed): it declines and acknowledges nothing from here on."""
 
@@ -97,6 +101,7 @@ TaskEvent = (
     | CompletionNotified
     | AbortNotified
     | DataFinished
+    | EndAllowed
     | TaskStopped
     | Ticked
 )
@@ -141,6 +146,13 @@ class TakeSnapshot(Effect, frozen=True, kw_only=True):
     barrier: Barrier
     after_data: bool
     """The task had reached the end of its data: its state says so."""
+
+
+class TellBarrierPassed(Effect, frozen=True, kw_only=True):
+    """Tell the coordinators of this task's operators that the synchronous part is done: what they say from here on
+    finds the snapshot frozen, and belongs behind the barrier."""
+
+    checkpoint: CheckpointId
 
 
 class CancelSnapshot(Effect, frozen=True, kw_only=True):
@@ -196,12 +208,25 @@ class TellAborted(Effect, frozen=True, kw_only=True):
     checkpoint: CheckpointId
 
 
+class AskToEnd(Effect, frozen=True, kw_only=True):
+    """The final checkpoint (or the synchronous savepoint) is complete: ask the master to let the task end, as soon as
+    everything downstream has processed the task's data, and no operator has anything under way. Until the master agrees
+    the task takes part in checkpoints."""
+
+
 class EndTask(Effect, frozen=True, kw_only=True):
-    """The final checkpoint (or the synchronous savepoint) is complete: the task may go."""
+    """The task ends now: nothing goes out any more but the end of its partition."""
+
+
+class GiveUpStop(Effect, frozen=True, kw_only=True):
+    """The savepoint that was to end the task was aborted. The task has ended its data for the savepoint and cannot read
+    on, so the task is restarted from the latest checkpoint."""
+
+    checkpoint: CheckpointId
 
 
 class FailTask(Effect, frozen=True, kw_only=True):
-    """The task cannot go on."""
+    """The master has said something that cannot be: the task cannot go on."""
 
     text: str
 
@@ -213,6 +238,7 @@ TaskEffect = (
     | ArmOutputTimeout
     | SaveOutput
     | TakeSnapshot
+    | TellBarrierPassed
     | CancelSnapshot
     | AcknowledgeSnapshot
     | DeclineSnapshot
@@ -220,6 +246,8 @@ TaskEffect = (
     | TellCompleted
     | TellSubsumed
     | TellAborted
+    | AskToEnd
     | EndTask
+    | GiveUpStop
     | FailTask
 )

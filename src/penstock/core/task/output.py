@@ -92,11 +92,6 @@ class OutputQueue(Generic[T]):
         self._priority.append(msgspec.structs.replace(item, options=options))
         return overtaken
 
-    def abort(self, checkpoint: CheckpointId) -> None:
-        """Nobody waits for what the barrier of `checkpoint` overtakes; it stays where it is."""
-        if self._waiting == checkpoint:
-            self._waiting = None
-
     def peek(self) -> tuple[T | AnyElement, int] | None:
         """What goes next, with its cost; None if nothing waits."""
         if self._priority:

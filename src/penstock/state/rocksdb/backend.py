@@ -90,7 +90,8 @@ class RocksBackend(TabledBackend):
     def _use(self, db: Database) -> None:
         memory = min(self._limits.changes_bytes, self._context.settings.write_buffer_bytes // _SHARE_IN_MEMORY)
         self._store = LayeredStore(db, memory)
-        self._codecs = {entry.name: EntryCodec(entry) for entry in self._catalog.entries}
+        unpickles = self._context.unpickles
+        self._codecs = {entry.name: EntryCodec(entry, unpickles=unpickles) for entry in self._catalog.entries}
         for name, codec in self._codecs.items():
             if (table := self._tables.get(name)) is not None:
                 table.bind(codec, self._store)
@@ -116,6 +117,11 @@ class RocksBackend(TabledBackend):
     def unset_key(self) -> None:
         """There is no current key."""
         self._scope.key = NO_KEY_BYTES
+
+    def key_group(self) -> int | None:
+        """That of the current key."""
+        scope = self._scope
+        return None if scope.key is NO_KEY_BYTES else int.from_bytes(scope.group, "big")
 
     # --- snapshots -----------------------------------------------------------------------
 
@@ -195,7 +201,8 @@ class RocksBackend(TabledBackend):
         """The table files of the checkpoint need not be uploaded again. Nobody waits for earlier ones."""
         if (uploaded := self._uploaded.get(checkpoint)) is not None:
             self._reusable = uploaded
-        for earlier in [known for known in self._cuts if known <= checkpoint]:
+        # What was given up while it was being written has no cut any more.
+        for earlier in [known for known in (*self._cuts, *self._uploaded) if known <= checkpoint]:
             self._forget(earlier)
 
     def aborted(self, checkpoint: CheckpointId) -> None:

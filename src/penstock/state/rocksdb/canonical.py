@@ -19,6 +19,7 @@ from penstock.state.backend import StateContext, StateWriter
 from penstock.state.rocksdb.catalog import TIMERS_BY_KEY, TIMERS_BY_TIME, Catalog
 from penstock.state.rocksdb.database import Database
 from penstock.state.rocksdb.ordered import KeyCodec
+from penstock.state.rocksdb.packed import UNREADABLE
 from penstock.state.rocksdb.tables import PREFIX_SIZE, Counter, EntryCodec, Row, database_rows
 from penstock.state.rocksdb.timers import timer_of, timer_rows
 from penstock.state.values import to_python
@@ -137,7 +138,10 @@ def _pieces(keys: KeyCodec, codecs: dict[bytes, EntryCodec], items: Iterator[Row
 
 
 def _state_row(keys: KeyCodec, codec: EntryCodec, row: bytes, value: bytes) -> tuple[Any, Any, Any]:
-    key, end = keys.decode(row, PREFIX_SIZE)
-    if codec.spec.kind is StateKind.MAP:
-        return key, *codec.decode_in_map(row[end:], value)
-    return key, None, codec.decode(value)
+    try:
+        key, end = keys.decode(row, PREFIX_SIZE)
+        if codec.spec.kind is StateKind.MAP:
+            return key, *codec.decode_in_map(row[end:], value)
+        return key, None, codec.decode(value)
+    except UNREADABLE as error:
+        raise codec.unreadable(error) from error

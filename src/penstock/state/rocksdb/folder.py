@@ -20,18 +20,20 @@ import weakref
 from pathlib import Path
 
 from penstock.core.errors import HostError, Retry
+from penstock.private_folders import make_private
 
 _LOCK = ".lock"
 
 
 class LocalFolder:
     """A fresh folder, for one back end, that is removed when it is told, when nobody has this object any more, or when
-    the process ends. Raises `HostError` if none can be made."""
+    the process ends. Raises `HostError` if none can be made, and `UsageError` if others could reach it."""
 
     def __init__(self, local_directory: str | None) -> None:
         base = Path(local_directory or tempfile.gettempdir()).absolute() / f"penstock-state-{os.geteuid()}"
         try:
-            base.mkdir(mode=stat.S_IRWXU, parents=True, exist_ok=True)
+            # Its name can be guessed, and in a folder for temporary files everybody may make one.
+            make_private(base, what="the folder for state", setting="local_directory of the state settings")
             _remove_abandoned(base)
             lock, lock_path = _locked_file(base)
             self.path = lock_path.with_suffix("")
@@ -76,7 +78,7 @@ def _locked_file(base: Path) -> tuple[int, Path]:
 def _remove_abandoned(base: Path) -> None:
     for lock_path in sorted(base.glob(f"*{_LOCK}")):
         try:
-            descriptor = os.open(lock_path, os.O_RDWR | os.O_CLOEXEC)
+            descriptor = os.open(lock_path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
         except FileNotFoundError:
             continue
         try:

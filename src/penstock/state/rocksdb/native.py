@@ -13,6 +13,7 @@ database refers to those that it still has.
 
 from __future__ import annotations
 
+import re
 import struct
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -20,17 +21,29 @@ from pathlib import Path
 import msgspec
 import pyarrow as pa
 
+from penstock.api.state import StateKind
 from penstock.core.errors import CorruptFile
 from penstock.core.messages import StateFile
 from penstock.state.backend import StateReader, StateWriter, reused
-from penstock.state.rocksdb.catalog import StateEntry
+from penstock.state.rocksdb.catalog import FIRST_STATE, LAST_STATE, TIMERS_BY_KEY, TIMERS_BY_TIME, StateEntry
+from penstock.state.rocksdb.database import Database
 
 MAGIC = b"PKRX"
 VERSION = 1
 TABLE = ".sst"
+MOST_GROUPS = 1 << 16
+_KINDS = tuple(kind.value for kind in StateKind if kind.is_keyed)
 _LOG = ".log"
+_LIBRARY = "rocksdict-config.json"
+_SMALL = re.compile(rf"CURRENT|IDENTITY|MANIFEST-\d+|OPTIONS-\d+|{re.escape(_LIBRARY)}", re.ASCII)
+_TABLE = re.compile(r"\d+\.sst", re.ASCII)
+"""What files of a database are called: no other file comes into its folder."""
 _PREFIX = struct.Struct(">4sHI")
 _HINT = "restore it from a copy, or restore from another checkpoint or savepoint"
+
+
+class _Library(msgspec.Struct, frozen=True, kw_only=True):
+    raw_mode: bool
 
 
 class Index(msgspec.Struct, frozen=True, kw_only=True):
@@ -112,17 +125,54 @@ class NativeSnapshot:
         body = _PREFIX.size + size
         try:
             self.index = msgspec.json.decode(data[_PREFIX.size : body], type=Index)
-        except msgspec.MsgspecError as error:
+        except (msgspec.MsgspecError, ValueError, RecursionError) as error:
             raise self._corrupt(f"has a header that cannot be read: {error}") from error
+        self._check_states()
         self._small: dict[str, bytes] = {}
         for name, length in self.index.small_files:
-            self._small[self._plain(name)] = data[body : body + length]
+            self._small[self._known(name, _SMALL)] = data[body : body + length]
             body += length
         if len(data) != body:
             raise self._corrupt(f"has {len(data)} bytes instead of {body}")
         if len(self.index.tables) != len(files) - 1:
             raise self._corrupt(f"names {len(self.index.tables)} table files, the checkpoint has {len(files) - 1}")
-        self.tables = {self._plain(name): file for name, file in zip(self.index.tables, files[1:], strict=True)}
+        self._check_library()
+        self.tables = {self._known(name, _TABLE): file for name, file in zip(self.index.tables, files[1:], strict=True)}
+        paths = [file.path for file in files if file.path is not None]
+        if len(self.tables) + 1 != len(files) or len(dict.fromkeys(paths)) != len(paths):
+            raise self._corrupt("names a table file twice")
+
+    def _check_states(self) -> None:
+        """A database has every state under a name and a number of its own, so that nothing in it can be read as another
+        type than the index says."""
+        first, last = self.index.own_groups
+        if not 0 <= first <= last < self.index.groups <= MOST_GROUPS:
+            raise self._corrupt(f"has key groups {first} to {last} of {self.index.groups}")
+        names: dict[str, None] = {}
+        numbers: dict[int, None] = {}
+        for entry in self.index.states:
+            if entry.name in names or entry.number in numbers or not FIRST_STATE <= entry.number <= LAST_STATE:
+                raise self._corrupt(f"has a state {entry.name!r} with number {entry.number}, which cannot be")
+            if entry.kind not in _KINDS:
+                raise self._corrupt(f"has a state {entry.name!r} of kind {entry.kind!r}")
+            names[entry.name], numbers[entry.number] = None, None
+
+    def check_rows(self, db: Database) -> None:
+        """Raise `CorruptFile` if the database holds what the index does not name. Such rows would lie in wait for a
+        state that the program declares later, and that gets their number: if its values are objects, they would be
+        unpickled. Looks at one row of each state and key group."""
+        first, last = (group.to_bytes(2, "big") for group in self.index.own_groups)
+        known = {number.to_bytes(2, "big") for number in (TIMERS_BY_TIME, TIMERS_BY_KEY)}
+        known |= {entry.number.to_bytes(2, "big") for entry in self.index.states}
+        start: bytes | None = b""
+        while start is not None and (row := next(db.items(start), None)) is not None:
+            group, number = row[0][:2], row[0][2:4]
+            if not first <= group <= last or number not in known:
+                raise self._corrupt(
+                    f"has table files with state {int.from_bytes(number, 'big')} of key group "
+                    f"{int.from_bytes(group, 'big')}, which it does not name"
+                )
+            start = _following(group + number)
 
     def download(self, folder: Path, reader: StateReader) -> None:
         """Bring the files of the database into a new folder."""
@@ -132,10 +182,27 @@ class NativeSnapshot:
         for name, file in self.tables.items():
             (folder / name).write_bytes(reader.get(file))
 
-    def _plain(self, name: str) -> str:
-        if not name or name in (".", "..") or "/" in name or "\0" in name:
+    def _check_library(self) -> None:
+        """The library could unpickle values by itself, and keeps beside the database whether it does."""
+        if (content := self._small.get(_LIBRARY)) is None:
+            return
+        try:
+            said = msgspec.json.decode(content, type=_Library)
+        except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+            raise self._corrupt(f"has a file {_LIBRARY} that cannot be read: {error}") from error
+        if not said.raw_mode:
+            raise self._corrupt("says that the values of its database are objects of the library's")
+
+    def _known(self, name: str, pattern: re.Pattern[str]) -> str:
+        if not pattern.fullmatch(name):
             raise self._corrupt(f"names a file {name!r}")
         return name
 
     def _corrupt(self, text: str) -> CorruptFile:
         return CorruptFile(f"{self._what} {text}", hint=_HINT)
+
+
+def _following(prefix: bytes) -> bytes | None:
+    """What is behind all keys with a prefix; None if nothing can be."""
+    number = int.from_bytes(prefix, "big") + 1
+    return None if number >> (8 * len(prefix)) else number.to_bytes(len(prefix), "big")

@@ -37,6 +37,7 @@ import pyarrow.types as pt
 from penstock.core.errors import UsageError
 from penstock.state.backend import Key
 from penstock.state.keys import NAN
+from penstock.state.values import to_python
 
 Encode = Callable[[Any], bytes]
 Decode = Callable[[bytes, int], tuple[Any, int]]
@@ -103,7 +104,7 @@ def _column(kind: pa.DataType) -> tuple[Encode, Decode]:
         epoch = _NAIVE_EPOCH if kind.tz is None else _EPOCH
         return _converted(numbers, lambda v: micros(v - epoch), lambda n: epoch + datetime.timedelta(microseconds=n))
     if pt.is_timestamp(kind) or pt.is_time(kind):
-        return _converted(numbers, lambda v: number_of(v, kind), lambda n: pa.scalar(n, kind).as_py())
+        return _converted(numbers, lambda v: number_of(v, kind), lambda n: to_python(pa.array([n], kind))[0])
     raise UsageError(f"values of type {kind} cannot be keys")
 
 

@@ -29,8 +29,9 @@ import msgspec
 import pyarrow as pa
 import pyarrow.types as pt
 
+from penstock.state.arrow_bounds import check_stream
 from penstock.state.rocksdb.ordered import micros, number_of
-from penstock.state.values import pickled, unpickled
+from penstock.state.values import Pickle, pickled, unpickled
 
 Pack = Callable[[Any], bytes]
 Unpack = Callable[[bytes], Any]
@@ -38,6 +39,19 @@ _Convert = Callable[[Any], Any]
 _Pair = tuple[_Convert, _Convert] | None
 """To what MessagePack can hold and back; None if it can hold the values as they are."""
 
+UNREADABLE = (
+    msgspec.MsgspecError,
+    pa.ArrowException,
+    struct.error,
+    ValueError,
+    TypeError,
+    LookupError,
+    AttributeError,
+    ArithmeticError,
+    OSError,
+    EOFError,
+)
+"""How it shows that bytes are no value of a type."""
 TIMED = 0xC1
 """The first byte of an entry with a time."""
 TIMED_SIZE = 9
@@ -47,11 +61,13 @@ _NAIVE_EPOCH = datetime.datetime(1970, 1, 1)  # noqa: DTZ001  # for timestamps t
 _EPOCH_DAY = datetime.date(1970, 1, 1).toordinal()
 
 
-def value_packer(kind: pa.DataType | None, *, what: str) -> tuple[Pack, Unpack]:
-    """What turns values of a type (None: any object) into bytes, and back. `what` is named if one cannot be read."""
+def value_packer(kind: pa.DataType | None, *, what: str, unpickles: bool = True) -> tuple[Pack, Unpack]:
+    """What turns values of a type (None: any object) into bytes, and back. `what` is named if one cannot be read.
+    Objects are read as `Pickle`s unless it `unpickles`. Values of a type are never unpickled, whatever their bytes are:
+    bytes that are no such value raise one of `UNREADABLE`."""
     if kind is None:
-        return pickled, lambda data: unpickled(data, what=what)
-    encode, decode = msgspec.msgpack.Encoder().encode, msgspec.msgpack.Decoder().decode
+        return pickled, object_reader(what=what, unpickles=unpickles)
+    encode, decode = msgspec.msgpack.Encoder().encode, msgspec.msgpack.Decoder(_python_type(kind)).decode
     pair = _conversion(kind)
     if pair is None:
         return encode, decode
@@ -65,6 +81,11 @@ def value_packer(kind: pa.DataType | None, *, what: str) -> tuple[Pack, Unpack]:
         return None if plain is None else from_plain(plain)
 
     return pack, unpack
+
+
+def object_reader(*, what: str, unpickles: bool) -> Unpack:
+    """What turns pickled bytes into objects, or into `Pickle`s."""
+    return (lambda data: unpickled(data, what=what)) if unpickles else Pickle
 
 
 def with_time(packed: bytes, written_ms: int) -> bytes:
@@ -102,6 +123,9 @@ def _conversion(kind: pa.DataType) -> _Pair:
         return str, Decimal
     if pt.is_list(kind) or pt.is_large_list(kind) or pt.is_fixed_size_list(kind):
         return _lists(_conversion(kind.value_type))
+    if pt.is_dictionary(kind):
+        # No snapshot has a dictionary, by which a few bytes stand for many values.
+        return _conversion(kind.value_type)
     if pt.is_struct(kind):
         return _structs([kind.field(number) for number in range(kind.num_fields)])
     if pt.is_map(kind):
@@ -122,6 +146,25 @@ def _is_plain(kind: pa.DataType) -> bool:
         or pt.is_large_binary(kind)
         or pt.is_fixed_size_binary(kind)
     )
+
+
+def _python_type(kind: pa.DataType) -> Any:
+    """What MessagePack must hold for a value of a type that needs no conversion."""
+    if pt.is_list(kind) or pt.is_large_list(kind) or pt.is_fixed_size_list(kind):
+        return list[_python_type(kind.value_type)] | None  # type: ignore[misc]
+    for python, is_such in _PYTHON_TYPES.items():
+        if any(check(kind) for check in is_such):
+            return python | None
+    return Any
+
+
+_PYTHON_TYPES: dict[type, tuple[Callable[[Any], bool], ...]] = {
+    bool: (pt.is_boolean,),
+    int: (pt.is_integer,),
+    float: (pt.is_float32, pt.is_float64),
+    str: (pt.is_string, pt.is_large_string),
+    bytes: (pt.is_binary, pt.is_large_binary, pt.is_fixed_size_binary),
+}
 
 
 def _of_part(pair: _Pair) -> tuple[_Convert, _Convert]:
@@ -174,6 +217,12 @@ def _by_arrow(kind: pa.DataType) -> _Pair:
         return bytes(sink.getvalue().to_pybytes())
 
     def from_plain(data: bytes) -> Any:
-        return pa.ipc.open_stream(data).read_all().column(0)[0].as_py()
+        buffer = pa.py_buffer(data)
+        check_stream(buffer)
+        table = pa.ipc.open_stream(buffer).read_all()
+        if table.schema != schema or table.num_rows != 1:
+            raise ValueError(f"a value of type {kind} is of type {', '.join(map(str, table.schema.types))}")
+        table.validate(full=True)
+        return table.column(0)[0].as_py()
 
     return to_plain, from_plain

@@ -77,6 +77,11 @@ class Restored:
         self._describe(base)
         self.reusable = {name: file for name, file in base.tables.items() if file.shared_key is not None}
         db = Database(self._database, self._context.settings)
+        try:
+            base.check_rows(db)
+        except BaseException:
+            db.close()
+            raise
         first, last = self._context.own_groups
         if base.index.own_groups[0] < first:
             db.remove_range(b"", first.to_bytes(2, "big"))
@@ -100,6 +105,7 @@ class Restored:
         snapshot.download(folder, reader)
         db = Database(folder, self._context.settings, read_only=True)
         try:
+            snapshot.check_rows(db)
             loader.add(self._rows(db, snapshot))
         finally:
             db.close()

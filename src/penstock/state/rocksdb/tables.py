@@ -17,12 +17,22 @@ from collections.abc import Iterable, Iterator
 from typing import Any, NoReturn
 
 from penstock.api.state import StateKind
+from penstock.core.errors import CorruptFile
 from penstock.state.backend import MISSING, NO_KEY, ListTable, MapTable, ValueTable
 from penstock.state.rocksdb.catalog import StateEntry
 from penstock.state.rocksdb.ordered import object_identity, value_codec
-from penstock.state.rocksdb.packed import Pack, Unpack, time_of, value_packer, with_time, without_time
+from penstock.state.rocksdb.packed import (
+    UNREADABLE,
+    Pack,
+    Unpack,
+    object_reader,
+    time_of,
+    value_packer,
+    with_time,
+    without_time,
+)
 from penstock.state.rocksdb.store import LayeredStore
-from penstock.state.values import pickled, unpickled
+from penstock.state.values import pickled
 
 PREFIX_SIZE = 4
 """Bytes of a database key before the key itself."""
@@ -69,13 +79,14 @@ class Counter:
 class EntryCodec:
     """Entries of one state, as tables hold them, to bytes and back."""
 
-    def __init__(self, entry: StateEntry) -> None:
+    def __init__(self, entry: StateEntry, *, unpickles: bool = True) -> None:
         spec = entry.spec()
         self.spec = spec
         self.number = entry.number.to_bytes(2, "big")
         what = f"state {entry.name!r}"
         self._what = what
-        self._pack, self._unpack = value_packer(spec.type, what=what)
+        self._pack, self._unpack = value_packer(spec.type, what=what, unpickles=unpickles)
+        self._read_object = object_reader(what=what, unpickles=unpickles)
         self._since = entry.timed_since_ms
         self.keeps_map_keys = spec.kind is StateKind.MAP and spec.map_key is None
         """Whether the key of an entry stands in its value, because it cannot be told from its bytes."""
@@ -91,6 +102,13 @@ class EntryCodec:
             self.encode, self.decode = self._pack, self._decode_formerly_timed
         else:
             self.encode, self.decode = self._pack, self._unpack
+
+    def unreadable(self, error: BaseException) -> CorruptFile:
+        """What to raise for an entry that is none of this state."""
+        return CorruptFile(
+            f"an entry of {self._what} is no {self.spec}: {error}",
+            hint="restore it from a copy, or restore from another checkpoint or savepoint",
+        )
 
     def written_ms(self, value: bytes) -> int:
         """Since when an entry lives."""
@@ -124,7 +142,7 @@ class EntryCodec:
         end = 4 + int.from_bytes(rest[:4], "big")
         found = self._unpack(rest[end:])
         entry = found if self.spec.ttl is None else (found, self.written_ms(value))
-        return unpickled(rest[4:end], what=self._what), entry
+        return self._read_object(rest[4:end]), entry
 
 
 class RocksValues(ValueTable):
@@ -137,6 +155,7 @@ class RocksValues(ValueTable):
     def bind(self, codec: EntryCodec, store: LayeredStore) -> None:
         """The entries are those of this store from now on."""
         self._number = codec.number
+        self._codec = codec
         self._encode, self._decode = codec.encode, codec.decode
         self._read, self._write = store.get, store.put
 
@@ -144,7 +163,10 @@ class RocksValues(ValueTable):
         """The entry, or `MISSING`."""
         scope = self._scope
         found = self._read(scope.group + self._number + scope.key)
-        return MISSING if found is None else self._decode(found)
+        try:
+            return MISSING if found is None else self._decode(found)
+        except UNREADABLE as error:
+            raise self._codec.unreadable(error) from error
 
     def put(self, entry: Any) -> None:
         """Replace the entry."""
@@ -176,8 +198,11 @@ class RocksLists(ListTable):
 
     def get(self) -> list[Any]:
         """All entries."""
-        decode = self._codec.decode
-        return [decode(value) for _, value in self._store.scan(self._prefix())]
+        decode, rows = self._codec.decode, self._store.scan(self._prefix())
+        try:
+            return [decode(value) for _, value in rows]
+        except UNREADABLE as error:
+            raise self._codec.unreadable(error) from error
 
     def put(self, entries: list[Any]) -> None:
         """Replace all entries."""
@@ -215,7 +240,10 @@ class RocksMaps(MapTable):
         """The entry of `key`, or `MISSING`."""
         suffix = self._codec.encode_map_key(key)
         found = self._store.get_in(self._prefix(), suffix)
-        return MISSING if found is None else self._codec.decode_in_map(suffix, found)[1]
+        try:
+            return MISSING if found is None else self._codec.decode_in_map(suffix, found)[1]
+        except UNREADABLE as error:
+            raise self._codec.unreadable(error) from error
 
     def put(self, key: Any, entry: Any) -> None:
         """Add or replace an entry."""
@@ -228,8 +256,17 @@ class RocksMaps(MapTable):
 
     def items(self) -> Iterator[tuple[Any, Any]]:
         """All entries."""
+        # As they are now, and not as they are when the first is asked for.
+        return self._decoded(self._store.scan(self._prefix()))
+
+    def _decoded(self, rows: Iterator[Row]) -> Iterator[tuple[Any, Any]]:
         decode = self._codec.decode_in_map
-        return (decode(suffix, value) for suffix, value in self._store.scan(self._prefix()))
+        for suffix, value in rows:
+            try:
+                entry = decode(suffix, value)
+            except UNREADABLE as error:
+                raise self._codec.unreadable(error) from error
+            yield entry
 
     def clear(self) -> None:
         """Remove all entries."""

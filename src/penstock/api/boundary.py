@@ -1,0 +1,123 @@
+"""Where the package meets the user's code: an error of the user's making ends at the user's line.
+
+What led to it inside this package says nothing to whoever has to change a line of their own. A public class is marked
+by `at_user_line`: an error that leaves one of its methods has one frame of this package. `shown_at_user_line` has
+Python, and notebooks, leave that frame out too, and the frames of functions; importing the package is enough for that.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+import sysconfig
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from types import FunctionType, TracebackType
+from typing import Any, TypeVar
+
+from penstock.core.errors import InvariantError, StreamError
+
+Kind = TypeVar("Kind", bound=type)
+
+_OURS = str(Path(__file__).parents[1])
+_PACKAGE = __name__.partition(".")[0]
+_INSTALLED = tuple({sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")})
+
+
+def at_user_line(kind: Kind) -> Kind:
+    """Mark a public class: what its methods raise ends at whoever called them."""
+    for name, given in list(vars(kind).items()):
+        if isinstance(given, FunctionType) and (name == "__init__" or not name.startswith("_")):
+            setattr(kind, name, _ending(given))
+    return kind
+
+
+def _ending(method: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(method)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return method(*args, **kwargs)
+        except InvariantError:
+            raise
+        except StreamError as error:
+            cut = shortened(error)
+        shown_at_user_line()
+        # Outside of the handler: it would be told as what was being handled.
+        raise cut
+
+    return call
+
+
+def shortened(error: StreamError) -> StreamError:
+    """An error without the frames that led to it; what it was raised from stays if code of the user's raised it, or if
+    it says something else."""
+    cause = error.__cause__
+    if cause is not None:
+        inner = _without_ours(cause.__traceback__)
+        is_users = inner is not None and not _is_installed(inner)
+        if isinstance(cause, StreamError) and cause is not error:
+            is_users = shortened(cause).__cause__ is not None or cause.message not in error.message
+        error.__cause__ = cause.with_traceback(inner) if is_users else None
+    error.__suppress_context__ = True
+    return error.with_traceback(None)
+
+
+def shown_at_user_line() -> None:
+    """Have Python, and a notebook, print errors of the user's making without frames of this package. A hook of somebody
+    else's stays."""
+    if sys.excepthook is sys.__excepthook__:
+        sys.excepthook = print_error
+    notebook = sys.modules.get("IPython")
+    shell = None if notebook is None else notebook.get_ipython()
+    if shell is not None and not shell.custom_exceptions:
+        shell.set_custom_exc((StreamError,), _show_in_notebook)
+
+
+def _show_in_notebook(
+    shell: Any, kind: type[BaseException], error: BaseException, trace: TracebackType, tb_offset: int | None = None
+) -> None:
+    if isinstance(error, InvariantError):
+        shell.showtraceback((kind, error, trace), tb_offset=tb_offset)
+        return
+    # Frames of the notebook itself come first.
+    inner: TracebackType | None = trace
+    while inner is not None and _is_installed(inner):
+        inner = inner.tb_next
+    shell._showtraceback(kind, error, rendered(error.with_traceback(inner)))  # noqa: SLF001  # what kernels override
+
+
+def print_error(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    """Print an error as Python does; one of the user's making without what led to it in this package."""
+    if isinstance(error, StreamError) and not isinstance(error, InvariantError):
+        sys.stderr.write("".join(rendered(shortened(error).with_traceback(trace))))
+    else:
+        sys.__excepthook__(kind, error, trace)
+
+
+def rendered(error: BaseException) -> list[str]:
+    """The lines of an error as Python prints it, without frames of this package at its end."""
+    told = traceback.TracebackException.from_exception(error)
+    frames, trace, ours = list(told.stack), error.__traceback__, 0
+    while trace is not None:
+        ours = ours + 1 if _is_ours(trace) else 0
+        trace = trace.tb_next
+    told.stack = traceback.StackSummary.from_list(frames[: max(len(frames) - ours, 0)])
+    return list(told.format())
+
+
+def _without_ours(trace: TracebackType | None) -> TracebackType | None:
+    while trace is not None and _is_ours(trace):
+        trace = trace.tb_next
+    return trace
+
+
+def _is_ours(trace: TracebackType) -> bool:
+    # Dataclasses have methods that lie in no file.
+    module = trace.tb_frame.f_globals.get("__name__", "")
+    return trace.tb_frame.f_code.co_filename.startswith(_OURS) or str(module).partition(".")[0] == _PACKAGE
+
+
+def _is_installed(trace: TracebackType) -> bool:
+    file = trace.tb_frame.f_code.co_filename
+    return file.startswith(("<frozen", *_INSTALLED))

@@ -1,0 +1,49 @@
+"""Keyed records beside those of a broadcast stream."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from penstock.api.boundary import at_user_line
+from penstock.api.functions import KeyedBroadcastFunction, KeyedFunction, check_function
+from penstock.api.streams.data_stream import Stream, stream_behind
+from penstock.api.streams.stream_state import StreamState, keyed_step
+from penstock.core.task.waiting import WaitFor
+from penstock.plan.graph import Input, Partitioning
+from penstock.sql.schemas import SchemaLike
+
+
+@at_user_line
+class ConnectedStream:
+    """Keyed records, and those of a broadcast stream. Made by `KeyedStream.connect`."""
+
+    def __init__(
+        self, state: StreamState, keys: tuple[str, ...], broadcast: StreamState, wait: WaitFor | None = None
+    ) -> None:
+        self._state = state
+        self._keys = keys
+        self._broadcast = broadcast
+        self._wait = wait
+
+    def process(self, function: KeyedBroadcastFunction, *, schema: SchemaLike, name: str | None = None) -> Stream:
+        """What a function with state makes of the records of both; see `KeyedBroadcastFunction`.
+
+        If the broadcast stream has a watermark, event time is that of the stream which is behind; if it has none, it is
+        that of the keyed stream alone.
+        """
+        check_function(function, KeyedBroadcastFunction, argument="process", methods=("on_broadcast",))
+        check_function(function, KeyedFunction, argument="process", methods=("on_row",))
+        state, other = self._state, self._broadcast
+        step = replace(
+            keyed_step(function, state, self._keys, schema),
+            is_connected=True,
+            broadcast_has_time=other.time_column is not None,
+            wait=self._wait,
+        )
+        broadcast = Input(node=other.last_step, partitioning=Partitioning.BROADCAST)
+        inputs = (state.input_by_key(self._keys), broadcast)
+        return stream_behind(step, state, inputs=inputs, kind="connect", name=name)
+
+    def __repr__(self) -> str:
+        keys = ", ".join(self._keys)
+        return f"<ConnectedStream by {keys} of {self._state.described()} and {self._broadcast.described()}>"

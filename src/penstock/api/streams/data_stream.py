@@ -1,0 +1,366 @@
+"""Streams: what a program is written with.
+
+A stream is a handle on the last step made so far; every method makes a step and returns a new handle, so a stream can
+be used for several branches. What a method is given is checked at once, against the columns that the records have.
+
+    bids.where("price > 100").key_by("auction").window(tumbling("10s")).aggregate(n=count())
+
+Expressions are Spark SQL text or Polars expressions, see `penstock.api.expressions`. How steps are named, and what the
+name is for, is told in `penstock.api.naming`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import polars as pl
+import pyarrow as pa
+
+from penstock.api.boundary import at_user_line
+from penstock.api.callables import check_callable, refuse_async_methods
+from penstock.api.connector import Sink
+from penstock.api.expressions import CompiledColumns, ExpressionLike, compile_columns, compile_condition
+from penstock.api.foreach import HandsOver
+from penstock.api.functions import ProcessFunction, check_function, check_states
+from penstock.api.inference import BatchKind, check_kind, inferred_schema
+from penstock.api.state import StateKind
+from penstock.api.steps import (
+    KeyedProcessStep,
+    MapBatchesStep,
+    MapStep,
+    ProcessStep,
+    SelectStep,
+    Step,
+    UnionStep,
+    WatermarkStep,
+    WhereStep,
+    WriteStep,
+)
+from penstock.api.streams.stream_state import Row, StreamState
+from penstock.api.window_schema import check_key_types
+from penstock.core.durations import Duration, duration_ms, duration_us
+from penstock.core.errors import UsageError
+from penstock.plan.explain import explain_plan
+from penstock.plan.graph import Input, Partitioning
+from penstock.sql.schemas import SchemaLike, as_schema, as_timestamp, common_schema, empty_frame, unknown_column
+
+if TYPE_CHECKING:
+    from penstock.api.streams.keyed_stream import KeyedStream
+
+
+@at_user_line
+class Stream(HandsOver):
+    """Records that flow, all with the same columns. Made by `Program.read` and by the methods of streams."""
+
+    def __init__(self, state: StreamState) -> None:
+        self._state = state
+
+    # --- columns and rows --------------------------------------------------------------------------------------------
+
+    def where(self, condition: ExpressionLike, *, name: str | None = None) -> Stream:
+        """Only the records for which `condition` is true (not false, not null)."""
+        compiled = compile_condition(condition, self.schema, argument="condition")
+        step = WhereStep(condition=compiled, schema=self.schema)
+        return self._then(step, self.schema, kind="where", name=name, time_column=self._state.time_column)
+
+    def select(self, *columns: ExpressionLike, **named: ExpressionLike) -> Stream:
+        """Only these columns, in this order. A computed one is named by AS or by keyword: `select("a", b="a + 1")`.
+
+        To name the step, call `.name(...)` on the result.
+        """
+        compiled = self._compiled(columns, named)
+        if not compiled:
+            raise UsageError("select needs at least one column")
+        fields = [column.field for each in compiled for column in each.columns]
+        _check_distinct([field.name for field in fields], "select")
+        step = SelectStep(
+            columns=self._one_per_record([each.expr for each in compiled]), keep=False, schema=pa.schema(fields)
+        )
+        kept = {column.origin: column.field.name for each in reversed(compiled) for column in reversed(each.columns)}
+        time_column = self._state.time_column
+        return self._then(step, step.schema, kind="select", time_column=kept.get(time_column) if time_column else None)
+
+    def with_columns(self, *columns: ExpressionLike, **named: ExpressionLike) -> Stream:
+        """All columns, and these besides; one that exists is replaced. Each sees the columns as they were before.
+
+        To name the step, call `.name(...)` on the result.
+        """
+        compiled = self._compiled(columns, named)
+        if not compiled:
+            raise UsageError("with_columns needs at least one column")
+        made = [column for each in compiled for column in each.columns]
+        _check_distinct([column.field.name for column in made], "with_columns")
+        fields = {field.name: field for field in self.schema}
+        fields.update({column.field.name: column.field for column in made})
+        step = SelectStep(
+            columns=tuple(each.expr for each in compiled), keep=True, schema=pa.schema(list(fields.values()))
+        )
+        time_column = self._state.time_column
+        if any(column.field.name == time_column != column.origin for column in made):
+            time_column = None
+        return self._then(step, step.schema, kind="with_columns", time_column=time_column)
+
+    def drop(self, *columns: str, name: str | None = None) -> Stream:
+        """All columns but these."""
+        self._check_columns(columns, "drop")
+        kept = [column for column in self.schema.names if column not in columns]
+        if not kept:
+            raise UsageError("drop would leave no column")
+        step = SelectStep(
+            columns=tuple(pl.col(column) for column in kept),
+            keep=False,
+            schema=pa.schema([self.schema.field(column) for column in kept]),
+        )
+        time_column = self._state.time_column if self._state.time_column in kept else None
+        return self._then(step, step.schema, kind="drop", name=name, time_column=time_column)
+
+    def rename(self, names: Mapping[str, str], *, name: str | None = None) -> Stream:
+        """The same columns under other names: `rename({"old": "new"})`."""
+        self._check_columns(names, "rename")
+        renamed = [names.get(column, column) for column in self.schema.names]
+        _check_distinct(renamed, "rename")
+        step = SelectStep(
+            columns=tuple(pl.col(old).alias(new) for old, new in zip(self.schema.names, renamed, strict=True)),
+            keep=False,
+            schema=pa.schema([f.with_name(new) for f, new in zip(self.schema, renamed, strict=True)]),
+        )
+        time_column = self._state.time_column
+        kept = None if time_column is None else names.get(time_column, time_column)
+        return self._then(step, step.schema, kind="rename", name=name, time_column=kept)
+
+    # --- functions ---------------------------------------------------------------------------------------------------
+
+    def map_batches(
+        self,
+        function: Callable[[Any], Any],
+        *,
+        schema: SchemaLike | None = None,
+        kind: BatchKind = "arrow",
+        name: str | None = None,
+    ) -> Stream:
+        """What `function` makes of each batch: another batch, None for nothing, or several batches.
+
+        `kind` says what it takes and returns: "arrow" `pa.RecordBatch`, "polars" or "pandas" `DataFrame`. Without
+        `schema` the function is called once, here, with a batch that has no rows. How many rows a batch has changes
+        from run to run; a function whose results depend on it breaks exactly-once.
+        """
+        check_callable(function, "map_batches")
+        check_kind(kind)
+        given = inferred_schema(function, kind, self.schema) if schema is None else as_schema(schema, argument="schema")
+        step = MapBatchesStep(function=function, kind=kind, schema=given)
+        return self._then_function(step, kind="map_batches", name=name)
+
+    def map(self, function: Callable[[Row], Row], *, schema: SchemaLike, name: str | None = None) -> Stream:
+        """What `function` makes of each record, both as a dict. Row by row is slow: prefer expressions or batches."""
+        check_callable(function, "map")
+        given = as_schema(schema, argument="schema")
+        return self._then_function(MapStep(function=function, flat=False, schema=given), kind="map", name=name)
+
+    def flat_map(
+        self, function: Callable[[Row], Iterable[Row]], *, schema: SchemaLike, name: str | None = None
+    ) -> Stream:
+        """The records, any number of them, that `function` makes of each record, all as dicts."""
+        check_callable(function, "flat_map")
+        given = as_schema(schema, argument="schema")
+        return self._then_function(MapStep(function=function, flat=True, schema=given), kind="flat_map", name=name)
+
+    def process(self, function: ProcessFunction, *, schema: SchemaLike, name: str | None = None) -> Stream:
+        """What a function with state of its own makes of each record, or of each batch; see `ProcessFunction`.
+
+        Its state is kept under `name`.
+        """
+        check_function(function, ProcessFunction, argument="process", methods=("on_row", "on_batch"))
+        keyed = tuple(kind for kind in StateKind if not kind.is_of_subtask)
+        check_states(function, keyed, where="needs a key: use key_by(...) and a KeyedFunction")
+        step = ProcessStep(function=function, schema=as_schema(schema, argument="schema"))
+        return self._then_function(step, kind="process", name=name)
+
+    # --- time and distribution ---------------------------------------------------------------------------------------
+
+    def watermark(
+        self, column: str, *, delay: Duration = "0s", idle_after: Duration | None = None, name: str | None = None
+    ) -> Stream:
+        """Event time is in `column`, and records come at most `delay` later than one with a greater time.
+
+        Records that come later than that are late: windows that are closed do not count them. Right behind a source
+        each of its splits has an event time of its own, and the one that is furthest behind counts. A part of the input
+        that has been silent for `idle_after` no longer holds the others back; without it, it does so for ever.
+        """
+        self._check_columns([column], "watermark")
+        kind = self.schema.field(column).type
+        if not isinstance(kind, pa.TimestampType) or kind.unit != "us":
+            raise UsageError(
+                f"watermark: column {column!r} is of type {kind}, event time must be timestamp[us]",
+                hint=f"convert it first: .with_columns({as_timestamp(column, kind)})",
+            )
+        step = WatermarkStep(
+            column=column,
+            delay_us=duration_us(delay, argument="delay"),
+            idle_after_ms=None if idle_after is None else duration_ms(idle_after, argument="idle_after"),
+        )
+        if step.idle_after_ms == 0:
+            raise UsageError(f"idle_after is {idle_after!r}; give a duration above 0, or None to wait for ever")
+        return self._then(step, self.schema, kind="watermark", name=name, time_column=column)
+
+    def key_by(self, *columns: str) -> KeyedStream:
+        """The same records, where those with equal values in these columns belong together."""
+        self._check_columns(columns, "key_by")
+        check_key_types(self.schema, columns)
+        # Not above: the methods of keyed streams make streams.
+        from penstock.api.streams.keyed_stream import KeyedStream
+
+        return KeyedStream(self._state, columns)
+
+    def rebalance(self) -> Stream:
+        """The same records, dealt out evenly to the subtasks of the next step."""
+        return Stream(replace(self._state, partitioning=Partitioning.REBALANCE, partition_keys=()))
+
+    def repartition(self, *columns: str) -> Stream:
+        """The same records; those with equal values in these columns go to the same subtask of the next step."""
+        self._check_columns(columns, "repartition")
+        check_key_types(self.schema, columns)
+        return Stream(replace(self._state, partitioning=Partitioning.HASH, partition_keys=columns))
+
+    def broadcast(self) -> Stream:
+        """The same records, each of them sent to every subtask of the next step."""
+        return Stream(replace(self._state, partitioning=Partitioning.BROADCAST, partition_keys=()))
+
+    def union(self, *others: Stream, name: str | None = None) -> Stream:
+        """The records of this stream and of others, which have the same columns; in no order among each other.
+
+        Event time is kept if it is in the same column of all of them, and is as far as that of the stream which is
+        furthest behind. What holds state behind a union has an id made of all that is united: name it if more streams
+        may join later.
+        """
+        states = [self._state, *(self._state_to_unite(other) for other in others)]
+        if not others:
+            raise UsageError("union needs at least one other stream")
+        schema = common_schema([state.schema for state in states], argument="union")
+        inputs = tuple(each for state in states for each in state.input())
+        number = self._state.ledger.add(UnionStep(schema=schema), kind="union", name=name, inputs=inputs)
+        time_columns = list(dict.fromkeys(state.time_column for state in states))
+        kept = time_columns[0] if len(time_columns) == 1 else None
+        lost = next((state.time_lost for state in states if state.time_lost), None)
+        if len(time_columns) > 1:
+            places = " and ".join("nowhere" if each is None else f"in {each!r}" for each in time_columns)
+            lost = f"the streams of {self._state.ledger.step(number)} have it {places}"
+        return Stream(
+            StreamState(
+                ledger=self._state.ledger,
+                last_step=number,
+                schema=schema,
+                time_column=kept,
+                time_lost=None if kept else lost,
+            )
+        )
+
+    # --- ends and views ----------------------------------------------------------------------------------------------
+
+    def write(self, sink: Sink, *, name: str | None = None) -> None:
+        """Put all records into `sink`."""
+        if not isinstance(sink, Sink):
+            raise UsageError(f"write takes a sink, not {sink!r}", hint="for example parquet('out')")
+        refuse_async_methods(sink, Sink)
+        for other in self._state.ledger.steps:
+            if isinstance(other.step, WriteStep) and other.step.sink == sink:
+                raise UsageError(
+                    f"one sink cannot be written by two steps; the other is {other}",
+                    hint="make a second sink, with a target of its own",
+                )
+        sink.check(self.schema)
+        step = WriteStep(sink=sink.fitted(self.schema), schema=self.schema)
+        self._state.ledger.add(step, kind=sink.name, name=name, inputs=self._state.input())
+
+    def name(self, text: str) -> Stream:
+        """The same stream; the step that makes it is named `text`."""
+        self._state.ledger.name_step(self._state.last_step, text)
+        return self
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The columns of the records."""
+        return self._state.schema
+
+    def explain(self) -> str:
+        """The part of the plan that leads to this stream, as text."""
+        ledger = self._state.ledger
+        return explain_plan(ledger.plan_of(ledger.path_to(self._state.last_step)))
+
+    def __repr__(self) -> str:
+        return f"<Stream {self._state.described()}>"
+
+    # --- how steps are made ------------------------------------------------------------------------------------------
+
+    def _then(
+        self, step: Step, schema: pa.Schema, *, kind: str, name: str | None = None, time_column: str | None
+    ) -> Stream:
+        state = self._state
+        number = state.ledger.add(step, kind=kind, name=name, inputs=state.input())
+        time_lost = state.time_lost
+        if time_column is None and state.time_column is not None:
+            time_lost = f"the event time in {state.time_column!r} was lost in {state.ledger.step(number)}"
+        return Stream(
+            StreamState(
+                ledger=state.ledger,
+                last_step=number,
+                schema=schema,
+                time_column=time_column,
+                time_lost=None if time_column else time_lost,
+            )
+        )
+
+    def _state_to_unite(self, other: object) -> StreamState:
+        if not isinstance(other, Stream):
+            raise UsageError(
+                f"union takes streams, not {other!r}",
+                hint="unite first, then key_by" if hasattr(other, "window") else None,
+            )
+        if other._state.ledger is not self._state.ledger:  # noqa: SLF001  # of the same class
+            raise UsageError(
+                "union takes streams of one environment, and one of these is of another",
+                hint="read all sources with the same environment",
+            )
+        return other._state  # noqa: SLF001  # of the same class
+
+    def _then_function(self, step: MapStep | MapBatchesStep | ProcessStep, *, kind: str, name: str | None) -> Stream:
+        number = self._state.ledger.add(step, kind=kind, name=name, inputs=self._state.input())
+        return Stream(self._state.behind(number, step.schema))
+
+    def _compiled(
+        self, columns: Iterable[ExpressionLike], named: Mapping[str, ExpressionLike]
+    ) -> list[CompiledColumns]:
+        unnamed = [compile_columns(each, self.schema, argument="column") for each in columns]
+        return unnamed + [
+            compile_columns(each, self.schema, argument=f"column {name!r}", name=name) for name, each in named.items()
+        ]
+
+    def _one_per_record(self, exprs: list[pl.Expr]) -> tuple[pl.Expr, ...]:
+        """The expressions such that at least one has a value per record: constants alone would make a single row."""
+        if empty_frame(self.schema).select(exprs).height == 0:
+            return tuple(exprs)
+        first = exprs[0]
+        repeated = pl.when(pl.col(self.schema.names[0]).is_null()).then(first).otherwise(first)
+        return (repeated.alias(first.meta.output_name()), *exprs[1:])
+
+    def _check_columns(self, columns: Iterable[str], argument: str) -> None:
+        for column in columns:
+            if not isinstance(column, str):
+                raise UsageError(f"{argument} takes names of columns, not {column!r}")
+            if column not in self.schema.names:
+                raise unknown_column(column, self.schema.names, argument=argument)
+
+
+def _check_distinct(names: list[str], argument: str) -> None:
+    for name in names:
+        if names.count(name) > 1:
+            raise UsageError(f"{argument} would make {names.count(name)} columns named {name!r}", hint="rename one")
+
+
+def stream_behind(
+    step: KeyedProcessStep, state: StreamState, *, inputs: tuple[Input, ...], kind: str, name: str | None
+) -> Stream:
+    """The stream behind a step over keyed records of `state`."""
+    number = state.ledger.add(step, kind=kind, label="-".join((kind, *step.keys)), inputs=inputs, name=name)
+    return Stream(state.behind(number, step.schema))

@@ -1,0 +1,138 @@
+"""Records that belong together by key."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Callable
+from typing import Any, Literal
+
+import pyarrow as pa
+
+from penstock.api.boundary import at_user_line
+from penstock.api.callables import check_callable, refuse_async_methods
+from penstock.api.functions import KeyedBroadcastFunction, KeyedFunction, check_function
+from penstock.api.grouped import HostedProcessor
+from penstock.api.reductions import RunningReduce
+from penstock.api.streams.connected_stream import ConnectedStream
+from penstock.api.streams.data_stream import Stream, stream_behind
+from penstock.api.streams.stream_state import Row, StreamState, keyed_step
+from penstock.api.streams.windowed_stream import WindowedStream
+from penstock.api.waiting import wait_for
+from penstock.api.windows import WindowType
+from penstock.core.durations import Duration
+from penstock.core.errors import UsageError
+from penstock.sql.schemas import SchemaLike
+
+
+@at_user_line
+class KeyedStream:
+    """Records that belong together by key. Made by `Stream.key_by`."""
+
+    def __init__(self, state: StreamState, keys: tuple[str, ...]) -> None:
+        self._state = state
+        self._keys = keys
+
+    def window(self, window: WindowType) -> WindowedStream:
+        """The records of each key, cut into windows of event time. Needs a watermark before."""
+        if not isinstance(window, WindowType):
+            raise UsageError(f"window takes a window, not {window!r}", hint='for example tumbling("10s")')
+        if self._state.time_column is None:
+            raise self._no_event_time()
+        return WindowedStream(self._state, self._keys, window)
+
+    def process(self, function: KeyedFunction, *, schema: SchemaLike, name: str | None = None) -> Stream:
+        """What a function with state makes of each record, and of its timers; see `KeyedFunction`.
+
+        State and timers are kept under `name`. Records of one key are handled in the order in which they come.
+        """
+        check_function(function, KeyedFunction, argument="process", methods=("on_row",))
+        if isinstance(function, KeyedBroadcastFunction):
+            raise UsageError(
+                f"{type(function).__name__} needs a broadcast stream",
+                hint="write .key_by(...).connect(broadcast_stream).process(...)",
+            )
+        step = keyed_step(function, self._state, self._keys, schema)
+        return stream_behind(
+            step, self._state, inputs=(self._state.input_by_key(self._keys),), kind="process", name=name
+        )
+
+    def reduce(self, function: Callable[[Row, Row], Row], *, name: str | None = None) -> Stream:
+        """For each record, all records of its key so far, reduced to one by `function(before, record)`: a dict with the
+        same columns. The first record of a key is handed on as it is."""
+        check_callable(function, "reduce")
+        step = keyed_step(RunningReduce(function, self.schema), self._state, self._keys, self.schema)
+        return stream_behind(
+            step, self._state, inputs=(self._state.input_by_key(self._keys),), kind="reduce", name=name
+        )
+
+    def transform_with_state(
+        self,
+        processor: Any,
+        *,
+        output_schema: Any,
+        time_mode: str = "None",
+        output_mode: str = "Append",
+        initial_state: Any = None,
+        kind: Literal["row", "pandas"] = "row",
+        name: str | None = None,
+    ) -> Stream:
+        """What a PySpark `StatefulProcessor` makes of each key's records and timers; it runs as it is written.
+
+        `time_mode` and `output_mode` mean what they mean to Spark's `transformWithState`. With `kind="pandas"` it is
+        one for `transformWithStateInPandas`. `initial_state` is a DataFrame with the key columns, whose rows go to
+        `handleInitialState` before anything else. State and timers are kept under `name`. See docs/spark.md.
+        """
+        host = self._state.ledger.processor_host
+        if host is None:
+            raise UsageError("transform_with_state needs an Environment on Spark", hint="make a ps.Environment(spark)")
+        refuse_async_methods(processor, type(processor))
+        function = host(
+            HostedProcessor(
+                processor=processor,
+                output_schema=output_schema,
+                time_mode=time_mode,
+                output_mode=output_mode,
+                initial_state=initial_state,
+                kind=kind,
+                keys=self._keys,
+                input_schema=self._state.schema,
+                time_column=self._state.time_column,
+            )
+        )
+        step = keyed_step(function, self._state, self._keys, function.schema)
+        inputs = (self._state.input_by_key(self._keys),)
+        return stream_behind(step, self._state, inputs=inputs, kind="transform-with-state", name=name)
+
+    def connect(
+        self, broadcast: Stream, *, wait: Literal["end"] | Duration | datetime.datetime | None = None
+    ) -> ConnectedStream:
+        """These records, and besides them all records of another stream in every subtask: rules, settings, prices.
+
+        The two streams come in no order among each other: the first records may come before any rule. With `wait` the
+        keyed records wait in front of the step: until the broadcast stream has been read to its end (`"end"`, for a
+        stream that ends), until its event time has come to a `datetime`, or for a duration (`"30s"`) after each start
+        of the step. Checkpoints are taken meanwhile; records that must be read for them are kept in their state.
+        """
+        if not isinstance(broadcast, Stream):
+            raise UsageError(f"connect takes a stream, not {broadcast!r}")
+        other: StreamState = broadcast._state  # noqa: SLF001  # streams know each other
+        if other.ledger is not self._state.ledger:
+            raise UsageError("connect takes a stream of the same environment")
+        return ConnectedStream(self._state, self._keys, other, wait_for(wait, has_time=other.time_column is not None))
+
+    def _no_event_time(self) -> UsageError:
+        times = [field.name for field in self._state.schema if pa.types.is_timestamp(field.type)]
+        example = f'.watermark("{times[0] if times else "ts"}", delay="5s")'
+        return UsageError(
+            "window needs event time, and this stream has none"
+            + (f": {self._state.time_lost}" if self._state.time_lost else ""),
+            hint=f"add {example} before key_by" + ("" if times else "; there is no column of type timestamp yet"),
+        )
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The columns of the records."""
+        return self._state.schema
+
+    def __repr__(self) -> str:
+        return f"<KeyedStream by {', '.join(self._keys)} of {self._state.described()}>"

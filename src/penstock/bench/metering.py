@@ -1,0 +1,183 @@
+"""How fast a job really is: what is read and what is written is noted where it happens, with the time.
+
+The counts that slots report are for people to look at, and are half a second old; a benchmark needs better. And records
+that were read may still wait somewhere on the way: a job has processed them when its last result is written.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from penstock.api.connector import Polled, Sink, SinkWriter, Source, SourceReader, SplitProgress, WriterContext
+
+_NOTE = np.dtype([("at_ns", "<i8"), ("rows", "<i8")])
+_READ = "read"
+_WRITTEN = "written"
+
+
+class _Notes:
+    """(time, rows) of everything that one reader or writer handled, kept in memory until it closes."""
+
+    def __init__(self, directory: str, kind: str) -> None:
+        self._directory = Path(directory)
+        self._kind = kind
+        self._pairs: list[tuple[int, int]] = []
+
+    def add(self, rows: int) -> None:
+        self._pairs.append((time.time_ns(), rows))
+
+    def save(self) -> None:
+        self._directory.mkdir(parents=True, exist_ok=True)
+        path = self._directory / f"{self._kind}-{os.getpid()}-{time.time_ns()}"
+        path.write_bytes(np.array(self._pairs, dtype=_NOTE).tobytes())
+
+
+@dataclass(frozen=True)
+class MeteredSource(Source):
+    """`inner`, with a file in `directory` for each reader that tells when it read how many records."""
+
+    inner: Source
+    directory: str
+
+    @property
+    def schema(self) -> pa.Schema:
+        """As the inner source's."""
+        return self.inner.schema
+
+    @property
+    def name(self) -> str:
+        """As the inner source's."""
+        return self.inner.name
+
+    def splits(self, parallelism: int) -> list[bytes]:
+        """As the inner source's."""
+        return self.inner.splits(parallelism)
+
+    def open(self, splits: Sequence[bytes]) -> SourceReader:
+        """A reader that also notes."""
+        return _MeteredReader(self.inner.open(splits), _Notes(self.directory, _READ))
+
+
+class _MeteredReader(SourceReader):
+    def __init__(self, inner: SourceReader, notes: _Notes) -> None:
+        self._inner = inner
+        self._notes = notes
+
+    def poll(self, max_rows: int, now_ms: int) -> Polled:
+        polled = self._inner.poll(max_rows, now_ms)
+        if isinstance(polled, pa.RecordBatch):
+            self._notes.add(polled.num_rows)
+        return polled
+
+    def snapshot(self) -> list[bytes]:
+        return self._inner.snapshot()
+
+    def progress(self) -> SplitProgress | None:
+        return self._inner.progress()
+
+    def checkpoint_completed(self, checkpoint: int) -> None:
+        self._inner.checkpoint_completed(checkpoint)
+
+    def close(self) -> None:
+        self._inner.close()
+        self._notes.save()
+
+
+@dataclass(frozen=True)
+class MeteredSink(Sink):
+    """`inner`, with a file in `directory` for each writer that tells when it got how many records."""
+
+    inner: Sink
+    directory: str
+
+    @property
+    def name(self) -> str:
+        """As the inner sink's."""
+        return self.inner.name
+
+    def check(self, schema: pa.Schema) -> None:
+        """As the inner sink."""
+        self.inner.check(schema)
+
+    def start(self, job: str) -> None:
+        """As the inner sink."""
+        self.inner.start(job)
+
+    def writer(self, context: WriterContext) -> SinkWriter:
+        """A writer that also notes."""
+        return _MeteredWriter(self.inner.writer(context), _Notes(self.directory, _WRITTEN))
+
+    def commit(self, committables: Sequence[bytes]) -> None:
+        """As the inner sink."""
+        self.inner.commit(committables)
+
+    def clean(self, context: WriterContext, keep: Sequence[bytes]) -> None:
+        """As the inner sink."""
+        self.inner.clean(context, keep)
+
+    def end(self, job: str) -> None:
+        """As the inner sink."""
+        self.inner.end(job)
+
+
+class _MeteredWriter(SinkWriter):
+    def __init__(self, inner: SinkWriter, notes: _Notes) -> None:
+        self._inner = inner
+        self._notes = notes
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        self._inner.write(batch)
+        self._notes.add(batch.num_rows)
+
+    def before_barrier(self) -> None:
+        self._inner.before_barrier()
+
+    def prepare(self, checkpoint: int) -> Callable[[], list[bytes]]:
+        return self._inner.prepare(checkpoint)
+
+    def close(self) -> None:
+        self._inner.close()
+        self._notes.save()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Throughput:
+    """How fast one run was."""
+
+    rows: int
+    """All that was read."""
+    seconds: float
+    """From the end of the warm-up to the last result."""
+    rows_per_second: float
+    """Records read after the warm-up, over those seconds."""
+
+
+def read_throughput(directory: Path, *, warmup_share: float) -> Throughput | None:
+    """Records per second of all readers together, without the first `warmup_share` of the records.
+
+    None if too little was read to tell.
+    """
+    read, written = _noted(directory, _READ), _noted(directory, _WRITTEN)
+    if not len(read):
+        return None
+    rows = np.cumsum(read["rows"])
+    total = int(rows[-1])
+    first = int(np.searchsorted(rows, total * warmup_share))
+    end_ns = max(int(notes["at_ns"][-1]) for notes in (read, written) if len(notes))
+    seconds = (end_ns - int(read["at_ns"][first])) / 1e9
+    if seconds <= 0:
+        return None
+    return Throughput(rows=total, seconds=seconds, rows_per_second=float(total - rows[first]) / seconds)
+
+
+def _noted(directory: Path, kind: str) -> npt.NDArray[np.void]:
+    parts = [np.frombuffer(path.read_bytes(), dtype=_NOTE) for path in sorted(directory.glob(f"{kind}-*"))]
+    return np.sort(np.concatenate(parts), order="at_ns") if parts else np.empty(0, dtype=_NOTE)

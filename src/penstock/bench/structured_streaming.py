@@ -1,0 +1,159 @@
+"""The competitor: the same query by Spark Structured Streaming, set up as well as we know how.
+
+Its source is Spark's own generator of numbers, the cheapest there is, with the bids computed from them by SQL. State is
+in RocksDB with changelog checkpoints, the sink writes Parquet exactly once, and each micro-batch starts as soon as the
+one before it has ended.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from penstock.bench.metering import Throughput
+from penstock.bench.window_query import BidInput, streaming_query
+from penstock.core.errors import HostError
+from penstock.terminal.failures import uninterrupted
+
+ROWS_PER_BATCH = 4_000_000
+"""Measured: more rows per batch spread its fixed cost thinner, and beyond this nothing is gained."""
+POLL_S = 0.2
+
+SETTINGS = {
+    "spark.sql.streaming.stateStore.providerClass": (
+        "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+    ),
+    "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
+    # Counting the rows of the state would cost a look-up for every write.
+    "spark.sql.streaming.stateStore.rocksdb.trackTotalNumberOfRows": "false",
+    "spark.sql.streaming.numRecentProgressUpdates": "100000",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class MicroBatch:
+    """One micro-batch, as Spark reports it."""
+
+    start_ms: float
+    duration_ms: float
+    rows: int
+
+
+def run_structured_streaming(
+    spark: Any, bids: BidInput, *, parallelism: int, directory: Path, warmup_share: float
+) -> Throughput:
+    """Run the query until it has processed `bids.events`; how fast it was after the warm-up. Raises `HostError`."""
+    return run_streaming_query(
+        spark,
+        lambda numbers: streaming_query(numbers, bids),
+        rows=bids.events,
+        rows_per_batch=min(ROWS_PER_BATCH, max(1, bids.events // 4)),
+        parallelism=parallelism,
+        directory=directory,
+        warmup_share=warmup_share,
+    )
+
+
+def run_streaming_query(
+    spark: Any,
+    transform: Callable[[Any], Any],
+    *,
+    rows: int,
+    rows_per_batch: int,
+    parallelism: int,
+    directory: Path,
+    warmup_share: float,
+) -> Throughput:
+    """Run what `transform` makes of a stream of numbers `n`, in append mode, until it has processed so many `rows`; how
+    fast it was after the warm-up. Raises `HostError`."""
+    with session_settings(spark, SETTINGS | {"spark.sql.shuffle.partitions": str(parallelism)}):
+        numbers = (
+            spark.readStream.format("rate-micro-batch")
+            .option("rowsPerBatch", rows_per_batch)
+            .option("numPartitions", parallelism)
+            .load()
+            .selectExpr("value AS n")
+        )
+        query = (
+            transform(numbers)
+            .writeStream.format("parquet")
+            .outputMode("append")
+            .option("path", (directory / "out").as_uri())
+            .option("checkpointLocation", (directory / "checkpoints").as_uri())
+            .trigger(processingTime="0 seconds")
+            .start()
+        )
+        try:
+            batches = _follow(query, events=rows)
+        except BaseException:
+            # Why it is left matters more than what a query that is torn from its work has to say.
+            with uninterrupted(), suppress(Exception):
+                query.stop()
+            raise
+        query.stop()
+    throughput = steady_throughput(batches, warmup_share=warmup_share)
+    if throughput is None:
+        raise HostError("Structured Streaming was too fast to be measured", hint="give it more --events")
+    return throughput
+
+
+def steady_throughput(batches: Sequence[MicroBatch], *, warmup_share: float) -> Throughput | None:
+    """Records per second over the batches that begin after `warmup_share` of all records.
+
+    Time is counted from the start of the first such batch to the end of the last, pauses between batches included.
+    """
+    total = sum(batch.rows for batch in batches)
+    read, steady = 0, []
+    for batch in batches:
+        if read >= total * warmup_share:
+            steady.append(batch)
+        read += batch.rows
+    if not steady:
+        return None
+    seconds = (steady[-1].start_ms + steady[-1].duration_ms - steady[0].start_ms) / 1_000
+    if seconds <= 0:
+        return None
+    return Throughput(rows=total, seconds=seconds, rows_per_second=sum(b.rows for b in steady) / seconds)
+
+
+def _follow(query: Any, *, events: int) -> list[MicroBatch]:
+    pause = threading.Event()
+    while True:
+        failure = query.exception()
+        if failure is not None:
+            raise HostError(f"Structured Streaming failed: {str(failure).splitlines()[0]}")
+        batches = [_micro_batch(progress) for progress in query.recentProgress]
+        batches = [batch for batch in batches if batch.rows]
+        if sum(batch.rows for batch in batches) >= events:
+            return batches
+        pause.wait(POLL_S)
+
+
+def _micro_batch(progress: Any) -> MicroBatch:
+    started = datetime.fromisoformat(progress.timestamp)
+    return MicroBatch(
+        start_ms=started.timestamp() * 1_000,
+        duration_ms=float(progress.durationMs["triggerExecution"]),
+        rows=int(progress.numInputRows),
+    )
+
+
+@contextmanager
+def session_settings(spark: Any, settings: Mapping[str, str]) -> Iterator[None]:
+    """A session with these settings, which has those it had before when the block ends."""
+    before = {name: spark.conf.get(name, None) for name in settings}
+    for name, value in settings.items():
+        spark.conf.set(name, value)
+    try:
+        yield
+    finally:
+        for name, old in before.items():
+            if old is None:
+                spark.conf.unset(name)
+            else:
+                spark.conf.set(name, old)

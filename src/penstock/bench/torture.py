@@ -1,0 +1,317 @@
+"""`penstock torture`: workers are killed, again and again, and not one record may be lost, repeated or out of order.
+
+The job runs in rounds, each with a few kills and one way of taking checkpoints. At the end of a round its source is
+told to end, the job finishes, and everything that it has committed is judged.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+import os
+import random
+import shutil
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from penstock.core.errors import JobFailed, UsageError
+from penstock.settings import MINUTE_MS
+from penstock.terminal.failures import EXIT_FAILED, reported_failures
+
+if TYPE_CHECKING:
+    from penstock.bench.random_kills import RandomKills
+    from penstock.bench.sequences import Damage
+    from penstock.bench.torture_job import Places
+    from penstock.runtime.views import FailureView
+    from penstock.spark.job import Job
+
+MODES = ("aligned", "unaligned", "timeout")
+ALL_MODES = "all"
+DEFAULT_KILLS = 10
+PARALLELISM = 3
+SPARE_CORES = 2
+KILLS_PER_ROUND = 5
+INTERVAL_MS = 100
+RESTART_DELAY = "100ms"
+SPARE_RESTARTS = 5
+LOOK_EVERY_S = 0.02
+STALL_MS = 120_000
+"""A job that completes no checkpoint for this long, or does not end when it is told to, is stuck."""
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class TortureOptions:
+    """What the command line said."""
+
+    kills: int | None
+    minutes: float | None
+    mode: str
+    seed: int
+    directory: Path | None
+    as_json: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class Round:
+    """One job to be tortured."""
+
+    mode: str
+    kills: int
+    seed: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class RoundResult:
+    """How it went."""
+
+    kills: int
+    checkpoints_completed: int
+    recoveries_ms: tuple[int, ...]
+    most_persisted_bytes: int
+    """In-flight data that one checkpoint saved, at most."""
+    damage: Damage
+    interrupt: KeyboardInterrupt | None = None
+    """What ended the round before its time; what had been committed by then was judged all the same."""
+
+
+@click.command("torture")
+@click.option(
+    "--kills",
+    type=click.IntRange(min=1),
+    help=f"How many workers to kill.  [default: {DEFAULT_KILLS}, or any number with --minutes]",
+)
+@click.option("--minutes", type=click.FloatRange(min=0, min_open=True), help="How long to go on at most.")
+@click.option(
+    "--mode",
+    type=click.Choice([*MODES, ALL_MODES]),
+    default=ALL_MODES,
+    show_default=True,
+    help="How checkpoints are taken; 'timeout' begins aligned and turns unaligned after 100 ms; 'all' takes turns.",
+)
+@click.option("--seed", type=click.IntRange(min=0), default=1, show_default=True, help="Who is killed, and when.")
+@click.option(
+    "--directory",
+    type=click.Path(path_type=Path),
+    help="Where to work; the output of a round that went wrong stays there. Default: a temporary directory.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print one line of JSON to standard output, all else to error.")
+def torture(**values: Any) -> None:
+    """Kill random workers of a job at random moments, and check every record of its output.
+
+    Goes on until all kills are done or the time is over, or until it is interrupted. Exits with 1 if a record was lost,
+    duplicated or out of order.
+    """
+    with reported_failures():
+        sys.exit(run_torture(TortureOptions(**values)))
+
+
+def run_torture(options: TortureOptions) -> int:
+    """Do it all; the exit code. An interrupt is raised again when the verdict has been printed."""
+    # Here and not above: the other commands need not wait for the data plane to be imported.
+    from penstock.terminal.session import SessionOptions, spark_session, work_directory
+
+    screen = sys.stderr if options.as_json else sys.stdout
+    cores = PARALLELISM + SPARE_CORES
+    results: list[RoundResult] = []
+
+    def say(text: str) -> None:
+        click.echo(text, file=screen)
+
+    with work_directory(options.directory, keep=False, prefix="penstock-torture-") as work:
+        say(f"starting Spark local[{cores}] ...")
+        with spark_session(SessionOptions(application="penstock torture", cores=cores, work=work)) as spark:
+            interrupt = _run_rounds(spark, options, work, results, say=say)
+    for line in report(results):
+        say(line)
+    found = summary(results)
+    if options.as_json:
+        click.echo(json.dumps(found))
+    if any(found[name] for name in ("lost", "duplicated", "out_of_order")):
+        return EXIT_FAILED
+    if interrupt is not None:
+        raise interrupt
+    return 0
+
+
+def _run_rounds(
+    spark: Any, options: TortureOptions, work: Path, results: list[RoundResult], *, say: Say
+) -> KeyboardInterrupt | None:
+    """Run round after round and add their results; what interrupted them, if anything did."""
+    from penstock.spark.clock import WallClock
+
+    clock = WallClock()
+    deadline_ms = None if options.minutes is None else clock.now() + int(options.minutes * MINUTE_MS)
+    try:
+        for number, planned in enumerate(rounds(options), start=1):
+            place = work / f"round-{number}"
+            if place.exists():
+                raise UsageError(
+                    f"{str(place)!r} is left of an earlier run", hint="remove it, or name another --directory"
+                )
+            say(f"round {number}: {PARALLELISM} slots, checkpoints every {INTERVAL_MS} ms, {planned.mode}")
+            result = run_round(spark, planned, place, say=say, deadline_ms=deadline_ms)
+            results.append(result)
+            say(f"round {number}: {_result_text(result)}")
+            if result.damage.is_none:
+                shutil.rmtree(place, ignore_errors=True)
+            if result.interrupt is not None or (deadline_ms is not None and clock.now() >= deadline_ms):
+                return result.interrupt
+    except KeyboardInterrupt as interrupt:
+        return interrupt
+    return None
+
+
+def rounds(options: TortureOptions) -> Iterator[Round]:
+    """The rounds to go through, without end if only the time is limited."""
+    modes = MODES if options.mode == ALL_MODES else (options.mode,)
+    kills = options.kills
+    if kills is None and options.minutes is None:
+        kills = DEFAULT_KILLS
+    # Few kills are spread over all modes.
+    most = KILLS_PER_ROUND if kills is None else min(KILLS_PER_ROUND, math.ceil(kills / len(modes)))
+    draws = random.Random(options.seed)
+    done = 0
+    for mode in itertools.cycle(modes):
+        count = most if kills is None else min(most, kills - done)
+        if not count:
+            return
+        yield Round(mode=mode, kills=count, seed=draws.getrandbits(32))
+        done += count
+
+
+def run_round(spark: Any, planned: Round, place: Path, *, say: Say, deadline_ms: int | None = None) -> RoundResult:
+    """Run one job in `place`, which must not exist, kill its workers, let it end, and judge what it has committed."""
+    from penstock.api.restarts import fixed_delay
+    from penstock.bench.random_kills import RandomKills
+    from penstock.bench.torture_job import NETWORK, Places, judge, torture_checkpointing, torture_plan
+    from penstock.terminal.running import PlannedEnvironment, running_job
+
+    places = Places(place)
+    places.control.mkdir(parents=True)
+    environment = PlannedEnvironment(
+        spark,
+        plan=torture_plan(places, parallelism=PARALLELISM),
+        checkpointing=torture_checkpointing(planned.mode, places, interval_ms=INTERVAL_MS),
+        restart=fixed_delay(planned.kills + SPARE_RESTARTS, RESTART_DELAY),
+        network=NETWORK,
+    )
+    kills = RandomKills(random.Random(planned.seed), count=planned.kills, kill=_kill)
+    interrupt: KeyboardInterrupt | None = None
+    with running_job(environment, f"torture-{planned.mode}") as job:
+        try:
+            _torture(job, kills, places, say=say, deadline_ms=deadline_ms)
+        except KeyboardInterrupt as error:
+            say("interrupted; what has been committed is judged")
+            interrupt = error
+    checkpoints = job.view().checkpoints
+    return RoundResult(
+        kills=kills.done,
+        checkpoints_completed=checkpoints.counts.completed,
+        recoveries_ms=tuple(kills.recoveries_ms),
+        most_persisted_bytes=int(checkpoints.summary.persisted_bytes.max),
+        damage=judge(places, parallelism=PARALLELISM, is_finished=interrupt is None),
+        interrupt=interrupt,
+    )
+
+
+def _torture(job: Job, kills: RandomKills, places: Places, *, say: Say, deadline_ms: int | None) -> None:
+    """Look at the job and kill its workers until all kills are done or the time is over; then let it end."""
+    from penstock.bench.sequences import tell_to_end
+    from penstock.spark.clock import WallClock
+
+    clock, pause = WallClock(), threading.Event()
+    stall = Stall(clock.now())
+    failures: set[tuple[int, int]] = set()
+    told = False
+    while not job.is_over:
+        view, now_ms = job.view(), clock.now()
+        notes = [] if told else kills.look(view, now_ms)
+        for note in [*_new_failures(view.failures, failures), *notes]:
+            say(f"  {note}")
+        if not told and (kills.is_over or (deadline_ms is not None and now_ms >= deadline_ms)):
+            told = True
+            tell_to_end(places.control)
+        stall.look(view.checkpoints.counts.completed, now_ms)
+        pause.wait(LOOK_EVERY_S)
+    job.wait()
+
+
+class Stall:
+    """Notices that a job gets nowhere."""
+
+    def __init__(self, now_ms: int) -> None:
+        self._completed = 0
+        self._since_ms = now_ms
+
+    def look(self, completed: int, now_ms: int) -> None:
+        """Raise `JobFailed` if no checkpoint has been completed for too long."""
+        if completed > self._completed:
+            self._completed, self._since_ms = completed, now_ms
+        elif now_ms - self._since_ms >= STALL_MS:
+            raise JobFailed(f"the job is stuck: {completed} checkpoints completed, none for {STALL_MS // 1_000} s")
+
+
+def _new_failures(found: tuple[FailureView, ...], known: set[tuple[int, int]]) -> list[str]:
+    notes = []
+    for failure in found:
+        if (failure.epoch, failure.when) not in known:
+            known.add((failure.epoch, failure.when))
+            where = f" in {failure.operator!r}, subtask {failure.subtask}" if failure.operator is not None else ""
+            text = failure.text.splitlines()[0] if failure.text else "no reason given"
+            notes.append(f"attempt {failure.epoch} failed{where}: {text}")
+    return notes
+
+
+def _kill(pid: int) -> bool:
+    try:
+        os.kill(pid, signal.SIGKILL)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+# --- what was found --------------------------------------------------------------------------------------------------
+
+
+def summary(results: Sequence[RoundResult]) -> dict[str, int]:
+    """The result as it is printed for programs."""
+    return {
+        "kills": sum(result.kills for result in results),
+        "checkpoints_completed": sum(result.checkpoints_completed for result in results),
+        "lost": sum(result.damage.lost for result in results),
+        "duplicated": sum(result.damage.duplicated for result in results),
+        "out_of_order": sum(result.damage.out_of_order for result in results),
+    }
+
+
+def report(results: Sequence[RoundResult]) -> list[str]:
+    """The result in lines for people."""
+    found = summary(results)
+    recoveries = [took for result in results for took in result.recoveries_ms]
+    longest = f", longest recovery {max(recoveries) / 1_000:.1f} s" if recoveries else ""
+    damage = ", ".join(f"{name.replace('_', ' ')} {found[name]}" for name in ("lost", "duplicated", "out_of_order"))
+    return [
+        f"{found['kills']} workers killed{longest}, {found['checkpoints_completed']} checkpoints completed",
+        damage,
+    ]
+
+
+def _result_text(result: RoundResult) -> str:
+    from penstock.terminal.screen import size_text
+
+    damage = result.damage
+    return (
+        f"{result.checkpoints_completed} checkpoints completed, "
+        f"up to {size_text(result.most_persisted_bytes)} in flight saved, "
+        f"lost {damage.lost}, duplicated {damage.duplicated}, out of order {damage.out_of_order}"
+    )

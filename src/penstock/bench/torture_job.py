@@ -1,0 +1,187 @@
+"""The job that is tortured, and the judgement of what it has committed.
+
+                ┌═by key═► uneven ─► rows                          every record, as it came
+    sequences ──┤
+                └─► watermark ─► combine ═by key═► window ─► windows    how many records each window had, and their sum
+
+Rows show whether records are lost, repeated or out of order; windows show whether keyed state and timers are. The row
+function is slow for one stretch of the numbers and quick for the next, so that back-pressure comes and goes, and the
+buffers between tasks are small, so that it reaches the sources when it comes.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from penstock.api.checkpointing import Checkpointing
+from penstock.api.steps import (
+    Aggregate,
+    CombineStep,
+    MapStep,
+    ReadStep,
+    WatermarkStep,
+    WindowStep,
+    WriteStep,
+)
+from penstock.api.window_schema import partial_schema, result_schema
+from penstock.api.windows import TumblingWindow
+from penstock.bench.pacing import PacedReads
+from penstock.bench.sequences import (
+    SCHEMA,
+    TICK_US,
+    Damage,
+    Int64s,
+    Sequences,
+    Windows,
+    check_sequences,
+    check_windows,
+    expected_numbers,
+)
+from penstock.connectors.parquet import parquet
+from penstock.core.ids import OperatorId
+from penstock.plan.graph import Input, Node, Partitioning, Plan, build_plan
+from penstock.settings import NetworkSettings
+
+KEYS = 50
+"""Of each split."""
+RATE = 4_000
+"""Records a second of each split."""
+STRETCH = 80
+"""Numbers of a key, a second's worth: slow and quick stretches take turns."""
+SLOW_ROW_S = 0.0003
+"""In a slow stretch a subtask gets less done than comes in."""
+WINDOW_NUMBERS = 20
+ALIGNED_TIMEOUT = "100ms"
+NETWORK = NetworkSettings(channel_bytes=16 * 1024, output_bytes=8 * 1024, batch_bytes=4 * 1024)
+
+_ROWS_SCHEMA = pa.schema([SCHEMA.field("key"), SCHEMA.field("seq")])
+_AGGREGATES = (Aggregate(name="n", kind="count", column=None), Aggregate(name="total", kind="sum", column="seq"))
+_COMMITTED = re.compile(r"part-.+-(\d+)-(\d+)-(\d+)\.parquet")
+
+
+@dataclass(frozen=True)
+class Places:
+    """Where everything of one job lies."""
+
+    root: Path
+
+    @property
+    def rows(self) -> Path:
+        """Every record."""
+        return self.root / "rows"
+
+    @property
+    def windows(self) -> Path:
+        """What the windows counted."""
+        return self.root / "windows"
+
+    @property
+    def control(self) -> Path:
+        """How the source is told to end."""
+        return self.root / "control"
+
+    @property
+    def checkpoints(self) -> Path:
+        """The job's checkpoints."""
+        return self.root / "checkpoints"
+
+
+def torture_checkpointing(mode: str, places: Places, *, interval_ms: int) -> Checkpointing:
+    """Checkpoints that are `aligned` or `unaligned`, or begin aligned and turn unaligned after a `timeout`."""
+    return Checkpointing(
+        interval=timedelta(milliseconds=interval_ms),
+        directory=places.checkpoints,
+        unaligned=mode != "aligned",
+        aligned_timeout=ALIGNED_TIMEOUT if mode == "timeout" else None,
+    )
+
+
+def torture_plan(places: Places, *, parallelism: int) -> Plan:
+    """The job."""
+    source = PacedReads(Sequences(keys=KEYS, control=str(places.control)), rate=RATE)
+    window = TumblingWindow(size_us=WINDOW_NUMBERS * TICK_US)
+    keys = ("key",)
+    partial = partial_schema(SCHEMA, keys=keys, time_column="ts", aggregates=_AGGREGATES)
+    result = result_schema(SCHEMA, keys=keys, time_column="ts", aggregates=_AGGREGATES)
+    combine = CombineStep(keys=keys, time_column="ts", window=window, aggregates=_AGGREGATES, schema=partial)
+    nodes = (
+        _node(0, "sequences", ReadStep(source=source)),
+        _node(1, "uneven", MapStep(function=_uneven, flat=False, schema=_ROWS_SCHEMA), after=0, key="key"),
+        _node(2, "rows", WriteStep(sink=parquet(places.rows), schema=_ROWS_SCHEMA), after=1),
+        _node(3, "watermark", WatermarkStep(column="ts", delay_us=0, idle_after_ms=None), after=0),
+        _node(4, "combine", combine, after=3),
+        _node(
+            5, "window", WindowStep(keys=keys, window=window, aggregates=_AGGREGATES, schema=result), after=4, key="key"
+        ),
+        _node(6, "windows", WriteStep(sink=parquet(places.windows), schema=result), after=5),
+    )
+    return build_plan(nodes, parallelism=parallelism, max_parallelism=None)
+
+
+def _node(number: int, name: str, step: Any, *, after: int | None = None, key: str | None = None) -> Node:
+    inputs: tuple[Input, ...] = ()
+    if after is not None:
+        partitioning = Partitioning.FORWARD if key is None else Partitioning.HASH
+        inputs = (Input(node=after, partitioning=partitioning, keys=() if key is None else (key,)),)
+    return Node(number=number, operator=OperatorId(name), name=name, step=step, inputs=inputs, is_source=after is None)
+
+
+def _uneven(row: dict[str, Any]) -> dict[str, Any]:
+    number = row["seq"]
+    if number // STRETCH % 2:
+        time.sleep(SLOW_ROW_S)
+    return {"key": row["key"], "seq": number}
+
+
+# --- the judgement ---------------------------------------------------------------------------------------------------
+
+
+def judge(places: Places, *, parallelism: int, is_finished: bool) -> Damage:
+    """What is wrong with the committed output; `is_finished` says that the job has come to its end."""
+    expected = expected_numbers(places.control, splits=parallelism, keys=KEYS) if is_finished else None
+    rows = _read(places.rows, ("key", "seq"))
+    found = _read(places.windows, ("key", "window_start", "n", "total"))
+    windows = Windows(
+        keys=found["key"],
+        windows=found["window_start"] // (WINDOW_NUMBERS * TICK_US),
+        counts=found["n"],
+        sums=found["total"],
+    )
+    return check_sequences(rows["key"], rows["seq"], expected=expected) + check_windows(
+        windows, size=WINDOW_NUMBERS, expected=expected
+    )
+
+
+def committed_files(folder: Path) -> list[Path]:
+    """The files of a Parquet sink, in the order of the checkpoints that committed them."""
+    named = [(match, file) for file in folder.glob("*.parquet") if (match := _COMMITTED.fullmatch(file.name))]
+
+    def place(entry: tuple[re.Match[str], Path]) -> tuple[int, int, int]:
+        subtask, checkpoint, number = map(int, entry[0].groups())
+        return checkpoint, subtask, number
+
+    return [file for _, file in sorted(named, key=place)]
+
+
+def _read(folder: Path, columns: Sequence[str]) -> dict[str, Int64s]:
+    """Whole numbers of a Parquet sink, in the order of commits; times are microseconds."""
+    tables = [pq.read_table(file, columns=list(columns)) for file in committed_files(folder)]
+    return {
+        column: np.concatenate([_numbers(table.column(column)) for table in tables] or [np.empty(0, dtype=np.int64)])
+        for column in columns
+    }
+
+
+def _numbers(column: Any) -> Int64s:
+    found: Int64s = column.cast(pa.int64()).to_numpy()
+    return found

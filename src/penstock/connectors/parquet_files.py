@@ -1,0 +1,281 @@
+"""A source over Parquet files: each run of row groups is a split, its position the next row.
+
+Splits name the file, so what is read again after a failure is what was read before; a file that has changed since the
+job started is refused.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Hashable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from penstock.api.connector import End, Polled, Source, SourceReader, SplitProgress
+from penstock.connectors.parquet import local_path
+from penstock.core.errors import StorageError, UsageError
+
+SPLIT_ROWS = 1_000_000
+"""Row groups are joined into splits of at least so many rows, as far as a file has them."""
+OPEN_SPLITS = 8
+"""A reader has so many splits open at once, and reads them in turns."""
+_BUFFER_BYTES = 256 * 1024
+"""Of a column that is being read. Without it, a whole row group of every open file would be in memory."""
+
+SPLIT_EVERYTHING = 1 << 62
+"""More rows than any file has."""
+
+
+def parquet_files(paths: str | Path | Sequence[str | Path], *, schema: pa.Schema | None = None) -> ParquetFiles:
+    """Parquet files, or the files of a folder, on a file system that every slot can reach.
+
+    All files must have the same columns. With `schema`, columns are taken by name and cast to it; else the first file's
+    schema is used.
+    """
+    given = [paths] if isinstance(paths, str | Path) else list(paths)
+    files = tuple(file for path in given for file in _files_of(Path(local_path(path))))
+    if not files:
+        raise UsageError(f"no Parquet files in {', '.join(map(str, given)) or 'an empty list'}")
+    return ParquetFiles(files=files, columns=schema or _schema_of(files[0]))
+
+
+class _Split(msgspec.Struct, frozen=True, array_like=True):
+    """Row groups `first_group` up to, not including, `stop_group` of a file, of whose rows `position` are read."""
+
+    file: str
+    size: int
+    """Of the file, in bytes: one that differs is another file."""
+    first_group: int
+    stop_group: int
+    rows: int
+    position: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class ParquetFiles(Source):
+    """The source that `parquet_files` makes."""
+
+    files: tuple[str, ...]
+    columns: pa.Schema
+
+    @property
+    def name(self) -> str:
+        """What the step is called."""
+        return "parquet-files"
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The columns that every file must have."""
+        return self.columns
+
+    def splits(self, parallelism: int) -> list[bytes]:
+        """Runs of row groups, small enough for every subtask to have some if there are enough row groups."""
+        sizes = [_group_rows(file) for file in self.files]
+        least = min(SPLIT_ROWS, max(1, sum(map(sum, sizes)) // (4 * parallelism)))
+        found = [split for file, rows in zip(self.files, sizes, strict=True) for split in _splits_of(file, rows, least)]
+        return [msgspec.msgpack.encode(split) for split in found]
+
+    def open(self, splits: Sequence[bytes]) -> SourceReader:
+        """A reader over these splits."""
+        return _SplitReader(self.columns, [msgspec.msgpack.decode(split, type=_Split) for split in splits])
+
+
+@dataclass(frozen=True, kw_only=True)
+class FollowedFiles(ParquetFiles):
+    """Files that are found while the job runs. Who finds them is not its business: it only reads."""
+
+    files: tuple[str, ...] = ()
+
+    @property
+    def discovers(self) -> bool:
+        """Always: there are no files to begin with."""
+        return True
+
+    def open(self, splits: Sequence[bytes]) -> SourceReader:
+        """A reader over these splits, which may be given more."""
+        return _FollowingReader(self.columns, [msgspec.msgpack.decode(split, type=_Split) for split in splits])
+
+
+def whole_file_splits(file: str | Path) -> list[bytes]:
+    """A file as one split; none if it has no rows. Raises `StorageError`."""
+    try:
+        found = _splits_of(str(file), _group_rows(str(file)), SPLIT_EVERYTHING)
+    except (OSError, pa.ArrowInvalid) as error:
+        raise StorageError(f"{file} cannot be read: {error}") from error
+    return [msgspec.msgpack.encode(split) for split in found]
+
+
+def file_of_split(split: bytes) -> str:
+    """The path of the file that a split is part of."""
+    return msgspec.msgpack.decode(split, type=_Split).file
+
+
+class _SplitReader(SourceReader):
+    """Reads splits in turns, some at a time in the order given, so that event time advances evenly."""
+
+    def __init__(self, schema: pa.Schema, splits: list[_Split]) -> None:
+        self._schema = schema
+        self._begun: deque[_OpenSplit] = deque()
+        """In the order of their turns."""
+        self._waiting = deque(split for split in splits if split.position < split.rows)
+        self._open = dict.fromkeys(map(_name_of, self._waiting))
+        self._current: Hashable = None
+
+    def poll(self, max_rows: int, now_ms: int) -> Polled:  # noqa: ARG002  # files are there at once
+        """The next rows of the split whose turn it is."""
+        while self._waiting and len(self._begun) < OPEN_SPLITS:
+            self._begun.append(_OpenSplit(self._waiting.popleft(), self._schema))
+        if not self._begun:
+            return End()
+        turn = self._begun[0]
+        batch = turn.next_rows(max_rows)
+        self._current = _name_of(turn.split)
+        self._begun.popleft()
+        if turn.split.position < turn.split.rows:
+            self._begun.append(turn)
+        else:
+            turn.close()
+            del self._open[self._current]
+        return batch
+
+    def snapshot(self) -> list[bytes]:
+        """Splits with rows left, at their positions; those that were begun come first."""
+        return [msgspec.msgpack.encode(split) for split in (*(turn.split for turn in self._begun), *self._waiting)]
+
+    def add_splits(self, splits: Sequence[bytes]) -> None:
+        """Read these, too."""
+        added = [msgspec.msgpack.decode(split, type=_Split) for split in splits]
+        self._waiting += added
+        self._open.update(dict.fromkeys(map(_name_of, added)))
+
+    def progress(self) -> SplitProgress:
+        """Every split has an event time of its own, and its rows are there at once."""
+        return SplitProgress(current=self._current, open=self._open.keys(), ready=self._open.keys())
+
+    def close(self) -> None:
+        """Close the files that are being read."""
+        for turn in self._begun:
+            turn.close()
+
+
+class _FollowingReader(_SplitReader):
+    """Reads what is found while it reads."""
+
+    @property
+    def catching_up(self) -> bool:
+        """Whether files have piled up: there are more than are read at a time."""
+        return bool(self._waiting)
+
+
+def _name_of(split: _Split) -> Hashable:
+    return split.file, split.first_group
+
+
+class _OpenSplit:
+    """A split that is being read; decodes no more of a row group than is asked for."""
+
+    def __init__(self, split: _Split, schema: pa.Schema) -> None:
+        self.split = split
+        self._schema = schema
+        self._file: pq.ParquetFile | None = None
+        self._batches: Iterator[pa.RecordBatch] = iter(())
+        self._left: pa.RecordBatch | None = None
+
+    def next_rows(self, max_rows: int) -> pa.RecordBatch:
+        """The rows that follow, and step over them. There are some."""
+        split = self.split
+        if self._file is None:
+            self._begin(split, max_rows)
+        batch = self._left if self._left is not None else next(self._batches, None)
+        if batch is None:
+            raise _changed(split.file, f"it ends after {split.position} of {split.rows} rows")
+        self._left = batch.slice(max_rows) if batch.num_rows > max_rows else None
+        found = _with_schema(batch.slice(0, max_rows), self._schema, split.file)
+        self.split = msgspec.structs.replace(split, position=split.position + found.num_rows)
+        return found
+
+    def close(self) -> None:
+        """Close its file."""
+        if self._file is not None:
+            self._file.close()
+        self._file, self._batches, self._left = None, iter(()), None
+
+    def _begin(self, split: _Split, max_rows: int) -> None:
+        path = Path(split.file)
+        try:
+            size = path.stat().st_size
+            self._file = pq.ParquetFile(path, coerce_int96_timestamp_unit="us", buffer_size=_BUFFER_BYTES)
+        except (OSError, pa.ArrowInvalid) as error:
+            raise StorageError(f"{path} cannot be read: {error}") from error
+        if size != split.size:
+            raise _changed(split.file, f"it has {size} bytes, and had {split.size}")
+        groups = list(range(split.first_group, split.stop_group))
+        skip = split.position
+        # Whole row groups before the position are not even decoded.
+        while groups and skip >= (rows := self._file.metadata.row_group(groups[0]).num_rows):
+            skip -= rows
+            groups.pop(0)
+        self._batches = self._file.iter_batches(
+            batch_size=max_rows, row_groups=groups, columns=self._schema.names, use_threads=False
+        )
+        while skip > 0 and (batch := next(self._batches, None)) is not None:
+            self._left = batch.slice(skip) if batch.num_rows > skip else None
+            skip -= batch.num_rows
+
+
+def _files_of(path: Path) -> list[str]:
+    if not path.exists():
+        raise UsageError(f"path {str(path)!r} does not exist")
+    if path.is_file():
+        return [str(path)]
+    # Names that begin with these are hidden by convention: markers, checksums, files that are not committed.
+    return sorted(str(file) for file in path.glob("*.parquet") if file.name[0] not in "_.")
+
+
+def _schema_of(file: str) -> pa.Schema:
+    try:
+        with pq.ParquetFile(file, coerce_int96_timestamp_unit="us") as opened:
+            return pa.schema([pa.field(field.name, field.type) for field in opened.schema_arrow])
+    except (OSError, pa.ArrowInvalid) as error:
+        raise UsageError(f"{file} is not a Parquet file that can be read: {error}") from error
+
+
+def _group_rows(file: str) -> list[int]:
+    metadata = pq.read_metadata(file)
+    return [metadata.row_group(i).num_rows for i in range(metadata.num_row_groups)]
+
+
+def _splits_of(file: str, group_rows: Sequence[int], least: int) -> list[_Split]:
+    size = Path(file).stat().st_size
+    found: list[_Split] = []
+    first, rows = 0, 0
+    for group, count in enumerate(group_rows):
+        rows += count
+        if rows >= least or group == len(group_rows) - 1:
+            if rows:
+                found.append(_Split(file, size, first, group + 1, rows))
+            first, rows = group + 1, 0
+    return found
+
+
+def _with_schema(batch: pa.RecordBatch, schema: pa.Schema, file: str) -> pa.RecordBatch:
+    missing = [name for name in schema.names if name not in batch.schema.names]
+    if missing:
+        raise StorageError(f"{file} has no column {', '.join(missing)}; it has {', '.join(batch.schema.names)}")
+    if batch.schema.equals(schema, check_metadata=True):
+        return batch
+    try:
+        columns = [batch.column(field.name).cast(field.type) for field in schema]
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+        raise StorageError(f"columns of {file} do not fit the source's schema: {error}") from error
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def _changed(file: str, how: str) -> StorageError:
+    return StorageError(
+        f"{file} has changed since the job started: {how}", hint="files of a source must stay as they are until it ends"
+    )

@@ -1,0 +1,56 @@
+"""Which failures end a job at once, whatever its restart strategy would do.
+
+* An error that no restart can mend, always.
+* An error of the program before the first checkpoint of the run, and one that comes at the same place several times
+  without a completed checkpoint between: only if the user has chosen no restart strategy. Whoever chooses a strategy
+  has said how errors of the program are borne.
+
+A process that died, or an outside system that is away, is never such an error: the strategy decides about it.
+"""
+
+from __future__ import annotations
+
+from penstock.core.errors import Fault
+from penstock.core.job.events import FailureCause
+from penstock.settings import Restart
+
+SAME_FAILURES = 3
+"""An error of the program that comes so often at one place, without a completed checkpoint between, ends the job."""
+
+_FRAME = '  File "'
+
+
+class FailFast:
+    """Follows the failures of one job, and its checkpoints."""
+
+    def __init__(self, restart: Restart | None, *, has_progressed: bool = False) -> None:
+        """`has_progressed` says that a driver before this one has completed a checkpoint of the job."""
+        self._judges_program = restart is None
+        self._has_progressed = has_progressed
+        self._counts: dict[tuple[str | None, str, str], int] = {}
+
+    def progressed(self) -> None:
+        """A checkpoint of the job has completed."""
+        self._has_progressed = True
+        self._counts.clear()
+
+    def failed(self, cause: FailureCause) -> str | None:
+        """Why this failure ends the job; None if the restart strategy is to decide."""
+        if cause.fault is Fault.PERMANENT:
+            return "no restart can mend this"
+        if cause.fault is Fault.PASSING or not self._judges_program:
+            return None
+        if not self._has_progressed:
+            return "an error of the program before the first checkpoint is not tried again, unless restart= is given"
+        place = _place_of(cause)
+        self._counts[place] = self._counts.get(place, 0) + 1
+        if self._counts[place] < SAME_FAILURES:
+            return None
+        return f"the same error came {SAME_FAILURES} times without a completed checkpoint between"
+
+
+def _place_of(cause: FailureCause) -> tuple[str | None, str, str]:
+    """The step, the kind of error, and the line that raised it. The text may name a record, and so differ each time."""
+    frames = [line.strip() for line in cause.traceback.splitlines() if line.startswith(_FRAME)]
+    kind = cause.text.partition(":")[0]
+    return cause.operator, kind, frames[-1] if frames else ""

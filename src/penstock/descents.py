@@ -1,0 +1,135 @@
+"""Folders and files below a root, opened one folder after another by descriptor.
+
+No link below the root is followed: whoever can write there could have one lead anywhere, or swap a folder for a link
+between a look at it and its use. A descriptor stays what it was when it was opened. Links in the path of the root
+itself are followed: that path is the user's.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+_NO_LINK = os.O_NOFOLLOW
+_LINK = "it is a symbolic link, or lies behind one"
+_READ_BYTES = 16 * 1024 * 1024
+
+
+@contextmanager
+def opened_folder(root: Path, names: Sequence[str]) -> Iterator[int]:
+    """The descriptor of the folder that is reached from `root` by these names. Raises `OSError`; with `ELOOP` if one of
+    them is a link."""
+    folder = os.open(root, _FOLDER)
+    try:
+        for name in names:
+            below = open_below(folder, name)
+            os.close(folder)
+            folder = below
+        yield folder
+    finally:
+        os.close(folder)
+
+
+def open_below(folder: int, name: str) -> int:
+    """The descriptor of a folder in another one."""
+    try:
+        return os.open(name, _FOLDER | _NO_LINK, dir_fd=folder)
+    except NotADirectoryError as error:
+        # What `open` says of a link, too.
+        if is_link(folder, name):
+            raise OSError(errno.ELOOP, _LINK, name) from error
+        raise
+
+
+def make_folders(root: Path, names: Sequence[str], *, mode: int = 0o777) -> None:
+    """Make the folder that is reached from `root` by these names, with those above it. Raises `OSError`."""
+    for depth, name in enumerate(names):
+        with opened_folder(root, names[:depth]) as above, suppress(FileExistsError):
+            os.mkdir(name, mode, dir_fd=above)
+
+
+def create_file(folder: int, name: str, *, mode: int = 0o666) -> int:
+    """The descriptor of a new file, to be written. What had the name before loses it, be it a link or a file that has
+    other names. Raises `OSError`."""
+    unlink(folder, name)
+    return os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | _NO_LINK, mode, dir_fd=folder)
+
+
+def is_link(folder: int, name: str) -> bool:
+    """Whether a symbolic link has that name."""
+    try:
+        return stat.S_ISLNK(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode)
+    except FileNotFoundError:
+        return False
+
+
+class TooLarge(OSError):
+    """A file has more bytes than its reader expects at most."""
+
+
+def read_regular(folder: int, name: str, *, limit: int | None) -> bytes:
+    """The content of a file. Raises `OSError` for what is no file: a pipe would keep its reader waiting for ever, and a
+    device has no end; and `TooLarge` before anything is read, if it has more than `limit` bytes."""
+    try:
+        descriptor = os.open(name, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | _NO_LINK, dir_fd=folder)
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            raise OSError(errno.ELOOP, _LINK, name) from error
+        raise
+    with open(descriptor, "rb", buffering=0) as file:  # noqa: PTH123  # a descriptor has no path
+        status = os.fstat(file.fileno())
+        if stat.S_ISDIR(status.st_mode):
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), name)
+        if not stat.S_ISREG(status.st_mode):
+            raise OSError(errno.ENXIO, "it is no file, but a pipe, a socket or a device", name)
+        if limit is not None and status.st_size > limit:
+            raise TooLarge(errno.EFBIG, f"it has {status.st_size} bytes, and at most {limit} are expected", name)
+        return _content(file.fileno(), status.st_size)
+
+
+def _content(descriptor: int, size: int) -> bytes:
+    """As many bytes as the file had; one that is being cut gives fewer, which its checksum tells."""
+    parts: list[bytes] = []
+    left = size
+    while left > 0 and (part := os.read(descriptor, min(left, _READ_BYTES))):
+        parts.append(part)
+        left -= len(part)
+    return parts[0] if len(parts) == 1 else b"".join(parts)
+
+
+def remove_tree(folder: int, name: str) -> None:
+    """Remove a folder of `folder` with all that is in it; of a link, the link. Raises `OSError`."""
+    try:
+        inner = open_below(folder, name)
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        if error.errno != errno.ELOOP:
+            raise
+        unlink(folder, name)
+        return
+    try:
+        with os.scandir(inner) as entries:
+            found = [(entry.name, entry.is_dir(follow_symlinks=False)) for entry in entries]
+        for entry, is_folder in found:
+            (remove_tree if is_folder else unlink)(inner, entry)
+    finally:
+        os.close(inner)
+    try:
+        os.rmdir(name, dir_fd=folder)
+    except FileNotFoundError:
+        # Another process removes the same tree.
+        return
+
+
+def unlink(folder: int, name: str) -> None:
+    """Remove a file of `folder`, or a link, if it is there."""
+    try:
+        os.unlink(name, dir_fd=folder)
+    except FileNotFoundError:
+        return

@@ -1,0 +1,183 @@
+"""Deploys an attempt of a job: finds what its tasks start from, tells the slots, and has the tasks run.
+
+    DeployTasks ──► no storage work of checkpoints is under way ──► the newest checkpoint is read ──► hooks are back
+                ──► Deploy to every slot …  RunTasks ──► Run to every slot
+
+The attempt may fail, or the job be cancelled, at any of these steps: then nothing of it follows.
+"""
+
+from __future__ import annotations
+
+import logging
+from functools import partial
+
+import cloudpickle
+
+from penstock.core.coordinator.events import AttemptStarted, ScheduleAllowed, TaskRunning
+from penstock.core.errors import JobTakenOver, fault_of
+from penstock.core.graph import CheckpointGraph
+from penstock.core.ids import CheckpointId, Epoch
+from penstock.core.job.events import AttemptRescaled, DeployTasks, FailureCause, JobState, RunTasks
+from penstock.core.messages import Run
+from penstock.core.recovery.assign import NOTHING_RESTORED, Assignment
+from penstock.core.recovery.metadata import CompletedCheckpoint
+from penstock.core.recovery.tenure import Tenure, attempt_of
+from penstock.plan.checkpoint_graph import checkpoint_graph
+from penstock.plan.graph import Plan
+from penstock.ports import Outcome
+from penstock.runtime.master.decisions import Decisions
+from penstock.runtime.master.driver_parts import DriverParts
+from penstock.runtime.master.job_storage import JobStorage
+from penstock.runtime.master.orders import Orders, deployments
+from penstock.runtime.master.progress import JobProgress
+from penstock.runtime.master.slot_links import NO_EPOCH, SlotLinks
+from penstock.runtime.master.starting import restore_newest
+
+log = logging.getLogger(__name__)
+
+
+class Deployment:
+    """The plan of a job, and the attempt in which it was deployed last."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        found: Tenure,
+        *,
+        storage: JobStorage,
+        decisions: Decisions,
+        links: SlotLinks,
+        parts: DriverParts,
+        progress: JobProgress,
+    ) -> None:
+        """`found` is what the driver found when it began."""
+        self.plan = plan
+        self.pickled_plan: bytes = cloudpickle.dumps(plan)
+        self.attempt = NO_EPOCH
+        """The attempt in which all tasks were deployed last."""
+        self._found = found
+        self._storage = storage
+        self._decisions = decisions
+        self._links = links
+        self._parts = parts
+        self._progress = progress
+        self._graph = checkpoint_graph(plan)
+        self._rescaled_graph: CheckpointGraph | None = None
+        """The graph, as long as the checkpoint coordinator does not know that it has changed."""
+        self._waiting: DeployTasks | None = None
+        self._restored: CompletedCheckpoint | None = None
+
+    @property
+    def restored_id(self) -> CheckpointId | None:
+        """The checkpoint that the attempt started from; None: from its beginning."""
+        return self._restored.checkpoint if self._restored is not None else None
+
+    # --- what the lifecycle says -------------------------------------------------------------
+
+    def ask(self, effect: DeployTasks) -> None:
+        """Tasks are to be deployed, by the next `turn` that can."""
+        self._waiting = effect
+
+    def give_up(self) -> None:
+        """The attempt is over."""
+        self._waiting = None
+
+    def rescaled(self, effect: AttemptRescaled) -> None:
+        """The next attempt has another parallelism."""
+        self.plan = self.plan.rescaled(effect.slots)
+        self.pickled_plan = cloudpickle.dumps(self.plan)
+        self._graph = self._rescaled_graph = checkpoint_graph(self.plan)
+
+    def run(self, effect: RunTasks) -> None:
+        """All slots have what they need: have the tasks run."""
+        for slot in effect.slots:
+            self._links.send(slot, Run(epoch=effect.epoch))
+        # First: with the last task that runs the schedule is on, by the draw of this attempt.
+        self._decisions.feed_coordinator(ScheduleAllowed(draw=self._decisions.draw_of(effect.epoch)))
+        for task in self.plan.tasks if effect.tasks is None else effect.tasks:
+            self._decisions.feed_coordinator(TaskRunning(task=task, epoch=effect.epoch))
+        self._parts.coordinators.run()
+        restored = "its beginning" if self._restored is None else self._restored.title
+        job = self._storage.job
+        known = {"job": job, "epoch": effect.epoch}
+        log.info("job %s runs, attempt %d, from %s", job, attempt_of(effect.epoch), restored, extra=known)
+
+    # --- deploying ---------------------------------------------------------------------------
+
+    def turn(self) -> None:
+        """Deploy as soon as it is certain which checkpoint is the newest."""
+        effect, coordinator = self._waiting, self._decisions.coordinator
+        if effect is None or not coordinator.is_settled:
+            return
+        self._waiting = None
+        if not self._is_deploying(effect.epoch):
+            return
+        self._restored = coordinator.latest
+        if self._restored is None and not coordinator.doubtful and not self._parts.saved.is_unread:
+            self._go_back(effect, NOTHING_RESTORED)
+        else:
+            self._read_newest(effect, self._restored, coordinator.doubtful)
+
+    def _read_newest(
+        self, effect: DeployTasks, latest: CompletedCheckpoint | None, doubtful: tuple[CheckpointId, ...]
+    ) -> None:
+        def read() -> Assignment:
+            self._parts.saved.read()
+            storage = self._storage
+            return restore_newest(storage.store, storage.records, latest, doubtful, self._graph, self._found)
+
+        def done(outcome: Outcome) -> None:
+            # Whoever has lost the job deploys nothing, and the guard has told the master.
+            if not self._is_deploying(effect.epoch) or isinstance(outcome.error, JobTakenOver):
+                return
+            if outcome.error is not None:
+                what = f"{latest.title} could not be restored" if latest else "the job's records could not be read"
+                cause = FailureCause(text=f"{what}: {outcome.error}", fault=fault_of(outcome.error))
+                self._decisions.fail_with(cause)
+            elif effect.tasks is not None and outcome.value.finished:
+                text = "steps that had ended cannot be restarted beside others"
+                self._decisions.fail_with(FailureCause(text=text))
+            else:
+                self._go_back(effect, outcome.value)
+
+        self._storage.submit(read, done)
+
+    def _is_deploying(self, epoch: Epoch) -> bool:
+        """Whether that attempt still waits to be deployed: it may have failed, or the job been cancelled, meanwhile."""
+        lifecycle = self._decisions.lifecycle
+        return lifecycle.epoch == epoch and lifecycle.state in (JobState.DEPLOYING, JobState.REPAIRING)
+
+    def _go_back(self, effect: DeployTasks, assignment: Assignment) -> None:
+        """Deploy when all hooks are back where the checkpoint was."""
+        deploy = partial(self._deploy, effect, assignment)
+        self._parts.hooks.restore(self.restored_id, assignment.hooks, effect.epoch, then=deploy)
+
+    def _deploy(self, effect: DeployTasks, assignment: Assignment) -> None:
+        if not self._is_deploying(effect.epoch):
+            return
+        self._decisions.feed_coordinator(
+            AttemptStarted(
+                epoch=effect.epoch,
+                tasks=effect.tasks,
+                restored=self._restored,
+                finished_vertices=assignment.finished,
+                graph=self._rescaled_graph,
+                drained=assignment.drained,
+            )
+        )
+        self._rescaled_graph = None
+        saved = self._parts.saved.owed
+        self._parts.coordinators.start(assignment, effect.epoch, saved, parallelism=self.plan.parallelism)
+        self.attempt = effect.epoch if effect.tasks is None else self.attempt
+        self._progress.begins(self.plan, effect.tasks)
+        orders = Orders(
+            job=self._storage.job,
+            plan=self.plan,
+            pickled_plan=self.pickled_plan,
+            restored=self.restored_id,
+            first_checkpoint=self._decisions.coordinator.next_id,
+            attempt=self.attempt,
+            saved=saved,
+        )
+        for slot, message in deployments(effect, assignment, self._links.registered, orders):
+            self._links.send(slot, message)

@@ -1,0 +1,43 @@
+"""What is left of a job that nobody will go on with: its name was given to another job, which has a checkpoint now."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from penstock.api.connector import Sink
+from penstock.api.steps import WriteStep
+from penstock.core.ids import JobId
+from penstock.core.recovery import layout
+from penstock.plan.graph import Plan
+from penstock.ports import Store
+from penstock.runtime.master.landed_inputs import MARK
+
+
+def delete_job(job: JobId, stores: Iterable[Store], plan: Plan) -> None:
+    """Delete what a job has in these stores, and what it prepared in the sinks of the plan, but for what savepoints
+    need: those are their user's. Blocks. Raises `StorageError`."""
+    folder = layout.job_folder(job)
+    is_promised = False
+    for store in stores:
+        files = store.list_files(folder)
+        is_promised |= any(path.startswith(f"{layout.promised_folder(folder)}/") for path in files)
+        kept = [path.removesuffix(MARK) for path in files if path.endswith(f"/{MARK}")]
+        if not kept:
+            store.delete_tree(folder)
+            continue
+        for path in files:
+            if not any(path.startswith(place) for place in kept):
+                store.delete(path)
+    if is_promised:
+        # Whoever starts from such a savepoint commits what sinks prepared for it.
+        return
+    for store in stores:
+        store.delete_tree(layout.results_of_job(folder))
+    for sink in _sinks_of(plan):
+        if not sink.commits_on_driver:
+            sink.end(job)
+
+
+def _sinks_of(plan: Plan) -> list[Sink]:
+    steps = (operator.step for vertex in plan.vertices for operator in vertex.operators)
+    return [step.sink for step in steps if isinstance(step, WriteStep)]

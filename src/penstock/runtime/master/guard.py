@@ -1,0 +1,69 @@
+"""Work off the loop that is done only while this driver has the job.
+
+    work is asked for ──► its turn comes ──► the hold is looked at ─┬─► held:       the work is done      ──► done
+                                                                    ├─► unknown:    it is not, HoldUnknown ──► done
+                                                                    └─► taken over: it is not, the master
+                                                                                    is told once           ──► lost
+
+That another driver has the job can show before the work, in the work itself, or in other work meanwhile. Whichever it
+is, the hold is let go, so that no later work is done.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from penstock.api.hold import Hold
+from penstock.core.errors import JobTakenOver
+from penstock.ports import Background, Outcome
+
+Done = Callable[[Outcome], None]
+
+
+def _always() -> bool:
+    return True
+
+
+def _nobody_waits(_: Outcome) -> None:
+    """Whatever has been lost with the job is nobody's business here."""
+
+
+class Guard:
+    """Lets work run while a hold lasts. Belongs to the master's loop; the hold may be used from any thread."""
+
+    def __init__(self, hold: Hold | None = None, taken_over: Callable[[], None] = lambda: None) -> None:
+        """`taken_over` is called when it turns out that another driver has the job. Without a hold, the job ends with
+        its driver."""
+        self.hold = Hold() if hold is None else hold
+        self._taken_over = taken_over
+
+    def submit(
+        self,
+        background: Background,
+        work: Callable[[], Any],
+        done: Done,
+        *,
+        is_wanted: Callable[[], bool] = _always,
+        lost: Done = _nobody_waits,
+    ) -> None:
+        """Have `work` done, if it is still wanted when its turn comes: if not, its value is None. `done` is called on
+        the loop with the outcome, of which the error is `HoldUnknown` if nobody could say who has the job; `lost` is
+        called instead if another driver has it, whatever became of the work."""
+
+        def guarded() -> Any:
+            if not is_wanted():
+                return None
+            self.hold.check()
+            return work()
+
+        def ended(outcome: Outcome) -> None:
+            if not self.hold.is_lost and not isinstance(outcome.error, JobTakenOver):
+                done(outcome)
+                return
+            if not self.hold.has_let_go:
+                self.hold.let_go()
+                self._taken_over()
+            lost(outcome)
+
+        background.submit(guarded, ended)

@@ -1,0 +1,125 @@
+"""What slots say to the master, and whom it concerns."""
+
+from __future__ import annotations
+
+from typing import assert_never
+
+from penstock.core.coordinator.events import (
+    Acknowledged,
+    BacklogChanged,
+    BarrierPassed,
+    Declined,
+    TaskAsksToEnd,
+    TaskDataEnded,
+    TaskEnded,
+    TaskFailing,
+)
+from penstock.core.errors import InvariantError
+from penstock.core.job.events import AttemptFailed, SlotCancelled, SlotReady, SlotTurned, TaskDone
+from penstock.core.messages import (
+    Acknowledge,
+    BarrierTaken,
+    Cancelled,
+    CatchingUp,
+    DataEnded,
+    Decline,
+    Heartbeat,
+    Leaving,
+    LoopStuck,
+    OperatorEventTaken,
+    Ready,
+    Register,
+    SplitsRead,
+    TaskFailed,
+    TaskFinished,
+    ToMaster,
+    WantsToEnd,
+    WorkerLog,
+)
+from penstock.runtime import worker_logs
+from penstock.runtime.master.closing import Closing
+from penstock.runtime.master.decisions import Decisions
+from penstock.runtime.master.deployment import Deployment
+from penstock.runtime.master.operator_coordinators.of_job import OperatorCoordinators
+from penstock.runtime.master.progress import JobProgress, cause_of
+
+
+class Hearing:
+    """Passes on what slots say that have called."""
+
+    def __init__(
+        self,
+        decisions: Decisions,
+        *,
+        deployment: Deployment,
+        coordinators: OperatorCoordinators,
+        progress: JobProgress,
+        closing: Closing,
+    ) -> None:
+        self._decisions = decisions
+        self._deployment = deployment
+        self._coordinators = coordinators
+        self._progress = progress
+        self._closing = closing
+
+    def hear(self, message: ToMaster) -> None:
+        """Take one message."""
+        feed_job, feed_coordinator = self._decisions.feed_job, self._decisions.feed_coordinator
+        match message:
+            case Register():
+                raise InvariantError(f"slot {message.slot} is heard before its link is made")
+            case WorkerLog():
+                worker_logs.tell(message)
+            case LoopStuck():
+                feed_job(self._progress.slot_stuck(message))
+            case Heartbeat():
+                self._on_heartbeat(message)
+            case Ready():
+                feed_job(SlotReady(slot=message.slot, epoch=message.epoch))
+            case Cancelled():
+                feed_job(SlotCancelled(slot=message.slot, epoch=message.epoch, tasks=message.tasks))
+            case TaskFailed():
+                self._on_task_failed(message)
+            case DataEnded() | WantsToEnd():
+                event = TaskDataEnded if isinstance(message, DataEnded) else TaskAsksToEnd
+                feed_coordinator(event(task=message.task, epoch=message.epoch))
+            case TaskFinished():
+                # A job that was cancelled has not stopped, even if its last task then ends by itself.
+                if not self._closing.is_decided:
+                    feed_coordinator(TaskEnded(task=message.task, epoch=message.epoch))
+                feed_job(TaskDone(task=message.task, epoch=message.epoch))
+            case Acknowledge():
+                feed_coordinator(Acknowledged(message=message))
+            case Decline():
+                feed_coordinator(Declined(message=message))
+            case BarrierTaken():
+                feed_coordinator(BarrierPassed(task=message.task, epoch=message.epoch, checkpoint=message.checkpoint))
+            case OperatorEventTaken():
+                self._coordinators.taken(message)
+            case SplitsRead():
+                if message.epoch == self._decisions.lifecycle.epoch:
+                    self._coordinators.splits_read(message)
+            case CatchingUp():
+                told = BacklogChanged(
+                    operator=message.operator, backlog=message.is_behind, task=message.task, epoch=message.epoch
+                )
+                feed_coordinator(told)
+            case Leaving():
+                pass
+            case _:
+                assert_never(message)
+
+    def _on_heartbeat(self, message: Heartbeat) -> None:
+        self._progress.slot_turns(message.slot)
+        self._decisions.feed_job(SlotTurned(slot=message.slot))
+        # A slot that was replaced while others went on may live, and tell of tasks that run elsewhere by now.
+        if message.epoch == self._deployment.attempt and message.slot in self._decisions.lifecycle.slots:
+            self._progress.heard(message.metrics)
+
+    def _on_task_failed(self, message: TaskFailed) -> None:
+        # A job that is being stopped has ended its sources everywhere: it goes on, or stops, as a whole.
+        whole = message.whole or self._decisions.coordinator.is_stopping
+        self._decisions.feed_coordinator(TaskFailing(task=message.task, epoch=message.epoch, error=message.error))
+        self._decisions.feed_job(
+            AttemptFailed(epoch=message.epoch, cause=cause_of(message), task=message.task, whole=whole)
+        )

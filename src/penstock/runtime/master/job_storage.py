@@ -1,0 +1,34 @@
+"""The files and records of a job, and how the master changes them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from penstock.core.ids import JobId
+from penstock.core.recovery import layout
+from penstock.core.recovery.layout import JobFolder
+from penstock.ports import Background, JobRecords, Outcome, Store
+from penstock.runtime.master.guard import Guard
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobStorage:
+    """What the master stores of one job: changed off the loop, and only while this driver has the job."""
+
+    job: JobId
+    store: Store
+    records: JobRecords
+    background: Background
+    guard: Guard
+    """Its hold need not look: the records raise `JobTakenOver` by themselves."""
+
+    @property
+    def folder(self) -> JobFolder:
+        """The folder of the job in the store."""
+        return layout.job_folder(self.job)
+
+    def submit(self, work: Callable[[], Any], done: Callable[[Outcome], None]) -> None:
+        """Have work done off the loop, unless the job is lost; `done` gets its outcome in any case."""
+        self.guard.submit(self.background, work, done, lost=done)

@@ -1,0 +1,182 @@
+"""How far a job has come, by what its slots tell with their heartbeats; and what went wrong on the way."""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from penstock.core.ids import Instant, JobId, SlotId, TaskId
+from penstock.core.job.events import AttemptEnded, FailureCause, RegionEnded, SlotStuck
+from penstock.core.job.stuck import Stuckness
+from penstock.core.messages import LoopStuck, TaskFailed
+from penstock.plan.graph import Plan
+from penstock.runtime.pulse import Stuck
+from penstock.runtime.views import FailureView, StuckView, failure_view, place_of
+
+log = logging.getLogger(__name__)
+
+FAILURES_SHOWN = 16
+
+
+@dataclass(frozen=True, kw_only=True)
+class Totals:
+    """What the tasks of the last attempt have done; see `JobView` for what each number means."""
+
+    rows_in: int
+    rows_read: int
+    rows_out: int
+    watermark_us: int | None
+    late_dropped: int
+    timeless_dropped: int
+    beyond_time_dropped: int
+    tasks: dict[str, dict[str, float]]
+
+
+class JobProgress:
+    """Collects what slots say, one attempt after another."""
+
+    def __init__(self, job: JobId, plan: Plan) -> None:
+        self._job = job
+        self._plan = plan
+        """Of the attempt that the numbers are of."""
+        self.failures: deque[FailureView] = deque(maxlen=FAILURES_SHOWN)
+        self.restarts = 0
+        self._told: deque[str] = deque([""], maxlen=FAILURES_SHOWN)
+        """Tracebacks that are in the log. That of a cause without any is told already."""
+        self._metrics: dict[str, dict[str, float]] = {}
+        self._rows_before = 0
+        self._stuck: dict[SlotId, LoopStuck] = {}
+
+    def slot_stuck(self, message: LoopStuck) -> SlotStuck:
+        """The loop of a slot does not turn; the same for the job's lifecycle."""
+        self._stuck[message.slot] = message
+        return SlotStuck(slot=message.slot, stuck_ms=message.stuck_ms, where=_where(message))
+
+    def slot_turns(self, slot: SlotId) -> None:
+        """The loop of a slot turns, or is no more."""
+        self._stuck.pop(slot, None)
+
+    def stuck_of(self, slots: Iterable[SlotId]) -> tuple[StuckView, ...]:
+        """Those of these slots whose loops do not turn. The others are forgotten."""
+        self._stuck = {slot: self._stuck[slot] for slot in slots if slot in self._stuck}
+        return tuple(
+            StuckView(
+                slot=told.slot.number,
+                stuck_ms=told.stuck_ms,
+                operator=told.operator,
+                subtask=told.subtask,
+                step_ms=told.step_ms,
+                stack=told.stack,
+            )
+            for told in self._stuck.values()
+        )
+
+    def tell_stuck(self, slot: SlotId) -> None:
+        """Have people see what a slot is stuck in."""
+        if (told := self._stuck.get(slot)) is not None:
+            text = "slot %d of job %s has been in %s for %.1f s, and its process lives:\n%s"
+            for_s = (told.stuck_ms if told.operator is None else told.step_ms) / 1_000
+            log.warning(text, slot.number, self._job, _where(told), for_s, told.stack or "(no stack)")
+
+    def tell_turning(self, slot: SlotId) -> None:
+        """Have people see that a slot is stuck no more."""
+        log.warning("slot %d of job %s goes on: what it was in has come back", slot.number, self._job)
+
+    def heard(self, metrics: dict[str, dict[str, float]]) -> None:
+        """Tasks of the last attempt that was deployed have come so far."""
+        self._metrics.update(metrics)
+
+    def begins(self, plan: Plan, tasks: Iterable[TaskId] | None) -> None:
+        """These tasks, or all of `plan`, are deployed: what follows of them counts from zero. What went before has been
+        told to its end by now, unless its slot died: until here it was shown."""
+        names = list(self._metrics) if tasks is None else [str(task) for task in tasks]
+        before = self.totals().rows_in
+        for name in names:
+            self._metrics.pop(name, None)
+        self._rows_before += before - self.totals().rows_in
+        self._plan = plan
+
+    def attempt_failed(self, effect: AttemptEnded, now: Instant) -> None:
+        """The running attempt is over, in failure."""
+        self._tell("attempt", effect)
+        self.failures.append(failure_view(effect, now))
+        self.restarts += effect.restart_in_ms is not None
+
+    def region_failed(self, effect: RegionEnded, now: Instant) -> None:
+        """Some tasks of the running attempt are over, in failure."""
+        self._tell("region", effect)
+        self.failures.append(failure_view(effect, now))
+        self.restarts += 1
+
+    def _tell(self, what: str, effect: AttemptEnded | RegionEnded) -> None:
+        cause, pause_ms = effect.cause, effect.restart_in_ms
+        why = f": {cause.why_final}" if cause.why_final else ""
+        follows = f"it is not started again{why}" if pause_ms is None else f"it is started again in {pause_ms} ms"
+        known = {"job": self._job, "epoch": effect.epoch, "cause": cause.text}
+        # In full, once: an error that comes back with every attempt would bury all else.
+        told = f"\n{cause.traceback.rstrip()}" if cause.traceback and cause.traceback not in self._told else ""
+        self._told.append(cause.traceback)
+        text = "job %s: %s failed%s: %s; %s%s"
+        log.warning(text, self._job, what, place_of(cause), cause.text, follows, told, extra=known)
+
+    def totals(self) -> Totals:
+        """Over all tasks of the last attempt that was deployed."""
+        plan = self._plan
+        tasks = {name: dict(values) for name, values in self._metrics.items()}
+        watermarks = [int(values["watermark_us"]) for values in tasks.values() if "watermark_us" in values]
+        sources = [str(task) for vertex in plan.vertices if vertex.is_source for task in vertex.tasks]
+        ends = [str(task) for vertex in plan.vertices if not plan.outputs_of(vertex.vertex) for task in vertex.tasks]
+        rows_in = sum(int(tasks[task]["rows_in"]) for task in sources if task in tasks)
+        return Totals(
+            rows_in=rows_in,
+            rows_read=self._rows_before + rows_in,
+            rows_out=sum(int(tasks[task]["rows_in"]) for task in ends if task in tasks),
+            watermark_us=min(watermarks, default=None),
+            late_dropped=_total("late_dropped", tasks),
+            timeless_dropped=_total("timeless_dropped", tasks),
+            beyond_time_dropped=_total("beyond_time_dropped", tasks),
+            tasks=tasks,
+        )
+
+
+def _total(name: str, tasks: dict[str, dict[str, float]]) -> int:
+    return sum(int(values.get(name, 0)) for values in tasks.values())
+
+
+class MasterStuck:
+    """Has people see that the loop of the master itself does not turn; first at once, then each time it has lasted
+    twice as long."""
+
+    def __init__(self, job: JobId) -> None:
+        self._job = job
+        self._told_of = Stuckness()
+        self._stuck_ms = 0
+
+    def tell(self, stuck: Stuck) -> None:
+        """It has not turned for so long."""
+        if stuck.stuck_ms < self._stuck_ms:
+            self._told_of.end()
+        self._stuck_ms = stuck.stuck_ms
+        if self._told_of.hear(stuck.stuck_ms, ""):
+            text = "the loop of the master of job %s has not turned for %.1f s:\n%s"
+            log.warning(text, self._job, stuck.stuck_ms / 1_000, stuck.at.stack or "(no stack)")
+
+
+def _where(told: LoopStuck) -> str:
+    if told.operator is None:
+        return "one turn of its loop"
+    return f"the code of step {told.operator!r}, subtask {told.subtask}"
+
+
+def cause_of(message: TaskFailed) -> FailureCause:
+    """What made a task fail, as its slot says."""
+    return FailureCause(
+        text=message.error,
+        traceback=message.traceback,
+        operator=message.operator,
+        subtask=message.task.subtask,
+        user_code=message.user_code,
+        fault=message.fault,
+    )

@@ -1,0 +1,178 @@
+"""What a job, or an attempt of it, starts from: found, checked against the program, and dealt out."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+
+import msgspec
+
+from penstock.api.restoring import Restore
+from penstock.core.graph import CheckpointGraph
+from penstock.core.ids import CheckpointId, JobId, OperatorId
+from penstock.core.job.lifecycle import JobLifecycle
+from penstock.core.job.regions import regions_of
+from penstock.core.recovery import layout
+from penstock.core.recovery.assign import NOTHING_RESTORED, Assignment, assign, fitting_key_groups
+from penstock.core.recovery.believing import Grounds, believed
+from penstock.core.recovery.finished import reopened, with_more_data
+from penstock.core.recovery.metadata import CompletedCheckpoint, restored_from
+from penstock.core.recovery.plan import OperatorFate, RestorePlan, plan_restore
+from penstock.core.recovery.roots import below, split
+from penstock.core.recovery.tenure import Tenure
+from penstock.plan.checkpoint_graph import checkpoint_graph
+from penstock.plan.graph import Plan
+from penstock.ports import JobRecords, Store
+from penstock.runtime.master.pickled_state import refuse_pickles
+from penstock.settings import JobSettings
+from penstock.storage.files import FileStore
+from penstock.storage.places import Anywhere
+from penstock.storage.remote import RemoteStore
+from penstock.storage.restoring import find_snapshot, read_completed
+from penstock.storage.snapshots import SnapshotReader
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, kw_only=True)
+class StartingPoint:
+    """A snapshot that fits the program."""
+
+    plan: Plan
+    """The program's, with as many key groups as the snapshot has."""
+    record: CompletedCheckpoint
+    """The snapshot as the first of the job's checkpoints."""
+    restore_plan: RestorePlan
+
+    @property
+    def fresh(self) -> tuple[OperatorId, ...]:
+        """Operators of the program that begin at their beginning."""
+        fates = (OperatorFate.FRESH, OperatorFate.DROPPED)
+        return tuple(o.operator for o in self.restore_plan.operators if o.vertex is not None and o.fate in fates)
+
+
+def starting_point(store: Store, restore: Restore, plan: Plan, settings: JobSettings) -> StartingPoint:
+    """Look at what a job is to start from. Blocks. Raises `UsageError` if it is not there or does not fit the program,
+    `CorruptFile` or `StorageError` if it cannot be read."""
+    found = find_snapshot(store, restore.path, also_in=restore.also_in)
+    graph = checkpoint_graph(plan)
+    groups = fitting_key_groups(found.metadata, graph, restore.rules, given=settings.max_parallelism)
+    plan = plan.with_key_groups(groups)
+    record = restored_from(
+        found.metadata,
+        location=found.folder,
+        path=found.path,
+        metadata_size=found.metadata_size,
+        claim=restore.claim,
+        retention=settings.checkpoint.retention,
+        rules=restore.rules,
+    )
+    restore_plan = plan_restore(found.metadata, checkpoint_graph(plan), restore.rules)
+    if not restore.unpickle:
+        refuse_pickles(found.metadata, plan, SnapshotReader(Anywhere(store)))
+    return StartingPoint(plan=plan, record=record, restore_plan=restore_plan)
+
+
+def found_by(
+    driver: Tenure, store: FileStore | RemoteStore, job: JobId, given: Restore | None, *, sealed: bool
+) -> Tenure:
+    """What a driver found of a job, as far as it is believed: its records may have been written by anybody who can
+    write to the checkpoint directory, unless they are `sealed`. `given` is the snapshot that the program names. Raises
+    `CorruptFile` if they name what can be none of the job's."""
+    grounds = Grounds(
+        job=layout.job_folder(job),
+        directory=tuple(dict.fromkeys((store.location, store.followed(store.location)))),
+        named=() if given is None else _named(store.followed(given.path)),
+        readable=() if given is None else tuple(map(store.followed, given.also_in)),
+        sealed=sealed,
+    )
+    checked = believed(driver, grounds)
+    for before, after in zip(driver.completed, checked.completed, strict=True):
+        if before.claim is not after.claim:
+            known = {"job": job, "location": before.location}
+            log.warning(
+                "%s in %s stays where it is: the job has claimed it, but the program does not name it by restore=",
+                before.title,
+                before.location,
+                extra=known,
+            )
+    return checked
+
+
+def _named(path: str) -> tuple[str, ...]:
+    """The folders that belong to a snapshot that the user named."""
+    above, name = split(path)
+    if name == layout.METADATA_NAME:
+        path, (above, name) = above, split(above)
+    return (path, below(above, "shared")) if layout.checkpoint_number(name) is not None else (path,)
+
+
+def point_of(
+    store: Store,
+    record: CompletedCheckpoint,
+    plan: Plan,
+    settings: JobSettings,
+    *,
+    finished_with: CheckpointId | msgspec.UnsetType = msgspec.UNSET,
+) -> StartingPoint:
+    """Look at what a job goes on from that another driver had, if this driver has another program. `finished_with` is
+    as in a tenure. Blocks. Raises `UsageError` if it does not fit the program, `CorruptFile` or `StorageError` if it
+    cannot be read."""
+    metadata = read_completed(store, record)
+    if finished_with == record.checkpoint:
+        metadata = reopened(metadata)
+    groups = fitting_key_groups(metadata, checkpoint_graph(plan), record.rules, given=settings.max_parallelism)
+    plan = plan.with_key_groups(groups)
+    restore_plan = plan_restore(metadata, checkpoint_graph(plan), record.rules)
+    return StartingPoint(plan=plan, record=record, restore_plan=restore_plan)
+
+
+def inherited(plan: Plan, store: Store, tenure: Tenure, settings: JobSettings) -> StartingPoint | Plan:
+    """What a job goes on from that has begun with another driver: its newest checkpoint, checked against the program,
+    or its beginning. Blocks. Raises `UsageError` if the checkpoint does not fit the program."""
+    if tenure.completed:
+        return point_of(store, tenure.completed[-1], plan, settings, finished_with=tenure.finished_with)
+    return plan if tenure.start is None else plan.with_key_groups(tenure.start.max_parallelism)
+
+
+def restore_newest(
+    store: Store,
+    records: JobRecords,
+    latest: CompletedCheckpoint | None,
+    doubtful: tuple[CheckpointId, ...],
+    graph: CheckpointGraph,
+    found: Tenure,
+) -> Assignment:
+    """What the tasks of an attempt start from. Records that are in doubt are withdrawn first. `found` is what the
+    driver found when it began. Blocks. Raises `StorageError`, `CorruptFile`, and `UsageError` if the checkpoint does
+    not fit the graph."""
+    for checkpoint in doubtful:
+        records.remove(checkpoint)
+    if latest is None:
+        return NOTHING_RESTORED
+    metadata = read_completed(store, latest)
+    had_ended = latest.checkpoint == found.finished_with
+    if had_ended:
+        metadata = reopened(metadata)
+    more_data = had_ended or (latest.claim is not None and metadata.is_drained)
+    assigned = assign(metadata if latest.claim is None else with_more_data(metadata), graph, latest.rules)
+    return msgspec.structs.replace(assigned, more_data=more_data)
+
+
+def record_start(records: JobRecords, point: StartingPoint) -> None:
+    """Put the snapshot on the job's record, so that another driver that takes the job over before its first checkpoint
+    begins from there too. Blocks. Raises `StorageError`, `JobTakenOver`."""
+    records.record(point.record.checkpoint, msgspec.msgpack.encode(point.record))
+
+
+def make_lifecycle(plan: Plan, settings: JobSettings, found: Tenure, draws: tuple[float, ...]) -> JobLifecycle:
+    """The life of a job with this driver."""
+    return JobLifecycle(
+        slots=plan.parallelism,
+        tasks=regions_of(checkpoint_graph(plan)),
+        settings=settings.slot,
+        restart=settings.restart,
+        first_epoch=found.first_epoch,
+        ran_before=bool(found.completed),
+        draws=draws,
+    )

@@ -1,0 +1,172 @@
+"""From a plan and what is to be restored to the tasks of one slot, ready to be loaded."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+
+import pyarrow as pa
+
+from penstock.api.steps import ReadStep, WatermarkStep
+from penstock.core.barrier.select import make_handler
+from penstock.core.errors import InvariantError
+from penstock.core.ids import CheckpointId, Epoch, Instant, JobId, OperatorId, TaskId, VertexId
+from penstock.core.messages import TaskRestore
+from penstock.core.task.checkpoints import TaskCheckpoints
+from penstock.plan.graph import Plan
+from penstock.plan.key_groups import range_of
+from penstock.runtime.task.chain import FinishedChain, OperatorChain
+from penstock.runtime.task.channels import ChannelKey, InputChannel, InputGate, Item, Subpartition
+from penstock.runtime.task.host import TaskHost
+from penstock.runtime.task.operators.base import OperatorContext, StateReader
+from penstock.runtime.task.operators.build import build_operator
+from penstock.runtime.task.outputs import OutputEdge, TaskOutputs
+from penstock.runtime.task.subtask import Task
+from penstock.settings import JobSettings
+from penstock.state.backends import MakeBackend
+
+
+@dataclass(frozen=True, kw_only=True)
+class Deployment:
+    """Everything the tasks of one slot have in common in one epoch."""
+
+    job: JobId
+    epoch: Epoch
+    plan: Plan
+    settings: JobSettings
+    restored: CheckpointId | None
+    first_checkpoint: CheckpointId
+    """Ids below it belong to earlier attempts."""
+    saved: Mapping[OperatorId, tuple[bytes, ...]]
+    """Parts of operators' lists that savepoints have, and that must not be removed."""
+    host: TaskHost
+    reader: StateReader
+    deliver: Callable[[ChannelKey, Item, int], None]
+    """Hands an item to the receiving end of a channel, wherever it is."""
+    grant: Callable[[ChannelKey, int], None]
+    data_taken: Callable[[ChannelKey], None]
+    """Hands credit to the sending end of a channel, wherever it is."""
+    make_backend: MakeBackend | None = None
+    """Makes what holds keyed state. None: what the settings name."""
+
+
+def build_task(task: TaskId, restore: TaskRestore, deployment: Deployment) -> Task:
+    """A task with its operators and both kinds of channel ends; nothing is read or opened yet."""
+    settings = deployment.settings
+    gate = _build_gate(task, deployment)
+
+    def fail(error: BaseException) -> None:
+        # By the task and not by its id: the next attempt has a task of the same id.
+        built.fail(error)
+
+    def wake_at(time: Instant) -> None:
+        built.wake_at(time)
+
+    built = Task(
+        task,
+        chain=FinishedChain()
+        if restore.finished
+        else _build_chain(task, restore, deployment, fail=fail, wake_at=wake_at),
+        gate=gate,
+        outputs=_build_outputs(task, deployment),
+        handler=make_handler(settings.checkpoint, channels=len(gate.channels)),
+        checkpoints=TaskCheckpoints(
+            restored=deployment.restored,
+            max_concurrent=settings.checkpoint.max_concurrent,
+            after_tasks_finish=settings.checkpoint.after_tasks_finish,
+        ),
+        host=deployment.host,
+        first_checkpoint=deployment.first_checkpoint,
+    )
+    return built
+
+
+def _build_gate(task: TaskId, deployment: Deployment) -> InputGate:
+    window = deployment.settings.network.channel_bytes
+    return InputGate(
+        [
+            InputChannel(
+                ChannelKey(edge.number, upstream, task.subtask),
+                window_bytes=window,
+                grant=deployment.grant,
+                data_taken=deployment.data_taken,
+                input_number=edge.input_number,
+            )
+            for edge, upstream in deployment.plan.channels_into(task)
+        ]
+    )
+
+
+def _build_outputs(task: TaskId, deployment: Deployment) -> TaskOutputs:
+    network, plan = deployment.settings.network, deployment.plan
+    edges = []
+    for edge in plan.outputs_of(task.vertex):
+        subpartitions = [
+            Subpartition(
+                ChannelKey(edge.number, task.subtask, target),
+                deliver=deployment.deliver,
+                batch_bytes=network.batch_bytes,
+                window_bytes=network.channel_bytes,
+            )
+            for target in plan.targets_of(edge, task.subtask)
+        ]
+        edges.append(OutputEdge(edge, plan, subpartitions))
+    return TaskOutputs(edges, output_bytes=network.output_bytes)
+
+
+def _build_chain(
+    task: TaskId,
+    restore: TaskRestore,
+    deployment: Deployment,
+    *,
+    fail: Callable[[BaseException], None],
+    wake_at: Callable[[Instant], None],
+) -> OperatorChain:
+    plan, host = deployment.plan, deployment.host
+    vertex = plan.vertex(task.vertex)
+
+    def context(operator: OperatorId, name: str) -> OperatorContext:
+        return OperatorContext(
+            job=deployment.job,
+            epoch=deployment.epoch,
+            task=task,
+            operator=operator,
+            name=name,
+            parallelism=vertex.parallelism,
+            max_parallelism=plan.max_parallelism,
+            key_groups=range_of(task.subtask, parallelism=vertex.parallelism, groups=plan.max_parallelism),
+            now=host.now,
+            background=host.background,
+            restored=restore.operators.get(operator, ()),
+            fresh=deployment.restored is None or operator not in restore.operators,
+            saved=tuple(deployment.saved.get(operator, ())),
+            rescaled=restore.rescaled,
+            reader=deployment.reader,
+            fail=fail,
+            wake_at=wake_at,
+            splits_read=partial(host.splits_read, task, operator),
+            catching_up=partial(host.catching_up, task, operator),
+            state=deployment.settings.state,
+            make_backend=deployment.make_backend,
+        )
+
+    planned = vertex.operators
+    return OperatorChain([build_operator(o.step) for o in planned], [context(o.operator, o.name) for o in planned])
+
+
+def edge_schemas(plan: Plan) -> dict[int, pa.Schema]:
+    """The schema of the records on every edge, by its number."""
+    leaving: dict[VertexId, pa.Schema] = {}
+    for vertex in plan.vertices:
+        inputs = plan.inputs_of(vertex.vertex)
+        schema = leaving[inputs[0].upstream] if inputs else None
+        for operator in vertex.operators:
+            if isinstance(operator.step, ReadStep):
+                schema = operator.step.source.schema
+            elif not isinstance(operator.step, WatermarkStep):
+                schema = operator.step.schema
+        if schema is None:
+            raise InvariantError(f"vertex {vertex.vertex} has neither an input nor a source")
+        leaving[vertex.vertex] = schema
+    return {edge.number: leaving[edge.upstream] for edge in plan.edges}

@@ -1,0 +1,170 @@
+"""Windowed aggregates over tables: records to partials, partials to partials, partials to results.
+
+Pure functions of their input. A partial is one row per key and window; merging partials in any order and grouping gives
+the same result, except for the last bits of sums over floats, which depend on the order they arrived in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.types as pt
+
+from penstock.api.steps import Aggregate
+from penstock.api.window_schema import WINDOW_END, WINDOW_START, count_column
+from penstock.api.windows import WindowType
+from penstock.core.errors import UsageError
+from penstock.runtime.task.operators.dense import Calculation, group_dense, int64_values
+
+_INT64_MAX = 2**63 - 1
+
+
+def group(table: pa.Table, keys: Sequence[str], calculations: Sequence[Calculation], *, window: WindowType) -> pa.Table:
+    """One row per distinct key, columns: keys, then calculations. The columns of a window may be the last keys.
+
+    Raises `UsageError` if a sum leaves int64.
+    """
+    risky = [c for c in calculations if c.function == "sum" and _sum_may_overflow(table.column(str(c.column)))]
+    if not risky:
+        dense = group_dense(table, keys, calculations, spacing_us=window.spacing_us)
+        if dense is not None:
+            return dense
+    checks: list[Calculation] = []
+    for calculation in risky:
+        table, added = _with_halves(table, calculation)
+        checks += added
+    spoiled = [c for c in calculations if c.function == "max" and _has_nan(table.column(str(c.column)))]
+    marks = [Calculation(f"{c.name}\0nan", "any", f"{c.name}\0nan") for c in spoiled]
+    for calculation, mark in zip(spoiled, marks, strict=True):
+        table = table.append_column(mark.name, pc.is_nan(table.column(str(calculation.column))))
+    wanted = [*calculations, *checks, *marks]
+    functions: list[Any] = [([], "count_all") if c.column is None else (c.column, c.function) for c in wanted]
+    # Threads would make the order of rows, and so the last bits of float sums, a matter of chance.
+    grouped = pa.TableGroupBy(table, list(keys), use_threads=False).aggregate(functions)
+    grouped = grouped.rename_columns([*keys, *(c.name for c in wanted)])
+    if checks:
+        _refuse_overflow(grouped, checks)
+    for calculation, mark in zip(spoiled, marks, strict=True):
+        grouped = _with_nan(grouped, calculation.name, mark.name)
+    return grouped.select(list(range(len(keys) + len(calculations)))) if checks or marks else grouped
+
+
+def of_records(aggregates: Sequence[Aggregate]) -> list[Calculation]:
+    """How records become partials; their values are looked for under `value_name`."""
+    found: list[Calculation] = []
+    for aggregate in aggregates:
+        column = None if aggregate.column is None else value_name(aggregate.column)
+        if aggregate.kind == "mean":
+            found.append(Calculation(column, "sum", aggregate.name))
+            found.append(Calculation(column, "count", count_column(aggregate)))
+        else:
+            found.append(Calculation(column, aggregate.kind, aggregate.name))
+    return found
+
+
+def value_name(column: str) -> str:
+    """What a value column is called while it is grouped: a record may well have a `window_start` of its own."""
+    return f"\0{column}"
+
+
+def of_partials(aggregates: Sequence[Aggregate]) -> list[Calculation]:
+    """How partials become fewer partials."""
+    found: list[Calculation] = []
+    for aggregate in aggregates:
+        function = aggregate.kind if aggregate.kind in ("min", "max") else "sum"
+        found.append(Calculation(aggregate.name, function, aggregate.name))
+        if aggregate.kind == "mean":
+            found.append(Calculation(count_column(aggregate), "sum", count_column(aggregate)))
+    return found
+
+
+def results(
+    merged: pa.Table, *, keys: Sequence[str], window: WindowType, aggregates: Sequence[Aggregate], schema: pa.Schema
+) -> pa.Table:
+    """Results of merged partials, in their order."""
+    starts: Any = merged.column(WINDOW_START)
+    columns: dict[str, Any] = {WINDOW_START: starts}
+    if window.length_us is None:
+        columns[WINDOW_END] = merged.column(WINDOW_END)
+    else:
+        columns[WINDOW_END] = pc.add(starts.cast(pa.int64()), window.length_us).cast(starts.type)
+    columns.update({key: merged.column(key) for key in keys})
+    for aggregate in aggregates:
+        column: Any = merged.column(aggregate.name)
+        if aggregate.kind == "mean":
+            counts = merged.column(count_column(aggregate))
+            # Where nothing was counted the sum is null, and so is the quotient: no division by zero is seen.
+            column = pc.divide(column.cast(pa.float64(), safe=False), counts.cast(pa.float64(), safe=False))
+        elif pt.is_floating(column.type):
+            column = _one_zero(column)
+        columns[aggregate.name] = column
+    return pa.table([columns[field.name] for field in schema], schema=schema)
+
+
+def normal_keys(column: Any) -> Any:
+    """The column with one NaN and one zero, so that equal keys are one key."""
+    if not pt.is_floating(column.type):
+        return column
+    return pc.if_else(pc.is_nan(column), pa.scalar(float("nan"), column.type), _one_zero(column))
+
+
+def in_order(merged: pa.Table, windows: Sequence[str], keys: Sequence[str]) -> pa.Table:
+    """Merged partials, ordered by the columns of their windows, the last of them first, and by keys (null last)."""
+    names = [*reversed(windows), *keys]
+    columns: list[Any] = [merged.column(name) for name in names]
+    if len(columns) == 2 and pt.is_int64(columns[1].type) and columns[1].null_count == 0:
+        starts, values = int64_values(columns[0]), int64_values(columns[1])
+        later, same = starts[1:] > starts[:-1], starts[1:] == starts[:-1]
+        if (later | (same & (values[1:] > values[:-1]))).all():
+            return merged
+        return merged.take(np.lexsort((values, starts)))
+    order: list[Any] = [(name, "ascending") for name in names]
+    return merged.take(pc.sort_indices(merged, sort_keys=order))
+
+
+def _one_zero(column: Any) -> Any:
+    return pc.add(column, pa.scalar(0.0, column.type))
+
+
+def _has_nan(column: Any) -> bool:
+    return pt.is_floating(column.type) and pc.any(pc.is_nan(column)).as_py() is True
+
+
+def _with_nan(grouped: pa.Table, name: str, mark: str) -> pa.Table:
+    """The greatest value is NaN where one of the values is. Arrow leaves NaN out; to Spark nothing is greater."""
+    column: Any = grouped.column(name)
+    found = pc.if_else(grouped.column(mark), pa.scalar(float("nan"), column.type), column)
+    return grouped.set_column(grouped.schema.get_field_index(name), name, found)
+
+
+def _sum_may_overflow(column: Any) -> bool:
+    if not pt.is_integer(column.type):
+        return False
+    extremes = pc.min_max(column)
+    low, high = extremes["min"].as_py(), extremes["max"].as_py()
+    return low is not None and max(-low, high) * len(column) > _INT64_MAX
+
+
+def _with_halves(table: pa.Table, calculation: Calculation) -> tuple[pa.Table, list[Calculation]]:
+    """Columns of the upper and lower 32 bits of each value: their sums cannot overflow, and tell the true sum."""
+    values = table.column(str(calculation.column)).cast(pa.int64())
+    high, low = f"{calculation.name}\0high", f"{calculation.name}\0low"
+    table = table.append_column(high, pc.shift_right(values, 32))
+    table = table.append_column(low, pc.bit_wise_and(values, 0xFFFFFFFF))
+    return table, [Calculation(high, "sum", high), Calculation(low, "sum", low)]
+
+
+def _refuse_overflow(grouped: pa.Table, checks: Sequence[Calculation]) -> None:
+    for high, low in zip(checks[0::2], checks[1::2], strict=True):
+        upper = pc.add(grouped.column(high.name), pc.shift_right(grouped.column(low.name), 32))
+        extremes = pc.min_max(upper)
+        least, most = extremes["min"].as_py(), extremes["max"].as_py()
+        if least is not None and (least < -(2**31) or most >= 2**31):
+            raise UsageError(
+                f"the sum {high.name.split(chr(0))[0]!r} of a window does not fit into 64 bits",
+                hint="cast the column to float64 before the window, or use smaller windows",
+            )

@@ -1,0 +1,203 @@
+"""Functions of the user's program without state, over batches or row by row."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from penstock.api.steps import MapBatchesStep, MapStep
+from penstock.core.errors import UsageError
+from penstock.runtime.task.operators.base import Operator, OperatorContext, Output
+from penstock.runtime.task.operators.rows import SOME_ROWS, Row, add_more, batch_of, rows_of
+from penstock.runtime.task.operators.user_code import (
+    Wrong,
+    describe,
+    describe_columns,
+    guarded,
+    user_error,
+    wrong_result,
+)
+from penstock.runtime.task.slices import MOST_ROWS, Steps, Work
+
+if TYPE_CHECKING:
+    # Every slot imports this module, and most start sooner without it.
+    import polars as pl
+
+
+class MapBatchesOperator(Operator):
+    """A function from batch to batch, to nothing, or to several."""
+
+    def __init__(self, step: MapBatchesStep) -> None:
+        self._step = step
+        self._to_user, self._from_user = _conversions(step)
+
+    def process(self, batch: pa.RecordBatch) -> Work | None:
+        """Hand on what the function makes of the batch, in exactly the step's schema."""
+        if batch.num_rows == 0:
+            return None
+        given = self._to_user(batch)
+        wrong = wrong_result(self.context)
+        results = results_of(lambda: self._step.function(given), self.context)
+        return Work.begin(emitted(self, (made for result in results for made in self._from_user(result, wrong))))
+
+
+class MapOperator(Operator):
+    """A function from row to row, or to any number of rows. A row is a dict of Python values."""
+
+    def __init__(self, step: MapStep) -> None:
+        self._step = step
+
+    @property
+    def is_row_wise(self) -> bool:
+        """It calls a function for every row."""
+        return True
+
+    def open(self, context: OperatorContext, output: Output) -> None:
+        """Start."""
+        super().open(context, output)
+        self._wrong = wrong_result(context)
+
+    def process(self, batch: pa.RecordBatch) -> Work | None:
+        """Hand on the rows that the function makes of the batch's rows."""
+        if batch.num_rows == 0:
+            return None
+        function, rows = self._step.function, rows_of(batch)
+        if self._step.flat:
+            made = (batch_of(piece, self._step.schema, self._wrong) for piece in self._flattened(rows))
+            return Work.begin(emitted(self, made))
+        self.output.emit(
+            batch_of(guarded(lambda: [function(row) for row in rows], self.context), self._step.schema, self._wrong)
+        )
+        return None
+
+    def _flattened(self, rows: list[Row]) -> Iterator[list[Any]]:
+        """The rows that the function makes, in pieces that are not too large and do not take too long."""
+        function, slice_, made = self._step.function, self.slice, list[Any]()
+        try:
+            for row in rows:
+                result = function(row)
+                if type(result) is list and len(result) <= SOME_ROWS:
+                    made.extend(result)
+                    rest = None
+                else:
+                    rest = add_more(made, iter(result))
+                while rest is not None or len(made) >= MOST_ROWS:
+                    if len(made) >= MOST_ROWS or slice_.spend(SOME_ROWS):
+                        yield made
+                        made = []
+                    if rest is not None:
+                        rest = add_more(made, rest)
+        except Exception as error:
+            raise user_error(error, self.context) from error
+        if made:
+            yield made
+
+
+_NOTHING_MORE = object()
+
+
+def emitted(operator: Operator, batches: Iterator[pa.RecordBatch]) -> Steps:
+    """Hand on what an operator makes of one batch, in slices. A snapshot waits for all of it: what is left is nowhere
+    but here."""
+    is_first = True
+    for batch in batches:
+        if not is_first and operator.slice.is_over:
+            yield False
+        if batch.num_rows:
+            operator.output.emit(batch)
+        is_first = False
+
+
+def results_of(call: Callable[[], Any], context: OperatorContext) -> Iterator[Any]:
+    """Each result of a user's function, by itself; a generator runs as far as it must for the next one."""
+    returned = guarded(call, context)
+    if returned is None:
+        return
+    if not _is_several(returned):
+        yield returned
+        return
+    iterator = iter(returned)
+    while (result := guarded(lambda: next(iterator, _NOTHING_MORE), context)) is not _NOTHING_MORE:
+        yield result
+
+
+def _is_several(result: Any) -> bool:
+    """Whether a result is a collection of results. Frames and tables can be iterated too, but are one."""
+    return isinstance(result, Iterable) and (isinstance(result, list | tuple | Iterator))
+
+
+def _conversions(
+    step: MapBatchesStep,
+) -> tuple[Callable[[pa.RecordBatch], Any], Callable[[Any, Wrong], list[pa.RecordBatch]]]:
+    schema = step.schema
+    match step.kind:
+        case "arrow":
+            return lambda batch: batch, lambda result, wrong: from_arrow(result, schema, wrong)
+        case "polars":
+            import polars as pl
+
+            expected = pl.DataFrame(schema.empty_table()).schema
+            return pl.DataFrame, lambda result, wrong: _from_polars(result, schema, expected, wrong)
+        case "pandas":
+            _require_pandas()
+            return lambda batch: batch.to_pandas(), lambda result, wrong: _from_pandas(result, schema, wrong)
+        case _:
+            raise UsageError(
+                f"map_batches cannot give a function batches of kind {step.kind!r}",
+                hint="use 'arrow', 'polars' or 'pandas'",
+            )
+
+
+def _require_pandas() -> None:
+    try:
+        importlib.import_module("pandas")
+    except ImportError as error:
+        raise UsageError(
+            "map_batches with kind 'pandas' needs pandas, which is not installed here",
+            hint="install pandas where Spark's Python workers run, or use kind 'arrow' or 'polars'",
+        ) from error
+
+
+def from_arrow(result: Any, schema: pa.Schema, wrong: Wrong) -> list[pa.RecordBatch]:
+    """What a function over Arrow batches returned, in exactly `schema`. Raises what `wrong` makes."""
+    if not isinstance(result, pa.RecordBatch | pa.Table):
+        raise wrong(f"expected a pyarrow RecordBatch or Table; got {describe(result)}")
+    if sorted(result.schema.names) != sorted(schema.names):
+        raise wrong(f"expected columns {describe_columns(schema)}; got {describe_columns(result.schema)}")
+    ordered = result.select(schema.names)
+    if [field.type for field in ordered.schema] != [field.type for field in schema]:
+        raise wrong(f"expected columns {describe_columns(schema)}; got {describe_columns(result.schema)}")
+    if isinstance(ordered, pa.RecordBatch):
+        return [pa.RecordBatch.from_arrays(ordered.columns, schema=schema)]
+    # The cast changes no type; it takes the field's metadata and nullability from the schema.
+    return ordered.cast(schema).combine_chunks().to_batches()
+
+
+def _from_polars(result: Any, schema: pa.Schema, expected: pl.Schema, wrong: Wrong) -> list[pa.RecordBatch]:
+    import polars as pl
+
+    if not isinstance(result, pl.DataFrame):
+        raise wrong(f"expected a polars DataFrame; got {describe(result)}")
+    if dict(result.schema) != dict(expected):
+        raise wrong(f"expected columns {_polars_columns(expected)}; got {_polars_columns(result.schema)}")
+    return result.select(schema.names).to_arrow().cast(schema).combine_chunks().to_batches()
+
+
+def _from_pandas(result: Any, schema: pa.Schema, wrong: Wrong) -> list[pa.RecordBatch]:
+    pandas = importlib.import_module("pandas")
+    if not isinstance(result, pandas.DataFrame):
+        raise wrong(f"expected a pandas DataFrame; got {describe(result)}")
+    names = [str(name) for name in result.columns]
+    if sorted(names) != sorted(schema.names):
+        raise wrong(f"expected columns {describe_columns(schema)}; got {', '.join(names)}")
+    try:
+        return [pa.RecordBatch.from_pandas(result, schema=schema, preserve_index=False)]
+    except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
+        raise wrong(f"expected columns {describe_columns(schema)}; {error}") from error
+
+
+def _polars_columns(schema: Mapping[str, Any]) -> str:
+    return ", ".join(f"{name}: {kind}" for name, kind in schema.items())

@@ -1,0 +1,289 @@
+"""Functions with state that know no key: over rows or over batches, with operator state.
+
+`FunctionOperator` is what they have in common with functions over keyed streams: a function object of the user's with
+handles in the places of its declarations, and operator state.
+"""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from penstock.api.functions import EPOCH, Function, FunctionContext, ProcessFunction, is_overridden
+from penstock.api.state import declared_states
+from penstock.api.steps import ProcessStep
+from penstock.core.elements import CheckpointOptions
+from penstock.core.errors import UsageError, UserCodeError
+from penstock.core.ids import CheckpointId, OperatorId
+from penstock.core.messages import OperatorState
+from penstock.runtime.task.operators.base import Operator, OperatorContext, SnapshotWork, StateWriter
+from penstock.runtime.task.operators.functions import emitted, from_arrow, results_of
+from penstock.runtime.task.operators.rows import SOME_ROWS, add_more, add_some, batch_of, rows_of
+from penstock.runtime.task.operators.user_code import guarded, user_error, wrong_result
+from penstock.runtime.task.slices import Steps, Work
+from penstock.runtime.task.watermarks import BEFORE_TIME
+from penstock.state.operator_state import OperatorStates
+
+EMITTED_ROWS = 65_536
+"""Rows that a function makes are handed on in batches of at most this many."""
+Pieces = Iterator[tuple[list[Any], bool | None]]
+"""Rows that calls of a function have made, a slice at a time. With each piece, whether a snapshot may be taken behind
+it: false in the middle of a call's rows or a batch's calls; None behind the last piece."""
+UPKEEP = 1_000
+"""Steps of upkeep at every tick."""
+
+_LATEST = datetime.datetime.max.replace(tzinfo=datetime.UTC)
+_EARLIEST = datetime.datetime.min.replace(tzinfo=datetime.UTC)
+
+
+class RunningContext(FunctionContext):
+    """Where a function runs."""
+
+    def __init__(self, context: OperatorContext) -> None:
+        self._context = context
+        self.watermark_us: int | None = None
+
+    @property
+    def name(self) -> str:
+        """The name of the step."""
+        return self._context.name
+
+    @property
+    def subtask(self) -> int:
+        """Which subtask this is."""
+        return self._context.task.subtask
+
+    @property
+    def parallelism(self) -> int:
+        """How many there are."""
+        return self._context.parallelism
+
+    @property
+    def watermark(self) -> datetime.datetime | None:
+        """How far event time has come."""
+        if self.watermark_us is None or self.watermark_us == BEFORE_TIME:
+            return None
+        try:
+            return EPOCH + datetime.timedelta(microseconds=self.watermark_us)
+        except OverflowError:
+            # Event time may go beyond the years that Python has.
+            return _LATEST if self.watermark_us > 0 else _EARLIEST
+
+    @property
+    def processing_time(self) -> datetime.datetime:
+        """The time on the clock."""
+        return EPOCH + datetime.timedelta(milliseconds=self._context.now())
+
+
+class FunctionOperator(Operator):
+    """Runs a function object of the user's."""
+
+    def __init__(self, function: Function, schema: pa.Schema) -> None:
+        self._function = function
+        self._schema = schema
+        self._declared = declared_states(function)
+        self._opened = False
+        self._closed = False
+        self._may_write_broadcast = True
+
+    def load(self, context: OperatorContext) -> None:
+        """Restore state, put handles in the place of declarations, and open the function."""
+        self.context = context
+        self._wrong = wrong_result(context)
+        operator_states = {n: state for n, state in self._declared.items() if state.spec.kind.is_of_subtask}
+        self._operator_states = OperatorStates(
+            operator_states,
+            name=context.name,
+            subtask=context.task.subtask,
+            check_write=self._check_broadcast_write,
+        )
+        if not context.fresh:
+            self._operator_states.restore(context.restored)
+        self._bind(self._operator_states.handles)
+        self._load_keyed(context)
+        self._running = self._make_context(context)
+        self._opened = True
+        guarded(lambda: self._function.open(self._running), context)
+        if self._closed:
+            # The attempt was given up meanwhile, and nobody will close it any more.
+            self.close()
+
+    def _load_keyed(self, context: OperatorContext) -> None:
+        """Restore keyed state, where there is such."""
+
+    def _make_context(self, context: OperatorContext) -> RunningContext:
+        return RunningContext(context)
+
+    def _bind(self, handles: Mapping[str, object]) -> None:
+        for attribute, handle in handles.items():
+            object.__setattr__(self._function, attribute, handle)
+
+    def _check_broadcast_write(self) -> None:
+        if not self._may_write_broadcast:
+            raise UsageError(
+                "broadcast state was written where the records of one key are handled",
+                hint="write it in on_broadcast, which every subtask calls for the same records",
+            )
+
+    @property
+    def is_row_wise(self) -> bool:
+        """It calls a function for every row."""
+        return True
+
+    def watermark(self, time_us: int, *, idle: bool = False) -> Work | None:
+        """Tell the function's context, then hand it on."""
+        self._running.watermark_us = time_us
+        self.output.watermark(time_us, idle=idle)
+        return None
+
+    def _emit(self, rows: Sequence[Any]) -> None:
+        """Hand on rows: some, and not more than a batch may have."""
+        self.output.emit(batch_of(rows, self._schema, self._wrong))
+
+    def _handed_on(self, pieces: Pieces) -> Steps:
+        """Hand on what calls of the function make, in slices."""
+        for rows, cut in pieces:
+            last = 0
+            for start in range(0, len(rows) - EMITTED_ROWS, EMITTED_ROWS):
+                self._emit(rows[start : start + EMITTED_ROWS])
+                last = start + EMITTED_ROWS
+                if self.slice.is_over:
+                    yield False
+            if rows:
+                self._emit(rows[last:] if last else rows)
+            if cut is not None and self.slice.is_over:
+                yield cut
+
+    def _called(self, call: Callable[[], Any]) -> Pieces:
+        """What one call makes."""
+        made: list[Any] = []
+        try:
+            result = call()
+            rest = None if result is None else add_some(made, result)
+            while rest is not None:
+                if len(made) >= EMITTED_ROWS or self.slice.spend(SOME_ROWS):
+                    yield made, False
+                    made.clear()
+                rest = add_more(made, rest)
+        except Exception as error:
+            raise self._user_error(error) from error
+        yield made, None
+
+    def _user_error(self, error: Exception) -> UserCodeError:
+        return error if isinstance(error, UserCodeError) else user_error(error, self.context)
+
+    def before_barrier(self) -> None:
+        """Hand on what the function holds back, all at once: the barrier goes out next."""
+        for _ in self._flushed():
+            """Nothing else may be done meanwhile."""
+
+    def finish(self) -> Work | None:
+        """All data has been seen: hand on what the function holds back, and what it makes of the end."""
+        return Work.begin(self._finished())
+
+    def _flushed(self) -> Steps:
+        if self._is_written("before_barrier"):
+            yield from self._handed_on(self._called(lambda: self._function.before_barrier(self._running)))
+
+    def _finished(self) -> Steps:
+        yield from self._flushed()
+        yield from self._handed_on(self._called(self._on_end))
+
+    def _on_end(self) -> Any:
+        raise NotImplementedError
+
+    def _is_written(self, method: str) -> bool:
+        return is_overridden(self._function, Function, method)
+
+    def _tell_function(self, method: str, checkpoint: CheckpointId) -> None:
+        """Call one of the function's methods that are about checkpoints, if the user wrote it."""
+        if self._is_written(method):
+            guarded(lambda: getattr(self._function, method)(int(checkpoint)), self.context)
+
+    def snapshot(self, checkpoint: CheckpointId, options: CheckpointOptions) -> SnapshotWork | None:  # noqa: ARG002
+        """Freeze operator state."""
+        self._tell_function("on_snapshot", checkpoint)
+        if not self._declared:
+            return None
+        work, operator = self._operator_states.snapshot(checkpoint), OperatorId(self.context.operator)
+
+        def write(writer: StateWriter) -> OperatorState:  # noqa: ARG001  # it travels in the handle
+            return work(operator)
+
+        return write
+
+    def completed(self, checkpoint: CheckpointId) -> None:
+        """What was frozen for it can be let go."""
+        self._operator_states.completed(checkpoint)
+        self._tell_function("on_checkpoint_complete", checkpoint)
+
+    def subsumed(self, checkpoint: CheckpointId) -> None:
+        """Only the function may have kept something for it."""
+        self._tell_function("on_checkpoint_subsumed", checkpoint)
+
+    def aborted(self, checkpoint: CheckpointId) -> None:
+        """What was frozen for it can be let go."""
+        self._operator_states.aborted(checkpoint)
+        self._tell_function("on_checkpoint_aborted", checkpoint)
+
+    def close(self) -> None:
+        """Close the function."""
+        self._closed = True
+        if self._opened:
+            self._opened = False
+            self._function.close()
+
+
+class ProcessOperator(FunctionOperator):
+    """A function over the rows or batches of a stream."""
+
+    def __init__(self, step: ProcessStep) -> None:
+        super().__init__(step.function, step.schema)
+        self._step = step
+        self._by_batch = is_overridden(step.function, ProcessFunction, "on_batch")
+
+    @property
+    def is_row_wise(self) -> bool:
+        """Whether it calls a function for every row."""
+        return not self._by_batch
+
+    def process(self, batch: pa.RecordBatch) -> Work | None:
+        """Hand on what the function makes of the batch, or of its rows."""
+        if batch.num_rows == 0:
+            return None
+        return Work.begin(self._processed(batch))
+
+    def _processed(self, batch: pa.RecordBatch) -> Steps:
+        function, running = self._step.function, self._running
+        if self._by_batch:
+            results = results_of(lambda: function.on_batch(batch, running), self.context)
+            yield from emitted(
+                self, (made for result in results for made in from_arrow(result, self._schema, self._wrong))
+            )
+        else:
+            yield from self._handed_on(self._each(rows_of(batch)))
+        self._operator_states.maintain(UPKEEP)
+
+    def _each(self, rows: list[dict[str, Any]]) -> Pieces:
+        on_row, running, made = self._step.function.on_row, self._running, list[Any]()
+        try:
+            for row in rows:
+                result = on_row(row, running)
+                if result is None:
+                    continue
+                rest = add_some(made, result)
+                while rest is not None or len(made) >= EMITTED_ROWS:
+                    if len(made) >= EMITTED_ROWS or self.slice.spend(SOME_ROWS):
+                        yield made, False
+                        made.clear()
+                    if rest is not None:
+                        rest = add_more(made, rest)
+        except Exception as error:
+            raise self._user_error(error) from error
+        yield made, None
+
+    def _on_end(self) -> Any:
+        return self._step.function.on_end(self._running)

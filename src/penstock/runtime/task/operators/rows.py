@@ -1,0 +1,84 @@
+"""Batches as rows and back: a row is a dict of Python values."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import islice
+from types import GeneratorType
+from typing import Any
+
+import pyarrow as pa
+
+from penstock.core.errors import UsageError
+from penstock.runtime.task.operators.user_code import Wrong, describe, describe_columns
+from penstock.state.values import to_python
+
+Row = dict[str, Any]
+
+SOME_ROWS = 64
+"""A generator is asked for so many rows before it is looked at whether the slice is over."""
+
+
+def rows_of(batch: pa.RecordBatch) -> list[Row]:
+    """The rows of a batch."""
+    names = batch.schema.names
+    columns = [_values(name, column) for name, column in zip(names, batch.columns, strict=True)]
+    return [dict(zip(names, values, strict=True)) for values in zip(*columns, strict=True)]
+
+
+def _values(name: str, column: Any) -> list[Any]:
+    try:
+        return to_python(column)
+    except UsageError as error:
+        raise UsageError(f"column {name!r}: {error.message}", hint=error.hint) from error
+
+
+def add_some(made: list[Any], result: Any) -> Iterator[Any] | None:
+    """Append what a function returned, if it is not None: one row, or several. Of a generator, only the first rows: it
+    is returned if it may have more, for `add_more`."""
+    kind = type(result)
+    if kind is dict:
+        made.append(result)
+    elif kind is GeneratorType:
+        return add_more(made, result)
+    elif kind is list or kind is tuple:
+        made.extend(result)
+    elif isinstance(result, Mapping):
+        made.append(result)
+    else:
+        return add_more(made, iter(result))
+    return None
+
+
+def add_more(made: list[Any], rest: Iterator[Any]) -> Iterator[Any] | None:
+    """Append the next rows of what a function returned; it is returned if it may have more."""
+    before = len(made)
+    made.extend(islice(rest, SOME_ROWS))
+    return rest if len(made) - before == SOME_ROWS else None
+
+
+def batch_of(rows: Sequence[Any], schema: pa.Schema, wrong: Wrong) -> pa.RecordBatch:
+    """A batch of rows that a user's function made. Raises what `wrong` makes unless all are dicts with exactly the
+    columns of `schema`, of values that fit."""
+    names = schema.names
+    if set(map(type, rows)) - {dict} or set(map(len, rows)) - {len(names)}:
+        _check_rows(rows, names, wrong)
+    try:
+        columns = [[row[name] for row in rows] for name in names]
+    except KeyError:
+        _check_rows(rows, names, wrong)
+        raise
+    try:
+        arrays = [pa.array(values, field.type) for values, field in zip(columns, schema, strict=True)]
+    except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError) as error:
+        raise wrong(f"expected rows of {describe_columns(schema)}; {error}") from error
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def _check_rows(rows: Iterable[Any], names: Sequence[str], wrong: Wrong) -> None:
+    expected = frozenset(names)
+    for row in rows:
+        if not isinstance(row, Mapping):
+            raise wrong(f"expected a dict with {', '.join(names)}; got {describe(row)}")
+        if row.keys() != expected:
+            raise wrong(f"expected a dict with {', '.join(names)}; got one with {', '.join(map(str, row))}")

@@ -1,0 +1,170 @@
+"""A connected function whose keyed rows wait until the broadcast input has come far enough.
+
+The rows wait where they are, unread: the task does not read their channels meanwhile (`InputGate.hold`). Only what
+stands before a barrier, or before the end of the data, is read, since barriers must not wait. Such rows are kept here,
+and are in the snapshot. So the rows that wait are bounded by the room of the channels, once for every checkpoint that
+is taken meanwhile.
+
+In a snapshot the rows are a list of which every subtask gets all parts, and takes the rows of its own keys. A snapshot
+with such a list was taken while rows had to wait; a snapshot without it, when the waiting was over.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pyarrow as pa
+from msgspec import structs
+
+from penstock.api.steps import KeyedProcessStep
+from penstock.core.elements import CheckpointOptions, EndOfData, Watermark
+from penstock.core.errors import InvariantError
+from penstock.core.ids import ChannelIndex, CheckpointId, Instant
+from penstock.core.messages import OperatorState
+from penstock.core.task.waiting import InputWait
+from penstock.runtime.task.operators.base import OperatorContext, SnapshotWork, StateWriter
+from penstock.runtime.task.operators.keyed import KeyedOperator
+from penstock.runtime.task.partitioning import key_groups
+from penstock.runtime.task.slices import Steps, Work
+
+WAITING = "penstock.waiting"
+"""The name of the list in snapshots; its first part is empty."""
+
+
+class WaitingOperator(KeyedOperator):
+    """Runs a function over a keyed and a broadcast stream; the rows of the keyed stream wait at first."""
+
+    def __init__(self, step: KeyedProcessStep) -> None:
+        super().__init__(step)
+        if step.wait is None:
+            raise InvariantError("a step that waits for nothing was built to wait")
+        self._wait = InputWait(step.wait)
+        self.is_waiting = True
+        self._is_due = False
+        """Whether there is nothing left to wait for: the rows are handled with the next tick."""
+        self._rows_before: list[pa.RecordBatch] = []
+        self._watermark_before: tuple[int, bool] | None = None
+
+    def load(self, context: OperatorContext) -> None:
+        """Take back the rows that waited in the snapshot."""
+        parts = [part for state in context.restored for part in state.union_lists.get(WAITING, ())]
+        self.is_waiting = context.fresh or bool(parts)
+        for part in parts:
+            self._rows_before += _own_rows(part, self._step.keys, context)
+        without = tuple(
+            structs.replace(state, union_lists={n: p for n, p in state.union_lists.items() if n != WAITING})
+            for state in context.restored
+        )
+        super().load(replace(context, restored=without))
+
+    # --- what is waited for --------------------------------------------------------------
+
+    def begin_waiting(self, channels: tuple[ChannelIndex, ...], now: Instant) -> None:
+        """The subtask begins; these channels are of the broadcast input."""
+        self._wait.begin(channels, now)
+        self._look(now)
+
+    def heard(self, channel: ChannelIndex, element: Watermark | EndOfData) -> None:
+        """How far a channel of the broadcast input has come."""
+        if not isinstance(element, EndOfData):
+            self._wait.advanced(channel, element.time_us, idle=element.idle)
+        elif element.drain:
+            # Stopped without drain, the channel's data goes on after a restore.
+            self._wait.ended(channel)
+        self._look(self.context.now())
+
+    def _look(self, now: Instant) -> None:
+        if self._wait.is_over(now):
+            self._is_due = True
+            self.context.wake_at(now)
+
+    def fire(self, now: Instant) -> Work | None:
+        """Time has passed: if the rows have waited long enough, they are the first to be handled."""
+        if not self.is_waiting:
+            return super().fire(now)
+        self._is_due = self._is_due or self._wait.is_over(now)
+        return Work.begin(self._released(now)) if self._is_due else super().fire(now)
+
+    def tick(self, now: Instant) -> Instant | None:
+        """When to look again."""
+        times = (super().tick(now), self._wait.next_deadline() if self.is_waiting and not self._is_due else None)
+        return min((time for time in times if time is not None), default=None)
+
+    def _released(self, now: Instant) -> Steps:
+        yield from self._waited()
+        yield from self._to_time(now)
+
+    def _waited(self) -> Steps:
+        """Handle the rows that were read; a snapshot between two batches has those that are left."""
+        while self._rows_before:
+            batch = self._rows_before.pop(0)
+            yield from _steps_of(super().process(batch))
+            if self.slice.spend(batch.num_rows):
+                yield True
+        self.is_waiting = False
+        if self._watermark_before is not None:
+            time_us, idle = self._watermark_before
+            yield from _steps_of(super().watermark(time_us, idle=idle))
+
+    # --- meanwhile -----------------------------------------------------------------------
+
+    def process(self, batch: pa.RecordBatch) -> Work | None:
+        """Rows that stood before a barrier are kept."""
+        if not self.is_waiting:
+            return super().process(batch)
+        self._rows_before.append(batch)
+        return None
+
+    def watermark(self, time_us: int, *, idle: bool = False) -> Work | None:
+        """Event time waits with the rows: none may be late for having waited."""
+        if not self.is_waiting:
+            return super().watermark(time_us, idle=idle)
+        self._watermark_before = time_us, idle
+        return None
+
+    def _finished(self) -> Steps:
+        """All data has been seen, that of the broadcast input too."""
+        if self.is_waiting:
+            yield from self._waited()
+        yield from super()._finished()
+
+    def snapshot(self, checkpoint: CheckpointId, options: CheckpointOptions) -> SnapshotWork:
+        """With the rows that wait here."""
+        work = super().snapshot(checkpoint, options)
+        if not self.is_waiting:
+            return work
+        waiting = tuple(self._rows_before)
+
+        def write(writer: StateWriter) -> OperatorState:
+            state = work(writer)
+            parts = (b"", *(_as_bytes(batch) for batch in waiting))
+            return structs.replace(state, union_lists={**state.union_lists, WAITING: parts})
+
+        return write
+
+
+def _steps_of(work: Work | None) -> Steps:
+    while work is not None:
+        yield work.may_snapshot
+        work = work if work.go_on() else None
+
+
+def _as_bytes(batch: pa.RecordBatch) -> bytes:
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, batch.schema) as stream:
+        stream.write_batch(batch)
+    return bytes(sink.getvalue().to_pybytes())
+
+
+def _own_rows(part: bytes, keys: tuple[str, ...], context: OperatorContext) -> list[pa.RecordBatch]:
+    """The rows of this subtask's keys among those that a subtask had."""
+    if not part:
+        return []
+    first, last = context.key_groups
+    found: list[pa.RecordBatch] = []
+    for batch in pa.ipc.open_stream(pa.py_buffer(part)):
+        groups = key_groups(batch, keys, context.max_parallelism)
+        own = batch.filter(pa.array((groups >= first) & (groups <= last)))
+        if own.num_rows:
+            found.append(own)
+    return found

@@ -1,0 +1,135 @@
+"""Watermarks from a time column: how far event time has come, as far as this subtask can tell.
+
+Behind a source event time is kept for each split, and the watermark is that of the split that is furthest behind. So it
+makes no difference in which order a reader takes its splits, or how far apart they are when another number of subtasks
+goes on with them: whatever is still to be read of a split has a time above every watermark that was told, and above
+those that a restored checkpoint remembers. A split that has not begun holds event time back; one that has ended, or has
+been idle for long enough, does not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from penstock.api.connector import SplitProgress
+from penstock.api.steps import WatermarkStep
+from penstock.core.elements import MAX_WATERMARK
+from penstock.core.ids import Instant
+from penstock.runtime.task.operators.base import Operator, OperatorContext, Output
+
+MIN_WATERMARK = -(2**63)
+"""Event time has not begun."""
+
+_MICROSECONDS = {"s": 1_000_000, "ms": 1_000, "us": 1}
+_ALL_IN_ONE = SplitProgress(current=None, open=(None,))
+"""Stands for an input that does not tell its parts apart."""
+
+
+class WatermarkOperator(Operator):
+    """The latest time seen of each split, less the delay and one microsecond; the least of them; never goes back.
+
+    Watermarks from upstream are ignored, except that the end of event time is handed on. After `idle_after_ms` without
+    a record a split is left out, until its next record; when all are, the output is declared idle.
+    """
+
+    def __init__(self, step: WatermarkStep) -> None:
+        self.progress: Callable[[], SplitProgress | None] = lambda: None
+        """How far the source has come with its splits; set by the chain."""
+        self._step = step
+        self._times: dict[Hashable, int] = {}
+        self._last_records: dict[Hashable, Instant] = {}
+        self._idle_splits: dict[Hashable, None] = {}
+        self._open = 0
+        """How many splits were open when their times were last compared."""
+        self._current = MIN_WATERMARK
+        self._idle = False
+        self._looked = Instant(0)
+        """Silence counts from here for a split that is seen for the first time."""
+
+    def open(self, context: OperatorContext, output: Output) -> None:
+        """Start; silence counts from here."""
+        super().open(context, output)
+        self._looked = context.now()
+
+    def process(self, batch: pa.RecordBatch) -> None:
+        """Hand the records on, then the watermark if they moved it. Null times do not count."""
+        if batch.num_rows == 0:
+            return
+        self.output.emit(batch)
+        progress = self.progress() or _ALL_IN_ONE
+        split = progress.current
+        self._last_records[split] = self.context.now()
+        self._idle_splits.pop(split, None)
+        latest = _latest(batch.column(self._step.column))
+        before = self._times.get(split, MIN_WATERMARK)
+        if latest is not None and latest - self._step.delay_us - 1 > before:
+            self._times[split] = latest - self._step.delay_us - 1
+        if before > self._current and len(progress.open) == self._open and not self._idle:
+            # Another split is further behind, and still holds event time where it is.
+            return
+        self._compare(progress)
+
+    def watermark(self, time_us: int, *, idle: bool = False) -> None:  # noqa: ARG002
+        """Hand on only the end of event time."""
+        if time_us == MAX_WATERMARK:
+            self._tell(MAX_WATERMARK, idle=False)
+
+    def tick(self, now: Instant) -> Instant | None:
+        """Leave out what has been silent for long enough; say when to look again."""
+        if self._current == MAX_WATERMARK:
+            return None
+        after_ms = self._step.idle_after_ms
+        progress = self.progress() or _ALL_IN_ONE
+        due: list[Instant] = []
+        if after_ms is not None:
+            for split in progress.open:
+                last = now if split in progress.ready else self._last_records.get(split, self._looked)
+                self._last_records[split] = last
+                if now < last + after_ms:
+                    self._idle_splits.pop(split, None)
+                    due.append(Instant(last + after_ms))
+                else:
+                    self._idle_splits[split] = None
+        self._looked = now
+        self._compare(progress)
+        if after_ms is None:
+            return None
+        # Records may come in the meantime, and then silence again.
+        return min(due, default=Instant(now + max(after_ms, 1)))
+
+    def _compare(self, progress: SplitProgress) -> None:
+        """Tell how far event time has come, if that has changed."""
+        if self._current == MAX_WATERMARK:
+            return
+        # When the last split has ended nothing more follows, and its own time holds for what came.
+        splits = progress.open or (progress.current,)
+        if len(splits) != self._open:
+            self._open = len(splits)
+            self._forget_all_but(splits)
+        active = [self._times.get(split, MIN_WATERMARK) for split in splits if split not in self._idle_splits]
+        # When all are idle nothing holds time back: it goes as far as the furthest had come.
+        time_us = min(active) if active else max(self._times.get(split, MIN_WATERMARK) for split in splits)
+        self._tell(max(time_us, self._current), idle=not active)
+
+    def _forget_all_but(self, splits: Any) -> None:
+        for kept in (self._times, self._last_records, self._idle_splits):
+            for split in [split for split in kept if split not in splits]:
+                del kept[split]
+
+    def _tell(self, time_us: int, *, idle: bool) -> None:
+        if time_us != self._current or idle != self._idle:
+            self._current, self._idle = time_us, idle
+            self.output.watermark(time_us, idle=idle)
+
+
+def _latest(times: Any) -> int | None:
+    value: int | None = pc.max(times).value
+    if value is None:
+        return None
+    factor = _MICROSECONDS.get(times.type.unit)
+    # Times of a coarser unit go further than microseconds do, and none of them is the end of event time.
+    return value // 1_000 if factor is None else min(value * factor, MAX_WATERMARK - 1)

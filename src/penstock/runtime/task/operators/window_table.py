@@ -1,0 +1,257 @@
+"""The state of a window: partial aggregates in immutable tables.
+
+Batches are appended as they come. When the appended part has outgrown the newest merged part, or windows are due, it is
+grouped into a new *run*, and runs of like size are grouped together: runs shrink from oldest to newest, every row is
+grouped a few times over its life, and distinct keys bound the size. Runs are ordered by the time by which windows
+become complete (their starts, or their ends if they differ in length), so that the windows that are due are the head of
+each run.
+
+A snapshot takes references to these tables. It is written off the loop as an Arrow stream: the merged partials ordered
+by key group, with the key group in a last column, and in the schema's metadata up to which time the windows of each
+range of key groups have fired. Any parallelism can restore it by taking the rows of its own key groups.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from penstock.api.steps import Aggregate, WindowStep
+from penstock.api.window_schema import WINDOW_START, completing_column, kept_columns
+from penstock.core.errors import CorruptFile
+from penstock.runtime.task.operators.aggregation import group, of_partials
+from penstock.runtime.task.operators.dense import int64_values
+from penstock.runtime.task.partitioning import key_groups
+from penstock.state.arrow_bounds import check_stream, check_types
+from penstock.state.format import check_names
+
+KEY_GROUP = "__key_group"
+FORMAT = 1
+
+_METADATA_KEY = b"penstock.window"
+_HINT = "restore it from a copy, or restore from another checkpoint or savepoint"
+_LEAST_RUN_ROWS = 16_384
+"""Appended rows are not grouped before there are so many."""
+PART_ROWS = 1_048_576
+"""Windows that are due are grouped and ordered in parts of about this many rows, but never less than a window."""
+_MOST_APPENDED = 64
+"""Appended batches are grouped when there are so many, however small they are."""
+
+
+class FiredRange(msgspec.Struct, frozen=True, kw_only=True):
+    """Windows of these key groups have fired up to a time."""
+
+    first_group: int
+    last_group: int
+    fired_us: int | None
+    """None: event time had not begun."""
+
+
+class Layout(msgspec.Struct, frozen=True, kw_only=True):
+    """What the rows mean: state of one layout cannot go on under another."""
+
+    keys: tuple[str, ...]
+    size_us: int | msgspec.UnsetType = msgspec.UNSET
+    """Of tumbling windows, as `offset_us` is."""
+    offset_us: int | msgspec.UnsetType = msgspec.UNSET
+    aggregates: tuple[Aggregate, ...]
+    columns: tuple[str, ...]
+    """Result columns, as `name: type`."""
+    window: str | msgspec.UnsetType = msgspec.UNSET
+    """Windows of any other type, as the type describes itself."""
+
+    @classmethod
+    def of(cls, step: WindowStep) -> Layout:
+        """The layout of a step's state."""
+        return cls(
+            keys=step.keys,
+            aggregates=step.aggregates,
+            columns=tuple(f"{field.name}: {field.type}" for field in step.schema),
+            **step.window.saved(),
+        )
+
+    def __str__(self) -> str:
+        kinds = ", ".join(f"{a.name}={a.kind}({a.column or ''})" for a in self.aggregates)
+        window = f"{self.size_us} us (offset {self.offset_us} us)" if self.window is msgspec.UNSET else self.window
+        return f"windows of {window}, {kinds}, columns {', '.join(self.columns)}"
+
+
+class Header(msgspec.Struct, frozen=True, kw_only=True):
+    """What the metadata of a snapshot's schema says."""
+
+    layout: Layout
+    fired: tuple[FiredRange, ...]
+    """How far the windows of each key group have fired."""
+    format: int = FORMAT
+
+
+class WindowTable:
+    """Partial aggregates by key and window."""
+
+    def __init__(self, step: WindowStep) -> None:
+        self._keys = step.keys
+        self._window = step.window
+        self._completing = completing_column(step.window)
+        self._grouping = (*step.keys, *kept_columns(step.window))
+        self._calculations = of_partials(step.aggregates)
+        self._runs: list[pa.Table] = []
+        self._appended: list[pa.Table] = []
+        self._appended_rows = 0
+        self._earliest: int | None = None
+
+    @property
+    def rows(self) -> int:
+        """How many rows are held, merged or not."""
+        return sum(run.num_rows for run in self._runs) + self._appended_rows
+
+    def append(self, partials: pa.Table) -> None:
+        """Take partials in."""
+        if partials.num_rows == 0:
+            return
+        earliest = int(self.completing_times(partials).min())
+        self._earliest = earliest if self._earliest is None else min(self._earliest, earliest)
+        self._appended.append(partials)
+        self._appended_rows += partials.num_rows
+        least = max(_LEAST_RUN_ROWS, self._runs[-1].num_rows if self._runs else 0)
+        if self._appended_rows >= least or len(self._appended) >= _MOST_APPENDED:
+            self._merge()
+
+    def completing_times(self, partials: pa.Table | pa.RecordBatch) -> npt.NDArray[np.int64]:
+        """The times by which the windows of partials become complete, in microseconds."""
+        return int64_values(partials.column(self._completing))
+
+    def due_parts(self, last_us: int) -> list[int]:
+        """In which parts to take every window up to `last_us`, a time as `last_complete` of the window type gives it:
+        the last time of each part. A part is a window at least, and several of them if they are small."""
+        if self._earliest is None or last_us < self._earliest:
+            return []
+        self._merge()
+        heads = [times[: _count_due(times, last_us)] for times in map(self.completing_times, self._runs)]
+        if sum(map(len, heads)) <= PART_ROWS:
+            return [last_us]
+        times = np.sort(np.concatenate(heads), kind="stable")
+        return list(dict.fromkeys([*times[PART_ROWS - 1 :: PART_ROWS].tolist(), last_us]))
+
+    def take_due(self, last_us: int) -> pa.Table | None:
+        """Remove every window up to `last_us`; return their merged partials, None if there are none."""
+        if self._earliest is None or last_us < self._earliest:
+            return None
+        self._merge()
+        due: list[pa.Table] = []
+        rest: list[pa.Table] = []
+        for run in self._runs:
+            count = _count_due(self.completing_times(run), last_us)
+            if count:
+                due.append(run.slice(0, count))
+            if count < run.num_rows:
+                left = run.slice(count)
+                # A slice keeps the memory of the whole: copy it once most of that is gone.
+                rest.append(left.take(np.arange(left.num_rows)) if left.num_rows < count else left)
+        self._runs = rest
+        self._earliest = min((int(self.completing_times(run.slice(0, 1))[0]) for run in rest), default=None)
+        return due[0] if len(due) == 1 else self._grouped(due)
+
+    def freeze(self) -> tuple[pa.Table, ...]:
+        """Everything held, by reference: later changes replace these tables, they do not change them."""
+        return (*self._runs, *self._appended)
+
+    def encode(self, frozen: Sequence[pa.Table], *, header: Header, groups: int) -> bytes:
+        """The bytes of a snapshot of what `freeze` returned. Reads nothing that changes: may run off the loop."""
+        merged = self._grouped(frozen) if frozen else pa.table({})
+        batches = merged.combine_chunks().to_batches() if frozen else []
+        numbers = np.concatenate([np.empty(0, np.int32), *(key_groups(b, self._keys, groups) for b in batches)])
+        order = np.argsort(numbers.astype(np.uint16), kind="stable")
+        return write_file(merged.take(order).append_column(KEY_GROUP, pa.array(numbers[order], pa.int32())), header)
+
+    def _merge(self) -> None:
+        if not self._appended:
+            return
+        run = self._grouped(self._appended)
+        while self._runs and self._runs[-1].num_rows <= 2 * run.num_rows:
+            run = self._grouped([self._runs.pop(), run])
+        self._runs.append(self._ordered(run))
+        self._appended = []
+        self._appended_rows = 0
+
+    def _grouped(self, parts: Sequence[pa.Table]) -> pa.Table:
+        table = pa.concat_tables(parts)
+        return group(table, self._grouping, self._calculations, window=self._window)
+
+    def _ordered(self, run: pa.Table) -> pa.Table:
+        times = self.completing_times(run)
+        if (times[1:] >= times[:-1]).all():
+            return run
+        return run.take(np.argsort(times, kind="stable"))
+
+
+def decode(data: bytes, own: tuple[int, int]) -> tuple[pa.Table, Header]:
+    """Of a snapshot, what belongs to the key groups from `own[0]` to `own[1]`. Raises `CorruptFile`."""
+    table, header = read_file(data)
+    numbers = np.asarray(table.column(table.num_columns - 1).to_numpy())
+    first, last = np.searchsorted(numbers, [own[0], own[1] + 1])
+    rows = table.slice(int(first), int(last - first)).remove_column(table.num_columns - 1)
+    fired = tuple(
+        FiredRange(
+            first_group=max(entry.first_group, own[0]),
+            last_group=min(entry.last_group, own[1]),
+            fired_us=entry.fired_us,
+        )
+        for entry in header.fired
+        if entry.first_group <= own[1] and entry.last_group >= own[0]
+    )
+    return rows.replace_schema_metadata(None), msgspec.structs.replace(header, fired=fired)
+
+
+def write_file(table: pa.Table, header: Header) -> bytes:
+    """The bytes of a snapshot: rows in the order of their key groups, which are the last column."""
+    metadata = {_METADATA_KEY: msgspec.json.encode(header)}
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema.with_metadata(metadata)) as writer:
+        writer.write_table(table)
+    return sink.getvalue().to_pybytes()
+
+
+def read_file(data: bytes) -> tuple[pa.Table, Header]:
+    """All of a snapshot: its rows, the key group in the last column, and what it says about itself. Raises
+    `CorruptFile`."""
+    try:
+        buffer = pa.py_buffer(data)
+        check_stream(buffer)
+        stream = pa.ipc.open_stream(buffer)
+        check_types(stream.schema)
+        table = stream.read_all()
+        table.validate(full=True)
+        check_names(table.schema)
+        header = msgspec.json.decode((table.schema.metadata or {})[_METADATA_KEY], type=Header)
+    except (pa.ArrowException, OSError, EOFError, KeyError, ValueError, MemoryError, msgspec.MsgspecError) as error:
+        raise CorruptFile(f"the snapshot of a window cannot be read: {error}", hint=_HINT) from error
+    if header.format != FORMAT:
+        raise CorruptFile(
+            f"the snapshot of a window has format {header.format}, this program knows {FORMAT}",
+            hint="restore it with the version that wrote it, or a newer one",
+        )
+    _check_rows(table, header)
+    return table, header
+
+
+def _check_rows(table: pa.Table, header: Header) -> None:
+    """Raise `CorruptFile` unless the rows can be what the header says."""
+    last = table.schema.field(table.num_columns - 1) if table.num_columns else None
+    if last is None or last.name != KEY_GROUP or last.type != pa.int32() or table.column(KEY_GROUP).null_count:
+        raise CorruptFile("the snapshot of a window has no key groups", hint=_HINT)
+    missing = [name for name in (*header.layout.keys, WINDOW_START) if name not in table.schema.names]
+    if missing and table.num_rows:
+        raise CorruptFile(f"the snapshot of a window has no column {missing[0]!r}", hint=_HINT)
+    numbers = np.asarray(table.column(KEY_GROUP).to_numpy())
+    if not (numbers[1:] >= numbers[:-1]).all():
+        raise CorruptFile("the snapshot of a window is not in the order of its key groups", hint=_HINT)
+    if table.num_rows and not pa.types.is_timestamp(table.schema.field(WINDOW_START).type):
+        raise CorruptFile("the snapshot of a window has no times in its windows", hint=_HINT)
+
+
+def _count_due(times: npt.NDArray[np.int64], last_us: int) -> int:
+    return int(np.searchsorted(times, last_us, side="right"))

@@ -1,0 +1,151 @@
+"""Where a task's results go: the partitioner of each edge and the subpartitions behind it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+import pyarrow as pa
+
+from penstock.core.elements import AnyElement, Barrier, Watermark
+from penstock.core.ids import CheckpointId
+from penstock.plan.graph import Edge, Partitioning, Plan
+from penstock.runtime.task.channels import ChannelKey, Subpartition
+from penstock.runtime.task.partitioning import partition
+
+
+class OutputEdge:
+    """One edge out of a task: chooses the subpartition of each record."""
+
+    def __init__(self, edge: Edge, plan: Plan, subpartitions: list[Subpartition]) -> None:
+        self.edge = edge
+        self._can_overtake = plan.carries_unaligned_barriers(edge)
+        self.subpartitions = subpartitions
+        self._groups = plan.max_parallelism
+        self._turn = 0
+        self._split: Callable[[pa.RecordBatch], None] = {
+            Partitioning.HASH: self._by_key if len(subpartitions) > 1 else self._to_only,
+            Partitioning.FORWARD: self._to_only,
+            Partitioning.REBALANCE: self._in_turn,
+            Partitioning.BROADCAST: self._to_all,
+        }[edge.partitioning]
+
+    def emit(self, batch: pa.RecordBatch) -> None:
+        """Queue a batch's records for their targets."""
+        self._split(batch)
+
+    def send_barrier(self, barrier: Barrier) -> dict[ChannelKey, list[pa.RecordBatch]]:
+        """Queue a barrier on every channel; what it overtook there. Where the edge cannot carry one that overtakes, it
+        is told to align."""
+        if not self._can_overtake and (barrier.options.unaligned or barrier.options.timeoutable):
+            forced = msgspec.structs.replace(barrier.options, forced_aligned=True)
+            barrier = msgspec.structs.replace(barrier, options=forced)
+        return {s.key: s.add_barrier(barrier) for s in self.subpartitions}
+
+    def _by_key(self, batch: pa.RecordBatch) -> None:
+        parts = partition(batch, self.edge.keys, parallelism=len(self.subpartitions), groups=self._groups)
+        for subpartition, part in zip(self.subpartitions, parts, strict=True):
+            if part is not None:
+                subpartition.add_batch(part)
+
+    def _to_only(self, batch: pa.RecordBatch) -> None:
+        self.subpartitions[0].add_batch(batch)
+
+    def _in_turn(self, batch: pa.RecordBatch) -> None:
+        self.subpartitions[self._turn].add_batch(batch)
+        self._turn = (self._turn + 1) % len(self.subpartitions)
+
+    def _to_all(self, batch: pa.RecordBatch) -> None:
+        for subpartition in self.subpartitions:
+            subpartition.add_batch(batch)
+
+
+class TaskOutputs:
+    """The end of a task's operator chain: every edge out of the task (none for a chain that ends in a sink)."""
+
+    def __init__(self, edges: list[OutputEdge], *, output_bytes: int) -> None:
+        self._edges = edges
+        self._all = [s for edge in edges for s in edge.subpartitions]
+        self._by_key = {s.key: s for s in self._all}
+        self._output_bytes = output_bytes
+        self.rows_out = 0
+
+    def emit(self, batch: pa.RecordBatch) -> None:
+        """Queue records on every edge."""
+        if batch.num_rows == 0:
+            return
+        self.rows_out += batch.num_rows
+        for edge in self._edges:
+            edge.emit(batch)
+
+    def watermark(self, time_us: int, *, idle: bool = False) -> None:
+        """Tell every target how far event time has come."""
+        self.broadcast(Watermark(time_us=time_us, idle=idle))
+
+    def broadcast(self, element: AnyElement) -> None:
+        """Queue an element on every channel."""
+        for subpartition in self._all:
+            subpartition.add_element(element)
+
+    def send_barrier(self, barrier: Barrier) -> dict[ChannelKey, list[pa.RecordBatch]]:
+        """Queue the task's barrier on every channel; the batches that it overtook, by channel."""
+        overtaken: dict[ChannelKey, list[pa.RecordBatch]] = {}
+        for edge in self._edges:
+            overtaken.update(edge.send_barrier(barrier))
+        return overtaken
+
+    def time_out(self, checkpoint: CheckpointId) -> dict[ChannelKey, list[pa.RecordBatch]]:
+        """Where the barrier of `checkpoint` still waits it overtakes; the batches that it overtook, by channel."""
+        return {s.key: s.time_out(checkpoint) for s in self._all}
+
+    def is_waiting(self, checkpoint: CheckpointId) -> bool:
+        """Whether it is not known yet what the barrier of `checkpoint` will have overtaken."""
+        return any(s.waiting == checkpoint for s in self._all)
+
+    def restore(self, key: ChannelKey, batches: list[pa.RecordBatch]) -> None:
+        """Queue what was in flight on a channel when the checkpoint was taken, before anything new."""
+        for batch in batches:
+            self._by_key[key].add_batch(batch)
+
+    @property
+    def channels(self) -> tuple[ChannelKey, ...]:
+        """Every channel out of the task."""
+        return tuple(self._by_key)
+
+    def grant(self, key: ChannelKey, bytes_granted: int) -> None:
+        """The receiving end of a channel has room for more."""
+        self._by_key[key].grant(bytes_granted)
+
+    def data_taken(self, key: ChannelKey) -> None:
+        """The receiving end of a channel has processed all its data."""
+        self._by_key[key].data_taken()
+
+    @property
+    def is_taken(self) -> bool:
+        """Whether all data of every channel has been processed at its other end."""
+        return all(s.is_taken for s in self._all)
+
+    def flush_channel(self, key: ChannelKey) -> None:
+        """Send what may be sent on one channel."""
+        self._by_key[key].flush()
+
+    @property
+    def has_room(self) -> bool:
+        """Whether the task may go on: no channel has too much waiting."""
+        limit = self._output_bytes
+        return all(s.queued_bytes < limit for s in self._all)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether everything has been sent."""
+        return all(s.is_empty for s in self._all)
+
+    @property
+    def queued_bytes(self) -> int:
+        """What waits to be sent, for people to look at."""
+        return sum(s.queued_bytes for s in self._all)
+
+    def flush(self) -> None:
+        """Send what may be sent."""
+        for subpartition in self._all:
+            subpartition.flush()

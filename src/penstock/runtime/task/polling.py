@@ -1,0 +1,81 @@
+"""What comes next out of the source of a task, and when the source is asked again.
+
+That is a batch, the end of the data, or, if marks in the data say where checkpoints begin, the barrier of a checkpoint.
+"""
+
+from __future__ import annotations
+
+import pyarrow as pa
+
+from penstock.api.connector import End, Pause
+from penstock.core.elements import Barrier
+from penstock.core.ids import CheckpointId, Instant
+from penstock.core.task.induced import InducedCheckpoints
+from penstock.runtime.task.chain import OperatorChain
+from penstock.runtime.task.operators.source import SourceOperator
+
+
+class SourcePolling:
+    """Of one task whose first operator is a source."""
+
+    def __init__(self, chain: OperatorChain, source: SourceOperator, first_checkpoint: CheckpointId) -> None:
+        """Checkpoints below `first_checkpoint` belong to earlier attempts."""
+        self._chain = chain
+        self._source = source
+        self._induced = InducedCheckpoints(first_checkpoint) if source.induces else None
+        self.at: Instant | None = None
+        """When the source, which had nothing to give, is asked again; None if it can be asked at once."""
+
+    def next(self, max_rows: int, now: Instant) -> pa.RecordBatch | Barrier | End | None:
+        """Ask the source, if it is time to; None if nothing comes yet."""
+        if self.at is not None and now < self.at:
+            return None
+        if self._induced is not None:
+            barrier = self._reached(self._induced)
+            if barrier is not None or self._induced.awaits_trigger:
+                return barrier
+        slices = self._chain.row_slices
+        polled = self._source.poll(max_rows if slices is None else min(max_rows, slices.rows), now)
+        if isinstance(polled, Pause):
+            self.at = Instant(now + max(polled.wait_ms, 1))
+            return None
+        self.at = None
+        return polled
+
+    def _reached(self, induced: InducedCheckpoints) -> Barrier | None:
+        """The barrier of the checkpoint that begins here, if one does."""
+        passed = None
+        # Several marks may stand at one place. Behind marks that nobody waits for, the awaited mark comes before any
+        # record.
+        while not induced.awaits_trigger and (mark := self._source.mark()) is not None and mark != passed:
+            barrier = induced.reach(mark)
+            if barrier is not None:
+                return barrier
+            passed = mark
+        return None
+
+    def ask_again(self) -> None:
+        """The source may have something to give."""
+        self.at = None
+
+    @property
+    def awaits_trigger(self) -> bool:
+        """Whether the data is at a mark whose trigger is not here: nothing behind it may be read."""
+        return self._induced is not None and self._induced.awaits_trigger
+
+    def trigger(self, barrier: Barrier) -> Barrier | None:
+        """The master starts a checkpoint; the barrier if the checkpoint begins here and now."""
+        if self._induced is None:
+            return barrier
+        # A mark in the data says where; the source is asked for it at once.
+        self.at = None
+        return self._induced.trigger(barrier)
+
+    def aborted(self, checkpoint: CheckpointId) -> None:
+        """A checkpoint will never complete."""
+        if self._induced is not None:
+            self._induced.abort(checkpoint)
+
+    def unmarked(self) -> list[Barrier]:
+        """The data has ended, so no mark comes any more: the barriers of all checkpoints that begin now."""
+        return [] if self._induced is None else self._induced.end()

@@ -1,0 +1,132 @@
+"""Ctrl-C, and the end of the program, beside jobs that run.
+
+PySpark answers Ctrl-C by cancelling every Spark job, the slots of all jobs included. While a job runs, Ctrl-C cancels
+only what the main thread itself has asked of Spark: an action at the prompt ends, and the job goes on.
+
+An interrupt in the middle of a call over Py4J has Py4J close the connections of all threads, and each thread that waits
+for an answer then asks again: every slot would be started a second time, under the same name. So the main thread's own
+connection is closed before the interrupt is raised, which leaves Py4J nothing to close.
+
+A program that ends while a job runs takes the job's Spark with it. The job is stopped before that, in order, and with a
+word that says so.
+"""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import signal
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import FrameType
+from typing import Any
+
+from py4j.clientserver import ClientServerConnection, JavaClient
+
+from penstock.spark import connect
+
+log = logging.getLogger(__name__)
+
+Handler = Callable[[int, FrameType | None], Any]
+
+PYSPARK = "pyspark.core.context"
+"""The module whose handler of Ctrl-C is replaced. A handler of the user's own is not."""
+GROUP = "spark.jobGroup.id"
+STOP_TIMEOUT_S = 30.0
+CANCEL_TIMEOUT_S = 5.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Running:
+    """A job that this program runs."""
+
+    name: str
+    leave: Callable[[], str]
+    """Has it end, as the program does; what becomes of it, for people to read."""
+    over: threading.Event
+
+
+class _Jobs:
+    """The jobs of this program that have not ended."""
+
+    def __init__(self) -> None:
+        self._running: list[Running] = []
+        self._is_watched = False
+
+    @property
+    def running(self) -> list[Running]:
+        """Those that have not ended."""
+        self._running = [job for job in self._running if not job.over.is_set()]
+        return self._running
+
+    def add(self, job: Running) -> None:
+        """One begins."""
+        self._running = [*self.running, job]
+        if not self._is_watched:
+            self._is_watched = True
+            # Called before what PySpark has registered, which ends Spark.
+            atexit.register(self.end_all)
+
+    def end_all(self) -> None:
+        """The program ends."""
+        left = self.running
+        for job in left:
+            log.warning("the program ended while job %r ran, and %s", job.name, job.leave())
+        for job in left:
+            job.over.wait(STOP_TIMEOUT_S)
+
+
+JOBS = _Jobs()
+
+
+def spare_jobs(session: Any) -> None:
+    """Have Ctrl-C cancel no slot of a job that runs. Changes nothing on a thread other than the main one, over Spark
+    Connect, or if somebody else than PySpark answers Ctrl-C."""
+    if connect.is_connect(session) or threading.current_thread() is not threading.main_thread():
+        return
+    before = signal.getsignal(signal.SIGINT)
+    if callable(before) and getattr(before, "__module__", None) == PYSPARK:
+        context = session.sparkContext
+        signal.signal(signal.SIGINT, _handler(context, context.getLocalProperty(GROUP), before))
+
+
+def _handler(context: Any, group: str | None, before: Handler) -> Handler:
+    def interrupted(number: int, frame: FrameType | None) -> Any:
+        if not JOBS.running:
+            return before(number, frame)
+        # On a thread of its own: the main thread may be in the middle of a call of Spark's, over its one connection.
+        cancel = threading.Thread(target=_cancel, args=(context, group), name="penstock-interrupt", daemon=True)
+        cancel.start()
+        cancel.join(CANCEL_TIMEOUT_S)
+        _hang_up(frame)
+        raise KeyboardInterrupt
+
+    return interrupted
+
+
+def _hang_up(frame: FrameType | None) -> None:
+    """Close the connection over which the interrupted thread waits for an answer of Spark, if the thread does. The next
+    call has a new connection."""
+    while frame is not None:
+        caller, connection = frame.f_locals.get("self"), frame.f_locals.get("connection")
+        if isinstance(caller, JavaClient) and isinstance(connection, ClientServerConnection):
+            connection.close()
+        frame = frame.f_back
+
+
+def _cancel(context: Any, group: str | None) -> None:
+    try:
+        cancel_own(context, group)
+    except Exception as error:  # noqa: BLE001  # py4j and network errors alike: Ctrl-C must get through
+        log.debug("what the main thread asked of Spark could not be cancelled: %s", error)
+
+
+def cancel_own(context: Any, group: str | None) -> None:
+    """Cancel the Spark jobs of no job group, and those of `group`: the one that the main thread had when a job was
+    started. Slots, functions that are called for checkpoints, and streaming queries have groups of their own."""
+    tracker = context.statusTracker()
+    own = {*tracker.getJobIdsForGroup(None), *(() if group is None else tracker.getJobIdsForGroup(group))}
+    for number in tracker.getActiveJobsIds():
+        if number in own:
+            context._jsc.sc().cancelJob(number)  # noqa: SLF001  # Python has no other way to cancel one job

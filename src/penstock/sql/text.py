@@ -1,0 +1,42 @@
+"""SQL text, translated to Polars expressions. Importing this module loads the parser."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import polars as pl
+from sqlglot import exp
+
+from penstock.sql.functions import FUNCTIONS
+from penstock.sql.operators import OPERATORS
+from penstock.sql.translation import RuleBook, Translator
+
+_RULES = RuleBook(OPERATORS, FUNCTIONS)
+
+
+@dataclass(frozen=True)
+class Translated:
+    """The expression that a text means."""
+
+    expr: pl.Expr
+    name: str | None
+    """The column's name, or that behind AS; None if the text gives none."""
+
+
+def translate(text: str, columns: Mapping[str, pl.DataType], *, argument: str) -> Translated:
+    """The Polars expression for one SQL expression over `columns`. Raises `UsageError` naming `argument`."""
+    # The name of a column is that column, whatever else it would mean as SQL.
+    if text in columns:
+        return Translated(pl.col(text), text)
+    translator = Translator(text, columns=columns, rules=_RULES, argument=argument)
+    node = translator.parsed()
+    name = None
+    if isinstance(node, exp.Alias):
+        translator.check_arguments(node, ("this", "alias"))
+        node, name = node.this, node.alias
+    # A column by itself keeps its type, also one that Spark does not have.
+    if isinstance(node, exp.Column) and len(node.parts) == 1:
+        column = translator.column_name(node)
+        return Translated(pl.col(column), name or column)
+    return Translated(translator.value(node, None).expr, name)

@@ -1,0 +1,72 @@
+"""How a command ends when something is wrong: one line on standard error and an exit code, never a traceback.
+
+1    the job failed, or its result is not what it must be
+2    it could not begin: a wrong argument, no Java, no Spark, no place to write
+130  interrupted from the keyboard
+143  told to end by SIGTERM
+"""
+
+from __future__ import annotations
+
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import NoReturn
+
+import click
+
+from penstock.core.errors import InvariantError, JobCancelled, JobFailed, StreamError
+from penstock.terminal.plain_text import plain
+
+EXIT_FAILED = 1
+EXIT_IMPOSSIBLE = 2
+EXIT_INTERRUPTED = 130
+EXIT_TERMINATED = 143
+
+
+def one_line(error: StreamError) -> str:
+    """The first line of an error's text, and what to do about it."""
+    head = error.message.strip().splitlines()[0] if error.message.strip() else type(error).__name__
+    return plain(f"{head} ({error.hint})" if error.hint else head)
+
+
+@contextmanager
+def reported_failures() -> Iterator[None]:
+    """Turn errors of ours and interrupts into a line and an exit code. Bugs keep their traceback."""
+    previous = signal.signal(signal.SIGTERM, _leave)
+    try:
+        yield
+    except InvariantError:
+        raise
+    except StreamError as error:
+        click.echo(f"penstock: {one_line(error)}", err=True)
+        sys.exit(EXIT_FAILED if isinstance(error, JobFailed | JobCancelled) else EXIT_IMPOSSIBLE)
+    except _Terminated:
+        sys.exit(EXIT_TERMINATED)
+    except KeyboardInterrupt:
+        click.echo("penstock: interrupted", err=True)
+        sys.exit(EXIT_INTERRUPTED)
+    finally:
+        signal.signal(signal.SIGTERM, previous)
+
+
+@contextmanager
+def uninterrupted() -> Iterator[None]:
+    """Signals that ask to end are ignored inside: for the cleaning up, which must not be left half done."""
+    previous = {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)
+
+
+class _Terminated(KeyboardInterrupt):
+    """Told to end by SIGTERM. A kind of keyboard interrupt because that is what Spark's client knows how to let go of a
+    call for; after any other exception its next call waits for the answer to the one that was left."""
+
+
+def _leave(_number: int, _frame: FrameType | None) -> NoReturn:
+    raise _Terminated

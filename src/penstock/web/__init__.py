@@ -1,1 +1,0 @@
-"""REST and the page that shows a job, over frozen views."""

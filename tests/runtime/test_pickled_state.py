@@ -1,0 +1,150 @@
+"""What would be unpickled is found by looking at what files say about themselves, and never by unpickling."""
+
+from __future__ import annotations
+
+import pickle
+from dataclasses import replace
+from types import SimpleNamespace
+
+import pyarrow as pa
+import pytest
+
+import penstock as ps
+from penstock.api.state import StateKind, StateSpec
+from penstock.api.steps import KeyedProcessStep, ProcessStep, ReadStep, WriteStep
+from penstock.connectors.parquet import parquet
+from penstock.connectors.parquet_files import ParquetFiles
+from penstock.core.errors import UsageError
+from penstock.core.ids import CheckpointId, Instant, JobId, OperatorId, VertexId
+from penstock.core.messages import OperatorState, StateFile
+from penstock.core.recovery.metadata import CheckpointMetadata, OperatorSnapshot, SnapshotKind
+from penstock.core.task.waiting import WaitFor
+from penstock.runtime.master.pickled_state import refuse_pickles
+from penstock.runtime.task.operators.waiting import WAITING
+from penstock.state.format import FileOwner, encode_tables, state_schema
+from penstock.storage.files import FileStore
+from penstock.storage.snapshots import SnapshotReader, SnapshotWriter
+
+KEYS = pa.schema([("k", pa.int64())])
+
+
+class Bomb:
+    """Fails the test when it is unpickled."""
+
+    def __reduce__(self):
+        return pytest.fail, ("it was unpickled",)
+
+
+class Pickling(ParquetFiles):
+    """A source whose splits are pickled."""
+
+    unpickles = True
+
+
+def metadata_of(*files: StateFile, **lists) -> CheckpointMetadata:
+    state = OperatorState(operator=OperatorId("sum"), keyed=files, key_groups=(0, 127), **lists)
+    snapshot = OperatorSnapshot(
+        operator=OperatorId("sum"), vertex=VertexId("sum"), parallelism=1, max_parallelism=128, subtasks={0: state}
+    )
+    return CheckpointMetadata(
+        job=JobId("job"),
+        checkpoint=CheckpointId(7),
+        timestamp=Instant(1),
+        kind=SnapshotKind.SAVEPOINT,
+        operators={OperatorId("sum"): snapshot},
+    )
+
+
+def plan_of(step: object):
+    return SimpleNamespace(
+        vertices=(SimpleNamespace(operators=(SimpleNamespace(operator=OperatorId("sum"), step=step),)),)
+    )
+
+
+def canonical(spec: StateSpec, value: object) -> bytes:
+    schema = state_schema(spec, KEYS)
+    row = {"__key_group": 3, "k": 1, "__value": value, "__map_key": value}
+    table = pa.Table.from_pylist([{name: row[name] for name in schema.names}], schema)
+    owner = FileOwner(operator="sum", keys=KEYS, groups=128, own_groups=(0, 127))
+    return encode_tables(owner, [(spec, table)]).to_pybytes()
+
+
+def look(tmp_path, *contents: bytes, step: object = None, **lists) -> None:
+    store = FileStore(tmp_path)
+    writer = SnapshotWriter(store, "", "sum-0", 0)
+    files = tuple(writer.put(content) for content in contents)
+    refuse_pickles(metadata_of(*files, **lists), plan_of(step), SnapshotReader(store))
+
+
+OBJECT = StateSpec(name="seen", kind=StateKind.VALUE, type=None)
+OBJECT_KEY = StateSpec(name="seen", kind=StateKind.MAP, type=pa.binary(), map_key=None)
+TYPED = StateSpec(name="count", kind=StateKind.VALUE, type=pa.binary())
+
+
+@pytest.mark.parametrize("spec", [OBJECT, OBJECT_KEY])
+def test_values_and_keys_that_are_objects_are_refused(tmp_path, spec):
+    with pytest.raises(UsageError, match="savepoint 7 has pickled state: 'seen' of sum") as caught:
+        look(tmp_path, canonical(TYPED, b"1"), canonical(spec, pickle.dumps(Bomb())))
+    assert "unpickle=False" in caught.value.hint
+
+
+def test_state_with_a_type_is_not(tmp_path):
+    look(tmp_path, canonical(TYPED, pickle.dumps(Bomb())))
+
+
+@pytest.mark.parametrize("kind", ["split_lists", "union_lists", "broadcast"])
+def test_state_of_a_function_that_belongs_to_no_key_is_refused(tmp_path, kind):
+    content = pickle.dumps(Bomb())
+    with pytest.raises(UsageError, match="'rules' of sum"):
+        look(tmp_path, **{kind: {"rules": content if kind == "broadcast" else (content,)}})
+
+
+class Raw(ps.ProcessFunction):
+    held = ps.raw_split_list_state("held")
+    kept = ps.raw_union_list_state("kept")
+    rules = ps.split_list_state("rules", bytes)
+
+    def on_row(self, row, context):
+        return row
+
+
+def test_raw_lists_are_not_refused_where_the_program_says_that_they_are_raw(tmp_path):
+    content, step = (pickle.dumps(Bomb()),), ProcessStep(function=Raw(), schema=KEYS)
+    look(tmp_path, step=step, split_lists={"held": content}, union_lists={"kept": content})
+    for lists in ({"union_lists": {"held": content}}, {"split_lists": {"rules": content}}):
+        with pytest.raises(UsageError, match=r"'(held|rules)' of sum"):
+            look(tmp_path, step=step, **lists)
+    with pytest.raises(UsageError, match="'held' of sum"):
+        look(tmp_path, split_lists={"held": content})
+
+
+class Ruled(ps.KeyedBroadcastFunction):
+    rules = ps.union_list_state("rules", bytes)
+
+    def on_row(self, row, context):
+        return row
+
+    def on_broadcast(self, row, context):
+        return None
+
+
+def test_rows_that_wait_are_no_pickles_where_the_program_has_rows_wait(tmp_path):
+    waits = KeyedProcessStep(function=Ruled(), schema=KEYS, keys=("k",), key_schema=KEYS, wait=WaitFor())
+    kept = {"union_lists": {WAITING: (b"", pickle.dumps(Bomb()))}}
+    look(tmp_path, step=waits, **kept)
+    for step, lists in (
+        (replace(waits, wait=None), kept),
+        (waits, {"split_lists": kept["union_lists"]}),
+        (waits, {"union_lists": {"rules": (pickle.dumps(Bomb()),)}}),
+    ):
+        with pytest.raises(UsageError, match="has pickled state"):
+            look(tmp_path, step=step, **lists)
+
+
+def test_splits_and_results_are_refused_where_they_are_pickled(tmp_path):
+    lists = {"split_lists": {"splits": (b"{}",)}}
+    files = {"files": (), "columns": KEYS}
+    look(tmp_path, step=ReadStep(source=ParquetFiles(**files)), **lists)
+    look(tmp_path, step=WriteStep(sink=parquet(str(tmp_path)), schema=KEYS), **lists)
+    with pytest.raises(UsageError, match="'splits' of sum"):
+        look(tmp_path, step=ReadStep(source=Pickling(**files)), **lists)
