@@ -150,6 +150,16 @@ def test_the_last_job_leaves_no_folder_behind(folder: Path):
     assert not folder.exists()
 
 
+def test_a_job_can_be_called_however_long_the_path_of_its_socket_is(tmp_path: Path, clock: SetClock):
+    folder = tmp_path.joinpath(*("a-long-name" * 5 for _ in range(3)), "jobs")
+    folder.parent.mkdir(parents=True)
+    server = ControlServer(JOB, echo, clock=clock, folder=folder)
+    assert running_jobs(folder) == [JOB]
+    assert call(JOB, "list", folder) == {"command": "list"}
+    server.close()
+    assert not folder.exists()
+
+
 def test_a_driver_that_was_taken_over_from_leaves_the_socket_of_the_one_that_has_the_job(folder: Path):
     old = ControlServer("counts", lambda _: {"driver": "old"}, clock=SetClock(), folder=folder)
     new = ControlServer("counts", lambda _: {"driver": "new"}, clock=SetClock(), folder=folder)

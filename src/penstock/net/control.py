@@ -17,6 +17,7 @@ import re
 import socket
 import struct
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -61,6 +62,17 @@ def default_folder() -> Path:
 def socket_of(job: str, folder: Path | None = None) -> Path:
     """The path of the socket of a job."""
     return (folder or default_folder()) / f"{job}{_ENDING}"
+
+
+@contextlib.contextmanager
+def short_address(path: Path) -> Iterator[str]:
+    """An address of the socket at `path` for `bind` and `connect`. The address leads through a descriptor of the socket's
+    folder, because the path of a unix socket may have 107 bytes only, and TMPDIR may be longer."""
+    folder = os.open(path.parent, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        yield f"/proc/self/fd/{folder}/{path.name}"
+    finally:
+        os.close(folder)
 
 
 def running_jobs(folder: Path | None = None) -> list[str]:
@@ -151,7 +163,8 @@ def _connected(path: Path) -> socket.socket:
     try:
         # With a time-out of Python's own, `connect` would fail at once if too many callers wait in line.
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("@ll", TAKES_CALL_WITHIN_S, 0))
-        connection.connect(str(path))
+        with short_address(path) as address:
+            connection.connect(address)
     except BaseException:
         connection.close()
         raise

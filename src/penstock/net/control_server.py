@@ -33,7 +33,7 @@ from typing import Any
 import msgspec
 
 from penstock.core.errors import StreamError
-from penstock.net.control import SIGN_OF_LIFE, Answer, Request, socket_of
+from penstock.net.control import SIGN_OF_LIFE, Answer, Request, short_address, socket_of
 from penstock.ports import Clock
 from penstock.private_folders import check_private
 
@@ -133,7 +133,8 @@ class ControlServer:
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
             listener.settimeout(0)
-            listener.bind(str(self.path))
+            with short_address(self.path) as address:
+                listener.bind(address)
             listener.listen(self._limits.backlog)
         except BaseException:
             listener.close()
