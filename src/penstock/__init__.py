@@ -92,7 +92,7 @@ if TYPE_CHECKING:
         UserCodeError,
     )
     from penstock.core.job.events import JobState
-    from penstock.core.recovery.plan import RestorePlan
+    from penstock.core.recovery.restore_plan import RestorePlan
     from penstock.core.views import CheckpointDetails
     from penstock.runtime.views import JobView
     from penstock.savepoints.catalog import EdgeInfo, OperatorInfo, StateInfo
@@ -182,7 +182,7 @@ _HOMES = {
         "UserCodeError",
     ),
     "penstock.core.job.events": ("JobState",),
-    "penstock.core.recovery.plan": ("RestorePlan",),
+    "penstock.core.recovery.restore_plan": ("RestorePlan",),
     "penstock.core.views": ("CheckpointDetails",),
     "penstock.runtime.views": ("JobView",),
     "penstock.savepoints.catalog": ("EdgeInfo", "OperatorInfo", "StateInfo"),

@@ -12,8 +12,7 @@ from typing import Any, Protocol, TypeVar
 
 from penstock.core.ids import CheckpointId, Instant, SlotId
 from penstock.core.recovery.metadata import CompletedCheckpoint
-from penstock.core.recovery.tenure import Outcome as JobOutcome
-from penstock.core.recovery.tenure import Start, Tenure
+from penstock.core.recovery.tenure import JobOutcome, Start, Tenure
 
 T = TypeVar("T")
 
@@ -72,7 +71,7 @@ class Transport(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class WorkResult:
     """How a piece of background work ended: a value or an error."""
 
     value: Any = None
@@ -82,7 +81,7 @@ class Outcome:
 class Background(Protocol):
     """Runs blocking work off the loop, one piece after another, in the order given."""
 
-    def submit(self, work: Callable[[], Any], done: Callable[[Outcome], None]) -> None:
+    def submit(self, work: Callable[[], Any], done: Callable[[WorkResult], None]) -> None:
         """Run `work`; `done` is called with its outcome by a later `collect`, on the loop."""
         ...
 

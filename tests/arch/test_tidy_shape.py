@@ -26,7 +26,7 @@ LARGER_CLASSES = {
     "MessageChecker": 22,
     "ExternalSystem": 21,
     "ZmqTransport": 21,
-    "Lifecycle": 19,
+    "CheckpointsUnderWay": 19,
     "PendingCheckpoint": 19,
     "RocksBackend": 19,
     "Actor": 18,

@@ -11,10 +11,10 @@ from election_rig import Meeting
 from penstock.core.errors import JobTakenOver
 from penstock.core.ids import CheckpointId
 from penstock.core.job.events import JobState
-from penstock.core.recovery.tenure import Outcome
+from penstock.core.recovery.tenure import JobOutcome
 
-FINISHED = Outcome(state=JobState.FINISHED)
-FAILED = Outcome(state=JobState.FAILED, cause="no such disk")
+FINISHED = JobOutcome(state=JobState.FINISHED)
+FAILED = JobOutcome(state=JobState.FAILED, cause="no such disk")
 
 
 def unheard() -> None:

@@ -12,11 +12,11 @@ from election_rig import Office
 from penstock.core.errors import InvariantError, JobTakenOver
 from penstock.core.ids import CheckpointId, OperatorId
 from penstock.core.job.events import JobState
-from penstock.core.recovery.tenure import Outcome, Start
+from penstock.core.recovery.tenure import JobOutcome, Start
 from penstock.ports import JobRecords
 
 START = Start(splits={OperatorId("read"): (b"one", b"two"), OperatorId("other"): ()}, max_parallelism=128)
-OUTCOME = Outcome(state=JobState.FAILED, cause="boom", retained=(CheckpointId(4),))
+OUTCOME = JobOutcome(state=JobState.FAILED, cause="boom", retained=(CheckpointId(4),))
 
 
 def change_everything(records: JobRecords) -> list[Callable[[], object]]:

@@ -28,7 +28,7 @@ from penstock.core.messages import ChannelState, StateFile
 from penstock.core.recovery import layout
 from penstock.core.recovery.metadata import CheckpointMetadata, CompletedCheckpoint
 from penstock.core.recovery.places import with_full_paths
-from penstock.core.recovery.tenure import Inheritance, Outcome
+from penstock.core.recovery.tenure import Inheritance, JobOutcome
 from penstock.runtime.task.inflight import ChannelReader
 from penstock.runtime.task.operators.window_table import Header, decode
 from penstock.savepoints.tables import StateFileContent
@@ -141,7 +141,7 @@ def pointed(data: bytes) -> bytes:
     return struct.pack(">4sHQQQ", b"PCKP", 1, CHECKPOINT, len(data) - 30, checksum) + data[30:]
 
 
-def read_outcome(data: bytes) -> Outcome:
+def read_outcome(data: bytes) -> JobOutcome:
     return tenure.outcome_seal.decode("outcome", data)
 
 
@@ -246,7 +246,7 @@ def test_pointers_outcomes_and_tenures_that_fit_their_checksums_are_read_with_th
     inputs = (pointed(mutant) for mutant in mutants(FILES[POINTER_PATH], 10_000, seed=4) if len(mutant) >= 30)
     assert read_all(inputs, read_pointer, same(CompletedCheckpoint))["refused"]
     inputs = (sealed(mutant) for mutant in mutants(FILES[OUTCOME_PATH], 5_000, seed=5) if len(mutant) >= 22)
-    assert read_all(inputs, read_outcome, same(Outcome))["refused"]
+    assert read_all(inputs, read_outcome, same(JobOutcome))["refused"]
     inputs = (sealed(mutant) for mutant in mutants(FILES[TENURE_PATH], 5_000, seed=6) if len(mutant) >= 22)
     assert read_all(inputs, read_tenure, same(Inheritance))["refused"]
 

@@ -20,7 +20,7 @@ from penstock.core.ids import CheckpointId, Instant, JobId, OperatorId
 from penstock.core.job.events import JobState
 from penstock.core.recovery import layout
 from penstock.plan.graph import Input, Node, Partitioning, build_plan
-from penstock.ports import Outcome
+from penstock.ports import WorkResult
 from penstock.runtime.master.guard import Guard
 from penstock.runtime.master.operator_coordinators.contract import CoordinatorHost
 from penstock.runtime.master.operator_coordinators.enumeration import SplitAssigner
@@ -268,7 +268,7 @@ class Sleeping(ThreadBackground):
         self.awake.set()
         self.waiting = threading.Event()
 
-    def submit(self, work: Callable[[], object], done: Callable[[Outcome], None]) -> None:
+    def submit(self, work: Callable[[], object], done: Callable[[WorkResult], None]) -> None:
         def when_awake() -> object:
             if not self.awake.is_set():
                 self.waiting.set()

@@ -18,7 +18,7 @@ from penstock.core.job.ending import CleanedUp
 from penstock.core.messages import OperatorState, StateFile
 from penstock.core.recovery import layout
 from penstock.core.recovery.metadata import CheckpointMetadata, OperatorSnapshot, SnapshotKind
-from penstock.runtime.master.ending import ATTEMPTS
+from penstock.runtime.master.ending import TRIES
 from penstock.runtime.master.ending import Ending as JobEnding
 from penstock.runtime.master.guard import Guard
 from penstock.runtime.master.job_storage import JobStorage
@@ -213,7 +213,7 @@ def test_storage_that_stays_out_of_order_is_given_up_with_the_command_that_shows
     assert "job/chk-1/x" in ending.left
     assert ending.landing.list_files("") == [], "one place does not keep the others"
     assert ending.now == 1_000 + 1_000 + 2_000 + 4_000 + 8_000
-    assert ending.store.failures == 1_000 - ATTEMPTS
+    assert ending.store.failures == 1_000 - TRIES
     (record,) = caplog.records
     assert (record.levelname, record.step) == ("WARNING", "checkpoint directory")
     assert record.getMessage().startswith("the end of job job was not clean (checkpoint directory: ")

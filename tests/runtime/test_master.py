@@ -35,8 +35,7 @@ from penstock.core.messages import (
 from penstock.core.reasons import CheckpointFailure
 from penstock.core.recovery import layout
 from penstock.core.recovery.metadata import DiscardRules
-from penstock.core.recovery.tenure import EPOCHS_PER_TERM, Inheritance, Tenure
-from penstock.core.recovery.tenure import Outcome as JobOutcome
+from penstock.core.recovery.tenure import EPOCHS_PER_TERM, Inheritance, JobOutcome, Tenure
 from penstock.ports import SlotEnded
 from penstock.runtime.master.driver import MasterDriver, MasterPorts, SnapshotRequest
 from penstock.runtime.master.slot_links import NO_EPOCH

@@ -20,7 +20,7 @@ from penstock.core.recovery.metadata import (
     OperatorSnapshot,
     SnapshotKind,
 )
-from penstock.core.recovery.plan import OperatorFate
+from penstock.core.recovery.restore_plan import OperatorFate
 from penstock.core.recovery.tenure import Tenure
 from penstock.plan.checkpoint_graph import checkpoint_graph
 from penstock.plan.graph import Node, build_plan

@@ -11,7 +11,7 @@ import pytest
 from planted_bugs import first_found, found
 
 from penstock.core.ids import CheckpointId
-from penstock.core.recovery.hooks import HookRestores
+from penstock.core.recovery.hook_states import HookRestores
 from penstock.core.recovery.metadata import Claim
 from penstock.core.task.induced import InducedCheckpoints
 from penstock.runtime.master.operator_coordinators.commits import DriverCommits
@@ -20,8 +20,8 @@ from penstock.runtime.task.operators.sink import SinkOperator, restored_committa
 from penstock.settings import CheckpointSettings
 from penstock.sim.again import Again
 from penstock.sim.faults import SinkErrors, SlotCrash
-from penstock.sim.hooks import Hooked
 from penstock.sim.jobs import OnDriver
+from penstock.sim.marking_hook import Hooked
 from penstock.sim.rules import Rule
 from penstock.sim.run import scenario_of
 from penstock.sim.scenario import Scenario
@@ -85,9 +85,9 @@ def test_tasks_that_begin_before_the_hook_is_back_are_found(make: Any, monkeypat
 
 
 def done_first(done: Any) -> None:
-    from penstock.ports import Outcome
+    from penstock.ports import WorkResult
 
-    done(Outcome())
+    done(WorkResult())
 
 
 def test_a_source_that_waits_at_marks_of_earlier_attempts_is_found(make: Any, monkeypatch: pytest.MonkeyPatch):

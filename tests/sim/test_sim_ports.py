@@ -6,7 +6,7 @@ import pytest
 
 from penstock.core.errors import StorageError
 from penstock.core.ids import Instant, SlotId, SlotIndex
-from penstock.ports import Outcome, SlotEnded
+from penstock.ports import SlotEnded, WorkResult
 from penstock.sim.background import Pace, SimBackground
 from penstock.sim.disk import Disk
 from penstock.sim.network import Network, SimTransport
@@ -146,20 +146,20 @@ def test_work_runs_in_order_and_is_told_of_by_collect():
     actor = Actor(world, "a")
     work = background(world, actor)
     ran: list[int] = []
-    told: list[Outcome] = []
+    told: list[WorkResult] = []
     for i in range(20):
         work.submit(lambda i=i: ran.append(i), told.append)
     assert ran == []
     settle(world)
     assert (ran, told) == (list(range(20)), [])
     work.collect()
-    assert told == [Outcome()] * 20
+    assert told == [WorkResult()] * 20
 
 
 def test_work_that_raises_is_an_outcome():
     world = World(5)
     work = background(world, Actor(world, "a"))
-    told: list[Outcome] = []
+    told: list[WorkResult] = []
     work.submit(lambda: {}["x"], told.append)
     settle(world)
     work.collect()
@@ -172,7 +172,7 @@ def test_work_may_have_run_without_anybody_hearing_of_it():
     actor = Actor(world, "a")
     work = background(world, actor)
     ran: list[int] = []
-    told: list[Outcome] = []
+    told: list[WorkResult] = []
     work.submit(lambda: ran.append(1), told.append)
     work.submit(lambda: ran.append(2), told.append)
     world.run(lambda: bool(ran), until_us=FOREVER_US)

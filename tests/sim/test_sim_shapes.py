@@ -9,7 +9,7 @@ import pytest
 from planted_bugs import found, worlds
 
 from penstock.core.barrier.select import make_handler
-from penstock.core.coordinator.plan import CheckpointPlan, Planner
+from penstock.core.coordinator.participants import CheckpointPlan, Planner
 from penstock.core.coordinator.tasks import TaskBoard
 from penstock.core.task.checkpoints import TaskCheckpoints
 from penstock.plan.graph import Edge

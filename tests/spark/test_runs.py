@@ -16,7 +16,7 @@ from penstock.core.errors import JobTakenOver, UsageError
 from penstock.core.ids import CheckpointId, Term
 from penstock.core.job.events import JobState
 from penstock.core.recovery import layout, roots
-from penstock.core.recovery.tenure import Outcome, Tenure
+from penstock.core.recovery.tenure import JobOutcome, Tenure
 from penstock.spark.runs import announcement, begin_run, starts_over
 from penstock.storage.locations import open_store
 from penstock.storage.tenure import take_over
@@ -55,7 +55,7 @@ def let_go(run):
 
 
 def end(run, state=JobState.CANCELLED, *kept):
-    run.leader.records.record_outcome(Outcome(state=state, kept=kept or msgspec.UNSET))
+    run.leader.records.record_outcome(JobOutcome(state=state, kept=kept or msgspec.UNSET))
     let_go(run)
 
 
@@ -174,7 +174,7 @@ def test_a_job_that_has_finished_stays_so(store):
     first = begun(store)
     end(first, JobState.FINISHED)
     again = begun(store)
-    assert again.leader.tenure.outcome == Outcome(state=JobState.FINISHED)
+    assert again.leader.tenure.outcome == JobOutcome(state=JobState.FINISHED)
 
 
 def test_why_a_job_starts_over_is_said_in_one_line_with_what_to_do(store):
@@ -193,5 +193,5 @@ def test_what_becomes_of_a_job_is_said_in_one_line(store):
     assert going_on.startswith("job 'x' goes on from checkpoint 7 of ")
     assert f"in {roots.shown(store.location)}/job/chk-7; fresh=True starts it over" in going_on
     assert "begins at its beginning" in (announcement("x", Tenure(term=Term(1)), store) or "")
-    finished = Tenure(term=Term(1), outcome=Outcome(state=JobState.FINISHED), next_id=CheckpointId(9))
+    finished = Tenure(term=Term(1), outcome=JobOutcome(state=JobState.FINISHED), next_id=CheckpointId(9))
     assert "has finished before" in (announcement("x", finished, store) or "")

@@ -17,7 +17,7 @@ from penstock.core.messages import StateFile
 from penstock.core.recovery import layout
 from penstock.core.recovery.believing import Grounds, believed
 from penstock.core.recovery.metadata import Claim, DiscardRules, SharedFile, SnapshotKind
-from penstock.core.recovery.tenure import Foreign, Outcome
+from penstock.core.recovery.tenure import Foreign, JobOutcome
 from penstock.runtime.master.starting import found_by
 from penstock.storage.files import FileStore
 from penstock.storage.places import delete_file, delete_folder, delete_foreign, delete_snapshot, read_file
@@ -105,7 +105,7 @@ def test_files_elsewhere_that_an_outcome_has_deleted_stay(attack):
         Foreign(folder=None, paths=(f"{attack.store.root}/../private/victim",)),
         Foreign(folder=str(attack.store.root / "x"), paths=(f"{attack.store.root}/x/../../private/victim",)),
     ):
-        attack.delete(attack.found(outcome=Outcome(state=JobState.FAILED, foreign=(place,))))
+        attack.delete(attack.found(outcome=JobOutcome(state=JobState.FAILED, foreign=(place,))))
         attack.check_untouched()
 
 
@@ -137,7 +137,7 @@ def test_a_record_that_names_what_can_be_none_of_the_jobs_is_refused(attack, cra
     found = attack.record(crafted(attack))
     with pytest.raises(CorruptFile, match="does not lie where that can have files"):
         found_by(found, attack.store, JOB, None, sealed=False)
-    kept = Outcome(state=JobState.CANCELLED, kept=found.completed)
+    kept = JobOutcome(state=JobState.CANCELLED, kept=found.completed)
     ended = msgspec.structs.replace(found, completed=(), outcome=kept)
     with pytest.raises(CorruptFile, match="does not lie where that can have files"):
         believed(ended, Grounds(job=FOLDER, directory=("/x",)))
@@ -162,7 +162,7 @@ def test_records_of_the_job_itself_are_believed(attack):
         completed(7, kind=SnapshotKind.SUSPEND, location="/far/savepoint-job-7", path="/far/savepoint-job-7/_metadata"),
     )
     records = (*records[:3], msgspec.structs.replace(records[3], private_files=("a-0-0",)))
-    outcome = Outcome(state=JobState.FAILED, foreign=(Foreign(folder=f"{root}/saved", paths=(f"{root}/saved/a",)),))
+    outcome = JobOutcome(state=JobState.FAILED, foreign=(Foreign(folder=f"{root}/saved", paths=(f"{root}/saved/a",)),))
     found = attack.found(*records, outcome=outcome)
     assert found.completed == records
     assert found.outcome == outcome

@@ -13,7 +13,7 @@ from penstock.core.ids import CheckpointId, Instant, JobId
 from penstock.core.job.events import JobState
 from penstock.core.recovery import layout
 from penstock.core.recovery.metadata import CheckpointMetadata, SnapshotKind
-from penstock.core.recovery.tenure import Outcome
+from penstock.core.recovery.tenure import JobOutcome
 from penstock.savepoints.catalog import SnapshotData
 from penstock.storage.completed import FileCompletedStore
 from penstock.storage.files import FileStore
@@ -110,7 +110,7 @@ def test_metadata_that_was_made_by_others_is_refused(store, tmp_path):
 def test_records_that_were_made_by_others_are_refused(store, folder):
     tenure = take_over(store, JOB)
     records = FileRecords(store, JOB, term=tenure.term)
-    records.record_outcome(Outcome(state=JobState.FAILED))
+    records.record_outcome(JobOutcome(state=JobState.FAILED))
     FileCompletedStore(store, JOB).record(CheckpointId(1), b"data")
     (path,) = (store.root / JOB / folder).iterdir()
     path.write_bytes(FileStore(store.root).read(f"{JOB}/{folder}/{path.name}"))

@@ -12,7 +12,7 @@ from penstock.core.errors import CorruptFile, JobTakenOver, StorageError
 from penstock.core.ids import CheckpointId, JobId, OperatorId, Term
 from penstock.core.job.events import JobState
 from penstock.core.recovery import layout
-from penstock.core.recovery.tenure import Inheritance, Outcome, Start
+from penstock.core.recovery.tenure import Inheritance, JobOutcome, Start
 from penstock.ports import Frame
 from penstock.storage.completed import FileCompletedStore
 from penstock.storage.files import FileStore
@@ -21,7 +21,7 @@ from penstock.storage.tenure import End, end_of, inheritance_seal, take_over
 
 JOB = layout.job_folder(JobId("job"))
 START = Start(splits={OperatorId("read"): (b"one", b"two")}, max_parallelism=128)
-OUTCOME = Outcome(state=JobState.FAILED, cause="boom", retained=(CheckpointId(4), CheckpointId(7)))
+OUTCOME = JobOutcome(state=JobState.FAILED, cause="boom", retained=(CheckpointId(4), CheckpointId(7)))
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from penstock.api.high_availability import InZooKeeper
 from penstock.core.errors import StorageError
 from penstock.core.ids import CheckpointId, JobId
 from penstock.core.job.events import JobState
-from penstock.core.recovery.tenure import Outcome, Start
+from penstock.core.recovery.tenure import JobOutcome, Start
 from penstock.storage.completed import FileCompletedStore
 from penstock.storage.files import FileStore
 from penstock.storage.zookeeper import ZooKeeperElection
@@ -82,7 +82,7 @@ def test_where_no_server_is_nobody_has_a_job(tmp_path: Path):
 def test_of_a_job_that_has_ended_the_outcome_is_found_when_its_checkpoint_directory_is_gone(
     zookeeper: ZooKeeperServer, tmp_path: Path
 ):
-    outcome = Outcome(state=JobState.FINISHED)
+    outcome = JobOutcome(state=JobState.FINISHED)
     meeting = ZooKeeperMeeting(zookeeper, tmp_path / "checkpoints")
     try:
         records = meeting.take_over().records

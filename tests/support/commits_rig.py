@@ -8,7 +8,7 @@ from penstock.api.connector import Committer
 from penstock.api.hold import Hold
 from penstock.core.errors import JobTakenOver
 from penstock.core.ids import CheckpointId
-from penstock.ports import Outcome
+from penstock.ports import WorkResult
 from penstock.runtime.master.guard import Guard
 from penstock.runtime.master.operator_coordinators.commits import DriverCommits
 from penstock.runtime.master.operator_coordinators.contract import CoordinatorHost
@@ -32,9 +32,9 @@ class Later:
             work, done = self.work.pop(0)
             count -= 1
             try:
-                done(Outcome(value=work()))
+                done(WorkResult(value=work()))
             except Exception as error:  # noqa: BLE001  # as a background does
-                done(Outcome(error=error))
+                done(WorkResult(error=error))
 
 
 class Told(Committer):

@@ -32,7 +32,7 @@ from penstock.core.recovery.metadata import (
     SnapshotKind,
     TaskChannels,
 )
-from penstock.core.recovery.tenure import Inheritance, Outcome, Start
+from penstock.core.recovery.tenure import Inheritance, JobOutcome, Start
 from penstock.plan.key_groups import range_of
 from penstock.runtime.task.operators.window_table import FiredRange, Header, Layout, WindowTable
 from penstock.storage.completed import Counter, FileCompletedStore, checkpoint_ids
@@ -332,7 +332,7 @@ def in_flight(store: Tree, folder: str, start: str) -> tuple[TaskChannels, ...]:
     )
 
 
-OUTCOME = Outcome(state=JobState.FAILED, cause="it broke", retained=(CHECKPOINT,))
+OUTCOME = JobOutcome(state=JobState.FAILED, cause="it broke", retained=(CHECKPOINT,))
 VERTICES = (
     CheckpointVertex(
         vertex=VertexId("source"),

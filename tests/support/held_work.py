@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 
-from penstock.ports import Outcome
+from penstock.ports import WorkResult
 
 
 class HeldWork:
@@ -23,7 +23,7 @@ class HeldWork:
             left -= 1
             work, done = self._waiting.popleft()
             try:
-                outcome = Outcome(value=work())
+                outcome = WorkResult(value=work())
             except Exception as error:  # noqa: BLE001  # as a real one would
-                outcome = Outcome(error=error)
+                outcome = WorkResult(error=error)
             done(outcome)

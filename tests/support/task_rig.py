@@ -16,7 +16,7 @@ from penstock.core.ids import CheckpointId, Epoch, Instant, JobId, OperatorId, T
 from penstock.core.messages import OperatorState
 from penstock.core.task.checkpoints import TaskCheckpoints
 from penstock.plan.graph import Edge, Partitioning, build_plan
-from penstock.ports import Outcome
+from penstock.ports import WorkResult
 from penstock.runtime.task.chain import FinishedChain, OperatorChain
 from penstock.runtime.task.channels import ChannelKey, InputChannel, InputGate, Subpartition
 from penstock.runtime.task.operators.base import Operator, OperatorContext
@@ -133,9 +133,9 @@ class Later:
         """Do the next piece of work; returns what tells of it."""
         work, done = self.waiting.popleft()
         try:
-            outcome = Outcome(value=work())
+            outcome = WorkResult(value=work())
         except Exception as error:  # noqa: BLE001  # as a real one would
-            outcome = Outcome(error=error)
+            outcome = WorkResult(error=error)
         return lambda: done(outcome)
 
 

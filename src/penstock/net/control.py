@@ -66,8 +66,8 @@ def socket_of(job: str, folder: Path | None = None) -> Path:
 
 @contextlib.contextmanager
 def short_address(path: Path) -> Iterator[str]:
-    """An address of the socket at `path` for `bind` and `connect`. The address leads through a descriptor of the socket's
-    folder, because the path of a unix socket may have 107 bytes only, and TMPDIR may be longer."""
+    """An address of the socket at `path` for `bind` and `connect`. The address leads through a descriptor of the
+    socket's folder, because the path of a unix socket may have 107 bytes only, and TMPDIR may be longer."""
     folder = os.open(path.parent, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
         yield f"/proc/self/fd/{folder}/{path.name}"

@@ -42,7 +42,7 @@ log = logging.getLogger(__name__)
 Handle = Callable[[Request], dict[str, Any]]
 """Does what a request says, in a thread of its own. The call may take long. Raises `StreamError`."""
 
-_ATTEMPTS = 3
+_TRIES = 3
 _LOOKED_AT_EVERY_S = 0.1
 _RECEIVED_AT_ONCE = 65_536
 
@@ -120,7 +120,7 @@ class ControlServer:
         self._thread.start()
 
     def _listen(self) -> socket.socket:
-        for _ in range(_ATTEMPTS):
+        for _ in range(_TRIES):
             self.path.parent.mkdir(mode=0o700, exist_ok=True)
             # Another job that ends may have removed the folder just now, because it was the last job in the folder.
             with contextlib.suppress(FileNotFoundError):

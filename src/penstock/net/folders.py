@@ -20,7 +20,7 @@ _LONGEST_ADDRESS = 107
 """The longest path of a unix socket in bytes, without the zero at its end."""
 _SOCKET = "s"
 _NAME_SHOWN = 16
-_ATTEMPTS = 3
+_TRIES = 3
 _ALTERNATIVE = Path("/tmp")
 
 
@@ -81,7 +81,7 @@ class SocketFolder:
         )
 
     def _claim(self, ipc_dir: Path, prefix: str) -> Path:
-        for _ in range(_ATTEMPTS):
+        for _ in range(_TRIES):
             try:
                 ipc_dir.parent.mkdir(parents=True, exist_ok=True)
                 ipc_dir.mkdir(mode=stat.S_IRWXU)

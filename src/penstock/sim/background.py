@@ -10,10 +10,10 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from penstock.ports import Outcome
+from penstock.ports import WorkResult
 from penstock.sim.world import Actor, Crash, World
 
-Done = Callable[[Outcome], None]
+Done = Callable[[WorkResult], None]
 
 
 class Pace:
@@ -43,7 +43,7 @@ class SimBackground:
         self._actor = actor
         self._pace = pace
         self._waiting: deque[tuple[Callable[[], Any], Done]] = deque()
-        self._ended: deque[tuple[Done, Outcome]] = deque()
+        self._ended: deque[tuple[Done, WorkResult]] = deque()
         self._busy = False
 
     def submit(self, work: Callable[[], Any], done: Done) -> None:
@@ -71,18 +71,18 @@ class SimBackground:
         self._actor.unsynced.clear()
         try:
             with world.as_actor(self._actor):
-                outcome = Outcome(value=work())
+                outcome = WorkResult(value=work())
         except Crash:
             self._actor.on_crash()
             return
         except Exception as error:  # noqa: BLE001  # whatever it was, the driver decides what it means
-            outcome = Outcome(error=error)
+            outcome = WorkResult(error=error)
         if self._actor.is_crashing:
             self._actor.on_crash()
             return
         world.after(self._pace.draw_us(), lambda: self._actor.when_awake(lambda: self._end(done, outcome)))
 
-    def _end(self, done: Done, outcome: Outcome) -> None:
+    def _end(self, done: Done, outcome: WorkResult) -> None:
         self._actor.unsynced.clear()
         self._ended.append((done, outcome))
         self._busy = False

@@ -39,10 +39,10 @@ from penstock.sim.driver_checks import GroupChecker, SplitChecker
 from penstock.sim.expected import Stage, expected_of_stages, next_stage, read_before
 from penstock.sim.external import ExternalSystem, enter, leave
 from penstock.sim.faults import Injector
-from penstock.sim.hooks import NAME as HOOK
-from penstock.sim.hooks import HookChecker, SimHook
 from penstock.sim.jobs import Shape, SimSink, make_inputs
 from penstock.sim.logs import watch_logs, watch_messages
+from penstock.sim.marking_hook import NAME as HOOK
+from penstock.sim.marking_hook import HookChecker, SimHook
 from penstock.sim.masters import MASTER, MasterHost, TakenOver
 from penstock.sim.network import ADDRESS_PREFIX, Network
 from penstock.sim.on_driver import make_driver_sink

@@ -33,8 +33,8 @@ from penstock.sim.faults import (
     draw_task_errors,
     end_ms,
 )
-from penstock.sim.hooks import Hooked, draw_hook
 from penstock.sim.jobs import APART, PAIRS, PIPELINES, TICK_US, Shape, Workload
+from penstock.sim.marking_hook import Hooked, draw_hook
 from penstock.sim.on_driver import draw_on_driver
 from penstock.sim.programs import Rerun, draw_rerun
 from penstock.sim.shapes import sinks_of

@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from penstock.ports import Outcome
+from penstock.ports import WorkResult
 
 CLOSE_TIMEOUT_S = 30
 
@@ -18,12 +18,14 @@ class ThreadBackground:
 
     def __init__(self, wake: Callable[[], None], *, name: str) -> None:
         self._wake = wake
-        self._work: queue.SimpleQueue[tuple[Callable[[], Any], Callable[[Outcome], None]] | None] = queue.SimpleQueue()
-        self._ended: deque[tuple[Callable[[Outcome], None], Outcome]] = deque()
+        self._work: queue.SimpleQueue[tuple[Callable[[], Any], Callable[[WorkResult], None]] | None] = (
+            queue.SimpleQueue()
+        )
+        self._ended: deque[tuple[Callable[[WorkResult], None], WorkResult]] = deque()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
 
-    def submit(self, work: Callable[[], Any], done: Callable[[Outcome], None]) -> None:
+    def submit(self, work: Callable[[], Any], done: Callable[[WorkResult], None]) -> None:
         """Run `work`; `done` is called with its outcome by a later `collect`, on the loop."""
         self._work.put((work, done))
 
@@ -52,9 +54,9 @@ class ThreadBackground:
         while (piece := self._work.get()) is not None:
             work, done = piece
             try:
-                outcome = Outcome(value=work())
+                outcome = WorkResult(value=work())
             except BaseException as error:  # noqa: BLE001  # `sys.exit()` of user code, too: whatever it was, the loop decides what it means
-                outcome = Outcome(error=error)
+                outcome = WorkResult(error=error)
             self._ended.append((done, outcome))
             self._wake()
 

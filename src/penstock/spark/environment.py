@@ -30,7 +30,7 @@ from penstock.core.errors import SettingsError, UsageError
 from penstock.core.ids import JobId, SlotId
 from penstock.core.recovery import layout, roots
 from penstock.core.recovery.metadata import CompletedCheckpoint
-from penstock.core.recovery.plan import RestorePlan
+from penstock.core.recovery.restore_plan import RestorePlan
 from penstock.net.folders import make_root
 from penstock.net.keys import JobKeys, make_job_keys
 from penstock.net.zeromq import ZmqTransport

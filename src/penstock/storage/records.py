@@ -14,7 +14,7 @@ from penstock.core.ids import CheckpointId, Term
 from penstock.core.recovery import layout
 from penstock.core.recovery.layout import JobFolder
 from penstock.core.recovery.metadata import CompletedCheckpoint
-from penstock.core.recovery.tenure import Outcome, Start
+from penstock.core.recovery.tenure import JobOutcome, Start
 from penstock.ports import Store
 from penstock.storage.completed import FileCompletedStore, checkpoint_ids
 from penstock.storage.tenure import inheritance_seal, outcome_seal, read_inheritance, taken_over, terms_of
@@ -68,7 +68,7 @@ class FileRecords:
             self._store.write(layout.tenure_file(self._job, self._term), inheritance_seal.encode(begun))
         self.check()
 
-    def record_outcome(self, outcome: Outcome) -> None:
+    def record_outcome(self, outcome: JobOutcome) -> None:
         """Make it durable how the job ended."""
         if self._term is None:
             raise InvariantError("the outcome of a job that ends with its driver was to be recorded")

@@ -20,7 +20,7 @@ from penstock.core.ids import CheckpointId, Term
 from penstock.core.recovery import layout
 from penstock.core.recovery.layout import JobFolder
 from penstock.core.recovery.metadata import CompletedCheckpoint
-from penstock.core.recovery.tenure import INHERITANCE_VERSION, OUTCOME_VERSION, Inheritance, Outcome, Tenure
+from penstock.core.recovery.tenure import INHERITANCE_VERSION, OUTCOME_VERSION, Inheritance, JobOutcome, Tenure
 from penstock.ports import Store
 from penstock.storage.completed import CompletedEntry, Counter, FileCompletedStore, checkpoint_ids
 from penstock.storage.sealed import LARGEST_RECORD_BYTES, Seal
@@ -28,7 +28,7 @@ from penstock.storage.sealed import LARGEST_RECORD_BYTES, Seal
 outcome_seal = Seal(
     b"PEND",
     OUTCOME_VERSION,
-    Outcome,
+    JobOutcome,
     what="the outcome of a job",
     hint="restore it from a copy; or delete it to have the job go on from its newest checkpoint",
 )
@@ -162,7 +162,7 @@ def _end(found: Inheritance) -> End | None:
     return End(None if found.ended_in is msgspec.UNSET else found.ended_in)
 
 
-def _read_outcome(store: Store, job: JobFolder, term: Term | None) -> Outcome | None:
+def _read_outcome(store: Store, job: JobFolder, term: Term | None) -> JobOutcome | None:
     path = layout.termless_outcome_file(job) if term is None else layout.outcome_file(job, term)
     # Asking for the file itself would not tell a missing one from a store that is out of order.
     if path not in store.list_files(layout.outcome_folder(job)):

@@ -28,7 +28,7 @@ from penstock.core.errors import InvariantError, JobTakenOver, Retry, StorageErr
 from penstock.core.ids import CheckpointId, JobId, Term
 from penstock.core.recovery import layout
 from penstock.core.recovery.metadata import CompletedCheckpoint
-from penstock.core.recovery.tenure import Inheritance, Outcome, Start, Tenure
+from penstock.core.recovery.tenure import Inheritance, JobOutcome, Start, Tenure
 from penstock.ports import Store
 from penstock.storage.completed import FileCompletedStore
 from penstock.storage.tenure import decode_completed, inheritance_seal, outcome_seal, read_inheritance, taken_over
@@ -314,7 +314,7 @@ class ZooKeeperRecords:
             self.record(began_with.checkpoint, msgspec.msgpack.encode(began_with))
         self._put("start", b"%d" % self._term)
 
-    def record_outcome(self, outcome: Outcome) -> None:
+    def record_outcome(self, outcome: JobOutcome) -> None:
         """Make it durable how the job ended."""
         self._put("outcome", outcome_seal.encode(outcome))
 

@@ -34,7 +34,7 @@ from penstock.core.recovery.metadata import Claim, DiscardRules, SnapshotKind
 from penstock.settings import Retention
 
 ONE, TWO = CheckpointId(1), CheckpointId(2)
-CLEANER = Cleaner(attempts=1, retry_ms=1_000)
+CLEANER = Cleaner(tries=1, retry_ms=1_000)
 
 
 # --- retention -------------------------------------------------------------------------------------------------------

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from penstock.core.coordinator import cleaner as module
-from penstock.core.coordinator.cleaner import ATTEMPTS_AT_THE_END, Cleaner
+from penstock.core.coordinator.cleaner import TRIES_AT_THE_END, Cleaner
 from penstock.core.coordinator.effects import CleaningGivenUp, DeleteFiles
 from penstock.core.coordinator.events import FilesDeleted, JobEnd, ShutDown
 from penstock.core.ids import Instant
@@ -25,7 +25,7 @@ def fail(cleaner: Cleaner, number: int, now: int) -> list[CleaningGivenUp]:
 
 @pytest.fixture
 def cleaner() -> Cleaner:
-    return Cleaner(attempts=4, retry_ms=100)
+    return Cleaner(tries=4, retry_ms=100)
 
 
 # --- the machine -----------------------------------------------------------------------------------------------------
@@ -59,7 +59,7 @@ def test_a_failed_deletion_is_tried_again_after_a_pause_that_doubles(cleaner):
 
 
 def test_no_pause_is_longer_than_five_minutes():
-    cleaner = Cleaner(attempts=1_000, retry_ms=100)
+    cleaner = Cleaner(tries=1_000, retry_ms=100)
     cleaner.clean_leftovers(["a"])
     for _ in range(100):
         fail(cleaner, 1, 0)
@@ -168,7 +168,7 @@ def test_at_the_end_what_waits_is_due_at_once_and_tried_a_few_times(cleaner):
         (deletion,) = cleaner.retry(used(), at(now))
         tries += 1
         told += fail(cleaner, deletion.cleaning, now)
-    assert tries == ATTEMPTS_AT_THE_END
+    assert tries == TRIES_AT_THE_END
     assert told == [CleaningGivenUp(paths=("a",), error="no")]
     assert now == 10 + 100 + 200 + 400 + 800
     assert cleaner.is_idle
@@ -186,7 +186,7 @@ def test_at_the_end_a_storage_that_deletes_nothing_is_given_up_for_all(cleaner):
         (deletion,) = cleaner.retry(used(), deadline)
         tries += 1
         told += fail(cleaner, deletion.cleaning, deadline)
-    assert tries == ATTEMPTS_AT_THE_END
+    assert tries == TRIES_AT_THE_END
     assert sorted(path for effect in told for path in effect.paths) == list("abcdefgh")
     assert cleaner.is_idle
 

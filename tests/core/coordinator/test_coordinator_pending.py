@@ -6,8 +6,8 @@ import pytest
 
 from penstock.core.coordinator.effects import AckVerdict, StorePointer, WriteMetadata
 from penstock.core.coordinator.events import MetadataWritten
+from penstock.core.coordinator.participants import CheckpointPlan
 from penstock.core.coordinator.pending import PendingCheckpoint, Phase
-from penstock.core.coordinator.plan import CheckpointPlan
 from penstock.core.coordinator.requests import Request
 from penstock.core.elements import CheckpointOptions
 from penstock.core.errors import InvariantError
@@ -92,7 +92,7 @@ def test_a_checkpoint_that_lost_what_it_needs_to_complete_is_a_bug(rig, field, t
     r.hold = {WriteMetadata}
     r.request()
     r.ack_all(1)
-    setattr(r.coordinator._lifecycle._pending[1], field, None)
+    setattr(r.coordinator._under_way._pending[1], field, None)
     with pytest.raises(InvariantError, match=rf"checkpoint 1: {text} \(story: 1000: Checkpoint begins"):
         r.feed(MetadataWritten(checkpoint=ONE, path="p", size=1))
 
@@ -104,6 +104,6 @@ def test_a_checkpoint_that_is_ready_without_a_record_is_a_bug(rig):
     r.request()
     r.ack_all(1)
     r.ack_all(2)
-    r.coordinator._lifecycle._pending[2].completed = None
+    r.coordinator._under_way._pending[2].completed = None
     with pytest.raises(InvariantError, match="ready to be stored without a record"):
         r.feed(*r.answers_to(next(e for e in r.log if isinstance(e, StorePointer))))

@@ -87,7 +87,7 @@ def test_nothing_may_be_under_way(rig, make):
     job.hold.add(CreateLocation)
     job.request()
     with pytest.raises(InvariantError, match="while checkpoints \\[1\\] are under way"):
-        job.coordinator._lifecycle.change_graph(two(make, 1))
+        job.coordinator._under_way.change_graph(two(make, 1))
 
 
 def test_a_stop_under_way_can_be_seen(rig, make):

@@ -247,20 +247,20 @@ def test_the_story_of_a_checkpoint_tells_how_it_went(rig):
     r = rig(tolerable_failures=None).start()
     r.request()
     r.decline("t1", 1)
-    assert r.coordinator._lifecycle.stories.of(CheckpointId(1)) == (
+    assert r.coordinator._under_way.stories.of(CheckpointId(1)) == (
         "1000: Checkpoint begins after 0 ms, 2 tasks",
         "1000: located at ckpt/chk-1",
         "1000: 2 tasks triggered",
         "1000: aborted: a task was not ready for a checkpoint: task t1[0]: because",
     )
-    assert r.coordinator._lifecycle.stories.of(CheckpointId(2)) == ()
+    assert r.coordinator._under_way.stories.of(CheckpointId(2)) == ()
 
 
 def test_the_story_of_a_completed_checkpoint_ends_well(rig):
     r = rig().start()
     r.request()
     r.ack_all(1)
-    assert r.coordinator._lifecycle.stories.of(CheckpointId(1))[-2:] == (
+    assert r.coordinator._under_way.stories.of(CheckpointId(1))[-2:] == (
         "1000: all tasks acknowledged",
         "1000: completed",
     )
@@ -301,11 +301,11 @@ def tampered(rig, change):
 @pytest.mark.parametrize(
     ("change", "text"),
     [
-        (lambda c: setattr(c._lifecycle, "next_id", CheckpointId(2)), "not given away yet"),
-        (lambda c: setattr(c._lifecycle._triggering, "current", c._lifecycle._pending[2]), "another one is being"),
-        (lambda c: setattr(c._lifecycle.archive, "_storing", "x"), "0 checkpoints wait for the store"),
-        (lambda c: setattr(c._lifecycle.archive._retained, "_list", [c.latest, c.latest]), "not in order"),
-        (lambda c: c._lifecycle.outcomes.append("x"), "left lying"),
+        (lambda c: setattr(c._under_way, "next_id", CheckpointId(2)), "not given away yet"),
+        (lambda c: setattr(c._under_way._triggering, "current", c._under_way._pending[2]), "another one is being"),
+        (lambda c: setattr(c._under_way.archive, "_storing", "x"), "0 checkpoints wait for the store"),
+        (lambda c: setattr(c._under_way.archive._retained, "_list", [c.latest, c.latest]), "not in order"),
+        (lambda c: c._under_way.outcomes.append("x"), "left lying"),
         (lambda c: c._effects.append("x"), "left lying"),
         (lambda c: setattr(c._board, "_num_running", 7), "counts"),
         (lambda c: c.__dict__.update(_is_up=False, _schedule=SimpleNamespace(next_trigger=1)), "schedule is on"),
@@ -319,10 +319,10 @@ def test_validate_notices_what_cannot_be(rig, change, text):
 def test_validate_notices_a_checkpoint_that_should_have_been_subsumed(rig):
     r = rig(max_concurrent=9).start()
     r.request()
-    pending = r.coordinator._lifecycle._pending[1]
+    pending = r.coordinator._under_way._pending[1]
     r.request()
     r.ack_all(2)
-    r.coordinator._lifecycle._pending[1] = pending
+    r.coordinator._under_way._pending[1] = pending
     with pytest.raises(InvariantError, match="under way although 2 is complete"):
         r.coordinator.validate()
 
@@ -330,7 +330,7 @@ def test_validate_notices_a_checkpoint_that_should_have_been_subsumed(rig):
 def test_a_savepoint_that_is_to_be_subsumed_is_a_bug(rig):
     r = rig().start()
     r.request(RequestKind.SAVEPOINT)
-    lifecycle = r.coordinator._lifecycle
+    lifecycle = r.coordinator._under_way
     with pytest.raises(InvariantError, match=r"checkpoint 1: a savepoint cannot be subsumed \(story: 1000: Savepoint"):
         lifecycle.abort_all(CheckpointFailure.SUBSUMED, "", Instant(r.now))
 

@@ -11,7 +11,7 @@ def at(ms: int) -> Instant:
 
 
 def test_a_clean_up_is_over_when_every_step_has_succeeded():
-    steps = CleanUp(2, attempts=3, retry_ms=100)
+    steps = CleanUp(2, tries=3, retry_ms=100)
     assert steps.begin() == [0, 1]
     assert not steps.ended(0, at(0), may_succeed_later=False)
     assert [steps.is_over, steps.ended(1, at(0), may_succeed_later=False), steps.is_over] == [False, False, True]
@@ -19,13 +19,13 @@ def test_a_clean_up_is_over_when_every_step_has_succeeded():
 
 
 def test_a_clean_up_without_steps_is_over_at_once():
-    steps = CleanUp(0, attempts=3, retry_ms=100)
+    steps = CleanUp(0, tries=3, retry_ms=100)
     assert steps.begin() == []
     assert steps.is_over
 
 
 def test_a_step_that_may_succeed_later_is_done_again_after_a_pause_that_doubles():
-    steps = CleanUp(1, attempts=3, retry_ms=100)
+    steps = CleanUp(1, tries=3, retry_ms=100)
     steps.begin()
     assert steps.ended(0, at(0), may_succeed_later=True)
     assert steps.next_deadline() == 100
@@ -40,7 +40,7 @@ def test_a_step_that_may_succeed_later_is_done_again_after_a_pause_that_doubles(
 
 
 def test_a_step_that_waits_does_not_keep_the_others():
-    steps = CleanUp(3, attempts=3, retry_ms=100)
+    steps = CleanUp(3, tries=3, retry_ms=100)
     steps.begin()
     steps.ended(2, at(0), may_succeed_later=True)
     steps.ended(0, at(0), may_succeed_later=True)

@@ -8,7 +8,7 @@ from penstock.core.errors import UsageError
 from penstock.core.graph import CheckpointGraph
 from penstock.core.ids import CheckpointId, Epoch, Instant, JobId
 from penstock.core.recovery.assign import assign
-from penstock.core.recovery.hooks import HookRestores, hook_states
+from penstock.core.recovery.hook_states import HookRestores, hook_states
 from penstock.core.recovery.metadata import CheckpointMetadata, MatchingRules, SnapshotKind, Unmatched
 
 ONE, TWO = Epoch(1), Epoch(2)

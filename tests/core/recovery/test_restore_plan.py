@@ -9,7 +9,7 @@ from penstock.core.graph import Partitioning
 from penstock.core.ids import OperatorId, TaskId, VertexId
 from penstock.core.messages import OperatorState, StateFile
 from penstock.core.recovery.metadata import MatchingRules, TaskChannels, Unmatched
-from penstock.core.recovery.plan import OperatorFate, SubtaskShare, plan_restore
+from penstock.core.recovery.restore_plan import OperatorFate, SubtaskShare, plan_restore
 
 COUNT = OperatorId("count")
 

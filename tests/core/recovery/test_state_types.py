@@ -14,7 +14,7 @@ from penstock.core.ids import OperatorId
 from penstock.core.messages import OperatorState, StateFile
 from penstock.core.recovery.assign import assign
 from penstock.core.recovery.metadata import CheckpointMetadata, MatchingRules
-from penstock.core.recovery.plan import plan_restore
+from penstock.core.recovery.restore_plan import plan_restore
 
 COUNT = OperatorId("count")
 

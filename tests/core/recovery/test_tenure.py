@@ -7,7 +7,7 @@ from penstock.core.graph import CheckpointVertex, OperatorLabel
 from penstock.core.ids import CheckpointId, OperatorId, Term, VertexId
 from penstock.core.job.events import JobState
 from penstock.core.recovery.metadata import CompletedCheckpoint, SnapshotKind
-from penstock.core.recovery.tenure import EPOCHS_PER_TERM, Inheritance, Outcome, Start, Tenure
+from penstock.core.recovery.tenure import EPOCHS_PER_TERM, Inheritance, JobOutcome, Start, Tenure
 
 
 def completed(*checkpoints: int) -> tuple[CompletedCheckpoint, ...]:
@@ -75,16 +75,16 @@ def test_a_part_on_the_driver_has_its_place_on_record_if_it_has_one() -> None:
 
 
 def test_what_sinks_prepared_stays_if_a_checkpoint_outlives_the_job_or_a_savepoint_names_it() -> None:
-    assert not Outcome(state=JobState.CANCELLED).keeps_prepared
-    assert Outcome(state=JobState.CANCELLED, retained=(CheckpointId(3),)).keeps_prepared
-    assert Outcome(state=JobState.FAILED, saved=True).keeps_prepared
+    assert not JobOutcome(state=JobState.CANCELLED).keeps_prepared
+    assert JobOutcome(state=JobState.CANCELLED, retained=(CheckpointId(3),)).keeps_prepared
+    assert JobOutcome(state=JobState.FAILED, saved=True).keeps_prepared
 
 
 # --- a program that is run again --------------------------------------------------------------------------------------
 
 
 def ended(state: JobState, *kept: CompletedCheckpoint) -> Inheritance:
-    outcome = Outcome(state=state, kept=kept or msgspec.UNSET)
+    outcome = JobOutcome(state=state, kept=kept or msgspec.UNSET)
     start = program("read")
     return Inheritance(first_id=CheckpointId(65), outcome=outcome, start=start, ended_in=Term(3))
 
@@ -124,5 +124,5 @@ def test_a_job_that_was_stopped_goes_on_from_the_savepoint_and_one_that_was_drai
 
 
 def test_what_sinks_prepared_stays_for_a_job_that_goes_on() -> None:
-    assert Outcome(state=JobState.CANCELLED, kept=completed(7)).keeps_prepared
-    assert not Outcome(state=JobState.CANCELLED).keeps_prepared
+    assert JobOutcome(state=JobState.CANCELLED, kept=completed(7)).keeps_prepared
+    assert not JobOutcome(state=JobState.CANCELLED).keeps_prepared

@@ -9,7 +9,7 @@ from penstock.core.elements import CheckpointOptions
 from penstock.core.ids import CheckpointId, Epoch, Instant, JobId, TaskId, VertexId
 from penstock.core.messages import StateFile
 from penstock.plan.key_groups import range_of
-from penstock.ports import Outcome
+from penstock.ports import WorkResult
 from penstock.runtime.task.operators.base import OperatorContext
 from penstock.runtime.task.operators.build import build_operator
 from penstock.settings import StateSettings
@@ -76,9 +76,9 @@ class QueuedBackground:
         """Run everything that waits; outcomes are handed over by `collect`."""
         for work, done in self._queue:
             try:
-                self._done.append((done, Outcome(value=work())))
+                self._done.append((done, WorkResult(value=work())))
             except Exception as error:  # noqa: BLE001
-                self._done.append((done, Outcome(error=error)))
+                self._done.append((done, WorkResult(error=error)))
         self._queue = []
 
     def collect(self):

@@ -30,7 +30,7 @@ MAX_PAUSE_MS = 5 * 60_000
 """The longest pause between two tries of a deletion."""
 MOST_WAITING = 1_000
 """When more deletions than this wait for their next try, the oldest deletion is given up."""
-ATTEMPTS_AT_THE_END = 5
+TRIES_AT_THE_END = 5
 """After the job has ended: how often a deletion is tried, and how many tries in a row may fail."""
 
 
@@ -60,8 +60,8 @@ class _Cleaning:
 class Cleaner:
     """Deletions that are under way, and failed deletions that wait for their next try."""
 
-    def __init__(self, *, attempts: int, retry_ms: int) -> None:
-        self._attempts = attempts
+    def __init__(self, *, tries: int, retry_ms: int) -> None:
+        self._tries = tries
         self._retry_ms = retry_ms
         self._next_number = 1
         self._under_way: dict[int, _Cleaning] = {}
@@ -115,9 +115,9 @@ class Cleaner:
         return self._keep_or_give_up(cleaning)
 
     def _keep_or_give_up(self, failed: _Cleaning) -> list[CleaningGivenUp]:
-        if self._is_ending and self._failures_in_a_row >= ATTEMPTS_AT_THE_END:
+        if self._is_ending and self._failures_in_a_row >= TRIES_AT_THE_END:
             given_up, self._waiting = [*self._waiting, failed], []
-        elif failed.failures >= (ATTEMPTS_AT_THE_END if self._is_ending else self._attempts):
+        elif failed.failures >= (TRIES_AT_THE_END if self._is_ending else self._tries):
             given_up = [failed]
         else:
             self._waiting.append(failed)

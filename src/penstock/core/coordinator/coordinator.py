@@ -3,7 +3,7 @@
     request ─► decider ─► plan ─► CreateLocation ─► SnapshotOperatorCoordinator… ─► TriggerHook… ─► TriggerCheckpoint…
             ─► all acknowledged ─► WriteMetadata ─► StorePointer ─► NotifyComplete…
 
-This file knows the job: which tasks run, when the schedule is on, and which request is answered how. `lifecycle` has
+This file knows the job: which tasks run, when the schedule is on, and which request is answered how. `under_way` has
 the life of a checkpoint from the chosen request on. `archive` knows which file belongs to which owner. `decider` knows
 when a request may start. The schedule is on while the job is running, all tasks run or have finished, at least one
 running task still needs a checkpoint, and no stop is under way.
@@ -67,13 +67,13 @@ from penstock.core.coordinator.events import (
     TaskFailing,
     TaskRunning,
 )
-from penstock.core.coordinator.lifecycle import Lifecycle
 from penstock.core.coordinator.options import CoordinatorOptions
-from penstock.core.coordinator.plan import NotReady, Planner
+from penstock.core.coordinator.participants import NotReady, Planner
 from penstock.core.coordinator.requests import Request, failure_of, kind_of, refusal_of
 from penstock.core.coordinator.schedule import FinalTrigger, PeriodicSchedule
 from penstock.core.coordinator.stopping import StopWithSavepoint
 from penstock.core.coordinator.tasks import TaskBoard
+from penstock.core.coordinator.under_way import CheckpointsUnderWay
 from penstock.core.effects import Ticked
 from penstock.core.errors import InvariantError
 from penstock.core.graph import CheckpointGraph
@@ -122,7 +122,7 @@ class CheckpointCoordinator:
         )
         self._final = FinalTrigger()
         self._stopping = StopWithSavepoint()
-        self._lifecycle = Lifecycle(
+        self._under_way = CheckpointsUnderWay(
             job,
             settings,
             graph,
@@ -130,12 +130,12 @@ class CheckpointCoordinator:
             Archive(
                 settings.num_retained,
                 completed,
-                Cleaner(attempts=settings.delete_attempts, retry_ms=settings.delete_retry_ms),
+                Cleaner(tries=settings.delete_attempts, retry_ms=settings.delete_retry_ms),
             ),
             self._board,
             max(next_id, CheckpointId(highest + 1)),
         )
-        self._effects = self._lifecycle.effects
+        self._effects = self._under_way.effects
         self._now: Instant | None = None
         self._is_allowed = False
         self._draw = 0.0
@@ -165,11 +165,11 @@ class CheckpointCoordinator:
     def _dispatch(self, event: CoordinatorEvent, now: Instant) -> None:
         match event:
             case Acknowledged():
-                self._lifecycle.acknowledge(event.message, now)
+                self._under_way.acknowledge(event.message, now)
             case Declined():
-                self._lifecycle.decline(event.message, now)
+                self._under_way.decline(event.message, now)
             case Ticked():
-                self._lifecycle.tick(now)
+                self._under_way.tick(now)
             case TaskRunning() | TaskDataEnded() | TaskAsksToEnd() | TaskEnded() | TaskFailing():
                 self._handle_task(event, now)
             case CheckpointRequested():
@@ -183,7 +183,7 @@ class CheckpointCoordinator:
                 | PointerFailed()
                 | FilesDeleted()
             ):
-                self._lifecycle.handle_storage(event, now)
+                self._under_way.handle_storage(event, now)
             case (
                 OperatorCoordinatorSnapshotted()
                 | OperatorCoordinatorFailed()
@@ -194,7 +194,7 @@ class CheckpointCoordinator:
                 | HookTriggered()
                 | HookFailed()
             ):
-                self._lifecycle.handle_master(event, now)
+                self._under_way.handle_master(event, now)
             case (
                 AttemptStarted()
                 | FailedOver()
@@ -211,16 +211,16 @@ class CheckpointCoordinator:
         """The latest time at which `Ticked` must be fed in; None if the coordinator waits for no time, only for
         events."""
         final = self._final.at if self._may_take_final else None
-        times = (self._lifecycle.next_deadline(), self._schedule.next_trigger, final)
+        times = (self._under_way.next_deadline(), self._schedule.next_trigger, final)
         return min((t for t in times if t is not None), default=None)
 
     def validate(self) -> None:
         """Raise `InvariantError` if the state contradicts itself."""
         self._board.validate()
-        self._lifecycle.validate()
+        self._under_way.validate()
         if self._schedule.next_trigger is not None and not self._is_up:
             raise InvariantError("the periodic schedule is on although not everything runs")
-        if self._lifecycle.outcomes or self._effects:
+        if self._under_way.outcomes or self._effects:
             raise InvariantError("outcomes or effects were left lying")
 
     # --- what can be seen ---------------------------------------------------------------------------------------------
@@ -230,7 +230,7 @@ class CheckpointCoordinator:
         """Whether no storage work is under way that must be waited for. Before `ShutDown` that is the storing of a
         record, which decides what can be restored: a driver waits for this before the driver chooses what to restore.
         After `ShutDown` that is all storage work, deletions included."""
-        archive = self._lifecycle.archive
+        archive = self._under_way.archive
         return not archive.is_storing if self._ended is None else archive.is_idle
 
     @property
@@ -241,53 +241,53 @@ class CheckpointCoordinator:
     @property
     def latest(self) -> CompletedCheckpoint | None:
         """The checkpoint that a failover restores."""
-        return self._lifecycle.archive.latest
+        return self._under_way.archive.latest
 
     @property
     def doubtful(self) -> tuple[CheckpointId, ...]:
         """Checkpoints whose records must be withdrawn before `latest` is restored."""
-        return self._lifecycle.archive.doubtful
+        return self._under_way.archive.doubtful
 
     def kept_after(self, status: JobEnd) -> tuple[CheckpointId, ...]:
         """The checkpoints that would outlive the job, if the job ended with this status now."""
-        return self._lifecycle.archive.kept_after(status)
+        return self._under_way.archive.kept_after(status)
 
     def records_after(self, status: JobEnd) -> tuple[CompletedCheckpoint, ...]:
         """What the job could go on from later, oldest first, if the job ended with this status now."""
-        return self._lifecycle.archive.records_after(status)
+        return self._under_way.archive.records_after(status)
 
     def foreign_after(self, status: JobEnd) -> tuple[Foreign, ...]:
         """What would be deleted outside the folder of the job, if the job ended with this status now."""
-        return self._lifecycle.archive.foreign_after(status)
+        return self._under_way.archive.foreign_after(status)
 
     def spared_after(self, status: JobEnd) -> tuple[str, ...]:
         """Folders and files of snapshots that the job was started from, and that would stay if the job ended with this
         status now."""
-        return self._lifecycle.archive.spared_after(status)
+        return self._under_way.archive.spared_after(status)
 
     @property
     def retained(self) -> tuple[CompletedCheckpoint, ...]:
         """The completed checkpoints in the store, oldest first."""
-        return self._lifecycle.archive.retained
+        return self._under_way.archive.retained
 
     @property
     def failed_savepoints(self) -> tuple[str, ...]:
         """The folders of savepoints that did not complete; to be asked when no savepoint is under way. The folders have
         been deleted, but a task that was given up may not know that, and may write into such a folder again."""
-        return self._lifecycle.archive.savepoints.failed_folders
+        return self._under_way.archive.savepoints.failed_folders
 
     @property
     def next_id(self) -> CheckpointId:
         """The id of the next checkpoint."""
-        return self._lifecycle.next_id
+        return self._under_way.next_id
 
     def view(self) -> CheckpointsView:
         """Statistics of all checkpoints."""
-        return self._lifecycle.stats.view(waiting=len(self._decider), next_trigger=self._schedule.next_trigger)
+        return self._under_way.stats.view(waiting=len(self._decider), next_trigger=self._schedule.next_trigger)
 
     def details(self) -> tuple[CheckpointDetails, ...]:
         """The checkpoints that are remembered, newest first, each with its vertices and their subtasks."""
-        return self._lifecycle.stats.details()
+        return self._under_way.stats.details()
 
     # --- tasks --------------------------------------------------------------------------------------------------------
 
@@ -323,15 +323,15 @@ class CheckpointCoordinator:
             return
         text = f"task {task}: {error}" if error else f"task {task}"
         self._board.stop([task])
-        self._lifecycle.gateways.reset([task])
-        self._lifecycle.abort_awaiting(task, CheckpointFailure.TASK_FAILED, text, now)
+        self._under_way.gateways.reset([task])
+        self._under_way.abort_awaiting(task, CheckpointFailure.TASK_FAILED, text, now)
         self._effects += self._stopping.task_failed(text)
 
     def _let_tasks_end(self) -> None:
         """Tell the tasks to end that want to end and that no checkpoint waits for. No checkpoint begins before these
         tasks have ended."""
         for task in self._board.asking:
-            if not self._lifecycle.awaits(task):
+            if not self._under_way.awaits(task):
                 self._board.let_go(task)
                 message = LetEnd(epoch=self._board.epoch_of(task), task=task)
                 self._effects.append(SendToTask(task=task, message=message))
@@ -365,8 +365,8 @@ class CheckpointCoordinator:
     def _fail_over(self, tasks: tuple[TaskId, ...] | None, now: Instant) -> None:
         stopped = self._board.tasks if tasks is None else tasks
         self._board.stop(stopped)
-        self._lifecycle.gateways.reset(stopped)
-        self._lifecycle.abort_all(CheckpointFailure.FAILOVER, "", now)
+        self._under_way.gateways.reset(stopped)
+        self._under_way.abort_all(CheckpointFailure.FAILOVER, "", now)
         self._final.reset()
         if tasks is None:
             self._schedule.forget_backlog(now)
@@ -376,18 +376,18 @@ class CheckpointCoordinator:
             self._effects += self._stopping.task_failed("some tasks restart")
 
     def _handle_attempt_started(self, event: AttemptStarted, now: Instant) -> None:
-        if self._lifecycle.archive.is_storing:
+        if self._under_way.archive.is_storing:
             raise InvariantError("an attempt starts while the outcome of the latest checkpoint is not known")
         self._fail_over(event.tasks, now)
         if event.graph is not None:
             self._board.change_graph(event.graph)
             self._planner = Planner(event.graph, after_tasks_finish=self._settings.after_tasks_finish)
-            self._lifecycle.change_graph(event.graph)
+            self._under_way.change_graph(event.graph)
         tasks = self._board.tasks if event.tasks is None else event.tasks
         self._board.deploy(event.epoch, tasks, event.finished_vertices)
-        self._lifecycle.is_drained = event.drained
+        self._under_way.is_drained = event.drained
         if event.restored is not None:
-            self._lifecycle.stats.restored(event.restored, now)
+            self._under_way.stats.restored(event.restored, now)
 
     def _handle_shut_down(self, status: JobEnd, now: Instant) -> None:
         self._ended = status
@@ -398,7 +398,7 @@ class CheckpointCoordinator:
         else:
             self._effects += self._stopping.attempt_ended(f"the job is {status.value}")
         self._drop_waiting(CheckpointFailure.COORDINATOR_SHUTDOWN, now)
-        self._lifecycle.shut_down(status, now)
+        self._under_way.shut_down(status, now)
 
     def _update_schedule(self, now: Instant) -> None:
         is_up = self._is_allowed and self._board.all_up and self._ended is None
@@ -422,7 +422,7 @@ class CheckpointCoordinator:
 
     def _suspend(self, text: str, now: Instant) -> None:
         self._drop_waiting(CheckpointFailure.COORDINATOR_SUSPENDED, now)
-        self._lifecycle.abort_all(CheckpointFailure.COORDINATOR_SUSPENDED, text, now)
+        self._under_way.abort_all(CheckpointFailure.COORDINATOR_SUSPENDED, text, now)
         self._settle_outcomes(now)
 
     # --- requests -----------------------------------------------------------------------------------------------------
@@ -477,7 +477,7 @@ class CheckpointCoordinator:
                 continue
             if choice.kind.is_synchronous:
                 self._stopping.started()
-            self._lifecycle.begin(choice, plan, now)
+            self._under_way.begin(choice, plan, now)
 
     @property
     def _may_take_final(self) -> bool:
@@ -485,12 +485,12 @@ class CheckpointCoordinator:
 
     def _load(self) -> Load:
         return Load(
-            is_triggering=self._lifecycle.is_triggering,
+            is_triggering=self._under_way.is_triggering,
             is_stopping=self._stopping.is_under_way,
             is_task_leaving=self._board.is_any_leaving,
-            num_pending=self._lifecycle.num_pending,
-            num_cleaning=self._lifecycle.archive.cleaner.num_checkpoints,
-            last_completion=self._lifecycle.last_completion,
+            num_pending=self._under_way.num_pending,
+            num_cleaning=self._under_way.archive.cleaner.num_checkpoints,
+            last_completion=self._under_way.last_completion,
         )
 
     def _drop_waiting(self, reason: CheckpointFailure, now: Instant) -> None:
@@ -508,8 +508,8 @@ class CheckpointCoordinator:
         self._settle(request, failure_of(reason, text), now)
 
     def _settle_outcomes(self, now: Instant) -> None:
-        outcomes = list(self._lifecycle.outcomes)
-        self._lifecycle.outcomes.clear()
+        outcomes = list(self._under_way.outcomes)
+        self._under_way.outcomes.clear()
         for outcome in outcomes:
             self._settle(outcome.request, outcome.result, now)
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 from enum import Enum
 
 from penstock.core.coordinator.effects import AckVerdict
-from penstock.core.coordinator.plan import CheckpointPlan
+from penstock.core.coordinator.participants import CheckpointPlan
 from penstock.core.coordinator.requests import Request
 from penstock.core.elements import CheckpointOptions
 from penstock.core.ids import CheckpointId, Instant, OperatorId, TaskId

@@ -12,9 +12,9 @@ from penstock.core.ids import Instant
 class CleanUp:
     """Steps, by number from 0. `begin` and `due` say which to do now; `ended` must be called for each of them."""
 
-    def __init__(self, steps: int, *, attempts: int, retry_ms: int) -> None:
+    def __init__(self, steps: int, *, tries: int, retry_ms: int) -> None:
         self._steps = steps
-        self._attempts = attempts
+        self._tries = tries
         self._retry_ms = retry_ms
         self._failures: dict[int, int] = {}
         self._waiting: dict[int, Instant] = {}
@@ -35,7 +35,7 @@ class CleanUp:
     def ended(self, step: int, now: Instant, *, may_succeed_later: bool) -> bool:
         """A step has ended; one that succeeded cannot do so later. Says whether it will be done again."""
         failures = self._failures[step] = self._failures.get(step, 0) + 1
-        if may_succeed_later and failures < self._attempts:
+        if may_succeed_later and failures < self._tries:
             self._waiting[step] = Instant(now + (self._retry_ms << (failures - 1)))
             return True
         self._open -= 1

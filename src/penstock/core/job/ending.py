@@ -60,7 +60,7 @@ class EndingStage(Enum):
 
 
 class OutcomeDecided(Event, frozen=True, kw_only=True):
-    """Lifecycle: the job ends like this. Comes a second time only if the job is suspended after all."""
+    """Job lifecycle: the job ends like this. Comes a second time only if the job is suspended after all."""
 
     outcome: JobState
     cause: FailureCause | None = None
@@ -97,7 +97,7 @@ class RecordGivenUp(Event, frozen=True, kw_only=True):
 
 
 class SlotsLeft(Event, frozen=True, kw_only=True):
-    """Lifecycle: no slot is left."""
+    """Job lifecycle: no slot is left."""
 
     outcome: JobState
     cause: FailureCause | None = None

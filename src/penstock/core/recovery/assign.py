@@ -15,7 +15,7 @@ from penstock.core.graph import CheckpointGraph, CheckpointVertex
 from penstock.core.ids import OperatorId, TaskId, VertexId
 from penstock.core.messages import TaskRestore
 from penstock.core.recovery.finished import check_finished, finished_vertices
-from penstock.core.recovery.hooks import hook_states
+from penstock.core.recovery.hook_states import hook_states
 from penstock.core.recovery.in_flight import Flow, add_in_flight, flows_of
 from penstock.core.recovery.key_group_count import key_group_count
 from penstock.core.recovery.matching import Matched, match

@@ -30,7 +30,7 @@ from penstock.core.recovery.layout import JobFolder
 from penstock.core.recovery.metadata import Claim, CompletedCheckpoint, DiscardRules, SharedFile
 from penstock.core.recovery.places import SHARED, is_full, is_plain
 from penstock.core.recovery.roots import below, inside, scheme_of, split
-from penstock.core.recovery.tenure import Foreign, Outcome, Tenure
+from penstock.core.recovery.tenure import Foreign, JobOutcome, Tenure
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,7 +126,7 @@ def _shared(one: SharedFile, record: CompletedCheckpoint, grounds: Grounds) -> S
     return one if grounds.may_own(path) else msgspec.structs.replace(one, owned=False)
 
 
-def _outcome(outcome: Outcome, grounds: Grounds) -> Outcome:
+def _outcome(outcome: JobOutcome, grounds: Grounds) -> JobOutcome:
     """What is to be deleted elsewhere goes only if it may be the job's."""
     foreign, kept = outcome.foreign, outcome.kept
     if foreign is not msgspec.UNSET:

@@ -49,7 +49,7 @@ class Foreign(msgspec.Struct, frozen=True, kw_only=True):
     """Files that are deleted, in the folder or elsewhere."""
 
 
-class Outcome(msgspec.Struct, frozen=True, kw_only=True):
+class JobOutcome(msgspec.Struct, frozen=True, kw_only=True):
     """How a job ended. New fields: at the end, with a default."""
 
     state: JobState
@@ -123,7 +123,7 @@ class Inheritance(msgspec.Struct, frozen=True, kw_only=True):
     """The lowest checkpoint id that no earlier driver can have used."""
     completed: tuple[CompletedCheckpoint, ...] = ()
     """The checkpoints that counted when the driver took the job over; or the snapshot that the job began with."""
-    outcome: Outcome | None = None
+    outcome: JobOutcome | None = None
     start: Start | None = None
     ended_in: Term | msgspec.UnsetType = msgspec.UNSET
     """The term of the driver that recorded the outcome; unset if there is no outcome, or if the term is not known."""
@@ -171,7 +171,7 @@ class Tenure(msgspec.Struct, frozen=True, kw_only=True):
     """The lowest checkpoint id that no checkpoint has had."""
     completed: tuple[CompletedCheckpoint, ...] = ()
     """The checkpoints on record."""
-    outcome: Outcome | None = None
+    outcome: JobOutcome | None = None
     """Set if the job has ended: only the files that the job left behind are to be deleted."""
     start: Start | None = None
     """None if the job has not begun yet."""

@@ -26,8 +26,7 @@ from penstock.core.job.ending import (
 )
 from penstock.core.job.events import FailureCause, JobEnded, JobEnding, JobState
 from penstock.core.recovery.metadata import CompletedCheckpoint
-from penstock.core.recovery.tenure import Outcome as JobOutcome
-from penstock.core.recovery.tenure import Tenure
+from penstock.core.recovery.tenure import JobOutcome, Tenure
 from penstock.runtime.master.decisions import Decisions
 from penstock.runtime.master.driver_parts import DriverParts
 from penstock.runtime.master.ending import JOB_END, Ending, outcome_of, retained_after

@@ -24,7 +24,7 @@ from penstock.core.recovery.metadata import CompletedCheckpoint
 from penstock.core.recovery.tenure import Tenure, attempt_of
 from penstock.plan.checkpoint_graph import checkpoint_graph
 from penstock.plan.graph import Plan
-from penstock.ports import Outcome
+from penstock.ports import WorkResult
 from penstock.runtime.master.decisions import Decisions
 from penstock.runtime.master.driver_parts import DriverParts
 from penstock.runtime.master.job_storage import JobStorage
@@ -126,7 +126,7 @@ class Deployment:
             storage = self._storage
             return restore_newest(storage.store, storage.records, latest, doubtful, self._graph, self._found)
 
-        def done(outcome: Outcome) -> None:
+        def done(outcome: WorkResult) -> None:
             # Whoever has lost the job deploys nothing, and the guard has told the master.
             if not self._is_deploying(effect.epoch) or isinstance(outcome.error, JobTakenOver):
                 return

@@ -48,7 +48,7 @@ from penstock.core.job.events import FailureCause
 from penstock.core.messages import ToSlot
 from penstock.core.recovery import layout, roots
 from penstock.core.recovery.places import is_full
-from penstock.ports import Outcome, Store
+from penstock.ports import Store, WorkResult
 from penstock.runtime.master.hook_calls import MasterHooks
 from penstock.runtime.master.job_storage import JobStorage
 from penstock.runtime.master.landed_inputs import LandedInputs
@@ -202,7 +202,7 @@ class CheckpointEffects:
                 return self._folder_of(checkpoint)
             return make_savepoint_folder(self._store, target, self._job, checkpoint)
 
-        def done(outcome: Outcome) -> None:
+        def done(outcome: WorkResult) -> None:
             if outcome.error is not None:
                 self._feed(LocationFailed(checkpoint=checkpoint, error=str(outcome.error)))
             else:
@@ -233,7 +233,7 @@ class CheckpointEffects:
                 self._store.write(path, content)
             return len(content)
 
-        def done(outcome: Outcome) -> None:
+        def done(outcome: WorkResult) -> None:
             if outcome.error is not None:
                 self._feed(MetadataFailed(checkpoint=checkpoint, error=str(outcome.error)))
             else:
@@ -255,7 +255,7 @@ class CheckpointEffects:
             return
         work, self._when_safe = self._when_safe, None
 
-        def done(outcome: Outcome) -> None:
+        def done(outcome: WorkResult) -> None:
             if outcome.error is not None:
                 known = {"job": self._job, "error": one_line(outcome.error)}
                 text = "what earlier runs left could not be deleted yet by job %s: %s"
@@ -286,7 +286,7 @@ class CheckpointEffects:
                 self._unforgotten = []
             return True
 
-        def done(outcome: Outcome) -> None:
+        def done(outcome: WorkResult) -> None:
             if outcome.error is not None:
                 self._feed(PointerFailed(checkpoint=checkpoint, inconsistent=True, error=str(outcome.error)))
             elif outcome.value:
@@ -312,7 +312,7 @@ class CheckpointEffects:
             error = self._delete_each(store, _outside(effect.folder, effect))
             return self._attempt(partial(delete_folder, self._store), effect.folder) or error
 
-        def done(outcome: Outcome) -> None:
+        def done(outcome: WorkResult) -> None:
             error = str(outcome.error) if outcome.error is not None else outcome.value
             if self._storage.guard.hold.is_lost:
                 # They are the other driver's now, and not to be tried again.

@@ -25,10 +25,9 @@ from penstock.core.job.events import JobState
 from penstock.core.recovery import layout
 from penstock.core.recovery.metadata import CompletedCheckpoint
 from penstock.core.recovery.places import is_full
-from penstock.core.recovery.tenure import Foreign, Tenure
-from penstock.core.recovery.tenure import Outcome as JobOutcome
+from penstock.core.recovery.tenure import Foreign, JobOutcome, Tenure
 from penstock.plan.graph import Plan
-from penstock.ports import Outcome, Store
+from penstock.ports import Store, WorkResult
 from penstock.runtime.master.guard import Guard
 from penstock.runtime.master.job_storage import JobStorage
 from penstock.runtime.master.landed_inputs import LandedInputs
@@ -37,9 +36,9 @@ from penstock.runtime.task.operators.user_code import one_line
 from penstock.storage.metadata import decode_metadata
 from penstock.storage.places import delete_folder, delete_foreign
 
-RECORD_ATTEMPTS = 8
+RECORD_TRIES = 8
 """A storage that refuses the outcome so often stays as it is: the job could be taken over and would go on."""
-ATTEMPTS = 5
+TRIES = 5
 RETRY_MS = 1_000
 
 JOB_END = {
@@ -96,7 +95,7 @@ class Ending:
         self.goes_on_from = outcome.kept[-1] if outcome.kept is not msgspec.UNSET else None
         step = _Step("record of the outcome", partial(self._storage.records.record_outcome, outcome))
         # Whatever the error says: too much hangs on it to believe that it will never work.
-        self._recording = _Steps([step], self._storage, self._storage.guard, attempts=RECORD_ATTEMPTS, insists=True)
+        self._recording = _Steps([step], self._storage, self._storage.guard, tries=RECORD_TRIES, insists=True)
         self._recording.begin(now)
 
     def resume(self, outcome: JobOutcome) -> None:
@@ -133,7 +132,7 @@ class Ending:
                 steps.append(_Step("landed DataFrames", partial(self._delete_landed, self._landing)))
         # A slot that was given up may have written there since they were deleted.
         steps += [_Step("savepoint", partial(delete_folder, self._store, folder)) for folder in failed_savepoints]
-        self._cleaning = _Steps(steps, self._storage, self._cleaning_guard, attempts=ATTEMPTS)
+        self._cleaning = _Steps(steps, self._storage, self._cleaning_guard, tries=TRIES)
         self._cleaning.begin(now)
 
     def turn(self, now: Instant) -> list[OutcomeRecorded | RecordGivenUp | CleanedUp]:
@@ -273,7 +272,7 @@ class _Steps:
     """Things to do in the background, in order, as far as they succeed."""
 
     def __init__(
-        self, steps: list[_Step], storage: JobStorage, guard: Guard, *, attempts: int, insists: bool = False
+        self, steps: list[_Step], storage: JobStorage, guard: Guard, *, tries: int, insists: bool = False
     ) -> None:
         self.given_up = False
         """Whether one of them was."""
@@ -284,7 +283,7 @@ class _Steps:
         self._background = storage.background
         self._guard = guard
         self._insists = insists
-        self._machine = CleanUp(len(steps), attempts=attempts, retry_ms=RETRY_MS)
+        self._machine = CleanUp(len(steps), tries=tries, retry_ms=RETRY_MS)
         self._now = Instant(0)
 
     def begin(self, now: Instant) -> None:
@@ -307,7 +306,7 @@ class _Steps:
     def _submit(self, number: int) -> None:
         step = self._steps[number]
 
-        def done(outcome: Outcome) -> None:
+        def done(outcome: WorkResult) -> None:
             error = outcome.error
             told = isinstance(error, HoldUnknown) or (isinstance(error, ExternalError) and error.retry is Retry.LATER)
             self._taken_over = self._taken_over or isinstance(error, JobTakenOver)

@@ -16,16 +16,16 @@ from typing import Any
 
 from penstock.api.hold import Hold
 from penstock.core.errors import JobTakenOver
-from penstock.ports import Background, Outcome
+from penstock.ports import Background, WorkResult
 
-Done = Callable[[Outcome], None]
+Done = Callable[[WorkResult], None]
 
 
 def _always() -> bool:
     return True
 
 
-def _nobody_waits(_: Outcome) -> None:
+def _nobody_waits(_: WorkResult) -> None:
     """Whatever has been lost with the job is nobody's business here."""
 
 
@@ -57,7 +57,7 @@ class Guard:
             self.hold.check()
             return work()
 
-        def ended(outcome: Outcome) -> None:
+        def ended(outcome: WorkResult) -> None:
             if not self.hold.is_lost and not isinstance(outcome.error, JobTakenOver):
                 done(outcome)
                 return

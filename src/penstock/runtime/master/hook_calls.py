@@ -21,8 +21,8 @@ from penstock.core.errors import ExternalError, UsageError
 from penstock.core.ids import CheckpointId, Epoch, Instant
 from penstock.core.job.events import FailureCause
 from penstock.core.reasons import CheckpointFailure
-from penstock.core.recovery.hooks import HookRestores
-from penstock.ports import Background, Outcome
+from penstock.core.recovery.hook_states import HookRestores
+from penstock.ports import Background, WorkResult
 from penstock.runtime.master.guard import Guard
 from penstock.runtime.task.operators.user_code import driver_cause, one_line
 
@@ -71,7 +71,7 @@ class MasterHooks:
         def work() -> bytes | None:
             return _as_state(name, self._hooks[name].trigger(checkpoint, effect.timestamp))
 
-        def done(outcome: Outcome) -> None:
+        def done(outcome: WorkResult) -> None:
             if outcome.error is None:
                 self._feed(HookTriggered(hook=name, checkpoint=checkpoint, state=outcome.value))
                 return
@@ -110,7 +110,7 @@ class MasterHooks:
         def is_wanted() -> bool:
             return self._restores.is_wanted(name, epoch)
 
-        def done(outcome: Outcome) -> None:
+        def done(outcome: WorkResult) -> None:
             if not is_wanted():
                 return
             if isinstance(outcome.error, HoldUnknown):
@@ -169,7 +169,7 @@ class MasterHooks:
         for name, hook in self._hooks.items():
             self._backgrounds[name].submit(hook.close, partial(self._closed, name))
 
-    def _closed(self, name: str, outcome: Outcome) -> None:
+    def _closed(self, name: str, outcome: WorkResult) -> None:
         if outcome.error is not None:
             error = one_line(outcome.error)
             log.warning("hook %r could not be closed: %s", name, error, extra={"hook": name, "error": error})
@@ -183,7 +183,7 @@ class MasterHooks:
         return not self._hooks or (self._is_ending and not self._open)
 
     def _submit(
-        self, name: str, work: Callable[[], Any], done: Callable[[Outcome], None], *, is_wanted: Callable[[], bool]
+        self, name: str, work: Callable[[], Any], done: Callable[[WorkResult], None], *, is_wanted: Callable[[], bool]
     ) -> None:
         self._guard.submit(self._backgrounds[name], work, done, is_wanted=is_wanted)
 

@@ -9,7 +9,7 @@ from typing import Any
 from penstock.core.ids import JobId
 from penstock.core.recovery import layout
 from penstock.core.recovery.layout import JobFolder
-from penstock.ports import Background, JobRecords, Outcome, Store
+from penstock.ports import Background, JobRecords, Store, WorkResult
 from penstock.runtime.master.guard import Guard
 
 
@@ -29,6 +29,6 @@ class JobStorage:
         """The folder of the job in the store."""
         return layout.job_folder(self.job)
 
-    def submit(self, work: Callable[[], Any], done: Callable[[Outcome], None]) -> None:
+    def submit(self, work: Callable[[], Any], done: Callable[[WorkResult], None]) -> None:
         """Have work done off the loop, unless the job is lost; `done` gets its outcome in any case."""
         self.guard.submit(self.background, work, done, lost=done)

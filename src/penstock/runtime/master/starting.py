@@ -17,7 +17,7 @@ from penstock.core.recovery.assign import NOTHING_RESTORED, Assignment, assign, 
 from penstock.core.recovery.believing import Grounds, believed
 from penstock.core.recovery.finished import reopened, with_more_data
 from penstock.core.recovery.metadata import CompletedCheckpoint, restored_from
-from penstock.core.recovery.plan import OperatorFate, RestorePlan, plan_restore
+from penstock.core.recovery.restore_plan import OperatorFate, RestorePlan, plan_restore
 from penstock.core.recovery.roots import below, split
 from penstock.core.recovery.tenure import Tenure
 from penstock.plan.checkpoint_graph import checkpoint_graph

@@ -44,7 +44,7 @@ from penstock.core.messages import (
 from penstock.core.reasons import CheckpointFailure
 from penstock.core.task.events import AbortNotified, CompletionNotified
 from penstock.plan.graph import Plan
-from penstock.ports import Outcome
+from penstock.ports import WorkResult
 from penstock.runtime.addresses import SlotAddress
 from penstock.runtime.links import Links
 from penstock.runtime.master.orders import restore_of
@@ -360,7 +360,7 @@ class SlotDriver:
                 loading.append(task.task)
                 task.load(restores[task.task], channels)
 
-        def loaded(outcome: Outcome) -> None:
+        def loaded(outcome: WorkResult) -> None:
             if not all(self._tasks.has(task) for task in tasks):
                 return
             if outcome.error is not None:

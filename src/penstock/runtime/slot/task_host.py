@@ -20,7 +20,7 @@ from penstock.core.messages import (
 )
 from penstock.core.recovery import layout
 from penstock.core.task.events import AcknowledgeSnapshot, DeclineSnapshot
-from penstock.ports import Outcome
+from penstock.ports import WorkResult
 from penstock.runtime.slot.leftovers import Leftovers, SnapshotPlace
 from penstock.runtime.slot.master_link import MasterLink
 from penstock.runtime.slot.ports import SlotPorts
@@ -116,7 +116,7 @@ class SlotTaskHost:
         store = self._ports.store if target is None else self._ports.store.at(target)
         self.leftovers.delete(store, paths)
 
-    def save_channels(self, task: TaskId, collected: InFlight, saved: Callable[[Outcome], None]) -> None:
+    def save_channels(self, task: TaskId, collected: InFlight, saved: Callable[[WorkResult], None]) -> None:
         """Write a task's in-flight data, together with that of the slot's other tasks."""
         self.channel_files.submit(task, collected, saved, self._tasks.active)
 

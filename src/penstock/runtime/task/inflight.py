@@ -22,7 +22,7 @@ from penstock.core.ids import CheckpointId, TaskId
 from penstock.core.key_groups import range_of
 from penstock.core.messages import ChannelState, DealtChannel, StateFile
 from penstock.plan.graph import Plan
-from penstock.ports import Background, Outcome, Store
+from penstock.ports import Background, Store, WorkResult
 from penstock.runtime.task.channels import ChannelKey
 from penstock.runtime.task.operators.base import StateReader
 from penstock.runtime.task.partitioning import key_groups
@@ -77,7 +77,7 @@ class SavedChannels:
         return sum(length for c in (*self.inputs, *self.outputs) for _, length in c.ranges)
 
 
-Saved = Callable[[Outcome], None]
+Saved = Callable[[WorkResult], None]
 """Told of the `SavedChannels` of one task, or of the error that kept them from being written."""
 
 
@@ -119,7 +119,7 @@ class ChannelFiles:
         checkpoint = collected.checkpoint
         self._answered.setdefault(checkpoint, {})[task] = None
         if collected.is_empty:
-            saved(Outcome(value=SavedChannels()))
+            saved(WorkResult(value=SavedChannels()))
         else:
             self._waiting.setdefault(checkpoint, {})[task] = (collected, saved)
         self._write_if_all(checkpoint, members)
@@ -148,9 +148,9 @@ class ChannelFiles:
         def write() -> _Written:
             return self._write(checkpoint, [collected for _, (collected, _) in tasks])
 
-        def done(outcome: Outcome) -> None:
+        def done(outcome: WorkResult) -> None:
             for number, (_, (_, saved)) in enumerate(tasks):
-                saved(outcome if outcome.error is not None else Outcome(value=outcome.value.saved[number]))
+                saved(outcome if outcome.error is not None else WorkResult(value=outcome.value.saved[number]))
             if outcome.error is None:
                 self._copy(outcome.value)
 

@@ -17,7 +17,7 @@ from penstock.core.errors import InvariantError, UserCodeError
 from penstock.core.ids import CheckpointId, Instant, TaskId
 from penstock.core.messages import OperatorState, SubtaskState
 from penstock.core.task.events import SnapshotWriteFailed, SnapshotWritten
-from penstock.ports import Background, Outcome
+from penstock.ports import Background, WorkResult
 from penstock.runtime.task.chain import write_snapshot
 from penstock.runtime.task.channels import ChannelKey, InputGate
 from penstock.runtime.task.inflight import InFlight, SavedChannels
@@ -47,7 +47,7 @@ class SnapshotHost(Protocol):
         """A place for the task's snapshot."""
         ...
 
-    def save_channels(self, task: TaskId, collected: InFlight, saved: Callable[[Outcome], None]) -> None:
+    def save_channels(self, task: TaskId, collected: InFlight, saved: Callable[[WorkResult], None]) -> None:
         """Write a task's in-flight data, together with that of the slot's other tasks."""
         ...
 
@@ -179,7 +179,7 @@ class TaskSnapshots:
         found.frozen = frozen
         files = self._host.snapshot_files(self._task, barrier)
 
-        def done(outcome: Outcome) -> None:
+        def done(outcome: WorkResult) -> None:
             if outcome.error is not None:
                 self._failed(checkpoint, outcome.error)
                 return
@@ -240,7 +240,7 @@ class TaskSnapshots:
         if self._open.pop(checkpoint, None) is not None:
             self._written(self._event(checkpoint, found))
 
-    def _saved(self, checkpoint: CheckpointId, found: _Open, outcome: Outcome) -> None:
+    def _saved(self, checkpoint: CheckpointId, found: _Open, outcome: WorkResult) -> None:
         if outcome.error is not None:
             self._failed(checkpoint, outcome.error)
             return

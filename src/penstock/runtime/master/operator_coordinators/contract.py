@@ -21,7 +21,7 @@ from typing import Any
 from penstock.api.hold import ASK_AGAIN_MS, HoldUnknown
 from penstock.core.ids import CheckpointId, Instant
 from penstock.core.job.events import FailureCause
-from penstock.ports import Background, Outcome
+from penstock.ports import Background, WorkResult
 from penstock.runtime.master.guard import Guard
 from penstock.runtime.task.operators.user_code import driver_cause, one_line
 
@@ -151,7 +151,7 @@ class OperatorCoordinator(ABC):
         def is_wanted() -> bool:
             return self._attempt == attempt
 
-        def ended(outcome: Outcome) -> None:
+        def ended(outcome: WorkResult) -> None:
             if not is_wanted():
                 return
             if isinstance(outcome.error, HoldUnknown):
@@ -195,7 +195,7 @@ class OperatorCoordinator(ABC):
         """The job has ended: close, behind everything that is under way; `has_ended` says when it is done."""
         self.stop()
 
-        def ended(outcome: Outcome) -> None:
+        def ended(outcome: WorkResult) -> None:
             self.has_ended = True
             # What another driver has is its to close.
             if outcome.error is not None and not self.host.guard.hold.is_lost:

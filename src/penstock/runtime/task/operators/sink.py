@@ -26,7 +26,7 @@ from penstock.core.elements import CheckpointOptions
 from penstock.core.errors import InvariantError
 from penstock.core.ids import CheckpointId, OperatorId
 from penstock.core.messages import OperatorState
-from penstock.ports import Outcome
+from penstock.ports import WorkResult
 from penstock.runtime.task.operators.base import Operator, OperatorContext, Output, SnapshotWork, StateWriter
 from penstock.runtime.task.operators.user_code import user_code_raised
 
@@ -145,7 +145,7 @@ class SinkOperator(Operator):
             self._writer.close()
             self._writer = None
 
-    def _committed(self, outcome: Outcome) -> None:
+    def _committed(self, outcome: WorkResult) -> None:
         done, self._committing = self._committing, []
         if outcome.error is not None:
             # They stay carried: the restore that follows commits them again.

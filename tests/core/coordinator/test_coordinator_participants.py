@@ -6,7 +6,7 @@ import pytest
 
 from penstock.core.coordinator.effects import WriteMetadata
 from penstock.core.coordinator.events import AttemptStarted, ScheduleAllowed, TaskEnded, TaskRunning
-from penstock.core.coordinator.plan import CheckpointPlan, NotReady, Planner
+from penstock.core.coordinator.participants import CheckpointPlan, NotReady, Planner
 from penstock.core.coordinator.tasks import TaskBoard
 from penstock.core.errors import InvariantError
 from penstock.core.graph import CheckpointEdge, CheckpointGraph

@@ -2,7 +2,7 @@
 
 Each step asks the shell for something, and the answer of the shell leads to the next step (`pending.Phase`). An answer
 for a checkpoint that has ended, or is already further, changes nothing; only the files that the work left behind are
-deleted. A checkpoint ends either in `_complete` or in `_abort`, exactly once. Both leave an `Outcome` for the
+deleted. A checkpoint ends either in `_complete` or in `_abort`, exactly once. Both leave an `RequestResult` for the
 requester.
 
 Rules of this file:
@@ -49,8 +49,8 @@ from penstock.core.coordinator.events import (
 from penstock.core.coordinator.finalize import CannotFinalize, Finalizer
 from penstock.core.coordinator.gateway import Gateways
 from penstock.core.coordinator.options import CoordinatorOptions
+from penstock.core.coordinator.participants import CheckpointPlan
 from penstock.core.coordinator.pending import EARLY_PHASES, PendingCheckpoint, Phase
-from penstock.core.coordinator.plan import CheckpointPlan
 from penstock.core.coordinator.requests import Request, failure_of
 from penstock.core.coordinator.stats import CheckpointStatistics
 from penstock.core.coordinator.stopping import restart_after
@@ -75,14 +75,14 @@ StorageEvent = (
 )
 
 
-class Outcome(NamedTuple):
+class RequestResult(NamedTuple):
     """The result of a request that had become a checkpoint."""
 
     request: Request
     result: CompletedCheckpoint | RequestFailure
 
 
-class Lifecycle:
+class CheckpointsUnderWay:
     """Every checkpoint from its beginning to its end. Effects are appended to `effects`, results of requests to
     `outcomes`; the owner takes both away."""
 
@@ -97,7 +97,7 @@ class Lifecycle:
         next_id: CheckpointId,
     ) -> None:
         self.effects: list[CoordinatorEffect] = []
-        self.outcomes: list[Outcome] = []
+        self.outcomes: list[RequestResult] = []
         self.next_id = next_id
         self.last_completion: Instant | None = None
         self.stats = CheckpointStatistics(graph, settings.history)
@@ -422,7 +422,7 @@ class Lifecycle:
         if pending.kind.is_savepoint:
             self.archive.give_to_user(pending)
         self.effects.append(CheckpointCompleted(completed=completed, took_ms=now - pending.created))
-        self.outcomes.append(Outcome(pending.request, completed))
+        self.outcomes.append(RequestResult(pending.request, completed))
         self.effects += self.gateways.open(checkpoint)
         if pending.kind.is_savepoint and not pending.kind.is_synchronous:
             return
@@ -453,7 +453,7 @@ class Lifecycle:
         self.stories.tell(checkpoint, now, f"aborted: {reason.text}: {text}")
         self.stats.failed(checkpoint, reason, text, now)
         self.effects.append(CheckpointAborted(checkpoint=checkpoint, reason=reason, text=text))
-        self.outcomes.append(Outcome(pending.request, self._failure_of(pending, reason, text)))
+        self.outcomes.append(RequestResult(pending.request, self._failure_of(pending, reason, text)))
         if not pending.files_are_doubtful:
             self.effects += self.archive.abandon(pending)
         verdict = self._tolerance.failed(pending.kind, reason, text, checkpoint=checkpoint, task=task)
