@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from penstock.core.ids import CheckpointId, Epoch, Instant, JobId, Term
+from penstock.core.ids import CheckpointId, Epoch, Instant, JobId
 from penstock.core.job.events import JobState
 from penstock.core.recovery.metadata import SnapshotKind
-from penstock.core.recovery.tenure import Tenure, attempt_of
 from penstock.core.views import (
     CheckpointCounts,
     CheckpointStatus,
@@ -104,4 +103,3 @@ def test_a_job_that_has_seen_much():
 def test_the_attempts_of_a_program_that_was_run_again_are_counted_from_one():
     again = replace(VIEW, epoch=Epoch(2_000_003))
     assert repr(again).splitlines()[1] == "attempt:      3 on 2 slots"
-    assert attempt_of(Tenure(term=Term(2)).first_epoch) == attempt_of(Tenure().first_epoch) == 1

@@ -7,7 +7,7 @@ from penstock.core.graph import CheckpointVertex, OperatorLabel
 from penstock.core.ids import CheckpointId, OperatorId, Term, VertexId
 from penstock.core.job.events import JobState
 from penstock.core.recovery.metadata import CompletedCheckpoint, SnapshotKind
-from penstock.core.recovery.tenure import EPOCHS_PER_TERM, Inheritance, JobOutcome, Start, Tenure
+from penstock.core.recovery.tenure import EPOCHS_PER_TERM, Inheritance, JobOutcome, Start, Tenure, attempt_of
 
 
 def completed(*checkpoints: int) -> tuple[CompletedCheckpoint, ...]:
@@ -21,6 +21,10 @@ def test_the_epochs_of_a_term_lie_above_those_of_all_terms_before_it() -> None:
     assert Tenure().first_epoch == 1
     assert Tenure(term=Term(1)).first_epoch > EPOCHS_PER_TERM
     assert Tenure(term=Term(2)).first_epoch - Tenure(term=Term(1)).first_epoch == EPOCHS_PER_TERM
+
+
+def test_attempts_are_counted_anew_in_every_term() -> None:
+    assert attempt_of(Tenure(term=Term(2)).first_epoch) == attempt_of(Tenure().first_epoch) == 1
 
 
 def test_a_driver_that_found_nothing_has_whatever_is_on_record() -> None:
