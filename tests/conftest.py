@@ -35,6 +35,12 @@ hypothesis.settings.register_profile("quick", deadline=None, print_blob=True, ma
 hypothesis.settings.load_profile(os.environ.get("PENSTOCK_EXAMPLES", "penstock"))
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Scripts (`tests/scripts`) are rewritten on request only."""
+    text = "write what happened into tests/scripts/*.txt, instead of comparing"
+    parser.addoption("--rewrite-scripts", action="store_true", help=text)
+
+
 # --- leaks -----------------------------------------------------------------------------------------------------------
 
 
