@@ -268,7 +268,10 @@ def test_a_slot_that_is_seen_to_die_is_replaced_before_spark_says_anything_and_o
     stage.cluster.news.append(SlotEnded(first.slot, "killed"))
     stage.turn()
     [failure] = stage.driver.view().failures
-    assert failure.text == "slot 0 was lost: the link to it broke: its process has died, or cannot be reached any more"
+    assert failure.text == (
+        "slot 0 was lost: the link to it broke: "
+        "the process at the other end has died, or cannot be reached any more"
+    )
     assert len(stage.cluster.started) == 3
 
 
