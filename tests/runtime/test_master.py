@@ -269,8 +269,7 @@ def test_a_slot_that_is_seen_to_die_is_replaced_before_spark_says_anything_and_o
     stage.turn()
     [failure] = stage.driver.view().failures
     assert failure.text == (
-        "slot 0 was lost: the link to it broke: "
-        "the process at the other end has died, or cannot be reached any more"
+        "slot 0 was lost: the link to it broke: the process at the other end has died, or cannot be reached any more"
     )
     assert len(stage.cluster.started) == 3
 
@@ -644,7 +643,7 @@ def test_a_driver_whose_spark_is_gone_leaves_the_job_to_another(caplog):
     stage.end()
     assert stage.driver.outcome is JobState.SUSPENDED
     assert take_over(stage.store, FOLDER).outcome is None
-    assert f"this driver cannot go on with the job, and leaves it to another: {stopped}" in caplog.text
+    assert f"this driver cannot go on with the job, and leaves the job to another driver: {stopped}" in caplog.text
 
 
 def test_a_job_that_was_cancelled_when_its_spark_went_stays_cancelled():
