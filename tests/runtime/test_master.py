@@ -331,7 +331,7 @@ def test_the_log_says_why_an_attempt_failed_and_what_follows(stage, caplog):
     first.say(TaskFailed(slot=first.slot, epoch=Epoch(1), task=task, operator="o", error="bad luck", whole=True))
     stage.turn()
     (told,) = [record.getMessage() for record in caplog.records if "failed" in record.getMessage()]
-    assert re.fullmatch(r"job \S+: attempt failed in 'o', subtask 0: bad luck; it is started again in \d+ ms", told)
+    assert re.fullmatch(r"job \S+: attempt failed in 'o', subtask 0: bad luck; a restart follows in \d+ ms", told)
 
 
 def test_a_failure_of_an_attempt_that_is_over_fails_nothing(stage):
