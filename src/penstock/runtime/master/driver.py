@@ -283,7 +283,7 @@ class MasterDriver:
         self._decisions.validate()
         self._closing.validate()
 
-    # --- what others see -----------------------------------------------------------------
+    # --- what users see ------------------------------------------------------------------
 
     @property
     def outcome(self) -> JobState | None:
@@ -357,7 +357,7 @@ class MasterDriver:
         self._decisions.feed_job(AttemptFailed(epoch=epoch, cause=cause, task=task))
 
     def _taken_over(self) -> None:
-        """It turned out that another driver has the job."""
+        """A guard has found out that another driver has the job."""
         self._let_go()
         self.lose()
 

@@ -46,7 +46,7 @@ class CoordinatorHost:
 
 
 class OperatorCoordinator(ABC):
-    """The coordinator of one operator. All calls come from the master's loop, and never block."""
+    """The coordinator of one operator. All calls but `close` come from the master's loop, and never block."""
 
     parts_name: str
     """The name of the operator's list state whose parts this coordinator gets with every checkpoint."""
