@@ -198,7 +198,7 @@ def test_a_peer_of_which_nothing_comes_breaks_the_link_once_in_an_epoch():
         assert end.broken == []
         for late in (6_000, 7_000, 13_000):
             end.links.keep_alive(Instant(start + late))
-        assert end.broken == [("b", "nothing came from it for 6000 ms; can the two hosts reach each other?")]
+        assert end.broken == [("b", "nothing came for 6000 ms; check that the two hosts can reach each other")]
 
 
 def test_silence_of_a_peer_counts_when_it_was_heard_of_or_all_have_begun(a):
@@ -247,7 +247,7 @@ def test_a_peer_that_has_called_in_and_is_gone_breaks_its_link(a):
     assert a.wire.followed == {"b": "address of b"}
     a.wire.lost = ["b"]
     assert not a.links.receive(Instant(0))
-    assert a.broken == [("b", "its process has died, or cannot be reached any more")]
+    assert a.broken == [("b", "the process at the other end has died, or cannot be reached any more")]
 
 
 def test_a_peer_that_leaves_is_not_followed(a):

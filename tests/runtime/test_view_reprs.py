@@ -84,7 +84,7 @@ def test_a_job_that_has_seen_much():
     assert repr(seen).splitlines() == [
         "job:          counts-0123abcd: running",
         "attempt:      3 on 2 slots and 1 spare slot, 2 restarts",
-        "rows:         1,100 read (3,000 with those of earlier attempts), 20 at the sinks, 100 late results dropped",
+        "rows:         1,100 read (3,000 in all attempts), 20 at the sinks, 100 late results dropped",
         "no window:    1,200 without event time, 3 beyond all windows",
         "event time:   2023-11-14 22:13:20 UTC",
         "checkpoints:  7 completed, 1 failed, 1 under way; last: 9 in 34 ms",
@@ -96,7 +96,7 @@ def test_a_job_that_has_seen_much():
     assert [text.partition(";")[0] for text in tell_dropped("counts", replace(seen, beyond_time_dropped=1))] == [
         "job 'counts' dropped 100 results that came after the window had closed",
         "job 'counts' dropped 1,200 records that had no event time and so no window",
-        "job 'counts' dropped 1 record that had a time so near to the limits of 64 bits that its window does not fit",
+        "job 'counts' dropped 1 record that had a time so near to the limits of 64 bits that no window fits",
     ]
 
 

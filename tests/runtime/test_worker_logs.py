@@ -73,7 +73,7 @@ def test_the_driver_logs_it_with_slot_and_step(caplog):
     tell(WorkerLog(slot=SLOT, lines=(line,), dropped=3))
     assert [record.getMessage() for record in caplog.records] == [
         "slot 0, step 'score': saw 7",
-        "slot 0 logged 3 lines more than are handed on",
+        "slot 0 logged too fast: 3 lines are not in this log",
     ]
     assert caplog.records[0].name == "penstock.runtime.worker_logs.mine"
 

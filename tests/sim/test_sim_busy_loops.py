@@ -73,4 +73,4 @@ def test_people_are_told_of_a_loop_that_is_stuck_and_that_it_goes_on(make: Any):
     (scenario,) = busy(make, BusyLoop(at_ms=400, for_ms=BUSY_MS, slot=0), 1, stuck_after_ms=1_000)
     log = "\n".join(run_scenario(scenario, keep_log=True).log)
     assert log.count("and its process lives") == 3
-    assert log.count("goes on: what it was in has come back") == 1
+    assert log.count("goes on: the code that it was in has returned") == 1

@@ -92,7 +92,7 @@ def failed_by(fault, text):
     return told(wait_until(job, lambda v: len(told(v)) > before))[-1]
 
 well()
-silent = failed_by("part the last two", "nothing came from it")
+silent = failed_by("part the last two", "nothing came for")
 do("join the last two")
 before = well()
 lost = failed_by("pull the last cable", "not heard of")

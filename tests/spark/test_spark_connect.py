@@ -256,7 +256,9 @@ def client(server: ConnectServer, program: str, work: Path, *, ends: int = 0) ->
 def test_a_job_survives_a_killed_and_a_hung_worker_with_exactly_once_results(server, tmp_path):
     found = client(server, FAILURES, tmp_path)
     killed, silent = found.pop("failures")[:2]
-    assert killed == "slot 1 was lost: the link to it broke: its process has died, or cannot be reached any more"
+    assert killed == (
+        "slot 1 was lost: the link to it broke: the process at the other end has died, or cannot be reached any more"
+    )
     assert silent.startswith("slot 0 was lost: not heard of for")
     assert found == {
         "listed": [2],

@@ -1,4 +1,4 @@
-"""Where slots are, and by which way they call each other."""
+"""The addresses of slots, and at which address a slot calls another slot."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from penstock.core.messages import PeerAddress, Register
 
 @dataclass(frozen=True, kw_only=True)
 class SlotAddress:
-    """Where a slot is, and where others can call it."""
+    """Where a slot is, and where other slots can call the slot."""
 
     host: str
-    """For people: hosts may have the same name."""
+    """The name of the host, for people: two hosts may have the same name."""
     pid: int
     ipc_scope: str = ""
-    """Processes that have it in common can call each other's `ipc_address`."""
+    """Processes with the same scope can call each other's `ipc_address`."""
     ipc_address: str | None = None
     tcp_address: str | None = None
 
     def registration_of(self, slot: SlotId) -> Register:
-        """How a slot that is here calls in."""
+        """The message by which a slot at this address registers with the master."""
         return Register(
             slot=slot,
             host=self.host,
@@ -33,7 +33,8 @@ class SlotAddress:
         )
 
     def way_to(self, peer: PeerAddress) -> str:
-        """Where a slot that is here calls a peer, by the shortest way. Raises `StreamError` if it cannot."""
+        """Where a slot at this address calls `peer`: by IPC if the two have the same scope, else by TCP. Raises
+        `StreamError` if `peer` has no such address."""
         address = peer.ipc_address if peer.ipc_scope == self.ipc_scope else None
         address = address or peer.tcp_address
         if address is None:
@@ -42,7 +43,7 @@ class SlotAddress:
 
 
 def peer_address(registered: Register) -> PeerAddress:
-    """What the others are told of a slot."""
+    """What other slots are told of a registered slot."""
     return PeerAddress(
         slot=registered.slot,
         host=registered.host,

@@ -1,14 +1,19 @@
-"""Links: what turns a transport that may lose messages with a connection into one that says so.
+"""Links: a transport may lose messages together with a connection, and the links report every loss.
 
-Each direction between two processes counts its packets, from zero in every epoch. A gap means that packets were lost; a
-keepalive, sent when a direction has been quiet, shows a loss at the very end. Nothing is sent again: the side that
-finds a gap reports a broken link, and the attempt of the job ends with it. Packets of an epoch that the direction has
-left behind are dropped. What cannot be read breaks the link too; nothing that a peer sent is ever raised. The death of
-a peer breaks it at once, where the transport sees it. And so does silence, where that is asked for: keepalives should
-have come from a peer that can be reached. A peer that has not been heard of in an epoch may not have learned of the
-epoch, and says nothing while it is in user code: its silence counts when all are known to have begun.
+Each direction between two processes counts its packets, from zero in every epoch. A gap in the numbers means that
+packets were lost. A keepalive, sent when a direction has been quiet, shows that the last packets were lost. Nothing is
+sent again: the process that finds a gap reports a broken link. Packets of an epoch that the direction has left behind
+are dropped.
 
-All calls belong to the loop, except `send` and `say_alive`, which may also come from beside it. A lock keeps a packet
+These break a link, too:
+
+* a packet that cannot be read. The error is reported as a broken link, and is never raised.
+* the death of the peer's process, if the transport sees the death.
+* the silence of the peer, if the owner of the links asks for `silence_ms`: a peer that lives and can be reached sends
+  keepalives. Silence counts from the peer's first packet in an epoch, or from `all_have_begun` on. Before that, the
+  peer may be in user code, not know of the epoch yet, and so send nothing.
+
+All calls belong to the loop, except `send` and `say_alive`, which other threads may call, too. A lock keeps a packet
 and its number together.
 """
 
@@ -50,7 +55,7 @@ class Links:
         on_broken: Callable[[str, str], None],
         silence_ms: int | None = None,
     ) -> None:
-        """After `silence_ms` without a packet from a peer whose silence counts, the link to it is broken."""
+        """A link is broken after `silence_ms` without a packet from the peer, if the silence of the peer counts."""
         self._transport = transport
         self._lock = threading.Lock()
         self._silence_ms = silence_ms
@@ -59,19 +64,20 @@ class Links:
         self._outgoing: dict[str, _Outgoing] = {}
         self._incoming: dict[str, _Incoming] = {}
         self._heard: dict[str, Instant | None] = {}
-        """When there last was something from each peer with which an epoch was begun; None: not counted yet."""
+        """When the last packet came from each peer with which an epoch was begun. None: the silence of the peer does
+        not count yet."""
         self._now = Instant(0)
         self._look_again_at: Instant | None = None
-        """No direction will have been quiet for too long before this; None if that must be looked up."""
+        """No direction needs a keepalive before this time; None: not known, look at all directions."""
 
     def connect(self, peer: str, address: str) -> None:
-        """Make `peer` reachable and keep the direction to it alive."""
+        """Make `peer` reachable, and keep the direction to `peer` alive."""
         with self._lock:
             self._transport.connect(peer, address)
             self._open(peer)
 
     def disconnect(self, *peers: str) -> None:
-        """Forget these, in both directions."""
+        """Forget these peers, in both directions."""
         with self._lock:
             for peer in peers:
                 self._transport.disconnect(peer)
@@ -80,19 +86,20 @@ class Links:
                 self._heard.pop(peer, None)
 
     def answer(self, peer: str, *, listens_at: str | None) -> None:
-        """Keep alive the direction to a peer that has called in, and notice when it is gone."""
+        """Keep alive the direction to a peer that has called this process. If `listens_at` is given, notice when the
+        process at that address is gone."""
         with self._lock:
             self._open(peer)
         if listens_at is not None:
             self._transport.follow(peer, listens_at)
 
     def let_go(self, peer: str) -> None:
-        """`peer` is about to leave: that it is gone then breaks nothing."""
+        """`peer` is about to leave: the end of the process of `peer` does not break the link."""
         self._transport.let_go(peer)
 
     def begin(self, peer: str, epoch: Epoch) -> None:
-        """Count from zero in both directions, in an epoch of which nothing has been sent to `peer`. What was lost in an
-        earlier epoch matters no more."""
+        """Count from zero in both directions, in an epoch in which nothing has been sent to `peer` yet. Losses in
+        earlier epochs do not count any more."""
         incoming = self._incoming.setdefault(peer, _Incoming())
         with self._lock:
             outgoing = self._open(peer)
@@ -105,7 +112,7 @@ class Links:
             self._heard[peer] = None
 
     def all_have_begun(self) -> None:
-        """Every peer has begun the epoch, and keeps its direction alive: from here on silence counts."""
+        """Every peer has begun the epoch and sends keepalives: from here on the silence of every peer counts."""
         for peer, heard in self._heard.items():
             if heard is None:
                 self._heard[peer] = self._now
@@ -127,7 +134,8 @@ class Links:
         cost: int = 0,
         attempt: Epoch = Epoch(0),
     ) -> None:
-        """Send one packet. A peer that is not connected here is answered over the connection it made."""
+        """Send one packet. To a peer that this process has not connected, the packet goes over the connection that the
+        peer made."""
         with self._lock:
             outgoing = self._open(peer)
             if epoch != outgoing.epoch:
@@ -139,8 +147,8 @@ class Links:
             self._transport.send(peer, pack(header, payload))
 
     def receive(self, now: Instant) -> bool:
-        """Hand on every packet that has arrived; whether there was any. A packet that `on_packet` refuses with
-        `MalformedMessage` breaks its link."""
+        """Hand every packet that has arrived to `on_packet`; returns whether there was any. A packet that `on_packet`
+        refuses with `MalformedMessage` breaks the link."""
         self._now = now
         messages = self._transport.receive()
         for peer, frames in messages:
@@ -154,7 +162,7 @@ class Links:
             for packet in packets:
                 self._take(peer, packet)
         for peer in self._transport.gone():
-            self._on_broken(peer, "its process has died, or cannot be reached any more")
+            self._on_broken(peer, "the process at the other end has died, or cannot be reached any more")
         return bool(messages)
 
     def _take(self, peer: str, packet: Packet) -> None:
@@ -167,7 +175,7 @@ class Links:
         if header.epoch > incoming.epoch:
             incoming.epoch, incoming.expected = header.epoch, 0
         expected = incoming.expected
-        # A keepalive repeats the number of the next packet instead of taking one.
+        # A keepalive carries the number of the next packet and does not use the number up.
         incoming.expected = header.sequence if header.kind is Kind.KEEPALIVE else header.sequence + 1
         if header.sequence != expected:
             lost = header.sequence - expected
@@ -179,10 +187,11 @@ class Links:
             self._on_broken(peer, str(error))
 
     def keep_alive(self, now: Instant) -> Instant | None:
-        """Send a keepalive in every direction that has been quiet; when to call again at the latest. To be called after
-        `receive`: what has arrived while this process did not look is no silence."""
+        """Send a keepalive in every direction that has been quiet, and report links whose peers are silent. Returns
+        when to call again at the latest. To be called after `receive`: packets that arrived while the loop did not turn
+        must not count as silence."""
         self._now = now
-        # Sending only makes a direction quiet later, so most turns need not look at all of them.
+        # To send on a direction only puts its next keepalive off, so most turns need not look at all directions.
         if self._look_again_at is not None and now < self._look_again_at:
             return self._look_again_at
         self.say_alive(now)
@@ -204,6 +213,6 @@ class Links:
         for peer, heard in list(self._heard.items()):
             silent_ms = 0 if heard is None else self._now - heard
             if self._silence_ms is not None and silent_ms >= self._silence_ms:
-                # Told once in an epoch.
+                # The silence of a peer is reported once in an epoch.
                 del self._heard[peer]
-                self._on_broken(peer, f"nothing came from it for {silent_ms} ms; can the two hosts reach each other?")
+                self._on_broken(peer, f"nothing came for {silent_ms} ms; check that the two hosts can reach each other")

@@ -1,10 +1,10 @@
-"""What a process does beside its loop: it says that it lives while the loop is in code that does not come back.
+"""The sign of life that a process gives beside its loop, while the loop is in code that does not return.
 
-A loop that turns says so itself, and the pulse is still. When the loop has not turned for a second, the pulse sends the
-keepalives that the loop owes; when it has not turned for longer than the settings allow, it has that reported, with
-where the loop is. The shell calls `beat` from a thread of its own, so that a function of the user's cannot keep it from
-being called. Only what keeps the whole process still does that: a process that is stopped, or code that holds Python's
-global lock.
+A loop that turns sends its keepalives itself, and the pulse does nothing. When the loop has not turned for a second,
+the pulse sends the keepalives that the loop owes. When the loop has not turned for longer than the settings allow, the
+pulse also reports where the loop is. The shell calls `beat` from a thread of its own, so that user code in the loop
+cannot delay the calls. Only two things can delay the calls: the whole process is stopped, or code holds Python's global
+lock.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ class Whereabouts:
     """Where a loop is at one moment."""
 
     operator: str | None = None
-    """The step that it is in, as people call it; None if it is in none."""
+    """The name of the step that the loop is in; None if the loop is in no step."""
     subtask: int | None = None
     stack: str = ""
-    """File, line and function of each call, the innermost last."""
+    """File, line and function of each call, the innermost call last."""
     call: int = 0
-    """The same as long as the step has not returned."""
+    """A number that stays the same until the step returns."""
 
 
 NOWHERE = Whereabouts()
@@ -39,11 +39,11 @@ class Stuck:
 
     stuck_ms: int
     step_ms: int
-    """How long it has been in the step where it is, as far as was seen."""
+    """How long the loop has been in the step that `at` names, as far as the pulse has seen."""
     at: Whereabouts
 
     def told_by(self, slot: SlotId, epoch: Epoch) -> LoopStuck:
-        """What the slot with this loop tells the master."""
+        """The message by which the slot of this loop tells the master."""
         return LoopStuck(
             slot=slot,
             epoch=epoch,
@@ -56,7 +56,7 @@ class Stuck:
 
 
 class Pulse:
-    """Of one process. `turned` belongs to the loop, `beat` to the thread beside it."""
+    """The pulse of one process. The loop calls `turned`, and a thread beside the loop calls `beat`."""
 
     def __init__(
         self,
@@ -73,7 +73,7 @@ class Pulse:
         self._turned: Instant | None = None
         self._reported: Instant | None = None
         self._seen: tuple[Instant, int] | None = None
-        """The turn and the call that the loop was in when it was last looked at."""
+        """The turn and the call that the loop was in when `beat` last looked."""
         self._in_call_since = Instant(0)
 
     def turned(self, now: Instant) -> None:
@@ -81,7 +81,8 @@ class Pulse:
         self._turned = now
 
     def beat(self, now: Instant) -> None:
-        """Look at the loop, and say what it does not say itself. To be called several times in a second."""
+        """Look at the loop. If the loop does not turn, send keepalives, and report the loop when it is stuck for too
+        long. To be called several times a second."""
         turned = self._turned
         if turned is None or now - turned < KEEPALIVE_MS:
             return

@@ -20,13 +20,13 @@ class SlotView:
     number: int
     incarnation: int
     host: str | None
-    """None until it has called in."""
+    """None until the slot has registered with the master."""
     pid: int | None
 
 
 @dataclass(frozen=True, kw_only=True)
 class FailureView:
-    """Why an attempt ended."""
+    """The failure of an attempt, or of a region of an attempt."""
 
     epoch: Epoch
     when: Instant
@@ -36,29 +36,29 @@ class FailureView:
     traceback: str
     user_code: bool
     restart_in_ms: int | None
-    """None: the job gave up."""
+    """The pause before the restart; None: no restart follows."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class StuckView:
-    """A slot whose loop does not turn, since code that it called has not come back. Its process lives."""
+    """A slot whose loop does not turn, because code that the loop called has not returned. The slot's process lives."""
 
     slot: int
-    """Its number."""
+    """The number of the slot."""
     stuck_ms: int
-    """How long it had not turned when it last said so."""
+    """How long the loop had not turned, by the last report of the slot."""
     operator: str | None
-    """The step whose code it is in; None if it is in none."""
+    """The step whose code the loop is in; None if the loop is in no step."""
     subtask: int | None
     step_ms: int
-    """How long it had been in that code."""
+    """How long the loop had been in the code of `operator`, by the last report of the slot."""
     stack: str
-    """Where in that code: file, line and function of each call, the innermost last."""
+    """Where the loop is: file, line and function of each call, the innermost call last."""
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class JobView:
-    """A job at one moment. Printed it is a few lines; all of it is in its fields."""
+    """A job at one moment. The printed view is a few lines; the fields have everything."""
 
     job: JobId
     state: JobState
@@ -66,28 +66,29 @@ class JobView:
     restarts: int
     slots: tuple[SlotView, ...]
     rows_in: int
-    """Records that the sources of this attempt have read since it began."""
+    """Records that the sources have read since this attempt began."""
     rows_read: int
-    """The same over all attempts: records read again after a failure count again."""
+    """Records that the sources have read in all attempts: records that are read again after a failure count again."""
     rows_out: int
-    """Records that came to the tasks that end in a sink, in this attempt."""
+    """Records that have reached the tasks that end in a sink, in this attempt."""
     watermark_us: int | None
-    """How far event time has come at the slowest task that knows it."""
+    """The watermark of the task whose watermark is furthest behind; None if no task has a watermark."""
     late_dropped: int = 0
     """Results of this attempt that came after their window had closed, and were dropped."""
     timeless_dropped: int = 0
     """Records of this attempt that had no event time, and were dropped before a window."""
     beyond_time_dropped: int = 0
-    """Records of this attempt so near to the limits of 64 bits that their window does not fit, which were dropped."""
+    """Records of this attempt that were dropped because their event time is so near to the limits of 64 bits that the
+    window does not fit."""
     restored_checkpoint: int | None
-    """What this attempt started from."""
+    """The checkpoint that this attempt started from; None: the attempt started from the beginning of the job."""
     checkpoints: CheckpointsView
     failures: tuple[FailureView, ...]
-    """The last ones, oldest first."""
+    """The last failures, oldest first."""
     tasks: dict[str, dict[str, float]] = field(default_factory=dict)
-    """Task id -> running totals of this attempt."""
+    """Task id -> name -> running total of this attempt."""
     spares: tuple[SlotView, ...] = ()
-    """Slots that are up and stand by."""
+    """The spare slots that are up."""
     stuck: tuple[StuckView, ...] = ()
     """Slots whose loops have not turned for longer than `SlotSettings.stuck_after_ms`."""
     finished_tasks: int = 0
@@ -97,7 +98,7 @@ class JobView:
         return "\n".join(f"{name + ':':<14}{text}" for name, text in self._lines())
 
     def _repr_html_(self) -> str:
-        """The same for notebooks."""
+        """The lines of the printed view as a table, for notebooks."""
         rows = "".join(f"<tr><td>{name}</td><td>{html.escape(text)}</td></tr>" for name, text in self._lines())
         return f"<table>{rows}</table>"
 
@@ -105,7 +106,7 @@ class JobView:
         spares = f" and {count_of(len(self.spares), 'spare slot')}" if self.spares else ""
         restarts = f", {count_of(self.restarts, 'restart')}" if self.restarts else ""
         late = f", {self.late_dropped:,} late results dropped" if self.late_dropped else ""
-        again = f" ({self.rows_read:,} with those of earlier attempts)" if self.rows_read != self.rows_in else ""
+        again = f" ({self.rows_read:,} in all attempts)" if self.rows_read != self.rows_in else ""
         lines = [
             ("job", f"{self.job}: {self.state.value}"),
             ("attempt", f"{attempt_of(self.epoch)} on {count_of(len(self.slots), 'slot')}{spares}{restarts}"),
@@ -130,7 +131,7 @@ class JobView:
 
 
 def tell_dropped(name: str, view: JobView) -> list[str]:
-    """What was dropped of a job that has ended, and what can be done about it."""
+    """What a job that has ended has dropped, and what a user can do about the loss, as texts for people."""
     told = [
         (
             view.late_dropped,
@@ -145,7 +146,7 @@ def tell_dropped(name: str, view: JobView) -> list[str]:
         (
             view.beyond_time_dropped,
             "record",
-            "had a time so near to the limits of 64 bits that its window does not fit; change it before watermark()",
+            "had a time so near to the limits of 64 bits that no window fits; change the time before watermark()",
         ),
     ]
     return [f"job {name!r} dropped {count_of(count, noun)} that {why}" for count, noun, why in told if count]
@@ -160,7 +161,7 @@ def _checkpoints_text(view: CheckpointsView) -> str:
 
 
 def slot_view(slot: SlotId, registered: Register | None) -> SlotView:
-    """A slot that has called in, or not yet."""
+    """The view of a slot; `registered` is None if the slot has not registered with the master yet."""
     return SlotView(
         number=slot.number,
         incarnation=slot.incarnation,
@@ -170,7 +171,8 @@ def slot_view(slot: SlotId, registered: Register | None) -> SlotView:
 
 
 def place_of(cause: FailureCause) -> str:
-    """Where in the program it went wrong, to be put behind "failed"; empty if it was not in the program."""
+    """Where in the program the cause lies, to be put behind "failed"; empty if the cause does not lie in the
+    program."""
     if cause.operator is None:
         return ""
     where = "on the driver" if cause.subtask is None else f"subtask {cause.subtask}"
@@ -178,7 +180,7 @@ def place_of(cause: FailureCause) -> str:
 
 
 def failure_view(ended: AttemptEnded | RegionEnded, now: Instant) -> FailureView:
-    """An attempt that has failed, or a part of it."""
+    """The view of a failed attempt, or of a failed region."""
     cause = ended.cause
     return FailureView(
         epoch=ended.epoch,

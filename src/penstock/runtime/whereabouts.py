@@ -1,7 +1,6 @@
-"""Where the loop of a process is, seen from another thread: which step's code, and where in it.
+"""Where the loop of a process is, seen from another thread: in the code of which step, and at which line.
 
-The stack of the loop's thread tells both. Nothing is written down on the way into user code, so the loop pays nothing
-for it.
+The stack of the loop's thread shows both. The loop itself does not write down which step it calls, and so pays nothing.
 """
 
 from __future__ import annotations
@@ -17,17 +16,17 @@ from penstock.runtime.pulse import NOWHERE, Whereabouts
 from penstock.runtime.task.operators.base import Operator
 
 MOST_CALLS = 30
-"""How many calls of a stack are shown: the innermost ones."""
+"""How many calls of a stack are shown at most: the innermost calls."""
 
 _OURS = str(Path(__file__).parent.parent)
 
 
 def of_thread(name: str) -> Callable[[], Whereabouts]:
-    """What tells, on whichever thread it is called, where the thread of that name is."""
+    """A function that tells where the thread of that name is. Any thread may call the function."""
 
     def tell() -> Whereabouts:
         ident = next((thread.ident for thread in threading.enumerate() if thread.name == name), None)
-        # The documented way to look at another thread, underscore or not.
+        # In spite of the underscore, this is the documented way to look at another thread.
         frames = sys._current_frames()  # noqa: SLF001
         return NOWHERE if ident is None else _whereabouts(frames.get(ident))
 
@@ -48,7 +47,8 @@ def _whereabouts(innermost: FrameType | None) -> Whereabouts:
 
 
 def _step_of(innermost: FrameType) -> tuple[Operator, FrameType] | None:
-    """The innermost step on a stack, with its outermost frame that no frame of another step parts from it."""
+    """The innermost step on a stack, and the outermost frame of that step. Frames beyond a frame of another step do not
+    count."""
     found: tuple[Operator, FrameType] | None = None
     frame: FrameType | None = innermost
     while frame is not None:
@@ -62,7 +62,8 @@ def _step_of(innermost: FrameType) -> tuple[Operator, FrameType] | None:
 
 
 def _told(innermost: FrameType, outermost: FrameType | None) -> str:
-    """File, line and function of each call from `outermost` on; without our own calls before the user's first."""
+    """File, line and function of each call from `outermost` on. Calls of this package before the first other call are
+    left out."""
     calls: list[traceback.FrameSummary] = []
     frame: FrameType | None = innermost
     while frame is not None and len(calls) < MOST_CALLS:

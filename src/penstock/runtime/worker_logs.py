@@ -1,8 +1,8 @@
-"""What user code logs in a slot, on its way to the driver's log.
+"""Brings the log lines of user code in a slot to the driver's log.
 
-A handler of Python's logging takes records in whichever thread they are made, and never waits: it keeps a bounded
-number of them, and counts the others. The slot sends what was kept with its heartbeats, and beside its loop when the
-loop does not turn.
+A handler of Python's logging takes the log records of all threads, and never waits. The handler keeps a bounded number
+of lines, and only counts further records. The slot sends the kept lines with its heartbeats. While the loop of the slot
+does not turn, a thread beside the loop sends them.
 """
 
 from __future__ import annotations
@@ -21,13 +21,14 @@ from penstock.runtime.task.operators.base import Operator
 log = logging.getLogger(__name__)
 
 MOST_LINES = 200
-"""How many lines wait at most until the slot sends them: with a heartbeat twice a second, 400 lines a second."""
+"""How many lines wait at most until the slot sends them. With a heartbeat twice a second, that is 400 lines a
+second."""
 MOST_CHARACTERS = 2_000
-"""Of a line. The rest is cut."""
+"""The longest line. The rest of a longer line is cut off."""
 
 
 class WorkerLogs(logging.Handler):
-    """Keeps what is logged in one slot until the slot sends it."""
+    """Keeps the log lines of one slot until the slot sends them."""
 
     def __init__(self, level: str) -> None:
         super().__init__(level)
@@ -35,18 +36,19 @@ class WorkerLogs(logging.Handler):
         self._dropped = 0
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Keep a record, or count it if too many wait."""
+        """Keep the line of a log record; or only count the record, if too many lines wait."""
         if len(self._lines) >= MOST_LINES:
             self._dropped += 1
             return
         try:
             text = self.format(record)[:MOST_CHARACTERS]
-        except Exception:  # noqa: BLE001  # arguments that do not fit the text: the text alone is worth having
+        except Exception:  # noqa: BLE001  # the arguments do not fit the text: the text alone is worth having
             text = str(record.msg)[:MOST_CHARACTERS]
         self._lines.append(LogLine(level=record.levelno, logger=record.name, text=text, step=_step()))
 
     def take(self, slot: SlotId) -> WorkerLog | None:
-        """What was kept since it was last taken; None if nothing was."""
+        """The lines that wait, and the number of records that were only counted since the last call; None if there are
+        neither."""
         lines: list[LogLine] = []
         while self._lines and len(lines) < MOST_LINES:
             lines.append(self._lines.popleft())
@@ -55,7 +57,7 @@ class WorkerLogs(logging.Handler):
 
 
 def _step() -> str | None:
-    """The step that logs, as people call it: the innermost on the stack of this thread."""
+    """The name of the step that logs: the innermost step on the stack of this thread; None if no step logs."""
     frame: FrameType | None = sys._getframe(1)  # noqa: SLF001  # the stack, without the cost of its source lines
     while frame is not None:
         owner = frame.f_locals.get("self")
@@ -67,7 +69,7 @@ def _step() -> str | None:
 
 @contextmanager
 def collected(logs: WorkerLogs) -> Iterator[None]:
-    """Have this process's loggers hand their records to `logs`, from its level on, while the block runs."""
+    """While the block runs, all loggers of this process hand their records to `logs`, from the level of `logs` on."""
     root = logging.getLogger()
     level = root.level
     root.addHandler(logs)
@@ -80,10 +82,11 @@ def collected(logs: WorkerLogs) -> Iterator[None]:
 
 
 def tell(message: WorkerLog) -> None:
-    """Put what a slot's code logged into this process's log, under the same loggers below ours."""
+    """Put the log lines of a slot into this process's log. A line of the logger `x` goes to the logger `x` below the
+    logger of this file."""
     for line in message.lines:
         step = "" if line.step is None else f", step {line.step!r}"
         logger = logging.getLogger(f"{__name__}.{line.logger}")
         logger.log(line.level, "slot %d%s: %s", message.slot.number, step, line.text)
     if message.dropped:
-        log.warning("slot %d logged %d lines more than are handed on", message.slot.number, message.dropped)
+        log.warning("slot %d logged too fast: %d lines are not in this log", message.slot.number, message.dropped)

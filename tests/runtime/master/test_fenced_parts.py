@@ -78,7 +78,7 @@ def test_nothing_is_committed_in_doubt_and_everything_once_in_order_when_it_is_o
     rig.complete(1, part(1, b"a"))
     rig.looks = [AWAY]
     rig.background.perform()
-    assert "who has job job cannot be found out now; the driver's part of 'sink' waits: " in caplog.text
+    assert "which driver has job job cannot be found out now; the part of 'sink' on this driver waits: " in caplog.text
     rig.complete(2, part(1, b"a"), part(2, b"b"))
     assert (rig.story, rig.failed) == ([], [])
     rig.commits.ask_again(Instant(1_000))

@@ -67,7 +67,7 @@ def test_what_is_no_state_fails_the_checkpoint(rig):
     rig.hooks.trigger(triggered("a", 1))
     rig.perform()
     (failed,) = rig.events
-    assert "hook 'a' returned {'offset': 7} from trigger; it keeps bytes, or None" in failed.error
+    assert "hook 'a' returned {'offset': 7} from trigger; trigger must return bytes or None" in failed.error
 
 
 def test_a_call_whose_checkpoint_was_aborted_before_its_turn_is_not_made(rig):
@@ -225,7 +225,7 @@ def test_one_that_cannot_be_closed_or_hangs_does_not_keep_the_job_from_ending(ri
         rig.hooks.turn(Instant(6_000))
     assert rig.hooks.have_ended
     assert "hook 'a' could not be closed: ValueError: gone" in caplog.text
-    assert "hooks that do not return were left: b" in caplog.text
+    assert "hooks that did not close in time were left alone: b" in caplog.text
 
 
 def test_a_hook_that_is_frozen_gets_its_hold_too():

@@ -268,7 +268,9 @@ def test_a_slot_that_is_seen_to_die_is_replaced_before_spark_says_anything_and_o
     stage.cluster.news.append(SlotEnded(first.slot, "killed"))
     stage.turn()
     [failure] = stage.driver.view().failures
-    assert failure.text == "slot 0 was lost: the link to it broke: its process has died, or cannot be reached any more"
+    assert failure.text == (
+        "slot 0 was lost: the link to it broke: the process at the other end has died, or cannot be reached any more"
+    )
     assert len(stage.cluster.started) == 3
 
 
@@ -329,7 +331,7 @@ def test_the_log_says_why_an_attempt_failed_and_what_follows(stage, caplog):
     first.say(TaskFailed(slot=first.slot, epoch=Epoch(1), task=task, operator="o", error="bad luck", whole=True))
     stage.turn()
     (told,) = [record.getMessage() for record in caplog.records if "failed" in record.getMessage()]
-    assert re.fullmatch(r"job \S+: attempt failed in 'o', subtask 0: bad luck; it is started again in \d+ ms", told)
+    assert re.fullmatch(r"job \S+: attempt failed in 'o', subtask 0: bad luck; a restart follows in \d+ ms", told)
 
 
 def test_a_failure_of_an_attempt_that_is_over_fails_nothing(stage):
@@ -641,7 +643,7 @@ def test_a_driver_whose_spark_is_gone_leaves_the_job_to_another(caplog):
     stage.end()
     assert stage.driver.outcome is JobState.SUSPENDED
     assert take_over(stage.store, FOLDER).outcome is None
-    assert f"this driver cannot go on with the job, and leaves it to another: {stopped}" in caplog.text
+    assert f"this driver cannot go on with the job, and leaves the job to another driver: {stopped}" in caplog.text
 
 
 def test_a_job_that_was_cancelled_when_its_spark_went_stays_cancelled():

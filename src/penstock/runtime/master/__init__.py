@@ -1,1 +1,2 @@
-"""The job master: the driver's loop, what it does for the coordinator, and the parts of sources and sinks beside it."""
+"""The job master: the loop on the driver, what the loop does for the machines, and the parts of sources and sinks on
+the driver."""

@@ -1,7 +1,8 @@
-"""The processes of slots that have called the master.
+"""The processes of slots that have registered with the master.
 
-The cluster may start a slot again by itself: then processes of several attempts of one incarnation have called, and
-only the last of them is the slot. The host of slots does not tell them from each other.
+The cluster itself may start an incarnation of a slot again, in another process. Then several processes of one
+incarnation have registered, and only the newest process is the slot. `SlotId.attempt` tells these processes apart. The
+host of the slots does not tell them apart.
 """
 
 from __future__ import annotations
@@ -11,15 +12,16 @@ from penstock.core.messages import Register
 
 
 class Callers:
-    """What each of them said of itself, and by which name it is called over the links."""
+    """The registration of each process, and the name that each process has in the links."""
 
     def __init__(self) -> None:
         self.registered: dict[SlotId, Register] = {}
         self._by_name: dict[str, SlotId] = {}
 
     def add(self, message: Register) -> list[str]:
-        """One has called; the names of those before it, whose slot it is from now on. Earlier incarnations are
-        forgotten: the master had given them up before it asked for this one."""
+        """A process has registered as a slot. Returns the names of the earlier processes of the slot: the new process
+        takes their place. Earlier incarnations are forgotten: the master gave them up before it asked for this
+        incarnation."""
         slot = message.slot
         self.registered[slot] = message
         self._by_name[str(slot)] = slot
@@ -29,7 +31,7 @@ class Callers:
         ]
 
     def _forget_before(self, slot: SlotId) -> list[str]:
-        """The names of those that are forgotten."""
+        """Forget the earlier incarnations of a slot; returns the names of their processes."""
         old = [o for o in self._by_name.values() if o.number == slot.number and o.incarnation < slot.incarnation]
         for other in old:
             del self.registered[other]
@@ -37,13 +39,13 @@ class Callers:
         return [str(other) for other in old]
 
     def of(self, name: str) -> SlotId | None:
-        """Who has this name; None for who has never called."""
+        """The slot whose process has this name; None if no process of this name has registered."""
         return self._by_name.get(name)
 
     def names_of(self, slot: SlotId) -> list[str]:
-        """Of all attempts of its incarnation."""
+        """The names of all processes of the slot's incarnation."""
         return [name for name, other in self._by_name.items() if other[:2] == slot[:2]]
 
     def has_successor(self, slot: SlotId) -> bool:
-        """Whether a later attempt of its incarnation has called."""
+        """Whether a later process of the slot's incarnation has registered."""
         return any(self._by_name[name].attempt > slot.attempt for name in self.names_of(slot))

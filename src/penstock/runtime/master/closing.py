@@ -1,4 +1,4 @@
-"""Has a job end: does what the machine of `core.job.ending` says."""
+"""The end of a job: performs the effects of the machine in `core.job.ending`."""
 
 from __future__ import annotations
 
@@ -50,9 +50,9 @@ class Closing:
         guard: Guard,
         requests: SnapshotRequests,
     ) -> None:
-        """`tenure` and `is_run` are as in `MasterDriver` and `MasterPorts`; `guard` is that of the parts."""
+        """`tenure` is as in `MasterDriver`, and `is_run` as in `MasterPorts`. `guard` is the guard of `parts`."""
         self.outcome: JobState | None = None
-        """How the job ended, when nothing is left to do."""
+        """How the job ended; None as long as anything is left to do."""
         self.cause: FailureCause | None = None
         self.job: JobId = work.job
         self._machine = EndOfJob(is_recorded=tenure is not None)
@@ -65,11 +65,12 @@ class Closing:
         self._requests = requests
         self._stops: dict[RequestId, AnswerRequest] = {}
 
-    # --- what the others want to know --------------------------------------------------------
+    # --- what other parts ask ----------------------------------------------------------------
 
     @property
     def goes_on_from(self) -> CompletedCheckpoint | None:
-        """What the job, which has ended, goes on from when its program is run again."""
+        """The snapshot that the ended job goes on from when its program is run again; None if the job does not go
+        on."""
         return self._work.goes_on_from
 
     @property
@@ -79,7 +80,8 @@ class Closing:
 
     @property
     def is_shut_down(self) -> bool:
-        """Whether the job ends with this driver, whoever takes it over from here on."""
+        """Whether the checkpoints are shut down: the job ends with this driver, even if another driver takes the job
+        over from here on."""
         return self._machine.is_shut_down
 
     @property
@@ -90,13 +92,13 @@ class Closing:
     # --- what happens ------------------------------------------------------------------------
 
     def end_again(self, outcome: JobOutcome) -> None:
-        """An earlier driver saw the job end, and may not have cleaned up all of it."""
+        """An earlier driver recorded this outcome, and may not have cleaned up everything: end the job again."""
         self._work.resume(outcome)
         cause = FailureCause(text=outcome.cause) if outcome.cause else None
         self._feed(EndedBefore(outcome=outcome.state, cause=cause))
 
     def decided(self, effect: JobEnding) -> None:
-        """The outcome is decided."""
+        """The outcome of the job is decided."""
         self._feed(OutcomeDecided(outcome=effect.outcome, cause=effect.cause))
 
     def slots_left(self, effect: JobEnded) -> None:
@@ -104,7 +106,8 @@ class Closing:
         self._feed(SlotsLeft(outcome=effect.outcome, cause=effect.cause))
 
     def answer(self, effect: AnswerRequest) -> None:
-        """Answer a request for a snapshot; that the job has stopped, only when it has for every driver."""
+        """Answer a request for a snapshot. A stop with a savepoint is answered only when a driver that takes the job
+        over would know that the job has stopped."""
         if isinstance(effect.result, CompletedCheckpoint) and effect.result.kind.is_synchronous:
             self._stops[effect.request] = effect
             self._feed(StopSaved(request=effect.request))
@@ -112,7 +115,7 @@ class Closing:
             self._requests.tell(effect.request, effect.result)
 
     def turn(self, now: Instant) -> None:
-        """Everything that had arrived has been heard: go on as far as possible."""
+        """All messages that had arrived have been heard: go on with the end of the job as far as possible."""
         for event in self._work.turn(now):
             self._feed(event)
         while self._feed(
@@ -134,7 +137,7 @@ class Closing:
     # --- what follows ------------------------------------------------------------------------
 
     def _feed(self, event: EndingEvent) -> bool:
-        """Whether anything followed from it."""
+        """Feed an event to the machine, and perform the effects; returns whether there were any effects."""
         effects = self._machine.handle(event, self._decisions.now)
         for effect in effects:
             self._perform(effect)
@@ -167,6 +170,6 @@ class Closing:
     def _shut_down(self, status: JobEnd) -> None:
         self._work.spare(self._decisions.coordinator.spared_after(status))
         if status is JobEnd.SUSPENDED:
-            # Another driver may take the job over: connectors commit and delete nothing more.
+            # Another driver may take the job over: from here on, connectors of this driver must not commit or delete.
             self._guard.hold.let_go()
         self._decisions.feed_coordinator(ShutDown(status=status))

@@ -1,7 +1,7 @@
 """The machines that decide about a running job, and the line in which events wait for them.
 
-What a machine wants done may bring about the next event, for itself or for the other machine. Such an event waits until
-all that the machine wants is done.
+To perform an effect of a machine may bring about another event, for the same machine or for the other machine. Such an
+event waits until all effects of the machine have been performed.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class _ForCoordinator(NamedTuple):
 
 
 class Decisions:
-    """Feeds the lifecycle of a job and its checkpoint coordinator, and has done what they say."""
+    """Feeds events to the lifecycle of a job and to its checkpoint coordinator, and has their effects performed."""
 
     def __init__(
         self, lifecycle: JobLifecycle, coordinator: CheckpointCoordinator, *, draws: tuple[float, ...], now: Instant
@@ -46,7 +46,8 @@ class Decisions:
     def perform_with(
         self, job: Callable[[JobEffect], None], checkpoints: Callable[[list[CoordinatorEffect]], None]
     ) -> None:
-        """Who does what the lifecycle wants, and what the coordinator wants. Said once, before the first event."""
+        """Set who performs the effects of the lifecycle, and who performs the effects of the coordinator. Called once,
+        before the first event."""
         self._perform_job = job
         self._perform_checkpoints = checkpoints
 
@@ -55,12 +56,12 @@ class Decisions:
         return self._draws[epoch % len(self._draws)]
 
     def feed_job(self, event: JobEvent) -> None:
-        """Tell the lifecycle."""
+        """Feed an event to the lifecycle."""
         self._line.append(_ForLifecycle(event))
         self._drain()
 
     def feed_coordinator(self, event: CoordinatorEvent) -> None:
-        """Tell the checkpoint coordinator."""
+        """Feed an event to the checkpoint coordinator."""
         self._line.append(_ForCoordinator(event))
         self._drain()
 
@@ -69,7 +70,7 @@ class Decisions:
         self.feed_job(AttemptFailed(epoch=self.lifecycle.epoch, cause=cause))
 
     def tick(self) -> None:
-        """Tell whom it concerns that its time has come."""
+        """Feed `Ticked` to each machine whose deadline has come."""
         if (at := self.lifecycle.next_deadline()) is not None and at <= self.now:
             self.feed_job(Ticked())
         if (at := self.coordinator.next_deadline()) is not None and at <= self.now:
@@ -86,7 +87,7 @@ class Decisions:
         self.coordinator.validate()
 
     def _drain(self) -> None:
-        """Feed waiting events one by one; what an event brings about is done before the next event is looked at."""
+        """Feed the waiting events one by one. All effects of an event are performed before the next event is fed."""
         if self._is_draining:
             return
         self._is_draining = True
@@ -108,5 +109,5 @@ class Decisions:
         if any(isinstance(effect, CheckpointCompleted) for effect in effects):
             self._line.appendleft(_ForLifecycle(CheckpointDone()))
         if (is_stopping := self.coordinator.is_stopping) != was_stopping:
-            # Before whatever else the lifecycle has to decide upon.
+            # The lifecycle must know of the stop before it decides about any other event that waits.
             self._line.appendleft(_ForLifecycle(StopChanged(is_under_way=is_stopping)))

@@ -1,9 +1,9 @@
-"""Deploys an attempt of a job: finds what its tasks start from, tells the slots, and has the tasks run.
+"""Deploys an attempt of a job: finds the checkpoint that the tasks start from, tells the slots, and has the tasks run.
 
     DeployTasks ──► no storage work of checkpoints is under way ──► the newest checkpoint is read ──► hooks are back
                 ──► Deploy to every slot …  RunTasks ──► Run to every slot
 
-The attempt may fail, or the job be cancelled, at any of these steps: then nothing of it follows.
+The attempt may fail, or the job may be cancelled, at any of these steps. Then the later steps are left out.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ log = logging.getLogger(__name__)
 
 
 class Deployment:
-    """The plan of a job, and the attempt in which it was deployed last."""
+    """The plan of a job, and the attempt in which the plan was deployed last."""
 
     def __init__(
         self,
@@ -50,11 +50,11 @@ class Deployment:
         parts: DriverParts,
         progress: JobProgress,
     ) -> None:
-        """`found` is what the driver found when it began."""
+        """`found` is what the driver found when its term began."""
         self.plan = plan
         self.pickled_plan: bytes = cloudpickle.dumps(plan)
         self.attempt = NO_EPOCH
-        """The attempt in which all tasks were deployed last."""
+        """The epoch in which all tasks were deployed last. Tasks of a restarted region have a later epoch."""
         self._found = found
         self._storage = storage
         self._decisions = decisions
@@ -63,23 +63,24 @@ class Deployment:
         self._progress = progress
         self._graph = checkpoint_graph(plan)
         self._rescaled_graph: CheckpointGraph | None = None
-        """The graph, as long as the checkpoint coordinator does not know that it has changed."""
+        """The graph after a rescale, until the checkpoint coordinator has been told; None: the coordinator knows the
+        graph."""
         self._waiting: DeployTasks | None = None
         self._restored: CompletedCheckpoint | None = None
 
     @property
     def restored_id(self) -> CheckpointId | None:
-        """The checkpoint that the attempt started from; None: from its beginning."""
+        """The checkpoint that the attempt started from; None: the attempt started from the beginning of the job."""
         return self._restored.checkpoint if self._restored is not None else None
 
     # --- what the lifecycle says -------------------------------------------------------------
 
     def ask(self, effect: DeployTasks) -> None:
-        """Tasks are to be deployed, by the next `turn` that can."""
+        """Have tasks deployed, by the next `turn` that can deploy them."""
         self._waiting = effect
 
     def give_up(self) -> None:
-        """The attempt is over."""
+        """The attempt is over: its tasks are not deployed any more."""
         self._waiting = None
 
     def rescaled(self, effect: AttemptRescaled) -> None:
@@ -89,10 +90,11 @@ class Deployment:
         self._graph = self._rescaled_graph = checkpoint_graph(self.plan)
 
     def run(self, effect: RunTasks) -> None:
-        """All slots have what they need: have the tasks run."""
+        """All slots are ready: have the tasks run."""
         for slot in effect.slots:
             self._links.send(slot, Run(epoch=effect.epoch))
-        # First: with the last task that runs the schedule is on, by the draw of this attempt.
+        # The schedule is allowed first: it begins with the last task that runs, and needs the draw of this attempt by
+        # then.
         self._decisions.feed_coordinator(ScheduleAllowed(draw=self._decisions.draw_of(effect.epoch)))
         for task in self.plan.tasks if effect.tasks is None else effect.tasks:
             self._decisions.feed_coordinator(TaskRunning(task=task, epoch=effect.epoch))
@@ -127,7 +129,7 @@ class Deployment:
             return restore_newest(storage.store, storage.records, latest, doubtful, self._graph, self._found)
 
         def done(outcome: WorkResult) -> None:
-            # Whoever has lost the job deploys nothing, and the guard has told the master.
+            # A driver that has lost the job deploys nothing. The guard has told the master of the loss.
             if not self._is_deploying(effect.epoch) or isinstance(outcome.error, JobTakenOver):
                 return
             if outcome.error is not None:
@@ -135,7 +137,7 @@ class Deployment:
                 cause = FailureCause(text=f"{what}: {outcome.error}", fault=fault_of(outcome.error))
                 self._decisions.fail_with(cause)
             elif effect.tasks is not None and outcome.value.finished:
-                text = "steps that had ended cannot be restarted beside others"
+                text = "a region cannot restart alone: steps had ended in the checkpoint"
                 self._decisions.fail_with(FailureCause(text=text))
             else:
                 self._go_back(effect, outcome.value)
@@ -143,12 +145,13 @@ class Deployment:
         self._storage.submit(read, done)
 
     def _is_deploying(self, epoch: Epoch) -> bool:
-        """Whether that attempt still waits to be deployed: it may have failed, or the job been cancelled, meanwhile."""
+        """Whether the attempt of that epoch still waits to be deployed. The attempt may have failed meanwhile, or the
+        job may have been cancelled."""
         lifecycle = self._decisions.lifecycle
         return lifecycle.epoch == epoch and lifecycle.state in (JobState.DEPLOYING, JobState.REPAIRING)
 
     def _go_back(self, effect: DeployTasks, assignment: Assignment) -> None:
-        """Deploy when all hooks are back where the checkpoint was."""
+        """Have all hooks go back to the checkpoint, and then deploy."""
         deploy = partial(self._deploy, effect, assignment)
         self._parts.hooks.restore(self.restored_id, assignment.hooks, effect.epoch, then=deploy)
 

@@ -1,7 +1,7 @@
 """The driver of the job master: the loop, and what the master consists of.
 
-It lives on the Spark driver, on a thread of its own; slots call in over the transport. What blocks (files, reading a
-checkpoint back) runs in the background, and its outcome comes back as an event.
+The master lives on the Spark driver, on a thread of its own; slots call the master over the transport. Work that blocks
+(writing files, reading a checkpoint) runs in the background, and its result comes back as an event.
 
     slots ◄──► slot_links ──► hearing ──► decisions: the lifecycle of the job      ──► job_effects ──► deployment
                                                      and the checkpoint coordinator ──► effects
@@ -9,8 +9,8 @@ checkpoint back) runs in the background, and its outcome comes back as an event.
                                           driver_parts: operator coordinators and hooks ◄────┤
                                           closing: the end of the job ◄──────────────────────┘
 
-Whatever is stored, committed or deleted goes through a guard (`guard.py`), which lets it happen only while this driver
-has the job.
+All work that stores, commits or deletes goes through a guard (`guard.py`). The guard lets the work run only while this
+driver has the job.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ log = logging.getLogger(__name__)
 
 
 class MasterDriver:
-    """One job, from its start until nothing of it is left."""
+    """Takes one job from its start to its end, until nothing is left to do for the job."""
 
     def __init__(
         self,
@@ -89,8 +89,8 @@ class MasterDriver:
         started_from: CompletedCheckpoint | None = None,
     ) -> None:
         """`tenure` is what the driver found when it took the job over; None for a job that ends with its driver and
-        cannot go on. `started_from` is the snapshot that a new job begins with; one that was taken over has it on its
-        record."""
+        cannot go on. `started_from` is the snapshot that a new job begins with; a job that was taken over has this
+        snapshot on record."""
         found = tenure if tenure is not None else Tenure()
         self._job = job
         self._ports = ports
@@ -98,7 +98,8 @@ class MasterDriver:
         self._decisions = _make_decisions(job, plan, settings, found, started_from, draws)
         self._links = SlotLinks(ports.transport, ports.slots, self._decisions)
         self._storage = self._make_storage()
-        # Connectors and hooks cannot tell by themselves who has the job.
+        # Connectors and hooks cannot tell which driver has the job, so this guard looks before each piece of their
+        # work.
         self._guard = Guard(Hold(self._storage.records.check), self._taken_over)
         self._parts = self._make_parts(plan, settings, found)
         self._progress = JobProgress(job, plan)
@@ -121,7 +122,7 @@ class MasterDriver:
             report=MasterStuck(job).tell,
         )
 
-    # --- what it consists of -------------------------------------------------------------
+    # --- what the master consists of -----------------------------------------------------
 
     def _make_storage(self) -> JobStorage:
         ports, term = self._ports, self._tenure.term if self._tenure is not None else None
@@ -151,7 +152,8 @@ class MasterDriver:
         )
 
     def _join(self, inputs: LandedInputs) -> Closing:
-        """Say who performs what machines decide, and who hears what slots say; and how the job ends."""
+        """Join the parts: set who performs the effects of the machines and who hears the messages of slots. Returns the
+        part that ends the job."""
         decisions, links, parts = self._decisions, self._links, self._parts
         closing = Closing(
             Ending(
@@ -207,7 +209,7 @@ class MasterDriver:
     # --- the driver's contract -----------------------------------------------------------
 
     def start(self, now: Instant) -> None:
-        """Begin: ask for slots, unless the job has ended already."""
+        """Begin: ask for slots; or only clean up, if the outcome of the job is on record."""
         self._decisions.now = now
         if self._tenure is not None and self._tenure.outcome is not None:
             self._closing.end_again(self._tenure.outcome)
@@ -217,14 +219,15 @@ class MasterDriver:
     def cancel(self) -> None:
         """End the job as soon as possible. Belongs to the loop's thread."""
         if self._closing.has_no_slot:
-            # Perhaps with another driver, and this driver cleans up: how the job ended stays.
+            # The job has ended, perhaps with an earlier driver, and this driver only cleans up: the outcome stays as it
+            # is.
             return
         self._decisions.now = self._ports.clock.now()
         self._decisions.feed_job(CancelRequested())
 
     def lose(self, why: str = "another driver has taken the job over") -> None:
-        """Another driver has the job, or must take it over: let the slots go, commit nothing more, delete nothing.
-        Belongs to the loop's thread."""
+        """Another driver has the job, or must take the job over: let the slots go; store, commit and delete nothing
+        more. `why` is for the log. Belongs to the loop's thread."""
         # If the outcome is on record, the job has ended with this driver.
         if not self._closing.is_shut_down:
             log.warning("job %s: %s", self._job, why, extra={"job": self._job})
@@ -254,7 +257,7 @@ class MasterDriver:
         self._rescales.ask(plan.rescaled(parallelism), answer)
 
     def turn(self, now: Instant) -> Instant | None:
-        """Take what has arrived and do what follows; when to be called again at the latest."""
+        """Handle what has arrived and do what follows; returns when `turn` must be called again at the latest."""
         self._decisions.now = now
         self._pulse.turned(now)
         self._links.receive(now)
@@ -271,8 +274,8 @@ class MasterDriver:
         return min((t for t in times if t is not None), default=None)
 
     def beat(self, now: Instant) -> None:
-        """Tell the slots that the driver lives, if the loop has not turned for a while. To be called several times in a
-        second, from beside the loop: from another thread, at any time."""
+        """Tell the slots that the driver lives, if the loop has not turned for a while. To be called several times a
+        second, from a thread beside the loop."""
         self._pulse.beat(now)
 
     def validate(self) -> None:
@@ -280,16 +283,16 @@ class MasterDriver:
         self._decisions.validate()
         self._closing.validate()
 
-    # --- what others see -----------------------------------------------------------------
+    # --- what users see ------------------------------------------------------------------
 
     @property
     def outcome(self) -> JobState | None:
-        """How the job ended; None as long as anything of it is left to do."""
+        """How the job ended; None as long as anything is left to do."""
         return self._closing.outcome
 
     @property
     def cause(self) -> FailureCause | None:
-        """Why the job failed, if it did."""
+        """Why the job failed; None if the job has not failed."""
         return self._closing.cause
 
     @property
@@ -299,12 +302,13 @@ class MasterDriver:
 
     @property
     def goes_on_from(self) -> CompletedCheckpoint | None:
-        """What the job, which has ended, goes on from when its program is run again."""
+        """The snapshot that the ended job goes on from when its program is run again; None if the job does not go
+        on."""
         return self._closing.goes_on_from
 
     @property
     def stage(self) -> tuple[JobState, Epoch, int]:
-        """The state, the attempt and the number of restarts: a view that shows others is of the past."""
+        """The state, the epoch and the number of restarts. A view that shows other values is out of date."""
         lifecycle = self._decisions.lifecycle
         return lifecycle.state, lifecycle.epoch, self._progress.restarts
 
@@ -327,7 +331,8 @@ class MasterDriver:
         )
 
     def checkpoints(self) -> tuple[CheckpointDetails, ...]:
-        """The checkpoints that are remembered, newest first, down to their subtasks. Belongs to the loop's thread."""
+        """The checkpoints that the coordinator remembers, newest first, with the part of each subtask. Belongs to the
+        loop's thread."""
         return self._decisions.coordinator.details()
 
     # --- what goes wrong -----------------------------------------------------------------
@@ -337,11 +342,12 @@ class MasterDriver:
             self._links.has_ended(ended.slot)
             may_be_left = self._tenure is not None and not self._ports.is_run and not self._closing.is_decided
             if ended.host_gone and may_be_left:
-                self.lose(f"this driver cannot go on with the job, and leaves it to another: {ended.error}")
+                self.lose(f"this driver cannot go on with the job, and leaves the job to another driver: {ended.error}")
             self._decisions.feed_job(SlotGone(slot=ended.slot, error=ended.error, host_gone=ended.host_gone))
 
     def _fail_attempt(self, text: str, task: TaskId | None) -> None:
-        """The coordinator says that a task must restart, with its region; or, without a task, the whole attempt."""
+        """The checkpoint coordinator says that the region of `task` must restart; if `task` is None, the whole attempt
+        has failed."""
         if task is None:
             self._decisions.fail_with(FailureCause(text=text))
             return
@@ -351,12 +357,12 @@ class MasterDriver:
         self._decisions.feed_job(AttemptFailed(epoch=epoch, cause=cause, task=task))
 
     def _taken_over(self) -> None:
-        """It turned out that another driver has the job."""
+        """A guard has found out that another driver has the job."""
         self._let_go()
         self.lose()
 
     def _let_go(self) -> None:
-        """Nothing is stored, committed or deleted any more, whatever is still asked for."""
+        """From here on nothing is stored, committed or deleted, even if other parts still ask for such work."""
         self._guard.hold.let_go()
         self._storage.guard.hold.let_go()
 

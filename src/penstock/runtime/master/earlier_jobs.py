@@ -1,4 +1,5 @@
-"""What is left of a job that nobody will go on with: its name was given to another job, which has a checkpoint now."""
+"""Deletes what is left of a job that will never go on: the name of the job was given to another job, and the other job
+has a checkpoint."""
 
 from __future__ import annotations
 
@@ -14,8 +15,8 @@ from penstock.runtime.master.landed_inputs import MARK
 
 
 def delete_job(job: JobId, stores: Iterable[Store], plan: Plan) -> None:
-    """Delete what a job has in these stores, and what it prepared in the sinks of the plan, but for what savepoints
-    need: those are their user's. Blocks. Raises `StorageError`."""
+    """Delete the files of a job in these stores, and the results that the job prepared in the sinks of the plan. Files
+    and results that savepoints need stay: savepoints belong to their users. Blocks. Raises `StorageError`."""
     folder = layout.job_folder(job)
     is_promised = False
     for store in stores:
@@ -29,7 +30,7 @@ def delete_job(job: JobId, stores: Iterable[Store], plan: Plan) -> None:
             if not any(path.startswith(place) for place in kept):
                 store.delete(path)
     if is_promised:
-        # Whoever starts from such a savepoint commits what sinks prepared for it.
+        # A job that starts from such a savepoint commits the results that sinks prepared for the savepoint.
         return
     for store in stores:
         store.delete_tree(layout.results_of_job(folder))

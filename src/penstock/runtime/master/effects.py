@@ -1,4 +1,4 @@
-"""Does what the checkpoint coordinator says: files, pointers, messages to tasks."""
+"""Performs the effects of the checkpoint coordinator: files, pointers, messages to tasks."""
 
 from __future__ import annotations
 
@@ -60,17 +60,17 @@ from penstock.storage.metadata import encode_metadata
 from penstock.storage.places import delete_file, delete_folder, delete_snapshot
 
 IDS_TAKEN_AT_ONCE = 64
-"""Ids are made durably taken in blocks, so that most checkpoints need not wait for it. Another driver begins behind the
-block."""
+"""Checkpoint ids are recorded as used in blocks of this size, so that most checkpoints need not wait for the record. A
+driver that takes the job over begins behind the block."""
 
 LONG_QUEUED_MS = 1_000
-"""A checkpoint whose request waited for longer than this is told in the log."""
+"""A checkpoint whose request waited for at least this long is in the log at INFO."""
 
 log = logging.getLogger(__name__)
 
 
 class Answers(NamedTuple):
-    """Where effects lead back to."""
+    """The calls by which effects come back to the master."""
 
     feed: Callable[[CoordinatorEvent], None]
     fail: Callable[[str, TaskId | None], None]
@@ -81,7 +81,8 @@ class Answers(NamedTuple):
 
 
 class CheckpointEffects:
-    """Performs the coordinator's effects in order; answers come back through `feed`."""
+    """Performs the coordinator's effects in order. The results of the effects go back to the coordinator through
+    `feed`."""
 
     def __init__(
         self,
@@ -94,8 +95,8 @@ class CheckpointEffects:
         saved: SavedResults,
         when_safe: Callable[[], None] | None = None,
     ) -> None:
-        """`inputs` is what was landed for the job, and `saved` what sinks prepared: savepoints may need both.
-        `when_safe` is as in `MasterPorts`."""
+        """`inputs` are the DataFrames that were landed for the job, and `saved` are the results that sinks prepared:
+        savepoints may need both. `when_safe` is as in `MasterPorts`."""
         self._job = storage.job
         self._storage = storage
         self._store = storage.store
@@ -109,7 +110,8 @@ class CheckpointEffects:
         self._when_safe = when_safe
         self._taken_below = 0
         self._unforgotten: list[CheckpointId] = []
-        """Pointers that could not be dropped: they go with the next ones. Belongs to background work."""
+        """Old pointers that could not be dropped. They are dropped with the next old pointers. Only background work
+        uses this list."""
 
     def perform(self, effects: list[CoordinatorEffect]) -> None:
         """Do everything in the list, in order."""
@@ -218,7 +220,8 @@ class CheckpointEffects:
         checkpoint = effect.checkpoint
         path = roots.below(effect.location, layout.METADATA_NAME)
         kind = effect.metadata.kind
-        # One that stops the job is followed by nothing: what it names is committed with it.
+        # No checkpoint follows a savepoint that stops the job: the results that such a savepoint names are committed
+        # with it.
         has_results = kind.is_savepoint and not kind.is_synchronous and self._saved.begin(effect.metadata)
 
         def write() -> int:
@@ -258,14 +261,14 @@ class CheckpointEffects:
         def done(outcome: WorkResult) -> None:
             if outcome.error is not None:
                 known = {"job": self._job, "error": one_line(outcome.error)}
-                text = "what earlier runs left could not be deleted yet by job %s: %s"
+                text = "job %s could not yet delete the files of earlier jobs of its name: %s"
                 log.info(text, self._job, known["error"], extra=known)
 
         self._storage.submit(work, done)
 
     def _forget_saved(self, checkpoints: list[CheckpointId]) -> None:
         if checkpoints:
-            # What cannot be deleted keeps some results for longer than needed, and goes with the job.
+            # A record that cannot be deleted keeps some results for longer than needed, and is deleted with the job.
             self._storage.submit(lambda: self._saved.delete(checkpoints), lambda _: None)
 
     def _store_pointer(self, effect: StorePointer) -> None:
@@ -274,14 +277,14 @@ class CheckpointEffects:
         data = msgspec.msgpack.encode(completed)
 
         def record() -> bool:
-            """Whether the pointer is there; raises if even a second look does not tell."""
+            """Store the pointer; returns whether the pointer is stored. Raises if even a second look cannot tell."""
             forget = [*self._unforgotten, *effect.forget]
             try:
                 self._records.record(checkpoint, data, forget=forget)
             except StorageError:
                 if not self._records.holds(checkpoint):
                     return False
-                self._unforgotten = [old for old in forget if self._attempt(self._records.remove, old) is not None]
+                self._unforgotten = [old for old in forget if self._error_of(self._records.remove, old) is not None]
             else:
                 self._unforgotten = []
             return True
@@ -302,20 +305,20 @@ class CheckpointEffects:
             if effect.folder is None:
                 return self._delete_each(store, effect.paths)
             if effect.root is None and is_full(effect.folder):
-                # A snapshot that the job was started from, and owns.
-                return self._attempt(partial(delete_snapshot, self._store, effect.folder), effect.paths)
-            # The metadata goes first, or something that is half deleted would look like a checkpoint.
+                # This is the folder of a snapshot that the job was started from, and owns.
+                return self._error_of(partial(delete_snapshot, self._store, effect.folder), effect.paths)
+            # The metadata goes first, or a checkpoint that is half deleted would look like a whole checkpoint.
             metadata = roots.below(effect.folder, layout.METADATA_NAME)
-            error = self._attempt(partial(delete_file, self._store), metadata)
+            error = self._error_of(partial(delete_file, self._store), metadata)
             if error is not None:
                 return error
             error = self._delete_each(store, _outside(effect.folder, effect))
-            return self._attempt(partial(delete_folder, self._store), effect.folder) or error
+            return self._error_of(partial(delete_folder, self._store), effect.folder) or error
 
         def done(outcome: WorkResult) -> None:
             error = str(outcome.error) if outcome.error is not None else outcome.value
             if self._storage.guard.hold.is_lost:
-                # They are the other driver's now, and not to be tried again.
+                # The files belong to the driver that has the job: this driver does not try to delete them again.
                 error = None
             if error is not None:
                 known = {"job": self._job, "error": error}
@@ -325,21 +328,21 @@ class CheckpointEffects:
         self._storage.submit(delete, done)
 
     def _delete_each(self, store: Store, paths: Iterable[str]) -> str | None:
-        """Go on after an error; the last one."""
+        """Delete each file, and go on after an error; returns the last error."""
         error: str | None = None
         for path in paths:
-            error = self._attempt(partial(delete_file, store), path) or error
+            error = self._error_of(partial(delete_file, store), path) or error
         return error
 
     def _forget(self, effect: ForgetPointers) -> None:
         def forget() -> None:
             for checkpoint in effect.checkpoints:
-                self._attempt(self._records.remove, checkpoint)
+                self._error_of(self._records.remove, checkpoint)
 
         self._storage.submit(forget, lambda _: None)
 
     @staticmethod
-    def _attempt(call: Callable[..., None], argument: object) -> str | None:
+    def _error_of(call: Callable[..., None], argument: object) -> str | None:
         try:
             call(argument)
         except StorageError as error:
@@ -348,6 +351,6 @@ class CheckpointEffects:
 
 
 def _outside(folder: str, effect: DeleteFiles) -> list[str]:
-    """Those of its files that do not go with its folder. Paths of a savepoint begin in its folder."""
+    """The files of a deletion that lie outside the folder. Paths of a savepoint are relative to its folder."""
     inside = effect.root is not None or is_full(folder)
     return [p for p in effect.paths if not p.startswith(f"{folder}/") and not (inside and not is_full(p))]

@@ -1,7 +1,7 @@
-"""What is stored and deleted at the end of a job: the record of its outcome, and whatever only a running job needs.
+"""The storage work at the end of a job: the outcome is recorded, and whatever only a running job needs is deleted.
 
-When each of these is done is decided in `core.job.ending`. If the program of a job is run again, the job goes on from
-what the record says is kept.
+The machine in `core.job.ending` decides when each of the two is done. If the program of a job is run again, the job
+goes on from the checkpoints that the recorded outcome names as kept.
 """
 
 from __future__ import annotations
@@ -37,7 +37,8 @@ from penstock.storage.metadata import decode_metadata
 from penstock.storage.places import delete_folder, delete_foreign
 
 RECORD_TRIES = 8
-"""A storage that refuses the outcome so often stays as it is: the job could be taken over and would go on."""
+"""After so many failed tries the record of the outcome is given up: the job is suspended, and another driver can take
+the job over and go on with it."""
 TRIES = 5
 RETRY_MS = 1_000
 
@@ -53,7 +54,7 @@ log = logging.getLogger(__name__)
 
 
 class Ending:
-    """Does what is left to do when the outcome of a job is decided. What fails is tried again, for a while."""
+    """Records the decided outcome of a job, and cleans up after the job. Work that fails is tried again a few times."""
 
     def __init__(
         self,
@@ -65,9 +66,10 @@ class Ending:
         inputs: LandedInputs,
         saved: SavedResults,
     ) -> None:
-        """`cleaning` looks who has the job before each step that cleans up: a driver that slept since it recorded the
-        outcome may find that the job has begun anew, with another driver. `landing` is as in `MasterPorts`; `inputs` is
-        what was landed for the job, and `saved` what sinks prepared: savepoints may need both."""
+        """`cleaning` looks before each step of the clean-up whether this driver still has the job: if this driver slept
+        after it had recorded the outcome, the job may have begun anew with another driver. `landing` is as in
+        `MasterPorts`. `inputs` are the DataFrames that were landed for the job, and `saved` are the results that sinks
+        prepared: savepoints may need both."""
         self.job = storage.job
         self._inputs = inputs
         self._saved = saved
@@ -84,22 +86,24 @@ class Ending:
         self._goes_on = False
         """Whether the job goes on if its program is run again."""
         self.goes_on_from: CompletedCheckpoint | None = None
-        """What it goes on from then."""
+        """The snapshot that the job goes on from if its program is run again; None if the job does not go on."""
         self._recording: _Steps | None = None
         self._cleaning: _Steps | None = None
 
     def write_record(self, outcome: JobOutcome, now: Instant) -> None:
-        """Have the outcome recorded; `turn` says when it is."""
+        """Have the outcome recorded. `turn` reports when the outcome is recorded, or the record is given up."""
         self._has_record = True
         self._goes_on = outcome.goes_on
         self.goes_on_from = outcome.kept[-1] if outcome.kept is not msgspec.UNSET else None
         step = _Step("record of the outcome", partial(self._storage.records.record_outcome, outcome))
-        # Whatever the error says: too much hangs on it to believe that it will never work.
+        # The record is tried again even if the error says that no later try can succeed: without the record another
+        # driver would go on with the ended job.
         self._recording = _Steps([step], self._storage, self._storage.guard, tries=RECORD_TRIES, insists=True)
         self._recording.begin(now)
 
     def resume(self, outcome: JobOutcome) -> None:
-        """An earlier driver recorded this outcome, and may not have cleaned up all that it should."""
+        """An earlier driver recorded this outcome, and may not have cleaned up everything: `clean_up` does what the
+        outcome says."""
         self._has_record = True
         self._goes_on = outcome.goes_on
         self._saved.resume(needed=outcome.saved is True)
@@ -109,34 +113,37 @@ class Ending:
             self._spared = outcome.spared
 
     def spare(self, places: tuple[str, ...]) -> None:
-        """Snapshots that the job was started from stay as they were, also in the folder of the job: `places` are the
-        full paths of their folders, and of their files beside those."""
+        """Have `clean_up` leave the snapshots alone that the job was started from, even if they lie in the folder of
+        the job. `places` are the full paths of the folders of these snapshots, and of their files outside these
+        folders."""
         self._spared = places
 
     def clean_up(self, retained: tuple[CheckpointId, ...], failed_savepoints: tuple[str, ...], now: Instant) -> None:
-        """Delete what nobody needs any more, when the last slot has left and no storage work is under way; `turn` says
-        when that is done."""
+        """Delete what is not needed after the end of the job. `turn` reports when the clean-up has ended. To be called
+        when the last slot has left and no storage work is under way."""
         if retained or self._goes_on:
-            # Whoever goes on from a retained checkpoint needs what it refers to, and nothing else.
+            # A job that goes on from a retained checkpoint needs the files that the checkpoint names, and nothing else.
             steps = [_Step("checkpoint directory", partial(self._sweep, retained))]
         else:
-            # Each by itself: a sink that cannot be reached must not keep the others, and the files, from being cleaned.
+            # Each sink is a step of its own: if one sink cannot be reached, the other sinks and the files must be
+            # cleaned up all the same.
             planned = [operator.step for vertex in self._plan.vertices for operator in vertex.operators]
             sinks = [step.sink for step in planned if isinstance(step, WriteStep)]
             if self._saved.may_be_needed:
-                # Whoever starts from such a savepoint commits it.
+                # A savepoint may name prepared results. A job that starts from the savepoint commits these results, so
+                # the sinks must keep them.
                 sinks = []
             steps = [_Step(f"sink {sink.name}", partial(sink.end, self.job)) for sink in sinks]
             steps.append(_Step("checkpoint directory", self._delete_all))
             if self._landing is not None:
                 steps.append(_Step("landed DataFrames", partial(self._delete_landed, self._landing)))
-        # A slot that was given up may have written there since they were deleted.
+        # A slot that was given up may have written into these folders after they were deleted.
         steps += [_Step("savepoint", partial(delete_folder, self._store, folder)) for folder in failed_savepoints]
         self._cleaning = _Steps(steps, self._storage, self._cleaning_guard, tries=TRIES)
         self._cleaning.begin(now)
 
     def turn(self, now: Instant) -> list[OutcomeRecorded | RecordGivenUp | CleanedUp]:
-        """Time has passed: do again what is due, and say what has come to its end."""
+        """Time has passed: try steps again that are due. Returns which work has come to its end."""
         ended: list[OutcomeRecorded | RecordGivenUp | CleanedUp] = []
         for steps in (self._recording, self._cleaning):
             if steps is not None:
@@ -150,13 +157,13 @@ class Ending:
         return ended
 
     def next_deadline(self) -> Instant | None:
-        """When `turn` must be called at the latest; None if only the outcome of work can help."""
+        """When `turn` must be called at the latest; None if only the end of background work can help."""
         times = (steps.next_deadline() for steps in (self._recording, self._cleaning) if steps is not None)
         return min((time for time in times if time is not None), default=None)
 
     def _sweep(self, retained: tuple[CheckpointId, ...]) -> None:
-        """Delete what slots wrote for checkpoints that had ended, when nobody could hear of it any more, and pointers
-        that could not be dropped: a job that is over has none."""
+        """Delete all pointers, and the files of all checkpoints that are not retained. There are such files if a slot
+        wrote them for a checkpoint that had ended, and the master could not hear of them any more."""
         self._storage.records.clear()
         delete_foreign(self._store, self._foreign)
         kept = [layout.checkpoint_folder(self._folder, checkpoint) for checkpoint in retained]
@@ -165,13 +172,15 @@ class Ending:
         for place in dict.fromkeys(place for place in found if place is not None and place not in kept):
             self._delete_but(self._store, place, kept)
         if not self._goes_on:
-            # A job that goes on would take what sinks prepared for a savepoint for leftovers of its own.
+            # A job that goes on keeps this folder: without the folder, the job would take the results that sinks
+            # prepared for a savepoint for leftovers of its own, and remove them.
             self._store.delete_tree(layout.promised_folder(self._folder))
         self._sweep_shared(retained, kept)
 
     def _sweep_shared(self, retained: tuple[CheckpointId, ...], kept: list[str]) -> None:
-        """Delete shared files that no retained checkpoint has. A slot that died while it wrote them, or had to leave
-        before it could delete them, told nobody; and an acknowledgement may have been lost."""
+        """Delete shared files that no retained checkpoint names. The master does not know of such files if their slot
+        died while the slot wrote them, if their slot had to leave before the slot could delete them, or if an
+        acknowledgement was lost."""
         found = self._store.list_files(layout.shared_folder(self._folder))
         if not found:
             return
@@ -185,19 +194,19 @@ class Ending:
                 self._store.delete(path)
 
     def _path_here(self, path: str) -> str:
-        """The path of a file in the store; what lies elsewhere has a full path."""
+        """The path of a file in the store; a full path if the file lies elsewhere."""
         return (self._store.path_of(path) or path) if is_full(path) else path
 
     def _delete_all(self) -> None:
-        """Everything of the job goes, but for its outcome and what savepoints need. What lies elsewhere first: the
-        outcome names it."""
+        """Delete everything of the job, except for its outcome and what savepoints need. Files outside the job's
+        folder, which the outcome names, go first."""
         self._storage.records.clear()
         delete_foreign(self._store, self._foreign)
         kept = [*([] if self._landing is not None else self._inputs.kept()), *self._spared_here(self._store)]
         if not self._has_record and not kept:
             self._store.delete_tree(self._folder)
             return
-        # It may be empty by now, and is not found by its files then.
+        # The folder of the pointers may be empty by now, and `list_files` does not show an empty folder.
         self._store.delete_tree(layout.completed_folder(self._folder))
         start = len(self._folder) + 1
         names = dict.fromkeys(path[start:].partition("/")[0] for path in self._store.list_files(self._folder))
@@ -209,13 +218,13 @@ class Ending:
         self._delete_but(landing, self._folder, [*self._inputs.kept(), *self._spared_here(landing)])
 
     def _spared_here(self, store: Store) -> list[str]:
-        """What is spared in the folder of the job, as paths of a store."""
+        """The spared folders and files that lie in the folder of the job, as paths of `store`."""
         found = [path for place in self._spared if (path := store.path_of(place)) is not None]
         return [path for path in found if path.startswith(f"{self._folder}/")]
 
     @staticmethod
     def _delete_but(store: Store, folder: str, kept: list[str]) -> None:
-        """Delete a folder, but for what is kept: files, and whatever lies in folders."""
+        """Delete a folder, except for `kept`: files, and folders with everything in them."""
         if folder in kept:
             return
         if not any(place.startswith(f"{folder}/") for place in kept):
@@ -229,7 +238,8 @@ class Ending:
 def outcome_of(
     decided: WriteRecord, coordinator: CheckpointCoordinator, saved: SavedResults, *, may_go_on: bool
 ) -> JobOutcome:
-    """What goes on record about a job that is about to end like this. It may go on, if its program is run again."""
+    """The record of a job that is about to end as `decided` says. `may_go_on`: the job may go on if its program is run
+    again."""
     status = JOB_END[decided.outcome]
     kept = coordinator.records_after(status) if may_go_on else ()
     return JobOutcome(
@@ -246,36 +256,38 @@ def outcome_of(
 def retained_after(
     outcome: JobState, tenure: Tenure | None, retained: Iterable[CompletedCheckpoint]
 ) -> tuple[CheckpointId, ...]:
-    """The checkpoints that outlive a job which has ended like this, if these are left of all that it had."""
+    """The checkpoints that outlive a job that has ended with `outcome`. `retained` are the checkpoints that the
+    coordinator retains at the end. If an earlier driver recorded the outcome, its record counts instead."""
     if tenure is not None and tenure.outcome is not None:
         return tenure.outcome.retained
     if outcome is JobState.FINISHED:
         return _own_checkpoints(retained)
-    # The snapshot that a job was started from lies elsewhere.
+    # The snapshot that the job was started from is none of the job's own checkpoints.
     return tuple(c.checkpoint for c in retained if c.claim is None)
 
 
 def _own_checkpoints(records: Iterable[CompletedCheckpoint]) -> tuple[CheckpointId, ...]:
-    """Of a job that has finished. Neither the savepoint that it was stopped with, nor the snapshot that it was started
-    from, needs anything of the job's but what was landed for its sources."""
+    """The own checkpoints of a job that has finished. The savepoint that stopped the job, and the snapshot that the job
+    was started from, are left out: of the files of the job they need only the DataFrames that were landed for its
+    sources."""
     return tuple(c.checkpoint for c in records if c.claim is None and not c.kind.is_savepoint)
 
 
 class _Step(NamedTuple):
-    """One thing to do."""
+    """One piece of work, with a name for the log."""
 
     name: str
     work: Callable[[], None]
 
 
 class _Steps:
-    """Things to do in the background, in order, as far as they succeed."""
+    """Steps that are done in the background, in order. A step that fails does not hold up later steps."""
 
     def __init__(
         self, steps: list[_Step], storage: JobStorage, guard: Guard, *, tries: int, insists: bool = False
     ) -> None:
         self.given_up = False
-        """Whether one of them was."""
+        """Whether a step was given up."""
         self._taken_over = False
         """Whether it turned out that another driver has the job."""
         self._job = storage.job
@@ -315,7 +327,7 @@ class _Steps:
             if error is not None and not again:
                 self.given_up = True
                 if not self._taken_over:
-                    # What another driver has is not left over.
+                    # The files belong to the driver that has the job: nothing is left over.
                     known = {"job": self._job, "step": step.name, "error": one_line(error)}
                     text = "the end of job %s was not clean (%s: %s); penstock verify shows what is left"
                     log.warning(text, self._job, step.name, known["error"], extra=known)

@@ -1,12 +1,12 @@
 """Work off the loop that is done only while this driver has the job.
 
     work is asked for ──► its turn comes ──► the hold is looked at ─┬─► held:       the work is done      ──► done
-                                                                    ├─► unknown:    it is not, HoldUnknown ──► done
-                                                                    └─► taken over: it is not, the master
-                                                                                    is told once           ──► lost
+                                                                    ├─► unknown:    not done, HoldUnknown ──► done
+                                                                    └─► taken over: not done, the master
+                                                                                    is told once          ──► lost
 
-That another driver has the job can show before the work, in the work itself, or in other work meanwhile. Whichever it
-is, the hold is let go, so that no later work is done.
+The loss of the job can show before the work, in the work itself, or in other work meanwhile. In each case the hold is
+let go, so that no later work is done.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ def _always() -> bool:
 
 
 def _nobody_waits(_: WorkResult) -> None:
-    """Whatever has been lost with the job is nobody's business here."""
+    """The default for `lost`: there is nothing to do when the job is lost."""
 
 
 class Guard:
     """Lets work run while a hold lasts. Belongs to the master's loop; the hold may be used from any thread."""
 
     def __init__(self, hold: Hold | None = None, taken_over: Callable[[], None] = lambda: None) -> None:
-        """`taken_over` is called when it turns out that another driver has the job. Without a hold, the job ends with
-        its driver."""
+        """`taken_over` is called when it turns out that another driver has the job. Without `hold`, the guard lets all
+        work run: the job ends with its driver, and no other driver can have the job."""
         self.hold = Hold() if hold is None else hold
         self._taken_over = taken_over
 
@@ -47,9 +47,10 @@ class Guard:
         is_wanted: Callable[[], bool] = _always,
         lost: Done = _nobody_waits,
     ) -> None:
-        """Have `work` done, if it is still wanted when its turn comes: if not, its value is None. `done` is called on
-        the loop with the outcome, of which the error is `HoldUnknown` if nobody could say who has the job; `lost` is
-        called instead if another driver has it, whatever became of the work."""
+        """Have `work` done in the background, if `is_wanted` says so when the turn of the work comes; if not, the value
+        is None. `done` is called on the loop with the result. The error in the result is `HoldUnknown` if it could not
+        be found out which driver has the job. If another driver has the job, `lost` is called instead of `done`,
+        whether the work was done or not."""
 
         def guarded() -> Any:
             if not is_wanted():

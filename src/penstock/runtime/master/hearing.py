@@ -1,4 +1,4 @@
-"""What slots say to the master, and whom it concerns."""
+"""The messages of slots to the master, and which part of the master each message goes to."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ from penstock.runtime.master.progress import JobProgress, cause_of
 
 
 class Hearing:
-    """Passes on what slots say that have called."""
+    """Passes the messages of registered slots on to the parts of the master."""
 
     def __init__(
         self,
@@ -67,7 +67,9 @@ class Hearing:
         feed_job, feed_coordinator = self._decisions.feed_job, self._decisions.feed_coordinator
         match message:
             case Register():
-                raise InvariantError(f"slot {message.slot} is heard before its link is made")
+                raise InvariantError(
+                    f"the registration of {message.slot} came to a part that hears registered slots only"
+                )
             case WorkerLog():
                 worker_logs.tell(message)
             case LoopStuck():
@@ -84,7 +86,8 @@ class Hearing:
                 event = TaskDataEnded if isinstance(message, DataEnded) else TaskAsksToEnd
                 feed_coordinator(event(task=message.task, epoch=message.epoch))
             case TaskFinished():
-                # A job that was cancelled has not stopped, even if its last task then ends by itself.
+                # A job that was cancelled must not count as stopped because its last task then ends by itself: the
+                # coordinator is not told.
                 if not self._closing.is_decided:
                     feed_coordinator(TaskEnded(task=message.task, epoch=message.epoch))
                 feed_job(TaskDone(task=message.task, epoch=message.epoch))
@@ -112,12 +115,12 @@ class Hearing:
     def _on_heartbeat(self, message: Heartbeat) -> None:
         self._progress.slot_turns(message.slot)
         self._decisions.feed_job(SlotTurned(slot=message.slot))
-        # A slot that was replaced while others went on may live, and tell of tasks that run elsewhere by now.
+        # A slot that was replaced may still live, and report on tasks that another slot runs by now.
         if message.epoch == self._deployment.attempt and message.slot in self._decisions.lifecycle.slots:
             self._progress.heard(message.metrics)
 
     def _on_task_failed(self, message: TaskFailed) -> None:
-        # A job that is being stopped has ended its sources everywhere: it goes on, or stops, as a whole.
+        # In a job that is being stopped, the sources of all regions have ended: no region can restart alone.
         whole = message.whole or self._decisions.coordinator.is_stopping
         self._decisions.feed_coordinator(TaskFailing(task=message.task, epoch=message.epoch, error=message.error))
         self._decisions.feed_job(

@@ -1,9 +1,10 @@
 """Calls the checkpoint hooks of a job: with every checkpoint, before the tasks of an attempt start, and at the end.
 
-Each hook has a background of its own, so that one that hangs holds up no other, and its calls come one after another in
-the order in which they were asked for. A call whose checkpoint or attempt is over before its turn comes is not made.
-Before each call the driver's hold on the job is looked at: if another driver has the job, the call is not made and the
-master is told. If that cannot be found out, a checkpoint fails, and a restore is tried again until its time is over.
+Each hook has a background of its own, so that a hook that hangs does not hold up other hooks. The calls of a hook are
+made one after another, in the order in which they were asked for. A call is not made if its checkpoint or its attempt
+is over before the turn of the call comes. Before each call but `close` the driver's hold on the job is looked at. If
+another driver has the job, the call is not made, and the master is told. If it cannot be found out which driver has the
+job, a checkpoint fails, and a restore is tried again until its time is over.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ class MasterHooks:
         self._restores = HookRestores(timeout_ms)
         self._restored: Callable[[], None] = lambda: None
         self._again: list[Callable[[], None]] = []
-        """Restores that could not be made in doubt."""
+        """Restores that were not made because it could not be found out which driver has the job."""
         self._again_at: Instant | None = None
         self._open: dict[str, None] = {}
         self._is_ending = False
@@ -64,7 +65,7 @@ class MasterHooks:
     # --- checkpoints ---------------------------------------------------------------------
 
     def trigger(self, effect: TriggerHook) -> None:
-        """Have a hook take its part in a checkpoint. Only one is triggered at a time."""
+        """Have a hook take its part in a checkpoint. Only one checkpoint is triggered at a time."""
         name, checkpoint = effect.hook, effect.checkpoint
         self._triggering = checkpoint
 
@@ -85,7 +86,7 @@ class MasterHooks:
         self._submit(name, work, done, is_wanted=lambda: self._triggering == checkpoint)
 
     def aborted(self, checkpoint: CheckpointId) -> None:
-        """Calls for that checkpoint that have not begun need not be made any more."""
+        """The checkpoint is aborted: calls for the checkpoint that have not begun are not made any more."""
         if self._triggering == checkpoint:
             self._triggering = None
 
@@ -94,8 +95,8 @@ class MasterHooks:
     def restore(
         self, checkpoint: CheckpointId | None, states: Mapping[str, bytes], epoch: Epoch, then: Callable[[], None]
     ) -> None:
-        """Have all hooks go back to a checkpoint, or to the beginning, for an attempt; `then` is called when all have,
-        unless the attempt is over before. What a hook raises fails the attempt."""
+        """Have all hooks go back to a checkpoint, or to the beginning, for an attempt. `then` is called when all hooks
+        have gone back, unless the attempt is over by then. An error of a hook fails the attempt."""
         if not self._hooks:
             then()
             return
@@ -125,7 +126,7 @@ class MasterHooks:
         self._submit(name, call, done, is_wanted=is_wanted)
 
     def stop(self) -> None:
-        """The attempt is over: nobody waits for its restore any more."""
+        """The attempt is over: the restores of its hooks do not count any more."""
         self._restores.give_up()
         self._again, self._again_at = [], None
 
@@ -146,7 +147,11 @@ class MasterHooks:
             self._fail(FailureCause(text=text))
         if self._close_until is not None and now >= self._close_until:
             self._close_until = None
-            log.warning("hooks that do not return were left: %s", ", ".join(self._open), extra={"hooks": [*self._open]})
+            log.warning(
+                "hooks that did not close in time were left alone: %s",
+                ", ".join(self._open),
+                extra={"hooks": [*self._open]},
+            )
             self._open = {}
 
     def next_deadline(self) -> Instant | None:
@@ -157,8 +162,8 @@ class MasterHooks:
     # --- the end -------------------------------------------------------------------------
 
     def end(self) -> None:
-        """No checkpoint and no attempt will follow: have all hooks closed, behind what is under way. One that hangs is
-        left alone when its time is over."""
+        """No checkpoint and no attempt follows: have all hooks closed, each hook after its calls that are under way. A
+        hook that hangs is left alone when its time is over."""
         if self._is_ending:
             return
         self._is_ending = True
@@ -191,4 +196,4 @@ class MasterHooks:
 def _as_state(name: str, given: object) -> bytes | None:
     if given is None or isinstance(given, bytes):
         return given
-    raise UsageError(f"hook {name!r} returned {given!r} from trigger; it keeps bytes, or None")
+    raise UsageError(f"hook {name!r} returned {given!r} from trigger; trigger must return bytes or None")

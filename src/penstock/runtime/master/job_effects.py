@@ -1,4 +1,4 @@
-"""Does what the lifecycle of the job says: slots, attempts, rescaling, the end."""
+"""Performs the effects of the lifecycle of a job: slots, attempts, rescaling, the end."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class JobEffects:
         self._progress = progress
 
     def perform(self, effect: JobEffect) -> None:
-        """Do what one effect says."""
+        """Perform one effect."""
         match effect:
             case StartSlot():
                 self._links.start(effect.slot)
@@ -109,7 +109,7 @@ class JobEffects:
     def _rescale(self, effect: AttemptRescaled) -> None:
         job = self._closing.job
         known = {"job": job, "epoch": effect.epoch, "slots": effect.slots}
-        log.info("job %s goes over to %d slots", job, effect.slots, extra=known)
+        log.info("job %s is being rescaled to %d slots", job, effect.slots, extra=known)
         self._leave_attempt()
         self._rescales.changing()
         self._deployment.rescaled(effect)
@@ -118,6 +118,6 @@ class JobEffects:
         job, outcome = self._closing.job, effect.outcome.value
         log.info("job %s is ending: %s", job, outcome, extra={"job": job, "outcome": outcome})
         self._decisions.feed_coordinator(ScheduleForbidden())
-        self._rescales.given_up("the job ended before")
+        self._rescales.given_up("the job ended before the rescale was done")
         self._parts.coordinators.leave()
         self._closing.decided(effect)

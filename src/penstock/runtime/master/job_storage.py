@@ -15,14 +15,14 @@ from penstock.runtime.master.guard import Guard
 
 @dataclass(frozen=True, kw_only=True)
 class JobStorage:
-    """What the master stores of one job: changed off the loop, and only while this driver has the job."""
+    """The files and records of one job. They are changed off the loop, and only while this driver has the job."""
 
     job: JobId
     store: Store
     records: JobRecords
     background: Background
     guard: Guard
-    """Its hold need not look: the records raise `JobTakenOver` by themselves."""
+    """The hold of this guard need not look which driver has the job: the records themselves raise `JobTakenOver`."""
 
     @property
     def folder(self) -> JobFolder:
@@ -30,5 +30,5 @@ class JobStorage:
         return layout.job_folder(self.job)
 
     def submit(self, work: Callable[[], Any], done: Callable[[WorkResult], None]) -> None:
-        """Have work done off the loop, unless the job is lost; `done` gets its outcome in any case."""
+        """Have work done off the loop, unless the job is lost. `done` gets the result in either case."""
         self.guard.submit(self.background, work, done, lost=done)

@@ -1,10 +1,11 @@
-"""The DataFrames that Spark landed for the sources of a job, and who needs them after it.
+"""The DataFrames that Spark landed, as files, for the sources of a job, and whether the files must outlive the job.
 
-A savepoint has of such a source the files that are still to be read, and how far; the files themselves stay where they
-were landed. So a job that has completed a savepoint leaves them there when it ends. That it has is written down beside
-them, before the savepoint is complete: another driver may see the job end.
+For such a source, a savepoint names the files that are still to be read, and how far each file has been read. The
+savepoint does not contain the files: they stay where Spark landed them. So a job that has completed a savepoint leaves
+the landed files there when the job ends. A mark beside the landed files says so. The mark is written before the
+savepoint is complete, because another driver may end the job.
 
-What a streaming query landed is no business of this file: those files are found, and given up, by the query's source.
+Not handled here: files that a streaming query landed. The source of the query finds these files, and gives them up.
 """
 
 from __future__ import annotations
@@ -16,11 +17,11 @@ from penstock.plan.graph import Plan
 from penstock.ports import Store
 
 MARK = "_savepoint"
-"""The file that says it. Names that begin so are hidden: no reader takes it for data."""
+"""The name of the mark. File names that begin with an underscore are hidden: no reader takes the mark for data."""
 
 
 class LandedInputs:
-    """What was landed for a job. Calls block: use them in `Background` work only."""
+    """The landed files of one job. Calls block: use them in `Background` work only."""
 
     def __init__(self, folder: JobFolder, plan: Plan, store: Store) -> None:
         """`store` is where DataFrames are landed."""
@@ -34,7 +35,7 @@ class LandedInputs:
         self._is_marked = False
 
     def keep_for_savepoint(self) -> None:
-        """From now on what was landed outlives the job."""
+        """Make durable that the landed files outlive the job."""
         if self._is_marked:
             return
         for folder in self._folders:
@@ -43,5 +44,5 @@ class LandedInputs:
         self._is_marked = True
 
     def kept(self) -> list[str]:
-        """The folders that savepoints need; they lie in the folder of the job."""
+        """The folders of landed files that savepoints need. These folders lie in the folder of the job."""
         return [folder for folder in self._folders if f"{folder}/{MARK}" in self._store.list_files(folder)]

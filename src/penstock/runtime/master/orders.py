@@ -1,5 +1,5 @@
-"""What slots are told when tasks are deployed, all of a job or those of a region beside others that run, and what they
-make of it."""
+"""The messages that deploy tasks: all tasks of a job, or the tasks of restarted regions while other tasks run. And how
+a slot reads such a message."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from penstock.runtime.master.saved_results import Saved
 
 @dataclass(frozen=True, kw_only=True)
 class Orders:
-    """What is the same for all slots."""
+    """The parts of a deployment that are the same for all slots."""
 
     job: JobId
     plan: Plan
@@ -27,7 +27,7 @@ class Orders:
     restored: CheckpointId | None
     first_checkpoint: CheckpointId
     attempt: Epoch
-    """In which all tasks were deployed last."""
+    """The epoch in which all tasks were deployed last."""
     saved: Saved
     """Results that savepoints name, and that must not be removed."""
 
@@ -35,7 +35,9 @@ class Orders:
 def deployments(
     effect: DeployTasks, assignment: Assignment, slots: Mapping[SlotId, Register], orders: Orders
 ) -> Iterator[tuple[SlotId, Deploy]]:
-    """One message for every slot that gets tasks. One that is new must learn everything, and the others of it."""
+    """One message for every slot that gets tasks. When all tasks are deployed, every slot gets the plan and the
+    addresses of all slots. When only some tasks are deployed, a joining slot gets the plan, and every slot that gets
+    tasks learns the address of the joining slot."""
     wanted = None if effect.tasks is None else dict.fromkeys(effect.tasks)
     peers = tuple(peer_address(slots[slot]) for slot in effect.slots)
     for place, slot in enumerate(effect.slots):
@@ -61,6 +63,6 @@ def deployments(
 
 
 def restore_of(message: Deploy, task: TaskId) -> TaskRestore:
-    """What a task of the message starts from."""
+    """The state that a task of the message starts from."""
     encoded = message.restore.get(str(task))
     return msgspec.msgpack.decode(encoded, type=TaskRestore) if encoded else TaskRestore()

@@ -1,10 +1,13 @@
-"""Which state of a snapshot would be unpickled by a job that starts from it.
+"""Finds state in a snapshot that a job would unpickle if the job started from the snapshot.
 
-Unpickling runs what the pickle says. Pickled are values and map keys that are declared as `object`, state of functions
-that belongs to no key, and what Python Data Sources keep; all else has a format of its own, raw state that of the
-function, and rows that wait for another input that of Arrow. It is told by what the files say about themselves, without
-unpickling anything. What a file says is not trusted any further: whoever loads it decodes it by the type that it says
-and the program declares, both the same, and refuses what the file does not name.
+To unpickle is to run code that the pickle names. Three kinds of state are pickled: values and map keys that are
+declared as `object`, state of functions that belongs to no key, and the state of Python Data Sources. All other state
+has a format of its own: raw state has the format of the function, and rows that wait for another input have Arrow's
+format.
+
+The files of a snapshot say which state is pickled, so that nothing is unpickled here. A file that lies gains nothing:
+the operator that loads the file decodes each state by its type, which must be the same in the file and in the program,
+and refuses state that the file does not name.
 """
 
 from __future__ import annotations
@@ -27,7 +30,7 @@ _SHOWN = 3
 
 def refuse_pickles(metadata: CheckpointMetadata, plan: Plan, reader: StateReader) -> None:
     """Raise `UsageError` if the snapshot has state that operators of the program would unpickle. Reads all keyed state.
-    Blocks. Raises `CorruptFile` or `StorageError`, too."""
+    Blocks. Also raises `CorruptFile` and `StorageError`."""
     steps = {operator.operator: operator.step for vertex in plan.vertices for operator in vertex.operators}
     found: list[str] = []
     for operator, snapshot in metadata.operators.items():
@@ -39,7 +42,7 @@ def refuse_pickles(metadata: CheckpointMetadata, plan: Plan, reader: StateReader
         more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
         raise UsageError(
             f"{metadata.title} has pickled state: {', '.join(names[:_SHOWN])}{more}",
-            hint="unpickling runs what the snapshot says; leave unpickle=False out if you trust who made it",
+            hint="unpickling runs code from the snapshot; leave unpickle=False out only if you trust its makers",
         )
 
 
@@ -54,8 +57,8 @@ def _pickled(state: OperatorState, step: object, reader: StateReader) -> Iterato
 
 
 def _lists_as_they_are(step: object) -> list[tuple[StateKind, str]]:
-    """Kind and name of the lists whose parts are not unpickled, whatever the snapshot says: a function is given raw
-    state as it is, and rows that wait are read as Arrow's, by whoever has rows wait."""
+    """Kind and name of the lists whose parts the step does not unpickle, whatever the snapshot says. A function is
+    given raw state as it is. A step that has rows wait for another input reads these rows as Arrow data."""
     if not isinstance(step, ProcessStep | KeyedProcessStep):
         return []
     specs = (state.spec for state in declared_states(step.function).values())

@@ -22,17 +22,17 @@ class MasterPorts:
     landing: Store | None = None
     """Where DataFrames were landed, if not in `store`."""
     records: JobRecords | None = None
-    """What outlives the driver, if it is not kept in `store`."""
+    """The records of the job, which outlive the driver; None: the records are files in `store`."""
     workers: Callable[[str], Background] | None = None
-    """Makes a background of its own for an operator's part on the driver, which may block for long, by a name for its
-    thread. Without it all use the master's."""
+    """Makes a background for one operator's part on the driver, or for one hook, since these may block for long. The
+    argument is a name for the thread of the background. None: all of them use the background of the master."""
     whereabouts: Callable[[], Whereabouts] = lambda: NOWHERE
-    """Where the loop is, asked from beside it."""
+    """Tells where the loop is. Called from a thread beside the loop."""
     hooks: Mapping[str, CheckpointHook] = field(default_factory=dict)
     """The hooks that the plan names."""
     is_run: bool = False
-    """Whether the job ends with its driver, and goes on when its program is run again. Else a job that was taken over
-    may outlive this driver, too."""
+    """If true, the job ends with its driver, and goes on when its program is run again. If false, a job that has a
+    tenure may outlive this driver: another driver can take the job over."""
     when_safe: Callable[[], None] | None = None
     """Called once, in the background, when the job has completed a checkpoint with this driver: from then on nothing of
     earlier jobs of the same name is needed. May raise `StorageError`."""

@@ -1,4 +1,4 @@
-"""How far a job has come, by what its slots tell with their heartbeats; and what went wrong on the way."""
+"""The progress of a job, as its slots report the progress with their heartbeats, and the failures of the job."""
 
 from __future__ import annotations
 
@@ -35,31 +35,32 @@ class Totals:
 
 
 class JobProgress:
-    """Collects what slots say, one attempt after another."""
+    """Collects the reports of slots, one attempt after another."""
 
     def __init__(self, job: JobId, plan: Plan) -> None:
         self._job = job
         self._plan = plan
-        """Of the attempt that the numbers are of."""
+        """The plan of the attempt that the metrics belong to."""
         self.failures: deque[FailureView] = deque(maxlen=FAILURES_SHOWN)
         self.restarts = 0
         self._told: deque[str] = deque([""], maxlen=FAILURES_SHOWN)
-        """Tracebacks that are in the log. That of a cause without any is told already."""
+        """Tracebacks that are in the log already. The empty traceback, of a cause without a traceback, needs no place
+        in the log."""
         self._metrics: dict[str, dict[str, float]] = {}
         self._rows_before = 0
         self._stuck: dict[SlotId, LoopStuck] = {}
 
     def slot_stuck(self, message: LoopStuck) -> SlotStuck:
-        """The loop of a slot does not turn; the same for the job's lifecycle."""
+        """The loop of a slot does not turn. Returns the event for the job's lifecycle."""
         self._stuck[message.slot] = message
         return SlotStuck(slot=message.slot, stuck_ms=message.stuck_ms, where=_where(message))
 
     def slot_turns(self, slot: SlotId) -> None:
-        """The loop of a slot turns, or is no more."""
+        """The loop of a slot turns."""
         self._stuck.pop(slot, None)
 
     def stuck_of(self, slots: Iterable[SlotId]) -> tuple[StuckView, ...]:
-        """Those of these slots whose loops do not turn. The others are forgotten."""
+        """The slots among `slots` whose loops do not turn. Reports of other slots are forgotten."""
         self._stuck = {slot: self._stuck[slot] for slot in slots if slot in self._stuck}
         return tuple(
             StuckView(
@@ -74,23 +75,23 @@ class JobProgress:
         )
 
     def tell_stuck(self, slot: SlotId) -> None:
-        """Have people see what a slot is stuck in."""
+        """Log what a slot is stuck in."""
         if (told := self._stuck.get(slot)) is not None:
             text = "slot %d of job %s has been in %s for %.1f s, and its process lives:\n%s"
             for_s = (told.stuck_ms if told.operator is None else told.step_ms) / 1_000
             log.warning(text, slot.number, self._job, _where(told), for_s, told.stack or "(no stack)")
 
     def tell_turning(self, slot: SlotId) -> None:
-        """Have people see that a slot is stuck no more."""
-        log.warning("slot %d of job %s goes on: what it was in has come back", slot.number, self._job)
+        """Log that a slot is not stuck any more."""
+        log.warning("slot %d of job %s goes on: the code that it was in has returned", slot.number, self._job)
 
     def heard(self, metrics: dict[str, dict[str, float]]) -> None:
-        """Tasks of the last attempt that was deployed have come so far."""
+        """Running totals of tasks of the attempt that was deployed last."""
         self._metrics.update(metrics)
 
     def begins(self, plan: Plan, tasks: Iterable[TaskId] | None) -> None:
-        """These tasks, or all of `plan`, are deployed: what follows of them counts from zero. What went before has been
-        told to its end by now, unless its slot died: until here it was shown."""
+        """These tasks, or all tasks of `plan`, are deployed: their totals begin at zero. The totals of their earlier
+        deployment are shown until here. They are final by now, unless the slot of a task died."""
         names = list(self._metrics) if tasks is None else [str(task) for task in tasks]
         before = self.totals().rows_in
         for name in names:
@@ -99,13 +100,13 @@ class JobProgress:
         self._plan = plan
 
     def attempt_failed(self, effect: AttemptEnded, now: Instant) -> None:
-        """The running attempt is over, in failure."""
+        """The running attempt has failed."""
         self._tell("attempt", effect)
         self.failures.append(failure_view(effect, now))
         self.restarts += effect.restart_in_ms is not None
 
     def region_failed(self, effect: RegionEnded, now: Instant) -> None:
-        """Some tasks of the running attempt are over, in failure."""
+        """Regions of the running attempt have failed."""
         self._tell("region", effect)
         self.failures.append(failure_view(effect, now))
         self.restarts += 1
@@ -113,16 +114,16 @@ class JobProgress:
     def _tell(self, what: str, effect: AttemptEnded | RegionEnded) -> None:
         cause, pause_ms = effect.cause, effect.restart_in_ms
         why = f": {cause.why_final}" if cause.why_final else ""
-        follows = f"it is not started again{why}" if pause_ms is None else f"it is started again in {pause_ms} ms"
+        follows = f"the job is not restarted{why}" if pause_ms is None else f"a restart follows in {pause_ms} ms"
         known = {"job": self._job, "epoch": effect.epoch, "cause": cause.text}
-        # In full, once: an error that comes back with every attempt would bury all else.
+        # A traceback is logged once: an error that comes back with every attempt would bury the rest of the log.
         told = f"\n{cause.traceback.rstrip()}" if cause.traceback and cause.traceback not in self._told else ""
         self._told.append(cause.traceback)
         text = "job %s: %s failed%s: %s; %s%s"
         log.warning(text, self._job, what, place_of(cause), cause.text, follows, told, extra=known)
 
     def totals(self) -> Totals:
-        """Over all tasks of the last attempt that was deployed."""
+        """The totals over all tasks of the attempt that was deployed last."""
         plan = self._plan
         tasks = {name: dict(values) for name, values in self._metrics.items()}
         watermarks = [int(values["watermark_us"]) for values in tasks.values() if "watermark_us" in values]
@@ -146,7 +147,7 @@ def _total(name: str, tasks: dict[str, dict[str, float]]) -> int:
 
 
 class MasterStuck:
-    """Has people see that the loop of the master itself does not turn; first at once, then each time it has lasted
+    """Logs that the loop of the master itself does not turn: at once, and then each time the loop has been stuck for
     twice as long."""
 
     def __init__(self, job: JobId) -> None:
@@ -155,7 +156,7 @@ class MasterStuck:
         self._stuck_ms = 0
 
     def tell(self, stuck: Stuck) -> None:
-        """It has not turned for so long."""
+        """The loop of the master has not turned for `stuck.stuck_ms`."""
         if stuck.stuck_ms < self._stuck_ms:
             self._told_of.end()
         self._stuck_ms = stuck.stuck_ms

@@ -1,4 +1,4 @@
-"""What users ask of a running job, and how they are answered."""
+"""The requests of users to a running job, and the answers."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ from penstock.plan.graph import Plan
 
 @dataclass(frozen=True, kw_only=True)
 class SnapshotRequest:
-    """A checkpoint or savepoint, or a stop with savepoint."""
+    """A request for a checkpoint or a savepoint, or to stop the job with a savepoint."""
 
     kind: RequestKind
     target: str | None = None
-    """Where a savepoint goes; None for checkpoints."""
+    """The folder that the folder of a savepoint is made in; None for a checkpoint."""
     drain: bool = False
-    """With a stop: event time goes to its end first."""
+    """For a stop: event time goes to its end before the savepoint."""
     canonical: bool = False
-    """Savepoints: in the format that every back end can restore, instead of the back end's own."""
+    """For a savepoint: use the format that every back end can restore, instead of the back end's own format."""
     form: CheckpointForm = CheckpointForm.CONFIGURED
-    """Checkpoints only."""
+    """For a checkpoint only."""
 
     def event(self, request: RequestId) -> CheckpointRequested:
-        """What the coordinator is told."""
+        """The event that tells the checkpoint coordinator of the request."""
         return CheckpointRequested(
             request=request,
             kind=self.kind,
@@ -45,11 +45,12 @@ class SnapshotRequest:
 
 Answer = Callable[[CompletedCheckpoint | RequestFailure], None]
 RescaleAnswer = Callable[[str | None], None]
-"""Told why the parallelism was not changed; None if it was, and the job runs with it."""
+"""Called with the reason why the parallelism was not changed, or with None if the job runs with the requested
+parallelism."""
 
 
 class SnapshotRequests:
-    """Who asked for which checkpoint or savepoint. Every request is answered exactly once."""
+    """The open requests for checkpoints and savepoints. Every request is answered exactly once."""
 
     def __init__(self, feed: Callable[[CoordinatorEvent], None]) -> None:
         self._feed = feed
@@ -78,7 +79,7 @@ class RescaleRequests:
         self._is_changing = False
 
     def ask(self, plan: Plan, answer: RescaleAnswer) -> None:
-        """The user wants another parallelism, that of `plan`; `answer` is called once."""
+        """The user wants the parallelism of `plan`; `answer` is called once."""
         if self._answer is not None:
             answer("the job is already being rescaled")
             return
@@ -87,19 +88,20 @@ class RescaleRequests:
         self._feed(RescaleRequested(slots=plan.parallelism, tasks=plan.tasks, regions=regions))
 
     def prepared(self) -> None:
-        """All slots are there: what the new tasks start from is saved as late as possible."""
+        """All slots are there: take the checkpoint that the tasks of the requested parallelism start from. The
+        checkpoint is taken this late so that little is read again."""
 
         def saved(result: CompletedCheckpoint | RequestFailure) -> None:
             if isinstance(result, RequestFailure):
                 text = result.text or (result.reason.text if result.reason is not None else "no reason given")
-                self._feed(RescaleFailing(text=f"the checkpoint before it failed: {text}"))
+                self._feed(RescaleFailing(text=f"the checkpoint before the rescale failed: {text}"))
             else:
                 self._feed(RescaleConfirmed())
 
         self._request(SnapshotRequest(kind=RequestKind.CHECKPOINT), saved)
 
     def changing(self) -> None:
-        """The tasks go over; whatever fails from here on, the parallelism is the new one."""
+        """The change begins: from here on the job has the requested parallelism, even if the attempt fails."""
         self._is_changing = True
 
     def running(self) -> None:
@@ -108,7 +110,7 @@ class RescaleRequests:
             self._tell(None)
 
     def given_up(self, text: str) -> None:
-        """The parallelism stays as it is, or the job is over."""
+        """The rescale is given up: the parallelism stays as it is, or the job is over."""
         self._tell(text)
 
     def _tell(self, text: str | None) -> None:
@@ -119,15 +121,15 @@ class RescaleRequests:
 
 
 def answer_to_stop(effect: AnswerRequest, *, has_stopped: bool) -> CompletedCheckpoint | RequestFailure:
-    """What the user is told who stopped the job."""
+    """The answer to the user who stopped the job."""
     if has_stopped or not isinstance(effect.result, CompletedCheckpoint):
         return effect.result
-    text = "another driver took the job over, or can, before it was on record that the job had stopped"
+    text = "the stop is not on record: another driver has taken the job over, or can take it over and go on"
     return RequestFailure(reason=CheckpointFailure.COORDINATOR_SUSPENDED, text=text, savepoint=effect.result.path)
 
 
 def refusal_to_rescale(parallelism: int, plan: Plan, coordinator: CheckpointCoordinator) -> str | None:
-    """Why a running job cannot be brought to that parallelism; None if nothing speaks against it."""
+    """Why a running job cannot be rescaled to that parallelism; None if the job can be rescaled."""
     if not 1 <= parallelism <= plan.max_parallelism:
         return f"the parallelism must be from 1 to {plan.max_parallelism}, the job's max_parallelism"
     return "the job is being stopped with a savepoint" if coordinator.is_stopping else None

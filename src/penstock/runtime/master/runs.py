@@ -1,9 +1,10 @@
-"""Which job a run of a program has: the job of its name goes on, or the name is given to a new job.
+"""Which job a run of a program has: the job of the program's name goes on, or the name is given to a new job.
 
-A run has the job of its name as a driver has a job that it took over: in a term of its own. To start over, or to start
-from a snapshot that the user names, is to give the name to a new job (`storage.names`); what is left of the old job
-goes when the new job has a checkpoint, and not before. How a driver comes to have a job, and who waits for it, is the
-shell's business.
+A run takes a job over as any driver does, in a term of its own. To start over, or to start from a snapshot that the
+user names, the name is given to a new job (`storage.names`). When a program starts over, the files of the old job are
+deleted as soon as the new job has a checkpoint, and not before.
+
+Not handled here: how a driver takes a job over, and how drivers wait for a job. The shell does both.
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ from penstock.storage.names import Holder, JobName
 
 
 class LostJob:
-    """What is called when the job is lost. Whoever has to know comes later than the hold on the job."""
+    """The function to call when the job is lost. The hold on the job needs this function before the part of the program
+    exists that must know of the loss: that part sets `call` later."""
 
     def __init__(self) -> None:
         self.call: Callable[[], None] = lambda: None
@@ -33,7 +35,8 @@ class LostJob:
 
 
 Lead = Callable[[JobId, LostJob, bool], Leader]
-"""Takes a job over, from what it kept when it ended if the last argument says that it goes on. Blocks."""
+"""Takes a job over. If the last argument is true, a job that has ended goes on from the checkpoints that it kept.
+Blocks."""
 
 
 class Run:
@@ -49,25 +52,25 @@ class Run:
         gives_up: tuple[JobId, ...] = (),
         replaced: tuple[Holder, Leader] | None = None,
     ) -> None:
-        """`replaced` is the job that had the name, and the hold on that."""
+        """`replaced` is the job that had the name before, and the hold on that job."""
         self.job = job
         self.leader = leader
         self.lost = lost
         self.settings = JobSettings()
-        """Those of the job, for this run."""
+        """The settings of the job, for this run."""
         self.gives_up = gives_up
-        """Jobs of which nothing is needed when this job has a checkpoint."""
+        """Earlier jobs whose files are not needed any more when this job has a checkpoint."""
         self._name = name
         self._replaced = replaced
 
     def began(self) -> None:
-        """The job has begun: let go of what had the name before."""
+        """The job has begun: let go of the job that had the name before."""
         if self._replaced is not None:
             self._replaced[1].resign()
             self._replaced = None
 
     def abandon(self) -> None:
-        """The job could not begin: the name goes back to what had it before."""
+        """The job could not begin: the name goes back to the job that had the name before."""
         if self._replaced is not None:
             holder, leader = self._replaced
             number, _ = self._name.holder()
@@ -78,7 +81,7 @@ class Run:
         self.leader.resign()
 
     def when_safe(self, store: Store, landing: Store | None, plan: Plan) -> Callable[[], None] | None:
-        """What to do when the job has a checkpoint; None if there is nothing. It blocks."""
+        """The work to do when the job has a checkpoint; None if there is nothing to do. The work blocks."""
         if not self.gives_up:
             return None
         stores = [store] if landing is None else [store, landing]
@@ -101,10 +104,10 @@ def take_job(
     path_of: Callable[[str], str | None],
     check: Callable[[Restore], object] = lambda _: None,
 ) -> Run:
-    """Take the job of a name, or give the name to a new job: with `fresh`, or if the user names a snapshot that the job
-    did not begin with. `path_of` is that of the store where the jobs of the name lie. `check` raises if a new job
-    cannot start from what was given; a job that goes on does not need that any more. Blocks. Raises what `lead` does,
-    `StorageError` or `CorruptFile`."""
+    """Take over the job of a name, or give the name to a new job. The name is given to a new job with `fresh`, if no
+    job has the name, or if `given` is a snapshot that the job of the name did not begin with. `path_of` belongs to the
+    store in which the jobs of the name lie. `check` raises if a new job cannot start from `given`; a job that goes on
+    does not need `given` any more. Blocks. Raises `StorageError` and `CorruptFile`, and the errors of `lead`."""
     started_from = "" if given is None else given.path
     while True:
         number, holder = names.holder()
@@ -135,8 +138,9 @@ def take_job(
 
 
 def settings_of_run(settings: JobSettings, *, finds_more_later: bool) -> JobSettings:
-    """The settings of a job that goes on when its program is run again. If a source of it may find more data then, all
-    tasks end with one last checkpoint, which is kept like the others: it has the state of all of them."""
+    """The settings of a job that goes on when its program is run again. If a source of the job may find more data then,
+    all tasks end with one last checkpoint. This checkpoint has the state of all tasks, and is kept like other
+    checkpoints."""
     checkpoint = settings.checkpoint
     if checkpoint.retention is not Retention.KEEP or not finds_more_later:
         return settings

@@ -1,8 +1,8 @@
-"""The folder of a savepoint: made and tried before any task is asked, and looked at before the savepoint is complete.
+"""The folder of a savepoint: made and tried before any task is told, and checked before the savepoint is complete.
 
-A folder that cannot be used is an error of whoever asked for the savepoint. Found out here, it costs the running job
-nothing. A folder that the driver has and the slots have not is found out when the slots have written: each of them made
-a folder of that name of its own, and what it wrote there is not what the driver sees.
+A folder that cannot be used is an error of the user who asked for the savepoint. An error that is found before any task
+is told costs the running job nothing. A folder that the hosts do not share is found when the slots have written: each
+slot has made a folder of that name on its own host, and the driver does not find the files of the slot.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from penstock.ports import Store
 from penstock.storage.places import delete_folder
 
 TRIAL = "_trial"
-"""The file by which a folder is tried. Names that begin so are hidden."""
+"""The name of the file by which a folder is tried. File names that begin with an underscore are hidden."""
 CHOICES = 100
 """How many names are tried for the folder of a savepoint. Another job of the same name may have left savepoints in the
 folder that the user named, with the same numbers."""
 
 
 def make_savepoint_folder(store: Store, target: str, job: JobId, checkpoint: CheckpointId) -> str:
-    """Make a folder for a savepoint below `target`, and see that files can be written there, read and deleted. Blocks.
-    Raises `StorageError` that says what is wrong with the folder."""
+    """Make a folder for a savepoint below `target`, and check that files can be written, read and deleted there.
+    Blocks. Raises `StorageError` that says what is wrong with the folder."""
     location = None
     try:
         location = _free_folder(store, target, job, checkpoint)
@@ -50,12 +50,14 @@ def _free_folder(store: Store, target: str, job: JobId, checkpoint: CheckpointId
         if not store.at(location).list_files(""):
             return location
     raise StorageError(
-        f"it has {CHOICES} savepoints of jobs of this name and number already", hint="choose another folder"
+        f"the folder already has {CHOICES} savepoints with this name of a job and this number",
+        hint="choose another folder",
     )
 
 
 def check_savepoint_files(store: Store, location: str, metadata: CheckpointMetadata) -> None:
-    """See that the driver has what the slots wrote for a savepoint. Blocks. Raises `StorageError` if it has not."""
+    """Check that the driver finds the files that slots wrote for a savepoint. Blocks. Raises `StorageError` if the
+    driver does not find them all."""
     wanted = [file.path for file in metadata.files if file.path is not None]
     if not wanted:
         return
@@ -63,7 +65,7 @@ def check_savepoint_files(store: Store, location: str, metadata: CheckpointMetad
     missing = [path for path in wanted if path not in there]
     if missing:
         raise StorageError(
-            f"of {len(wanted)} files that slots wrote into {roots.shown(location)} the driver does not find "
-            f"{len(missing)}, such as {missing[0]}",
+            f"the driver does not find {len(missing)} of the {len(wanted)} files that slots wrote into "
+            f"{roots.shown(location)}, such as {missing[0]}",
             hint="give a folder that the driver and all executors have mounted, or the URI of object storage",
         )

@@ -1,4 +1,4 @@
-"""The master's links with its slots: who has called, what is sent to whom, and what has arrived."""
+"""The master's links with its slots: which slots have registered, and the messages to and from slots."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ NO_EPOCH = Epoch(0)
 
 
 class SlotLinks:
-    """Starts and stops slots, and talks with those that have called."""
+    """Starts and stops slots, and exchanges messages with the slots that have registered."""
 
     def __init__(self, transport: Transport, host: Slots, decisions: Decisions) -> None:
         self.links = Links(transport, on_packet=self._on_packet, on_broken=self._on_broken)
@@ -29,12 +29,12 @@ class SlotLinks:
         self._hear: Callable[[ToMaster], None]
 
     def hear_with(self, hear: Callable[[ToMaster], None]) -> None:
-        """Who hears what slots say, once they have called. Said once, before the first turn."""
+        """Set who hears the messages of registered slots. Called once, before the first turn."""
         self._hear = hear
 
     @property
     def registered(self) -> dict[SlotId, Register]:
-        """What slots that have called said of themselves."""
+        """The registrations of slots."""
         return self._callers.registered
 
     # --- slots -----------------------------------------------------------------------------
@@ -49,12 +49,12 @@ class SlotLinks:
         self._host.stop(slot)
 
     def dismiss(self, slot: SlotId) -> None:
-        """Tell a slot to leave, and miss it no more."""
+        """Tell a slot to leave. The end of the slot's process does not count as a failure any more."""
         self.links.let_go(str(slot))
         self.send(slot, Leave())
 
     def has_ended(self, slot: SlotId) -> None:
-        """The host says that a slot is no more."""
+        """The host says that a slot has ended."""
         self.links.disconnect(*self._callers.names_of(slot))
 
     # --- to slots --------------------------------------------------------------------------
@@ -66,8 +66,8 @@ class SlotLinks:
     def send_to_task(self, task: TaskId, message: ToSlot) -> None:
         """Send a message to the slot of a task."""
         slots = self._decisions.lifecycle.slots
-        # A slot that is being replaced, or is not needed any more, has no task to hear it, and what is sent before it
-        # calls in would be lost.
+        # A slot that is being replaced, or is not needed any more, has no task that could take the message. A message
+        # to a slot that has not registered would be lost.
         if task.subtask < len(slots) and slots[task.subtask] in self.registered:
             self.send(slots[task.subtask], message)
 
@@ -78,7 +78,7 @@ class SlotLinks:
     # --- from slots ------------------------------------------------------------------------
 
     def receive(self, now: Instant) -> None:
-        """Take what has arrived."""
+        """Handle the packets that have arrived."""
         self.links.receive(now)
 
     def _on_packet(self, peer: str, packet: Packet) -> None:
@@ -102,11 +102,12 @@ class SlotLinks:
         self._decisions.feed_job(SlotRegistered(slot=message.slot))
 
     def _on_broken(self, peer: str, text: str) -> None:
-        """A slot whose words were lost cannot be trusted to be where we think it is: it is replaced."""
+        """The link to a slot is broken, and messages of the slot may be lost: the master cannot know the state of the
+        slot, and replaces the slot."""
         if (slot := self._callers.of(peer)) is None:
             return
         self.links.disconnect(peer)
-        # The host would stop the successor, which is not at fault.
+        # If a later process of the incarnation has registered, the host would stop that process, which is not at fault.
         if not self._callers.has_successor(slot):
             self._host.stop(slot)
             self._decisions.feed_job(SlotGone(slot=slot, error=f"the link to it broke: {text}"))

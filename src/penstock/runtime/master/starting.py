@@ -1,4 +1,5 @@
-"""What a job, or an attempt of it, starts from: found, checked against the program, and dealt out."""
+"""The snapshot that a job, or an attempt of a job, starts from: found, checked against the program, and dealt out to
+the tasks."""
 
 from __future__ import annotations
 
@@ -39,21 +40,21 @@ class StartingPoint:
     """A snapshot that fits the program."""
 
     plan: Plan
-    """The program's, with as many key groups as the snapshot has."""
+    """The plan of the program, with as many key groups as the snapshot has."""
     record: CompletedCheckpoint
     """The snapshot as the first of the job's checkpoints."""
     restore_plan: RestorePlan
 
     @property
     def fresh(self) -> tuple[OperatorId, ...]:
-        """Operators of the program that begin at their beginning."""
+        """Operators of the program that start without state from the snapshot."""
         fates = (OperatorFate.FRESH, OperatorFate.DROPPED)
         return tuple(o.operator for o in self.restore_plan.operators if o.vertex is not None and o.fate in fates)
 
 
 def starting_point(store: Store, restore: Restore, plan: Plan, settings: JobSettings) -> StartingPoint:
-    """Look at what a job is to start from. Blocks. Raises `UsageError` if it is not there or does not fit the program,
-    `CorruptFile` or `StorageError` if it cannot be read."""
+    """Look at the snapshot that a job is to start from. Blocks. Raises `UsageError` if the snapshot is not there or
+    does not fit the program, `CorruptFile` or `StorageError` if the snapshot cannot be read."""
     found = find_snapshot(store, restore.path, also_in=restore.also_in)
     graph = checkpoint_graph(plan)
     groups = fitting_key_groups(found.metadata, graph, restore.rules, given=settings.max_parallelism)
@@ -76,9 +77,9 @@ def starting_point(store: Store, restore: Restore, plan: Plan, settings: JobSett
 def found_by(
     driver: Tenure, store: FileStore | RemoteStore, job: JobId, given: Restore | None, *, sealed: bool
 ) -> Tenure:
-    """What a driver found of a job, as far as it is believed: its records may have been written by anybody who can
-    write to the checkpoint directory, unless they are `sealed`. `given` is the snapshot that the program names. Raises
-    `CorruptFile` if they name what can be none of the job's."""
+    """What a driver found of a job, as far as the records of the job are believed: unless the records are `sealed`,
+    anybody who can write to the checkpoint directory may have written them. `given` is the snapshot that the program
+    names. Raises `CorruptFile` if a record names files that cannot belong to the job."""
     grounds = Grounds(
         job=layout.job_folder(job),
         directory=tuple(dict.fromkeys((store.location, store.followed(store.location)))),
@@ -91,7 +92,7 @@ def found_by(
         if before.claim is not after.claim:
             known = {"job": job, "location": before.location}
             log.warning(
-                "%s in %s stays where it is: the job has claimed it, but the program does not name it by restore=",
+                "%s in %s stays where it is: the job has claimed the snapshot, but restore= does not name the snapshot",
                 before.title,
                 before.location,
                 extra=known,
@@ -115,9 +116,9 @@ def point_of(
     *,
     finished_with: CheckpointId | msgspec.UnsetType = msgspec.UNSET,
 ) -> StartingPoint:
-    """Look at what a job goes on from that another driver had, if this driver has another program. `finished_with` is
-    as in a tenure. Blocks. Raises `UsageError` if it does not fit the program, `CorruptFile` or `StorageError` if it
-    cannot be read."""
+    """Look at the snapshot that a job of an earlier driver goes on from: the program of this driver may be another.
+    `finished_with` is as in `Tenure`. Blocks. Raises `UsageError` if the snapshot does not fit the program,
+    `CorruptFile` or `StorageError` if the snapshot cannot be read."""
     metadata = read_completed(store, record)
     if finished_with == record.checkpoint:
         metadata = reopened(metadata)
@@ -128,8 +129,9 @@ def point_of(
 
 
 def inherited(plan: Plan, store: Store, tenure: Tenure, settings: JobSettings) -> StartingPoint | Plan:
-    """What a job goes on from that has begun with another driver: its newest checkpoint, checked against the program,
-    or its beginning. Blocks. Raises `UsageError` if the checkpoint does not fit the program."""
+    """What a job of an earlier driver goes on from: the newest checkpoint of the job, checked against the program; or,
+    without a checkpoint, the beginning of the job. Blocks. Raises `UsageError` if the checkpoint does not fit the
+    program."""
     if tenure.completed:
         return point_of(store, tenure.completed[-1], plan, settings, finished_with=tenure.finished_with)
     return plan if tenure.start is None else plan.with_key_groups(tenure.start.max_parallelism)
@@ -143,9 +145,9 @@ def restore_newest(
     graph: CheckpointGraph,
     found: Tenure,
 ) -> Assignment:
-    """What the tasks of an attempt start from. Records that are in doubt are withdrawn first. `found` is what the
-    driver found when it began. Blocks. Raises `StorageError`, `CorruptFile`, and `UsageError` if the checkpoint does
-    not fit the graph."""
+    """The state that the tasks of an attempt start from. The records of `doubtful` checkpoints are withdrawn first.
+    `found` is what the driver found when its term began. Blocks. Raises `StorageError`, `CorruptFile`, and `UsageError`
+    if the checkpoint does not fit the graph."""
     for checkpoint in doubtful:
         records.remove(checkpoint)
     if latest is None:
@@ -160,13 +162,13 @@ def restore_newest(
 
 
 def record_start(records: JobRecords, point: StartingPoint) -> None:
-    """Put the snapshot on the job's record, so that another driver that takes the job over before its first checkpoint
-    begins from there too. Blocks. Raises `StorageError`, `JobTakenOver`."""
+    """Record the snapshot that the job starts from, so that a driver that takes the job over before the first
+    checkpoint starts from the same snapshot. Blocks. Raises `StorageError`, `JobTakenOver`."""
     records.record(point.record.checkpoint, msgspec.msgpack.encode(point.record))
 
 
 def make_lifecycle(plan: Plan, settings: JobSettings, found: Tenure, draws: tuple[float, ...]) -> JobLifecycle:
-    """The life of a job with this driver."""
+    """The lifecycle of a job, for the time that this driver has the job."""
     return JobLifecycle(
         slots=plan.parallelism,
         tasks=regions_of(checkpoint_graph(plan)),

@@ -1,13 +1,14 @@
 """The coordinator of a sink that commits on the driver.
 
-When a checkpoint is complete, its metadata names what every subtask prepared, since which barrier. What was prepared at
-one barrier is committed by one call, in the order of the barriers. Such a group never changes once a checkpoint that
-names it is complete, so a call that is made again after a failure has the same id and the same content, whichever
-checkpoint is restored. When a call has returned, subtasks are told to carry the group no further; that it has is in the
-state of the next checkpoint.
+The metadata of a complete checkpoint names what every subtask prepared, and at which barrier. Everything that was
+prepared at one barrier is a *group*. A group is committed by one call, and groups are committed in the order of the
+barriers. A group never changes once a checkpoint that names the group is complete. So a call that is made again after a
+failure has the same id and the same content, whichever checkpoint is restored. When a call has returned, subtasks are
+told to carry the group no further. The state of the next checkpoint says that the group is committed.
 
-A driver that takes a job over begins by committing what the newest checkpoint promises, as after any failure, and lets
-go of what drivers before it prepared beyond that. A driver that has lost the job commits and abandons nothing.
+A driver that takes a job over first commits the groups that the newest checkpoint names, as after any failure. The
+driver abandons what earlier drivers prepared beyond these groups. A driver that has lost the job commits and abandons
+nothing.
 """
 
 from __future__ import annotations
@@ -40,29 +41,30 @@ class DriverCommits(OperatorCoordinator):
         first_id: CheckpointId = CheckpointId(1),
         keeps: bool = False,
     ) -> None:
-        """Checkpoints below `first_id` are those of drivers before this one. `keeps` says that one of them is complete,
-        or retained: it may promise something, which is not known before it is restored."""
+        """Checkpoints below `first_id` belong to earlier drivers. `keeps`: a checkpoint of an earlier driver may be
+        complete or retained, and may name groups. These groups are not known before the checkpoint is restored."""
         super().__init__(host)
         self._committer = committer
         committer.bind_hold(host.guard.hold)
         self._keeps = keeps
         self._committed = 0
-        """Everything up to here is committed."""
+        """All groups up to this checkpoint id are committed."""
         self._asked = 0
-        """Everything up to here is committed or under way."""
+        """The commits of all groups up to this checkpoint id have returned or are under way."""
         self._promised: Sequence[bytes] = ()
         self._waiting: deque[tuple[int, list[bytes]]] = deque()
-        """The first one is under way."""
+        """Groups to commit, in order. The commit of the first group is under way."""
         self._tried = 0
         self._returned = 0
-        """The newest commits that were begun, and that have returned, in this process."""
+        """`_tried` is the newest group whose commit was begun in this process, and `_returned` the newest group whose
+        commit has returned."""
         self._asked_for = first_id - 1
         """The newest checkpoint that any subtask may have heard of."""
         self._saved: Sequence[bytes] = ()
-        """What savepoints of this attempt promise, and no checkpoint has committed yet."""
+        """The parts of the newest savepoint of this attempt, if no checkpoint has committed its groups yet."""
 
     def reset(self, restored: bytes | None, parts: Sequence[bytes]) -> None:
-        """What the restored checkpoint promised is committed first."""
+        """Start from a checkpoint. `run` commits the groups of the checkpoint first."""
         self._keeps = False
         self._committed = 0 if restored is None else msgspec.msgpack.decode(restored, type=int)
         self._asked = self._committed
@@ -71,7 +73,7 @@ class DriverCommits(OperatorCoordinator):
         self._waiting.clear()
 
     def run(self) -> None:
-        """Say what is on record, and commit what is promised beyond it."""
+        """Tell the subtasks which groups are committed, and commit the further groups of the restored checkpoint."""
         super().run()
         if self._committed:
             self.tell_all(encode_event(Committed(checkpoint=self._committed)))
@@ -80,7 +82,8 @@ class DriverCommits(OperatorCoordinator):
         self._commit(promised)
 
     def _let_go_of_all_but(self, promised: Sequence[bytes]) -> None:
-        """Attempts before this one may have prepared what no completed checkpoint, and no savepoint, names."""
+        """Earlier attempts may have prepared results that no completed checkpoint and no savepoint names: have the
+        committer remove them."""
         newest, epoch = self._asked_for, self.epoch
         if epoch > 1:
             self.off_loop(lambda: self._committer.clean_up(self.host.job, epoch, promised), lambda _: None)
@@ -88,35 +91,38 @@ class DriverCommits(OperatorCoordinator):
             self.off_loop(lambda: self._committer.abandon(newest, promised), lambda _: None)
 
     def snapshot(self, checkpoint: CheckpointId) -> bytes:
-        """What is committed."""
+        """The checkpoint id up to which all groups are committed."""
         self._asked_for = max(self._asked_for, checkpoint)
         return msgspec.msgpack.encode(self._committed)
 
     def completed(self, checkpoint: CheckpointId, parts: Sequence[bytes]) -> None:  # noqa: ARG002
-        """Commit what the checkpoint promises, group by group. What savepoints of this attempt promise is among it."""
+        """Commit the groups of the checkpoint, one by one. The groups of savepoints of this attempt are among them."""
         self._saved = ()
         if self.running:
             self._commit(parts)
         else:
-            # The next attempt starts from it, and is told of them again; if there is none, they are owed.
+            # The next attempt starts from this checkpoint, and gets the parts again. If no attempt follows, `close`
+            # commits the groups.
             self._promised = parts
 
     def saved_with(self, checkpoint: CheckpointId, parts: Sequence[bytes]) -> None:  # noqa: ARG002  # parts have their ids
-        """Nothing is committed for a savepoint. Parts of a newer one repeat those of an older one."""
+        """Nothing is committed for a savepoint. The parts of a newer savepoint repeat the parts of an older
+        savepoint."""
         self._saved = parts
 
     def stop(self) -> None:
-        """The attempt is over: what its savepoints promise will not be committed with a checkpoint any more."""
+        """The attempt is over: the groups of its savepoints will not be committed with a checkpoint any more."""
         super().stop()
         self.saved, self._saved = (*self.saved, *self._saved), ()
 
     def aborted(self, checkpoint: CheckpointId) -> None:
-        """What was prepared for it is carried on, and committed with the next one."""
+        """Nothing to do: subtasks carry on what they prepared, and it is committed with the next checkpoint."""
 
     def close(self) -> None:
-        """Commit what has been promised and not been tried, and close the committer. What is left after one that failed
-        may be done by another job, from a snapshot that promises it; or by another driver, if that has the job. What
-        only savepoints promise is left to a job that starts from one."""
+        """Commit the groups of completed checkpoints that have not been tried, and close the committer. A group whose
+        commit failed, and the groups behind it, are left to a job that starts from a snapshot that names them, or to
+        another driver that has the job. Groups that only savepoints name are left to a job that starts from such a
+        savepoint."""
         owed = deque(group for group in (*self._waiting, *self._groups(self._promised)) if group[0] > self._returned)
         keeps = True
         try:
@@ -135,7 +141,7 @@ class DriverCommits(OperatorCoordinator):
             self._committer.close(owes=keeps)
 
     def _groups(self, parts: Sequence[bytes]) -> list[tuple[int, list[bytes]]]:
-        """What is to be committed and was not asked for yet, in the order of the barriers."""
+        """The groups in `parts` whose commit was not asked for yet, in the order of the barriers."""
         groups: dict[int, list[bytes]] = {}
         for checkpoint, committable in (piece for part in parts for piece in decode_committables(part)):
             if checkpoint > self._asked:
@@ -151,18 +157,20 @@ class DriverCommits(OperatorCoordinator):
             self._commit_next()
 
     def _perform(self, checkpoint: int, committables: list[bytes]) -> None:
-        """Runs off the loop, where only it and `close` do."""
+        """Commit one group. Runs off the loop. Apart from this call, only `close`, which runs off the loop too, uses
+        `_tried` and `_returned`."""
         before, self._tried = self._tried, checkpoint
         try:
             self._committer.commit(checkpoint, committables)
         except (HoldUnknown, JobTakenOver):
-            # The committer looked again, and did not do it, or had done it before and not all that follows.
+            # The committer itself looked at the hold and stopped, before the commit or before the work that follows the
+            # commit. So the group counts as not tried.
             self._tried = before
             raise
         self._returned = checkpoint
 
     def _commit_next(self) -> None:
-        """One at a time: what follows one that fails must not be committed before it."""
+        """Commit one group at a time: if the commit of a group fails, a later group must not be committed before it."""
         if not self._waiting:
             return
         checkpoint, committables = self._waiting[0]

@@ -3,11 +3,11 @@
     start ──► run ──► snapshot, completed, …  ──► stop          once per attempt
     end                                                         once per job: the connector lets go of what it has
 
-Whatever blocks runs in the coordinator's own background. What comes back from an attempt that has stopped is dropped.
+Work that blocks runs in the coordinator's own background. Results of work for an attempt that has stopped are dropped.
 
 Before each piece of such work the driver's hold on the job is looked at, in the background too. If another driver has
-the job, the work is not done, and the master is told. If nobody can say who has the job, the work is asked for again
-later: nothing is done in doubt, and no attempt fails because of it.
+the job, the work is not done, and the master is told. If it cannot be found out which driver has the job, the work is
+not done, and is asked for again later. The attempt does not fail because of the doubt.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, kw_only=True)
 class CoordinatorHost:
-    """What a coordinator may use."""
+    """What an operator coordinator may use."""
 
     name: str
-    """What people call the operator."""
+    """The name of the operator, for people."""
     job: str = ""
     background: Background
     say: Callable[[int, bytes], None]
-    """(subtask, event): have it sent, when no barrier is in between."""
+    """(subtask, event): have the event sent to the subtask. A gateway keeps the event on the right side of barriers."""
     fail: Callable[[FailureCause], None]
     catching_up: Callable[[bool], None] = lambda _: None
     """Tell the checkpoint coordinator whether the operator is behind."""
@@ -46,12 +46,13 @@ class CoordinatorHost:
 
 
 class OperatorCoordinator(ABC):
-    """The coordinator of one operator. All calls come from the master's loop, and never block."""
+    """The coordinator of one operator. All calls but `close` come from the master's loop, and never block."""
 
     parts_name: str
-    """The name of the operator's list state that it wants to see of every checkpoint."""
+    """The name of the operator's list state whose parts this coordinator gets with every checkpoint."""
     outlives_slots: bool = False
-    """Whether it ends only when no subtask can do anything any more, and every checkpoint is decided."""
+    """Whether the coordinator ends only when no slot is left and every checkpoint is decided. Otherwise the coordinator
+    ends when the outcome of the job is decided."""
 
     def __init__(self, host: CoordinatorHost) -> None:
         self.host = host
@@ -63,7 +64,8 @@ class OperatorCoordinator(ABC):
         self._attempt = 0
         self._running = False
         self._doubtful: list[tuple[Callable[[], Any], Callable[[Any], None]]] = []
-        """Work that was not done because nobody could say who has the job, and what was asked for since."""
+        """Work that was not done because it could not be found out which driver has the job, and all work that was
+        asked for since."""
         self._ask_at: Instant | None = None
 
     @property
@@ -81,9 +83,10 @@ class OperatorCoordinator(ABC):
         saved: Sequence[bytes] = (),
         more_data: bool = False,
     ) -> None:
-        """An attempt is deployed, from the state and the operator's parts of a checkpoint, or from nothing; `saved` are
-        parts that savepoints have, of earlier attempts. With `more_data` the data had come to its end in that
-        checkpoint, and the job goes on with what is new since."""
+        """An attempt is deployed. `restored` is the state of this coordinator, and `parts` are the parts of the
+        operator's subtasks, in the checkpoint that the attempt starts from; None and no parts if the attempt starts
+        without state. `saved` are the parts in savepoints of earlier attempts. With `more_data`, the data had come to
+        its end in the checkpoint, and the job goes on with the data that has come since."""
         self._attempt += 1
         self.more_data = more_data
         self.parallelism = parallelism
@@ -107,15 +110,15 @@ class OperatorCoordinator(ABC):
 
     @abstractmethod
     def snapshot(self, checkpoint: CheckpointId) -> bytes:
-        """The state, as of now."""
+        """The state of the coordinator, as of now."""
 
     @abstractmethod
     def completed(self, checkpoint: CheckpointId, parts: Sequence[bytes]) -> None:
-        """`checkpoint`, in which the subtasks have these parts, is durable."""
+        """`checkpoint` is complete. `parts` are the parts of the subtasks in the checkpoint."""
 
     def saved_with(self, checkpoint: CheckpointId, parts: Sequence[bytes]) -> None:  # noqa: B027
-        """A savepoint is complete in which the subtasks have these parts; the job goes on, and is told of them again
-        with the next checkpoint."""
+        """A savepoint that does not stop the job is complete. `parts` are the parts of the subtasks in the savepoint.
+        The next checkpoint has these parts, too."""
 
     @abstractmethod
     def aborted(self, checkpoint: CheckpointId) -> None:
@@ -128,7 +131,7 @@ class OperatorCoordinator(ABC):
     def splits_read(self, subtask: int, count: int) -> None:  # noqa: B027  # only an enumerator's part needs it
         """A subtask has read so many splits to their ends since the attempt began."""
 
-    def turn(self, now: Instant) -> None:  # noqa: B027  # not all of them do something by themselves
+    def turn(self, now: Instant) -> None:  # noqa: B027  # not every coordinator does something by itself
         """Time has passed."""
 
     def next_deadline(self) -> Instant | None:
@@ -136,13 +139,14 @@ class OperatorCoordinator(ABC):
         return None
 
     def tell_all(self, event: bytes) -> None:
-        """Say the same to every subtask."""
+        """Send the same event to every subtask."""
         for subtask in range(self.parallelism):
             self.host.say(subtask, event)
 
     def off_loop(self, work: Callable[[], Any], done: Callable[[Any], None]) -> None:
-        """Run what may block; `done` gets its value, on the loop, if the attempt still goes on; an error fails the
-        attempt. If the attempt is over before its turn comes, or another driver has the job, it is not run at all."""
+        """Run `work`, which may block, in the background. `done` gets the value, on the loop, if the attempt still goes
+        on. An error fails the attempt. If the attempt is over before the turn of the work comes, or if another driver
+        has the job, the work is not run at all."""
         if self._doubtful:
             self._doubtful.append((work, done))
             return
@@ -158,7 +162,7 @@ class OperatorCoordinator(ABC):
                 if not self._doubtful:
                     why = one_line(outcome.error)
                     extra = {"job": self.host.job, "operator": self.host.name, "error": why}
-                    text = "who has job %s cannot be found out now; the driver's part of %r waits: %s"
+                    text = "which driver has job %s cannot be found out now; the part of %r on this driver waits: %s"
                     log.warning(text, self.host.job, self.host.name, why, extra=extra)
                 self._doubtful.append((work, done))
             elif outcome.error is not None:
@@ -169,14 +173,15 @@ class OperatorCoordinator(ABC):
         self.host.guard.submit(self.host.background, work, ended, is_wanted=is_wanted)
 
     def _take(self, value: Any, done: Callable[[Any], None]) -> None:
-        """Go on with what a connector returned. It may be anything, and must not end the master's loop."""
+        """Hand the value that a connector returned to `done`. The value may be of any type, and an error must not end
+        the master's loop."""
         try:
             done(value)
         except BaseException as error:  # noqa: BLE001
             self.host.fail(driver_cause(self.host.name, error))
 
     def ask_again(self, now: Instant) -> None:
-        """Do, in its order, what could not be done in doubt, when it is time to."""
+        """Ask again, in the same order, for the work that waits because of doubt, when the time has come."""
         if not self._doubtful:
             return
         if self._ask_at is None:
@@ -192,12 +197,13 @@ class OperatorCoordinator(ABC):
         return self._ask_at
 
     def end(self) -> None:
-        """The job has ended: close, behind everything that is under way; `has_ended` says when it is done."""
+        """The job has ended: close, after all work that is under way. `has_ended` is true when the coordinator is
+        closed."""
         self.stop()
 
         def ended(outcome: WorkResult) -> None:
             self.has_ended = True
-            # What another driver has is its to close.
+            # If another driver has the job, that driver does the rest.
             if outcome.error is not None and not self.host.guard.hold.is_lost:
                 why = one_line(outcome.error)
                 extra = {"job": self.host.job, "operator": self.host.name, "error": why}

@@ -1,7 +1,8 @@
-"""The coordinator of a source that finds its splits while the job runs: asks its enumerator, deals out what it found.
+"""The coordinator of a source that finds its splits while the job runs: deals out what the enumerator finds.
 
-Its state is the enumerator's position, and whose turn it is. A split that was given out is the reader's to keep: the
-gateways see to it that it is in the reader's snapshot exactly if the position in this one's is behind it.
+The state of the coordinator is the enumerator's position, and which subtask gets the next split. A split that was given
+out is kept by its reader: the gateways make sure that a checkpoint has the split in the reader's snapshot exactly if
+the position in the coordinator's snapshot is behind the split.
 """
 
 from __future__ import annotations
@@ -21,12 +22,11 @@ class _State(msgspec.Struct, frozen=True, array_like=True):
     position: bytes | None = None
     ended: bool = False
     turn: int = 0
-    """Counts the splits that were given out: the next one goes to the subtask of this number, modulo how many there
-    are."""
+    """How many splits were given out. The next split goes to the subtask of this number, modulo the parallelism."""
 
 
 def position_in(state: bytes) -> bytes | None:
-    """The enumerator's position, by what a checkpoint has of its coordinator."""
+    """The enumerator's position, in the state that a checkpoint has of the coordinator."""
     return msgspec.msgpack.decode(state, type=_State).position
 
 
@@ -41,22 +41,23 @@ class SplitAssigner(OperatorCoordinator):
         enumerator.bind_hold(host.guard.hold)
         self._state = _State()
         self._positions: dict[CheckpointId, bytes | None] = {}
-        """Of checkpoints that have not ended."""
+        """The positions in checkpoints that have not ended."""
         self._consumed: tuple[bytes | None, Sequence[bytes]] | None = None
-        """What the newest checkpoint says, as long as the enumerator has not been told."""
+        """The position and the unread splits in the newest completed checkpoint, until the enumerator is told."""
         self._is_telling = False
         self._look_at: Instant | None = None
         self._waits_for_room = False
         self._is_behind: bool | None = None
-        """What the checkpoint coordinator was told of the enumerator in this attempt."""
+        """Whether the enumerator is behind, as the checkpoint coordinator was last told in this attempt; None: not told
+        yet."""
         self._given = 0
-        """Splits that subtasks of this attempt have, or had."""
+        """How many splits the subtasks of this attempt have got."""
         self._read: dict[int, int] = {}
-        """How many of them each subtask has read to their ends."""
+        """How many splits each subtask of this attempt has read to their ends."""
         self._now = Instant(0)
 
     def reset(self, restored: bytes | None, parts: Sequence[bytes]) -> None:
-        """Go on from the position of a checkpoint; its splits are the readers' already."""
+        """Go on from the position of a checkpoint. The readers already have the splits of the checkpoint."""
         self._state = _State() if restored is None else msgspec.msgpack.decode(restored, type=_State)
         if self.more_data:
             self._state = msgspec.structs.replace(self._state, ended=False)
@@ -68,7 +69,7 @@ class SplitAssigner(OperatorCoordinator):
         self._given, self._read = len(parts), {}
 
     def run(self) -> None:
-        """Have the enumerator start; readers are told again that nothing will follow, if it will not."""
+        """Have the enumerator start. If there are no more splits, only tell the readers so again."""
         super().run()
         if self._state.ended:
             self.tell_all(encode_event(NoMoreSplits()))
@@ -77,23 +78,23 @@ class SplitAssigner(OperatorCoordinator):
         self.off_loop(lambda: self._enumerator.start(position), lambda _: self._look())
 
     def turn(self, now: Instant) -> None:
-        """Look for more, if it is time to."""
+        """Look for more splits, if it is time to look."""
         self._now = now
         if self._look_at is not None and now >= self._look_at:
             self._look()
 
     def splits_read(self, subtask: int, count: int) -> None:
-        """There may be room for more."""
+        """A subtask has read splits: there may be room for more splits."""
         self._read[subtask] = count
         if self._waits_for_room:
             self._look()
 
     def next_deadline(self) -> Instant | None:
-        """When to look again."""
+        """When to look for splits again."""
         return self._look_at
 
     def snapshot(self, checkpoint: CheckpointId) -> bytes:
-        """The position, and whose turn it is."""
+        """The position, and which subtask gets the next split."""
         position: object = self._state.position
         if not isinstance(position, bytes | None):
             raise TypeError(
@@ -104,8 +105,9 @@ class SplitAssigner(OperatorCoordinator):
         return msgspec.msgpack.encode(self._state)
 
     def completed(self, checkpoint: CheckpointId, parts: Sequence[bytes]) -> None:
-        """Tell the enumerator what is left to read. If it is slower than checkpoints come, it is told of the newest
-        only: a line of such calls would keep it from finding more."""
+        """Tell the enumerator which splits are left to read. If checkpoints complete faster than the enumerator
+        answers, the enumerator is told of the newest checkpoint only: a queue of such calls would keep the enumerator
+        from finding more splits."""
         if checkpoint not in self._positions:
             return
         self._consumed = (self._positions[checkpoint], parts)
@@ -126,7 +128,7 @@ class SplitAssigner(OperatorCoordinator):
         self.off_loop(lambda: self._enumerator.consumed(*consumed), told)
 
     def aborted(self, checkpoint: CheckpointId) -> None:
-        """It was asked for in vain."""
+        """Forget the position in the checkpoint."""
         self._positions.pop(checkpoint, None)
 
     def close(self) -> None:

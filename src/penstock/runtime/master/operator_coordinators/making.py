@@ -22,7 +22,7 @@ from penstock.runtime.master.operator_coordinators.of_job import OperatorCoordin
 
 
 class Calls(NamedTuple):
-    """Where coordinators lead back to."""
+    """The calls by which operator coordinators come back to the master."""
 
     feed: Callable[[CoordinatorEvent], None]
     send: Callable[[TaskId, ToSlot], None]
@@ -34,10 +34,10 @@ class Calls(NamedTuple):
 def make_coordinators(
     job: JobId, plan: Plan, found: Tenure, workers: Callable[[str], Background], calls: Calls
 ) -> OperatorCoordinators:
-    """The coordinators of all operators that have one, of a job that the driver found as `found`. `workers` makes a
-    background for an operator."""
+    """The operator coordinators of a job, one for each operator that has a part on the driver. `found` is what the
+    driver found when its term began. `workers` makes a background for an operator."""
     coordinators = OperatorCoordinators(feed=calls.feed, send=calls.send)
-    # What drivers before this one promised is not known before it is restored.
+    # What the checkpoints of earlier drivers promise is not known before a checkpoint is restored.
     keeps = found.term > 0 if found.outcome is None else found.outcome.keeps_prepared
     for operator in (operator for vertex in plan.vertices for operator in vertex.operators):
         step = operator.step

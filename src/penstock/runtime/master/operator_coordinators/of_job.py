@@ -1,5 +1,5 @@
-"""All operator coordinators of a job: does what the checkpoint coordinator wants of them, and takes them through the
-attempts of the job to its end.
+"""All operator coordinators of a job. This file performs what the checkpoint coordinator wants of them, and takes them
+through the attempts of the job to its end.
 
     start ──► run ──► … ──► stop          once per attempt
     leave ──► end                         once per job: connectors let go of what they have
@@ -50,12 +50,12 @@ class OperatorCoordinators:
         self._send = send
         self._known: dict[OperatorId, OperatorCoordinator] = {}
         self._parts: dict[CheckpointId, dict[OperatorId, tuple[bytes, ...]]] = {}
-        """Of checkpoints whose metadata is being written."""
+        """The parts of checkpoints whose metadata is being written."""
         self._is_leaving = False
         self._is_ending = False
 
     def add(self, operator: OperatorId, coordinator: OperatorCoordinator) -> None:
-        """Take one more, before the job starts."""
+        """Add an operator coordinator, before the job starts."""
         self._known[operator] = coordinator
 
     def say(self, operator: OperatorId, subtask: int, event: bytes) -> None:
@@ -63,11 +63,11 @@ class OperatorCoordinators:
         self._feed(OperatorEventSubmitted(operator=operator, subtask=subtask, event=event))
 
     def catching_up(self, operator: OperatorId, is_behind: bool) -> None:  # noqa: FBT001
-        """An enumerator is behind, or no longer."""
+        """An enumerator is behind, or has caught up."""
         self._feed(BacklogChanged(operator=operator, backlog=is_behind))
 
     def start(self, assignment: Assignment, epoch: Epoch, saved: Saved, *, parallelism: int) -> None:
-        """An attempt is deployed; `saved` is what savepoints of earlier ones name."""
+        """An attempt is deployed; `saved` is what savepoints of earlier attempts name."""
         for operator, coordinator in self._known.items():
             parts: list[bytes] = []
             for restore in assignment.tasks.values():
@@ -84,8 +84,8 @@ class OperatorCoordinators:
             coordinator.run()
 
     def stop(self) -> None:
-        """The attempt is over. What checkpoints have that are being stored stays known: they may still complete, and
-        whoever is told so must not take them for empty."""
+        """The attempt is over. The parts of checkpoints that are being stored are not forgotten: such a checkpoint may
+        still complete, and its coordinators must then get the parts."""
         for coordinator in self._known.values():
             coordinator.stop()
 
@@ -134,12 +134,12 @@ class OperatorCoordinators:
             self._parts[metadata.checkpoint] = {o: parts_of(metadata, o, c.parts_name) for o, c in self._known.items()}
 
     def savepoint_completed(self, checkpoint: CheckpointId) -> None:
-        """A savepoint that the job goes on from is complete."""
+        """A savepoint that does not stop the job is complete."""
         for operator, coordinator in self._known.items():
             coordinator.saved_with(checkpoint, self._parts.get(checkpoint, {}).get(operator, ()))
 
     def perform(self, effect: CoordinatorWork) -> None:
-        """Do what the checkpoint coordinator says."""
+        """Perform one effect of the checkpoint coordinator."""
         match effect:
             case SnapshotOperatorCoordinator():
                 self._feed(self._snapshot(effect.operator, effect.checkpoint))
@@ -155,11 +155,11 @@ class OperatorCoordinators:
             case TellCheckpointComplete():
                 parts = self._parts.get(effect.checkpoint, {}).get(effect.operator, ())
                 self._known[effect.operator].completed(effect.checkpoint, parts)
-                # Older ones are subsumed, and will not complete any more.
+                # Older checkpoints are subsumed, and cannot complete any more.
                 self._forget(effect.operator, [c for c in self._parts if c <= effect.checkpoint])
             case TellCheckpointAborted():
                 self._known[effect.operator].aborted(effect.checkpoint)
-                # Older ones may still be being stored.
+                # Older checkpoints may still be being stored, and need their parts.
                 self._forget(effect.operator, [c for c in self._parts if c == effect.checkpoint])
             case _:
                 assert_never(effect)
@@ -170,7 +170,7 @@ class OperatorCoordinators:
         coordinator = self._known[operator]
         try:
             state = coordinator.snapshot(checkpoint)
-        except BaseException as error:  # noqa: BLE001  # a connector's: what it has said is not in any snapshot
+        except BaseException as error:  # noqa: BLE001  # of a connector, whose events are in no snapshot
             cause = driver_cause(coordinator.host.name, error)
             return OperatorCoordinatorFailed(
                 operator=operator,
@@ -182,14 +182,14 @@ class OperatorCoordinators:
         return OperatorCoordinatorSnapshotted(operator=operator, checkpoint=checkpoint, state=state)
 
     def taken(self, message: OperatorEventTaken) -> None:
-        """A slot says what became of an event."""
+        """A slot says whether an event was delivered."""
         if message.delivered:
             self._feed(OperatorEventDelivered(number=message.number))
         else:
             self._feed(OperatorEventLost(number=message.number, task_not_running=True))
 
     def splits_read(self, message: SplitsRead) -> None:
-        """A slot says how far a source has come."""
+        """A slot says how many splits a subtask of a source has read."""
         coordinator = self._known.get(message.operator)
         if coordinator is not None and coordinator.running:
             coordinator.splits_read(message.task.subtask, message.count)
