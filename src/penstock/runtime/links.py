@@ -196,7 +196,9 @@ class Links:
             return self._look_again_at
         self.say_alive(now)
         self._find_silent()
-        quiet = [outgoing.last_sent for outgoing in self._outgoing.values()]
+        with self._lock:
+            # The thread beside the loop may send to a peer for the first time meanwhile.
+            quiet = [outgoing.last_sent for outgoing in self._outgoing.values()]
         self._look_again_at = Instant(min(quiet) + KEEPALIVE_MS) if quiet else None
         return self._look_again_at
 
