@@ -61,7 +61,7 @@ class StoreOptions:
         is_sealed = content[-len(_MARK) :] == _MARK and len(content) >= SEAL_BYTES
         if self.seal is None:
             return content[:-SEAL_BYTES] if is_sealed else content
-        hint = "do not use the file: it was written without the key of this job, or changed since"
+        hint = "do not use the file: it was written without the key that is given here, or was changed since"
         if not is_sealed:
             raise CorruptFile(f"{where} is not sealed", hint=hint)
         view = memoryview(content)
