@@ -119,8 +119,8 @@ def test_jobs_do_not_see_each_other(completed, store):
 @pytest.mark.parametrize(
     ("spoil", "why"),
     [
-        (lambda c: b"", "is cut: 0 bytes"),
-        (lambda c: c[:29], "is cut: 29 bytes"),
+        (lambda c: b"", "is cut: it has only 0 bytes"),
+        (lambda c: c[:29], "is cut: it has only 29 bytes"),
         (lambda c: c[:-1], "10 bytes of data instead of 11"),
         (lambda c: c + b"\0", "12 bytes of data instead of 11"),
         (lambda c: b"XCKP" + c[4:], "is not a pointer"),
@@ -152,7 +152,7 @@ def test_a_pointer_under_the_name_of_another_is_an_error(completed, store):
 @pytest.mark.parametrize("name", ["7", "notes.txt", "deeper/0000000000000000007"])
 def test_a_foreign_file_among_them_is_an_error(store, folder, name):
     store.write(f"job/{folder}/{name}", b"x")
-    with pytest.raises(CorruptFile, match=f"job/{folder}/{name} does not belong into folder job/{folder}"):
+    with pytest.raises(CorruptFile, match=f"job/{folder}/{name} does not belong in folder job/{folder}"):
         FileCompletedStore(store, JOB).load() if folder == "completed" else checkpoint_ids(store, JOB).next()
 
 

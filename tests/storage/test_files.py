@@ -149,7 +149,7 @@ def test_a_folder_that_cannot_be_made_is_not_said_to_have_been_deleted(call):
     # Nobody can make folders there, whoever asks; the error is that nothing is there.
     with pytest.raises(StorageError, match="No such file") as caught:
         call(FileStore("/proc/sp"), "job/_metadata", b"")
-    assert caught.value.hint == "its folder could not be made; choose another directory"
+    assert caught.value.hint == "the folder of the file could not be made; choose another directory"
 
 
 def test_a_missing_file_is_not_worth_another_try_and_the_error_says_so(tmp_path):

@@ -108,5 +108,5 @@ def test_a_record_that_gives_the_job_of_another_name_up_is_refused(tmp_path, job
     """Whatever is given up is deleted as soon as the job of the name has a checkpoint."""
     name = name_in(FileStore(tmp_path), "orders")
     assert name.give(job_of("orders", "1f2e"), after=0, gives_up=(JobId(job),))
-    with pytest.raises(CorruptFile, match=r"has had the name 'orders', which cannot be"):
+    with pytest.raises(CorruptFile, match=r"has had the name 'orders', which does not fit the job's id"):
         name.holder()

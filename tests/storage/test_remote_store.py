@@ -79,7 +79,7 @@ def test_nothing_is_reached_before_the_first_call(tmp_path):
 
 
 def test_a_store_is_not_sent_to_another_process():
-    with pytest.raises(InvariantError, match="send its location"):
+    with pytest.raises(InvariantError, match="send the location"):
         pickle.dumps(RemoteStore("s3://bucket/folder"))
 
 

@@ -163,7 +163,7 @@ def test_the_files_of_a_checkpoint_of_another_job_lie_in_its_folder(tmp_path):
 def test_another_snapshot_in_its_place_is_refused(tmp_path):
     write_savepoint(tmp_path / "save")
     record = completed(f"{tmp_path}/save", f"{tmp_path}/save/_metadata", SnapshotKind.SAVEPOINT, 5)
-    with pytest.raises(StorageError, match="is of savepoint 9, and 5 is expected there"):
+    with pytest.raises(StorageError, match="is the metadata of savepoint 9, and 5 is expected there"):
         read_completed(FileStore(tmp_path), record)
 
 

@@ -250,13 +250,13 @@ def test_metadata_in_the_wrong_place_is_a_problem(directory):
     content = directory.store.read("job/chk-1/_metadata")
     directory.store.write("job/chk-2/_metadata", content)
     directory.point(2)
-    broken(directory, "its metadata is that of checkpoint 1")
+    broken(directory, "its metadata belongs to checkpoint 1")
     other = metadata(2, job=JobId("other"), operators={})
     directory.store.write("job/chk-2/_metadata", encode_metadata(other))
-    broken(directory, "its metadata is that of job other")
+    broken(directory, "its metadata belongs to job other")
     saved = metadata(2, kind=SnapshotKind.SAVEPOINT)
     directory.store.write("job/chk-2/_metadata", encode_metadata(saved))
-    broken(directory, "its metadata is that of a savepoint")
+    broken(directory, "its metadata belongs to a savepoint")
 
 
 def test_a_pointer_that_cannot_be_read_is_a_problem_and_what_it_led_to_is_left_alone(directory):
@@ -266,7 +266,7 @@ def test_a_pointer_that_cannot_be_read_is_a_problem_and_what_it_led_to_is_left_a
     broken(directory, "completed/0000000000000000001")
     assert directory.look().leftovers == ()
     directory.store.write("job/completed/what", b"")
-    broken(directory, "job/completed/what does not belong into folder job/completed")
+    broken(directory, "job/completed/what does not belong in folder job/completed")
 
 
 def test_a_pointer_with_the_record_of_another_is_a_problem(directory):
@@ -292,7 +292,7 @@ def test_a_counter_that_would_give_an_id_away_again_is_a_problem(directory, coun
 def test_a_foreign_file_among_the_counters_is_a_problem(directory):
     directory.checkpoint(3)
     directory.store.write("job/counter/x", b"")
-    broken(directory, "job/counter/x does not belong into job/counter")
+    broken(directory, "job/counter/x does not belong in job/counter")
 
 
 # --- savepoints ------------------------------------------------------------------------------------------------------

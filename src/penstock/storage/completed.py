@@ -1,6 +1,6 @@
-"""Which checkpoints of a job are complete, and which numbers it has used, as small files of a store.
+"""Which checkpoints of a job are complete, and which numbers the job has used, as small files of a store.
 
-A *pointer* says that a checkpoint is complete and carries what the coordinator has to know about it:
+A *pointer* says that a checkpoint is complete, and carries what the coordinator has to know about the checkpoint:
 
     4 bytes   PCKP
     2 bytes   version of this format
@@ -10,8 +10,8 @@ A *pointer* says that a checkpoint is complete and carries what the coordinator 
     …         the data
 
 Numbers are unsigned, most significant byte first. A *counter* is a file whose name is the lowest number that was never
-given away. It is replaced by a file of a higher name before the lower one goes, and the highest counts: it cannot go
-back, whoever writes it.
+given away. A file with a higher name is written before the file with the lower name is deleted, and the highest name
+counts: so the counter cannot go back, whichever driver writes.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _MAGIC = b"PCKP"
 _VERSION = 1
 _HEADER = struct.Struct(">4sHQQQ")
 LARGEST_POINTER_BYTES = 1024 * 1024 * 1024
-"""More than the names of any job's files take: a file that is larger is not read."""
+"""More than the names of any job's files take: a larger file is not read."""
 _ID = struct.Struct(">Q")
 
 
@@ -51,35 +51,35 @@ class FileCompletedStore:
         self._job_dir = job_dir
 
     def record(self, checkpoint: CheckpointId, data: bytes, *, forget: Iterable[CheckpointId] = ()) -> None:
-        """Make it durable that `checkpoint` is complete; only then remove the pointers to those in `forget`.
+        """Make it durable that `checkpoint` is complete; only then remove the pointers to the checkpoints in `forget`.
 
-        If it raises, the pointer may or may not be there; recording it again does no harm.
+        If the call raises, the pointer may or may not be there; to record the checkpoint again does no harm.
         """
         forgotten = sorted(forget)
         if checkpoint in forgotten:
-            raise InvariantError(f"checkpoint {checkpoint} recorded and forgotten at once")
+            raise InvariantError(f"checkpoint {checkpoint} was to be recorded and forgotten at once")
         self._store.write(layout.completed_file(self._job_dir, checkpoint), _encode(checkpoint, data))
         for old in forgotten:
             self.remove(old)
 
     def load(self) -> list[CompletedEntry]:
-        """All completed checkpoints, by id. An entry that cannot be read raises `CorruptFile`: leaving it out could
-        restore an older checkpoint than the job has already shown to the world."""
+        """All completed checkpoints, by id. A pointer that cannot be read raises `CorruptFile`: without that checkpoint
+        the job could go back to an older checkpoint, although it has already shown later results."""
         return [self.read(path) for path in self._store.list_files(layout.completed_folder(self._job_dir))]
 
     def read(self, path: str) -> CompletedEntry:
-        """One of them, by the path of its pointer. Raises `CorruptFile` if it cannot be read."""
+        """A completed checkpoint, by the path of its pointer. Raises `CorruptFile` if the pointer cannot be read."""
         checkpoint = _number(layout.completed_folder(self._job_dir), path)
         content = self._store.read(path, limit=LARGEST_POINTER_BYTES)
         return CompletedEntry(checkpoint, decode_pointer(path, checkpoint, content))
 
     def remove(self, checkpoint: CheckpointId) -> None:
-        """Forget one checkpoint; nothing happens if it is not known."""
+        """Forget one checkpoint. Nothing happens if there is no pointer to the checkpoint."""
         self._store.delete(layout.completed_file(self._job_dir, checkpoint))
 
 
 class Counter:
-    """Numbers from `first` on that are still free, counted in a folder of their own. Calls block."""
+    """Gives numbers away, from `first` on, each number once. The counter has a folder of its own. Calls block."""
 
     def __init__(self, store: Store, folder: str, *, first: int) -> None:
         self._store = store
@@ -87,11 +87,12 @@ class Counter:
         self._first = first
 
     def next(self) -> int:
-        """The lowest number that was never given away, by this driver or any before it."""
+        """The lowest number that no driver has ever given away."""
         return max((number for number, _ in self._numbers()), default=self._first)
 
     def advance(self, following: int) -> None:
-        """Make it durable that every number below `following` is used. Going back, or not moving, does nothing."""
+        """Make it durable that every number below `following` is used. A call with a `following` that is not higher
+        than before does nothing."""
         numbers = self._numbers()
         if following <= max((number for number, _ in numbers), default=self._first):
             return
@@ -100,12 +101,13 @@ class Counter:
             self._store.delete(path)
 
     def claim(self) -> int | None:
-        """Take the lowest number that is free, for this caller alone; None if somebody else was quicker."""
+        """Take the lowest free number, for this caller alone; None if another caller was quicker."""
         numbers = self._numbers()
         free = max((number for number, _ in numbers), default=self._first)
         following = free + 1
         created = self._store.create(layout.counted_file(self._folder, following), f"{following}\n".encode())
-        # Others may have gone on from there, and removed the file that would have been in the way.
+        # Other callers may have taken higher numbers since, and deleted the file with this number: then the file could
+        # be created only for that reason.
         if not created or self.next() != following:
             return None
         for _, path in numbers:
@@ -124,7 +126,7 @@ def checkpoint_ids(store: Store, job_dir: JobFolder) -> Counter:
 def _number(folder: str, path: str) -> CheckpointId:
     number = layout.number_of(folder, path)
     if number is None:
-        raise CorruptFile(f"{path} does not belong into folder {folder}", hint="move it out of the job's directory")
+        raise CorruptFile(f"{path} does not belong in folder {folder}", hint="move the file out of the job's directory")
     return number
 
 
@@ -133,10 +135,13 @@ def _encode(checkpoint: CheckpointId, data: bytes) -> bytes:
 
 
 def decode_pointer(path: str, checkpoint: CheckpointId, content: bytes) -> bytes:
-    """The data of the pointer at `path`. Raises `CorruptFile` if it is cut, changed, foreign or newer."""
-    hint = f"restore it from a copy; or delete it to give up checkpoint {checkpoint}, if an older one will do"
+    """The data of the pointer at `path`. Raises `CorruptFile` if the pointer is cut, changed, foreign or of a newer
+    format."""
+    hint = (
+        f"restore the file from a copy; or delete it to give up checkpoint {checkpoint}, if an older checkpoint will do"
+    )
     if len(content) < _HEADER.size:
-        raise CorruptFile(f"{path} is cut: {len(content)} bytes are not even its header", hint=hint)
+        raise CorruptFile(f"{path} is cut: it has only {len(content)} bytes, less than its header", hint=hint)
     magic, version, number, size, checksum = _HEADER.unpack_from(content)
     data = content[_HEADER.size :]
     if magic != _MAGIC:

@@ -1,12 +1,12 @@
-"""Which of several drivers has a job, decided in a store that all of them reach: a folder that they have mounted, or an
-object store that can create a file for one of them only. Implements `ports.Election`.
+"""Which of several drivers has a job, decided in a store that all drivers reach: a mounted folder, or an object store
+that can create a file for one of several writers only. Implements `ports.Election`.
 
-The driver that claimed the newest term has the job. It keeps a *lease* (`storage.leases`): a file that it changes all
-the time. Whoever waits watches that file, by a clock of his own, and claims the next term when it has not changed for
-long enough, or at once if its owner let go of it.
+The driver that claimed the newest term has the job. This driver keeps a *lease* (`storage.leases`): a file that the
+driver changes all the time. A waiting driver watches the lease by its own clock, and claims the next term when the
+lease has not changed for long enough, or at once if the owner of the lease has let go of it.
 
-A lease decides when it is worth while to take a job over. It does not keep two drivers apart: one whose lease ran out
-may be alive. The terms do that (`storage.tenure`).
+A lease decides when it is worth while to take a job over. A lease does not keep two drivers apart: a driver whose lease
+ran out may be alive. The terms keep drivers apart (`storage.tenure`).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ log = logging.getLogger(__name__)
 
 
 class FileElection:
-    """One driver of a job, waiting for its turn."""
+    """The election for a job, for one driver that waits for the job."""
 
     def __init__(
         self,
@@ -43,8 +43,9 @@ class FileElection:
         clock_ms: Callable[[], float],
         goes_on: bool = False,
     ) -> None:
-        """`anew` has a job begin once more that had ended when this driver first asked for it; `goes_on` has it go on
-        from what it kept when it ended. `clock_ms` measures time, from wherever it likes."""
+        """With `anew`, a job that had already ended at this driver's first `campaign` begins anew. With `goes_on`, a
+        job that has ended goes on from the checkpoints that it kept. `clock_ms` measures time, from any starting
+        point."""
         self._goes_on = goes_on
         self._store = store
         self._job = job
@@ -59,10 +60,11 @@ class FileElection:
         self._has_changed = False
 
     def campaign(self, lost: Callable[[], None]) -> FileLeader | None:
-        """Take the job over, if no other driver has it; None if one has. Where a look costs a request, it looks no more
-        often than a lease is renewed, and answers None in between."""
+        """Take the job over, if no other driver has the job; None if another driver has the job. Where a look at the
+        lease costs a request, the lease is looked at no more often than its owner renews it, and calls in between
+        return None."""
         if self._looks_for_end:
-            # A job that ends while this driver waits for it has been done: to begin it once more would do it twice.
+            # A job that ends while this driver waits has done its work: to begin the job anew would do the work twice.
             self._after, self._looks_for_end = end_of(self._store, self._job), False
         if not self._is_time_to_look():
             return None
@@ -76,11 +78,11 @@ class FileElection:
         return FileLeader(self._store, self._job, tenure, self._leases, beat_ms=self._beat_ms, lost=lost)
 
     def close(self) -> None:
-        """Nobody knows of those who wait."""
+        """Nothing is to be done: waiting drivers are not listed anywhere."""
 
     def is_held(self) -> bool:
-        """Whether another driver has the job for certain: its lease has changed since `campaign` first saw it, or it is
-        known by its lock. Raises `StorageError`."""
+        """Whether it is certain that another driver has the job: the lease of that driver has changed since `campaign`
+        first saw the lease, or the lock of the lease is held. Raises `StorageError`."""
         if self._has_changed or not self._leases.looks_are_free:
             return self._has_changed
         newest = terms_of(self._store, self._job).next() - 1
@@ -103,8 +105,8 @@ class FileElection:
             return True
         now = self._clock_ms()
         if self._seen != (term, content):
-            # The lease of another term says nothing about the driver that was seen before, and nothing yet about its
-            # own: it may have died right after it claimed the job.
+            # If only the term is another, no driver is known to be alive: the driver of that term may have died right
+            # after it claimed the job.
             self._has_changed = self._seen is not None and self._seen[0] == term
             self._seen, self._seen_at = (term, content), now
             return False
@@ -112,7 +114,8 @@ class FileElection:
 
 
 class FileLeader:
-    """The driver that has the job. A thread of its own shows that it is alive, and looks whether it still has it."""
+    """The hold of the driver that has the job. A thread renews the lease, and checks whether another driver has claimed
+    a later term."""
 
     def __init__(
         self,
@@ -137,18 +140,18 @@ class FileLeader:
         try:
             self._beat()
         except BaseException:
-            # Kept open it would stay locked, and the job would have an owner that does not know of it.
+            # An open lease would stay locked: other drivers would wait for this driver, which does not have the job.
             self._lease.close()
             raise
         self._thread = threading.Thread(target=self._run, name=f"penstock-lease-{job}", daemon=True)
         self._thread.start()
 
     def resign(self) -> None:
-        """Let go of the job: another driver may take it over at once."""
+        """Let go of the job: another driver may take the job over at once."""
         self._ends.set()
         self._thread.join()
         try:
-            # A lease of a driver that has lost the job is looked at by nobody, and may be gone.
+            # After another driver has taken the job over, no driver looks at this lease, and the lease may be deleted.
             if not self.is_lost:
                 self._lease.show(_RESIGNED)
         except StorageError as error:
@@ -166,7 +169,8 @@ class FileLeader:
                     return
                 self._beat()
             except StorageError as error:
-                # Whether it has the job is looked at whenever it matters.
+                # A missed renewal alone loses nothing: before anything that only one driver may do, the driver checks
+                # that it has the job.
                 known = {"job": self._job, "error": str(error)}
                 log.info("the lease of job %s could not be renewed: %s", self._job, error, extra=known)
 

@@ -1,10 +1,11 @@
-"""Objects that one of several writers creates: an upload that the service refuses if the name is taken.
+"""Objects that only one of several writers creates: the service refuses the upload of a writer if the name is taken.
 
 `pyarrow` has no such upload, so the request is made by `obstore` (the extra `object-storage`): `If-None-Match: *` for
-S3, a generation of 0 for Google Cloud Storage. Everything else goes by `pyarrow`, with the same names and credentials.
+S3, a generation of 0 for Google Cloud Storage. All other requests are made by `pyarrow`, with the same names and
+credentials.
 
-A service that does not know the condition takes the upload all the same. So nothing may be created for one of several
-writers before `storage.remote` has tried it on an object that is there.
+A service that does not know the condition takes every upload. So no object may be created in this way before
+`storage.remote` has seen that the service refuses an upload to an object that exists.
 """
 
 from __future__ import annotations
@@ -21,20 +22,22 @@ if TYPE_CHECKING:
     from obstore.store import ClientConfig, RetryConfig, S3Credential
 
 Create = Callable[[str, bytes], bool]
-"""Uploads an object by its key in the bucket, unless there is one; False if the service has refused that. A request
-that was sent twice, as its answer got lost, may be refused because of itself. Raises `OSError`, and whether the object
-was created is not known then; or `Unsupported`."""
+"""Uploads an object by its key in the bucket, unless the object exists; False if the service has refused the upload. A
+request that was sent twice, because its answer was lost, may be refused because of its own first upload. Raises
+`OSError`, and then it is not known whether the object was created; or `Unsupported`."""
 
 EXTRA = "object-storage"
 _TIMEOUT = timedelta(seconds=20)
 _RETRIES = 3
 _EXPIRED = datetime(1970, 1, 1, tzinfo=UTC)
-"""Has botocore asked for credentials at every upload: it keeps them, and renews them when it is time."""
-# What these options change does not concern single uploads.
+"""An expiry in the past, so that obstore asks for the credentials at every upload: botocore keeps the credentials, and
+renews them in time."""
+# These options do not concern single uploads.
 _NEUTRAL = ("allow_bucket_creation", "allow_bucket_deletion", "allow_delayed_open", "background_writes")
 _S3_OPTIONS = ("region", "endpoint_override", "scheme", *_NEUTRAL)
 _GCS_OPTIONS = ("project_id", "retry_limit_seconds")
-# Of a service that knows no such header: neither trouble that may pass, nor rights that are missing.
+# The answers of a service that does not know the header. Neither a passing failure nor missing rights give these
+# answers.
 _UNKNOWN_TO_SERVICE = re.compile(r"status code: (405|501)\b|<Code>NotImplemented")
 
 
@@ -43,8 +46,8 @@ class Unsupported(Exception):
 
 
 def open_exclusive(root: str, files: Any, bucket: str) -> Create | str:
-    """What creates objects in the bucket of a root that `files`, of pyarrow, reaches. If it cannot be: why, in words
-    that go on from "…: ". Reaches nothing yet."""
+    """The function that creates objects in the bucket of `root`; or, if no such function can be made, a text that says
+    why, to be put behind a colon. `files` is pyarrow's file system for `root`. No request is sent yet."""
     scheme = roots.scheme_of(root)
     options = dict(parse_qsl(root.partition("?")[2], keep_blank_values=True))
     if scheme not in roots.OBJECT_STORES:
@@ -94,10 +97,10 @@ def _s3(files: Any, bucket: str, options: dict[str, str]) -> Any:
     where: dict[str, Any] = {} if endpoint is None else {"endpoint": f"{scheme}://{endpoint}"}
     return S3Store(
         bucket,
-        # Found out by pyarrow, if the URI does not say.
+        # If the URI does not name the region, pyarrow has found the region out.
         region=files.region,
         conditional_put="etag",
-        # Without any, pyarrow does not sign requests either.
+        # Without credentials, pyarrow does not sign requests either.
         credential_provider=None if found is None else credentials,
         skip_signature=found is None,
         client_options=_client(allow_http=scheme == "http"),
@@ -109,7 +112,7 @@ def _s3(files: Any, bucket: str, options: dict[str, str]) -> Any:
 def _gcs(bucket: str) -> Any:
     from obstore.store import GCSStore
 
-    # The endpoint is Google's, unless the file with the credentials names another one.
+    # The endpoint is Google's, unless the file with the credentials names another endpoint.
     return GCSStore(bucket, client_options=_client(allow_http=True), retry_config=_retries())
 
 
@@ -122,5 +125,5 @@ def _retries() -> RetryConfig:
 
 
 def _facts(error: Exception) -> str:
-    """One line; what follows in the text of obstore says the same for those who know its source."""
+    """The error text in one line, without the debugging text that obstore adds."""
     return " ".join(str(error).partition("\n\nDebug source")[0].split())

@@ -1,8 +1,8 @@
 """The store on a file system that this host has mounted.
 
-A file is written under a temporary name, made durable, then renamed: a reader sees all of it or nothing, and after a
-crash there is at worst a leftover temporary file, which is never listed and goes with its folder. Folders are made
-durable too, up to the root, before a write returns.
+A file is written under a temporary name, made durable, then renamed: a reader sees the whole file or no file. After a
+crash there is at worst a leftover temporary file, which is never listed and is deleted with its folder. Folders are
+made durable too, up to the root, before a write returns.
 """
 
 from __future__ import annotations
@@ -26,24 +26,24 @@ _REMEMBERED_FOLDERS = 64
 _WRITE_BYTES = 16 * 1024 * 1024
 _NO_FOLDER_SYNC = (errno.EINVAL, errno.ENOTSUP)
 _STAYS = (errno.ENOENT, errno.ENOTDIR, errno.ENOTEMPTY, errno.EEXIST)
-"""How it shows that there is no folder to remove, or that something is in it."""
+"""The errors that say that there is no folder to remove, or that the folder is not empty."""
 
 _MAKING = ("writing", "creating")
-"""What makes the folders that it needs: that something is not there means another thing than to a reader."""
+"""Actions that make missing folders: `ENOENT` has another cause there than when a file is read."""
 
 _HINTS = {
-    errno.ENOENT: "it may have been deleted by hand, or belong to another directory",
+    errno.ENOENT: "the file or folder may have been deleted by hand, or may belong to another directory",
     errno.EACCES: "see that the user of this process may read and write there",
     errno.EPERM: "see that the user of this process may read and write there",
     errno.EROFS: "the file system is read-only; choose another directory",
     errno.ENOSPC: "free some space, or choose another directory",
     errno.EDQUOT: "free some space, or choose another directory",
-    errno.ENOTDIR: "a file is in the way; remove it or choose another directory",
-    errno.EEXIST: "a file is in the way; remove it or choose another directory",
-    errno.EISDIR: "a folder is in the way; remove it or choose another directory",
-    errno.ELOOP: "links below the directory are not followed; put the folder itself there, or name the place it is at",
-    errno.ENXIO: "somebody has put something there that no job writes; do not use it",
-    errno.EFBIG: "it was changed, or is none of ours; restore it from a copy",
+    errno.ENOTDIR: "a file is in the way; remove the file or choose another directory",
+    errno.EEXIST: "a file is in the way; remove the file or choose another directory",
+    errno.EISDIR: "a folder is in the way; remove the folder or choose another directory",
+    errno.ELOOP: "links below the directory are not followed; put the folder itself there, or give its own path",
+    errno.ENXIO: "no job writes anything but files; do not use what was put there",
+    errno.EFBIG: "no job writes such a large file there; restore the file from a copy",
     errno.ENAMETOOLONG: "use shorter names for the job and its steps",
 }
 _LATER = (
@@ -61,11 +61,12 @@ _LATER = (
 
 
 class FileStore:
-    """Files below `root`, a local path or `file:` URL; the folder is made when the first file is. Implements
+    """Files below `root`, a local path or `file:` URL. The folder is made together with its first file. Implements
     `ports.Store`.
 
     May be used from several threads and processes at once. A path that leads out of the root raises `UsageError`. Links
-    below the root are not followed: what lies behind one cannot be read or written, and deletes remove the link.
+    below the root are not followed: a file behind a link cannot be read or written, and a delete removes the link
+    itself.
     """
 
     def __init__(
@@ -75,11 +76,11 @@ class FileStore:
         opener: Callable[[str], Store] | None = None,
         options: StoreOptions = PLAIN,
     ) -> None:
-        """`opener` makes the stores of `at`; without it they are of this kind."""
+        """`opener` makes the stores that `at` returns; without an `opener`, `at` returns a `FileStore`."""
         self._root = _local_path(root)
         self.options = options
         self._open = opener or partial(FileStore, options=options)
-        # Folders that are recorded durably all the way up, as far as this process knows.
+        # Folders that are durable together with all folders above them, as far as this process knows.
         self._durable_folders: set[tuple[str, ...]] = set()
 
     @property
@@ -89,7 +90,7 @@ class FileStore:
 
     @property
     def location(self) -> str:
-        """The same as text."""
+        """The absolute path of the root, as text."""
         return str(self._root)
 
     def at(self, root: str) -> Store:
@@ -97,16 +98,17 @@ class FileStore:
         return self._open(root)
 
     def path_of(self, place: str) -> str | None:
-        """The path, below this root, of a file or folder that has a full path; None if it lies elsewhere. Links are
-        followed: two names of one folder are one place."""
+        """The path, below this root, of a file or folder that has a full path; None if the file or folder lies
+        elsewhere. Links are followed: two names of one folder give the same path."""
         if not roots.is_local(place):
             return None
         real, root = os.path.realpath(_local_path(place)), os.path.realpath(self._root)
         return os.path.relpath(real, root) if real.startswith(f"{root.rstrip('/')}/") else None
 
     def names(self, place: str) -> str | None:
-        """The path, below this root, that a full path has by its names; None if it names something elsewhere. Links
-        below the root are not looked at, and those in the path of the root are the user's."""
+        """The path, below this root, that a full path has by its names; None if the full path names something
+        elsewhere. Links below the root are not followed. Links in the path of the root are the user's, and are
+        followed."""
         if not roots.is_local(place):
             return None
         whole = str(_local_path(place))
@@ -114,22 +116,22 @@ class FileStore:
         return next((path for root in above if (path := roots.inside(root, whole)) is not None), None)
 
     def followed(self, place: str) -> str:
-        """A full path with all links in it followed, so that it has none."""
+        """A full path with all links resolved."""
         return os.path.realpath(_local_path(place)) if roots.is_local(place) else place
 
     def write(self, path: str, data: Frame) -> None:
-        """Create or replace a file, all or nothing; durable when it returns."""
+        """Create or replace a file, all or nothing. The file is durable when the call returns."""
         folder, name, target = self._locate(path)
         with _translated("writing", target):
             try:
                 self._write(folder, name, _as_bytes(data))
             except FileNotFoundError:
-                # Another process has removed the folder since it was last used here.
+                # Another process has removed the folder since this process last used the folder.
                 self._durable_folders.clear()
                 self._write(folder, name, _as_bytes(data))
 
     def create(self, path: str, data: Frame) -> bool:
-        """Create a file, all or nothing, unless there is one; durable when it returns."""
+        """Create a file, all or nothing, unless the file exists. The file is durable when the call returns."""
         folder, name, target = self._locate(path)
         with _translated("creating", target):
             try:
@@ -139,36 +141,37 @@ class FileStore:
                 return self._create(folder, name, _as_bytes(data))
 
     def obstacle_to_create(self) -> str | None:
-        """None: a link is made by one of several only. Where there are no links, `create` raises."""
+        """Always None: only one of several writers can make a link of the same name. On a file system without links
+        `create` raises."""
         return None
 
     def read(self, path: str, *, limit: int | None = None) -> bytes:
-        """The whole file; one with more than `limit` bytes is not read, and raises `StorageError`."""
+        """The whole file. Raises `StorageError`, and reads nothing, if the file has more than `limit` bytes."""
         folder, name, target = self._locate(path)
         with _translated("reading", target), opened_folder(self._root, folder) as inside:
             content = read_regular(inside, name, limit=None if limit is None else limit + SEAL_BYTES)
         return self.options.opened(content, str(target))
 
     def list_files(self, prefix: str) -> list[str]:
-        """All files below a folder, sorted; none if there is no such folder. The empty prefix is the root."""
+        """All files below a folder, sorted; empty if there is no such folder. The empty prefix is the root."""
         return [path for path in self._list(prefix) if not is_temporary(path)]
 
     def list_temporary(self, prefix: str) -> list[str]:
-        """What interrupted writers left below a folder, sorted."""
+        """The temporary files below a folder, sorted. A writer is at work on such a file, or was interrupted."""
         return [path for path in self._list(prefix) if is_temporary(path)]
 
     def delete(self, path: str) -> None:
-        """Remove one file, durably; nothing happens if it is not there."""
+        """Remove one file, durably. Nothing happens if the file does not exist."""
         self._delete(*self._locate(path))
 
     def delete_temporary(self, path: str) -> None:
-        """Remove what an interrupted writer left, durably."""
+        """Remove a temporary file that an interrupted writer left, durably."""
         folder, _, name = path.rpartition("/")
         above = self._parts(folder) if folder else ()
         self._delete(above, name, self._root.joinpath(*above, name))
 
     def delete_tree(self, prefix: str) -> None:
-        """Remove a folder with all that is in it, durably; nothing happens if it is not there."""
+        """Remove a folder with all its content, durably. Nothing happens if the folder does not exist."""
         folder, name, target = self._locate(prefix)
         self._durable_folders.clear()
         with _translated("deleting", target):
@@ -180,7 +183,8 @@ class FileStore:
                 return
 
     def delete_empty(self, prefix: str) -> None:
-        """Remove a folder, durably, if nothing is in it; nothing happens if something is, or it is not there."""
+        """Remove a folder, durably, if the folder is empty. Nothing happens if the folder is not empty or does not
+        exist."""
         folder, name, target = self._locate(prefix)
         self._durable_folders.clear()
         with _translated("deleting", target):
@@ -219,7 +223,7 @@ class FileStore:
         return tuple(path.split("/"))
 
     def _locate(self, path: str) -> tuple[tuple[str, ...], str, Path]:
-        """The folders down to a file, its name, and all of it as a path for people."""
+        """The folders down to a file, the name of the file, and the whole path for error texts."""
         *folder, name = self._parts(path)
         return tuple(folder), name, self._root.joinpath(*folder, name)
 
@@ -231,7 +235,7 @@ class FileStore:
     def _create(self, folder: tuple[str, ...], name: str, data: memoryview) -> bool:
         created = True
         with self._written_aside(folder, data) as (inside, temporary):
-            # Unlike a rename, a link does not replace what is there.
+            # Unlike a rename, a link does not replace an existing file.
             try:
                 os.link(temporary, name, src_dir_fd=inside, dst_dir_fd=inside, follow_symlinks=False)
             except FileExistsError:
@@ -242,7 +246,7 @@ class FileStore:
 
     @contextmanager
     def _written_aside(self, folder: tuple[str, ...], data: memoryview) -> Iterator[tuple[int, str]]:
-        """The descriptor of the folder, and the temporary name of a durable file in it."""
+        """The descriptor of the folder, and the temporary name of a durable file in the folder."""
         self._make_durable(folder)
         temporary = temporary_name()
         with opened_folder(self._root, folder) as inside:
@@ -264,9 +268,9 @@ class FileStore:
                 raise
 
     def _make_durable(self, folder: tuple[str, ...]) -> None:
-        """Make `folder`, and see to it that it and all above it are recorded durably.
+        """Make `folder`, and make it durable together with all folders above it.
 
-        Folders that another process made are synced as well: it may have died before it did so itself.
+        Folders that another process made are synced as well: that process may have died before it synced them.
         """
         if folder in self._durable_folders:
             return
@@ -302,8 +306,8 @@ def _local_path(root: str | os.PathLike[str]) -> Path:
 
 def _hint_of(action: str, code: int) -> str:
     if code == errno.ENOENT and action in _MAKING:
-        return "its folder could not be made; choose another directory"
-    return _HINTS.get(code, "see whether the file system is well")
+        return "the folder of the file could not be made; choose another directory"
+    return _HINTS.get(code, "see whether the file system works")
 
 
 @contextmanager
@@ -328,7 +332,7 @@ def _sync(folder: int) -> None:
     try:
         os.fsync(folder)
     except OSError as error:
-        # Some network file systems cannot sync a folder; what they promise without it is all there is.
+        # Some network file systems cannot sync a folder. Whether the folder is durable then depends on the file system.
         if error.errno not in _NO_FOLDER_SYNC:
             raise
 

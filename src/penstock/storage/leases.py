@@ -1,8 +1,8 @@
 """Signs of life of the drivers of a job: a file for each term, which the driver of that term changes all the time.
 
-In a folder the file is locked, too: a driver that died lets go of the lock, which its own host notices at once. Object
-stores have no locks. What a lease says there is what it says to other hosts in a folder: its driver is alive if it
-changes.
+In a folder the file is locked, too. The lock goes with the driver: other processes of the driver's host notice at once
+that the driver has died. Other hosts do not rely on the lock, and object stores have no locks: there a driver is alive
+if its lease changes.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ class Lease(Protocol):
     """The lease of the driver that calls. Calls block."""
 
     def show(self, sign: bytes) -> None:
-        """Have it say something else. Raises `StorageError`."""
+        """Change the content of the lease to `sign`. Raises `StorageError`."""
         ...
 
     def close(self) -> None:
-        """Let go of it."""
+        """Let go of the lease."""
         ...
 
 
@@ -48,23 +48,23 @@ class Leases(Protocol):
     """The leases of one job. Calls block, and raise `StorageError`."""
 
     looks_are_free: bool
-    """Whether a look costs next to nothing, so that those who wait may look all the time."""
+    """Whether a look at a lease costs next to nothing, so that waiting drivers may look all the time."""
 
     def content(self, term: Term) -> bytes:
-        """What a lease says; nothing if it is not there: its owner has just claimed its term, or did not come so
-        far."""
+        """The content of a lease; empty if the lease does not exist, because its owner has just claimed the term, or
+        died before the first sign of life."""
         ...
 
     def is_let_go(self, term: Term, content: bytes) -> bool:
-        """Whether its owner is gone for certain, by what else than `content` is known."""
+        """Whether it is certain that the owner of the lease is gone. `content` is the content of the lease."""
         ...
 
     def is_held(self, term: Term, content: bytes) -> bool:
-        """Whether its owner is alive for certain, likewise."""
+        """Whether it is certain that the owner of the lease is alive. `content` is the content of the lease."""
         ...
 
     def open(self, term: Term) -> Lease:
-        """The lease of a term that the caller has claimed. Those of terms before it go."""
+        """Create the lease of a term that the caller has claimed. The leases of earlier terms are deleted."""
         ...
 
 
@@ -86,28 +86,28 @@ class StoredLeases:
         self._job = job
 
     def content(self, term: Term) -> bytes:
-        """What a lease says; nothing if it is not there."""
+        """The content of a lease; empty if the lease does not exist."""
         path = layout.lease_file(self._job, term)
         if path not in self._paths():
             return b""
         try:
             return self._store.read(path)
         except StorageError:
-            # A driver that has claimed a later term removes it.
+            # A driver that has claimed a later term may have deleted the lease meanwhile.
             if path not in self._paths():
                 return b""
             raise
 
     def is_let_go(self, term: Term, content: bytes) -> bool:  # noqa: ARG002  # the protocol has it
-        """Never known."""
+        """Never: without locks this is not known."""
         return False
 
     def is_held(self, term: Term, content: bytes) -> bool:  # noqa: ARG002  # likewise
-        """Never known."""
+        """Never: without locks this is not known."""
         return False
 
     def open(self, term: Term) -> Lease:
-        """The lease of a term that the caller has claimed."""
+        """Create the lease of a term that the caller has claimed."""
         mine = layout.lease_file(self._job, term)
         for path in self._paths():
             if path < mine:
@@ -134,8 +134,8 @@ class _StoredLease:
 
 
 class LockedLeases:
-    """Leases in a folder. Locks are believed on the host that holds them. No link is followed on the way to a lease:
-    somebody else may have put the link there."""
+    """Leases in a folder. A lock is believed only on the host of the process that holds the lock. No link is followed
+    on the way to a lease: another user may have put the link there."""
 
     looks_are_free = True
 
@@ -144,7 +144,7 @@ class LockedLeases:
         self._job = job
 
     def content(self, term: Term) -> bytes:
-        """What a lease says; nothing if the lease is not there."""
+        """The content of a lease; empty if the lease does not exist."""
         try:
             with self._folder(term) as (folder, name):
                 return read_regular(folder, name, limit=_LONGEST_LEASE)
@@ -162,7 +162,7 @@ class LockedLeases:
         return content.endswith(_this_host()) and self._is_free(term) is False
 
     def open(self, term: Term) -> Lease:
-        """The lease of a term that the caller has claimed."""
+        """Create the lease of a term that the caller has claimed."""
         path, options = self._path(term), self._store.options
         above = layout.leases_folder(self._job)
         try:
@@ -171,7 +171,8 @@ class LockedLeases:
                 with os.scandir(folder) as entries:
                     found = [entry.name for entry in entries]
                 for other in found:
-                    # No other driver has this term: a file of that name is no lease, and perhaps somebody's file.
+                    # No other driver has this term: a file with the name of this lease is no lease of a driver, so it
+                    # is removed and not written to.
                     if layout.number_of(above, f"{above}/{other}") is not None and other <= name:
                         unlink(folder, other)
                 flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | _NO_SURPRISES
@@ -181,9 +182,15 @@ class LockedLeases:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
-            # Some network file systems have no locks: then the lease has to run out.
+            # Some network file systems have no locks. Without a lock other drivers have to wait until the lease runs
+            # out.
             known = {"path": str(path), "error": str(error)}
-            log.info("lease %s could not be locked: %s", path, error, extra=known)
+            log.info(
+                "lease %s could not be locked, so that a takeover waits until the lease runs out: %s",
+                path,
+                error,
+                extra=known,
+            )
         return _LockedLease(path, descriptor)
 
     def _path(self, term: Term) -> Path:
@@ -197,8 +204,8 @@ class LockedLeases:
             yield folder, name
 
     def _is_free(self, term: Term) -> bool | None:
-        """Whether nobody has the lock of a lease; None if that is not known: a file system without locks says
-        nothing."""
+        """Whether no process holds the lock of a lease; None if that is not known, for example on a file system without
+        locks."""
         try:
             with self._folder(term) as (folder, name):
                 lease = os.open(name, os.O_RDWR | _NO_SURPRISES, dir_fd=folder)
@@ -222,7 +229,7 @@ class _LockedLease:
 
     def show(self, sign: bytes) -> None:
         try:
-            # In place: the lock is on this very file.
+            # The file is changed in place, because the lock is on the file and not on its name.
             os.pwrite(self._descriptor, sign + b" " + _this_host(), 0)
         except OSError as error:
             raise _unwritten(self._path, error) from error
@@ -236,7 +243,7 @@ def _unwritten(path: Path, error: OSError) -> StorageError:
 
 
 def _this_host() -> bytes:
-    """Names the kernel that this process runs on: locks of the same one can be believed."""
+    """Names the running kernel of this host: locks can be believed among processes of the same kernel."""
     try:
         return _BOOT_ID.read_bytes().strip()
     except OSError:

@@ -1,10 +1,11 @@
-"""Copies of what a slot has written to checkpoints, or read of what they share, so that it need not read it when only
-others have failed.
+"""Copies of the files that a slot has written to checkpoints, and of the shared files that the slot has read. If only
+other slots have failed, the slot reads its state from these copies, and not from the storage.
 
-A copy is found by its path and trusted by its size and checksum. Nothing depends on one: whatever goes wrong with it,
-the storage is asked. Small copies lie in memory, others in files without a name, which are gone with the process,
-however it ends. Copies of a checkpoint go when it is aborted or a later one is complete; those of shared files when
-their room is needed. A copy for which there is no room is not made.
+A copy is found by its path and trusted by its size and checksum. Nothing depends on a copy: whatever goes wrong with a
+copy, the file is read from the storage. Small copies lie in memory, other copies in files without a name, which are
+gone with the process, however the process ends. The copies of a checkpoint are dropped when the checkpoint is aborted
+or a later checkpoint is complete. Copies of shared files are dropped when their room is needed. A copy for which there
+is no room is not made.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from penstock.ports import Frame, Store
 IN_MEMORY_BYTES = 64 * 1024
 """Copies up to this size lie in memory."""
 MAX_COPIES = 512
-"""Larger ones need an open file each."""
+"""The most copies that are kept: each copy larger than `IN_MEMORY_BYTES` needs an open file."""
 
 log = logging.getLogger(__name__)
 
@@ -38,7 +39,7 @@ class LocalCopies:
         self._limit_bytes = limit_bytes
         self._job = job
         self._kept: dict[str, bytes | IO[bytes]] = {}
-        """In the order in which they were made."""
+        """The copies, in the order in which they were made."""
         self._sizes: dict[str, int] = {}
         self._bytes = 0
         self._closed = False
@@ -51,7 +52,7 @@ class LocalCopies:
             self._drop(path)
             if self._closed or not self._make_room(view.nbytes):
                 return
-            # Taken before it is filled: whoever comes meanwhile must not wait for the disk.
+            # The room is taken before the copy is written: other threads must not wait for the disk meanwhile.
             self._bytes += view.nbytes
         try:
             copy = bytes(view) if view.nbytes <= IN_MEMORY_BYTES else _to_file(view)
@@ -60,7 +61,7 @@ class LocalCopies:
         self._settle(path, copy, view.nbytes)
 
     def _settle(self, path: str, copy: bytes | IO[bytes] | None, size: int) -> None:
-        """Take a copy in for which room was taken, or give the room back."""
+        """Keep a copy for which room was taken, or give the room back."""
         with self._lock:
             self._bytes -= size
             if self._closed:
@@ -71,7 +72,7 @@ class LocalCopies:
                 self._bytes += size
 
     def get(self, file: StateFile) -> bytes | None:
-        """The bytes of a handle; None if there is no copy, or it is not what the handle says."""
+        """The bytes of a handle; None if there is no copy, or if the copy does not fit the handle."""
         with self._lock:
             kept = self._kept.get(file.path) if file.path is not None else None
         if kept is None:
@@ -79,7 +80,7 @@ class LocalCopies:
         try:
             data = kept if isinstance(kept, bytes) else os.pread(kept.fileno(), file.size + 1, 0)
         except (OSError, ValueError):
-            # Out of order, or dropped in the meantime.
+            # The disk is out of order, or the copy was dropped meanwhile.
             return None
         if len(data) != file.size or xxhash.xxh3_64_intdigest(data) != file.checksum:
             return None
@@ -87,7 +88,7 @@ class LocalCopies:
         return data
 
     def completed(self, checkpoint: CheckpointId) -> None:
-        """Nobody will go back behind `checkpoint`."""
+        """The job will not go back behind `checkpoint`: drop the copies of earlier checkpoints."""
         with self._lock:
             for path in list(self._kept):
                 number = self._checkpoint_of(path)
@@ -95,13 +96,13 @@ class LocalCopies:
                     self._drop(path)
 
     def aborted(self, checkpoint: CheckpointId) -> None:
-        """Nobody will restore `checkpoint`."""
+        """`checkpoint` will never be restored: drop its copies."""
         with self._lock:
             for path in [path for path in self._kept if self._checkpoint_of(path) == checkpoint]:
                 self._drop(path)
 
     def close(self) -> None:
-        """Let go of everything, and of what is still being written."""
+        """Drop all copies, also copies that are still being written."""
         with self._lock:
             self._closed = True
             for path in list(self._kept):
@@ -112,7 +113,8 @@ class LocalCopies:
         return None if folder is None else layout.checkpoint_number(folder.rpartition("/")[2])
 
     def _make_room(self, size: int) -> bool:
-        """Whether a copy of that size may be made; shared files make room for it, the oldest first."""
+        """Whether there is room for a copy of `size` bytes. Copies of shared files are dropped to make room, the oldest
+        copy first."""
         if size > self._limit_bytes:
             return False
         for path in [path for path in self._kept if self._checkpoint_of(path) is None]:
@@ -151,7 +153,7 @@ def _to_file(view: memoryview) -> IO[bytes]:
 
 
 class CopyingStore:
-    """A store whose files are copied when they are written. What it is `at` another root is not."""
+    """A store that keeps a local copy of each file that it writes. Files below another root (`at`) are not copied."""
 
     def __init__(self, store: Store, copies: LocalCopies) -> None:
         self._store = store
@@ -163,28 +165,32 @@ class CopyingStore:
         return self._store.location
 
     def at(self, root: str) -> Store:
-        """The files below another root: somebody else's, or a savepoint's, which the job itself does not read."""
+        """The files below another root, without copies: these files belong to another job, or to a savepoint, which the
+        job itself does not read."""
         return self._store.at(root)
 
     def path_of(self, place: str) -> str | None:
-        """The path, below this root, of what has a full path; None if it lies elsewhere."""
+        """The path, below this root, of a file or folder that has a full path; None if the file or folder lies
+        elsewhere."""
         return self._store.path_of(place)
 
     def write(self, path: str, data: Frame) -> None:
-        """Create or replace a file, all or nothing; durable when it returns."""
+        """Create or replace a file, all or nothing. The file is durable when the call returns. A copy is kept."""
         self._store.write(path, data)
         self._copies.keep(path, data)
 
     def create(self, path: str, data: Frame) -> bool:
-        """Create a file, all or nothing, unless there is one; durable when it returns. No copy is kept."""
+        """Create a file, all or nothing, unless the file exists. The file is durable when the call returns. No copy is
+        kept."""
         return self._store.create(path, data)
 
     def names(self, place: str) -> str | None:
-        """The path, below this root, that a full path has by its names; None if it names something elsewhere."""
+        """The path, below this root, that a full path has by its names; None if the full path names something
+        elsewhere."""
         return self._store.names(place)
 
     def followed(self, place: str) -> str:
-        """A full path with all links in it followed."""
+        """A full path with all links resolved."""
         return self._store.followed(place)
 
     def read(self, path: str, *, limit: int | None = None) -> bytes:
@@ -200,9 +206,9 @@ class CopyingStore:
         self._store.delete(path)
 
     def delete_tree(self, prefix: str) -> None:
-        """Remove a folder with all that is in it."""
+        """Remove a folder with all its content."""
         self._store.delete_tree(prefix)
 
     def delete_empty(self, prefix: str) -> None:
-        """Remove a folder, if nothing is in it."""
+        """Remove a folder, if the folder is empty."""
         self._store.delete_empty(prefix)

@@ -12,8 +12,8 @@ from penstock.storage.seals import PLAIN, StoreOptions
 
 
 def open_store(root: str | os.PathLike[str], *, options: StoreOptions = PLAIN) -> FileStore | RemoteStore:
-    """The store below `root`: a path or `file:` URL of this host, or the URI of another file system. Nothing is touched
-    before the first call; a root that names nothing of the kind raises `UsageError`."""
+    """The store below `root`: a path or `file:` URL of this host, or the URI of another file system. Nothing is read or
+    written before the first call. Raises `UsageError` if `root` is neither a path nor such a URI."""
     text = os.fspath(root)
     opener = partial(open_store, options=options)
     if roots.is_local(text):

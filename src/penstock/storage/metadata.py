@@ -8,15 +8,15 @@ from penstock.core.recovery.metadata import METADATA_VERSION, CheckpointMetadata
 from penstock.storage.sealed import Seal
 
 LARGEST_METADATA_BYTES = 1024 * 1024 * 1024
-"""More than any job puts into its metadata: a file that is larger is not read."""
+"""More than the metadata of any job takes: a larger file is not read."""
 
 LARGEST_SETTINGS_BYTES = 1024 * 1024
-"""More than the settings of any job take. Of all that is in the metadata they alone may have any shape, and a byte of
-them may become a hundred bytes of memory."""
+"""More than the settings of any job take. Only the settings in the metadata may have any shape, and one byte of the
+settings may become a hundred bytes of memory."""
 
 
 class _Settings(msgspec.Struct):
-    """The part of the metadata that is not decoded as it is read here, but skipped."""
+    """The settings in the metadata, undecoded; everything else is skipped."""
 
     settings: msgspec.Raw = msgspec.Raw()
 
@@ -27,7 +27,7 @@ _settings = msgspec.msgpack.Decoder(_Settings)
 def _check_settings(data: memoryview) -> None:
     size = len(memoryview(_settings.decode(data).settings))
     if size > LARGEST_SETTINGS_BYTES:
-        raise ValueError(f"its settings have {size} bytes, and at most {LARGEST_SETTINGS_BYTES} are expected")
+        raise ValueError(f"the settings have {size} bytes, and at most {LARGEST_SETTINGS_BYTES} are expected")
 
 
 _seal = Seal(
@@ -35,7 +35,7 @@ _seal = Seal(
     METADATA_VERSION,
     CheckpointMetadata,
     what="the metadata of a checkpoint",
-    hint="restore it from a copy, or restore from another checkpoint or savepoint",
+    hint="restore the file from a copy, or restore from another checkpoint or savepoint",
     check=_check_settings,
 )
 
@@ -46,5 +46,6 @@ def encode_metadata(metadata: CheckpointMetadata) -> bytes:
 
 
 def decode_metadata(path: str, content: bytes) -> CheckpointMetadata:
-    """What the metadata file at `path` says. Raises `CorruptFile` if it is cut, changed, foreign or newer."""
+    """The metadata in the file at `path`. Raises `CorruptFile` if the file is cut, changed, foreign or of a newer
+    format."""
     return _seal.decode(path, content)

@@ -1,12 +1,12 @@
 """Which job has a name, as small files of a store.
 
-A name is what a user calls a program's job. The job that has the name is what goes on when the program is run again. To
-start over is to give the name to another job, with another id: nothing of the two can be mixed up, and files that the
-one wrote never have the names of files of the other.
+A name is what a user calls a program's job. When the program is run again, the job that has the name goes on. To start
+over means to give the name to another job, with another id: the files of the two jobs never have the same names, so the
+two jobs cannot be mixed up.
 
-Holders of a name are numbered, and the highest number counts. A number can be taken once: of two drivers that give a
-name away at the same time one is told that it was too late. The driver that gives it away has the job that had it
-before, so that nobody runs that job meanwhile.
+Holders of a name are numbered, and the highest number counts. A number can be taken only once: of two drivers that give
+a name away at the same time, one driver is told that it was too late. The driver that gives a name away has taken over
+the job that had the name before, so that no other driver runs that job meanwhile.
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ class Holder(msgspec.Struct, frozen=True, kw_only=True):
     """The job that has a name. New fields: at the end, with a default."""
 
     name: str
-    """What the user called it, for people."""
+    """The name as the user wrote it, for people."""
     job: JobId
     started_from: str = ""
-    """The path of the snapshot that the user had it start from; empty if there was none."""
+    """The path of the snapshot that the user started the job from; empty if there was no snapshot."""
     gives_up: tuple[JobId, ...] = ()
-    """Jobs that had the name before, and that nobody will go on with: what is left of them may go as soon as this job
-    has a checkpoint."""
+    """Jobs that had the name before and will not go on. Their files may be deleted as soon as this job has a
+    checkpoint."""
 
 
 holder_seal = Seal(
     b"PNAM",
     1,
     Holder,
-    what="the job that has a name",
-    hint="restore it from a copy; or delete it, and start the job from its newest checkpoint by restore=",
+    what="the record of a job's name",
+    hint="restore the file from a copy; or delete the file, and start the job from its newest checkpoint by restore=",
 )
 
 
@@ -46,14 +46,14 @@ class JobName:
     """A name in a checkpoint directory. Calls block, and raise `StorageError` or `CorruptFile`."""
 
     def __init__(self, store: Store, name: str, slug: str) -> None:
-        """`slug` is the id of the name (`api.job_names`): no other name has it."""
+        """`slug` is the id of the name (`api.job_names`): no other name has the same slug."""
         self._store = store
         self._name = name
         self._slug = slug
         self._folder = layout.name_folder(slug)
 
     def holder(self) -> tuple[int, Holder | None]:
-        """The job that has the name, and its number; None and 0 if none has."""
+        """The number of the name's holder, and the job that has the name; 0 and None if no job has the name."""
         numbers = [number for path in self._store.list_files(self._folder) if (number := self._number(path))]
         if not numbers:
             return 0, None
@@ -64,15 +64,16 @@ class JobName:
         return max(numbers), found
 
     def give(self, job: JobId, *, after: int, started_from: str = "", gives_up: tuple[JobId, ...] = ()) -> bool:
-        """Give the name to a job, if its holder still has the number `after`; False if another driver was quicker, or
-        if it cannot be told."""
+        """Give the name to a job, if the newest holder still has the number `after`. False if another driver was
+        quicker, or if it is not certain which driver was quicker."""
         readable = self._name.encode("utf-8", "replace").decode()
         record = Holder(name=readable, job=job, started_from=started_from, gives_up=gives_up)
         if not self._store.create(self._path(after + 1), holder_seal.encode(record)):
             return False
         found = [(number, path) for path in self._store.list_files(self._folder) if (number := self._number(path))]
         if max((number for number, _ in found), default=0) != after + 1:
-            # Others have given the name on from there, and removed the file that would have been in the way.
+            # Other drivers have given the name away since, and have deleted the file with this number: the file could
+            # be created only for that reason.
             self._store.delete(self._path(after + 1))
             return False
         for number, path in found:
@@ -81,19 +82,20 @@ class JobName:
         return True
 
     def gave_up(self) -> None:
-        """Nothing is left of the jobs that the holder gives up."""
+        """Record that nothing is left of the jobs that the holder gives up."""
         number, holder = self.holder()
         if holder is not None and holder.gives_up:
             settled = msgspec.structs.replace(holder, gives_up=())
             self._store.write(self._path(number), holder_seal.encode(settled))
 
     def _check(self, path: str, job: JobId) -> None:
-        """Raise `CorruptFile` if a job cannot have had the name: what is left of jobs that gave it up is deleted."""
+        """Raise `CorruptFile` if the id of a job does not belong to the name. Otherwise a crafted file could have the
+        files of any job deleted."""
         slug, _, token = job.rpartition("-")
         if slug != self._slug or not (token.isascii() and token.isalnum()):
             raise CorruptFile(
-                f"{path} says that job {job!r} has had the name {self._name!r}, which cannot be",
-                hint="it was changed, or made to delete what is another job's: do not go on from it",
+                f"{path} says that job {job!r} has had the name {self._name!r}, which does not fit the job's id",
+                hint="the file was changed, or was made to have the files of another job deleted: do not use the file",
             )
 
     def _path(self, number: int) -> str:

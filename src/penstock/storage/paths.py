@@ -7,7 +7,7 @@ import secrets
 from penstock.core.errors import UsageError
 
 TEMPORARY_PREFIX = ".writing-"
-"""How the names of files begin that are being written, where that can be seen."""
+"""How the name of a file begins while the file is being written, where unfinished files are visible."""
 
 
 def check_path(path: str, root: str) -> None:
@@ -23,10 +23,10 @@ def check_path(path: str, root: str) -> None:
 
 
 def temporary_name() -> str:
-    """The name for a file that is being written; no other writer uses it at the same time."""
+    """The name for a file that is being written. No other writer uses the same name."""
     return f"{TEMPORARY_PREFIX}{secrets.token_hex(8)}"
 
 
 def is_temporary(path: str) -> bool:
-    """Whether a file is one that a writer has not finished."""
+    """Whether the path is the path of a file that a writer has not finished."""
     return path.rpartition("/")[2].startswith(TEMPORARY_PREFIX)

@@ -1,7 +1,7 @@
 """Files by path: below the root of a job's store, or anywhere by their full path.
 
-A full path of the store's own directory is opened from there, by names of which none may be a link. Any other is opened
-from the folder above the one that the file lies in, so that this one cannot be a link.
+A full path inside the store's own directory is opened from that directory, and no name below the directory may be a
+link. Any other full path is opened from the folder above the file's folder, so that the file's folder cannot be a link.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from penstock.ports import Store
 
 
 class Anywhere:
-    """Files of a store, and any others by their full paths, to read."""
+    """Reads files of a store by their paths, and any other files by their full paths."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -34,19 +34,20 @@ def read_file(store: Store, path: str, *, limit: int | None = None) -> bytes:
 
 
 def delete_file(store: Store, path: str) -> None:
-    """Remove one file; nothing happens if it is not there. Raises `StorageError`."""
+    """Delete one file. Nothing happens if the file does not exist. Raises `StorageError`."""
     place, name = _located(store, path)
     place.delete(name)
 
 
 def delete_folder(store: Store, path: str) -> None:
-    """Remove a folder with all that is in it. Raises `StorageError`."""
+    """Delete a folder with all its content. Raises `StorageError`."""
     place, name = _located(store, path)
     place.delete_tree(name)
 
 
 def delete_foreign(store: Store, places: Iterable[Foreign]) -> None:
-    """Remove what a job had outside its folder; nothing happens where it is not there. Raises `StorageError`."""
+    """Delete the files that a job owns outside its folder. Files that do not exist are skipped. Raises
+    `StorageError`."""
     for place in places:
         if place.folder is not None:
             delete_snapshot(store, place.folder, place.paths)
@@ -57,9 +58,9 @@ def delete_foreign(store: Store, places: Iterable[Foreign]) -> None:
 
 
 def delete_snapshot(store: Store, folder: str, paths: Iterable[str]) -> None:
-    """Remove a snapshot that lies outside the folder of the job, of which these are the files; whatever else is in its
-    folder is not the job's and stays. Raises `StorageError`."""
-    # The metadata goes first, or something that is half deleted would look like a checkpoint.
+    """Delete a snapshot that lies in `folder`, outside the folder of the job. `paths` are the files of the snapshot.
+    Everything else in `folder` does not belong to the job, and stays. Raises `StorageError`."""
+    # The metadata is deleted first. Otherwise a snapshot that is half deleted would look like a whole snapshot.
     delete_file(store, below(folder, layout.METADATA_NAME))
     failed: StorageError | None = None
     for path in paths:

@@ -1,6 +1,6 @@
-"""What outlives the driver of a job, as small files of a store. Implements `ports.JobRecords`.
+"""The records of a job, which outlive the driver, as small files of a store. Implements `ports.JobRecords`.
 
-Whatever a driver changes, it looks at the terms afterwards: see `storage.tenure` for why that is enough.
+After each change a driver checks that its term is still the newest term: see `storage.tenure` for why that is enough.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ class FileRecords:
     """The records of one job. Calls block."""
 
     def __init__(self, store: Store, job: JobFolder, *, term: Term | None) -> None:
-        """`term` is that of the driver; None for a job that ends with its driver, which nobody can take over."""
+        """`term` is the term of the driver; None for a job that ends with its driver, which no other driver can take
+        over."""
         self._store = store
         self._job = job
         self._term = term
@@ -33,23 +34,23 @@ class FileRecords:
         self._terms = terms_of(store, job)
 
     def record(self, checkpoint: CheckpointId, data: bytes, *, forget: Iterable[CheckpointId] = ()) -> None:
-        """Make it durable that `checkpoint` is complete; only then drop the records of those in `forget`."""
+        """Make it durable that `checkpoint` is complete; only then drop the records of the checkpoints in `forget`."""
         forgotten = sorted(forget)
         if checkpoint in forgotten:
-            raise InvariantError(f"checkpoint {checkpoint} recorded and forgotten at once")
+            raise InvariantError(f"checkpoint {checkpoint} was to be recorded and forgotten at once")
         self._completed.record(checkpoint, data)
         self.check()
         for old in forgotten:
             self._completed.remove(old)
 
     def holds(self, checkpoint: CheckpointId) -> bool:
-        """Whether there is a record of it."""
+        """Whether there is a record of the checkpoint."""
         found = any(entry.checkpoint == checkpoint for entry in self._completed.load())
         self.check()
         return found
 
     def remove(self, checkpoint: CheckpointId) -> None:
-        """Drop the record of a checkpoint; nothing happens if there is none."""
+        """Drop the record of a checkpoint. Nothing happens if there is no record."""
         self._completed.remove(checkpoint)
         self.check()
 
@@ -77,7 +78,8 @@ class FileRecords:
 
     def clear(self) -> None:
         """Drop the records of all checkpoints."""
-        # Looked at first, too: they could be those of a job that has begun once more.
+        # The check comes before the deletions, too: another driver may have begun the job anew, and the records may
+        # belong to that driver.
         self.check()
         for path in self._store.list_files(layout.completed_folder(self._job)):
             self._store.delete(path)

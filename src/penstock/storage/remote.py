@@ -1,15 +1,16 @@
 """The store on a file system that `pyarrow.fs` reaches by a URI: S3, Google Cloud Storage, HDFS, Azure.
 
-There are two kinds, and each has its own way of showing a file whole or not at all:
+There are two kinds of such file systems. Each kind has its own way to show a whole file or no file:
 
-* **Object stores** (S3, Google Cloud Storage). An object appears when its upload is completed, and replaces the one of
-  the same name at that moment. A small file is one request. A large one is uploaded in parts; parts of an upload that
-  was never completed are listed nowhere, and go by the bucket's own rule for unfinished uploads.
-* **Renaming** file systems (HDFS, Azure). A file grows where everybody can see it, so it is written under a temporary
-  name, as in `storage.files`, and renamed. Replacing a file that is there may take two steps.
+* **Object stores** (S3, Google Cloud Storage). An object appears when its upload is completed, and replaces an object
+  of the same name at that moment. A small file is one request. A large file is uploaded in parts. The parts of an
+  upload that was never completed are not listed; the bucket's own rule for unfinished uploads deletes them.
+* **Renaming** file systems (HDFS, Azure). A file is visible while it is being written, so the file is written under a
+  temporary name, as in `storage.files`, and then renamed. To replace an existing file may take two steps.
 
-The connection is made when it is first used, in the process that uses it: what it is made of has threads, which do not
-survive a fork. To `create` a file needs a second one (`storage.exclusive`), which is tried before it is believed.
+The connection is made when it is first used, in the process that uses it: a connection has threads, which do not
+survive a fork. To `create` a file needs a second connection (`storage.exclusive`), which is tried out before it is
+relied upon.
 """
 
 from __future__ import annotations
@@ -39,25 +40,26 @@ _ONE_REQUEST_OPTION = "allow_delayed_open=true"
 
 @dataclass(frozen=True, kw_only=True)
 class Connection:
-    """A file system, and where in it the root is."""
+    """A file system, and the path of the root in the file system."""
 
     files: Any
     small: Any
-    """The same, for files of one request. It does not begin an upload before the file is complete; if a larger file
-    went that way and its upload could not begin, an empty object might be left."""
+    """The same file system, for files of one request: an upload does not begin before the file is complete. Larger
+    files must not be written in this way: if the upload of a larger file could not begin, an empty object might be
+    left."""
     path: str
-    """Of the root, without a slash at its end."""
+    """The path of the root, without a slash at its end."""
     renames: bool
     """Whether a file is visible while it is being written."""
-    exclusive: Callable[[], Create | str] = lambda: "nothing there says who was first"
-    """Opens what creates objects for one of several writers; or says why there is nothing of the kind. Keys are paths
-    without the bucket, their first part."""
+    exclusive: Callable[[], Create | str] = lambda: "the file system does not say which writer was first"
+    """Returns the function that creates an object for one of several writers; or, if there is no such function, a text
+    that says why. The key of an object is its path without the first part, which is the bucket."""
 
 
 class RemoteStore:
     """Files below `root`, a URI. Implements `ports.Store`.
 
-    May be used from several threads at once; after a fork it connects again. It cannot be pickled.
+    May be used from several threads at once. After a fork the store connects again. The store cannot be pickled.
     """
 
     def __init__(
@@ -68,7 +70,7 @@ class RemoteStore:
         connect: Callable[[str], Connection] | None = None,
         options: StoreOptions = PLAIN,
     ) -> None:
-        """`opener` makes the stores of `at`; without it they are of this kind."""
+        """`opener` makes the stores that `at` returns; without an `opener`, `at` returns a `RemoteStore`."""
         problem = roots.problem_with(root)
         if problem is not None:
             raise UsageError(problem)
@@ -82,7 +84,7 @@ class RemoteStore:
         self._process = 0
 
     def __reduce__(self) -> tuple[Any, ...]:
-        raise InvariantError("a store belongs to its process; send its location and open it there")
+        raise InvariantError("a store cannot be sent to another process; send the location, and open the store there")
 
     @property
     def location(self) -> str:
@@ -94,20 +96,20 @@ class RemoteStore:
         return self._open(root)
 
     def path_of(self, place: str) -> str | None:
-        """The path, below this root, of what has a URI; None if it lies elsewhere. Options of the URIs are not looked
-        at."""
+        """The path, below this root, of a file or folder that has a URI; None if the file or folder lies elsewhere. The
+        options of the URIs are ignored."""
         return roots.inside(self._root, place)
 
     def names(self, place: str) -> str | None:
-        """The same: there are no links."""
+        """The same as `path_of`: there are no links."""
         return self.path_of(place)
 
     def followed(self, place: str) -> str:
-        """The place as it is: there are no links."""
+        """The place itself: there are no links."""
         return place
 
     def write(self, path: str, data: Frame) -> None:
-        """Create or replace a file, all or nothing; durable when it returns."""
+        """Create or replace a file, all or nothing. The file is durable when the call returns."""
         self._check(path)
         with self._translated("writing", path):
             connection = self._connected()
@@ -120,13 +122,13 @@ class RemoteStore:
                 _upload(files, f"{connection.path}/{path}", content)
 
     def create(self, path: str, data: Frame) -> bool:
-        """Create a file, all or nothing, unless there is one; durable when it returns. Always raises if
-        `obstacle_to_create` says something."""
+        """Create a file, all or nothing, unless the file exists. The file is durable when the call returns. Always
+        raises `StorageError` if there is an `obstacle_to_create`."""
         self._check(path)
         obstacle = self.obstacle_to_create()
         if obstacle is not None:
             raise StorageError(
-                f"{roots.shown(self._root)} cannot create {path} for one of several writers only: {obstacle}",
+                f"{roots.shown(self._root)} cannot let only one of several writers create {path}: {obstacle}",
                 hint=f"install penstock[{EXTRA}] for S3 and Google Cloud Storage; or keep the records of jobs that "
                 "outlive their driver in ZooKeeper, or in a folder that is mounted",
             )
@@ -135,9 +137,9 @@ class RemoteStore:
             return _created(self._exclusive, f"{connection.path}/{path}", b"".join((data, self.options.seal_of(data))))
 
     def obstacle_to_create(self) -> str | None:
-        """Why a file cannot be created for one of several writers only; None if it can. Tried once, with a file of its
-        own: a service that does not know of conditions would let everybody be the first. Raises `StorageError`, also
-        for who cannot write there at all."""
+        """Why a file cannot be created for one of several writers only; None if there is no obstacle. The answer is
+        found out once per connection, with a file for this purpose: a service that ignores the condition would let
+        every writer be the first. Raises `StorageError`, also if this process cannot write to the store at all."""
         with self._translated("writing", ""):
             connection = self._connected()
             if self._exclusive is None:
@@ -146,7 +148,7 @@ class RemoteStore:
             return self._exclusive if isinstance(self._exclusive, str) else None
 
     def read(self, path: str, *, limit: int | None = None) -> bytes:
-        """The whole file; one with more than `limit` bytes is not read, and raises `StorageError`."""
+        """The whole file. Raises `StorageError`, and reads nothing, if the file has more than `limit` bytes."""
         self._check(path)
         with self._translated("reading", path):
             connection = self._connected()
@@ -157,24 +159,25 @@ class RemoteStore:
         return self.options.opened(content, roots.shown(roots.below(self._root, path)))
 
     def list_files(self, prefix: str) -> list[str]:
-        """All files below a folder, sorted; none if there is no such folder. The empty prefix is the root."""
+        """All files below a folder, sorted; empty if there is no such folder. The empty prefix is the root."""
         return [path for path in self._list(prefix) if not is_temporary(path)]
 
     def list_temporary(self, prefix: str) -> list[str]:
-        """What interrupted writers left below a folder, sorted, as far as it can be seen."""
+        """The temporary files below a folder, sorted, as far as unfinished files are visible. A writer is at work on
+        such a file, or was interrupted."""
         return [path for path in self._list(prefix) if is_temporary(path)]
 
     def delete(self, path: str) -> None:
-        """Remove one file; nothing happens if it is not there."""
+        """Remove one file. Nothing happens if the file does not exist."""
         self._check(path)
         self._delete(path)
 
     def delete_temporary(self, path: str) -> None:
-        """Remove what an interrupted writer left."""
+        """Remove a temporary file that an interrupted writer left."""
         self._delete(path)
 
     def delete_tree(self, prefix: str) -> None:
-        """Remove a folder with all that is in it; nothing happens if it is not there."""
+        """Remove a folder with all its content. Nothing happens if the folder does not exist."""
         self._check(prefix)
         with self._translated("deleting", prefix):
             connection = self._connected()
@@ -188,7 +191,7 @@ class RemoteStore:
                     raise
 
     def delete_empty(self, prefix: str) -> None:
-        """Remove a folder, if nothing is in it; nothing happens if something is, or it is not there."""
+        """Remove a folder, if the folder is empty. Nothing happens if the folder is not empty or does not exist."""
         if not self._list(prefix):
             self.delete_tree(prefix)
 
@@ -233,14 +236,15 @@ class RemoteStore:
             yield
         except (OSError, pa.ArrowException) as error:
             where = roots.shown(roots.below(self._root, path) if path else self._root)
-            # The first line has the facts; HDFS goes on with every place where it looked for Java.
+            # The first line has the facts. The further lines of HDFS name every place where Java was looked for.
             text = str(error).strip().partition("\n")[0]
             hint, retry = _explain(error, text)
             raise StorageError(f"{action} {where} failed: {text}", hint=hint, retry=retry) from error
 
 
 def connect_by_uri(root: str) -> Connection:
-    """Reach the file system of a URI, with credentials from the environment. May ask the network where a bucket is."""
+    """Connect to the file system of a URI, with credentials from the environment. A request may be sent, to find out
+    where a bucket is."""
     from pyarrow.fs import FileSystem
 
     scheme = roots.scheme_of(root)
@@ -249,7 +253,7 @@ def connect_by_uri(root: str) -> Connection:
     except (ValueError, NotImplementedError) as error:
         raise UsageError(
             f"{roots.shown(root)} cannot be used: {error}",
-            hint="see pyarrow.fs.FileSystem.from_uri for what a URI may say, and whether this pyarrow was built for it",
+            hint="see pyarrow.fs.FileSystem.from_uri for what a URI may say, and whether this pyarrow knows such URIs",
         ) from error
     small = files
     if scheme == "s3":
@@ -266,12 +270,13 @@ def connect_by_uri(root: str) -> Connection:
 
 
 def _tried(create: Create, connection: Connection) -> Create | str:
-    """What creates files, if it does not create one that is there; else why it is of no use."""
+    """The given function, if it does not create a file that exists; otherwise a text that says why the function is of
+    no use."""
     target = f"{connection.path}/{temporary_name()}"
     _upload(connection.small, target, pa.py_buffer(b""))
     try:
         if _created(create, target, b""):
-            return "the service does not heed If-None-Match, or has another file of that name for another client"
+            return "the service does not heed If-None-Match, or obstore and pyarrow do not reach the same files"
     except Unsupported as error:
         return f"the service refuses uploads with a condition ({error})"
     finally:
@@ -282,7 +287,9 @@ def _tried(create: Create, connection: Connection) -> Create | str:
 
 def _created(create: Create | str | None, target: str, data: bytes) -> bool:
     if create is None or isinstance(create, str):
-        raise InvariantError("a file was to be created where that is not possible")
+        raise InvariantError(
+            "a file was to be created in a store that cannot let only one of several writers create a file"
+        )
     return create(target.partition("/")[2], data)
 
 
@@ -292,14 +299,14 @@ def _upload(files: Any, target: str, content: pa.Buffer) -> None:
     try:
         stream.write(content)
     except BaseException:
-        # The stream is closed at the latest when it is collected, and closing completes the upload with what it was
-        # given so far. So it is closed here, where what it may have left can be removed.
+        # A stream is closed at the latest when it is garbage-collected, and to close a stream completes its upload with
+        # the bytes written so far. So the stream is closed here, where the object can be deleted.
         with suppress(OSError, pa.ArrowException):
             stream.close()
         with suppress(OSError, pa.ArrowException):
             files.delete_file(target)
         raise
-    # If the upload failed this raises, and there is no object.
+    # If the upload has failed, `close` raises, and there is no object.
     stream.close()
 
 
@@ -313,7 +320,7 @@ def _write_and_rename(files: Any, target: str, content: pa.Buffer) -> None:
         try:
             files.move(temporary, target)
         except OSError:
-            # Some of them rename to no name that is taken.
+            # Some file systems do not rename a file to a name that is taken.
             if not files.get_file_info(target).is_file:
                 raise
             files.delete_file(target)
@@ -353,7 +360,7 @@ _REASONS: tuple[tuple[str, str, Retry], ...] = (
     ),
     (
         r"SLOW_DOWN|THROTTLING|SERVICE_UNAVAILABLE|INTERNAL_FAILURE|(HTTP status|status code:) 5\d\d",
-        "the service is overloaded or in trouble; it may pass",
+        "the service is overloaded or out of order; wait until the service works again",
         Retry.LATER,
     ),
     (
@@ -366,8 +373,8 @@ _REASONS: tuple[tuple[str, str, Retry], ...] = (
 
 def _explain(error: Exception, text: str) -> tuple[str, Retry]:
     if isinstance(error, FileNotFoundError):
-        return "it may have been deleted by hand, or belong to another directory", Retry.NEVER
+        return "the file or folder may have been deleted by hand, or may belong to another directory", Retry.NEVER
     for pattern, hint, retry in _REASONS:
         if re.search(pattern, text):
             return hint, retry
-    return "see whether the storage service is well", Retry.LATER
+    return "see whether the storage service works", Retry.LATER

@@ -21,26 +21,27 @@ _SHOWN = 5
 
 
 class FoundSnapshot(NamedTuple):
-    """A savepoint or checkpoint that somebody pointed at."""
+    """A savepoint or checkpoint that was found at a path."""
 
     folder: str
-    """Its own folder, as a full path."""
+    """The folder of the snapshot, as a full path."""
     metadata: CheckpointMetadata
-    """With full paths."""
+    """The metadata of the snapshot, with full paths."""
     metadata_size: int
 
     @property
     def path(self) -> str:
-        """Its metadata file."""
+        """The path of the snapshot's metadata file."""
         return below(self.folder, METADATA_NAME)
 
 
 def find_snapshot(store: Store, path: str, *, also_in: Collection[str] = ()) -> FoundSnapshot:
-    """The snapshot at a full path: its folder, its metadata file, the folder of a job, whose newest checkpoint is used,
-    or a directory that has checkpoints of one job, or one snapshot only. Files may lie in the checkpoint directories
-    `also_in`, too. Blocks. Raises `UsageError` if there is none, `CorruptFile` if it cannot be read, or names files
-    that are none of its own."""
-    # From here on a link in the way is none that the user has put there.
+    """The snapshot at a full path. The path names the folder of the snapshot, its metadata file, the folder of a job,
+    whose newest checkpoint is used, or a directory that has only checkpoints of one job, or only one snapshot. Files of
+    the snapshot may lie in the checkpoint directories `also_in`, too. Blocks. Raises `UsageError` if there is no
+    snapshot at the path, `CorruptFile` if the snapshot cannot be read, or names files that are not its own."""
+    # Links in the path that the user gave are resolved here. Any other link was not put there by the user, and is not
+    # followed.
     folder = store.followed(path.rstrip("/") or path)
     parent, name = split(folder)
     if name == METADATA_NAME:
@@ -56,7 +57,8 @@ def find_snapshot(store: Store, path: str, *, also_in: Collection[str] = ()) -> 
 
 
 def _newest_in(folder: str, files: list[str]) -> str:
-    """The folder of the only snapshot among these files, or of the newest checkpoint, if all are of one job."""
+    """The folder of the only snapshot among these files, or of the newest checkpoint, if all snapshots are checkpoints
+    of one job."""
     names = [parent for parent, _, name in (path.rpartition("/") for path in files) if name == METADATA_NAME]
     if len(names) == 1:
         return names[0]
@@ -72,24 +74,24 @@ def _newest_in(folder: str, files: list[str]) -> str:
     if not names:
         raise UsageError(
             f"{folder} holds no snapshot: no file {METADATA_NAME} is in it",
-            hint="give the folder of a savepoint or of a checkpoint; one that was not completed has no such file",
+            hint="give the folder of a savepoint or of a checkpoint; a snapshot that is not complete has no such file",
         )
     more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
     raise UsageError(
         f"{folder} holds several snapshots: {', '.join(names[:_SHOWN])}{more}",
-        hint="give the folder of one of them, or that of a job, whose newest checkpoint is then taken",
+        hint="give the folder of one snapshot; or give the folder of a job, to use its newest checkpoint",
     )
 
 
 def read_completed(store: Store, completed: CompletedCheckpoint) -> CheckpointMetadata:
-    """The metadata of a checkpoint that the job can go back to, such that its files can be found: one of its own, a
-    savepoint that it took, or the snapshot that it was started from. Blocks. Raises `CorruptFile`, `StorageError`."""
+    """The metadata, with full paths, of a checkpoint that the job can go back to: a checkpoint of the job, a savepoint
+    that the job took, or the snapshot that the job was started from. Blocks. Raises `CorruptFile`, `StorageError`."""
     content = read_file(store, completed.path, limit=LARGEST_METADATA_BYTES)
     metadata = decode_metadata(completed.path, content)
     known = dict.fromkeys(shared.file.path for shared in completed.shared_files if shared.file.path is not None)
     if metadata.checkpoint != completed.checkpoint:
         raise StorageError(
-            f"{completed.path} is of {metadata.title}, and {completed.checkpoint} is expected there",
-            hint="put back what was there when the job was started from it",
+            f"{completed.path} is the metadata of {metadata.title}, and {completed.checkpoint} is expected there",
+            hint="put back the snapshot that was there when the job used it last",
         )
     return with_full_paths(metadata, completed.location, known=known)

@@ -1,7 +1,8 @@
-"""Small records with a seal: whoever reads one gets exactly what was written, or is told what is wrong with the file.
+"""Small records with a checksum: a reader gets exactly the record that was written, or an error that says what is wrong
+with the file.
 
-    4 bytes   what it is
-    2 bytes   version of its format
+    4 bytes   kind of the record
+    2 bytes   version of the format
     8 bytes   number of data bytes
     8 bytes   xxh3-64 of the data
     …         the data
@@ -24,11 +25,11 @@ T = TypeVar("T")
 
 _HEADER = struct.Struct(">4sHQQ")
 LARGEST_RECORD_BYTES = 1024 * 1024 * 1024
-"""More than any record has: a file that is larger is not read."""
+"""More than any record has: a larger file is not read."""
 
 
 class Seal(Generic[T]):
-    """One kind of record: `kind` is a struct, kept as msgpack. Nothing in it is pickled."""
+    """One kind of record: `kind` is a struct, written as msgpack. Nothing in a record is pickled."""
 
     def __init__(
         self,
@@ -40,7 +41,8 @@ class Seal(Generic[T]):
         hint: str,
         check: Callable[[memoryview], None] = lambda _: None,
     ) -> None:
-        """`check` looks at the data of a file before it is decoded, and raises `ValueError` or `MsgspecError`."""
+        """`what` and `hint` are for error texts. `check` looks at the data of a file before the data is decoded, and
+        raises `ValueError` or `MsgspecError`."""
         self._magic = magic
         self._version = version
         self._decoder: msgspec.msgpack.Decoder[T] = msgspec.msgpack.Decoder(kind)
@@ -54,9 +56,10 @@ class Seal(Generic[T]):
         return _HEADER.pack(self._magic, self._version, len(data), xxhash.xxh3_64_intdigest(data)) + data
 
     def decode(self, path: str, content: bytes) -> T:
-        """What the file at `path` says. Raises `CorruptFile` if it is cut, changed, foreign or newer."""
+        """The record in the file at `path`. Raises `CorruptFile` if the file is cut, changed, foreign or of a newer
+        format."""
         if len(content) < _HEADER.size:
-            raise self._corrupt(f"{path} is cut: {len(content)} bytes are not even its header")
+            raise self._corrupt(f"{path} is cut: it has only {len(content)} bytes, less than its header")
         magic, version, size, checksum = _HEADER.unpack_from(content)
         data = memoryview(content)[_HEADER.size :]
         if magic != self._magic:

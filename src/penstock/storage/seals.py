@@ -1,15 +1,16 @@
-"""Files with a seal: who does not have the key can neither change one nor make one that is taken for ours.
+"""Files with a seal: without the key nobody can change a sealed file, or make a file that passes for a sealed file.
 
     …          the content
     32 bytes   BLAKE2b of the content, with the key
     8 bytes    PNSTSEAL
 
-Checksums tell what was damaged. They do not tell what somebody has changed on purpose, who can compute them as well. A
-store that has a key seals everything that it writes, and gives nothing out that has no seal of that key: metadata,
+A checksum shows damage. A checksum does not show a change on purpose: an attacker can compute the checksum as well. A
+store that has a key seals every file that it writes, and refuses to read a file without a seal of that key: metadata,
 state, data in flight, records. A store without a key reads sealed files, too, and does not look at the seal.
 
-What a seal does not tell: that a file was replaced by an older one, or by another one of the same key. What belongs
-together is named, with its checksum, by metadata that has a seal itself; but older metadata is not told from newer.
+A seal does not show that a file was replaced by an older version, or by another file that was sealed with the same key.
+Metadata names the files of a snapshot with their checksums, and has a seal itself; but older metadata cannot be told
+from newer metadata.
 """
 
 from __future__ import annotations
@@ -33,12 +34,12 @@ _PERSON = b"penstock-file"
 
 @dataclass(frozen=True, kw_only=True)
 class StoreOptions:
-    """How a job's files are written and read. Travels to its slots."""
+    """How a job's files are written and read. The options travel to the slots of the job."""
 
     seal: bytes | None = field(default=None, repr=False)
     """The key of the seals; None: files are not sealed."""
     readable_by: Readers = "owner"
-    """Who may read the files, where the file system knows users."""
+    """Which users may read the files, where the file system knows users."""
 
     @property
     def file_mode(self) -> int:
@@ -51,15 +52,16 @@ class StoreOptions:
         return {"owner": 0o700, "group": 0o750, "all": 0o755}[self.readable_by]
 
     def seal_of(self, data: Frame) -> bytes:
-        """What is to be written behind the content of a file; nothing without a key."""
+        """The bytes to write behind the content of a file; empty without a key."""
         return b"" if self.seal is None else _digest(self.seal, memoryview(data)) + _MARK
 
     def opened(self, content: bytes, where: str) -> bytes:
-        """The content of a file that was read as a whole. Raises `CorruptFile` if it has no seal of the key."""
+        """The content of a file, without the seal; `content` is the whole file. Raises `CorruptFile` if this store has
+        a key and the file has no seal of the key."""
         is_sealed = content[-len(_MARK) :] == _MARK and len(content) >= SEAL_BYTES
         if self.seal is None:
             return content[:-SEAL_BYTES] if is_sealed else content
-        hint = "do not use it: somebody without the key has written it, or it was written with another key or none"
+        hint = "do not use the file: it was written without the key that is given here, or was changed since"
         if not is_sealed:
             raise CorruptFile(f"{where} is not sealed", hint=hint)
         view = memoryview(content)

@@ -1,4 +1,4 @@
-"""Pieces of state into a store and out of it, checked on the way out."""
+"""Writes pieces of state to a store, and reads them back with a check of size and checksum."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from penstock.ports import Frame, Store
 
 
 class Readable(Protocol):
-    """What a reader needs of a store."""
+    """The part of a store that a reader of snapshots needs."""
 
     def read(self, path: str, *, limit: int | None = None) -> bytes:
-        """The whole file; one with more than `limit` bytes is not read, and raises."""
+        """The whole file. Raises, and reads nothing, if the file has more than `limit` bytes."""
         ...
 
 
@@ -24,9 +24,9 @@ class SnapshotWriter:
     """Writes the pieces of one subtask's snapshot into `folder` (empty: the store's root), as files `<prefix>-<n>`.
     Calls block.
 
-    Whoever makes two writers for the same folder gives them different prefixes. Pieces of at most `inline_threshold`
-    bytes become no file; they travel in their handles. Shared pieces always become files, in `shared_folder`, named by
-    their key; without such a folder nothing is shared.
+    Two writers for the same folder must have different prefixes. A piece of at most `inline_threshold` bytes becomes no
+    file: the piece travels in its handle. A shared piece always becomes a file in `shared_folder`, named by its key;
+    without a `shared_folder` nothing is shared.
     """
 
     def __init__(
@@ -53,7 +53,7 @@ class SnapshotWriter:
         return StateFile(path=path, size=view.nbytes, checksum=checksum)
 
     def put_shared(self, data: Frame, key: str) -> StateFile:
-        """Make `data` durable where later checkpoints may refer to it again. Raises `StorageError`."""
+        """Make `data` durable as a file that later checkpoints may refer to. Raises `StorageError`."""
         if self._shared_folder is None:
             return self.put(data)
         view = memoryview(data)
@@ -63,32 +63,33 @@ class SnapshotWriter:
         return StateFile(path=path, size=view.nbytes, checksum=checksum, shared_key=key)
 
     def take_written(self) -> list[str]:
-        """The paths of all files that were written, or may have been, since this was last asked for."""
+        """The paths of all files that were written, or may have been written, since the last call."""
         written, self._written = self._written, []
         return written
 
     def _write(self, path: str, view: memoryview) -> None:
-        # Before it is written: a call that raises may have written it all the same.
+        # The path is noted before the write: a write that raises may have written the file all the same.
         self._written.append(path)
         self._store.write(path, view)
 
 
 class Copies(Protocol):
-    """Where a piece may lie besides."""
+    """Copies of pieces of state, besides the files of the store."""
 
     def get(self, file: StateFile) -> bytes | None:
-        """The bytes of a handle, checked; None if they are not there."""
+        """The bytes of a handle, checked against size and checksum; None if there is no such copy."""
         ...
 
     def keep(self, path: str, data: Frame) -> None:
-        """Have a piece lie there."""
+        """Keep a copy of a piece."""
         ...
 
 
 class SnapshotReader:
-    """Reads pieces of state, from copies of them where there are some. Calls block.
+    """Reads pieces of state, from `copies` where there is a copy, otherwise from the store. Calls block.
 
-    A copy is kept of what is shared: later checkpoints refer to it, and whoever reads it does not write it again.
+    A copy is kept of every shared piece that is read from the store: later checkpoints refer to the piece, and a task
+    that has read the piece does not write it again.
     """
 
     def __init__(self, store: Readable, copies: Copies | None = None) -> None:
@@ -105,7 +106,7 @@ class SnapshotReader:
             )
         if self._copies is not None and (copy := self._copies.get(file)) is not None:
             return copy
-        # What is larger than the metadata says is not even read.
+        # A file that is larger than the metadata says is not even read.
         data = _checked(file, self._store.read(file.path, limit=max(0, file.size)), f"state file {file.path}")
         if self._copies is not None and file.shared_key is not None:
             self._copies.keep(file.path, data)
@@ -113,7 +114,7 @@ class SnapshotReader:
 
 
 def _checked(file: StateFile, data: bytes, what: str) -> bytes:
-    hint = "restore it from a copy, or restore from another checkpoint or savepoint"
+    hint = "restore the file from a copy, or restore from another checkpoint or savepoint"
     if len(data) != file.size:
         raise CorruptFile(f"{what} has {len(data)} bytes instead of {file.size}", hint=hint)
     if xxhash.xxh3_64_intdigest(data) != file.checksum:

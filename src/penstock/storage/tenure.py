@@ -3,9 +3,10 @@
     old driver   writes a pointer ─────────► looks whether its term is the newest ──► it is: the checkpoint counts
     new driver   claims the next term ─────► reads the pointers ──► writes its inheritance ──► leads
 
-Each writes before it reads, so at least one of the two sees the other: either the old driver learns that it does not
-have the job any more, and acts upon nothing, or the new one finds the pointer. Both may be; then the checkpoint counts,
-and only the new driver acts upon it. What comes after the inheritance was written is not looked at by anybody.
+Each driver writes before it reads, so at least one of the two drivers sees what the other driver has written: either
+the old driver learns that it does not have the job any more, and does not act upon the checkpoint, or the new driver
+finds the pointer. Both may happen: then the checkpoint counts, and only the new driver acts upon it. A pointer that the
+old driver writes after the inheritance does not count.
 """
 
 from __future__ import annotations
@@ -30,34 +31,36 @@ outcome_seal = Seal(
     OUTCOME_VERSION,
     JobOutcome,
     what="the outcome of a job",
-    hint="restore it from a copy; or delete it to have the job go on from its newest checkpoint",
+    hint="restore the file from a copy; or delete the file to have the job go on from its newest checkpoint",
 )
 inheritance_seal = Seal(
     b"PTEN",
     INHERITANCE_VERSION,
     Inheritance,
-    what="what a driver found",
-    hint="restore it from a copy; or start the job under another name from its newest checkpoint",
+    what="the record of what a driver found",
+    hint="restore the file from a copy; or start the job under another name from its newest checkpoint",
 )
 _completed = msgspec.msgpack.Decoder(CompletedCheckpoint)
 
 
 class End(NamedTuple):
-    """The end of a job. One that has begun once more has another."""
+    """The end of a job. A job that begins anew has another end later."""
 
     term: Term | None
-    """Of the driver that recorded it; None if the program that did kept no terms, or did not say."""
+    """The term of the driver that recorded the end; None if the record of the end names no term."""
 
 
 def end_of(store: Store, job: JobFolder) -> End | None:
-    """The end of a job, whoever has it; None if it has not ended. Blocks. Raises `StorageError` or `CorruptFile`."""
+    """The end of a job, whichever driver has the job; None if the job has not ended. Blocks. Raises `StorageError` or
+    `CorruptFile`."""
     while True:
         last, end, failure = _newest_inheritance(store, job), None, None
         try:
             end = _end(_ended(store, job, last))
         except StorageError as error:
             failure = error
-        # A driver that takes the job over meanwhile removes what was to be read, once its own file is there.
+        # A driver that takes the job over meanwhile writes its own inheritance, and then deletes the files that are
+        # read here. In that case everything is read once more.
         if _newest_inheritance(store, job) != last:
             continue
         if failure is not None:
@@ -66,11 +69,11 @@ def end_of(store: Store, job: JobFolder) -> End | None:
 
 
 def take_over(store: Store, job: JobFolder, *, after: End | None = None, goes_on: bool = False) -> Tenure:
-    """Begin the next term, of a job that begins once more if `after` is its end; or, if it `goes_on`, of a job that
-    goes on from what it kept when it ended. Blocks.
+    """Begin the next term. If `after` is the end of the job, the job begins anew. With `goes_on` a job that has ended
+    goes on from the checkpoints that it kept. Blocks.
 
-    Raises `JobTakenOver` if another driver takes the job over at the same time, `StorageError` or `CorruptFile`; trying
-    again costs a term and nothing else.
+    Raises `JobTakenOver` if another driver takes the job over at the same time, `StorageError` or `CorruptFile`. A
+    further try costs a term and nothing else.
     """
     terms = terms_of(store, job)
     claimed = terms.claim()
@@ -85,7 +88,7 @@ def take_over(store: Store, job: JobFolder, *, after: End | None = None, goes_on
     store.write(layout.tenure_file(job, term), inheritance_seal.encode(found))
     if terms.next() != term + 1:
         raise taken_over(job)
-    # What is in the way of nobody can go some other time.
+    # Files that are left over do no harm, and the next driver deletes them.
     with suppress(StorageError):
         _tidy(store, job, term, found)
     return tenure_of(term, found)
@@ -109,24 +112,26 @@ def terms_of(store: Store, job: JobFolder) -> Counter:
 
 
 def taken_over(job: str) -> JobTakenOver:
-    """What a driver is told that does not have the job any more."""
-    return JobTakenOver(f"another driver has taken job {job} over", hint="this one has let go of it, and may be ended")
+    """The error for a driver that does not have the job any more."""
+    return JobTakenOver(
+        f"another driver has taken job {job} over", hint="this driver has let go of the job, and may be ended"
+    )
 
 
 def read_inheritance(store: Store, job: JobFolder, term: Term) -> Inheritance:
-    """What the driver of a term found. Raises `StorageError` or `CorruptFile`."""
+    """What the driver of `term` found. Raises `StorageError` or `CorruptFile`."""
     path = layout.tenure_file(job, term)
     return inheritance_seal.decode(path, store.read(path, limit=LARGEST_RECORD_BYTES))
 
 
 def decode_completed(checkpoint: CheckpointId, data: bytes) -> CompletedCheckpoint:
-    """What the record of a checkpoint says. Raises `CorruptFile`."""
+    """The record of a checkpoint, decoded. Raises `CorruptFile`."""
     try:
         return _completed.decode(data)
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         raise CorruptFile(
             f"the record of checkpoint {checkpoint} cannot be read: {error}",
-            hint=f"delete it to give up checkpoint {checkpoint}, if an older one will do",
+            hint=f"delete the record to give up checkpoint {checkpoint}, if an older checkpoint will do",
         ) from error
 
 
@@ -147,7 +152,8 @@ def _newest_inheritance(store: Store, job: JobFolder) -> Term | None:
 
 
 def _ended(store: Store, job: JobFolder, last: Term | None) -> Inheritance:
-    """What the driver of the last term found, and how the job ended, with it or before."""
+    """What the driver of the last term found, with the outcome of the job if the job has ended in that term or
+    before."""
     before = read_inheritance(store, job, last) if last is not None else Inheritance()
     if before.outcome is not None:
         return before
@@ -164,14 +170,14 @@ def _end(found: Inheritance) -> End | None:
 
 def _read_outcome(store: Store, job: JobFolder, term: Term | None) -> JobOutcome | None:
     path = layout.termless_outcome_file(job) if term is None else layout.outcome_file(job, term)
-    # Asking for the file itself would not tell a missing one from a store that is out of order.
+    # To read the file at once would not tell a missing file from a store that is out of order.
     if path not in store.list_files(layout.outcome_folder(job)):
         return None
     return outcome_seal.decode(path, store.read(path, limit=LARGEST_RECORD_BYTES))
 
 
 def _tidy(store: Store, job: JobFolder, term: Term, found: Inheritance) -> None:
-    """Remove what only drivers before this one needed, and what they recorded too late."""
+    """Delete the files that only earlier drivers needed, and pointers that earlier drivers recorded too late."""
     for folder in (layout.tenures_folder(job), layout.outcome_folder(job)):
         for path in store.list_files(folder):
             number = layout.number_of(folder, path)

@@ -1,15 +1,15 @@
-"""Looks at what lies in a checkpoint directory: whether every snapshot could be restored, and what nobody refers to.
+"""Looks at a checkpoint directory: whether every snapshot could be restored, and which files no snapshot refers to.
 
-Of the files in the folder of a job, those that no snapshot refers to are
+The files in the folder of a job that no snapshot refers to are
 
-* *orphans*, if they belong to a checkpoint older than the newest completed one, or the job has ended: nobody will ever
-  refer to them;
-* *unfinished*, if a running job may still refer to them: a checkpoint that is under way looks no different from one
-  that a driver left behind when it died;
-* *foreign*, if no job writes anything of the kind.
+* *orphans*, if they belong to a checkpoint older than the newest completed checkpoint, or the job has ended: no
+  snapshot will ever refer to them;
+* *unfinished*, if a running job may still refer to them: a checkpoint that is under way looks no different from a
+  checkpoint that a driver left behind when the driver died;
+* *foreign*, if no job writes such files.
 
-A job that is over has no pointers, and its checkpoints are those whose metadata is there: a checkpoint that is deleted
-loses its metadata first.
+A job that is over has no pointers, and its checkpoints are the checkpoints that have metadata: a checkpoint that is
+deleted loses its metadata first.
 """
 
 from __future__ import annotations
@@ -40,34 +40,35 @@ class Standing(Enum):
     """What a snapshot is to its job."""
 
     RETAINED = "retained"
-    """A pointer leads to it: a driver of the job would restore it."""
+    """A pointer leads to the snapshot: a driver of the job would restore the snapshot."""
     KEPT = "kept"
-    """The job is over and left it behind."""
+    """The job is over and left the snapshot behind."""
     SAVEPOINT = "savepoint"
-    """It belongs to the user."""
+    """The snapshot belongs to the user."""
     STARTED_FROM = "started from"
-    """The job was started from it, and no checkpoint of the job has replaced it yet."""
+    """The job was started from the snapshot, and no checkpoint of the job has replaced the snapshot yet."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class SnapshotReport:
-    """One snapshot, and what is wrong with it."""
+    """One snapshot, and its problems."""
 
     location: str
-    """Its folder, as seen from the directory that was looked at; a savepoint elsewhere, by its path or URI."""
+    """The folder of the snapshot, relative to the directory that was looked at; or, for a savepoint elsewhere, the path
+    or URI of the folder."""
     standing: Standing
     job: JobId | None = None
-    """None, like all that follows, if its metadata cannot be read."""
+    """None, like all fields below, if the metadata of the snapshot cannot be read."""
     checkpoint: CheckpointId | None = None
     kind: SnapshotKind | None = None
     triggered: Instant | None = None
     size_bytes: int | None = None
-    """What a restore has to read."""
+    """How many bytes a restore has to read."""
     files: int | None = None
-    """Files that it refers to, its metadata aside."""
+    """How many files the snapshot refers to, without its metadata."""
     operators: int | None = None
     parallelism: int | None = None
-    """Of the widest operator."""
+    """The parallelism of the widest operator."""
     problems: tuple[str, ...] = ()
 
 
@@ -86,23 +87,23 @@ class Leftover:
     path: str
     kind: LeftoverKind
     temporary: bool = False
-    """Whether a writer had not finished it."""
+    """Whether the writer has not finished the file."""
     folder: str | None = None
-    """The folder that is a leftover as a whole, if there is one."""
+    """The folder of the file, if the folder is a leftover as a whole; otherwise None."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Report:
-    """What was found."""
+    """All snapshots, leftovers and problems that were found."""
 
     snapshots: tuple[SnapshotReport, ...] = ()
     leftovers: tuple[Leftover, ...] = ()
     problems: tuple[str, ...] = ()
-    """What is wrong and belongs to no single snapshot."""
+    """Problems that belong to no single snapshot."""
 
     @property
     def all_problems(self) -> tuple[str, ...]:
-        """Everything that is wrong, with the place it concerns."""
+        """All problems. The problem of a snapshot names the folder of the snapshot."""
         return (*self.problems, *(f"{s.location}: {problem}" for s in self.snapshots for problem in s.problems))
 
     @property
@@ -116,8 +117,8 @@ class Report:
 
 
 def verify_directory(store: Store, *, temporary: Sequence[str] = (), job_ended: bool = False) -> Report:
-    """Everything below a checkpoint directory: its jobs, and the savepoints in it. `temporary` are files that writers
-    have not finished. With `job_ended` no job runs that could refer to anything later."""
+    """Look at everything below a checkpoint directory: the jobs and the savepoints. `temporary` are files that writers
+    have not finished. `job_ended` says that no job runs that could refer to any of the files later."""
     complete = store.list_files("")
     paths = [*complete, *temporary]
     jobs = _job_folders(paths)
@@ -133,25 +134,25 @@ def verify_directory(store: Store, *, temporary: Sequence[str] = (), job_ended: 
 
 
 def verify_job(store: Store, folder: JobFolder, *, temporary: Sequence[str] = (), job_ended: bool = False) -> Report:
-    """One job of a checkpoint directory."""
+    """Look at one job of a checkpoint directory."""
     check = _JobCheck(store, folder, temporary=temporary, job_ended=job_ended)
     report = check.report()
     if not report.leftovers:
         return report
-    # A job that claimed a snapshot of this one goes on using what that snapshot shared.
+    # Another job that has claimed a snapshot of this job goes on using the shared files of that snapshot.
     others = [job for job in _job_folders(store.list_files("")) if job != folder]
     checks = [_JobCheck(store, job, temporary=(), job_ended=job_ended, reads_files=False) for job in others]
     return check.report({path: None for other in checks for path in other.referred})
 
 
 def verify_checkpoint(store: Store, folder: JobFolder, checkpoint: CheckpointId) -> Report:
-    """One checkpoint of a job, with everything it refers to."""
+    """Look at one checkpoint of a job, with every file that the checkpoint refers to."""
     check = _JobCheck(store, folder, temporary=(), job_ended=False)
     return Report(snapshots=(check.snapshot(checkpoint, Standing.KEPT)[0],))
 
 
 def verify_savepoint(store: Store, location: str, *, temporary: Sequence[str] = (), job_ended: bool = False) -> Report:
-    """The savepoint whose folder is the root of `store`; `location` is how to name it."""
+    """Look at the savepoint whose folder is the root of `store`; `location` names the savepoint in the report."""
     files = _SavepointFiles(paths=store.list_files(""), temporary=temporary)
     return _savepoint_report(_Inside(store, ""), location, files, job_ended=job_ended)
 
@@ -160,7 +161,7 @@ def verify_savepoint(store: Store, location: str, *, temporary: Sequence[str] = 
 
 
 class _JobCheck:
-    """The look at one job."""
+    """The check of one job."""
 
     def __init__(
         self,
@@ -171,7 +172,8 @@ class _JobCheck:
         job_ended: bool,
         reads_files: bool = True,
     ) -> None:
-        """Without `reads_files` only what the snapshots refer to is looked at, not whether it is there."""
+        """Without `reads_files` the check only finds out which files the snapshots refer to, and reads none of these
+        files."""
         self._store = store
         self._reads_files = reads_files
         directory = tuple(dict.fromkeys((store.location, store.followed(store.location))))
@@ -186,7 +188,7 @@ class _JobCheck:
         self._referred: dict[str, None] = {}
         self._used_folders: dict[str | None, None] = {}
         self._unknown: dict[str, None] = {}
-        """Folders of snapshots whose metadata cannot be read: what they refer to cannot be told."""
+        """Folders of snapshots whose metadata cannot be read: it is not known which files these snapshots refer to."""
         self._newest = 0
         self._is_over = job_ended
         self._paths = store.list_files(folder)
@@ -194,11 +196,11 @@ class _JobCheck:
 
     @property
     def referred(self) -> tuple[str, ...]:
-        """The files that its snapshots refer to, in its folder or another one of the directory."""
+        """The files that the job's snapshots refer to, in the job's folder or elsewhere in the directory."""
         return tuple(self._referred)
 
     def _look_at_all(self) -> tuple[CheckpointId, ...]:
-        """Look at every snapshot; the numbers that pointers lead to."""
+        """Look at every snapshot. Returns the ids of the checkpoints that have pointers."""
         pointers = self._pointers()
         self._pointed = {number: pointer for number, pointer in pointers.items() if pointer is not None}
         for number, pointer in pointers.items():
@@ -213,14 +215,14 @@ class _JobCheck:
         return tuple(pointers)
 
     def report(self, used: Iterable[str] = ()) -> Report:
-        """What was found. Files that are `used` are no leftovers, whoever uses them."""
+        """The report about the job. Files in `used` are no leftovers, because another job uses them."""
         self._referred |= dict.fromkeys(used)
         self._used_folders |= dict.fromkeys(map(self._folder_of, self._referred))
         pointers = self._numbers
         everything = (*self._paths, *self._temporary)
         self._newest = max((*pointers, *(s.checkpoint or 0 for s in self._snapshots)), default=0)
         is_newer = any(number is not None and number > self._newest for number in map(self._number_of, everything))
-        # What is newer than the newest may be the work of a job that runs.
+        # Files of a checkpoint that is newer than all snapshots may be the work of a running job.
         self._is_over = self._job_ended or (bool(self._snapshots) and not pointers and not is_newer)
         judged = map(self._judge, everything)
         return Report(
@@ -238,7 +240,8 @@ class _JobCheck:
     def snapshot(
         self, checkpoint: CheckpointId, standing: Standing
     ) -> tuple[SnapshotReport, CheckpointMetadata | None]:
-        """One checkpoint of this job."""
+        """The report about one checkpoint of this job, and the metadata of the checkpoint; None if the metadata cannot
+        be used."""
         location = layout.checkpoint_folder(self._folder, checkpoint)
         path = layout.metadata_file(self._folder, checkpoint)
         try:
@@ -247,15 +250,15 @@ class _JobCheck:
             return SnapshotReport(location=location, standing=standing, problems=(error.message,)), None
         problems = list(_wrong_place(metadata, self._folder, checkpoint))
         try:
-            # Before anything that it names is looked at.
+            # The paths are checked before any file that the metadata names is read.
             metadata = with_full_paths(metadata, location, known=self._known_in(metadata))
         except CorruptFile as error:
             return _describe(metadata, location, standing, [*problems, error.message]), None
         return _describe(metadata, location, standing, [*problems, *self._problems_of(metadata)]), metadata
 
     def _known_in(self, metadata: CheckpointMetadata) -> list[str]:
-        """Files with full paths that a checkpoint may refer to: such as lie where jobs of this directory share files,
-        and such as the job has on record."""
+        """The full paths that a checkpoint may refer to: paths in the places where jobs of this directory share files,
+        and paths that the job has on record."""
         pointer = self._pointed.get(metadata.checkpoint)
         recorded = {s.file.path for s in pointer.shared_files} if pointer is not None else set()
         full = [file.path for file in metadata.files if file.path is not None and is_full(file.path)]
@@ -267,7 +270,8 @@ class _JobCheck:
     def _read(
         self, pointer: CompletedCheckpoint, standing: Standing
     ) -> tuple[SnapshotReport, CheckpointMetadata | None]:
-        """A snapshot that a pointer leads to, wherever it lies: one that the job was started from, or a savepoint."""
+        """The report about a snapshot that a pointer leads to, wherever the snapshot lies: the snapshot that the job
+        was started from, or a savepoint. Also the metadata of the snapshot; None if the metadata cannot be read."""
         place = pointer.location
         try:
             metadata = read_completed(self._store, pointer)
@@ -284,7 +288,7 @@ class _JobCheck:
         self._referred |= dict.fromkeys(place for path in own if path and (place := self._place_of(path)) is not None)
 
     def _place_of(self, path: str) -> str | None:
-        """A path in the metadata as a path of the directory; None if it lies elsewhere."""
+        """A path in the metadata as a path of the directory; None if the path lies elsewhere."""
         return self._store.path_of(path) if is_full(path) else path
 
     def _folder_of(self, path: str) -> str | None:
@@ -295,7 +299,7 @@ class _JobCheck:
         return layout.checkpoint_number(folder.rpartition("/")[2]) if folder is not None else None
 
     def _pointers(self) -> dict[CheckpointId, CompletedCheckpoint | None]:
-        """The completed checkpoints by id; None for one whose pointer cannot be read."""
+        """The completed checkpoints by id; None for a checkpoint whose pointer cannot be read."""
         folder = layout.completed_folder(self._folder)
         completed = FileCompletedStore(self._store, self._folder)
         found: dict[CheckpointId, CompletedCheckpoint | None] = {}
@@ -305,7 +309,7 @@ class _JobCheck:
                 pointer = msgspec.msgpack.decode(completed.read(path).data, type=CompletedCheckpoint)
                 if pointer.checkpoint != number:
                     raise CorruptFile(f"{path} is the pointer to checkpoint {pointer.checkpoint}")
-                # Before anything that it names is looked at.
+                # The pointer is checked before any file that it names is read.
                 found[number] = believed_record(pointer, self._grounds)
             except (StorageError, msgspec.MsgspecError, ValueError, RecursionError) as error:
                 text = error.message if isinstance(error, StorageError) else f"{path} cannot be read: {error}"
@@ -327,16 +331,14 @@ class _JobCheck:
         folder = layout.counter_folder(self._folder)
         counters = [path for path in paths if path.startswith(f"{folder}/")]
         numbers = [number for path in counters if (number := layout.number_of(folder, path)) is not None]
-        self._problems += [
-            f"{p} does not belong into {folder}" for p in counters if layout.number_of(folder, p) is None
-        ]
+        self._problems += [f"{p} does not belong in {folder}" for p in counters if layout.number_of(folder, p) is None]
         own = [s for s in self._snapshots if s.standing is not Standing.STARTED_FROM]
         newest = max((s.checkpoint for s in own if s.checkpoint is not None), default=None)
         if newest is not None and max(numbers, default=CheckpointId(0)) <= newest:
             self._problems.append(f"{folder} does not say that checkpoint id {newest} is used")
 
     def _judge(self, path: str) -> Leftover | None:
-        """What a file is that no snapshot refers to; None if it is where it belongs."""
+        """Which kind of leftover a file is; None if the file is no leftover."""
         folder = self._folder_of(path)
         temporary = path in self._temporary
         if path in self._referred or (folder in self._unknown and not temporary):
@@ -360,34 +362,36 @@ class _JobCheck:
 
 @dataclass(frozen=True, kw_only=True)
 class _SavepointFiles:
-    """What lies in the folder of a savepoint, as seen from the store."""
+    """The files in the folder of a savepoint, as paths of the store."""
 
     paths: Sequence[str]
     temporary: Sequence[str] = ()
     start: str = ""
-    """How the path of each begins."""
+    """How the path of each file begins."""
 
 
 def _savepoint_report(inside: _Inside, location: str, files: _SavepointFiles, *, job_ended: bool) -> Report:
-    """The savepoint that `inside` reads; `location` is how to name it."""
+    """The report about the savepoint that `inside` reads; `location` names the savepoint in the report."""
     unfinished = LeftoverKind.ORPHAN if job_ended else LeftoverKind.UNFINISHED
     halves = tuple(Leftover(path=path, kind=unfinished, temporary=True) for path in files.temporary)
     if f"{files.start}{layout.METADATA_NAME}" not in files.paths:
-        # Seen from its own folder it is the root of the store, which stays.
+        # If the savepoint's folder is the root of the store, the folder itself stays.
         whole = location if files.start else None
         every = (*(Leftover(path=path, kind=unfinished) for path in files.paths), *halves)
         return Report(leftovers=tuple(replace(leftover, folder=whole) for leftover in every))
     try:
         content = inside.read(layout.METADATA_NAME, limit=LARGEST_METADATA_BYTES)
         metadata = decode_metadata(f"{location}/{layout.METADATA_NAME}", content)
-        # Before anything that it names is looked at.
+        # The paths are checked before any file that the metadata names is read.
         with_full_paths(metadata, location)
     except StorageError as error:
         broken = SnapshotReport(location=location, standing=Standing.SAVEPOINT, problems=(error.message,))
         return Report(snapshots=(broken,), leftovers=halves)
     problems = list(_FileCheck(inside).problems_of(metadata))
     if not metadata.kind.is_savepoint:
-        problems.append(f"it is a {metadata.kind.value.lower()}, which cannot be moved out of its checkpoint directory")
+        problems.append(
+            f"the snapshot is a {metadata.kind.value.lower()}, which cannot be moved out of its checkpoint directory"
+        )
     referred = {f"{files.start}{path}" for path in (layout.METADATA_NAME, *(file.path for file in metadata.files))}
     orphans = tuple(Leftover(path=path, kind=LeftoverKind.ORPHAN) for path in files.paths if path not in referred)
     report = _describe(metadata, location, Standing.SAVEPOINT, problems)
@@ -409,14 +413,14 @@ class _Inside:
 
 
 class _FileCheck:
-    """Reads files that snapshots refer to, each once."""
+    """Reads the files that snapshots refer to, each file once."""
 
     def __init__(self, store: Readable) -> None:
         self._reader = SnapshotReader(store)
         self._known: dict[tuple[str, int, int], str | None] = {}
 
     def problems_of(self, metadata: CheckpointMetadata) -> Iterator[str]:
-        """What is wrong with the state of a snapshot."""
+        """The problems of the files that a snapshot refers to."""
         for file in _pieces(metadata):
             problem = self._problem_with(file)
             if problem is not None:
@@ -471,11 +475,11 @@ def _describe(
 
 def _wrong_place(metadata: CheckpointMetadata, folder: JobFolder, checkpoint: CheckpointId) -> Iterator[str]:
     if metadata.checkpoint != checkpoint:
-        yield f"its metadata is that of checkpoint {metadata.checkpoint}"
+        yield f"its metadata belongs to checkpoint {metadata.checkpoint}"
     if layout.job_folder(metadata.job) != folder:
-        yield f"its metadata is that of job {metadata.job}"
+        yield f"its metadata belongs to job {metadata.job}"
     if metadata.kind.is_savepoint:
-        yield "its metadata is that of a savepoint"
+        yield "its metadata belongs to a savepoint"
 
 
 # --- folders ---------------------------------------------------------------------------------------------------------
@@ -489,7 +493,7 @@ def _job_folders(paths: Iterable[str]) -> list[JobFolder]:
 
 
 def _savepoint_folders(paths: Iterable[str]) -> list[str]:
-    """Folders of savepoints, wherever below the directory they are."""
+    """The folders of savepoints, at any depth below the directory."""
     found: dict[str, None] = {}
     for path in paths:
         parts = path.split("/")

@@ -1,17 +1,17 @@
-"""Which of several drivers has a job, and what outlives them, in ZooKeeper. Implements `ports.Election` and
+"""Which of several drivers has a job, and the records of the job, in ZooKeeper. Implements `ports.Election` and
 `ports.JobRecords`.
 
-    <root>/<job>/election/<token>-<n>    a driver, as long as its session lasts; the one with the lowest n has the job
-                 term                    of the newest driver that had the job
+    <root>/<job>/election/<token>-<n>    a driver, while its session lasts; the driver with the lowest n has the job
+                 term                    the term of the newest driver that had the job
                  counter                 the lowest checkpoint id that was never given away
                  completed/<19 digits>   a checkpoint that counts
-                 start                   the term in which it was written down how the job began
+                 start                   the term in which the beginning of the job was recorded
                  outcome                 how the job ended
 
-Nodes are small: what a checkpoint's record says, and how the job began, are files in the checkpoint storage, which are
-there before the node is. Every change is a transaction that begins with a look at the driver's own node in the
-election: a driver whose session is over changes nothing, however late it wakes up, since that node is gone before
-another driver can have the job.
+Nodes are small. The content of a checkpoint's record, and how the job began, are files in the checkpoint storage; each
+file is written before its node. Every change is a transaction that first checks the driver's own node in the election.
+That node is gone before another driver can have the job, so a driver whose session is over changes nothing, however
+late it wakes up.
 """
 
 from __future__ import annotations
@@ -46,19 +46,19 @@ T = TypeVar("T")
 RETRY_S = 0.1
 _TRIES_PER_SESSION = 4
 _RECONNECT = {"max_tries": -1, "delay": RETRY_S, "max_delay": 1.0}
-"""For as long as it takes; the client's own pauses grow to an hour."""
+"""The client tries to connect for as long as it takes. By default the pauses of the client would grow to an hour."""
 
 log = logging.getLogger(__name__)
 
 
 class ZooKeeperElection:
-    """One driver of a job, waiting for its turn."""
+    """The election for a job, for one driver that waits for the job."""
 
     def __init__(
         self, settings: InZooKeeper, job: JobId, store: Store, *, token: str, clock_ms: Callable[[], float]
     ) -> None:
         """`store` has the job's checkpoints. `token` is a name that no other driver has. `clock_ms` measures time, from
-        wherever it likes."""
+        any starting point."""
         self._settings = settings
         self._job = layout.job_folder(job)
         self._store = store
@@ -71,7 +71,7 @@ class ZooKeeperElection:
         self._after: int | None = None
 
     def campaign(self, lost: Callable[[], None]) -> ZooKeeperLeader | None:
-        """Take the job over, if no other driver has it; None if one has."""
+        """Take the job over, if no other driver has the job; None if another driver has the job."""
         session = self._session
         if session is not None and session.is_lost:
             self.close()
@@ -85,14 +85,15 @@ class ZooKeeperElection:
         try:
             records = ZooKeeperRecords(session, self._base, self._job, self._store)
             if self._looks_for_end:
-                # A job that ends while this driver waits for it has been done: to begin it once more would do it twice.
+                # A job that ends while this driver waits has done its work: to begin the job anew would do the work
+                # twice.
                 self._after, self._looks_for_end = records.end(), False
             if not session.is_first(self._changed.set):
                 return None
-            # Whether the session still lasts is looked at in every change.
+            # Every change checks that the session still lasts.
             tenure = records.take_over(after=self._after)
         except JobTakenOver:
-            # The session ended in the middle of it. The next one begins at the end of the line.
+            # The session has ended meanwhile. The next session begins at the end of the line.
             session.is_lost = True
             return None
         except BaseException:
@@ -105,14 +106,14 @@ class ZooKeeperElection:
         return ZooKeeperLeader(session, tenure, records)
 
     def close(self) -> None:
-        """Leave those who wait."""
+        """Leave the line of drivers that wait."""
         if self._session is not None:
             self._session.close()
             self._session = None
 
 
 class ZooKeeperLeader:
-    """The driver that has the job."""
+    """The hold of the driver that has the job."""
 
     def __init__(self, session: _Session, tenure: Tenure, records: ZooKeeperRecords) -> None:
         self.tenure = tenure
@@ -125,12 +126,12 @@ class ZooKeeperLeader:
         return self._session.is_lost
 
     def resign(self) -> None:
-        """Let go of the job: another driver may take it over at once."""
+        """Let go of the job: another driver may take the job over at once."""
         self._session.close()
 
 
 class _Session:
-    """A driver's connection, and its node in the election. May be used from any thread."""
+    """A driver's session with ZooKeeper, and the driver's node in the election. May be used from any thread."""
 
     def __init__(self, settings: InZooKeeper, job: str, token: str, clock_ms: Callable[[], float]) -> None:
         self.is_lost = False
@@ -152,13 +153,14 @@ class _Session:
             raise _unreachable(settings.hosts, error) from error
 
     def _listen(self, state: str) -> None:
-        # Called from a thread of the client, which must not wait.
+        # The client calls this function from its own thread, which must not wait.
         if state == KazooState.LOST and not self.is_lost:
             self.is_lost = True
             self.on_lost()
 
     def is_first(self, changed: Callable[[], None]) -> bool:
-        """Whether no driver came before this one; if one did, `changed` is called when it is gone."""
+        """Whether this driver is the first in the line. If not, `changed` is called when the driver right before this
+        driver is gone."""
         if self._node is None:
             self._node = self.retried(self._enter)
         mine = self._node.rpartition("/")[2]
@@ -176,7 +178,7 @@ class _Session:
     def _enter(self) -> str:
         client = self.client
         self.answer(client.ensure_path_async(self._election))
-        # An earlier try may have got through.
+        # An earlier try may have created the node, although its answer was lost.
         for name in self.answer(client.get_children_async(self._election)):
             if name.startswith(self._token):
                 return f"{self._election}/{name}"
@@ -185,8 +187,8 @@ class _Session:
         return path
 
     def change(self, fill: Callable[[Any], None]) -> None:
-        """Make a transaction, filled by `fill`, if this driver has the job. It may be tried more than once. Raises
-        `JobTakenOver`."""
+        """Commit a transaction that `fill` fills, if this driver has the job. The transaction may be tried more than
+        once. Raises `JobTakenOver`."""
         self.retried(lambda: self._change(fill))
 
     def check(self) -> None:
@@ -204,12 +206,13 @@ class _Session:
             raise taken_over(self._job)
         failed = [result for result in results if isinstance(result, Exception)]
         if isinstance(results[0], zk.RolledBackError):
-            # Something changed between the look at it and the transaction: only an earlier try of the same can have.
+            # A node has changed between the look at the node and the transaction. Only an earlier try of the same
+            # transaction can have changed the node, so the transaction is tried again.
             raise zk.ConnectionLoss(f"{failed[-1]}")
 
     def retried(self, call: Callable[[], T]) -> T:
-        """Try again while the connection is broken, for as long as the session may last. Raises `JobTakenOver` if it
-        is over."""
+        """Make the call, and try again while the connection is broken, for as long as the session may last. Raises
+        `JobTakenOver` if the session is over."""
         deadline = self._clock_ms() + self._settings.session_timeout_ms
         while True:
             try:
@@ -227,7 +230,8 @@ class _Session:
                 ) from error
 
     def answer(self, asked: Any) -> Any:
-        """What the server says. A client whose connection is broken would wait for as long as it is."""
+        """The answer of the server, awaited with a time-out: without the time-out the client would wait for as long as
+        the connection is broken."""
         return asked.get(timeout=self._timeout_s)
 
     def close(self) -> None:
@@ -250,13 +254,13 @@ class ZooKeeperRecords:
         self._term = Term(0)
 
     def end(self) -> int | None:
-        """Names the end of the job, whoever has it; None if it has not ended. One that has begun once more has another
-        end, which has another name. Raises `StorageError`, `JobTakenOver`."""
+        """A number that names the end of the job, whichever driver has the job; None if the job has not ended. If the
+        job begins anew and ends again, that end has another number. Raises `StorageError`, `JobTakenOver`."""
         found = self._look_at("outcome")
         return None if found is None else found[1]
 
     def take_over(self, *, after: int | None) -> Tenure:
-        """Begin the next term, of a job that begins once more if `after` is its end. Raises `StorageError`,
+        """Begin the next term. If `after` names the end of the job, the job begins anew. Raises `StorageError`,
         `CorruptFile`, `JobTakenOver`."""
         self._session.retried(lambda: self._session.answer(self._client.ensure_path_async(f"{self._base}/completed")))
         before = self._number("term")
@@ -278,23 +282,23 @@ class ZooKeeperRecords:
         )
 
     def record(self, checkpoint: CheckpointId, data: bytes, *, forget: Iterable[CheckpointId] = ()) -> None:
-        """Make it durable that `checkpoint` is complete; only then drop the records of those in `forget`."""
+        """Make it durable that `checkpoint` is complete; only then drop the records of the checkpoints in `forget`."""
         forgotten = sorted(forget)
         if checkpoint in forgotten:
-            raise InvariantError(f"checkpoint {checkpoint} recorded and forgotten at once")
+            raise InvariantError(f"checkpoint {checkpoint} was to be recorded and forgotten at once")
         self._files.record(checkpoint, data)
         self._put(_name_of(checkpoint), b"")
         for old in forgotten:
             self.remove(old)
 
     def holds(self, checkpoint: CheckpointId) -> bool:
-        """Whether there is a record of it."""
+        """Whether there is a record of the checkpoint."""
         found = checkpoint in self._checkpoints()
         self._session.check()
         return found
 
     def remove(self, checkpoint: CheckpointId) -> None:
-        """Drop the record of a checkpoint; nothing happens if there is none."""
+        """Drop the record of a checkpoint. Nothing happens if there is no record."""
         self._drop(_name_of(checkpoint))
         self._files.remove(checkpoint)
 
@@ -344,13 +348,14 @@ class ZooKeeperRecords:
         try:
             return read_inheritance(self._store, self._job, Term(began)).start
         except StorageError:
-            # How a job began that has ended is of no use, and its checkpoint directory may be gone.
+            # If the job has ended, how the job began is of no use, and the checkpoint directory may be gone.
             if is_needed:
                 raise
             return None
 
     def _look_at(self, name: str) -> tuple[bytes, int] | None:
-        """What a node says, and which change of ZooKeeper's made it: no other node has the same."""
+        """The content of a node, and the number of the ZooKeeper transaction that created the node: a node that is
+        created again has another number."""
 
         def look() -> tuple[bytes, int] | None:
             try:
@@ -387,8 +392,8 @@ class ZooKeeperRecords:
 
 
 def _several(hosts: str) -> str:
-    """The same hosts, often enough: the client waits for the answer of each for the session time-out divided by how
-    many they are, and one that takes a call and does not answer must not cost the session."""
+    """The same hosts, several times over. The client waits for the answer of each host for the session time-out divided
+    by the number of hosts. One host that takes a call and does not answer must not cost the session."""
     named = hosts.split(",")
     return ",".join(named * -(-_TRIES_PER_SESSION // len(named)))
 
@@ -404,6 +409,6 @@ def _place(name: str) -> int:
 def _unreachable(hosts: str, error: BaseException) -> StorageError:
     return StorageError(
         f"ZooKeeper at {hosts} could not be reached: {str(error) or type(error).__name__}",
-        hint="see that it runs and can be reached from here",
+        hint="see that ZooKeeper runs and can be reached from this host",
         retry=Retry.LATER,
     )

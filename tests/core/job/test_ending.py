@@ -173,7 +173,7 @@ def test_who_stops_a_job_that_another_driver_takes_over_is_told_that_it_has_not_
 
 def test_a_state_that_contradicts_itself_is_found(alone: EndOfJob, recorded: EndOfJob):
     alone.stage = EndingStage.LEAVING
-    with pytest.raises(InvariantError, match="leaving, its checkpoints ended: False"):
+    with pytest.raises(InvariantError, match="leaving, and the checkpoints are shut down: False"):
         alone.validate()
     feed(recorded, decided(SUSPENDED), SETTLED)
     recorded._stops.append(RequestId(1))

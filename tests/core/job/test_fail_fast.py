@@ -29,7 +29,10 @@ def follow(cause: FailureCause, fail_fast: FailFast, times: int) -> list[bool]:
 @pytest.mark.parametrize("restart", STRATEGIES, ids=str)
 def test_what_no_restart_can_mend_ends_the_job_with_every_strategy(restart: Restart | None):
     fail_fast = FailFast(restart, has_progressed=True)
-    assert fail_fast.failed(FailureCause(text="CorruptFile: cut", fault=Fault.PERMANENT)) == "no restart can mend this"
+    assert (
+        fail_fast.failed(FailureCause(text="CorruptFile: cut", fault=Fault.PERMANENT))
+        == "no restart can mend this error"
+    )
 
 
 def test_an_error_of_the_program_before_the_first_checkpoint_ends_the_job():
@@ -139,4 +142,4 @@ def test_a_region_of_a_job_ends_the_job_too():
     effects = feed(job, 1, AttemptFailed(epoch=Epoch(1), cause=cause, task=tasks(1)[0]))
     assert isinstance(effects[0], AttemptEnded)
     assert effects[0].restart_in_ms is None
-    assert effects[0].cause.why_final == "no restart can mend this"
+    assert effects[0].cause.why_final == "no restart can mend this error"

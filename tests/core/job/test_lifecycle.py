@@ -294,7 +294,7 @@ def test_validate_finds_a_running_job_whose_slot_is_not_ready():
 def test_validate_finds_an_ended_job_with_slots_left():
     job = running()
     job._attempt.state = JobState.FINISHED
-    with pytest.raises(InvariantError, match="slots left"):
+    with pytest.raises(InvariantError, match="slots are left"):
         job.validate()
 
 

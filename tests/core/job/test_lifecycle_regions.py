@@ -189,7 +189,10 @@ def test_a_region_that_fails_while_it_is_deployed_restarts_everything():
 
 @pytest.mark.parametrize(
     ("job", "late", "text"),
-    [(repairing, 510, "did not drop its tasks in time"), (redeployed, 910, "did not restore its tasks in time")],
+    [
+        (repairing, 510, "the slot did not drop its tasks in time"),
+        (redeployed, 910, "the slot did not restore its tasks in time"),
+    ],
 )
 def test_a_slot_that_does_not_do_it_in_time_is_given_up_and_everything_restarts(
     job: Callable[[], JobLifecycle], late: int, text: str

@@ -175,7 +175,7 @@ def test_a_number_that_is_used_again_gets_the_next_incarnation():
 @pytest.mark.parametrize(
     ("before", "text"),
     [
-        ([rescale(3)], "already on its way to 3 slots"),
+        ([rescale(3)], "already being rescaled to 3 slots"),
         ([CancelRequested()], "the job is ending"),
         ([AttemptFailed(epoch=Epoch(1), cause=FailureCause(text="boom"))], "the job is failing"),
     ],
@@ -213,7 +213,7 @@ def test_a_spare_that_dies_ends_the_rescale_and_not_the_attempt():
     job = running()
     feed(job, 10, rescale(4), *up(C, D))
     assert feed(job, 20, SlotGone(slot=D, error="killed")) == [
-        RescaleGivenUp(text="slot 3, which it needs besides, was lost: killed"),
+        RescaleGivenUp(text="slot 3, which was started for the rescale, was lost: killed"),
         TellLeave(slot=C),
     ]
     assert job.state is JobState.RUNNING
@@ -297,7 +297,7 @@ def test_validation_finds_a_rescale_that_outlived_the_attempt():
     job = running()
     feed(job, 10, rescale(3))
     job._attempt.state = JobState.FAILING
-    with pytest.raises(InvariantError, match="still to be rescaled"):
+    with pytest.raises(InvariantError, match="a rescale is still under way"):
         job.validate()
 
 

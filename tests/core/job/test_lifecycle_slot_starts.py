@@ -183,7 +183,7 @@ def test_validate_finds_a_slot_that_waits_for_nothing():
     job = running()
     feed(job, 10, gone(A), gone(A2, NO_PYTHON))
     job._pause.end()
-    with pytest.raises(InvariantError, match="there is none"):
+    with pytest.raises(InvariantError, match="no pause is on"):
         job.validate()
 
 

@@ -68,7 +68,7 @@ def test_it_is_given_up_where_the_settings_say_so_and_the_reason_names_where_it_
     assert job.state is JobState.RUNNING
     effects = feed(job, 30_000, stuck(30_000))
     [ended] = [effect for effect in effects if isinstance(effect, AttemptEnded)]
-    assert ended.cause.text == f"slot 0 was lost: its loop did not turn for 30000 ms, being in {WHERE}"
+    assert ended.cause.text == f"slot 0 was lost: its loop did not turn for 30000 ms; the slot was in {WHERE}"
     assert effects[0] == StopSlot(slot=A1)
     assert effects[-1] == StartSlot(slot=A2)
 

@@ -38,7 +38,7 @@ def test_a_job_that_fails_too_often_is_given_up_and_the_cause_says_why():
 
 def test_what_no_restart_can_mend_is_given_up_at_once():
     cause, delay_ms = pause().begin(FailureCause(text="cut", fault=Fault.PERMANENT), NOW)
-    assert (cause.why_final, delay_ms) == ("no restart can mend this", None)
+    assert (cause.why_final, delay_ms) == ("no restart can mend this error", None)
 
 
 def test_a_failure_that_is_the_price_of_what_a_user_asked_for_costs_no_restart():

@@ -85,7 +85,11 @@ def test_a_cut_state_file_ends_the_job_at_once_and_names_the_step_whose_state_it
     assert second.run() is JobState.FAILED
     cause = second.driver.cause
     assert second.driver.view().restarts == 0
-    assert (cause.operator, cause.fault, cause.why_final) == ("window", Fault.PERMANENT, "no restart can mend this")
+    assert (cause.operator, cause.fault, cause.why_final) == (
+        "window",
+        Fault.PERMANENT,
+        "no restart can mend this error",
+    )
     assert cause.text.startswith("CorruptFile: ")
 
 

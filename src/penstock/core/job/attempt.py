@@ -1,9 +1,9 @@
-"""The attempt of a job that is on, or the next one: when its tasks are deployed, run, dropped and deployed again.
+"""When the tasks of a job are deployed, run, dropped and deployed again, one attempt after another.
 
-* A new attempt is deployed only when every slot is registered, every survivor has dropped the old tasks, and the pause
-  before a restart is over. So no task of two epochs ever runs in one slot.
+* A new attempt is deployed only when every slot is registered, every surviving slot has dropped its tasks, and the
+  pause before a restart is over. So tasks of two attempts of the whole job never run in one slot.
 * A region that is restarted alone is dropped and deployed in the same way, with the next epoch, while the other tasks
-  go on. Only a job that runs undisturbed, and of which no task has ended, restarts a region alone.
+  go on. A region restarts alone only if the job runs, no task has ended, and neither a stop nor a rescale is under way.
 * Every wait has a deadline: for tasks to be dropped, and for tasks to be restored.
 
 Why an attempt ends, and whether there is another attempt, is for `lifecycle.py` to decide.
@@ -24,7 +24,7 @@ WAITING_FOR_SLOTS = (JobState.STARTING, JobState.FAILING, JobState.RESTARTING, J
 
 
 class Attempt:
-    """Of one job: the states of the job from STARTING on, until it ends."""
+    """The attempts of one job, one after another, and the state of the job."""
 
     def __init__(
         self, epoch: Epoch, *, tasks: AttemptTasks, slots: SlotStates, pause: RestartPause, settings: SlotSettings
@@ -32,9 +32,10 @@ class Attempt:
         self.state = JobState.CREATED
         self.epoch = epoch
         self.deadline: Instant | None = None
-        """When what is waited for must have been done; None if nothing is waited for."""
+        """When the slots must have dropped or restored their tasks, or, if the job ends, must have left; None if no
+        slot is waited for in this way."""
         self.repair: Repair | None = None
-        """The region that is being restarted alone, if there is one."""
+        """The restart of a region alone that is under way; None if there is no such restart."""
         self._tasks = tasks
         self._slots = slots
         self._pause = pause
@@ -42,7 +43,7 @@ class Attempt:
 
     @property
     def slots(self) -> tuple[SlotId, ...]:
-        """The current incarnation of every member, in order."""
+        """The current incarnation of every member, by place."""
         return tuple(known.slot for known in self._slots.in_order)
 
     @property
@@ -53,7 +54,7 @@ class Attempt:
     # --- to the next attempt -------------------------------------------------------------
 
     def advance(self, now: Instant) -> list[DeployTasks]:
-        """Deploy the next attempt, or the region, as soon as nothing is missing for it."""
+        """Deploy the next attempt, or the region that restarts alone, if nothing is missing for the deployment."""
         if self.repair is not None:
             return self._advance_repair(self.repair, now)
         slots = self._slots.in_order
@@ -83,7 +84,7 @@ class Attempt:
         return [repair.deploys(self._slots, self.epoch)]
 
     def ready(self, known: SlotState, epoch: Epoch) -> list[RunTasks]:
-        """A slot has restored the tasks of this epoch: all run, if the slot was the last."""
+        """A slot has restored its tasks of `epoch`. When the last slot has done so, all tasks of `epoch` run."""
         if epoch == self.epoch and self.repair is not None:
             return self._region_ready(self.repair, known)
         if epoch != self.epoch or self.state is not JobState.DEPLOYING:
@@ -108,23 +109,24 @@ class Attempt:
     # --- dropping tasks ------------------------------------------------------------------
 
     def can_repair(self, region: Region) -> bool:
-        """Whether these tasks can be restarted alone, as far as the attempt is concerned."""
+        """Whether the state of the attempt allows that this region restarts alone."""
         is_whole = self.state is JobState.RUNNING and not self._tasks.finished
         return is_whole and self._tasks.are_more_than(region)
 
     def drop_all(self, now: Instant) -> list[TellCancel]:
-        """The attempt has failed, and there will be another one: the slots drop their tasks."""
+        """The attempt has failed, and another attempt will follow: the slots drop their tasks."""
         self.repair = None
         return self._drop(JobState.FAILING, self._slots.in_order, now)
 
     def drop_region(self, region: Region, lost: int | None, now: Instant) -> list[TellCancel | TellPeerGone]:
-        """These tasks are to be restarted alone; `lost` is the place whose slot is gone, if one is."""
+        """The region is to restart alone: the slots drop its tasks. `lost` is the place whose slot is gone; None if no
+        slot is gone."""
         self.repair = Repair(region, lost)
         self._drop(JobState.REPAIRING, [], now)
         return self.repair.begins(self._slots, self.epoch)
 
     def go_over(self, now: Instant) -> list[TellCancel]:
-        """The job gets another parallelism: the slots that have tasks drop them."""
+        """The job gets another parallelism: the slots that have tasks drop their tasks."""
         survivors = [s for s in self._slots.in_order if s.clean_up_to < self.epoch]
         return self._drop(JobState.RESCALING, survivors, now)
 
@@ -134,12 +136,12 @@ class Attempt:
         return [TellCancel(slot=s.slot, epoch=self.epoch) for s in slots if s.registered]
 
     def dropped(self, known: SlotState, epoch: Epoch, now: Instant) -> list[DeployTasks]:
-        """A slot has dropped all tasks of this epoch."""
+        """A slot has dropped its tasks of all epochs up to `epoch`."""
         known.clean_up_to = max(known.clean_up_to, epoch)
         return self.advance(now)
 
     def region_dropped(self, known: SlotState, epoch: Epoch, now: Instant) -> list[DeployTasks]:
-        """A slot has dropped the tasks of the region that is being restarted."""
+        """A slot has dropped its tasks of the region that restarts alone."""
         repair = self.repair
         if repair is None or repair.is_deploying or epoch != self.epoch:
             # The whole job restarts instead, and the slot has been told so.

@@ -1,7 +1,7 @@
-"""The tasks of a job: which of them must restart together, which attempt each belongs to, and which have ended.
+"""The tasks of a job: which tasks must restart together, which epoch each task has, and which tasks have ended.
 
-An attempt of the whole job gives all tasks its epoch. When a region is restarted, its tasks get the next epoch and the
-others keep theirs.
+An attempt of the whole job gives all tasks its epoch. When a region restarts alone, the tasks of the region get the
+next epoch, and the other tasks keep their epochs.
 """
 
 from __future__ import annotations
@@ -13,32 +13,32 @@ from penstock.core.job.regions import Region, regions_at
 
 
 class AttemptTasks:
-    """Of one job."""
+    """The tasks of one job."""
 
     def __init__(self, tasks: Iterable[TaskId], regions: Mapping[TaskId, Region]) -> None:
         """Without `regions` all tasks restart together."""
         self._tasks = dict.fromkeys(tasks)
         self._regions = regions
         self.epochs: dict[TaskId, Epoch] = {}
-        """The epoch of every task, since the task was deployed."""
+        """The epoch with which each task was deployed last."""
         self._unfinished: dict[TaskId, None] = {}
 
     def become(self, tasks: Iterable[TaskId], regions: Mapping[TaskId, Region]) -> None:
-        """The next attempt has these tasks instead."""
+        """From the next attempt on the job has these tasks."""
         self._tasks = dict.fromkeys(tasks)
         self._regions = regions
 
     def deploy_all(self, epoch: Epoch) -> None:
-        """All tasks begin anew."""
+        """All tasks are deployed, with this epoch."""
         self._unfinished = dict(self._tasks)
         self.epochs = dict.fromkeys(self._tasks, epoch)
 
     def deploy(self, region: Region, epoch: Epoch) -> None:
-        """The tasks of a region begin anew."""
+        """The tasks of a region are deployed again, with this epoch."""
         self.epochs |= dict.fromkeys(region, epoch)
 
     def end(self, task: TaskId) -> bool:
-        """A task has ended for good; whether all have."""
+        """A task has ended for good. Returns whether all tasks have ended."""
         self._unfinished.pop(task, None)
         return not self._unfinished
 
@@ -48,13 +48,13 @@ class AttemptTasks:
         return len(self._tasks) - len(self._unfinished)
 
     def region_of(self, task: TaskId | None) -> Region:
-        """The tasks that must restart with a task; none if all must."""
+        """The tasks that must restart together with `task`; empty if the whole job must restart."""
         return () if task is None else self._regions.get(task, ())
 
     def region_at(self, place: int) -> Region:
-        """The tasks that must restart if the slot in a place is lost."""
+        """The tasks that must restart if the slot in `place` is lost."""
         return regions_at(place, self._regions)
 
     def are_more_than(self, region: Region) -> bool:
-        """Whether a region can be restarted while other tasks go on."""
+        """Whether the region has tasks, and the job has tasks outside the region."""
         return 0 < len(region) < len(self._tasks)

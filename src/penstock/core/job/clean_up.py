@@ -1,4 +1,4 @@
-"""The last thing a job does: steps that clean up, each by itself, some of them more than once.
+"""The last work of a job: its steps of cleaning up. Each step is tried by itself, and perhaps more than once.
 
 A step that failed and may succeed later is tried again, after a pause that doubles. When every step has succeeded or
 been given up, the job has ended.
@@ -10,7 +10,8 @@ from penstock.core.ids import Instant
 
 
 class CleanUp:
-    """Steps, by number from 0. `begin` and `due` say which to do now; `ended` must be called for each of them."""
+    """Steps, by number from 0. `begin` and `due` return the steps to do now. `ended` must be called for each returned
+    step."""
 
     def __init__(self, steps: int, *, tries: int, retry_ms: int) -> None:
         self._steps = steps
@@ -33,7 +34,8 @@ class CleanUp:
         return found
 
     def ended(self, step: int, now: Instant, *, may_succeed_later: bool) -> bool:
-        """A step has ended; one that succeeded cannot do so later. Says whether it will be done again."""
+        """A step has ended; `may_succeed_later` is False if the step has succeeded. Returns whether the step will be
+        done again."""
         failures = self._failures[step] = self._failures.get(step, 0) + 1
         if may_succeed_later and failures < self._tries:
             self._waiting[step] = Instant(now + (self._retry_ms << (failures - 1)))

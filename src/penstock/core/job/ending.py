@@ -1,4 +1,5 @@
-"""How a job ends: its outcome is recorded, its checkpoints end, its slots leave, and what nobody needs any more goes.
+"""How a job ends: its outcome is recorded, its checkpoints end, its slots leave, and files that are not needed any more
+are deleted.
 
     UNDECIDED ─► DECIDED ─► RECORDING ─► RECORDED ─► LEAVING ─► ENDING_PARTS ─► CLEANING ─► OVER
                   │  ▲          │                      ▲              │                      ▲
@@ -9,19 +10,22 @@
                       not to be recorded, or suspended
 
 Rules of this file:
-* Nothing follows from a decided outcome before everything that had arrived has been heard. Until the checkpoints are
-  shut down, it may turn out that another driver has the job: then the job is suspended, whatever its outcome was to be.
-* Only the outcome of a job that may outlive its driver, or whose program may be run again, is recorded. It is recorded
-  before anything of the job goes: a driver that crashes between the two leaves a job that has ended, and not a job that
-  seems never to have begun.
-* An outcome that cannot be recorded leaves a job that another driver can take over: for its checkpoints, the job is
-  suspended.
-* Whoever stopped the job with a savepoint is told so only when a driver that takes the job over would know it too.
-* The parts of operators on the driver, and hooks, end when no slot is left and no storage work is under way.
-* A suspended job is not cleaned up: another driver needs what is there.
+* Nothing follows from a decided outcome before the driver has handled everything that had arrived. Until the
+  checkpoints are shut down, it may turn out that another driver has the job: then the job is suspended, whatever its
+  outcome was to be.
+* Only the outcome of a job that may outlive its driver, or whose program may be run again, is recorded. The outcome is
+  recorded before anything of the job is deleted: a driver that crashes in between leaves a job that has ended, and not
+  a job that seems never to have begun.
+* If the outcome cannot be recorded, the checkpoints are kept as the checkpoints of a suspended job are, so that another
+  driver can take the job over.
+* A caller that stops the job with a savepoint is answered only when the outcome is on record, if the outcome is to be
+  recorded: a driver that takes the job over must know that the job has stopped.
+* The parts of operators on the driver, and hooks, end when no slot is left and no storage work of checkpoints is under
+  way.
+* A suspended job is not cleaned up: another driver needs the files of the job.
 
-Not handled here: which outcome it is (`lifecycle.py`), how often a step of cleaning up is tried (`clean_up.py`), and
-what is cleaned up.
+Not handled here: which outcome a job has (`lifecycle.py`), how often a step of cleaning up is tried (`clean_up.py`),
+and what is cleaned up.
 """
 
 from __future__ import annotations
@@ -51,7 +55,7 @@ class EndingStage(Enum):
     ENDING_PARTS = "ending parts"
     """No slot is left. The parts of operators on the driver, and hooks, let go of what they have."""
     CLEANING = "cleaning"
-    """What nobody needs any more is being deleted."""
+    """Files that are not needed any more are being deleted."""
     OVER = "over"
     """Nothing more happens."""
 
@@ -60,7 +64,8 @@ class EndingStage(Enum):
 
 
 class OutcomeDecided(Event, frozen=True, kw_only=True):
-    """Job lifecycle: the job ends like this. Comes a second time only if the job is suspended after all."""
+    """Job lifecycle: the outcome of the job is decided. The event comes a second time only if the job is suspended
+    after all."""
 
     outcome: JobState
     cause: FailureCause | None = None
@@ -74,13 +79,13 @@ class EndedBefore(Event, frozen=True, kw_only=True):
 
 
 class StopSaved(Event, frozen=True, kw_only=True):
-    """Checkpoint coordinator: the savepoint that stops the job is complete, as `request` asked for."""
+    """Checkpoint coordinator: the savepoint that `request` asked for, and that stops the job, is complete."""
 
     request: RequestId
 
 
 class AllHeard(Event, frozen=True, kw_only=True):
-    """Driver, at the end of each turn: everything that had arrived has been heard."""
+    """Driver, at the end of each turn: the driver has handled everything that had arrived."""
 
     checkpoints_settled: bool
     """Whether no storage work of checkpoints is under way."""
@@ -93,7 +98,7 @@ class OutcomeRecorded(Event, frozen=True, kw_only=True):
 
 
 class RecordGivenUp(Event, frozen=True, kw_only=True):
-    """The answer to `WriteRecord`: the outcome could not be recorded, and is not tried again."""
+    """The answer to `WriteRecord`: the outcome could not be recorded, and no further try is made."""
 
 
 class SlotsLeft(Event, frozen=True, kw_only=True):
@@ -104,7 +109,7 @@ class SlotsLeft(Event, frozen=True, kw_only=True):
 
 
 class CleanedUp(Event, frozen=True, kw_only=True):
-    """The answer to `CleanUpJob`: everything is deleted, or given up."""
+    """The answer to `CleanUpJob`: every step of cleaning up has succeeded or is given up."""
 
 
 EndingEvent = (
@@ -123,7 +128,8 @@ class WriteRecord(Effect, frozen=True, kw_only=True):
 
 
 class AnswerStop(Effect, frozen=True, kw_only=True):
-    """Answer who stopped the job with a savepoint. If the job has not stopped, another driver can take it over."""
+    """Answer the request that stopped the job with a savepoint. If the job has not stopped, another driver can take the
+    job over."""
 
     request: RequestId
     has_stopped: bool
@@ -140,7 +146,7 @@ class EndParts(Effect, frozen=True, kw_only=True):
 
 
 class CleanUpJob(Effect, frozen=True, kw_only=True):
-    """Delete what nobody needs any more after a job that ended like this."""
+    """Delete what is not needed any more after a job with this outcome."""
 
     outcome: JobState
 
@@ -159,15 +165,15 @@ class EndOfJob:
     """Decides what follows when the outcome of a job is decided."""
 
     def __init__(self, *, is_recorded: bool) -> None:
-        """`is_recorded` says that the outcome goes on record."""
+        """`is_recorded` says that the outcome is to be recorded."""
         self.stage = EndingStage.UNDECIDED
         self._is_recorded = is_recorded
         self._decided: OutcomeDecided | None = None
         self._shut_down_as: JobState | None = None
-        """What the end of the job means for its checkpoints."""
+        """The outcome with which the checkpoints were shut down; None before that."""
         self._left: SlotsLeft | None = None
         self._stops: list[RequestId] = []
-        """Stops that succeeded, and that nobody was told of yet."""
+        """Requests whose savepoint stopped the job and that have no answer yet."""
 
     @property
     def is_decided(self) -> bool:
@@ -176,7 +182,8 @@ class EndOfJob:
 
     @property
     def is_shut_down(self) -> bool:
-        """Whether the job ends with this driver, whoever takes it over from here on."""
+        """Whether the checkpoints are shut down: from here on the job ends as decided, also if another driver takes the
+        job over."""
         return self._shut_down_as is not None
 
     @property
@@ -196,12 +203,12 @@ class EndOfJob:
                 return []
             case StopSaved():
                 self._stops.append(event.request)
-                # A job that ends with its driver needs no record to have stopped.
+                # A job whose outcome is not recorded has stopped as soon as its savepoint is complete.
                 return self._answer_stops() if self.is_shut_down or not self._is_recorded else []
             case AllHeard():
                 return self._handle_all_heard(event)
             case OutcomeRecorded():
-                # Late: the job was suspended while its outcome was being recorded.
+                # In any other stage the answer is late: the job was suspended while its outcome was being recorded.
                 if self.stage is EndingStage.RECORDING:
                     self.stage = EndingStage.RECORDED
                 return []
@@ -219,7 +226,7 @@ class EndOfJob:
                 assert_never(event)
 
     def _handle_outcome_decided(self, event: OutcomeDecided) -> list[EndingEffect]:
-        # Too late to be suspended: the checkpoints have ended as it was decided first.
+        # After the shutdown it is too late to suspend the job: the checkpoints have ended with the first outcome.
         if not self.is_shut_down:
             self._decided = event
             self.stage = EndingStage.DECIDED
@@ -246,7 +253,8 @@ class EndOfJob:
         if not self._is_recorded or decided.outcome is JobState.SUSPENDED:
             return self._shut_down()
         if not event.checkpoints_settled:
-            # The record names what outlives the job: that must be certain.
+            # The record names the checkpoints that outlive the job, and storage work under way may still change which
+            # these are.
             return []
         self.stage = EndingStage.RECORDING
         return [WriteRecord(outcome=decided.outcome, cause=decided.cause)]
@@ -291,7 +299,9 @@ class EndOfJob:
         before = (EndingStage.UNDECIDED, EndingStage.DECIDED, EndingStage.RECORDING, EndingStage.RECORDED)
         if self.is_shut_down is (self.stage in before):
             raise InvariantError(
-                f"the end of the job is {self.stage.value}, its checkpoints ended: {self.is_shut_down}"
+                f"the end of the job is {self.stage.value}, and the checkpoints are shut down: {self.is_shut_down}"
             )
         if self.is_shut_down and self._stops:
-            raise InvariantError(f"the checkpoints of the job have ended, and stops were not answered: {self._stops}")
+            raise InvariantError(
+                f"the checkpoints of the job are shut down, and stops were not answered: {self._stops}"
+            )

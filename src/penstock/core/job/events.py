@@ -15,7 +15,7 @@ class JobState(Enum):
     """Where a job is in its life."""
 
     STANDBY = "standby"
-    """Another driver has the job; this one takes it over when that one dies."""
+    """Another driver has the job. This driver takes the job over when the other driver dies or lets go of the job."""
     CREATED = "created"
     STARTING = "starting"
     """Waiting for slots."""
@@ -23,29 +23,29 @@ class JobState(Enum):
     """Slots restore their tasks."""
     RUNNING = "running"
     FAILING = "failing"
-    """An attempt failed: its tasks are being dropped, lost slots replaced."""
+    """An attempt has failed: its tasks are being dropped, and lost slots are being replaced."""
     RESTARTING = "restarting"
     """All slots are back; the restart strategy's pause runs."""
     REPAIRING = "repairing"
-    """Some tasks are being restarted; the others go on."""
+    """The tasks of some regions are being restarted; the other tasks go on."""
     RESCALING = "rescaling"
-    """Tasks are being dropped, to be deployed with another parallelism."""
+    """All tasks are being dropped, and will be deployed with another parallelism."""
     ENDING = "ending"
     """Slots leave; the outcome is decided."""
     FINISHED = "finished"
     CANCELLED = "cancelled"
     FAILED = "failed"
     SUSPENDED = "suspended"
-    """This driver has let go of the job, which has not ended: another driver has it, or can take it over."""
+    """This driver has let go of the job, and the job has not ended: another driver has the job, or can take it over."""
 
     @property
     def is_terminal(self) -> bool:
-        """Whether nothing more will happen."""
+        """Whether nothing more will happen to the job in this driver."""
         return self in (JobState.FINISHED, JobState.CANCELLED, JobState.FAILED, JobState.SUSPENDED)
 
 
 class FailureCause(Effect, frozen=True, kw_only=True):
-    """What made an attempt fail. Not an effect of its own: a part of several."""
+    """What made an attempt fail: a field of several effects, and no effect by itself."""
 
     text: str
     traceback: str = ""
@@ -53,12 +53,13 @@ class FailureCause(Effect, frozen=True, kw_only=True):
     subtask: int | None = None
     user_code: bool = False
     lacks_room: bool = False
-    """Slots were asked for and did not come up, and nobody said why: the cluster may have no room for them."""
+    """Slots were asked for and did not come up, and no error says why: the cluster may have no room for these slots."""
     fault: Fault = Fault.PASSING
     why_final: str = ""
-    """Why the job is not started again, if it is not."""
+    """Why the job is not started again, if the restart strategy or `fail_fast.py` decided so; otherwise empty."""
     free: bool = False
-    """It is the price of what a user asked for: the job restarts at once, and the restart strategy is not asked."""
+    """The failure is the price of a request of the user: the job restarts at once, and the restart strategy is not
+    asked."""
 
 
 # --- events ----------------------------------------------------------------------
@@ -81,12 +82,12 @@ class SlotHeard(Event, frozen=True, kw_only=True):
 
 
 class SlotStuck(Event, frozen=True, kw_only=True):
-    """A slot says from beside its loop that the loop has not turned for so long."""
+    """A slot says, from beside its loop, that the loop has not turned for `stuck_ms`."""
 
     slot: SlotId
     stuck_ms: int
     where: str
-    """What the loop is in: a step, or else."""
+    """What the loop is in, in words: the code of a step, or its own turn."""
 
 
 class SlotTurned(Event, frozen=True, kw_only=True):
@@ -96,13 +97,14 @@ class SlotTurned(Event, frozen=True, kw_only=True):
 
 
 class SlotGone(Event, frozen=True, kw_only=True):
-    """The host, or a broken link, says that a slot is no more, whatever attempt of its incarnation it is: the host
-    knows a slot as it was asked for. A link that broke to an attempt with a successor is no news, and is not told."""
+    """A slot is gone: the host says so, or the link to the slot is broken. The event is about the incarnation, however
+    often the cluster has started that incarnation again: the host does not tell these processes from each other. A
+    broken link to a process that the cluster has already replaced is not told."""
 
     slot: SlotId
     error: str | None
     host_gone: bool = False
-    """The host itself is no more: no slot can ever be started again."""
+    """The host itself is gone: no slot can ever be started again."""
 
 
 class SlotReady(Event, frozen=True, kw_only=True):
@@ -113,7 +115,8 @@ class SlotReady(Event, frozen=True, kw_only=True):
 
 
 class SlotCancelled(Event, frozen=True, kw_only=True):
-    """A slot has dropped the tasks of all epochs up to `epoch`; or of these only `tasks`, if there are any."""
+    """A slot has dropped its tasks of all epochs up to `epoch`. If `tasks` is not empty, the slot has dropped only
+    these tasks."""
 
     slot: SlotId
     epoch: Epoch
@@ -125,12 +128,12 @@ class AttemptFailed(Event, frozen=True, kw_only=True):
     be prepared."""
 
     epoch: Epoch
-    """That of the task, if it was one."""
+    """The epoch of the task, if a task failed; otherwise the newest epoch of the job."""
     cause: FailureCause
     task: TaskId | None = None
-    """The task that failed, if it was one."""
+    """The task that failed; None if the failure is not the failure of one task."""
     whole: bool = False
-    """It is not enough to restart the region of the task."""
+    """The whole job must restart: to restart the region of the task is not enough."""
 
 
 class TaskDone(Event, frozen=True, kw_only=True):
@@ -145,12 +148,12 @@ class CancelRequested(Event, frozen=True, kw_only=True):
 
 
 class LeadershipLost(Event, frozen=True, kw_only=True):
-    """Another driver has taken the job over: this one must let go of it, whatever it was about to do."""
+    """Another driver has taken the job over: this driver must let go of the job, whatever was about to happen."""
 
 
 class RescaleRequested(Event, frozen=True, kw_only=True):
-    """The user wants the running job to have `slots` slots, and so these tasks. Answered by `RescalePrepared`, then
-    `AttemptRescaled`; or by `RescaleGivenUp`, at any time before that."""
+    """The user wants the running job to have `slots` slots, and so these tasks. The answers are `RescalePrepared` and
+    then `AttemptRescaled`; or `RescaleGivenUp`, at any time before `AttemptRescaled`."""
 
     slots: int
     tasks: tuple[TaskId, ...]
@@ -158,22 +161,23 @@ class RescaleRequested(Event, frozen=True, kw_only=True):
 
 
 class RescaleConfirmed(Event, frozen=True, kw_only=True):
-    """The checkpoint that was to be taken first is complete: the tasks may go over."""
+    """The checkpoint that `RescalePrepared` asks for is complete: the tasks may be deployed with the other
+    parallelism."""
 
 
 class RescaleFailing(Event, frozen=True, kw_only=True):
-    """What was to be done first could not be."""
+    """The checkpoint that `RescalePrepared` asks for has failed; `text` says why."""
 
     text: str
 
 
 class CheckpointDone(Event, frozen=True, kw_only=True):
-    """A checkpoint of the job has completed: the job gets on."""
+    """A checkpoint of the job has completed: the job makes progress."""
 
 
 class StopChanged(Event, frozen=True, kw_only=True):
-    """A stop with savepoint has begun, or has come to nothing. Sources end for it everywhere: while one is under way,
-    no task can be restarted beside others."""
+    """A stop with savepoint has begun, or has been given up. A stop ends the sources of all regions: while a stop is
+    under way, no region can be restarted alone."""
 
     is_under_way: bool
 
@@ -222,7 +226,8 @@ class TellLeave(Effect, frozen=True, kw_only=True):
 
 
 class TellCancel(Effect, frozen=True, kw_only=True):
-    """Tell a slot to drop its tasks of all epochs up to `epoch`; or of these only `tasks`, if there are any."""
+    """Tell a slot to drop its tasks of all epochs up to `epoch`. If `tasks` is not empty, the slot drops only these
+    tasks."""
 
     slot: SlotId
     epoch: Epoch
@@ -236,13 +241,13 @@ class ReportStuck(Effect, frozen=True, kw_only=True):
 
 
 class ReportTurning(Effect, frozen=True, kw_only=True):
-    """Tell people that a slot which was stuck is not any more."""
+    """Tell people that the loop of a stuck slot turns again."""
 
     slot: SlotId
 
 
 class TellPeerGone(Effect, frozen=True, kw_only=True):
-    """Tell a slot that another one, with which its tasks shared channels, is no more."""
+    """Tell a slot that another slot, with which it may share channels, is gone."""
 
     slot: SlotId
     gone: SlotId
@@ -253,34 +258,36 @@ class DeployTasks(Effect, frozen=True, kw_only=True):
 
     epoch: Epoch
     slots: tuple[SlotId, ...]
-    """All of the job, by place."""
+    """All slots of the job, by place."""
     tasks: tuple[TaskId, ...] | None = None
-    """Only these, beside others that run. None: all tasks of the job."""
+    """Only these tasks are deployed, while other tasks run. None: all tasks of the job."""
     joining: tuple[SlotId, ...] = ()
-    """Slots that come to others that run: they know nothing of the job, and those that get tasks nothing of them."""
+    """Slots that join slots that run. A joining slot knows nothing of the job, and the other slots do not know its
+    address."""
 
 
 class RunTasks(Effect, frozen=True, kw_only=True):
-    """All slots are ready: let the attempt begin."""
+    """All slots that got tasks are ready: let these tasks begin."""
 
     epoch: Epoch
     slots: tuple[SlotId, ...]
-    """Those that have tasks of it."""
+    """The slots that have tasks of this epoch."""
     tasks: tuple[TaskId, ...] | None = None
-    """Only these begin. None: all tasks of the job."""
+    """Only these tasks begin. None: all tasks of the job."""
 
 
 class AttemptEnded(Effect, frozen=True, kw_only=True):
-    """The attempt `epoch` is over, whatever comes next: no checkpoint of it can complete."""
+    """The attempt `epoch` is over, whatever comes next: no checkpoint of the attempt can complete."""
 
     epoch: Epoch
     cause: FailureCause
     restart_in_ms: int | None
-    """None: the job gives up."""
+    """None: the job is given up."""
 
 
 class RegionEnded(Effect, frozen=True, kw_only=True):
-    """These tasks are over, and will be restarted; the others go on. No checkpoint that is under way can complete."""
+    """These tasks are over, and will be restarted; the other tasks go on. No checkpoint that is under way can
+    complete."""
 
     epoch: Epoch
     tasks: tuple[TaskId, ...]
@@ -289,18 +296,18 @@ class RegionEnded(Effect, frozen=True, kw_only=True):
 
 
 class RescalePrepared(Effect, frozen=True, kw_only=True):
-    """Every slot that the new parallelism needs is there: take a checkpoint, then say `RescaleConfirmed`. The job goes
-    on meanwhile."""
+    """Every slot that the other parallelism needs is up: take a checkpoint, then feed in `RescaleConfirmed`. The job
+    goes on meanwhile."""
 
 
 class RescaleGivenUp(Effect, frozen=True, kw_only=True):
-    """The parallelism stays as it is."""
+    """The rescale is given up: the parallelism stays as it is."""
 
     text: str
 
 
 class AttemptRescaled(Effect, frozen=True, kw_only=True):
-    """The attempt `epoch` is over, and the next one has another parallelism: no checkpoint of it can complete."""
+    """The attempt `epoch` is over: no checkpoint of the attempt can complete. The next attempt has `slots` slots."""
 
     epoch: Epoch
     slots: int

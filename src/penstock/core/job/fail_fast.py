@@ -1,11 +1,11 @@
 """Which failures end a job at once, whatever its restart strategy would do.
 
 * An error that no restart can mend, always.
-* An error of the program before the first checkpoint of the run, and one that comes at the same place several times
-  without a completed checkpoint between: only if the user has chosen no restart strategy. Whoever chooses a strategy
-  has said how errors of the program are borne.
+* An error of the program before the first checkpoint of the run, and an error of the program that comes at the same
+  place several times without a completed checkpoint between: only if the user has chosen no restart strategy. A
+  strategy that the user has chosen decides about errors of the program, too.
 
-A process that died, or an outside system that is away, is never such an error: the strategy decides about it.
+A process that died, or an outside system that is away, is never such an error: the strategy decides then.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from penstock.core.job.events import FailureCause
 from penstock.settings import Restart
 
 SAME_FAILURES = 3
-"""An error of the program that comes so often at one place, without a completed checkpoint between, ends the job."""
+"""An error of the program that comes this often at one place, without a completed checkpoint between, ends the job."""
 
 _FRAME = '  File "'
 
@@ -24,7 +24,7 @@ class FailFast:
     """Follows the failures of one job, and its checkpoints."""
 
     def __init__(self, restart: Restart | None, *, has_progressed: bool = False) -> None:
-        """`has_progressed` says that a driver before this one has completed a checkpoint of the job."""
+        """`has_progressed` says that an earlier driver has completed a checkpoint of the job."""
         self._judges_program = restart is None
         self._has_progressed = has_progressed
         self._counts: dict[tuple[str | None, str, str], int] = {}
@@ -35,9 +35,9 @@ class FailFast:
         self._counts.clear()
 
     def failed(self, cause: FailureCause) -> str | None:
-        """Why this failure ends the job; None if the restart strategy is to decide."""
+        """Why this failure ends the job at once; None if the restart strategy decides."""
         if cause.fault is Fault.PERMANENT:
-            return "no restart can mend this"
+            return "no restart can mend this error"
         if cause.fault is Fault.PASSING or not self._judges_program:
             return None
         if not self._has_progressed:
@@ -50,7 +50,8 @@ class FailFast:
 
 
 def _place_of(cause: FailureCause) -> tuple[str | None, str, str]:
-    """The step, the kind of error, and the line that raised it. The text may name a record, and so differ each time."""
+    """The step, the kind of error, and the line that raised the error. The rest of the error text is left out: it may
+    name a record, and so differ each time."""
     frames = [line.strip() for line in cause.traceback.splitlines() if line.startswith(_FRAME)]
     kind = cause.text.partition(":")[0]
     return cause.operator, kind, frames[-1] if frames else ""

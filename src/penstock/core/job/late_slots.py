@@ -1,4 +1,4 @@
-"""Which slots keep the job waiting for too long, and what is said of each of them."""
+"""Which slots keep the job waiting for too long, each with the fact for the error text."""
 
 from __future__ import annotations
 
@@ -11,17 +11,18 @@ Late = tuple[SlotState, str]
 
 
 def silent_slots(slots: SlotStates, timeout_ms: int, now: Instant) -> list[Late]:
-    """The slots that were not heard of for so long."""
+    """The slots that were not heard of for `timeout_ms`."""
     watched = [(known, now - known.heard) for known in slots.watched if known.registered]
     return [(known, f"not heard of for {silent_ms} ms") for known, silent_ms in watched if silent_ms >= timeout_ms]
 
 
 def slots_late_with_tasks(slots: SlotStates, state: JobState, epoch: Epoch, repair: Repair | None) -> list[Late]:
-    """The members that have not restored the tasks that they are to run, or not dropped those that they ran."""
+    """While tasks are deployed: the members that have not restored their tasks. Otherwise: the members that have not
+    dropped their tasks."""
     if repair is not None:
         return repair.late(slots)
     members = slots.in_order
     if state is JobState.DEPLOYING:
-        return [(s, "did not restore its tasks in time") for s in members if s.ready_for != epoch]
+        return [(s, "the slot did not restore its tasks in time") for s in members if s.ready_for != epoch]
     unclean = [s for s in members if s.registered and s.clean_up_to < epoch]
-    return [(s, "did not drop its tasks in time") for s in unclean]
+    return [(s, "the slot did not drop its tasks in time") for s in unclean]

@@ -6,25 +6,26 @@
                                         │    RESCALING◄ ▼            │
                                         └── RESTARTING ◄─ FAILING ───┘
 
-    RUNNING ── a task fails, or a slot is lost, and ──► REPAIRING ── they run again ──► RUNNING
+    RUNNING ── a task fails, or a slot is lost, and ──► REPAIRING ── the regions run again ──► RUNNING
                its regions are not the whole job            └── anything else fails ──► FAILING
 
 Rules of this file:
-* An attempt is one epoch, and the next attempt has the next epoch. Whatever fails in it ends it as a whole; except that
-  with a task only its region is restarted, and with a slot the regions of its tasks, with the next epoch for these
-  tasks, while the others keep theirs. That is done only when nothing else is under way and no task has ended yet; a
-  second failure meanwhile, be it that no slot comes up for the lost one, restarts everything.
-* A slot that was up and is lost is replaced at once. If the next one cannot even be started, the one after it is asked
-  for when the strategy's pause is over, one pause for all that fail in it: a host that cannot start slots must not be
-  asked all the time. Who is missing has until the first start time-out, however often it is asked for. When the host
-  itself is gone the job fails at once.
+* An attempt has one epoch, and the next attempt has the next epoch. A failure ends the attempt as a whole, unless only
+  some regions are hit: a task that fails restarts its region, and a lost slot restarts the regions of its tasks. The
+  restarted tasks get the next epoch, and the other tasks keep theirs.
+* Regions restart alone only if nothing else is under way and no task has ended. A second failure meanwhile restarts the
+  whole job, also if the second failure is that no slot comes up for the lost slot.
+* A slot that was up and is lost is replaced at once. If the replacement cannot even be started, the next start is asked
+  for when the strategy's pause is over. All slots that fail to start during a pause share that pause: a host that
+  cannot start slots must not be asked all the time. The start time-out of a missing slot runs from its loss or its
+  first start, however often the slot is asked for. When the host itself is gone the job fails at once.
 * When the tasks of an attempt are deployed, run and dropped: see `attempt.py`.
 * A slot is known by its incarnation. News of an older incarnation changes nothing.
 * Every wait has a deadline: for slots to come up, to cancel, to deploy, to be heard of, to leave.
-* A slot that is heard of lives, also if its loop is stuck in user code; `stuck.py` says what follows from that.
+* A slot that is heard of is alive, also if its loop is stuck in user code: see `stuck.py`.
 
 Not handled here: what a slot is (the host's business), what is restored (the driver asks recovery), checkpoints, and
-which driver has the job: one on STANDBY has no lifecycle yet.
+which driver has the job: a driver on STANDBY has no lifecycle.
 """
 
 from __future__ import annotations
@@ -94,8 +95,9 @@ class JobLifecycle:
         ran_before: bool = False,
         draws: tuple[float, ...] = (0.5,),
     ) -> None:
-        """`tasks` may come with the region of each, to be restarted alone. `first_epoch` lies above all epochs and
-        incarnations of drivers that had the job before; `ran_before` says that it ran with one of them."""
+        """`tasks` may map each task to its region; without regions every failure restarts the whole job. `first_epoch`
+        lies above all epochs and incarnations of earlier drivers of the job; `ran_before` says that the job ran with an
+        earlier driver."""
         self._settings = settings
         self._pause = RestartPause(restart, ran_before=ran_before, draws=draws)
         self._tasks = AttemptTasks(tasks, tasks if isinstance(tasks, Mapping) else {})
@@ -168,15 +170,17 @@ class JobLifecycle:
     def validate(self) -> None:
         """Raise `InvariantError` if the machine's own state contradicts itself."""
         if self.state is JobState.RUNNING and not all(s.ready_for == self.epoch for s in self._slots.in_order):
-            raise InvariantError(f"job runs epoch {self.epoch} with slots that are not ready for it")
+            raise InvariantError(f"the job runs epoch {self.epoch} with slots that are not ready for that epoch")
         if (self.state is JobState.REPAIRING) != (self._attempt.repair is not None):
-            raise InvariantError(f"job is {self.state.value}, and its repair is another matter")
+            raise InvariantError(
+                f"the job is {self.state.value}: it must be repairing exactly while a region restarts alone"
+            )
         if self.state.is_terminal and not self._slots.is_empty:
-            raise InvariantError(f"job is {self.state.value} with slots left")
+            raise InvariantError(f"the job is {self.state.value}, and slots are left")
         if self._rescaling.is_under_way and self.state is not JobState.RUNNING:
-            raise InvariantError(f"job is {self.state.value} and still to be rescaled")
+            raise InvariantError(f"the job is {self.state.value}, and a rescale is still under way")
         if self._outcome is None and self._pause.until is None and any(s.waits for s in self._slots.missing):
-            raise InvariantError("a slot waits for the end of a pause, and there is none")
+            raise InvariantError("a slot waits for the end of a pause, and no pause is on")
 
     @property
     def state(self) -> JobState:
@@ -185,21 +189,22 @@ class JobLifecycle:
 
     @property
     def epoch(self) -> Epoch:
-        """The newest attempt, of the whole job or of a region."""
+        """The newest epoch: of an attempt of the whole job, or of a region that restarted alone."""
         return self._attempt.epoch
 
     @property
     def slots(self) -> tuple[SlotId, ...]:
-        """The current incarnation of every slot, in order."""
+        """The current incarnation of every slot that has a place, by place."""
         return self._attempt.slots
 
     @property
     def spares(self) -> tuple[SlotId, ...]:
-        """The slots that are up and stand by."""
+        """The spare slots that are up."""
         return tuple(known.slot for known in self._slots.standbys.values() if known.registered)
 
     def epoch_of(self, task: TaskId) -> Epoch:
-        """The attempt in which a task was deployed last; tasks that restart beside others have a later one."""
+        """The epoch with which a task was deployed last. Tasks of a region that restarted alone have a later epoch than
+        the other tasks."""
         return self._tasks.epochs[task]
 
     @property
@@ -211,7 +216,7 @@ class JobLifecycle:
 
     def _handle_started(self, now: Instant) -> list[JobEffect]:
         if self.state is not JobState.CREATED:
-            raise InvariantError(f"job started twice, it is {self.state.value}")
+            raise InvariantError(f"the job was started a second time while it is {self.state.value}")
         self._attempt.state = JobState.STARTING
         return [StartSlot(slot=known.slot) for known in self._slots.add_members(self._first_slots, now)]
 
@@ -220,16 +225,16 @@ class JobLifecycle:
         if known is None or known.left or self.state in (JobState.ENDING, JobState.CREATED) or self.state.is_terminal:
             return [TellLeave(slot=event.slot)]
         if event.slot[:2] != known.slot[:2] or event.slot.attempt < known.slot.attempt:
-            # A process of an incarnation that was given up, woken again.
+            # A process that was given up, or that the cluster has replaced, has woken up.
             return [TellLeave(slot=event.slot)]
         if known.registered:
             if event.slot == known.slot:
                 known.heard = now
                 return []
-            # The cluster itself started the slot again: the process before it is dead.
+            # The cluster itself has started this incarnation again: the process that was registered is dead.
             effects: list[JobEffect] = []
             if known in self._slots.in_order:
-                effects = self._lose(known, f"{known.slot} was started again by the cluster", now, replace=False)
+                effects = self._lose(known, f"the cluster started {known.slot} again", now, replace=False)
             known.slot = event.slot
             return effects + self._arrived(known, now)
         known.slot = event.slot
@@ -257,7 +262,7 @@ class JobLifecycle:
         if event.epoch != epoch or not self._attempt.is_on:
             return []
         if self._attempt.repair is not None and self._attempt.repair.drops(event.task) and not event.whole:
-            # It fails with its region, which is on its way out.
+            # The region of the task is already being dropped: nothing more follows from this failure.
             return []
         region = () if event.whole else self._tasks.region_of(event.task)
         return self._fail(region, event.cause, now)
@@ -270,16 +275,17 @@ class JobLifecycle:
                 known.left = True
             return self._end_if_empty()
         if event.host_gone and not self.state.is_terminal:
-            # Then, of the job that ends, this slot is gone.
+            # The first call ends the job. The second call then counts this slot among the slots that have left.
             return self._lose_host(event.error or "the host of the slots is gone", now) + self._handle_gone(event, now)
         if known is None or self.state.is_terminal:
             return []
         if known not in self._slots.in_order:
-            return self._lose_other(known, event.error or "it left without being told to", now)
+            return self._lose_other(known, event.error or "the slot left without being told to", now)
         return self._lose(known, event.error or f"{event.slot} left without being told to", now, replace=True)
 
     def _lose(self, known: SlotState, error: str, now: Instant, *, replace: bool) -> list[JobEffect]:
-        """A slot's process is gone: end what ran there if an attempt is on, and ask for the next incarnation."""
+        """The process of a member is gone. If an attempt is on, the attempt fails, or only the regions of the slot's
+        tasks. With `replace` a spare slot takes the place over, or the next incarnation of the slot is asked for."""
         never_came_up = not known.registered
         known.lose(error, now)
         cause = FailureCause(text=f"slot {known.slot.number} was lost: {error}")
@@ -312,8 +318,8 @@ class JobLifecycle:
         return [*self._attempt.dropped(known, event.epoch, now)]
 
     def _fail(self, region: Region, cause: FailureCause, now: Instant, *, lost: int | None = None) -> list[JobEffect]:
-        """End these tasks and no others, where that can be, or the attempt; start over or give up, as the strategy
-        says."""
+        """End only the tasks of `region`, if the region can restart alone; otherwise end the attempt. The restart
+        strategy says whether a restart follows. `lost` is the place whose slot is gone."""
         is_undisturbed = not self._rescaling.is_under_way and not self._is_stopping
         can_repair = is_undisturbed and self._attempt.can_repair(region)
         cause, delay_ms = self._pause.begin(cause, now)
@@ -340,17 +346,17 @@ class JobLifecycle:
     # --- standing by -----------------------------------------------------------------------
 
     def _ask_for_standbys(self, now: Instant) -> list[JobEffect]:
-        """See that as many slots stand by as the settings say, while the job runs."""
+        """While the job runs, ask for as many spare slots as the settings say."""
         if self.state is not JobState.RUNNING:
             return []
         return [*self._standby_pause.ask(self._slots, self._settings.spares, now)]
 
     def _lose_other(self, known: SlotState, error: str, now: Instant) -> list[JobEffect]:
-        """A slot is gone that ran nothing."""
+        """A slot without tasks is gone: an additional slot or a spare slot."""
         is_additional = self._slots.is_additional(known)
         self._slots.lose(known)
         if is_additional:
-            text = f"slot {known.slot.number}, which it needs besides, was lost: {error}"
+            text = f"slot {known.slot.number}, which was started for the rescale, was lost: {error}"
             return [*self._rescaling.give_up(text, now)]
         self._standby_pause.begin(now)
         return []
@@ -362,7 +368,7 @@ class JobLifecycle:
         if not runs or event.epoch != self._tasks.epochs.get(event.task):
             return []
         if self._attempt.repair is not None and self._attempt.repair.drops(event.task):
-            # It ended with what is forgotten: its successor ends again.
+            # The region of the task is being dropped: the restarted task comes to its end once more.
             return []
         return self._end(JobState.FINISHED, None, now) if self._tasks.end(event.task) else []
 
@@ -374,7 +380,7 @@ class JobLifecycle:
     def _handle_leadership_lost(self, now: Instant) -> list[JobEffect]:
         if self.state is not JobState.ENDING and not self.state.is_terminal:
             return self._end(JobState.SUSPENDED, None, now)
-        # However it was to end: it does not end with this driver.
+        # Whatever outcome was decided: the job does not end with this driver.
         self._outcome, self._cause = JobState.SUSPENDED, None
         return [JobEnding(outcome=JobState.SUSPENDED, cause=None), *self._end_if_empty()]
 
@@ -431,7 +437,7 @@ class JobLifecycle:
             effects += self._handle_deadline(now)
         if self._pause.until is not None and now >= self._pause.until:
             effects += [*self._slots.ask_for_waiting(), *self._attempt.advance(now)]
-            # If that was not all, only slots are missing now, which have a deadline of their own.
+            # If no attempt is deployed, only slots are missing. Missing slots have a deadline of their own.
             self._pause.end()
         if self._standby_pause.until is not None and not self._standby_pause.lasts(now):
             effects += self._ask_for_standbys(now)
@@ -452,8 +458,9 @@ class JobLifecycle:
             return self._end(JobState.FAILED, self._slots.why_missing(), now)
         effects: list[JobEffect] = []
         for known in late:
-            effects += self._give_up(known, "did not come up in time", now)
-            # All restart, without those that went on so far, and it has as long again.
+            effects += self._give_up(known, "the slot did not come up in time", now)
+            # The whole job restarts, and the start time-out of the slot begins anew. Otherwise the slot would be late
+            # again at once, and the job would fail.
             known.begin_again(now)
         return effects
 

@@ -1,12 +1,13 @@
-"""Failover regions: the tasks that must be restarted together when one of them fails, or the slot that runs some.
+"""Failover regions: the tasks that must be restarted together when one of them fails, or when a slot that runs one of
+them is lost.
 
-Tasks that are joined by a channel share a region: what one of them sent, and forgets when it is put back, the other has
-received. Between regions nothing flows, so that the rest of the job can go on. A job whose steps all hang together,
-with an exchange among them, is one region. Pipelines that have nothing to do with each other are regions of their own;
-and without any exchange so is each of their parallel slices.
+Tasks that are joined by a channel share a region. If only one of the two tasks were put back to a checkpoint, the other
+task would get records twice, or records would be missing. Between regions nothing flows, so the rest of the job can go
+on while a region restarts. A job whose steps are all joined, with an exchange among them, is one region. Pipelines that
+nothing joins are regions of their own. In a pipeline without an exchange each parallel slice is a region of its own.
 
-A vertex with an operator coordinator makes the whole job one region: what the coordinator has handed out is not put
-back with single tasks. So does a master hook, which keeps something in step with the whole job.
+A vertex with an operator coordinator makes the whole job one region: the coordinator is put back only together with all
+tasks. A hook makes the whole job one region, too: the outside system of the hook is in step with the whole job.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ Region = tuple[TaskId, ...]
 
 
 def regions_of(graph: CheckpointGraph) -> dict[TaskId, Region]:
-    """The region of every task, its tasks in the order of the graph."""
+    """The region of every task. The tasks of a region are in the order of the graph."""
     if graph.hooks or any(vertex.coordinators for vertex in graph.vertices):
         return dict.fromkeys(graph.tasks, graph.tasks)
     leader = {task: task for task in graph.tasks}
@@ -34,7 +35,7 @@ def regions_of(graph: CheckpointGraph) -> dict[TaskId, Region]:
     for edge in graph.edges:
         upstream, downstream = graph.vertex(edge.upstream).tasks, graph.vertex(edge.downstream).tasks
         for number, task in enumerate(downstream):
-            # All to all, it is enough that everybody is joined to the first.
+            # If the edge is all to all, it is enough to join every task with the first upstream task.
             leader[find(task)] = find(upstream[0] if edge.all_to_all else upstream[number])
         if edge.all_to_all:
             for task in upstream:
@@ -46,6 +47,6 @@ def regions_of(graph: CheckpointGraph) -> dict[TaskId, Region]:
 
 
 def regions_at(place: int, regions: Mapping[TaskId, Region]) -> Region:
-    """All tasks of the regions that have one in a place, in the order of the graph."""
+    """All tasks of the regions that have a task in `place`, in the order of the graph."""
     hit = dict.fromkeys(task for here, region in regions.items() if here.subtask == place for task in region)
     return tuple(task for task in regions if task in hit)

@@ -1,10 +1,10 @@
-"""Some regions on their way back: their tasks are dropped, then deployed again, while the rest of the job goes on.
+"""The restart of some regions alone: their tasks are dropped, then deployed again, while the other tasks go on.
 
-    cancelling ── nobody has them, every place has a slot, the pause is over ──► deploying ── all are ready ──► done
+    cancelling ── the tasks are dropped, all slots are up, the pause is over ──► deploying ── all are ready ──► done
 
-A slot has the tasks whose subtask is its place. If one was lost, its tasks went with it, and whoever gets its place has
-nothing to drop, but must come up first. Whatever goes wrong on the way is not dealt with here: the whole job restarts
-instead.
+A slot has the tasks whose subtask number is its place. The tasks of a lost slot are gone with the slot: the slot that
+gets its place has nothing to drop, but must come up first. Failures meanwhile are not handled here: the whole job
+restarts instead.
 """
 
 from __future__ import annotations
@@ -16,35 +16,38 @@ from penstock.core.job.slot_states import SlotState, SlotStates
 
 
 class Repair:
-    """Who must still drop, and who must still restore, tasks of the region."""
+    """The restart of one or more regions alone, as one region: which places must still drop or restore tasks of the
+    region."""
 
     def __init__(self, region: Region, lost: int | None = None) -> None:
-        """`lost` is the place whose slot is gone; None if all are there."""
+        """`lost` is the place whose slot is gone; None if no slot is gone."""
         self.region = region
         self.is_deploying = False
         self._lost = lost
         self.missing: dict[int, None] = dict.fromkeys(place for place in self.places if place != lost)
-        """The places that have not done yet what is asked of them now."""
+        """The places that have not dropped their tasks yet; when the region is deployed, the places that are not ready
+        yet."""
 
     @property
     def places(self) -> tuple[int, ...]:
-        """Where its tasks run, in order."""
+        """The places where tasks of the region run, in order."""
         return tuple(sorted({task.subtask for task in self.region}))
 
     def drops(self, task: TaskId | None) -> bool:
-        """Whether a task is about to be dropped, whatever becomes of it."""
+        """Whether a task is being dropped, so that nothing follows from its failure or its end."""
         return not self.is_deploying and task in self.region
 
     def begins(self, slots: SlotStates, epoch: Epoch) -> list[TellCancel | TellPeerGone]:
-        """What the slots are told first, when none has the place of the lost one yet."""
+        """What the slots are told first. Must be called while the lost slot still has its place."""
         tasks = {place: tuple(task for task in self.region if task.subtask == place) for place in self.places}
         told: list[TellCancel | TellPeerGone] = [
             TellCancel(slot=slots.members[place].slot, epoch=epoch, tasks=tasks[place]) for place in self.missing
         ]
         if self._lost is not None:
             gone = slots.members[self._lost].slot
-            # Until they learn who has the place, with what they are deployed: their other tasks go on, and would fail
-            # of its silence. Slots aside have nothing to do with it: whoever shares a channel with it is in the region.
+            # These slots have other tasks that go on. Without this message the slots would report the link to the lost
+            # slot as broken, and the whole job would restart. The deployment tells these slots which slot has the place
+            # of the lost slot. Slots without tasks of the region share no channel with the lost slot.
             told += [TellPeerGone(slot=slots.members[place].slot, gone=gone) for place in self.missing]
         return told
 
@@ -53,7 +56,8 @@ class Repair:
         return not self.is_deploying and not self.missing and all(known.registered for known in slots.in_order)
 
     def deploys(self, slots: SlotStates, epoch: Epoch) -> DeployTasks:
-        """What they are told then; from here on all must become ready."""
+        """What the slots are told when `can_deploy` is true. From here on all places of the region must become
+        ready."""
         self.is_deploying = True
         self.missing = dict.fromkeys(self.places)
         names = tuple(known.slot for known in slots.in_order)
@@ -61,16 +65,20 @@ class Repair:
         return DeployTasks(epoch=epoch, slots=names, tasks=self.region, joining=joining)
 
     def runs(self, slots: SlotStates, epoch: Epoch) -> RunTasks:
-        """What they are told last."""
+        """What the slots are told when all places are ready."""
         names = tuple(slots.members[place].slot for place in self.places)
         return RunTasks(epoch=epoch, slots=names, tasks=self.region)
 
     def done(self, place: int) -> bool:
-        """A place has dropped its tasks, or is ready; whether that was the last one."""
+        """The slot in `place` has dropped its tasks, or is ready. Returns whether no place is missing any more."""
         self.missing.pop(place, None)
         return not self.missing
 
     def late(self, slots: SlotStates) -> list[tuple[SlotState, str]]:
-        """Who keeps all waiting, and what is said of it."""
-        text = "did not restore its tasks in time" if self.is_deploying else "did not drop its tasks in time"
+        """The slots in the missing places, each with the fact for the error text."""
+        text = (
+            "the slot did not restore its tasks in time"
+            if self.is_deploying
+            else "the slot did not drop its tasks in time"
+        )
         return [(slots.members[place], text) for place in self.missing]

@@ -1,10 +1,10 @@
-"""A change of parallelism on its way: the job runs as it did until nothing is missing for the next attempt.
+"""A change of parallelism of a running job.
 
-    asked for ── all additional slots are up ──► prepared ── its checkpoint is complete ──► the tasks go over
+    asked for ── all additional slots are up ──► prepared ── its checkpoint is complete ──► the tasks are deployed anew
 
-A change of parallelism disturbs the running attempt only when nothing is missing for the next one: additional slots
-come up first, then a checkpoint is taken, and then the tasks go over. Whatever goes wrong before that ends the change,
-and leaves the job as it is.
+A change of parallelism disturbs the running attempt only when nothing is missing for the next attempt. Additional slots
+come up first, then a checkpoint is taken, and then all tasks are dropped and deployed with the other parallelism.
+Whatever goes wrong before the tasks are dropped ends the change, and leaves the job as it is.
 """
 
 from __future__ import annotations
@@ -27,12 +27,13 @@ Going = StartSlot | RescalePrepared | RescaleGivenUp
 
 
 class Rescale:
-    """What is asked for, and how far it has come."""
+    """A change of parallelism that is under way: the request, and how far the change has come."""
 
     def __init__(self, request: RescaleRequested, until: Instant) -> None:
         self.request = request
         self.until: Instant | None = until
-        """When all additional slots must be up; None if they are, since then the deadline of the checkpoint counts."""
+        """When all additional slots must be up. None if they are up: from then on the deadline of the checkpoint
+        counts."""
 
     @property
     def is_prepared(self) -> bool:
@@ -45,9 +46,9 @@ class Rescale:
 
 
 def refusal_of(request: RescaleRequested, state: JobState, slots: int, under_way: Rescale | None) -> str | None:
-    """Why a job in this state, with so many slots, cannot be rescaled now; None if it can."""
+    """Why a job in this state, with `slots` slots, cannot be rescaled now; None if the job can be rescaled."""
     if under_way is not None:
-        return f"the job is already on its way to {under_way.request.slots} slots"
+        return f"the job is already being rescaled to {under_way.request.slots} slots"
     if state is not JobState.RUNNING:
         return f"the job is {state.value}, and can be rescaled only while it is running"
     return f"the job has {slots} slots already" if request.slots == slots else None
@@ -63,7 +64,7 @@ class Rescaling:
 
     @property
     def is_under_way(self) -> bool:
-        """Whether the job is on its way to another parallelism."""
+        """Whether a change of parallelism is under way."""
         return self._under_way is not None
 
     @property
@@ -81,7 +82,7 @@ class Rescaling:
         return [*(StartSlot(slot=known.slot) for known in additional), *self.additional_arrived()]
 
     def additional_arrived(self) -> list[RescalePrepared]:
-        """Go on as soon as nothing is missing for the next attempt."""
+        """The rescale is prepared, if all additional slots are up."""
         rescale = self._under_way
         if rescale is None or rescale.is_prepared or not all(s.registered for s in self._slots.additional.values()):
             return []
@@ -89,7 +90,8 @@ class Rescaling:
         return [RescalePrepared()]
 
     def confirm(self) -> RescaleRequested | None:
-        """The checkpoint is complete: what the tasks go over to. None if the rescale was given up meanwhile."""
+        """The checkpoint is complete, and the additional slots become members. Returns the request, for the slots and
+        tasks of the next attempt; None if the rescale was given up meanwhile."""
         rescale = self._under_way
         if rescale is None or not rescale.is_prepared:
             return None
@@ -98,14 +100,14 @@ class Rescaling:
         return rescale.request
 
     def give_up(self, text: str, now: Instant) -> list[GivenUp]:
-        """Leave the job as it is, if a rescale is under way."""
+        """Give up the rescale that is under way, if there is one: the job stays as it is."""
         if self._under_way is None:
             return []
         self._under_way = None
         return [RescaleGivenUp(text=text), *self._slots.dismiss(self._slots.take_additional_out(), now)]
 
     def give_up_if_late(self, now: Instant) -> list[GivenUp]:
-        """Leave the job as it is, if additional slots should be up by now and are not."""
+        """Give up the rescale, if additional slots should be up by `now` and are not: the job stays as it is."""
         if self._under_way is None or not self._under_way.is_late(now):
             return []
         there = [known.registered for known in self._slots.additional.values()]

@@ -65,15 +65,16 @@ class _Exponential:
         self._used = 0
         self._pause_ms = float(min(settings.initial_ms, settings.max_ms))
         self._restarted: Instant | None = None
-        """When the last pause ended: the calm is counted from there."""
+        """When the last pause ends. The time without failures, `reset_after_ms`, is counted from here."""
 
     @property
     def why_not(self) -> str:
         return f"{self._settings.attempts} restarts in a row have not led to a completed checkpoint"
 
     def progressed(self) -> None:
-        """Restarts are counted in a row."""
-        # The pause goes on to grow: a job that fails again and again is not to restart faster for its checkpoints.
+        """Only restarts without a completed checkpoint between are counted."""
+        # The pause is not reset: a job that fails again and again must not restart faster because it completes
+        # checkpoints.
         self._used = 0
 
     def failed(self, now: Instant, draw: float) -> int | None:

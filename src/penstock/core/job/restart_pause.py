@@ -1,11 +1,12 @@
-"""Whether a job starts again after a failure, and the pause before it does.
+"""Whether a job starts again after a failure, and the pause before the restart.
 
-A failure that ends the job at once, whatever the strategy says, is for `fail_fast.py` to know; how long the pause is,
-or whether there were too many failures, is for the strategy, in `restart.py`. A failure that is the price of what a
-user asked for is free: the job starts again at once, and the strategy is not asked.
+`fail_fast.py` knows which failures end the job at once, whatever the strategy says. The strategy, in `restart.py`, says
+how long the pause is, or that there were too many failures. A failure that is the price of a request of the user is
+free: the job starts again at once, and the strategy is not asked.
 
-A slot that cannot even be started has a pause, too, one pause for all slots that fail in it: a host that cannot start
-slots must not be asked all the time. Before the job ever ran there is no pause, and few starts are tried.
+A slot that cannot even be started begins a pause, too. All slots that fail to start during a pause share that pause: a
+host that cannot start slots must not be asked all the time. Before the job has run for the first time there is no pause
+for slots, and only a few starts are tried.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ START_FAILURES_BEFORE_FIRST_RUN = 3
 
 
 class RestartPause:
-    """Of one job."""
+    """The pause of one job, if a pause is on, and the decision whether the job starts again."""
 
     def __init__(self, restart: Restart | None, *, ran_before: bool, draws: tuple[float, ...]) -> None:
         """`ran_before` says that the job ran with an earlier driver; `draws` are random numbers from 0 to 1."""
@@ -33,7 +34,7 @@ class RestartPause:
         self._failures = 0
         self._ever_ran = ran_before
         self.until: Instant | None = None
-        """When the pause is over; None if there is none."""
+        """When the pause is over; None if no pause is on."""
 
     def ran(self) -> None:
         """All tasks of the job run."""
@@ -45,19 +46,19 @@ class RestartPause:
         self._strategy.progressed()
 
     def lasts(self, now: Instant) -> bool:
-        """Whether it is too early to start again."""
+        """Whether the pause is not over yet."""
         return self.until is not None and now < self.until
 
     def begin(self, cause: FailureCause, now: Instant) -> tuple[FailureCause, int | None]:
-        """Something has failed: begin the pause, and say how long it is. None instead of a pause means that the job is
-        given up, and the cause then says why."""
+        """Something has failed: begin the pause. Returns the cause, and the length of the pause in milliseconds. If the
+        length is None, the job is given up, and `why_final` of the cause says why."""
         cause, delay_ms = self._decide(cause, now)
         self.until = None if delay_ms is None else Instant(now + delay_ms)
         return cause, delay_ms
 
     def begin_for_slot(self, cause: FailureCause, failed_starts: int, now: Instant) -> FailureCause | None:
-        """A slot could not be started, for the so-manieth time in a row: begin a pause, if none is on. Returns why the
-        job is given up, if it is."""
+        """A slot could not be started, `failed_starts` times in a row: begin a pause, unless a pause is on or the job
+        has never run. Returns the cause of the job's end if the job is given up; otherwise None."""
         if not self._ever_ran:
             return cause if failed_starts >= START_FAILURES_BEFORE_FIRST_RUN else None
         if self.lasts(now):
@@ -66,7 +67,7 @@ class RestartPause:
         return cause if delay_ms is None else None
 
     def keeps_slots_waiting(self, now: Instant) -> bool:
-        """Whether the next one of a slot that could not be started is asked for only when the pause is over."""
+        """Whether a slot that could not be started is asked for again only when the pause is over."""
         return self._ever_ran and self.lasts(now)
 
     def end(self) -> None:

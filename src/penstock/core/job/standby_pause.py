@@ -1,9 +1,10 @@
-"""When a job asks for slots that stand by.
+"""When a job asks for spare slots (standbys).
 
-Spare slots stand by once the job runs. A standby that is up gets the place of a member that dies, at once; the next
-standby is asked for when the job runs again, so that its start does not delay that. A standby that is lost is asked for
-again after a pause: a cluster without room for it must not be asked all the time. A standby that comes up while a
-member is missing gets its place: the cluster may have no core left for the member.
+Standbys are asked for when the job runs. A standby that is up gets the place of a lost member at once. The next standby
+is asked for when the job runs again, so that the start of the standby does not delay the restart of the job. A standby
+that is lost is asked for again after a pause: a cluster without room for the standby must not be asked all the time. A
+standby that comes up while a member is missing gets the member's place: the cluster may have no core left for the
+member.
 """
 
 from __future__ import annotations
@@ -13,17 +14,18 @@ from penstock.core.job.events import StartSlot
 from penstock.core.job.slot_states import SlotStates
 
 STANDBY_PAUSE_MS = 1_000
-"""Before a standby that was lost is asked for again; it doubles until one has called in."""
+"""The pause before a lost standby is asked for again. The pause doubles until a standby has called in."""
 
 LONGEST_STANDBY_PAUSE_MS = 60_000
 
 
 class StandbyPause:
-    """Begins when a standby is lost. The next one is longer, unless a standby has called in meanwhile."""
+    """The pause that begins when a standby is lost. The next pause is longer, unless a standby has called in
+    meanwhile."""
 
     def __init__(self) -> None:
         self.until: Instant | None = None
-        """When it is over; None if there is none."""
+        """When the pause is over; None if no pause is on."""
         self._next_ms = STANDBY_PAUSE_MS
 
     def begin(self, now: Instant) -> None:
@@ -32,7 +34,7 @@ class StandbyPause:
         self._next_ms = min(2 * self._next_ms, LONGEST_STANDBY_PAUSE_MS)
 
     def lasts(self, now: Instant) -> bool:
-        """Whether it is too early to ask."""
+        """Whether the pause is not over yet."""
         return self.until is not None and now < self.until
 
     def reset(self) -> None:
@@ -40,7 +42,7 @@ class StandbyPause:
         self._next_ms = STANDBY_PAUSE_MS
 
     def ask(self, slots: SlotStates, wanted: int, now: Instant) -> list[StartSlot]:
-        """See that as many slots stand by as are wanted, unless it is too early to ask."""
+        """Ask for standbys until there are `wanted` standbys, unless the pause lasts."""
         if self.lasts(now):
             return []
         self.until = None

@@ -2,26 +2,26 @@
 
 Per checkpoint, after the barrier handler (or, for a source, the master) says that the snapshot is due:
 
-    1  an aborted id is passed on as a cancel marker, nothing else happens
-    2  operators emit what must come before the barrier
+    1  if the checkpoint was aborted, a cancel marker goes out and nothing else happens
+    2  operators emit the records that must come before the barrier
     3  the task's own barrier goes out
-    4  what it overtook in the output queues is saved, if the checkpoint is unaligned or may become so
-    5  the snapshot: a synchronous part now, of which the operators' coordinators are told at once, and an asynchronous
-       part, of which the master is told in the end. That part is
+    4  data that the barrier overtook in the output queues is saved, if the checkpoint is or may become unaligned
+    5  the synchronous part of the snapshot is taken, and the operator coordinators are told at once
+    6  the asynchronous part of the snapshot is written, and the master is told of its end:
 
            RUNNING ──written──► acknowledged
               │ └────failed───► declined
               └──abort──► DISCARDED ──written──► files deleted
 
-Exactly one of the three ends wins; whatever comes later finds the entry gone.
+Exactly one of the three ends counts. A later event finds no entry for the checkpoint, and deletes files at most.
 
 Rules of this file:
 
-* Ids only grow. Notifications may be lost, so a completion covers everything before it, and an abort carries the latest
-  completed id.
+* Ids only grow. Notifications may be lost, so the completion of a checkpoint covers all earlier checkpoints, and an
+  abort carries the id of the latest completed checkpoint.
 * A task that has stopped says nothing to the master.
 * A task whose final checkpoint is complete asks to end, and takes part in checkpoints until the master agrees: its data
-  may wait behind back-pressure for long, and nobody's checkpoints wait for that. The master agrees when no checkpoint
+  may wait behind back-pressure for long, and checkpoints must not wait that long. The master agrees when no checkpoint
   waits for the task. Behind the end of its channels a task sends nothing.
 """
 
@@ -91,31 +91,31 @@ class TaskCheckpoints:
 
     def __init__(self, *, restored: CheckpointId | None, max_concurrent: int, after_tasks_finish: bool = True) -> None:
         self._last = CheckpointId(restored or 0)
-        """The newest checkpoint that was begun or given up here."""
+        """The newest checkpoint that this task has begun or given up."""
         self._last_completed = CheckpointId(restored or 0)
         self._after_tasks_finish = after_tasks_finish
         self._remember = max(1, min(max_concurrent, MOST_REMEMBERED_ABORTS))
         self._aborted: dict[CheckpointId, None] = {}
-        """Aborted before their barrier came; oldest first."""
+        """Checkpoints that were aborted before their barriers came."""
         self._newest_aborted = CheckpointId(0)
         self._running: dict[CheckpointId, _Running] = {}
         self._started = False
         self._stopped = False
         self._data_finished = False
         self._final: CheckpointId | None = None
-        """The first checkpoint taken after the end of data; if no task may end before the others, the newest one that
-        was taken after the end of all data."""
+        """The first checkpoint that the task took after the end of its data. Without `after_tasks_finish`: the newest
+        checkpoint that was taken after the data of all tasks had ended."""
         self._savepoint: CheckpointId | None = None
         """The synchronous savepoint that ends the task."""
         self._asks = False
-        """Whether the task was told to ask to end."""
+        """Whether `AskToEnd` has been returned."""
         self._ended = False
 
     # --- the machine's contract ----------------------------------------------------------
 
     def handle(self, event: TaskEvent, now: Instant) -> list[TaskEffect]:
         """Take one event in; say what to do."""
-        del now  # Deadlines of a checkpoint are the coordinator's and the barrier handler's business.
+        del now  # The coordinator and the barrier handler watch the deadlines of checkpoints.
         match event:
             case TaskStarted():
                 self._started = True
@@ -137,7 +137,7 @@ class TaskCheckpoints:
             case AbortNotified():
                 return self._handle_abort(event)
             case DataFinished():
-                # Stopped without drain the operators have not finished: after a restore they go on.
+                # After a stop without drain the operators have not finished: after a restore the operators go on.
                 self._data_finished = self._data_finished or event.drained
                 return []
             case EndAllowed():
@@ -174,11 +174,12 @@ class TaskCheckpoints:
         if self._stopped:
             return []
         if checkpoint <= self._last:
-            # Late: it was given up here, or a newer one has been taken.
+            # Late: this task has given the checkpoint up, or has taken a newer checkpoint.
             return [CancelSnapshot(checkpoint=checkpoint)]
         self._last = checkpoint
         if self._ended:
-            # The master gave it up before it let the task end, or never waited for the task.
+            # The master aborted the checkpoint before the master let the task end, or the checkpoint never waited for
+            # the task.
             reason = CheckpointFailure.DECLINED_TASK_CLOSING
             return [DeclineSnapshot(checkpoint=checkpoint, reason=reason, error="the task is about to end")]
         if not self._started:
@@ -194,7 +195,9 @@ class TaskCheckpoints:
             return [CancelSnapshot(checkpoint=checkpoint), BroadcastCancelMarker(checkpoint=checkpoint)]
         if barrier.options.synchronous:
             if self._savepoint is not None:
-                return [FailTask(text=f"savepoint {checkpoint} came while {self._savepoint} is to end the task")]
+                return [
+                    FailTask(text=f"savepoint {checkpoint} came while savepoint {self._savepoint} is to end the task")
+                ]
             self._savepoint = checkpoint
         return self._steps(barrier, event.metrics)
 
@@ -216,7 +219,8 @@ class TaskCheckpoints:
         return effects
 
     def _was_aborted(self, checkpoint: CheckpointId) -> bool:
-        """Whether the master gave it up before its barrier came. Ids too far back to be remembered count as aborted."""
+        """Whether the checkpoint was aborted before its barrier came. An id that is too old to be remembered counts as
+        aborted."""
         for older in [c for c in self._aborted if c < checkpoint]:
             del self._aborted[older]
         if checkpoint in self._aborted:
@@ -235,8 +239,9 @@ class TaskCheckpoints:
             return []
         effects: list[TaskEffect] = [CancelSnapshot(checkpoint=checkpoint)]
         if not is_open or self._ended:
-            # It was given up here before, and the master and everything downstream know: the barrier handler learns of
-            # it only when a newer barrier comes. Or the task has ended, and nobody waits for its part.
+            # This task has given the checkpoint up before, and the master and all downstream tasks know: the barrier
+            # handler learns it only when a newer barrier comes. Or the task has ended, and no checkpoint waits for its
+            # part.
             return effects
         if running is not None:
             running.discarded = True
@@ -286,7 +291,8 @@ class TaskCheckpoints:
 
     def _handle_completion(self, checkpoint: CheckpointId, subsumed: CheckpointId | None) -> list[TaskEffect]:
         if self._stopped or checkpoint <= self._last_completed:
-            # Repeated or overtaken: what it allows has been allowed already.
+            # The notification is repeated, or a newer notification has overtaken it: the operators have been told
+            # already.
             return []
         self._last_completed = checkpoint
         effects: list[TaskEffect] = [TellCompleted(checkpoint=checkpoint)]
@@ -301,7 +307,8 @@ class TaskCheckpoints:
         if self._savepoint is not None:
             return completed == self._savepoint
         if not self._after_tasks_finish:
-            # Another one that is complete was not taken by all tasks after their data: some would stay behind.
+            # Any other completed checkpoint was not taken by all tasks after the end of their data: some tasks would
+            # stay behind.
             return completed == self._final
         return self._final is not None and completed >= self._final
 
@@ -309,7 +316,7 @@ class TaskCheckpoints:
         if self._stopped or self._ended:
             return []
         if not self._asks:
-            return [FailTask(text="the master lets the task end, which did not ask for it")]
+            return [FailTask(text="the master lets the task end, and the task has not asked to end")]
         self._ended = True
         return [EndTask()]
 

@@ -1,7 +1,9 @@
-"""How the data of a task ends: when the data of its last channel does, and in the way that all of them did.
+"""How the data of a task ends: the data ends with the data of the task's last channel, and as the data of all channels
+ended.
 
 A channel's data goes to its end, or is taken there by a stop with drain, or is cut off by a stop without drain. After a
-restore, data that was cut off goes on. So the data of the task has gone to its end only if that of every channel has.
+restore, data that was cut off goes on. So the data of the task has gone to its end only if the data of every channel
+has.
 """
 
 from __future__ import annotations
@@ -21,7 +23,8 @@ class DataEnds:
         """Whether a stop with drain ended the data of a channel."""
 
     def ended(self, element: EndOfData) -> EndOfData | None:
-        """The data of one more channel has ended; how the task's data ends, if that was the last channel."""
+        """The data of one more channel has ended. Returns how the task's data ends if the channel was the last;
+        otherwise None."""
         self._open -= 1
         self._drains = self._drains and element.drain
         self._drained_by_stop = self._drained_by_stop or element.stopped

@@ -1,4 +1,4 @@
-"""What the checkpoint machine of a subtask is told, and what it wants done."""
+"""The events and the effects of the checkpoint machine of a task."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class SnapshotDue(Event, frozen=True, kw_only=True):
 
 
 class SnapshotImpossible(Event, frozen=True, kw_only=True):
-    """The barrier handler says that the checkpoint cannot be taken here."""
+    """The barrier handler says that this task cannot take the checkpoint."""
 
     checkpoint: CheckpointId
     reason: CheckpointFailure
@@ -83,7 +83,7 @@ class DataFinished(Event, frozen=True, kw_only=True):
 
 
 class EndAllowed(Event, frozen=True, kw_only=True):
-    """The master says that no checkpoint waits for the task, and that none will."""
+    """The master says that no checkpoint waits for the task, and that no checkpoint will."""
 
 
 class TaskStopped(Event, frozen=True, kw_only=True):
@@ -110,31 +110,33 @@ TaskEvent = (
 
 
 class BroadcastCancelMarker(Effect, frozen=True, kw_only=True):
-    """Tell everything downstream that no barrier of this checkpoint comes from here."""
+    """Tell all downstream tasks that this task sends no barrier of this checkpoint."""
 
     checkpoint: CheckpointId
 
 
 class PrepareOperators(Effect, frozen=True, kw_only=True):
-    """Operators emit what must come before the barrier."""
+    """Have the operators emit the records that must come before the barrier."""
 
     checkpoint: CheckpointId
 
 
 class BroadcastBarrier(Effect, frozen=True, kw_only=True):
-    """Send the task's own barrier to every channel; one that is unaligned overtakes what waits there."""
+    """Send the task's own barrier into every output channel. An unaligned barrier overtakes the data that waits
+    there."""
 
     barrier: Barrier
 
 
 class ArmOutputTimeout(Effect, frozen=True, kw_only=True):
-    """When the barrier is older than its aligned time-out and still waits to be sent, it turns unaligned."""
+    """Have the barrier turn unaligned when it is older than its aligned time-out, if the barrier still waits to be
+    sent."""
 
     barrier: Barrier
 
 
 class SaveOutput(Effect, frozen=True, kw_only=True):
-    """The data that the barrier overtook in the output queues belongs to the checkpoint."""
+    """Save the data that the barrier overtook in the output queues: this data belongs to the checkpoint."""
 
     checkpoint: CheckpointId
 
@@ -145,18 +147,18 @@ class TakeSnapshot(Effect, frozen=True, kw_only=True):
 
     barrier: Barrier
     after_data: bool
-    """The task had reached the end of its data: its state says so."""
+    """Whether the task has reached the end of its data. The saved state says so."""
 
 
 class TellBarrierPassed(Effect, frozen=True, kw_only=True):
-    """Tell the coordinators of this task's operators that the synchronous part is done: what they say from here on
-    finds the snapshot frozen, and belongs behind the barrier."""
+    """Tell the operator coordinators of this task that the synchronous part is done: events that the coordinators send
+    from here on find the snapshot frozen, and belong behind the barrier."""
 
     checkpoint: CheckpointId
 
 
 class CancelSnapshot(Effect, frozen=True, kw_only=True):
-    """Give up the asynchronous part of a snapshot, and delete what it wrote."""
+    """Give up the asynchronous part of a snapshot, and delete the files that were written."""
 
     checkpoint: CheckpointId
 
@@ -174,7 +176,7 @@ class AcknowledgeSnapshot(Effect, frozen=True, kw_only=True):
 
 
 class DeclineSnapshot(Effect, frozen=True, kw_only=True):
-    """Tell the master that this task will not take part."""
+    """Tell the master that this task will not take part in the checkpoint, and why."""
 
     checkpoint: CheckpointId
     reason: CheckpointFailure
@@ -182,12 +184,13 @@ class DeclineSnapshot(Effect, frozen=True, kw_only=True):
 
 
 class DiscardSnapshot(Effect, frozen=True, kw_only=True):
-    """Delete what was written: the checkpoint was aborted while it was being written."""
+    """Delete the files of a snapshot: the checkpoint was aborted, or the task was stopped, while the files were being
+    written."""
 
     checkpoint: CheckpointId
     state: SubtaskState | None
     target: str | None = None
-    """The folder of a savepoint, in which its paths begin; None for checkpoints."""
+    """The folder that the paths of a savepoint are relative to; None for checkpoints."""
 
 
 class TellCompleted(Effect, frozen=True, kw_only=True):
@@ -203,7 +206,7 @@ class TellSubsumed(Effect, frozen=True, kw_only=True):
 
 
 class TellAborted(Effect, frozen=True, kw_only=True):
-    """Operators learn that the checkpoint will never complete."""
+    """Tell the operators that the checkpoint will never complete."""
 
     checkpoint: CheckpointId
 
@@ -215,7 +218,7 @@ class AskToEnd(Effect, frozen=True, kw_only=True):
 
 
 class EndTask(Effect, frozen=True, kw_only=True):
-    """The task ends now: nothing goes out any more but the end of its partition."""
+    """The task ends now: nothing but the end of its channels goes out any more."""
 
 
 class GiveUpStop(Effect, frozen=True, kw_only=True):
@@ -226,7 +229,7 @@ class GiveUpStop(Effect, frozen=True, kw_only=True):
 
 
 class FailTask(Effect, frozen=True, kw_only=True):
-    """The master has said something that cannot be: the task cannot go on."""
+    """The master has told the task something that contradicts the state of the task: the task cannot go on."""
 
     text: str
 

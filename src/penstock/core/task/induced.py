@@ -1,4 +1,4 @@
-"""When a source whose data says where a checkpoint begins takes its part in it.
+"""When a source takes its part in a checkpoint, if marks in the source's data say where checkpoints begin.
 
 The master's trigger says how a checkpoint is to be taken, the mark in the data says where. Both are needed, and either
 may come first:
@@ -8,10 +8,11 @@ may come first:
 
 Rules of this file:
 
-* Triggers come in the order of their ids. A mark whose trigger was passed over by a newer one will not get it.
-* A mark that nobody waits for any more is passed by: its checkpoint was aborted, is behind the newest that was taken
-  here, or belongs to an earlier attempt.
-* At the end of the data there are no more marks: what was triggered begins there.
+* Triggers come in the order of their checkpoint ids. After the trigger of a newer checkpoint, the trigger of an older
+  checkpoint does not come.
+* A source reads on behind a mark whose checkpoint was aborted, is older than the newest checkpoint that the source has
+  taken, or belongs to an earlier attempt.
+* At the end of the data there are no more marks: checkpoints that were triggered begin there.
 """
 
 from __future__ import annotations
@@ -23,24 +24,24 @@ from penstock.core.task.checkpoints import MOST_REMEMBERED_ABORTS
 
 
 class InducedCheckpoints:
-    """The checkpoints of one source task. `first` is the lowest id that its attempt can take."""
+    """The checkpoints of one source task. `first` is the lowest checkpoint id that the task's attempt can take."""
 
     def __init__(self, first: CheckpointId) -> None:
         self._next = first
-        """Ids below it are over."""
+        """Checkpoints with lower ids are over for this task."""
         self._triggered: dict[CheckpointId, Barrier] = {}
-        """Triggers whose marks have not come, in their order."""
+        """Triggers whose marks have not come, in the order of the triggers."""
         self._reached: CheckpointId | None = None
         self._aborted: dict[CheckpointId, None] = {}
-        """Aborted before their marks came; the oldest are forgotten first."""
+        """Checkpoints that were aborted before their marks came; the oldest aborts are forgotten first."""
 
     @property
     def awaits_trigger(self) -> bool:
-        """Whether the data is at a mark whose trigger is not here: nothing behind it may be read."""
+        """Whether the data is at a mark whose trigger has not come: nothing behind the mark may be read."""
         return self._reached is not None
 
     def trigger(self, barrier: Barrier) -> Barrier | None:
-        """The master starts a checkpoint here; the barrier if it begins now."""
+        """The master triggers a checkpoint. Returns the barrier if the checkpoint begins now; otherwise None."""
         checkpoint = barrier.checkpoint
         if checkpoint < self._next:
             return None
@@ -53,7 +54,8 @@ class InducedCheckpoints:
         return None
 
     def reach(self, checkpoint: CheckpointId) -> Barrier | None:
-        """The data has come to a mark; the barrier if its checkpoint begins here."""
+        """The data has come to the mark of a checkpoint. Returns the barrier if the checkpoint begins now; otherwise
+        None."""
         if self._reached is not None:
             raise InvariantError(f"mark {checkpoint} was read behind mark {self._reached}, which has no trigger yet")
         barrier = self._triggered.get(checkpoint)
@@ -64,7 +66,7 @@ class InducedCheckpoints:
         return barrier
 
     def abort(self, checkpoint: CheckpointId) -> None:
-        """That one will never complete."""
+        """The checkpoint will never complete."""
         self._triggered.pop(checkpoint, None)
         if self._reached == checkpoint:
             self._reached = None
@@ -74,7 +76,7 @@ class InducedCheckpoints:
                 del self._aborted[next(iter(self._aborted))]
 
     def end(self) -> list[Barrier]:
-        """The data has ended: all that were triggered begin now, in their order."""
+        """The data has ended: all checkpoints that were triggered begin now, in the order of the returned barriers."""
         due, self._triggered, self._reached = list(self._triggered.values()), {}, None
         return due
 
@@ -82,7 +84,7 @@ class InducedCheckpoints:
         return any(newer > checkpoint for newer in self._triggered)
 
     def _pass(self, checkpoint: CheckpointId) -> None:
-        """It is taken here; older ones are not any more."""
+        """The checkpoint is taken; older checkpoints cannot be taken any more."""
         self._next = CheckpointId(checkpoint + 1)
         self._reached = None
         self._triggered = {newer: barrier for newer, barrier in self._triggered.items() if newer > checkpoint}

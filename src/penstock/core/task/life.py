@@ -14,13 +14,13 @@ Rules of this file:
 * A task goes through its states in this order and never back. A task that is restarted is another task.
 * A task that is over, ENDED or CANCELLED, hears nothing: no event changes its state. A call of a task may fail a
   neighbour of the task, and so stop the task itself before the call returns.
-* An event that is not in the table is a bug of ours, and raises.
-* The master may let a task go before the task has asked. Whether the last checkpoint is complete, which the master must
-  know first, is for the checkpoint machine to check.
+* An event that is not in the table is a bug of this package, and raises `InvariantError`.
+* The master may let a task go before the task has asked. The checkpoint machine checks that the last checkpoint of the
+  task is complete by then.
 
-These are no states, because each of them holds in several states: whether the operators had finished before the
-checkpoint that was restored; whether the inputs of the task are held back, and how the data of each channel ended; and
-how far each checkpoint is.
+The following facts are no states, because each of them holds in several states: whether the operators had finished
+before the checkpoint that was restored; whether the inputs of the task are held back, and how the data of each channel
+ended; and how far each checkpoint is.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class LifeState(Enum):
         self.may_ask = facts.may_ask
         """Whether the master is to be asked to let the task end, as soon as all data has been processed downstream."""
         self.is_over = facts.is_over
-        """Whether nothing more will happen."""
+        """Whether nothing more will happen to the task."""
 
 
 class LifeEvent(Enum):
@@ -109,7 +109,8 @@ _NEXT = {
 
 
 def next_state(state: LifeState, event: LifeEvent) -> LifeState:
-    """The state of a task to which this has happened."""
+    """The state that follows when `event` happens to a task. Raises `InvariantError` if `event` cannot happen in
+    `state`."""
     if state.is_over:
         return state
     following = _NEXT.get((state, event))

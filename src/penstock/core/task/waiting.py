@@ -1,7 +1,8 @@
 """Whether the records of one input still have to wait for another input.
 
 A subtask waits until every channel of the other input has come to its end, or to a point of event time; or until a time
-has passed since the subtask began. A channel that has ended, or that is idle, is waited for no longer.
+has passed since the subtask began. A channel that has ended is not waited for any more, and a channel that is idle is
+not waited for if the wait is for a point of event time.
 """
 
 from __future__ import annotations
@@ -12,12 +13,13 @@ from penstock.core.ids import ChannelIndex, Instant
 
 
 class WaitFor(msgspec.Struct, frozen=True, kw_only=True):
-    """What is waited for: the end of the other input, unless one of these is given."""
+    """What ends the wait: the end of the other input, or, if it is given and comes first, an event time or a passed
+    time."""
 
     watermark_us: int | None = None
-    """Event time of the other input must have come so far."""
+    """The event time that every channel of the other input must have reached."""
     time_ms: int | None = None
-    """So much time must have passed."""
+    """The time that must have passed since the subtask began."""
 
 
 class InputWait:
@@ -45,9 +47,9 @@ class InputWait:
             self._missing.pop(channel, None)
 
     def is_over(self, now: Instant) -> bool:
-        """Whether there is nothing left to wait for."""
+        """Whether the wait is over."""
         return not self._missing or (self._until is not None and now >= self._until)
 
     def next_deadline(self) -> Instant | None:
-        """When to look again, if nothing is heard before."""
+        """When the time of the wait is over; None if the wait has no time."""
         return self._until
