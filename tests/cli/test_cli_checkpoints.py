@@ -130,4 +130,4 @@ def test_a_checkpoint_that_is_not_remembered_is_named_with_those_that_are(job):
     assert "checkpoint 3 of job 'counts' is not remembered (known are 12" in failed.stderr
     job.checkpoints = []
     assert penstock("checkpoints", "counts").output == "the job has taken no checkpoint yet\n"
-    assert "the job has none yet" in penstock("checkpoints", "counts", "3").stderr
+    assert "the job has no checkpoint yet" in penstock("checkpoints", "counts", "3").stderr

@@ -164,7 +164,7 @@ def test_a_server_that_listens_at_localhost_too_can_run_queries_with_python(boun
 
 
 def test_a_server_that_listens_elsewhere_only_is_refused_for_streams():
-    with pytest.raises(ps.UsageError, match=r"listens at 10\.0\.0\.7 only .*localhost\n  hint: have it listen at all"):
+    with pytest.raises(ps.UsageError, match=r"listens at 10\.0\.0\.7 only .*localhost\n  hint: leave spark"):
         check_queries(Session("10.0.0.7"))
 
 

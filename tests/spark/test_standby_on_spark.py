@@ -133,7 +133,7 @@ def test_a_zookeeper_that_is_away_for_a_while_holds_checkpoints_up_and_does_no_h
 
 
 def test_a_job_without_checkpoints_cannot_outlive_its_driver(spark, tmp_path):
-    with pytest.raises(ps.UsageError, match="nothing for another driver to go on from"):
+    with pytest.raises(ps.UsageError, match="another driver would have no checkpoint to go on from"):
         ps.Environment(spark, high_availability=ps.ha_files(tmp_path))
 
 
