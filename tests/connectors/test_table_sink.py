@@ -10,7 +10,7 @@ import penstock.testing as kit
 from penstock.core.errors import UsageError
 
 
-@pytest.mark.parametrize(("name", "says"), [(" ", "the name that was given is empty"), ("/data/out", r"looks like a path.*\n?.*parquet")])
+@pytest.mark.parametrize(("name", "says"), [(" ", "is empty"), ("/data/out", r"looks like a path.*\n?.*parquet")])
 def test_a_name_that_cannot_be_one_is_refused_at_once(name, says):
     with pytest.raises(UsageError, match=says):
         ps.table(name)

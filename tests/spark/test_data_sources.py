@@ -352,7 +352,7 @@ def test_what_cannot_be_is_refused_when_the_program_is_written(make, text):
 def test_a_source_that_cannot_be_written_is_refused_and_so_is_a_sink_that_is_used_twice():
     program = Program()
     stream = program.read(ps.data_source(Counter))
-    with pytest.raises(ps.UsageError, match="'counter' has no streamWriter\n  hint: give the class a method streamWriter"):
+    with pytest.raises(ps.UsageError, match="'counter' has no streamWriter\n  hint: give the class a method"):
         stream.write(ps.data_sink(Counter))
     with pytest.raises(ps.UsageError, match=r"'batch-files' has no streamWriter\n  hint: the class has a `writer`"):
         stream.write(ps.data_sink(BatchFiles))

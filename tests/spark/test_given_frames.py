@@ -26,7 +26,7 @@ def make_stream(given: object) -> StreamSource:
         (DataFrameSource, frame(streaming=True), "use from_stream for a streaming DataFrame"),
         (DataFrameSource, [1], "spark.createDataFrame(...) makes a DataFrame"),
         (make_stream, frame(streaming=False), "use from_dataframe for a batch DataFrame"),
-        (make_stream, [1], "spark.readStream makes a streaming DataFrame; for rows that are there already use from_dataframe"),
+        (make_stream, [1], "spark.readStream makes a streaming DataFrame; for rows that are there"),
     ],
     ids=["a stream as a batch", "a list as a batch", "a batch as a stream", "a list as a stream"],
 )
