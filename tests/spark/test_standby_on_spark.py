@@ -193,7 +193,9 @@ def test_a_table_that_is_not_where_the_driver_before_had_it_is_refused(spark, tm
     try:
         have_it_lose(into(tmp_path / "here").start("moved"))
         spark.sql("DROP TABLE moved")
-        with pytest.raises(ps.UsageError, match=r"table moved are in .*/there here, and in .*/here for the driver"):
+        with pytest.raises(
+            ps.UsageError, match=r"table moved are in .*/there for this driver, and in .*/here for the driver"
+        ):
             into(tmp_path / "there").start("moved")
     finally:
         spark.sql("DROP TABLE IF EXISTS moved")
