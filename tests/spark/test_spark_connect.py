@@ -298,4 +298,4 @@ def test_every_way_in_and_out_is_exactly_once_and_a_dead_client_leaves_no_query(
         "changed": True,
         "types": ["id", "took"],
     }
-    server.wait_for(re.compile(r"HostError: nobody follows \S+ any more"))
+    server.wait_for(re.compile(r"HostError: no program follows the streaming query that lands in \S+ any more"))

@@ -542,8 +542,16 @@ def declares(*names, **options):
         (Made(init=lambda p, h: (h.getValueState("a", "n bigint"), h.deleteIfExists("a"))), {}, "deletes state 'a'"),
         (Made(init=lambda p, h: (h.deleteIfExists("a"), h.getValueState("a", "n bigint"))), {}, "deletes state 'a'"),
         (Made(), {"initial_state": [1]}, "initial_state is"),
-        (Made(), {"initial_state": pa.table({"v": [1]})}, "needs the key column 'k' of type int64; the column is not there"),
-        (Made(), {"initial_state": pa.table({"k": ["1"]})}, "needs the key column 'k' of type int64; the column is string"),
+        (
+            Made(),
+            {"initial_state": pa.table({"v": [1]})},
+            "needs the key column 'k' of type int64; the column is not there",
+        ),
+        (
+            Made(),
+            {"initial_state": pa.table({"k": ["1"]})},
+            "needs the key column 'k' of type int64; the column is string",
+        ),
     ],
 )
 def test_what_cannot_run_is_refused_when_it_is_written(processor, changes, text):
