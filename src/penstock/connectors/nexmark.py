@@ -139,7 +139,7 @@ def _micros(time: datetime) -> int:
 
 
 def _seed_mask(seed: int) -> int:
-    """The number that n is xor-ed with. It has 62 bits, so that it is a positive literal in SQL."""
+    """The number that n is xor-ed with. The number has 62 bits, so that it is a positive literal in SQL."""
     return _scalar_draw(seed & _MASK) >> 2
 
 

@@ -19,5 +19,6 @@ def make_active(session: Any) -> None:
         # PySpark makes these same calls when it makes a session, and has no public method for them.
         java = session._jvm  # noqa: SLF001
         session._get_j_spark_session_class(java).setActiveSession(session._jsparkSession)  # noqa: SLF001
-        # Ctrl-C cancels the Spark jobs without a group, which are those of the main thread. These jobs must go on.
+        # Ctrl-C cancels the Spark jobs of the main thread, which have no group. With a group, the Spark jobs of this
+        # thread go on.
         session.sparkContext.setJobGroup(GROUP, "a function that is called for checkpoints")

@@ -1,4 +1,4 @@
-"""The part of a Python Data Source that runs on the driver. It plans ranges of offsets, and is told which were read.
+"""The part of a Python Data Source that runs on the driver: plans ranges of offsets, and is told which were read.
 
 A range is planned once. The partitions of the range go to subtasks as splits, and the end of the range is the position
 from which the next range is planned. Splits and position are in the checkpoint. So after a failure, a range that was

@@ -34,11 +34,11 @@ class NexmarkBids(DataSource):
         """The columns of a bid."""
         return "auction bigint, bidder bigint, price bigint, ts timestamp"
 
-    def reader(self, schema: StructType) -> DataSourceReader:  # noqa: ARG002  # there is only one
+    def reader(self, schema: StructType) -> DataSourceReader:  # noqa: ARG002  # there is only one schema
         """All bids, once."""
         return _Batch(_Stretch(self.options))
 
-    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: ARG002  # there is only one
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: ARG002  # there is only one schema
         """The bids, as many at a time as a micro-batch may have."""
         return _Stream(_Stretch(self.options))
 

@@ -180,7 +180,7 @@ def why_gone(session: Any) -> str | None:
     except ConnectionRefusedError:
         # The JVM listens as long as it lives.
         return "Spark's JVM is gone"
-    except Exception:  # noqa: BLE001  # py4j and network errors alike: nobody answers
+    except Exception:  # noqa: BLE001  # py4j and network errors alike: Spark does not answer
         return None
 
 
