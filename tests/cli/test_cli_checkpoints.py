@@ -127,7 +127,7 @@ def test_everything_is_there_as_json(job):
 def test_a_checkpoint_that_is_not_remembered_is_named_with_those_that_are(job):
     failed = penstock("checkpoints", "counts", "3")
     assert failed.exit_code == 2
-    assert "checkpoint 3 of job 'counts' is not remembered (known are 12" in failed.stderr
+    assert "checkpoint 3 of job 'counts' is not remembered (the job remembers the checkpoints 12" in failed.stderr
     job.checkpoints = []
     assert penstock("checkpoints", "counts").output == "the job has taken no checkpoint yet\n"
-    assert "the job has none yet" in penstock("checkpoints", "counts", "3").stderr
+    assert "the job has no checkpoint yet" in penstock("checkpoints", "counts", "3").stderr

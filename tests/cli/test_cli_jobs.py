@@ -158,7 +158,7 @@ def test_a_job_that_does_not_run_is_named_with_those_that_do(job: PlayedJob):
 
 
 def test_what_a_job_cannot_do_is_refused_by_it(job: PlayedJob):
-    with pytest.raises(control.PeerError, match="cannot 'dance'"):
+    with pytest.raises(control.PeerError, match="does not know the command 'dance'"):
         control.call("counts-0123abcd", "dance")
     with pytest.raises(control.PeerError, match="unexpected keyword"):
         control.call("counts-0123abcd", "cancel", now=True)

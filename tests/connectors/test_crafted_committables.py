@@ -40,7 +40,7 @@ def test_a_name_that_leads_elsewhere_is_refused_and_nothing_moves(tmp_path, stag
     names = {"VICTIM": str(private / "victim"), "NEW": str(private / "new")}
     crafted = msgspec.msgpack.encode((names.get(staged, staged), names.get(final, final)))
     before = sorted(tmp_path.rglob("*"))
-    with pytest.raises(CorruptFile, match="which no sink has prepared"):
+    with pytest.raises(CorruptFile, match="no sink has prepared such a file"):
         publish_files(folder, [crafted])
     assert sorted(tmp_path.rglob("*")) == before
 
@@ -52,7 +52,7 @@ def test_another_folder_that_a_snapshot_names_must_be_that_of_a_sink(tmp_path):
     private.mkdir()
     (private / "victim").write_bytes(b"mine")
     for place in (str(private), "private", f"{folder}/../private", f"{private}\0"):
-        with pytest.raises(CorruptFile, match="which no sink has prepared"):
+        with pytest.raises(CorruptFile, match="no sink has prepared such a file"):
             publish_files(folder, [msgspec.msgpack.encode(("victim", "part.parquet", place))])
     assert [path.name for path in private.iterdir()] == ["victim"]
 
@@ -69,7 +69,7 @@ def test_a_link_out_of_the_folder_is_not_followed(tmp_path, way, place):
     (folder / "day=1").symlink_to(private)
     crafted = ("_penstock/link/victim.parquet", "part.parquet") if way == "staged" else (STAGED, "day=1/part.parquet")
     now = folder if place == "named" else tmp_path / "now"
-    with pytest.raises(CorruptFile, match="which no sink has prepared"):
+    with pytest.raises(CorruptFile, match="no sink has prepared such a file"):
         publish_files(now, [msgspec.msgpack.encode((*crafted, "" if place == "named" else str(folder)))])
     assert [path.name for path in private.iterdir()] == ["victim.parquet"]
     assert (folder / STAGED).exists()
@@ -108,7 +108,7 @@ def test_a_folder_that_is_swapped_for_a_link_after_the_look_at_it_is_not_followe
         make_folders(root, names)
 
     monkeypatch.setattr(parquet, "make_folders", swap_and_make)
-    with pytest.raises(CorruptFile, match="which no sink has prepared"):
+    with pytest.raises(CorruptFile, match="no sink has prepared such a file"):
         publish_files(folder, [msgspec.msgpack.encode((STAGED, "day=1/part.parquet"))])
     assert [path.name for path in private.iterdir()] == ["s0-p1-e1-0.parquet"]
 

@@ -200,7 +200,7 @@ def test_the_end_of_a_job_removes_its_folder_and_leaves_that_of_others(sink, fol
 
 def test_a_path_that_is_a_file_is_refused(tmp_path):
     (tmp_path / "file").touch()
-    with pytest.raises(UsageError, match="is a file, a folder is needed"):
+    with pytest.raises(UsageError, match="is a file, and a folder is needed"):
         parquet(tmp_path / "file").start("job")
 
 
@@ -244,7 +244,7 @@ def test_jobs_of_similar_names_do_not_share_a_folder(folder):
 def test_columns_that_spark_cannot_read_are_refused_early():
     made = parquet("out")
     made.check(SCHEMA)
-    with pytest.raises(UsageError, match=r"column 'ts' of type timestamp\[ns\]"):
+    with pytest.raises(UsageError, match=r"column 'ts' is of type timestamp\[ns\]"):
         made.check(pa.schema([("ts", pa.timestamp("ns"))]))
     with pytest.raises(UsageError, match="column 'x' has no type"):
         made.check(pa.schema([("x", pa.null())]))
@@ -298,6 +298,6 @@ def test_snapshots_of_before_the_folder_was_written_down_are_of_the_folder_that_
 def test_names_that_leave_the_folder_are_refused(sink, tmp_path, name):
     (tmp_path / "secret").touch()
     for parts in ([name, "part-x.parquet"], ["_penstock/x", name]):
-        with pytest.raises(StorageError, match="which no sink has prepared"):
+        with pytest.raises(StorageError, match="no sink has prepared such a file"):
             sink.commit([msgspec.msgpack.encode([*parts, sink.path])])
     assert (tmp_path / "secret").exists()

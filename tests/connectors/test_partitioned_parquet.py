@@ -142,7 +142,7 @@ def test_a_null_and_an_empty_text_are_in_one_folder():
 @pytest.mark.parametrize(
     ("columns", "text"),
     [
-        (["other"], "partition_by has 'other'; the stream has n, day, shop"),
+        (["other"], "partition_by has 'other'.*the stream has the columns n, day, shop"),
         (["n", "day", "shop"], "partition_by has all columns"),
         (["day", "day"], "each once"),
         ([3], "give names of columns"),
@@ -155,14 +155,14 @@ def test_columns_that_cannot_be_partitioned_by_are_refused(tmp_path, columns, te
 
 @pytest.mark.parametrize("kind", [pa.float64(), pa.timestamp("us", "UTC"), pa.list_(pa.int64()), pa.decimal128(9, 2)])
 def test_values_that_make_no_name_of_a_folder_are_refused(tmp_path, kind):
-    with pytest.raises(UsageError, match="whose values make no names of folders"):
+    with pytest.raises(UsageError, match="whose values cannot be names of folders"):
         parquet(tmp_path, partition_by="k").check(pa.schema([("n", pa.int64()), ("k", kind)]))
 
 
 def test_a_value_that_is_too_long_for_a_folder_is_told(sink):
     writer = sink.writer(context())
     writer.write(batch((1, FIRST, "x" * 300)))
-    with pytest.raises(UsageError, match="'shop' has a value of 300 characters"):
+    with pytest.raises(UsageError, match="'shop' of partition_by has a value of 300 characters"):
         writer.prepare(1)()
 
 

@@ -40,7 +40,9 @@ def test_a_client_of_spark_connect_is_told_where_the_interpreter_is_set():
     Session.__module__ = "pyspark.sql.connect.session"
     advice = advice_on(FailureCause(text=f"{LOST}ModuleNotFoundError: No module named 'penstock'"), Session())
     assert advice is not None
-    assert advice.startswith("the Connect server says how workers are started: give it as PYSPARK_PYTHON a Python ")
+    assert advice.startswith(
+        "the Connect server decides how workers are started: set PYSPARK_PYTHON of the server to a Python "
+    )
 
 
 def test_room_is_spoken_of_only_when_slots_did_not_come_up_in_time():

@@ -148,7 +148,7 @@ def test_an_abort_that_raises_is_told_and_not_tried_again(rig, caplog):
     for file in (rig.out / "_staged").iterdir():
         file.unlink()
     rig.committer.abandon(7, [])
-    assert "could not abort what was written up to checkpoint 6 and will not be committed: FileNotFound" in caplog.text
+    assert "could not abort the records up to checkpoint 6, which will not be committed: FileNotFound" in caplog.text
     assert rig.kept == []
 
 
@@ -245,7 +245,7 @@ def test_a_write_is_broken_off_when_its_attempt_is_over(tmp_path):
 
 
 def test_a_column_that_spark_has_no_type_for_is_refused():
-    with pytest.raises(ps.UsageError, match="Spark has no rows with the columns n: month_day_nano_interval"):
+    with pytest.raises(ps.UsageError, match="Spark cannot have rows with the columns n: month_day_nano_interval"):
         ps.data_sink(Files).check(pa.schema([("n", pa.month_day_nano_interval())]))
 
 

@@ -119,7 +119,7 @@ def test_values_are_converted_as_in_spark():
 
 def test_a_batch_of_other_columns_is_refused():
     source = given([pa.RecordBatch.from_pydict({"id": pa.array([1], pa.int32()), "text": ["a"]})])
-    with pytest.raises(ps.UsageError, match=r"returned a batch with the columns id: int32.*its schema is id: int64"):
+    with pytest.raises(ps.UsageError, match=r"returned a batch with the columns id: int32.*data source is id: int64"):
         read_all(source)
 
 
@@ -166,8 +166,8 @@ def test_a_partition_goes_on_behind_the_rows_that_were_handed_on():
 @pytest.mark.parametrize(
     ("again", "how"),
     [
-        ([(9, "z"), (0, "n0"), (1, "n1")], "the last of them is another one"),
-        ([(0, "n0")], "it has ended 1 rows before"),
+        ([(9, "z"), (0, "n0"), (1, "n1")], "the last of these rows differs now"),
+        ([(0, "n0")], "the partition now ends 1 rows earlier"),
     ],
 )
 def test_a_partition_that_does_not_give_the_same_rows_again_is_refused(again, how):
@@ -332,7 +332,7 @@ def test_a_simple_reader_that_gives_rows_must_advance():
 @pytest.mark.parametrize(
     ("make", "text"),
     [
-        (lambda: ps.data_source(Files), "'files' does not say what its schema is"),
+        (lambda: ps.data_source(Files), "'files' does not give its schema"),
         (lambda: ps.data_source(Files, schema="a int"), "'files' has no streamReader and no simpleStreamReader"),
         (lambda: ps.data_source(Counter, mode="batch"), "'counter' has no reader"),
         (lambda: ps.data_source(Counter, mode="micro"), "mode is 'micro'"),
@@ -352,9 +352,9 @@ def test_what_cannot_be_is_refused_when_the_program_is_written(make, text):
 def test_a_source_that_cannot_be_written_is_refused_and_so_is_a_sink_that_is_used_twice():
     program = Program()
     stream = program.read(ps.data_source(Counter))
-    with pytest.raises(ps.UsageError, match="'counter' has no streamWriter\n  hint: give it a streamWriter"):
+    with pytest.raises(ps.UsageError, match="'counter' has no streamWriter\n  hint: give the class a method"):
         stream.write(ps.data_sink(Counter))
-    with pytest.raises(ps.UsageError, match=r"'batch-files' has no streamWriter\n  hint: its `writer` is for batches"):
+    with pytest.raises(ps.UsageError, match=r"'batch-files' has no streamWriter\n  hint: the class has a `writer`"):
         stream.write(ps.data_sink(BatchFiles))
     stream.write(ps.data_sink(Sqlite, options={"path": "a"}))
     with pytest.raises(ps.UsageError, match="one sink cannot be written by two steps"):

@@ -100,7 +100,7 @@ def test_what_is_no_dataframe_or_has_types_that_streams_lack_is_refused_by_name(
         (env.from_dataframe, pd.DataFrame()),
         (env.from_stream, "rate"),
     ):
-        with pytest.raises(ps.UsageError, match=f"{method.__name__} takes a DataFrame of Spark's"):
+        with pytest.raises(ps.UsageError, match=f"{method.__name__} takes a DataFrame of Spark"):
             method(given)
     for column, kind in (
         ("make_ym_interval(1, 2)", "interval year to month"),

@@ -214,7 +214,7 @@ def test_delta_tables_are_read_and_written_once_with_a_killed_worker_and_repeate
         "appended": True,
         "merged": True,
         "plain": True,
-        "refused": "table merged is of format delta, only parquet can be written",
+        "refused": "table merged is of format delta, and only parquet can be written",
     }
 
 
@@ -227,6 +227,6 @@ def test_iceberg_tables_are_read_and_written_once_with_a_killed_worker_and_repea
         "repeated": [True, True],
         "replaced": True,
         "merged": True,
-        "refused": "table lake.db.merged is of format iceberg, only parquet can be written",
+        "refused": "table lake.db.merged is of format iceberg, and only parquet can be written",
         "tables": ["merged", "numbers", "replaced"],
     }

@@ -191,7 +191,7 @@ def test_a_file_elsewhere_is_neither_handed_on_nor_deleted(committer, function, 
     for place in (folder, victim.parent):
         (place / "returned-7").touch()
     (folder / "important.parquet").touch()
-    with pytest.raises(CorruptFile, match="which no job has prepared"):
+    with pytest.raises(CorruptFile, match="no job prepares results there"):
         committer.commit(7, encoded)
     assert victim.read_bytes() == b"mine"
     assert names(folder) == ["important.parquet", "returned-7", A, B]

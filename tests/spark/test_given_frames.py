@@ -23,10 +23,10 @@ def make_stream(given: object) -> StreamSource:
 @pytest.mark.parametrize(
     ("make", "given", "hint"),
     [
-        (DataFrameSource, frame(streaming=True), "use from_stream for it"),
-        (DataFrameSource, [1], "spark.createDataFrame(...) makes one"),
-        (make_stream, frame(streaming=False), "use from_dataframe for it"),
-        (make_stream, [1], "spark.readStream makes one; for rows that are there already use from_dataframe"),
+        (DataFrameSource, frame(streaming=True), "use from_stream for a streaming DataFrame"),
+        (DataFrameSource, [1], "spark.createDataFrame(...) makes a DataFrame"),
+        (make_stream, frame(streaming=False), "use from_dataframe for a batch DataFrame"),
+        (make_stream, [1], "spark.readStream makes a streaming DataFrame; for rows that are there"),
     ],
     ids=["a stream as a batch", "a list as a batch", "a batch as a stream", "a list as a stream"],
 )

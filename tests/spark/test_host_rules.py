@@ -66,14 +66,14 @@ def test_cores_that_are_enough_and_busy_are_only_warned_of():
 
 def test_no_core_for_sparks_own_work_is_warned_of():
     (warning,) = warnings(facts(slots=2, master="local[2]"))
-    assert warning.endswith("give it one more, for Spark's own work")
+    assert warning.endswith("give Spark one more, for its own work")
 
 
 def test_cores_per_task_are_said_where_they_are_not_one():
     (warning,) = warnings(facts(task__cpus="0.5", slots=2))
-    assert "has room for 2 tasks of 0.5 cores each (spark.task.cpus), for 2 more of them now" in warning
+    assert "has room for 2 tasks of 0.5 cores each (spark.task.cpus), 2 of which could start now" in warning
     (warning,) = warnings(facts(task__cpus="2"))
-    assert warning == "spark.task.cpus=2 keeps 2 cores for every slot, which uses one: set it to 1"
+    assert warning == "spark.task.cpus=2 keeps 2 cores for every slot, and a slot uses one: set it to 1"
 
 
 def test_a_time_limit_that_kills_silent_workers_is_refused_and_one_that_only_logs_is_not():
@@ -168,7 +168,7 @@ def test_a_reaper_with_too_little_patience_for_slots_is_warned_of():
     reaper = {**CLUSTER, "task__reaper__enabled": "true"}
     (warning,) = warnings(facts(**reaper, task__reaper__killTimeout="5s"))
     assert warning == (
-        "spark.task.reaper.killTimeout=5s ends an executor, with all slots in it, if one of them is not killed that "
+        "spark.task.reaper.killTimeout=5s ends an executor, with all slots in it, if one slot is not killed that "
         "fast: set it to 30s or more"
     )
     for fine in (
@@ -241,7 +241,7 @@ def test_a_worker_that_lacks_the_package_or_cannot_call_the_program_is_told_at_o
     )
     package, call = judge_worker(lacking, address="10.0.0.5", same_host=None)
     assert package.startswith(
-        "Python 3.11.7 of Spark's workers (/opt/python on there) has no Penstock: install it there"
+        "Python 3.11.7 of Spark's workers (/opt/python on there) has no Penstock: install Penstock there"
     )
     assert call.startswith("Spark's workers (there) cannot call this program at 10.0.0.5: timed out: give network=")
 

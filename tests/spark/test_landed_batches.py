@@ -96,7 +96,7 @@ def test_batches_behind_a_link_are_not_deleted(tmp_path):
 def test_a_split_of_somebody_elses_file_is_refused_by_name(tmp_path):
     enumerator, elsewhere = follower(tmp_path / "landed"), follower(tmp_path / "other")
     Landing(tmp_path / "other", Hold())(Frame(range(5)), 0)
-    with pytest.raises(CorruptFile, match=r"other/data/0/.* is no file of a batch in"):
+    with pytest.raises(CorruptFile, match=r"other/data/0/.* is no file of a micro-batch in"):
         enumerator.consumed(None, elsewhere.discover(None).splits)
 
 
@@ -132,13 +132,13 @@ def test_a_query_that_nobody_follows_any_more_ends_itself(tmp_path):
     for landing in (patient, impatient):
         landing(Frame(range(1)), 0)
     patient(Frame(range(1)), 1)
-    with pytest.raises(ps.HostError, match="nobody follows"):
+    with pytest.raises(ps.HostError, match="no program follows"):
         impatient(Frame(range(1)), 2)
     # As one that was away for long does.
     StreamEnumerator(tmp_path, lambda _, hold: Query()).discover(None)
     impatient(Frame(range(1)), 2)
     (tmp_path / "followed").unlink()
-    with pytest.raises(ps.HostError, match="nobody follows"):
+    with pytest.raises(ps.HostError, match="no program follows"):
         patient(Frame(range(1)), 3)
     assert sorted(int(record.name) for record in (tmp_path / "batches").iterdir()) == [0, 1, 2]
 
@@ -164,7 +164,7 @@ def test_a_server_that_listens_at_localhost_too_can_run_queries_with_python(boun
 
 
 def test_a_server_that_listens_elsewhere_only_is_refused_for_streams():
-    with pytest.raises(ps.UsageError, match=r"listens at 10\.0\.0\.7 only .*localhost\n  hint: have it listen at all"):
+    with pytest.raises(ps.UsageError, match=r"listens at 10\.0\.0\.7 only .*localhost\n  hint: leave spark"):
         check_queries(Session("10.0.0.7"))
 
 

@@ -138,7 +138,7 @@ def test_without_the_extra_a_program_that_is_run_again_starts_over_and_says_so(
 def test_a_dataframe_needs_a_mounted_folder_to_land_in(spark, s3, tmp_path):
     root = s3.uri(f"spark/{uuid.uuid4()}")
     checkpointing = ps.Checkpointing(interval="300ms", directory=root)
-    with pytest.raises(ps.UsageError, match="cannot be landed in s3://bucket") as caught:
+    with pytest.raises(ps.UsageError, match="cannot write DataFrames for the job to s3://bucket") as caught:
         ps.Environment(spark, parallelism=2, checkpointing=checkpointing).from_dataframe(spark.range(10))
     assert "landing=" in caught.value.hint
     with pytest.raises(ps.UsageError, match="file system of kind 's3'"):

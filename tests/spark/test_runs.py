@@ -180,7 +180,7 @@ def test_a_job_that_has_finished_stays_so(store):
 def test_why_a_job_starts_over_is_said_in_one_line_with_what_to_do(store):
     said = starts_over("x", store, "the extra object-storage is not installed")
     assert said.startswith("job 'x' starts over as a new job, whatever ran before")
-    assert f"{roots.shown(store.location)} cannot create a file for one of two drivers only: the extra" in said
+    assert f"in {roots.shown(store.location)} two drivers could create the same file: the extra" in said
     for way in ("penstock[object-storage]", "restore=", "ps.zookeeper("):
         assert way in said
     assert "endpoint_override" not in said
@@ -191,7 +191,7 @@ def test_what_becomes_of_a_job_is_said_in_one_line(store):
     going_on = announcement("x", Tenure(term=Term(1), completed=(completed_records.completed(7),)), store)
     assert going_on is not None
     assert going_on.startswith("job 'x' goes on from checkpoint 7 of ")
-    assert f"in {roots.shown(store.location)}/job/chk-7; fresh=True starts it over" in going_on
+    assert f"in {roots.shown(store.location)}/job/chk-7; fresh=True starts the job over" in going_on
     assert "begins at its beginning" in (announcement("x", Tenure(term=Term(1)), store) or "")
     finished = Tenure(term=Term(1), outcome=JobOutcome(state=JobState.FINISHED), next_id=CheckpointId(9))
     assert "has finished before" in (announcement("x", finished, store) or "")

@@ -26,5 +26,5 @@ def test_without_a_checkpoint_directory_a_folder_must_be_named():
 
 
 def test_a_savepoint_whose_inputs_would_go_with_the_job_is_refused_wherever_it_goes():
-    with pytest.raises(UsageError, match="needs the files of 'bids', which are in a temporary folder"):
+    with pytest.raises(UsageError, match="would need the files of 'bids', which are in a temporary folder"):
         SavepointTargets(directory=None, fleeting=("bids",)).choose("/saved")

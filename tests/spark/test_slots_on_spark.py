@@ -89,7 +89,7 @@ def test_slots_of_a_running_job_count_as_busy_and_a_job_that_gets_no_room_says_s
     with pytest.raises(ps.JobFailed, match=r"only \d of 2 slots came up") as raised:
         narrow.run("second")
     # The slot that had come up is gone, which Spark may not show yet.
-    assert re.search("runs 4 tasks at once, and has room for [01] more now", str(raised.value.hint))
+    assert re.search("runs 4 tasks at once, and has room for [01] more tasks now", str(raised.value.hint))
     end(first)
 
 

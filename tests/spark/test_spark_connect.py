@@ -274,7 +274,7 @@ def test_dataframes_savepoints_commands_and_refusals_are_those_of_a_classic_sess
     assert refused.startswith(
         "2 things keep Spark from hosting the job: the job needs 5 slots (2 of them spare), Spark (local[4]) has 4 "
         "cores: use local[6], or parallelism=2; the job master cannot listen at 192.0.2.1, where Spark's tasks would "
-        "call it: "
+        "call the master: "
     )
     assert "network=NetworkSettings(master_host=...)" in refused
     assert found.pop("stopped").startswith("the SparkSession has been stopped")
@@ -300,4 +300,4 @@ def test_every_way_in_and_out_is_exactly_once_and_a_dead_client_leaves_no_query(
         "changed": True,
         "types": ["id", "took"],
     }
-    server.wait_for(re.compile(r"HostError: nobody follows \S+ any more"))
+    server.wait_for(re.compile(r"HostError: no program follows the streaming query that lands in \S+ any more"))

@@ -66,7 +66,7 @@ def test_a_job_is_known_by_its_name_and_stays_ended(spark, tmp_path, caplog):
     first.wait(TIMEOUT_S)
     again = numbers(spark, tmp_path).start("Hot Numbers")
     assert again.wait(TIMEOUT_S).state is ps.JobState.FINISHED
-    assert "job 'Hot Numbers' has ended before: it was finished, and is not started again" in caplog.messages
+    assert "job 'Hot Numbers' has ended before with the outcome finished, and is not started again" in caplog.messages
     assert shown(tmp_path) == ROWS
     assert len((tmp_path / "asked").read_text().splitlines()) == 1
     anew = ps.ha_files(tmp_path / "drivers", lease=LEASE, restart_finished=True)
@@ -80,17 +80,18 @@ def test_a_driver_on_standby_says_so_and_goes_on_when_the_other_is_gone(spark, t
     leader = numbers(spark, tmp_path).start("numbers")
     waiting, leaving = (numbers(spark, tmp_path).start("numbers") for _ in range(2))
     assert [job.view().state for job in (waiting, leaving)] == [ps.JobState.STANDBY] * 2
-    assert sum("is on standby: another driver has it" in message for message in caplog.messages) == 2
+    assert sum("is on standby: another driver has job" in message for message in caplog.messages) == 2
     with pytest.raises(SnapshotFailed, match="on standby"):
         waiting.savepoint()
     leaving.cancel()
-    with pytest.raises(JobCancelled, match="left job 'numbers' before it had it"):
+    with pytest.raises(JobCancelled, match="has left the standby for job 'numbers'"):
         leaving.wait(TIMEOUT_S)
     have_it_lose(leader)
     (tmp_path / "gate").touch()
     assert waiting.wait(TIMEOUT_S).restored_checkpoint is not None
     assert any(
-        message.startswith("job 'numbers' was taken over; it goes on from checkpoint") for message in caplog.messages
+        message.startswith("this driver has taken job 'numbers' over; the job goes on from checkpoint")
+        for message in caplog.messages
     )
     assert shown(tmp_path) == ROWS
     assert len((tmp_path / "asked").read_text().splitlines()) == 1
@@ -133,7 +134,7 @@ def test_a_zookeeper_that_is_away_for_a_while_holds_checkpoints_up_and_does_no_h
 
 
 def test_a_job_without_checkpoints_cannot_outlive_its_driver(spark, tmp_path):
-    with pytest.raises(ps.UsageError, match="nothing for another driver to go on from"):
+    with pytest.raises(ps.UsageError, match="another driver would have no checkpoint to go on from"):
         ps.Environment(spark, high_availability=ps.ha_files(tmp_path))
 
 
@@ -192,7 +193,9 @@ def test_a_table_that_is_not_where_the_driver_before_had_it_is_refused(spark, tm
     try:
         have_it_lose(into(tmp_path / "here").start("moved"))
         spark.sql("DROP TABLE moved")
-        with pytest.raises(ps.UsageError, match=r"table moved are in .*/there here, and in .*/here for the driver"):
+        with pytest.raises(
+            ps.UsageError, match=r"table moved are in .*/there for this driver, and in .*/here for the driver"
+        ):
             into(tmp_path / "there").start("moved")
     finally:
         spark.sql("DROP TABLE IF EXISTS moved")

@@ -235,7 +235,7 @@ def test_a_driver_that_is_told_to_leave_while_it_gets_ready_lets_go_of_the_job_a
     assert ready.wait(PATIENCE_S)
     job.cancel()
     told.set()
-    with pytest.raises(JobCancelled, match="left job 'job' before it had it"):
+    with pytest.raises(JobCancelled, match="has left the standby for job 'job'"):
         job.wait(PATIENCE_S)
     (reign,) = reigns.all
     assert reign.master.outcome is None

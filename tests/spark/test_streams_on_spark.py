@@ -130,7 +130,7 @@ def test_another_job_goes_on_from_a_savepoint_if_the_directory_outlives_the_firs
     savepoint = job.stop(savepoint=str(tmp_path / "saved"))
     stray = tmp_path / "landed" / "batches" / f"{99:020d}"
     stray.write_bytes(b"\x90")
-    with pytest.raises(ps.UsageError, match="has batches of an earlier job"):
+    with pytest.raises(ps.UsageError, match="has micro-batches of an earlier job"):
         program().start("afresh")
     stray.unlink()
     expected += feed(spark, tmp_path / "in", range(2, 4))

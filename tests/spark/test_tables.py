@@ -127,11 +127,11 @@ class Reader:
 
 def test_a_table_whose_folder_is_another_one_where_spark_runs_is_refused(tmp_path):
     here, there = tmp_path / "here", tmp_path / "there"
-    with pytest.raises(UsageError, match="not the same folder here and where Spark runs"):
+    with pytest.raises(UsageError, match="this program and Spark do not share this folder"):
         check_same_folder("results", Reader(here, there), here)
     for folder in (here, there):
         folder.mkdir()
-    with pytest.raises(UsageError, match="not the same folder here and where Spark runs"):
+    with pytest.raises(UsageError, match="this program and Spark do not share this folder"):
         check_same_folder("results", Reader(here, there), here)
     check_same_folder("results", Reader(here, here), here)
     assert list(here.iterdir()) == []

@@ -132,9 +132,9 @@ def test_a_table_and_its_folder_show_each_committed_row_once_while_workers_die(s
     [
         (
             "TABLE {} (split STRING, extra INT) USING parquet",
-            r"split is string there and bigint here; extra \(int\) is only in the table; row \(bigint\) is only in the",
+            r"split is string in the table and bigint in the stream; extra \(int\) is only in the table; row",
         ),
-        ("TABLE {} (split BIGINT, row BIGINT) USING orc", "of format orc, only parquet"),
+        ("TABLE {} (split BIGINT, row BIGINT) USING orc", "of format orc, and only parquet"),
         ("TABLE {} (split BIGINT, row BIGINT) USING parquet PARTITIONED BY (row)", "exists, and is partitioned by row"),
         ("TABLE {} (split BIGINT, row BIGINT) USING parquet", r"its files are in .*, not in .*elsewhere"),
     ],
@@ -181,7 +181,7 @@ def foreign(spark, tmp_path):
 @pytest.mark.parametrize(
     ("name", "current", "says"),
     [
-        ("foreign.APP.there", "spark_catalog", "table foreign.APP.there is not one of files, only parquet"),
+        ("foreign.APP.there", "spark_catalog", "table foreign.APP.there is not a table of files, and only parquet"),
         (
             "foreign.APP.fresh",
             "spark_catalog",

@@ -57,7 +57,7 @@ def test_no_java_at_all_is_said(tmp_path):
 
 
 def test_a_home_without_java_is_said_rather_than_passed_over(tmp_path):
-    with pytest.raises(HostError, match="there is no java in it"):
+    with pytest.raises(HostError, match="there is no bin/java in this folder"):
         check_java({"JAVA_HOME": str(tmp_path), "PATH": os.environ["PATH"]})
 
 
@@ -106,7 +106,7 @@ def test_a_port_that_is_free_is_accepted():
             id="what java says of its options",
         ),
         pytest.param("one\ntwo\n\n", "two", id="the last line if none tells"),
-        pytest.param("", "it printed nothing", id="nothing"),
+        pytest.param("", "there was no output", id="nothing"),
     ],
 )
 def test_the_reason_is_the_most_telling_line(printed, reason):

@@ -1,1 +1,1 @@
-"""Sources and sinks. Each depends on the contracts in `penstock.api` and on nothing else of ours."""
+"""Sources and sinks. Of Penstock, a connector depends only on the contracts in `penstock.api`."""

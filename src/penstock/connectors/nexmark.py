@@ -1,19 +1,19 @@
 """Nexmark's bids: the bid stream of an online auction, as a source and as Spark SQL.
 
-Bid n depends on n and the seed alone, so any part of the stream can be read again and gives the same rows. Everything
-is integer arithmetic on one 64-bit draw per bid, chosen such that Spark SQL can say the same: the draw is Spark's own
-`xxhash64` of n mixed with the seed, and the fields are cut from its bits.
+Bid n depends on n and the seed alone, so any part of the stream can be read again and gives the same rows. The fields
+of a bid are computed by integer arithmetic from one 64-bit draw, such that Spark SQL can compute the same: the draw is
+Spark's own `xxhash64` of n mixed with the seed, and the fields are cut from the bits of the draw.
 
-    bit  0       to the hot auction (half of the bids)
-    bits 1-2     from the hot bidder (three quarters), unless both are zero
-    bits 3-18    which auction otherwise: one of the last 100 before the newest, that one, or one of the next 10
-    bits 19-31   the octave of the price: 20 of them, from 100 to about 10^8
-    bits 32-47   which bidder otherwise: one of the last 1000 persons
+    bit  0       one: the bid is for the hot auction (half of the bids)
+    bits 1-2     not both zero: the bid is from the hot bidder (three quarters of the bids)
+    bits 3-18    if not the hot auction: one of the 100 auctions before the newest, the newest, or one of the next 10
+    bits 19-31   the octave of the price: there are 20 octaves, from 100 to about 10^8
+    bits 32-47   if not the hot bidder: one of the last 1000 persons
     bits 48-63   the price within its octave
 
-Of 50 events (a round) the first is a person, the next three are auctions and the others bids, so bid n is event
-(n // 46) * 50 + 4 + n % 46; persons and auctions themselves are not produced. The hot auction changes every 100
-auctions, the hot bidder every 100 persons. Ids start at 1000.
+Of 50 events (a round) the first is a person, the next three are auctions and the other 46 are bids, so bid n is event
+(n // 46) * 50 + 4 + n % 46. Only bids are produced; persons and auctions are only counted. The hot auction changes
+every 100 auctions, the hot bidder every 100 persons. Ids start at 1000.
 """
 
 from __future__ import annotations
@@ -53,9 +53,9 @@ ACTIVE_PERSONS = 1000
 OCTAVES = 20
 
 BLOCK_ROWS = BIDS_PER_ROUND * 1424
-"""Bids that follow each other in one split: the most whole rounds below 65,536."""
+"""How many bids follow each other in one split: as many whole rounds as have at most 65,536 bids."""
 _MAX_EVENTS = 2**40
-"""Event times and ids stay far from the limits of 64 bits up to here."""
+"""Up to this many events, event times and ids stay far from the limits of 64 bits."""
 
 _P1 = 0x9E3779B185EBCA87
 _P2 = 0xC2B2AE3D27D4EB4F
@@ -66,7 +66,7 @@ _SPARK_SEED = 42
 _MASK = 2**64 - 1
 
 _OCTAVE_STARTS = np.array([100 << (draw * OCTAVES >> 13) for draw in range(1 << 13)], np.int64)
-"""The least price of each of the 8192 draws of an octave."""
+"""For each of the 8192 values of bits 19-31: the least price of the octave."""
 
 Int64s = npt.NDArray[np.int64]
 UInt32s = npt.NDArray[np.uint32]
@@ -85,7 +85,8 @@ def bids(
     """A stream of `events` bids: auction, bidder, price (int64) and ts (timestamp, UTC).
 
     `events_per_second` is about event time: how many events, persons and auctions included, share one second of `ts`.
-    `rate` is about the clock: at most so many bids per second are handed out in all; None for as fast as they are read.
+    `rate` is about the clock: all subtasks together hand out at most `rate` bids per second. If `rate` is None, bids
+    are handed out as fast as they are read.
     """
     return Bids(
         events=events,
@@ -138,7 +139,7 @@ def _micros(time: datetime) -> int:
 
 
 def _seed_mask(seed: int) -> int:
-    """What n is xor-ed with. 62 bits, so that it is a positive literal in SQL."""
+    """The number that n is xor-ed with. The number has 62 bits, so that it is a positive literal in SQL."""
     return _scalar_draw(seed & _MASK) >> 2
 
 
@@ -155,8 +156,8 @@ def _scalar_draw(value: int) -> int:
 
 
 class _Split(msgspec.Struct, frozen=True, array_like=True):
-    """Blocks `index`, `index + count`, ... of the stream, read up to `position`. Carries the stream's geometry, so that
-    a changed program still reads each bid once."""
+    """Blocks `index`, `index + count`, ... of the stream, read up to `position`. The split carries `count` and
+    `block_rows`, so that a program that gives other values still reads each bid once."""
 
     index: int
     count: int
@@ -190,19 +191,19 @@ class Bids(Source):
 
     @property
     def schema(self) -> pa.Schema:
-        """auction, bidder, price, ts."""
+        """The columns auction, bidder, price and ts."""
         return SCHEMA
 
     @property
     def block_rows(self) -> int:
-        """Bids that follow each other in one split. With a rate they last about a millisecond, so that readers of
-        different splits stay together in event time."""
+        """How many bids follow each other in one split. With a rate, such a block lasts about a millisecond, so that
+        readers of different splits stay together in event time."""
         if self.rate is None:
             return BLOCK_ROWS
         return BIDS_PER_ROUND * min(max(self.rate // 1000 // BIDS_PER_ROUND, 1), BLOCK_ROWS // BIDS_PER_ROUND)
 
     def splits(self, parallelism: int) -> list[bytes]:
-        """At least one split per subtask."""
+        """At least one split per subtask, if there are enough bids."""
         count, rows = max(self.split_count, parallelism), self.block_rows
         made = [_Split(i, count, rows, i * rows, self.events) for i in range(count)]
         return [msgspec.msgpack.encode(split) for split in made if split.position < split.end]
@@ -213,7 +214,7 @@ class Bids(Source):
 
 
 class _BidReader(SourceReader):
-    """Serves the split that is furthest behind, so that event time advances evenly."""
+    """Always reads the split that is furthest behind, so that event time advances evenly."""
 
     def __init__(self, source: Bids, splits: list[_Split]) -> None:
         self._rate = source.rate
@@ -224,7 +225,7 @@ class _BidReader(SourceReader):
         self._paced_from: tuple[int, int] | None = None
 
     def poll(self, max_rows: int, now_ms: int) -> Polled:
-        """The next bids of one block, as far as they are due."""
+        """The next bids of one block that are due."""
         if not self._splits:
             return End()
         split = min(self._splits, key=lambda s: s.position)
@@ -247,9 +248,9 @@ class _BidReader(SourceReader):
         return [msgspec.msgpack.encode(split) for split in sorted(self._splits, key=lambda s: s.position)]
 
     def _due(self, split: _Split, now_ms: int, rate: int) -> int | Pause:
-        """Up to which bid the clock has come, or how long until the next one of the split is due."""
+        """The first bid that is not due yet, or how long to wait until the next bid of the split is due."""
         if self._paced_from is None:
-            # All readers count from the same bid, whatever split they were dealt first.
+            # All readers count from the same bid, whichever splits they have.
             stripe = split.count * split.block_rows
             self._paced_from = (now_ms, split.position - split.position % stripe)
         start_ms, start_row = self._paced_from
@@ -267,16 +268,18 @@ class BidGenerator:
         self._mask = np.uint64(_seed_mask(seed))
         self._events_per_second = events_per_second
         self._base_us = _micros(base_time)
-        # Kept from batch to batch: fresh memory costs more than filling it.
+        # These arrays are kept from batch to batch: to allocate memory takes longer than to fill it.
         self._counted = self._value = self._spare = np.empty(0, np.uint64)
 
     def batch(self, start: int, stop: int) -> pa.RecordBatch:
         """Bids from `start` up to, not including, `stop`."""
-        # Whole rounds are made and cut: then what is common to a round is one number per row of a table.
+        # Whole rounds are made, one per row of a table, and then cut to the range: a value that all bids of a round
+        # share is computed once per row.
         first = start // BIDS_PER_ROUND
         rounds = np.arange(first, -(-stop // BIDS_PER_ROUND), dtype=np.int64)[:, None]
         draws = self._draws(first * BIDS_PER_ROUND, rounds.size * BIDS_PER_ROUND)
-        # Half as many bits make arithmetic twice as fast; ids and prices fit if counted from the oldest.
+        # Arithmetic on 32 bits is twice as fast as on 64. Ids fit into 32 bits because they are counted from the oldest
+        # id that a bid may have.
         low, high = draws.astype(np.uint32), (draws >> np.uint64(32)).astype(np.uint32)
         table = (-1, BIDS_PER_ROUND)
         columns = (
@@ -359,7 +362,8 @@ def _prices(low: UInt32s, high: UInt32s) -> Int64s:
 
 
 def _set_where(mask: npt.NDArray[np.bool_], values: UInt32s, other: UInt32s) -> None:
-    """Replace `values` by `other` where the mask says so. By arithmetic: a mask of chance defeats branch prediction."""
+    """Replace `values` by `other` where the mask is true, by arithmetic: branches on a random mask are predicted
+    badly."""
     difference = other - values
     difference *= mask
     values += difference

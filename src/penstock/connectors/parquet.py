@@ -1,15 +1,15 @@
 """A sink of Parquet files that appear when their checkpoint completes.
 
-Records are buffered, and written off the loop to files below `_penstock/`, which Spark and other readers of a folder
-pass over. A commit renames them into the folder itself: whoever reads it sees whole files of completed checkpoints, and
-nothing else.
+Records are buffered, and written off the loop to files below `_penstock/`. Spark and other readers of the folder ignore
+`_penstock/`. A commit renames the files into the folder itself, so that readers see whole files of completed
+checkpoints, and nothing else.
 
     <path>/_penstock/<job>/s<subtask>-p<parallelism>-e<epoch>-<number>.parquet      written, not visible
     <path>/part-<job>-<subtask>-<checkpoint>-<number>.parquet                       committed
     <path>/<column>=<value>/part-...                                                committed, with `partition_by`
 
-The final name is chosen when the file is prepared, such that it does not exist, and travels in the checkpoint. So a
-commit that is done again finds the first name gone and the final one there, and does nothing.
+The final name of a file is chosen when the file is prepared, such that no file has this name. The final name travels in
+the checkpoint. So a commit that is done again finds the file under its final name, and does nothing.
 """
 
 from __future__ import annotations
@@ -36,28 +36,29 @@ from penstock.core.errors import CorruptFile, StorageError, UsageError
 from penstock.descents import create_file, make_folders, opened_folder, remove_tree, unlink
 
 BUFFER_BYTES = 64 * 1024 * 1024
-"""Records of one checkpoint beyond this are written as files of their own, before the checkpoint comes."""
+"""When the buffered records of a subtask have this many bytes, they are written to a file before the checkpoint
+comes."""
 
 _STAGING = "_penstock"
 _STAGED = re.compile(r"s(\d+)-p(\d+)-e(\d+)-(\d+)(?:\.\d+)?\.parquet")
 
 
 def parquet(path: str | Path, *, partition_by: str | Sequence[str] = ()) -> ParquetSink:
-    """A folder of Parquet files on a file system that every slot can reach. It is made if it does not exist; what is
-    there already stays.
+    """A folder of Parquet files on a file system that every slot can reach. The folder is made if it does not exist;
+    files that are in the folder already stay.
 
     Args:
-        path: of the folder.
-        partition_by: columns of few values, for each of which the records go into a folder of their own,
-            `column=value`, as Spark's `partitionBy` does. Every subtask writes a file for each of them that it has
-            records of, with every checkpoint.
+        path: the path of the folder.
+        partition_by: columns with few different values. The records of each combination of values go into a folder of
+            their own, `column=value`, as with Spark's `partitionBy`. With every checkpoint, each subtask writes a file
+            for each combination of values that its records have.
 
     """
     return ParquetSink(path=local_path(path), partition_by=as_columns(partition_by))
 
 
 def as_columns(given: str | Sequence[str]) -> tuple[str, ...]:
-    """The columns to partition by. Raises `UsageError` if one is there twice."""
+    """The columns to partition by. Raises `UsageError` if a column is given twice, or is no text."""
     columns = (given,) if isinstance(given, str) else tuple(given)
     for column in columns:
         if not isinstance(column, str) or columns.count(column) > 1:
@@ -77,12 +78,13 @@ def local_path(path: str | Path) -> str:
 
 
 class _Prepared(msgspec.Struct, frozen=True, array_like=True):
-    """A file to be committed: both names are below the folder that the sink had when the file was written."""
+    """A file to be committed. Both names are relative to the folder that the sink had when the file was written."""
 
     staged: str
     final: str
     folder: str = ""
-    """That folder; empty in snapshots of before it was written down, which are of the folder that the sink has."""
+    """The folder that the sink had when the file was written. Empty in snapshots that do not record the folder: then
+    the sink's present folder is meant."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,31 +96,33 @@ class ParquetSink(Sink):
 
     @property
     def name(self) -> str:
-        """What the step is called."""
+        """The name of the step, unless the user names the step."""
         return "parquet"
 
     def check(self, schema: pa.Schema) -> None:
-        """Refuse what Spark could not read back."""
+        """Raise `UsageError` if Spark could not read a column back, or if the records cannot be partitioned."""
         for column in schema:
             if isinstance(column.type, pa.TimestampType) and column.type.unit == "ns":
                 raise UsageError(
-                    f"column {column.name!r} of type {column.type} cannot be written for Spark to read",
-                    hint="cast it to a timestamp of microseconds",
+                    f"column {column.name!r} is of type {column.type}, which Spark cannot read from Parquet files",
+                    hint="cast the column to a timestamp of microseconds",
                 )
             if pt.is_null(column.type):
-                raise UsageError(f"column {column.name!r} has no type, only nulls", hint="cast it to what it should be")
+                raise UsageError(
+                    f"column {column.name!r} has no type, only nulls", hint="cast the column to the type it should have"
+                )
         check_partitions(schema, self.partition_by)
 
     @property
     def footprint(self) -> Footprint:
-        """The folder."""
+        """The folder that results are written to."""
         return Footprint(written=self.path)
 
     def start(self, job: str) -> None:
-        """Make the folder, and make sure that it can be written."""
+        """Make the folder. Raises `UsageError` if no file can be written there."""
         folder = Path(self.path)
         if folder.exists() and not folder.is_dir():
-            raise UsageError(f"output {self.path!r} is a file, a folder is needed")
+            raise UsageError(f"output {self.path!r} is a file, and a folder is needed")
         names = self._staging(job).relative_to(folder).parts
         try:
             folder.mkdir(parents=True, exist_ok=True)
@@ -137,21 +141,23 @@ class ParquetSink(Sink):
         return _ParquetWriter(Path(self.path), self._staging(context.job), context, self.partition_by)
 
     def commit(self, committables: Sequence[bytes]) -> None:
-        """Rename prepared files to their final names; those that have them already are done."""
+        """Rename prepared files to their final names. A file that has its final name already stays as it is."""
         publish_files(Path(self.path), committables)
 
     def clean(self, context: WriterContext, keep: Sequence[bytes]) -> None:
-        """Remove files that earlier attempts of this subtask wrote and did not get to commit."""
+        """Remove the files that this subtask wrote in earlier attempts, except for the files that are to be
+        committed."""
         kept = {staged_file(part) for part in keep}
         for file in self.left_by_earlier(context):
             if str(file.relative_to(self.path)) not in kept:
                 file.unlink(missing_ok=True)
 
     def left_by_earlier(self, context: WriterContext) -> list[Path]:
-        """Files that earlier attempts of this subtask wrote; those that a checkpoint promises to commit included."""
+        """The files that this subtask wrote in earlier attempts and did not commit; files that a checkpoint promises to
+        commit are included."""
         own = (context.subtask, context.parallelism)
-        # At another parallelism the checkpoint's files were dealt out anew: one that this subtask of then wrote may be
-        # another subtask's to commit, now.
+        # A change of the parallelism deals the prepared files out anew. A file that a subtask with this number wrote at
+        # another parallelism may be another subtask's to commit, and must stay.
         staged = staged_before(Path(self.path), self._staging(context.job), context.epoch)
         return [file for file, writer in staged if writer == own]
 
@@ -162,7 +168,7 @@ class ParquetSink(Sink):
             with opened_folder(folder, staging.relative_to(folder).parts[:-1]) as above:
                 remove_tree(above, staging.name)
             with opened_folder(folder, ()) as inside, suppress(OSError):
-                # Another job may have something there.
+                # The folder is not empty, and stays, if another job has files there.
                 os.rmdir(_STAGING, dir_fd=inside)
         except (FileNotFoundError, NotADirectoryError):
             return
@@ -174,8 +180,8 @@ class ParquetSink(Sink):
 
 
 def staged_before(folder: Path, staging: Path, epoch: int) -> list[tuple[Path, tuple[int, int]]]:
-    """Files in the staging folder of a sink's folder that attempts before `epoch` wrote, each with the subtask that
-    did, and of how many. A staging folder that is a link has none."""
+    """The files in a sink's staging folder that attempts before `epoch` wrote. Each file comes with the number of its
+    subtask and the parallelism of that time. Empty if the staging folder is a link."""
     try:
         with opened_folder(folder, staging.relative_to(folder).parts) as inside, os.scandir(inside) as entries:
             names = sorted(entry.name for entry in entries)
@@ -186,7 +192,7 @@ def staged_before(folder: Path, staging: Path, epoch: int) -> list[tuple[Path, t
 
 
 def is_staged(name: str) -> bool:
-    """Whether a file has a name that a sink gives to what it prepares."""
+    """Whether a file has a name of the kind that a sink gives to prepared files."""
     return _STAGED.fullmatch(name) is not None
 
 
@@ -196,12 +202,13 @@ def staged_file(committable: bytes) -> str:
 
 
 def final_folder(committable: bytes) -> str:
-    """The folder that a prepared file is for, below the sink's; `.` for that itself."""
+    """The folder that a prepared file gets its final name in, relative to the sink's folder; `.` is the sink's folder
+    itself."""
     return str(Path(msgspec.msgpack.decode(committable, type=_Prepared).final).parent)
 
 
 class _Chunk:
-    """Records that go into one file, or into one for each partition."""
+    """Records that go into one file, or into one file for each partition."""
 
     def __init__(self, folder: Path, file: Path, batches: list[pa.RecordBatch], partition_by: tuple[str, ...]) -> None:
         """`file` lies below `folder`, which is the sink's."""
@@ -210,12 +217,12 @@ class _Chunk:
         self._batches = batches
         self._partition_by = partition_by
         self.parts: list[tuple[Path, str]] = []
-        """What was written: each file, and the folder that it is for."""
+        """Each file that was written, and the folder that its final name is in."""
         self._written = False
 
     def write(self) -> None:
-        """Make the files durable and let go of the records. Does nothing the second time; may be tried again if it
-        raised."""
+        """Write the files, durably, and let go of the records. A second call does nothing. A call that raised may be
+        tried again."""
         if self._written:
             return
         table = pa.Table.from_batches(self._batches)
@@ -245,7 +252,7 @@ class _Chunk:
 
 
 class _ParquetWriter(SinkWriter):
-    """Buffers the open transaction; writes early what would take too much memory."""
+    """Buffers the records of the open transaction, and writes them early if they would take too much memory."""
 
     def __init__(self, folder: Path, staging: Path, context: WriterContext, partition_by: tuple[str, ...]) -> None:
         self._folder = folder
@@ -260,7 +267,7 @@ class _ParquetWriter(SinkWriter):
         self._early: Future[None] | None = None
 
     def write(self, batch: pa.RecordBatch) -> None:
-        """Buffer a batch. Waits only if the buffer fills faster than the file system takes it."""
+        """Buffer a batch. Blocks only if the buffer is full before the file of the buffer before is written."""
         self._batches.append(batch)
         self._bytes += batch.nbytes
         if self._bytes >= BUFFER_BYTES:
@@ -271,7 +278,8 @@ class _ParquetWriter(SinkWriter):
             self._early = self._thread.submit(chunk.write)
 
     def prepare(self, checkpoint: int) -> Callable[[], list[bytes]]:
-        """Close the transaction; the work makes its files durable and chooses their final names."""
+        """Close the transaction. The returned work makes the files of the transaction durable and chooses their final
+        names."""
         if self._batches:
             self._cut()
         chunks, early = self._chunks, self._early
@@ -279,7 +287,7 @@ class _ParquetWriter(SinkWriter):
 
         def work() -> list[bytes]:
             if early is not None:
-                # Its error, if any, comes again when the file is tried again below.
+                # This waits, and ignores an error: a file that could not be written is tried again below.
                 early.exception()
             for chunk in chunks:
                 chunk.write()
@@ -290,7 +298,8 @@ class _ParquetWriter(SinkWriter):
         return work
 
     def close(self) -> None:
-        """Abandon the open transaction; its files are removed by the next attempt, or when the job ends."""
+        """Abandon the open transaction. The files of the transaction are removed by the next attempt, or when the job
+        ends."""
         self._batches, self._chunks = [], []
         if self._thread is not None:
             self._thread.shutdown(wait=True, cancel_futures=True)
@@ -314,7 +323,8 @@ class _ParquetWriter(SinkWriter):
         found: list[bytes] = []
         number = 0
         for file, place in (part for chunk in chunks for part in chunk.parts):
-            # A job that was restored from an older checkpoint counts the same checkpoints again: their files stay.
+            # A job that is restored from an older checkpoint counts the same checkpoint numbers again. Files that have
+            # these numbers in their names must stay.
             while (self._folder / (final := f"{place}part-{job}-{subtask}-{checkpoint}-{number}.parquet")).exists():
                 number += 1
             number += 1
@@ -324,8 +334,9 @@ class _ParquetWriter(SinkWriter):
 
 
 def publish_files(folder: Path, committables: Sequence[bytes], before_each: Callable[[], None] = lambda: None) -> None:
-    """Give prepared files their final names, durably; `before_each` may raise, and then no more of them get theirs.
-    What was prepared when the sink had another folder is for that one; `folder` is where the sink writes now."""
+    """Give prepared files their final names, durably. `before_each` is called before each file; if `before_each`
+    raises, the files that are left keep their first names. `folder` is the sink's present folder; a file that was
+    prepared when the sink had another folder gets its final name in that other folder."""
     touched: dict[Path, None] = {}
     for committable in committables:
         before_each()
@@ -338,8 +349,9 @@ def publish_files(folder: Path, committables: Sequence[bytes], before_each: Call
 
 
 def _folder_of(prepared: _Prepared, now: Path) -> Path:
-    """Below which folder a prepared file, or what has become of it, is: that of then, or that of now if the results
-    were moved with all that was prepared."""
+    """The folder of the sink in which a prepared file lies, under its first or its final name. This is the folder that
+    the sink had when the file was written; or the present folder, if results and prepared files were moved there.
+    Raises `StorageError` if the file is in neither."""
     _check_names(prepared, now)
     places = dict.fromkeys((Path(prepared.folder or now), now))
     for place in places:
@@ -347,14 +359,15 @@ def _folder_of(prepared: _Prepared, now: Path) -> Path:
             return place
     raise StorageError(
         f"results are missing: neither {prepared.staged} nor {prepared.final} is in {' or '.join(map(str, places))}",
-        hint="they were deleted or moved by hand, or the checkpoint was superseded; put them back, or restore from a "
-        "newer one",
+        hint="the file was deleted or moved by hand, or a newer checkpoint has subsumed this checkpoint; put the file "
+        "back, or restore from a newer checkpoint",
     )
 
 
 def _check_names(prepared: _Prepared, now: Path) -> None:
-    """Raise `CorruptFile` unless a prepared file lies where a sink prepares files, and is to get a name of the same
-    sink's folder. The names come from a snapshot, and a snapshot may come from anybody."""
+    """Raise `CorruptFile` unless the first name of a prepared file is below the staging folder of a sink, and the final
+    name is elsewhere in the folder of the same sink. The names come from a snapshot, and anybody may have written the
+    snapshot."""
     folder = Path(prepared.folder or now)
     names = (prepared.staged, prepared.final)
     is_strange = any("\0" in name or part in ("", ".", "..") for name in names for part in name.split("/"))
@@ -365,7 +378,8 @@ def _check_names(prepared: _Prepared, now: Path) -> None:
 
 
 def _is_there(folder: Path, name: str, prepared: _Prepared) -> bool:
-    """Whether there is such a file below the folder of a sink. Raises `CorruptFile` if a link is on the way to it."""
+    """Whether a file `name` is below the folder of a sink. Raises `CorruptFile` if a part of the name is a link, or if
+    the name is not of a regular file."""
     *above, last = name.split("/")
     try:
         with opened_folder(folder, above) as inside:
@@ -383,21 +397,22 @@ def _is_there(folder: Path, name: str, prepared: _Prepared) -> bool:
 
 def _crafted(prepared: _Prepared, folder: Path) -> CorruptFile:
     return CorruptFile(
-        f"the snapshot has the file {prepared.staged!r} take the name {prepared.final!r} in {folder}, which no sink "
-        "has prepared",
-        hint="the snapshot was changed, or made to move other files: do not use it",
+        f"the snapshot says that {prepared.staged!r} in {folder} is to be renamed to {prepared.final!r}, and no sink "
+        "has prepared such a file",
+        hint="the snapshot was changed, or made in order to move other files: do not use this snapshot",
     )
 
 
 def _publish(folder: Path, prepared: _Prepared) -> Path:
-    """Give a prepared file its final name; the folder that it is in. Both are reached by descriptors: a folder that
-    somebody swaps for a link meanwhile leads nowhere."""
+    """Give a prepared file its final name. Returns the folder of the final name. Both names are reached by descriptors
+    of their folders: if somebody replaces a folder by a link meanwhile, the link is not followed."""
     staged, final = folder / prepared.staged, folder / prepared.final
     has_final = _is_there(folder, prepared.final, prepared)
     if has_final and _is_there(folder, prepared.staged, prepared):
         raise StorageError(
-            f"{final} exists already, and {staged} is to take its name",
-            hint="it was written by something else; move it out of the folder and restart the job",
+            f"{staged} cannot be renamed to {final}: a file of this name exists already",
+            hint="another program wrote the existing file; move the existing file out of the folder and restart the "
+            "job",
         )
     if has_final:
         return final.parent
@@ -409,7 +424,7 @@ def _publish(folder: Path, prepared: _Prepared) -> Path:
             os.rename(old, new, src_dir_fd=source, dst_dir_fd=target)
     except FileNotFoundError:
         if not _is_there(folder, prepared.final, prepared):
-            raise StorageError(f"{staged} went while it was to be renamed to {final}") from None
+            raise StorageError(f"{staged} disappeared before it could be renamed to {final}") from None
     except OSError as error:
         if error.errno == errno.ELOOP:
             raise _crafted(prepared, folder) from error
@@ -418,7 +433,7 @@ def _publish(folder: Path, prepared: _Prepared) -> Path:
 
 
 def _sync_folder(folder: Path) -> None:
-    """A new name is durable only when its folder is."""
+    """Make the names in a folder durable: to make a file durable does not make its name durable."""
     handle = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -427,7 +442,8 @@ def _sync_folder(folder: Path) -> None:
 
 
 def _file_name(job: str) -> str:
-    """A job's name as part of a file's: what could be misread is replaced, and a checksum keeps names apart."""
+    """A job's name as a part of file names. Characters that could be misread in a path are replaced, and a checksum
+    then keeps the names of different jobs apart."""
     plain = re.sub(r"[^A-Za-z0-9_.-]", "_", job)
     if plain == job and not job.startswith("."):
         return job

@@ -1,7 +1,7 @@
-"""A source over Parquet files: each run of row groups is a split, its position the next row.
+"""A source over Parquet files. A split is a run of row groups; the position of a split is the number of rows read.
 
-Splits name the file, so what is read again after a failure is what was read before; a file that has changed since the
-job started is refused.
+A split names its file, so that the same rows are read again after a failure. A file whose size or number of rows has
+changed since the job started is refused.
 """
 
 from __future__ import annotations
@@ -20,11 +20,13 @@ from penstock.connectors.parquet import local_path
 from penstock.core.errors import StorageError, UsageError
 
 SPLIT_ROWS = 1_000_000
-"""Row groups are joined into splits of at least so many rows, as far as a file has them."""
+"""Row groups of a file are joined until a split has this many rows. Splits are smaller if otherwise some subtasks would
+have no split."""
 OPEN_SPLITS = 8
-"""A reader has so many splits open at once, and reads them in turns."""
+"""How many splits a reader has open at once. The reader reads the open splits in turns."""
 _BUFFER_BYTES = 256 * 1024
-"""Of a column that is being read. Without it, a whole row group of every open file would be in memory."""
+"""The size of the buffer for a column that is being read. Without buffers, a whole row group of every open file would
+be in memory."""
 
 SPLIT_EVERYTHING = 1 << 62
 """More rows than any file has."""
@@ -33,8 +35,8 @@ SPLIT_EVERYTHING = 1 << 62
 def parquet_files(paths: str | Path | Sequence[str | Path], *, schema: pa.Schema | None = None) -> ParquetFiles:
     """Parquet files, or the files of a folder, on a file system that every slot can reach.
 
-    All files must have the same columns. With `schema`, columns are taken by name and cast to it; else the first file's
-    schema is used.
+    All files must have the same columns. With `schema`, columns are taken by name and cast to the types of `schema`;
+    without, the schema of the first file is used.
     """
     given = [paths] if isinstance(paths, str | Path) else list(paths)
     files = tuple(file for path in given for file in _files_of(Path(local_path(path))))
@@ -44,11 +46,12 @@ def parquet_files(paths: str | Path | Sequence[str | Path], *, schema: pa.Schema
 
 
 class _Split(msgspec.Struct, frozen=True, array_like=True):
-    """Row groups `first_group` up to, not including, `stop_group` of a file, of whose rows `position` are read."""
+    """Row groups `first_group` up to, not including, `stop_group` of a file. The first `position` rows of these row
+    groups have been read."""
 
     file: str
     size: int
-    """Of the file, in bytes: one that differs is another file."""
+    """The size of the file in bytes. A file with another size is refused: the file has changed."""
     first_group: int
     stop_group: int
     rows: int
@@ -64,7 +67,7 @@ class ParquetFiles(Source):
 
     @property
     def name(self) -> str:
-        """What the step is called."""
+        """The name of the step, unless the user names the step."""
         return "parquet-files"
 
     @property
@@ -73,7 +76,7 @@ class ParquetFiles(Source):
         return self.columns
 
     def splits(self, parallelism: int) -> list[bytes]:
-        """Runs of row groups, small enough for every subtask to have some if there are enough row groups."""
+        """Runs of row groups, small enough that every subtask has a split, if there are enough row groups."""
         sizes = [_group_rows(file) for file in self.files]
         least = min(SPLIT_ROWS, max(1, sum(map(sum, sizes)) // (4 * parallelism)))
         found = [split for file, rows in zip(self.files, sizes, strict=True) for split in _splits_of(file, rows, least)]
@@ -86,7 +89,8 @@ class ParquetFiles(Source):
 
 @dataclass(frozen=True, kw_only=True)
 class FollowedFiles(ParquetFiles):
-    """Files that are found while the job runs. Who finds them is not its business: it only reads."""
+    """Files that are found while the job runs. This source only reads files; the enumerator of another source finds
+    them."""
 
     files: tuple[str, ...] = ()
 
@@ -96,12 +100,12 @@ class FollowedFiles(ParquetFiles):
         return True
 
     def open(self, splits: Sequence[bytes]) -> SourceReader:
-        """A reader over these splits, which may be given more."""
+        """A reader over these splits. The reader may be given more splits."""
         return _FollowingReader(self.columns, [msgspec.msgpack.decode(split, type=_Split) for split in splits])
 
 
 def whole_file_splits(file: str | Path) -> list[bytes]:
-    """A file as one split; none if it has no rows. Raises `StorageError`."""
+    """A file as one split; no split if the file has no rows. Raises `StorageError`."""
     try:
         found = _splits_of(str(file), _group_rows(str(file)), SPLIT_EVERYTHING)
     except (OSError, pa.ArrowInvalid) as error:
@@ -115,12 +119,13 @@ def file_of_split(split: bytes) -> str:
 
 
 class _SplitReader(SourceReader):
-    """Reads splits in turns, some at a time in the order given, so that event time advances evenly."""
+    """Has some splits open at a time and reads the open splits in turns, so that event time advances evenly. Splits are
+    opened in the order given."""
 
     def __init__(self, schema: pa.Schema, splits: list[_Split]) -> None:
         self._schema = schema
         self._begun: deque[_OpenSplit] = deque()
-        """In the order of their turns."""
+        """The open splits, in the order of their turns."""
         self._waiting = deque(split for split in splits if split.position < split.rows)
         self._open = dict.fromkeys(map(_name_of, self._waiting))
         self._current: Hashable = None
@@ -143,17 +148,17 @@ class _SplitReader(SourceReader):
         return batch
 
     def snapshot(self) -> list[bytes]:
-        """Splits with rows left, at their positions; those that were begun come first."""
+        """The splits with rows left, at their positions. Splits that have been begun come first."""
         return [msgspec.msgpack.encode(split) for split in (*(turn.split for turn in self._begun), *self._waiting)]
 
     def add_splits(self, splits: Sequence[bytes]) -> None:
-        """Read these, too."""
+        """Read these splits too."""
         added = [msgspec.msgpack.decode(split, type=_Split) for split in splits]
         self._waiting += added
         self._open.update(dict.fromkeys(map(_name_of, added)))
 
     def progress(self) -> SplitProgress:
-        """Every split has an event time of its own, and its rows are there at once."""
+        """Every split has an event time of its own, and no split has to wait for its rows."""
         return SplitProgress(current=self._current, open=self._open.keys(), ready=self._open.keys())
 
     def close(self) -> None:
@@ -163,11 +168,11 @@ class _SplitReader(SourceReader):
 
 
 class _FollowingReader(_SplitReader):
-    """Reads what is found while it reads."""
+    """Reads splits of files that are found while the job runs."""
 
     @property
     def catching_up(self) -> bool:
-        """Whether files have piled up: there are more than are read at a time."""
+        """Whether files have piled up: there are more splits than the reader has open at once."""
         return bool(self._waiting)
 
 
@@ -176,7 +181,7 @@ def _name_of(split: _Split) -> Hashable:
 
 
 class _OpenSplit:
-    """A split that is being read; decodes no more of a row group than is asked for."""
+    """A split that is being read. Only the rows that are asked for are decoded, not the whole row group."""
 
     def __init__(self, split: _Split, schema: pa.Schema) -> None:
         self.split = split
@@ -186,20 +191,20 @@ class _OpenSplit:
         self._left: pa.RecordBatch | None = None
 
     def next_rows(self, max_rows: int) -> pa.RecordBatch:
-        """The rows that follow, and step over them. There are some."""
+        """The next rows; moves the position behind these rows. Only called while there are rows left."""
         split = self.split
         if self._file is None:
             self._begin(split, max_rows)
         batch = self._left if self._left is not None else next(self._batches, None)
         if batch is None:
-            raise _changed(split.file, f"it ends after {split.position} of {split.rows} rows")
+            raise _changed(split.file, f"the split ends after {split.position} of {split.rows} rows")
         self._left = batch.slice(max_rows) if batch.num_rows > max_rows else None
         found = _with_schema(batch.slice(0, max_rows), self._schema, split.file)
         self.split = msgspec.structs.replace(split, position=split.position + found.num_rows)
         return found
 
     def close(self) -> None:
-        """Close its file."""
+        """Close the file."""
         if self._file is not None:
             self._file.close()
         self._file, self._batches, self._left = None, iter(()), None
@@ -212,10 +217,10 @@ class _OpenSplit:
         except (OSError, pa.ArrowInvalid) as error:
             raise StorageError(f"{path} cannot be read: {error}") from error
         if size != split.size:
-            raise _changed(split.file, f"it has {size} bytes, and had {split.size}")
+            raise _changed(split.file, f"the file has {size} bytes, and had {split.size} bytes")
         groups = list(range(split.first_group, split.stop_group))
         skip = split.position
-        # Whole row groups before the position are not even decoded.
+        # Row groups that end before the position are not decoded.
         while groups and skip >= (rows := self._file.metadata.row_group(groups[0]).num_rows):
             skip -= rows
             groups.pop(0)
@@ -232,7 +237,7 @@ def _files_of(path: Path) -> list[str]:
         raise UsageError(f"path {str(path)!r} does not exist")
     if path.is_file():
         return [str(path)]
-    # Names that begin with these are hidden by convention: markers, checksums, files that are not committed.
+    # By convention, files whose names begin with these characters are hidden: markers, checksums, uncommitted files.
     return sorted(str(file) for file in path.glob("*.parquet") if file.name[0] not in "_.")
 
 
@@ -265,7 +270,7 @@ def _splits_of(file: str, group_rows: Sequence[int], least: int) -> list[_Split]
 def _with_schema(batch: pa.RecordBatch, schema: pa.Schema, file: str) -> pa.RecordBatch:
     missing = [name for name in schema.names if name not in batch.schema.names]
     if missing:
-        raise StorageError(f"{file} has no column {', '.join(missing)}; it has {', '.join(batch.schema.names)}")
+        raise StorageError(f"{file} has no column {', '.join(missing)}; the file has {', '.join(batch.schema.names)}")
     if batch.schema.equals(schema, check_metadata=True):
         return batch
     try:
@@ -277,5 +282,6 @@ def _with_schema(batch: pa.RecordBatch, schema: pa.Schema, file: str) -> pa.Reco
 
 def _changed(file: str, how: str) -> StorageError:
     return StorageError(
-        f"{file} has changed since the job started: {how}", hint="files of a source must stay as they are until it ends"
+        f"{file} has changed since the job started: {how}",
+        hint="files of a source must stay as they are until the job ends",
     )

@@ -1,7 +1,8 @@
-"""Folders by the values of columns, as Spark and Hive lay them out: `day=2026-01-01/shop=7/`.
+"""Folders that are named by the values of columns, as Spark and Hive name them: `day=2026-01-01/shop=7/`.
 
-The columns are in the names of the folders and not in the files. Characters that cannot be in a name stand there as `%`
-and two digits; a null, and an empty text, which Spark takes for one, is `__HIVE_DEFAULT_PARTITION__`.
+The columns are in the names of the folders and not in the files. A character that a name cannot have is written as `%`
+and two hexadecimal digits. A null is written as `__HIVE_DEFAULT_PARTITION__`, and so is an empty text, which Spark
+takes for a null.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from penstock.core.errors import UsageError
 
 NO_VALUE = "__HIVE_DEFAULT_PARTITION__"
 LONGEST_NAME_BYTES = 255
-"""What file systems take as the name of a folder."""
+"""The longest name of a folder that file systems accept."""
 
 _ESCAPED = re.compile("[\x00-\x1f\x7f\"#%'*/:=?\\\\{\\[\\]^]")
 
@@ -28,20 +29,26 @@ def check_partitions(schema: pa.Schema, columns: Sequence[str]) -> None:
     """Raise `UsageError` if records of this schema cannot be laid out by these columns."""
     for column in columns:
         if column not in schema.names:
-            raise UsageError(f"partition_by has {column!r}; the stream has {', '.join(schema.names)}")
+            raise UsageError(
+                f"partition_by has {column!r}, which is no column of the stream; the stream has the columns "
+                f"{', '.join(schema.names)}"
+            )
         kind = schema.field(column).type
         if not (pt.is_boolean(kind) or pt.is_integer(kind) or _is_text(kind) or pt.is_date32(kind)):
             raise UsageError(
-                f"partition_by has {column!r} of type {kind}, whose values make no names of folders",
-                hint="cast it to a text, a whole number, a boolean or a date",
+                f"partition_by has {column!r} of type {kind}, whose values cannot be names of folders",
+                hint="cast the column to a text, a whole number, a boolean or a date",
             )
     if len(columns) == len(schema.names):
-        raise UsageError("partition_by has all columns of the stream", hint="leave one for the files")
+        raise UsageError(
+            "partition_by has all columns of the stream, and no column is left for the files",
+            hint="leave at least one column out of partition_by",
+        )
 
 
 def by_partition(table: pa.Table, columns: Sequence[str]) -> Iterator[tuple[str, pa.Table]]:
-    """The records by folder, in the order they had, without the columns that are in its name. A folder that stands for
-    several values may come several times."""
+    """Folders, each with its records, in the order that the records had. The columns that are in the name of the folder
+    are left out. A folder that stands for several values may come several times."""
     found: list[Any] = [
         pc.dictionary_encode(table.column(column), null_encoding="encode").combine_chunks() for column in columns
     ]
@@ -68,8 +75,9 @@ def _name(column: str, value: Any) -> str:
     name = f"{_escaped(column)}={text}"
     if len(name.encode()) > LONGEST_NAME_BYTES:
         raise UsageError(
-            f"column {column!r} has a value of {len(str(value))} characters, and a folder cannot have so long a name",
-            hint="partition by something shorter",
+            f"column {column!r} of partition_by has a value of {len(str(value))} characters, which is too long for the "
+            "name of a folder",
+            hint="partition by a column with shorter values",
         )
     return name
 

@@ -1,4 +1,5 @@
-"""A table of Spark's catalog as a sink. Where Spark is, it becomes a sink of Parquet files that the driver commits."""
+"""A table of Spark's catalog as a sink. When a job starts on Spark, this sink is replaced by a sink of Parquet files
+that the driver commits."""
 
 from __future__ import annotations
 
@@ -14,20 +15,21 @@ from penstock.core.errors import UsageError
 
 
 def table(name: str, *, path: str | Path | None = None, partition_by: str | Sequence[str] = ()) -> TableSink:
-    """A Parquet table of Spark's catalog, for `spark.table(name)` to read while the job runs: it has the rows of
-    completed checkpoints, each once, and no others.
+    """A Parquet table of Spark's catalog. `spark.table(name)` can read the table while the job runs: the table has each
+    row of the completed checkpoints once, and no other rows from the job.
 
     Args:
-        name: as Spark SQL spells it, with its database if need be. It is made when the job starts, with the columns of
-            the stream, if it does not exist; if it does, it must be a Parquet table that has exactly those columns.
-        path: where its files are, if it is made: a folder that every slot can reach. Default: where Spark keeps the
-            tables that it manages.
-        partition_by: columns by whose values the table is partitioned, if it is made; see `penstock.parquet`. One that
-            exists is written with the partitions that it has.
+        name: the name of the table as Spark SQL spells it, with the database if need be. A table that does not exist is
+            made when the job starts, with the columns of the stream. A table that exists must be a Parquet table with
+            exactly the columns of the stream.
+        path: if the table is made: the folder of its files, which every slot must be able to reach. Default: the folder
+            in which Spark keeps the tables that it manages.
+        partition_by: if the table is made: the columns by whose values the table is partitioned; see
+            `penstock.parquet`. A table that exists keeps its own partitions.
 
     """
     if not name.strip():
-        raise UsageError("a table needs a name")
+        raise UsageError("ps.table needs the name of a table, and the name that was given is empty")
     if "/" in name and "`" not in name:
         raise UsageError(
             f"table name {name!r} looks like a path", hint="write ps.parquet(path), or ps.table(name, path=path)"
@@ -46,18 +48,18 @@ class TableSink(UnpreparedSink):
 
     @property
     def name(self) -> str:
-        """What the step is called unless the user names it."""
+        """The name of the step, unless the user names the step."""
         return "table"
 
     def check(self, schema: pa.Schema) -> None:
-        """Refuse what Spark could not read back from Parquet."""
+        """Raise `UsageError` if Spark could not read a column back from Parquet."""
         ParquetSink(path="", partition_by=self.partition_by).check(schema)
 
     @property
     def described(self) -> str:
-        """With the table's name."""
+        """The table's name, for messages."""
         return f"table {self.table}"
 
     def prepared(self, site: Site, schema: pa.Schema) -> Sink:
-        """The table, opened or made."""
+        """The sink into the table, which is made if it does not exist; this sink if the table is gone with the job."""
         return site.table(self.table, path=self.path, partition_by=self.partition_by, schema=schema) or self

@@ -1,1 +1,2 @@
-"""The real shell: slots as Spark tasks, the driver's side, DataFrames in and out. Only here is Spark called."""
+"""The Spark shell: slots as Spark tasks, the job on the driver, DataFrames as sources and sinks. Only this package
+calls Spark."""

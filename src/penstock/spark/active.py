@@ -1,4 +1,4 @@
-"""Which session Spark's own code finds on a thread."""
+"""The session that Spark's own code takes for the active session of a thread."""
 
 from __future__ import annotations
 
@@ -7,17 +7,18 @@ from typing import Any
 from penstock.spark import connect
 
 GROUP = "penstock-on-driver"
-"""The job group of what the driver's parts of a job ask of Spark."""
+"""The group of the Spark jobs that functions of the user start on the driver, when they are called for checkpoints."""
 
 
 def make_active(session: Any) -> None:
-    """Have whatever this thread asks of Spark find this session, as a function of Spark's `foreachBatch` does: data
-    sources in Python, for one, are looked up in the session that is active where they are written to."""
+    """Make `session` the active session of this thread, as Spark does for a function of `foreachBatch`. For example,
+    Spark looks up a Python Data Source that is written to in the active session."""
     if connect.is_connect(session):
         session._set_default_and_active_session(session)  # noqa: SLF001  # no public way
     else:
-        # PySpark does the same where it makes a session, and has no name for it either.
+        # PySpark makes these same calls when it makes a session, and has no public method for them.
         java = session._jvm  # noqa: SLF001
         session._get_j_spark_session_class(java).setActiveSession(session._jsparkSession)  # noqa: SLF001
-        # Ctrl-C cancels what has no group: that is what the main thread does.
+        # Ctrl-C cancels the Spark jobs of the main thread, which have no group. With a group, the Spark jobs of this
+        # thread go on.
         session.sparkContext.setJobGroup(GROUP, "a function that is called for checkpoints")

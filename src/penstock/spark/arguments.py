@@ -1,5 +1,5 @@
-"""What a program gave, looked at before anything is done with it: arguments of the wrong kind, DataFrames that are none
-or have columns that streams cannot have, functions that cannot travel."""
+"""Checks of what a program gives, before it is used: arguments of the wrong type, objects that are no DataFrames,
+DataFrames with columns that streams cannot have, functions that cannot be sent to the workers."""
 
 from __future__ import annotations
 
@@ -40,11 +40,11 @@ _KINDS: Mapping[str, tuple[tuple[type, ...], str]] = {
     "landing": ((str, os.PathLike, NoneType), "give the path of a folder"),
     "high_availability": ((*get_args(HighAvailability), NoneType), "give ps.ha_files(...) or ps.zookeeper(...)"),
 }
-"""What each argument of an environment may be, and what to give instead of anything else."""
+"""For each argument of an environment: the types that it may have, and what to give instead of any other type."""
 
 
 def argument_problems(given: Mapping[str, Any]) -> list[str]:
-    """What is of the wrong kind among the arguments of an environment, one line each, with what to change."""
+    """A line for each argument of an environment that has the wrong type. The line says what to give instead."""
     return [
         f"{name} is {given[name]!r}; {remedy}"
         for name, (kinds, remedy) in _KINDS.items()
@@ -53,27 +53,27 @@ def argument_problems(given: Mapping[str, Any]) -> list[str]:
 
 
 _HOW_TO_MAKE = {
-    "from_dataframe": "spark.createDataFrame(...) makes one of rows, or of a pandas DataFrame",
-    "from_stream": "spark.readStream makes one; for rows that are there already use from_dataframe, with what "
-    "spark.createDataFrame(...) makes of them",
+    "from_dataframe": "spark.createDataFrame(...) makes a DataFrame of rows, or of a pandas DataFrame",
+    "from_stream": "spark.readStream makes a streaming DataFrame; for rows that are there already use "
+    "from_dataframe(spark.createDataFrame(...))",
 }
 
 
 def check_frame(frame: Any, *, method: str) -> None:
-    """Refuse what is not a DataFrame of Spark's."""
+    """Raise `UsageError` if `frame` is not a DataFrame of Spark."""
     from pyspark.sql import DataFrame
 
     if not isinstance(frame, DataFrame):
         kind = f"{type(frame).__module__}.{type(frame).__qualname__}".removeprefix("builtins.")
         raise UsageError(
-            f"{method} takes a DataFrame of Spark's, this is a {kind}",
+            f"{method} takes a DataFrame of Spark, and got a {kind}",
             hint=_HOW_TO_MAKE[method],
         )
 
 
 def check_appends(frame: Any) -> None:
-    """Refuse a streaming DataFrame of which Spark cannot say what is new with each micro-batch, as its query would.
-    For classic sessions: a server of Spark Connect is not asked, and says so when the query starts."""
+    """Raise `UsageError` if Spark cannot run a query of this streaming DataFrame in append mode. Only for classic
+    sessions: a Spark Connect server refuses such a DataFrame when the query starts."""
     session = frame.sparkSession
     if session.conf.get("spark.sql.streaming.unsupportedOperationCheck", "true") != "true":
         return
@@ -84,15 +84,16 @@ def check_appends(frame: Any) -> None:
     except AnalysisException as error:
         raise UsageError(
             f"Spark cannot run this streaming DataFrame in append mode: {str(error).splitlines()[0].rstrip(';')}",
-            hint="aggregate behind withWatermark, or leave it to the job, by key_by and window or process",
+            hint="aggregate behind withWatermark, or let the job aggregate, by key_by and window or process",
         ) from error
     except Py4JError:
-        # Another version of Spark, with another way to look: the query will tell.
-        log.debug("the output mode of a stream could not be looked at", exc_info=True)
+        # A version of Spark that has no such checker: if append mode is not possible, the query says so when it starts.
+        log.debug("whether Spark can run a stream in append mode could not be checked", exc_info=True)
 
 
 def frame_schema(frame: Any) -> pa.Schema:
-    """The columns of a DataFrame as Arrow types; times are UTC. Raises `UsageError` for types that streams lack."""
+    """The columns of a DataFrame as Arrow types; times are UTC. Raises `UsageError` for a type that streams do not
+    have."""
     from penstock.spark.arrow_types import to_arrow_schema, to_arrow_type
 
     for field in frame.schema:
@@ -104,13 +105,14 @@ def frame_schema(frame: Any) -> pa.Schema:
         if refused:
             raise UsageError(
                 f"column {field.name!r} is of Spark's type {field.dataType.simpleString()}, which streams do not have",
-                hint="convert it to a text, a number or a struct by Spark SQL first",
+                hint="convert the column to a text, a number or a struct by Spark SQL first",
             )
     return to_arrow_schema(frame.schema)
 
 
 def _has_variant(kind: Any) -> bool:
-    """Whether a type of Spark's has a variant in it: Arrow takes one for a struct of bytes that nobody could use."""
+    """Whether a type of Spark has a variant in it. PySpark makes an Arrow struct of bytes of a variant, and no step
+    could use those bytes."""
     from pyspark.sql.types import ArrayType, MapType, StructType, VariantType
 
     match kind:
@@ -127,8 +129,8 @@ def _has_variant(kind: Any) -> bool:
 
 
 def check_functions_travel(plan: Plan) -> None:
-    """Refuse a step whose function cannot be sent to the workers. Sources, sinks and processors have parts that stay on
-    the driver, and look for themselves."""
+    """Raise `UsageError` if the function of a step cannot be sent to the workers. Sources, sinks and processors are not
+    checked here: they have parts that stay on the driver, and check themselves."""
     for operator in (operator for vertex in plan.vertices for operator in vertex.operators):
         step = operator.step
         if isinstance(step, ReadStep | WriteStep):
@@ -140,6 +142,6 @@ def check_functions_travel(plan: Plan) -> None:
         except Exception as error:
             raise UsageError(
                 f"step {operator.name!r} cannot be sent to the workers: {error}",
-                hint="what its function uses from outside goes with it: locks, connections, files and sessions cannot. "
-                "Open them in `open` of a ps.ProcessFunction or ps.KeyedFunction",
+                hint="everything that the function uses from outside is sent with the function. Locks, connections, "
+                "files and sessions cannot be sent: open them in `open` of a ps.ProcessFunction or ps.KeyedFunction",
             ) from error

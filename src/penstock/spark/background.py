@@ -14,7 +14,7 @@ CLOSE_TIMEOUT_S = 30
 
 
 class ThreadBackground:
-    """`Background` on one daemon thread; `wake` is called from it whenever something has ended."""
+    """`Background` on one daemon thread. The thread calls `wake` whenever a piece of work has ended."""
 
     def __init__(self, wake: Callable[[], None], *, name: str) -> None:
         self._wake = wake
@@ -26,17 +26,18 @@ class ThreadBackground:
         self._thread.start()
 
     def submit(self, work: Callable[[], Any], done: Callable[[WorkResult], None]) -> None:
-        """Run `work`; `done` is called with its outcome by a later `collect`, on the loop."""
+        """Run `work` on the thread. A later `collect` calls `done`, on the loop, with the result of `work`."""
         self._work.put((work, done))
 
     def collect(self) -> None:
-        """Call `done` for everything that has ended since."""
+        """Call `done` for every piece of work that has ended since the last call."""
         while self._ended:
-            done, outcome = self._ended.popleft()
-            done(outcome)
+            done, result = self._ended.popleft()
+            done(result)
 
     def close(self) -> None:
-        """End the thread after the work that is under way; what still waits is dropped."""
+        """End the thread after the work that is under way. Work that still waits is dropped. The call returns after
+        `CLOSE_TIMEOUT_S`, even if the thread has not ended."""
         try:
             while True:
                 self._work.get_nowait()
@@ -47,22 +48,22 @@ class ThreadBackground:
 
     @property
     def is_alive(self) -> bool:
-        """Whether the thread is still there: work that hangs keeps it."""
+        """Whether the thread has not ended. After `close`, only work that hangs keeps the thread alive."""
         return self._thread.is_alive()
 
     def _run(self) -> None:
         while (piece := self._work.get()) is not None:
             work, done = piece
             try:
-                outcome = WorkResult(value=work())
-            except BaseException as error:  # noqa: BLE001  # `sys.exit()` of user code, too: whatever it was, the loop decides what it means
-                outcome = WorkResult(error=error)
-            self._ended.append((done, outcome))
+                result = WorkResult(value=work())
+            except BaseException as error:  # noqa: BLE001  # also `sys.exit()` of user code: the loop decides what an error means
+                result = WorkResult(error=error)
+            self._ended.append((done, result))
             self._wake()
 
 
 class Workers:
-    """Makes backgrounds, each with a thread of its own; whoever has them closes those that were `made`."""
+    """Makes backgrounds, each with a thread of its own. The owner of this object closes the backgrounds in `made`."""
 
     def __init__(self, wake: Callable[[], None], *, prefix: str) -> None:
         self.made: list[ThreadBackground] = []
@@ -70,6 +71,6 @@ class Workers:
         self._prefix = prefix
 
     def make(self, name: str) -> ThreadBackground:
-        """One more."""
+        """Another background. `name` is the end of the name of its thread."""
         self.made.append(ThreadBackground(self._wake, name=f"{self._prefix}{name}"))
         return self.made[-1]

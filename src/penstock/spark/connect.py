@@ -1,9 +1,9 @@
-"""A Spark Connect session as the host of a job: what it tells, where its tasks can call, and how they are marked.
+"""A Spark Connect session as the host of a job: its facts, the address where its tasks call the job master, its tags.
 
-A Connect client has no SparkContext. It asks the server for settings; how many tasks run at once it reads off a plan;
-how many of them are free nobody says. The job master is a thread of the *client*, so that the workers must be able to
-call the host of the client, and not that of Spark's driver. Whether they can, and whether they have what a slot needs,
-is found out by a task that goes ahead (`look_ahead`).
+A Connect client has no SparkContext. The client asks the server for settings, and reads off a plan how many tasks can
+run at once. The server does not tell how many cores are free. The job master is a thread of the *client*, so that the
+workers must be able to call the host of the client, and not the host of Spark's driver. A first task (`look_ahead`)
+finds out whether a worker can call, and whether a worker has what a slot needs.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ BINDING = "spark.connect.grpc.binding.address"
 FOUND_AT_LOCALHOST = ("", "localhost", "127.0.0.1", "::1", "0.0.0.0", "::")
 LEAF_PARALLELISM = "spark.sql.leafNodeDefaultParallelism"
 LOOK_AHEAD_S = 30.0
-"""How long the task that goes ahead may wait for a core and take."""
+"""How long the first task may take, with the time that it waits for a core."""
 CALL_S = 5.0
 LOOPBACK = "127.0.0.1"
 
@@ -41,7 +41,7 @@ def is_connect(session: Any) -> bool:
 
 
 def facts(session: Any) -> HostFacts:
-    """What a Connect session says about its Spark. Nobody tells a client how many cores are busy."""
+    """What a Connect session says about its Spark. A client cannot learn how many cores are busy."""
     conf = dict(session.conf.getAll)
     return HostFacts(
         master=conf.get("spark.master", "unknown"),
@@ -54,7 +54,7 @@ def facts(session: Any) -> HostFacts:
 
 
 def is_local(session: Any) -> bool:
-    """Whether all slots are processes on this host, as far as the address of the server says."""
+    """Whether all slots are processes on this host, judged by the address of the server."""
     return is_here(session) and is_local_master(session.conf.get("spark.master"))
 
 
@@ -64,8 +64,8 @@ def is_here(session: Any) -> bool:
 
 
 def task_slots(session: Any) -> int:
-    """How many tasks Spark can run at once: on `local[n]` what that says, elsewhere its default parallelism, which is
-    the number of cores unless `spark.default.parallelism` is set."""
+    """How many tasks Spark can run at once. On `local[n]` the number of cores is n. Elsewhere Spark's default
+    parallelism is taken, which is the number of cores unless `spark.default.parallelism` is set."""
     written = _LOCAL_CORES.match(session.conf.get("spark.master"))
     cores = int(written[1]) if written else default_parallelism(session)
     try:
@@ -75,13 +75,14 @@ def task_slots(session: Any) -> int:
 
 
 def default_parallelism(session: Any) -> int:
-    """How many splits Spark makes of what says nothing about it. Raises `HostError` if its plans do not tell."""
-    # Planned and not run: a task of its own would wait for a free core.
+    """How many partitions Spark makes of data that does not say how many. Raises `HostError` if a plan of Spark does
+    not tell."""
+    # The query is planned and not run: a task would wait for a free core.
     with _unset(session, LEAF_PARALLELISM):
         plan = session.range(0, 1)._explain_string(extended=False)  # noqa: SLF001  # the public way prints it
     found = _SPLITS.search(plan)
     if found is None:
-        raise HostError(f"Spark {session.version} does not tell how many tasks it can run at once")
+        raise HostError(f"a plan of Spark {session.version} does not tell how many tasks Spark can run at once")
     return int(found[1])
 
 
@@ -98,10 +99,10 @@ def _unset(session: Any, name: str) -> Iterator[None]:
 
 
 def own_address(session: Any) -> str:
-    """The address of this host at which the tasks can call it.
+    """The address of this host at which Spark's tasks can call the job master.
 
-    Loopback if they run here; Spark's own idea of this host if only its driver does; else the address with which this
-    host calls the server.
+    If the tasks run on this host: loopback. If only Spark's driver runs on this host: `spark.driver.host`. Otherwise:
+    the address from which this host calls the server.
     """
     if not is_here(session):
         return _address_towards(session.client.host)
@@ -111,28 +112,29 @@ def own_address(session: Any) -> str:
 
 
 def check_queries(session: Any) -> None:
-    """Refuse a server whose streaming queries cannot call Python: Spark has that call the server at localhost, whatever
-    address it listens at.
+    """Check that streaming queries of the server can run Python. The Python process of a streaming query calls the
+    server at localhost, whatever address the server listens at.
 
     Raises:
-        UsageError: it listens elsewhere only.
+        UsageError: the server does not listen at localhost.
 
     """
     bound = session.conf.get(BINDING, None)
     if bound is not None and bound.strip("[]").lower() not in FOUND_AT_LOCALHOST:
         raise UsageError(
-            f"the Spark Connect server listens at {bound} only ({BINDING}), and the Python of its streaming queries "
-            "calls it at localhost",
-            hint="have it listen at all addresses, which it does if that is not set, or at 127.0.0.1",
+            f"the Spark Connect server listens at {bound} only ({BINDING}), and the Python processes of its streaming "
+            "queries call the server at localhost",
+            hint=f"leave {BINDING} unset, so that the server listens at all addresses, or set it to 127.0.0.1",
         )
 
 
 def look_ahead(session: Any, own: str, folders: Sequence[Path] = ()) -> WorkerFacts | None:
-    """What a worker finds: its host, its packages, whether it can call this host at the address `own`, and which of
-    these folders it has. None if no core was free for it in time.
+    """Run a first task, and return what it found out: the host and the packages of its worker, whether the worker can
+    call this host at the address `own`, and which of `folders` the worker lacks. None if the task did not end in time,
+    for example because no core was free.
 
     Raises:
-        HostError: this host has no such address.
+        HostError: this host cannot listen at the address `own`.
 
     """
     signs = shared_folders.sign(folders)
@@ -162,11 +164,12 @@ def _asked(session: Any, address: tuple[str, int], signs: tuple[str, ...]) -> Wo
         session.interruptTag(tag)
         thread.join(CALL_S)
         return None
-    return found[0] if found else WorkerFacts(error="the task that looks ahead broke")
+    return found[0] if found else WorkerFacts(error="see the traceback that this program has printed")
 
 
 def _looking(address: tuple[str, int], signs: tuple[str, ...]) -> Any:
-    """The task. Nested, and with its imports inside, so that it also runs where Penstock is missing."""
+    """The function of the first task. The function is nested and has its imports inside, so that it also runs where
+    Penstock is missing."""
 
     def look(batches: Iterator[Any]) -> Iterator[Any]:
         import importlib.util
@@ -203,7 +206,7 @@ def _looking(address: tuple[str, int], signs: tuple[str, ...]) -> Any:
 
 
 def mark(session: Any, *tags: str) -> None:
-    """Give what this thread submits next these tags, which Spark shows with its jobs."""
+    """Give these tags to the Spark jobs that this thread submits from now on. Spark shows the tags with the jobs."""
     for tag in tags:
         session.addTag(tag)
 
@@ -213,8 +216,8 @@ def _listen(host: str) -> socket.socket:
         return socket.create_server((host, 0), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
     except OSError as error:
         raise HostError(
-            f"the job master cannot listen at {host}, where Spark's tasks would call it: {error.strerror}",
-            hint="give network=NetworkSettings(master_host=...) an address of this host that they reach",
+            f"the job master cannot listen at {host}, where Spark's tasks would call the master: {error.strerror}",
+            hint="give network=NetworkSettings(master_host=...) an address of this host that Spark's tasks can reach",
         ) from error
 
 
@@ -228,6 +231,6 @@ def _numeric(host: str) -> str:
 def _address_towards(host: str) -> str:
     numeric = _numeric(host)
     with socket.socket(socket.AF_INET6 if ":" in numeric else socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        # Connecting a datagram socket sends nothing; it only asks the routing table.
+        # To connect a datagram socket sends nothing; the call only asks the routing table.
         probe.connect((numeric, 9))
         return str(probe.getsockname()[0])

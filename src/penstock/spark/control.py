@@ -1,4 +1,4 @@
-"""What other processes may ask of a running job, over its control socket."""
+"""The requests that other processes may send to a running job, over the job's control socket."""
 
 from __future__ import annotations
 
@@ -17,35 +17,35 @@ from penstock.runtime.views import JobView
 
 
 class Controlled(Protocol):
-    """A running job, as far as others can ask things of it."""
+    """The part of a running job that other processes can use."""
 
     name: str
 
     @property
     def checkpoints(self) -> list[CheckpointDetails]:
-        """Its checkpoints, newest first."""
+        """The job's checkpoints, newest first."""
         ...
 
     def view(self) -> JobView:
-        """The job as it is."""
+        """A view of the job."""
         ...
 
     def checkpoint(self, *, full: bool = False) -> int:
-        """Take a checkpoint and wait for it."""
+        """Take a checkpoint and wait until it is complete."""
         ...
 
     def savepoint(self, directory: str | os.PathLike[str] | None = None, *, native: bool = False) -> str:
-        """Take a savepoint and wait for it."""
+        """Take a savepoint and wait until it is complete."""
         ...
 
     def stop(
         self, *, savepoint: str | os.PathLike[str] | None = None, drain: bool = False, native: bool = False
     ) -> str:
-        """End the job with a savepoint and wait for both."""
+        """Take a savepoint and end the job; wait for both."""
         ...
 
     def rescale(self, parallelism: int) -> None:
-        """Change the parallelism and wait until the job runs with it."""
+        """Change the parallelism and wait until the job runs with the changed parallelism."""
         ...
 
     def cancel(self) -> None:
@@ -54,7 +54,8 @@ class Controlled(Protocol):
 
 
 def handle(job: Controlled, request: Request) -> dict[str, Any]:
-    """Do what a request says. Raises `UsageError` for what cannot be asked, and whatever the job raises."""
+    """Carry a request out, and return the answer. Raises `UsageError` for an unknown command or wrong arguments, and
+    every error that the job raises."""
     commands: dict[str, Callable[..., dict[str, Any]]] = {
         "view": lambda: described(job.name, job.view()),
         "checkpoints": lambda checkpoint=None: {"checkpoints": _checkpoints(job, checkpoint)},
@@ -66,28 +67,32 @@ def handle(job: Controlled, request: Request) -> dict[str, Any]:
     }
     command = commands.get(request.command)
     if command is None:
-        raise UsageError(f"a job cannot {request.command!r}", hint=f"it can {', '.join(commands)}")
+        raise UsageError(
+            f"a job does not know the command {request.command!r}", hint=f"the commands are {', '.join(commands)}"
+        )
     try:
         return command(**request.arguments)
     except TypeError as error:
-        raise UsageError(f"{request.command}: {error}") from error
+        raise UsageError(f"the arguments of command {request.command} are wrong: {error}") from error
 
 
 def _checkpoints(job: Controlled, number: int | None) -> list[Any]:
-    """All that are remembered, or that one."""
+    """All checkpoints that are remembered, or the checkpoint of this number."""
     found = job.checkpoints
     chosen = [c for c in found if number is None or c.checkpoint == number]
     if number is not None and not chosen:
         known = ", ".join(str(c.checkpoint) for c in found)
         raise UsageError(
             f"checkpoint {number} of job {job.name!r} is not remembered",
-            hint=f"known are {known}; Checkpointing(history=...) says how many" if known else "the job has none yet",
+            hint=f"the job remembers the checkpoints {known}; Checkpointing(history=...) says how many are remembered"
+            if known
+            else "the job has no checkpoint yet",
         )
     return [plain(checkpoint) for checkpoint in chosen]
 
 
 def plain(value: Any) -> Any:
-    """A view in plain values, as JSON has them."""
+    """A view in plain values, for JSON."""
     if isinstance(value, CheckpointFailure):
         return value.name
     if isinstance(value, Enum):

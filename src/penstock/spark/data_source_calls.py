@@ -1,4 +1,4 @@
-"""A Python Data Source of the user's, and the boundary to its code."""
+"""A Python Data Source of the user, and the boundary between Penstock and the code of the data source."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ from penstock.spark.arrow_types import to_arrow_schema
 
 @contextmanager
 def calling(name: str, method: str) -> Iterator[None]:
-    """Run code of data source `name`; what it raises is said to come from its `method`."""
+    """For a block that calls `method` of data source `name`: an exception of the method is raised as `UserCodeRaised`,
+    which names the method and the data source."""
     try:
         yield
     except (StreamError, UserCodeRaised, KeyboardInterrupt):
@@ -30,35 +31,37 @@ def calling(name: str, method: str) -> Iterator[None]:
 
 @dataclass(frozen=True, kw_only=True)
 class GivenSource:
-    """A data source with its options, and the schema that is to be read."""
+    """A data source with its options, and the schema of the records that are read or written."""
 
     source: DataSource
     struct: StructType
 
     @property
     def name(self) -> str:
-        """What users call it."""
+        """The name that the data source gives itself."""
         return self.source.name()
 
     @property
     def schema(self) -> pa.Schema:
-        """The columns, as Arrow types; times are UTC."""
+        """The columns of the schema as Arrow types; times are UTC."""
         return to_arrow_schema(self.struct)
 
     def make(self, method: str, **arguments: Any) -> Any:
-        """What one of the methods that make readers and writers returns. Raises `PySparkNotImplementedError` if the
-        source has none."""
+        """Call a method of the data source that makes a reader or a writer, and return the reader or writer. Raises
+        `PySparkNotImplementedError` if the data source does not have the method."""
         return getattr(self.source, method)(schema=self.struct, **arguments)
 
 
 def pickled(value: Any, *, what: str) -> bytes:
-    """For another process. Raises `UsageError` if it cannot be."""
+    """The bytes of a value, for another process. Raises `UsageError` if the value cannot be pickled; `what` says, for
+    people, what the value is."""
     try:
         return bytes(cloudpickle.dumps(value))
     except Exception as error:
         raise UsageError(
             f"{what} cannot be pickled: {error}",
-            hint="it goes to other processes; make connections and the like where they are used, in read or write",
+            hint="the object is sent to other processes; make connections and the like where they are used, in read or "
+            "write",
         ) from error
 
 

@@ -1,12 +1,12 @@
-"""What of a Python Data Source runs on the driver: it plans ranges of offsets, and is told which were read.
+"""The part of a Python Data Source that runs on the driver: plans ranges of offsets, and is told which were read.
 
-A range is planned once: its partitions go to subtasks as splits, and its end is the position from which the next one is
-planned. Both are in the checkpoint, so what was planned before it is read from the very same partitions after a
-failure, and what was planned later is planned anew. Offsets travel as JSON, like Spark's own: a reader always gets back
-what JSON made of an offset.
+A range is planned once. The partitions of the range go to subtasks as splits, and the end of the range is the position
+from which the next range is planned. Splits and position are in the checkpoint. So after a failure, a range that was
+planned before the checkpoint is read from the very same partitions, and a later range is planned anew. Offsets travel
+as JSON, like Spark's own: a reader gets an offset back as JSON has kept the offset.
 
-One reader object plans for the whole job. Only after it has raised is it stopped, and another made for the next
-attempt.
+One reader object plans for the whole job. Only a reader that has raised is stopped, and the next attempt makes another
+reader.
 """
 
 from __future__ import annotations
@@ -35,39 +35,42 @@ from penstock.spark.data_source_calls import GivenSource, calling, lacks, pickle
 from penstock.spark.data_source_reading import DataSourceInput, DiscoveredInput, Split
 
 UNREAD_PARTITIONS = 2
-"""The next range is planned when a subtask has, on average, fewer partitions than this left to read."""
+"""The next range is planned when subtasks have, on average, fewer partitions than this left to read."""
 
 _BATCH_ROWS = 10_000
 """Rows that the driver read travel in Arrow batches of this size."""
 
-_BATCH_HINT = 'to read what its `reader` gives, once, give mode="batch"'
+_BATCH_HINT = 'mode="batch" reads, once, the rows that the `reader` of the data source gives'
 
 T = TypeVar("T")
 
 
 class _Position(msgspec.Struct, frozen=True, array_like=True):
     offset: str
-    """As JSON: everything before it has been planned."""
+    """The offset up to which everything has been planned, as JSON."""
     ranges: int
-    """How many ranges that were."""
+    """How many ranges have been planned up to the offset."""
 
 
 # --- batch -----------------------------------------------------------------------------------------------------------
 
 
 def batch_input(given: GivenSource) -> Source:
-    """The source over what `reader` gives. Raises `UsageError` if there is none."""
+    """The source over the rows that `reader` of the data source gives. Raises `UsageError` if the data source has no
+    `reader`."""
     try:
         reader = given.make("reader")
     except PySparkNotImplementedError:
-        raise lacks(given.name, "reader", hint='to read its stream, give mode="stream" or "available-now"') from None
+        raise lacks(
+            given.name, "reader", hint='mode="stream" and mode="available-now" read the stream of the data source'
+        ) from None
     if not isinstance(reader, DataSourceReader):
         raise _no_reader(given, "reader", reader, "DataSourceReader")
     return _BatchInput(given, reader)
 
 
 class _BatchInput(DataSourceInput):
-    """As the driver has it. In slots there is only the part that reads partitions."""
+    """The source on the driver. Slots get only the part that reads partitions."""
 
     def __init__(self, given: GivenSource, reader: DataSourceReader) -> None:
         self._given = given
@@ -79,7 +82,7 @@ class _BatchInput(DataSourceInput):
         return DataSourceInput, (self._name, self._struct, self._schema, self._reader)
 
     def splits(self, parallelism: int) -> list[bytes]:  # noqa: ARG002  # the data source decides
-        """All of its partitions; one, with no value, if it does not say."""
+        """All partitions of the data source; a single partition without a value if the data source names none."""
         try:
             found = self._batch_reader.partitions()
         except NotImplementedError:
@@ -92,8 +95,8 @@ class _BatchInput(DataSourceInput):
 
 
 def stream_input(given: GivenSource, *, available_now: bool, poll_ms: int) -> Source:
-    """The source over what `streamReader`, or else `simpleStreamReader`, gives. Raises `UsageError` if it has
-    neither."""
+    """The source over the stream of a data source, read by `streamReader`, or else by `simpleStreamReader`. Raises
+    `UsageError` if the data source has neither."""
     reader = _stream_reader(given)
     if isinstance(reader, SimpleDataSourceStreamReader):
         enumerator: type[_Enumerator] = _SimpleEnumerator
@@ -119,7 +122,7 @@ def _stream_reader(given: GivenSource) -> DataSourceStreamReader | SimpleDataSou
 
 
 class _StreamInput(DiscoveredInput):
-    """As the driver has it. In slots there is only the part that reads partitions."""
+    """The source on the driver. Slots get only the part that reads partitions."""
 
     def __init__(self, given: GivenSource, reader: Any, enumerator: Callable[[], SplitEnumerator]) -> None:
         what = f"the stream reader of data source {given.name!r}"
@@ -130,7 +133,7 @@ class _StreamInput(DiscoveredInput):
         return DiscoveredInput, (self._name, self._struct, self._schema, self._reader)
 
     def enumerator(self) -> SplitEnumerator:
-        """Plans ranges."""
+        """The enumerator, which plans ranges."""
         return self._enumerator()
 
 
@@ -146,8 +149,8 @@ class _Enumerator(SplitEnumerator):
         self._reader: Any = None
         self._committed: str | None = None
 
-    def start(self, position: bytes | None) -> None:  # noqa: ARG002  # it comes again with `discover`
-        """Make a reader, unless there is one that still works."""
+    def start(self, position: bytes | None) -> None:  # noqa: ARG002  # `discover` gets the position, too
+        """Make a reader, unless there is a reader that has not raised."""
         if self._reader is None:
             with calling(self._given.name, "streamReader"):
                 self._reader = _stream_reader(self._given)
@@ -155,7 +158,7 @@ class _Enumerator(SplitEnumerator):
                 self._call("prepareForTriggerAvailableNow", self._reader.prepareForTriggerAvailableNow)
 
     def discover(self, position: bytes | None) -> Found:
-        """Plan the next range, if there is something behind the last one."""
+        """Plan the next range, if the stream has more data behind `position`."""
         if position is None:
             initial = self._call("initialOffset", self._reader.initialOffset)
             at = _Position(self._json(initial, "initialOffset"), 0)
@@ -164,7 +167,8 @@ class _Enumerator(SplitEnumerator):
         end, splits = self._plan(at)
         is_new = end != at.offset
         at = _Position(end, at.ranges + is_new)
-        # A reader that can be told to stop at what is there ends by standing still; another has one range, of it all.
+        # With available-now: a reader that has `prepareForTriggerAvailableNow` is at its end when its offset does not
+        # change any more. For any other reader, a single range has all the data.
         ended = self._available_now and not (is_new and self._says_when_to_end)
         wait_ms = 1 if is_new else self._poll_ms
         return Found(position=msgspec.msgpack.encode(at), splits=splits, ended=ended, wait_ms=wait_ms)
@@ -190,20 +194,22 @@ class _Enumerator(SplitEnumerator):
 
     @abstractmethod
     def _plan(self, at: _Position) -> tuple[str, list[bytes]]:
-        """The end of what lies behind a position, and its splits; the same offset if there is nothing."""
+        """Plan the range that begins at `at`: the offset at its end, and its splits. If there is no more data, the
+        offset is that of `at`, and there are no splits."""
 
     @property
     def _says_when_to_end(self) -> bool:
         return hasattr(self._reader, "prepareForTriggerAvailableNow")
 
     def _call(self, method: str, call: Callable[[], T]) -> T:
-        """Call the reader, if this driver has the job. One that raised is not used again."""
+        """Call a method of the reader, if this driver has the job. A reader that has raised is closed and not used
+        again."""
         self.hold.check()
         try:
             with calling(self._given.name, method):
                 return call()
         except BaseException:
-            # What `stop` says of a reader that is broken is of no use to anybody.
+            # An error of `stop` would hide the first error, which says why the reader is broken.
             with contextlib.suppress(Exception):
                 self.close()
             raise
@@ -212,20 +218,21 @@ class _Enumerator(SplitEnumerator):
         name = self._given.name
         if not isinstance(offset, dict):
             raise UsageError(
-                f"{method} of data source {name!r} returned {offset!r} as an offset",
-                hint="an offset is a dict of texts, numbers, booleans and dicts of those",
+                f"{method} of data source {name!r} returned {offset!r} as an offset, which is no dict",
+                hint="an offset is a dict of texts, numbers, booleans and dicts of these",
             )
         try:
             return json.dumps(offset)
         except (TypeError, ValueError) as error:
             raise UsageError(
-                f"{method} of data source {name!r} returned the offset {offset!r}, which JSON cannot say: {error}",
-                hint="an offset is a dict of texts, numbers, booleans and dicts of those",
+                f"{method} of data source {name!r} returned the offset {offset!r}, which cannot be written as JSON: "
+                f"{error}",
+                hint="an offset is a dict of texts, numbers, booleans and dicts of these",
             ) from error
 
 
 class _StreamEnumerator(_Enumerator):
-    """Of a `DataSourceStreamReader`."""
+    """Plans the ranges of a `DataSourceStreamReader`."""
 
     def _plan(self, at: _Position) -> tuple[str, list[bytes]]:
         end = self._json(self._call("latestOffset", lambda: self._latest(json.loads(at.offset))), "latestOffset")
@@ -238,7 +245,7 @@ class _StreamEnumerator(_Enumerator):
     def _latest(self, start: dict[str, Any]) -> Any:
         reader = self._reader
         if not inspect.signature(reader.latestOffset).parameters:
-            # As it was before Spark 4.2.
+            # Before Spark 4.2 `latestOffset` has no parameters.
             return reader.latestOffset()
         if self._available_now and not self._says_when_to_end:
             from pyspark.sql.streaming.datasource import ReadAllAvailable
@@ -248,15 +255,16 @@ class _StreamEnumerator(_Enumerator):
 
 
 class _SimpleEnumerator(_Enumerator):
-    """Of a `SimpleDataSourceStreamReader`: what is planned has been read."""
+    """Plans the ranges of a `SimpleDataSourceStreamReader`, which reads the rows of a range when the range is
+    planned."""
 
     def _plan(self, at: _Position) -> tuple[str, list[bytes]]:
         name, start = self._given.name, json.loads(at.offset)
         found = self._call("read", lambda: self._reader.read(start))
         if not isinstance(found, tuple) or len(found) != 2:
             raise UsageError(
-                f"read of data source {name!r} returned {type(found).__name__}",
-                hint="a simple stream reader's read returns an iterator of rows, and the offset behind them",
+                f"read of data source {name!r} returned {type(found).__name__}, and must return a pair",
+                hint="read of a simple stream reader returns an iterator of rows, and the offset behind the last row",
             )
         end = self._json(found[1], "read")
         batches = self._call("read", lambda: self._batches(iter(found[0])))
@@ -265,7 +273,7 @@ class _SimpleEnumerator(_Enumerator):
             if rows:
                 raise UsageError(
                     f"read of data source {name!r} gave {rows} rows behind {at.offset} and the same offset as their "
-                    "end: they would be read for ever",
+                    "end, so that the same rows would be read for ever",
                     hint="return the offset behind the last row",
                 )
             return end, []
@@ -282,7 +290,8 @@ def _splits(name: str, partitions: Sequence[Any], *, number: int, start: str) ->
     for partition in partitions:
         if not isinstance(partition, InputPartition):
             raise UsageError(
-                f"partitions of data source {name!r} returned {partition!r}", hint="they are InputPartition objects"
+                f"partitions of data source {name!r} returned {partition!r}, which is no InputPartition",
+                hint="partitions must return InputPartition objects",
             )
     what = f"a partition of data source {name!r}"
     return [
@@ -301,5 +310,6 @@ def _as_stream(batches: Sequence[pa.RecordBatch]) -> bytes:
 
 def _no_reader(given: GivenSource, method: str, reader: Any, expected: str) -> UsageError:
     return UsageError(
-        f"{method} of data source {given.name!r} returned {type(reader).__name__}", hint=f"it must return a {expected}"
+        f"{method} of data source {given.name!r} returned {type(reader).__name__}",
+        hint=f"{method} must return a {expected}",
     )

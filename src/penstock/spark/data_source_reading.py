@@ -1,12 +1,12 @@
 """The partitions of a Python Data Source as splits: how a subtask reads them.
 
-A partition is read by the object's own `read`, on a thread, since it may block; the loop takes what has come. The
-position in it is the number of rows that were handed on. After a failure the partition is read again from its start
-and so many rows are left out, which is right as long as `read` gives the same rows in the same order; the last row that
-was handed on is compared, so that a source which does not is refused and not believed.
+A partition is read by `read` of the data source's reader, on a thread, since `read` may block. The loop takes the rows
+that have come. The position in a partition is the number of rows that were handed on. After a failure the partition is
+read again from its start, and as many rows are left out. This is right only if `read` gives the same rows in the same
+order. So the last row that was handed on is compared, and a data source that gives another row is refused.
 
-Rows that the driver has read already (a simple stream reader's) come with the split. They are no part of the state:
-when they are needed again, `readBetweenOffsets` gives them.
+Rows that the driver has read already, with a simple stream reader, come with the split. These rows are no part of the
+snapshot: if they are needed again, `readBetweenOffsets` gives them.
 """
 
 from __future__ import annotations
@@ -30,35 +30,36 @@ from penstock.spark.data_source_calls import calling
 from penstock.spark.task_context import as_own_task
 
 ROWS_AHEAD = 32_768
-"""So many rows of a partition, at most, are read and not yet handed on; a batch that exceeds them may be the last."""
+"""When this many rows of a partition have been read and not handed on, `read` is not asked for more. An Arrow batch may
+exceed the limit."""
 
 WAIT_MS = 2
-"""How long the loop waits for a partition that has nothing at the moment."""
+"""How long the loop waits for a partition that has no rows at the moment."""
 
 
 class Split(msgspec.Struct, frozen=True, array_like=True):
     """A partition of a planned range of offsets."""
 
     number: int
-    """Of the range, in the order in which they were planned."""
+    """The number of the range, in the order in which ranges were planned."""
     index: int
-    """Of the partition, in its range."""
+    """The number of the partition in its range."""
     start: str
     """The offset at which the range begins, as JSON."""
     partition: bytes = b""
-    """Pickled; nothing if a simple stream reader is to read up to `end`."""
+    """The partition, pickled; empty if a simple stream reader is to read up to `end`."""
     end: str = ""
-    """The offset at which the range ends, as JSON, if it is a simple stream reader's."""
+    """The offset at which the range ends, as JSON; empty unless a simple stream reader reads the range."""
     rows: bytes | None = None
-    """All of its rows, as an Arrow stream, if the driver has read them."""
+    """All rows of the split, as an Arrow stream, if the driver has read them."""
     read: int = 0
     """How many rows have been handed on."""
     last: int | None = None
-    """A digest of the last of them."""
+    """A digest of the last row that was handed on."""
 
 
 class DataSourceInput(Source):
-    """A Python Data Source as slots have it: they read partitions that others planned."""
+    """A Python Data Source in a slot, which reads partitions that the driver has planned."""
 
     def __init__(self, name: str, struct: StructType, schema: pa.Schema, reader: bytes) -> None:
         self._name = name
@@ -68,12 +69,12 @@ class DataSourceInput(Source):
 
     @property
     def unpickles(self) -> bool:
-        """Partitions are pickled."""
+        """Always: partitions are pickled."""
         return True
 
     @property
     def name(self) -> str:
-        """What the data source calls itself."""
+        """The name that the data source gives itself."""
         return self._name
 
     @property
@@ -81,8 +82,8 @@ class DataSourceInput(Source):
         """The columns that are read."""
         return self._schema
 
-    def splits(self, parallelism: int) -> list[bytes]:  # noqa: ARG002  # a stream's are planned later
-        """None to begin with."""
+    def splits(self, parallelism: int) -> list[bytes]:  # noqa: ARG002  # the splits of a stream are planned later
+        """No splits: the driver plans splits while the job runs."""
         return []
 
     def open(self, splits: Sequence[bytes]) -> SourceReader:
@@ -91,7 +92,7 @@ class DataSourceInput(Source):
 
 
 class DiscoveredInput(DataSourceInput):
-    """One whose ranges are planned while the job runs."""
+    """A Python Data Source whose ranges are planned while the job runs."""
 
     @property
     def discovers(self) -> bool:
@@ -120,8 +121,8 @@ class _PartitionsReader(SourceReader):
         """How many partitions have ended."""
         return self._ended
 
-    def poll(self, max_rows: int, now_ms: int) -> Polled:  # noqa: ARG002  # data comes when it comes
-        """What has come of the partition whose turn it is."""
+    def poll(self, max_rows: int, now_ms: int) -> Polled:  # noqa: ARG002  # data sources have no clock
+        """The rows of the current partition that have been read and not handed on."""
         while True:
             if self._turn is None:
                 if not self._waiting:
@@ -144,25 +145,25 @@ class _PartitionsReader(SourceReader):
         if not batch.schema.equals(self._schema):
             raise UsageError(
                 f"read of data source {self._name!r} returned a batch with the columns "
-                f"{_columns(batch.schema)}; its schema is {_columns(self._schema)}",
-                hint="Arrow batches are taken as they are: columns and types must be those of the schema",
+                f"{_columns(batch.schema)}; the schema of the data source is {_columns(self._schema)}",
+                hint="Arrow batches are not converted: their columns and types must be those of the schema",
             )
         return batch
 
     def snapshot(self) -> list[bytes]:
-        """Partitions that are not read to their ends, the one that is being read first."""
+        """The partitions that are not read to their ends. The partition that is being read comes first."""
         begun = [] if self._turn is None else [self._turn.position()]
         waiting = (msgspec.structs.replace(split, rows=None) for split in self._waiting)
         return [msgspec.msgpack.encode(split) for split in (*begun, *waiting)]
 
     def add_splits(self, splits: Sequence[bytes]) -> None:
-        """Read these, too."""
+        """Read these partitions too."""
         added = [msgspec.msgpack.decode(split, type=Split) for split in splits]
         self._waiting += added
         self._open.update(dict.fromkeys(map(_name_of, added)))
 
     def progress(self) -> SplitProgress:
-        """Every partition has an event time of its own, and its rows are there to be read."""
+        """Every partition has an event time of its own, and has rows to be read."""
         return SplitProgress(current=self._current, open=self._open.keys(), ready=self._open.keys())
 
     def close(self) -> None:
@@ -186,11 +187,11 @@ class _OpenPartition:
 
     @property
     def is_over(self) -> bool:
-        """Whether nothing will come that has not come yet."""
+        """Whether `read` has ended: no more rows will come."""
         return self._fetcher.has_ended
 
     def take(self, max_rows: int) -> pa.RecordBatch | None:
-        """The next rows, if there are any by now."""
+        """The next rows; None if no rows have come."""
         while (batch := self._next(max_rows)) is not None:
             if self._skip:
                 batch = self._behind_position(batch)
@@ -201,15 +202,16 @@ class _OpenPartition:
         return None
 
     def position(self) -> Split:
-        """Where to go on."""
+        """The split with its position: where to go on after a failure."""
         last = self.split.last if self._last is None else _digest(self._last)
         return msgspec.structs.replace(self.split, rows=None, read=self._handed_on, last=last)
 
     def finish(self) -> None:
-        """It has ended. Raises if `read` raised, or gave fewer rows than it had before."""
+        """Called when the partition has ended. Raises if `read` raised, or if `read` gave fewer rows than before the
+        failure."""
         self._fetcher.check()
         if self._skip:
-            raise self._differs(f"it has ended {self._skip} rows before")
+            raise self._differs(f"the partition now ends {self._skip} rows earlier")
 
     def close(self) -> None:
         """Stop reading."""
@@ -230,7 +232,7 @@ class _OpenPartition:
             self._skip -= batch.num_rows
             return batch.slice(batch.num_rows)
         if _digest(batch.slice(self._skip - 1, 1)) != self.split.last:
-            raise self._differs("the last of them is another one")
+            raise self._differs("the last of these rows differs now")
         batch = batch.slice(self._skip)
         self._skip = 0
         return batch
@@ -239,14 +241,15 @@ class _OpenPartition:
         split = self.split
         what = f"between {split.start} and {split.end}" if split.end else f"for {cloudpickle.loads(split.partition)!r}"
         return UsageError(
-            f"data source {self._name!r} did not give the same rows again {what}: {split.read} rows of it were handed "
-            f"on before the failure, and {how}",
+            f"data source {self._name!r} did not give the same rows again {what}: {split.read} rows were handed on "
+            f"before the failure, and {how}",
             hint="read must give the same rows in the same order whenever it is called for the same partition",
         )
 
 
 class _Fetcher:
-    """Runs `read` on a thread. One side adds and the other takes; each counts for itself, so no lock is needed."""
+    """Runs `read` on a thread. The thread only adds rows, and the loop only takes rows. Each counts its own rows, so no
+    lock is needed."""
 
     def __init__(self, name: str, reader: bytes, split: Split) -> None:
         self.has_ended = False
@@ -263,7 +266,7 @@ class _Fetcher:
         threading.Thread(target=self._run, name=f"penstock-read-{name}", daemon=True).start()
 
     def take(self, max_rows: int) -> list[Any] | pa.RecordBatch | None:
-        """Rows, or a batch, that have come; None if there are none."""
+        """Rows, or a batch, that `read` has given; None if there are none."""
         items = self._items
         if not items:
             return None
@@ -287,8 +290,8 @@ class _Fetcher:
                 raise self._error
 
     def close(self) -> None:
-        """Have the thread end with the next row. One that is blocked inside `read` cannot be ended: its process is not
-        used again."""
+        """Have the thread end at the next row. A thread that is blocked inside `read` cannot be ended: Spark then does
+        not use the process again."""
         self._is_closed = True
         self._room.set()
 
@@ -308,7 +311,7 @@ class _Fetcher:
                         self._room.clear()
                     if self._is_closed:
                         return
-        except BaseException as error:  # noqa: BLE001  # it belongs to whoever takes the rows
+        except BaseException as error:  # noqa: BLE001  # `check` raises the error on the loop
             self._error = error
         finally:
             self.has_ended = True
@@ -328,13 +331,13 @@ class _Fetcher:
 
 
 class _Named:
-    """Stands for a data source where only its name is wanted."""
+    """Stands for a data source where only the name of the data source is used."""
 
     def __init__(self, name: str) -> None:
         self._name = name
 
     def name(self) -> str:
-        """What the data source calls itself."""
+        """The name that the data source gives itself."""
         return self._name
 
 

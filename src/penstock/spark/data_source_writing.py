@@ -1,17 +1,17 @@
 """A Python Data Source's stream writer as a sink.
 
-In every subtask `write` is called once between two barriers, on a thread, with an iterator that ends at the barrier;
-its commit message is made durable with the snapshot. On the driver the messages of one barrier are committed by one
-call, when a checkpoint that names them is complete:
+In every subtask `write` is called once between two barriers, on a thread, with an iterator that ends at the second
+barrier. The commit message that `write` returns is made durable with the snapshot. On the driver one call of `commit`
+commits all messages of a barrier, when a checkpoint that names the messages is complete:
 
     message written ──► promised by a completed checkpoint ──► commit called ──► returned-<id> written ──► messages gone
 
-So a commit that has returned is not called again, by no attempt and by no job that starts from a snapshot: its messages
-are gone. One whose outcome nobody knows, because it raised or the driver died in it, is called again with the same id
-and the same messages. What was prepared and is named by no completed checkpoint after a failure is aborted.
+So a `commit` that has returned is not called again, by no attempt and by no job that starts from a snapshot: its
+messages are gone. A `commit` that has raised, or in which the driver died, is called again with the same id and the
+same messages. After a failure, messages that no completed checkpoint names are aborted.
 
 A driver that takes the job over finds the messages in the same folder, and does the same as after any other failure.
-Whether this driver still has the job is looked at right before each commit and each abort, and before messages go.
+The hold is looked at right before each commit and each abort, and before messages are deleted.
 """
 
 from __future__ import annotations
@@ -47,14 +47,15 @@ from penstock.storage.locations import open_store
 from penstock.storage.seals import PLAIN, StoreOptions
 
 BYTES_AHEAD = 16 * 1024 * 1024
-"""When so much waits for a `write` that is slower than the stream, the stream waits for it."""
+"""When batches of this many bytes wait for a `write` that is slower than the stream, the stream waits for `write`."""
 
 PATIENCE_S = 1.0
-"""For so long, before it takes one more batch: the slot must be heard of, however slow a sink is."""
+"""How long the stream waits before it hands over one more batch all the same. The slot's loop must not stand still for
+longer, however slow a sink is."""
 
 _MESSAGE = re.compile(r"(\d+)-s(\d+)-p(\d+)-e(\d+)")
 
-_CHANGED = "the snapshot was changed, or made to read or delete other files: do not use it"
+_CHANGED = "the snapshot was changed, or made in order to read or delete other files: do not use this snapshot"
 
 log = logging.getLogger(__name__)
 
@@ -68,7 +69,7 @@ class _Place(msgspec.Struct, frozen=True, array_like=True):
 
 @dataclass(frozen=True, kw_only=True)
 class DataSourceSink(Sink):
-    """A data source of the user's as it is written into. `fitted` gives it a schema, `placed` a place for messages."""
+    """A data source of the user as a sink. `fitted` gives the sink a schema, `placed` a place for commit messages."""
 
     source: DataSource = field(compare=False)
     struct: StructType | None = field(default=None, compare=False)
@@ -76,7 +77,7 @@ class DataSourceSink(Sink):
     root: str | None = field(default=None, compare=False)
     folder: str = field(default="", compare=False)
     options: StoreOptions = field(default=PLAIN, compare=False)
-    """How messages are kept."""
+    """How commit messages are written and read."""
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, DataSourceSink):
@@ -88,34 +89,35 @@ class DataSourceSink(Sink):
 
     @property
     def name(self) -> str:
-        """What the data source calls itself."""
+        """The name that the data source gives itself."""
         return self.source.name()
 
     @property
     def unpickles(self) -> bool:
-        """Commit messages are pickled."""
+        """Always: commit messages are pickled."""
         return True
 
     def check(self, schema: pa.Schema) -> None:
-        """Refuse what Spark has no type for."""
+        """Raise `UsageError` if Spark has no type for a column."""
         try:
             to_arrow_schema(from_arrow_schema(schema))
         except Exception as error:
-            raise UsageError(f"Spark has no rows with the columns {_columns(schema)}: {error}") from error
+            raise UsageError(f"Spark cannot have rows with the columns {_columns(schema)}: {error}") from error
 
     def fitted(self, schema: pa.Schema) -> Sink:
-        """Make the writer that goes to the slots. Raises `UsageError` if there is none."""
+        """The same sink, with a schema and with the writer that is sent to the slots. Raises `UsageError` if the data
+        source has no stream writer."""
         given = GivenSource(source=self.source, struct=from_arrow_schema(schema))
         writer = _stream_writer(given)
         what = f"the stream writer of data source {given.name!r}"
         return replace(self, struct=given.struct, writer_object=pickled(writer, what=what))
 
     def placed(self, root: str, folder: str, options: StoreOptions = PLAIN) -> Sink:
-        """With commit messages in this folder of a store."""
+        """The same sink, with its commit messages in the folder `folder` of the store at `root`."""
         return replace(self, root=root, folder=folder, options=options)
 
-    def prepared(self, site: Site, schema: pa.Schema) -> Sink:  # noqa: ARG002  # it is fitted already
-        """With commit messages where they were, or in a folder of the job's."""
+    def prepared(self, site: Site, schema: pa.Schema) -> Sink:  # noqa: ARG002  # `fitted` has set the schema
+        """The same sink, with its commit messages in the folder on record, or in a folder of the job."""
         return self.placed(site.landing, site.results(), site.options)
 
     @property
@@ -124,14 +126,16 @@ class DataSourceSink(Sink):
         return Footprint(place=self.folder, in_landing=True)
 
     def start(self, job: str) -> None:
-        """Make sure that messages can be kept."""
+        """Raise `UsageError` if there is no place for commit messages."""
         if self.root is None:
-            raise UsageError(f"a data sink needs Spark, and job {job} has none", hint="use another sink here")
+            raise UsageError(
+                f"a data sink needs Spark, and job {job} does not run on Spark", hint="use another sink in this job"
+            )
 
     def writer(self, context: WriterContext) -> SinkWriter:
         """A writer for one subtask."""
         if self.root is None or self.struct is None:
-            raise InvariantError(f"data sink {self.name} was opened before it had a place and a schema")
+            raise InvariantError(f"data sink {self.name} was opened before the sink had a place and a schema")
         return _Writer(self, self.struct, self.root, context)
 
     @property
@@ -140,9 +144,9 @@ class DataSourceSink(Sink):
         return True
 
     def committer(self) -> Committer:
-        """Commits and aborts."""
+        """The committer, which calls `commit` and `abort`."""
         if self.root is None or self.struct is None:
-            raise InvariantError(f"data sink {self.name} is to commit before it had a place and a schema")
+            raise InvariantError(f"data sink {self.name} is to commit before the sink had a place and a schema")
         return _Commits(GivenSource(source=self.source, struct=self.struct), self.root, self.folder, self.options)
 
 
@@ -154,17 +158,18 @@ def _stream_writer(given: GivenSource) -> DataSourceStreamWriter:
     if not isinstance(writer, DataSourceStreamWriter):
         raise UsageError(
             f"streamWriter of data source {given.name!r} returned {type(writer).__name__}",
-            hint="it must return a DataSourceStreamWriter or a DataSourceStreamArrowWriter",
+            hint="streamWriter must return a DataSourceStreamWriter or a DataSourceStreamArrowWriter",
         )
     return writer
 
 
 def _writer_hint(given: GivenSource) -> str:
     if type(given.source).writer is DataSource.writer:
-        return "give it a streamWriter(schema, overwrite) that returns a DataSourceStreamWriter"
+        return "give the class a method streamWriter(schema, overwrite) that returns a DataSourceStreamWriter"
     return (
-        "its `writer` is for batches, and commits once; give it a streamWriter, or register it with Spark and write "
-        f'the DataFrames of for_each_checkpoint by it: frame.write.format("{given.name}").mode("append").save()'
+        "the class has a `writer`, which is for batches and commits once; give the class a streamWriter, or register "
+        "the class with Spark and write the DataFrames of for_each_checkpoint: "
+        f'frame.write.format("{given.name}").mode("append").save()'
     )
 
 
@@ -172,7 +177,7 @@ def _writer_hint(given: GivenSource) -> str:
 
 
 class _Writer(SinkWriter):
-    """One call of `write` between two barriers; none where there are no records."""
+    """Makes one call of `write` between two barriers, and no call if there are no records."""
 
     def __init__(self, sink: DataSourceSink, struct: StructType, root: str, context: WriterContext) -> None:
         self._sink = sink
@@ -183,10 +188,10 @@ class _Writer(SinkWriter):
         self._context = context
         self._open: _WriteCall | None = None
         self._closed: _WriteCall | None = None
-        """The one before: if it failed, so does the subtask."""
+        """The call of `write` before the open call: if that call has failed, the subtask fails."""
 
     def write(self, batch: pa.RecordBatch) -> None:
-        """Hand records to `write`. Waits only if it is slower than the stream for long."""
+        """Hand records to `write`. Blocks, for a bounded time, only if `write` is slower than the stream for long."""
         self._check()
         if self._open is None:
             self._open = _WriteCall(self._sink, self._struct, self._context)
@@ -198,7 +203,7 @@ class _Writer(SinkWriter):
         self._open.put(batch)
 
     def prepare(self, checkpoint: int) -> Callable[[], list[bytes]]:
-        """End the call's iterator; the work keeps its message."""
+        """End the iterator of the call. The returned work makes the commit message of the call durable."""
         self._check()
         call, self._open = self._open, None
         if call is None:
@@ -217,7 +222,7 @@ class _Writer(SinkWriter):
         return work
 
     def close(self) -> None:
-        """Break off the call that is open."""
+        """Break off the calls of `write` that have not ended."""
         for call in (self._open, self._closed):
             if call is not None:
                 call.abandon()
@@ -230,7 +235,7 @@ class _Writer(SinkWriter):
 
 
 class _Abandoned(Exception):
-    """What the iterator of a `write` raises whose records will be written again by another attempt."""
+    """Raised by the iterator of a `write` whose records another attempt will write again."""
 
 
 class _WriteCall:
@@ -253,7 +258,7 @@ class _WriteCall:
         self._thread.start()
 
     def put(self, batch: pa.RecordBatch) -> None:
-        """One more batch. What `write` does not ask for any more is let go, as it is in Spark."""
+        """Hand over one more batch. If `write` has ended, the batch is dropped, as in Spark."""
         with self._changed:
             self._changed.wait_for(lambda: self._bytes < BYTES_AHEAD or self._is_over, timeout=PATIENCE_S)
             if not self._is_over:
@@ -263,13 +268,14 @@ class _WriteCall:
         self.check()
 
     def end(self) -> None:
-        """Nothing will follow."""
+        """Have the iterator end behind the last batch."""
         with self._changed:
             self._is_whole = True
             self._changed.notify_all()
 
     def abandon(self) -> None:
-        """Have the iterator raise, so that `write` ends. If it is blocked elsewhere its process is not used again."""
+        """Have the iterator raise, so that `write` ends. If `write` is blocked elsewhere, Spark does not use the
+        process again."""
         with self._changed:
             self._is_abandoned = True
             self._changed.notify_all()
@@ -281,7 +287,7 @@ class _WriteCall:
                 raise self._error
 
     def message(self) -> bytes:
-        """Wait for what `write` returns."""
+        """The pickled commit message. Blocks until `write` has returned, and raises what `write` raised."""
         self._thread.join()
         self.check()
         return self._message
@@ -290,7 +296,7 @@ class _WriteCall:
         try:
             with as_own_task(partition=self._context.subtask, attempt=self._context.epoch - 1):
                 self._message = self._written()
-        except BaseException as error:  # noqa: BLE001  # it belongs to whoever writes
+        except BaseException as error:  # noqa: BLE001  # `check` raises the error in the subtask
             self._error = error
         finally:
             with self._changed:
@@ -299,7 +305,8 @@ class _WriteCall:
                 self._changed.notify_all()
 
     def _written(self) -> bytes:
-        # A fresh one for every call, as in Spark: nothing but the message is kept from one to the next.
+        # Every call has a writer object of its own, as in Spark: an object that keeps something from one call to the
+        # next would not work after a failure.
         writer = cloudpickle.loads(self._writer)
         found = writer.write(self._arrow() if isinstance(writer, DataSourceStreamArrowWriter) else self._rows())
         if not isinstance(found, WriterCommitMessage):
@@ -332,7 +339,7 @@ class _WriteCall:
 
 
 class _Commits(Committer):
-    """Calls `commit` and `abort`, each on a writer of its own, as Spark does."""
+    """Calls `commit` and `abort`, each on a writer object of its own, as Spark does."""
 
     def __init__(self, given: GivenSource, root: str, folder: str, options: StoreOptions) -> None:
         self._given = given
@@ -341,9 +348,9 @@ class _Commits(Committer):
         self._folder = folder
 
     def commit(self, checkpoint: int, committables: Sequence[bytes]) -> None:
-        """Commit the messages of a barrier, unless that has been done."""
+        """Commit the messages of a barrier, unless a `commit` with these messages has returned."""
         places = [msgspec.msgpack.decode(part, type=_Place) for part in committables]
-        # They may be those of another job, that this one goes on from.
+        # The messages may lie in the folder of another job, if this job was started from a snapshot of that job.
         folder = _folder_of(places)
         store = open_store(places[0].root, options=self._options)
         returned = f"{folder}/returned-{checkpoint}"
@@ -354,7 +361,7 @@ class _Commits(Committer):
                 raise StorageError(
                     f"{len(places) - len(there)} of {len(places)} commit messages of checkpoint {checkpoint} are "
                     f"missing in {places[0].root}/{folder}",
-                    hint="they were deleted by hand; restore from a newer snapshot",
+                    hint="the messages were deleted by hand; restore from a newer snapshot",
                 )
             messages = [cloudpickle.loads(store.read(path)) for path in there]
             with calling(self._given.name, "streamWriter"):
@@ -369,7 +376,7 @@ class _Commits(Committer):
             store.delete(path)
 
     def abandon(self, checkpoint: int, promised: Sequence[bytes]) -> None:
-        """Abort what no completed checkpoint names, one call per barrier."""
+        """Abort the messages that no completed checkpoint names, with one call of `abort` per barrier."""
         store = open_store(self._root, options=self._options)
         kept = {msgspec.msgpack.decode(part, type=_Place).path for part in promised}
         groups: dict[int, list[str]] = {}
@@ -382,18 +389,16 @@ class _Commits(Committer):
             self.hold.check()
             try:
                 _stream_writer(self._given).abort(messages, number)
-            except BaseException as error:  # noqa: BLE001  # nothing can be done about it, and the job goes on
+            except BaseException as error:  # noqa: BLE001  # an abort is a courtesy: the job goes on without it
                 extra = {"data_source": self._given.name, "checkpoint": number, "error": repr(error)}
-                text = (
-                    "data source %r could not abort what was written up to checkpoint %d and will not be committed: %r"
-                )
+                text = "data source %r could not abort the records up to checkpoint %d, which will not be committed: %r"
                 log.warning(text, self._given.name, number, error, extra=extra)
             self.hold.check_unless_unknown()
             for path in paths:
                 store.delete(path)
 
     def close(self, *, owes: bool) -> None:
-        """Remove the folder, unless another job may have to go on with what is in it."""
+        """Remove the folder of the messages, unless another job may have to commit messages that are in the folder."""
         store = open_store(self._root, options=self._options)
         if owes or any(_MESSAGE.fullmatch(path.rpartition("/")[2]) for path in store.list_files(self._folder)):
             return
@@ -403,13 +408,18 @@ class _Commits(Committer):
 
 
 def _folder_of(places: Sequence[_Place]) -> str:
-    """The one folder that commit messages lie in. Raises `CorruptFile` if there is a place where none is kept."""
+    """The folder in which all these commit messages lie. Raises `CorruptFile` if they lie in several folders, or if a
+    place is not one in which sinks keep commit messages."""
     first = places[0]
     for place in places:
         if check_path(place.path, lambda name: _MESSAGE.fullmatch(name) is not None) != _parent(first.path):
-            raise CorruptFile(f"the snapshot has commit messages in {first.path!r} and {place.path!r}", hint=_CHANGED)
+            raise CorruptFile(
+                f"the snapshot has commit messages in two folders, {first.path!r} and {place.path!r}", hint=_CHANGED
+            )
         if place.root != first.root or not is_straight(place.root):
-            raise CorruptFile(f"the snapshot has commit messages in {place.root!r}", hint=_CHANGED)
+            raise CorruptFile(
+                f"the snapshot has commit messages in {place.root!r}, where no sink keeps messages", hint=_CHANGED
+            )
     return _parent(first.path)
 
 

@@ -1,7 +1,8 @@
 """PySpark's Python Data Sources as sources and sinks: `ps.data_source` and `ps.data_sink`.
 
-What is wrong with a class, its options or its schema is said here, when the program is written. How a class is read is
-in `penstock.spark.data_source_reading`, how it is written in `penstock.spark.data_source_writing`.
+This module checks the class, the options and the schema, when the program is built. A data source is read by
+`penstock.spark.data_source_planning` and `penstock.spark.data_source_reading`, and written by
+`penstock.spark.data_source_writing`.
 """
 
 from __future__ import annotations
@@ -35,18 +36,18 @@ def data_source(
     mode: Literal["stream", "available-now", "batch"] = "stream",
     poll: Duration = "100ms",
 ) -> Source:
-    """A source that reads a PySpark Python Data Source, as it is written.
+    """A source that reads a PySpark Python Data Source. The class of the data source needs no change.
 
-    Its offsets are the job's state: what was planned is in the checkpoint, and is read again after a failure. See
-    docs/data-sources.md for what the class can rely on.
+    The offsets of the data source are part of the job's state: ranges that have been planned are in the checkpoint, and
+    are read again after a failure. See docs/data-sources.md for what the class can rely on.
 
     Args:
         source: the class, a subclass of `pyspark.sql.datasource.DataSource`.
-        options: what `.option(...)` would set; names in any case.
-        schema: of the records, if it is not the one that the class says.
-        mode: `stream` reads on for ever, by `streamReader` or `simpleStreamReader`; `available-now` ends with what is
-            there when the job starts; `batch` reads what `reader` gives, once.
-        poll: how often a stream is asked for more when there was nothing.
+        options: the options that `.option(...)` would set. Upper and lower case make no difference in their names.
+        schema: the schema of the records, if it differs from the schema that the class gives.
+        mode: `stream` reads for ever, by `streamReader` or `simpleStreamReader`; `available-now` reads the data that is
+            there when the job starts, and ends; `batch` reads, once, the rows that `reader` gives.
+        poll: how long to wait before a stream that had no more data is asked for data again.
 
     """
     if mode not in _MODES:
@@ -61,14 +62,15 @@ def data_source(
 
 
 def data_sink(sink: type[Any], *, options: Mapping[str, Any] | None = None) -> Sink:
-    """A sink that writes by the `streamWriter` of a PySpark Python Data Source, as it is written.
+    """A sink that writes by the `streamWriter` of a PySpark Python Data Source. The class of the data source needs no
+    change.
 
-    `write` is called once per checkpoint in every subtask that has records, `commit` once per checkpoint on the driver
-    when it is complete. See docs/data-sources.md for what the class can rely on.
+    `write` is called once per checkpoint in every subtask that has records. `commit` is called once per checkpoint, on
+    the driver, when the checkpoint is complete. See docs/data-sources.md for what the class can rely on.
 
     Args:
         sink: the class, a subclass of `pyspark.sql.datasource.DataSource`.
-        options: what `.option(...)` would set; names in any case.
+        options: the options that `.option(...)` would set. Upper and lower case make no difference in their names.
 
     """
     return DataSourceSink(source=_made(sink, options, argument="data_sink"))
@@ -90,7 +92,7 @@ def _made(source: Any, options: Mapping[str, Any] | None, *, argument: str) -> D
 
 
 def _text(value: Any) -> str:
-    """An option as Spark would hand it over."""
+    """The value of an option as the text that Spark would hand to the data source."""
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
@@ -101,7 +103,7 @@ def _struct(source: DataSource, given: Any) -> StructType:
             given = source.schema()
         except PySparkNotImplementedError:
             raise UsageError(
-                f"data source {name!r} does not say what its schema is", hint="give data_source a schema="
+                f"data source {name!r} does not give its schema", hint="give data_source(..., schema=...)"
             ) from None
     argument = f"the schema of data source {name!r}"
     struct = given if isinstance(given, StructType) else _parsed(given, argument)
@@ -110,17 +112,17 @@ def _struct(source: DataSource, given: Any) -> StructType:
 
 
 def _parsed(given: Any, argument: str) -> StructType:
-    """Spark's schema of a text, or of whatever else Penstock takes for a schema."""
+    """The Spark schema of a text, or of anything else that Penstock accepts as a schema."""
     try:
         return from_arrow_schema(as_schema(given, argument=argument))
     except UsageError as refused:
         if not isinstance(given, str):
             raise
         try:
-            # Spark's own parser knows more types, and is there where a session is, of whichever kind.
+            # Spark's own parser knows more types. It needs a session, a classic session or one of Spark Connect.
             found = StructType.fromDDL(given)
         except PySparkException:
-            # Ours says the same, and where.
+            # Penstock's own error says the same, and at which place in the text.
             raise refused from None
         if not isinstance(found, StructType):
             raise
@@ -131,4 +133,4 @@ def _arrow(struct: StructType, argument: str) -> pa.Schema:
     try:
         return to_arrow_schema(struct)
     except Exception as error:
-        raise UsageError(f"{argument} has a column that cannot be: {error}") from error
+        raise UsageError(f"{argument} has a column of a type that streams do not have: {error}") from error

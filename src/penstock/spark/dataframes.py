@@ -1,4 +1,4 @@
-"""A batch DataFrame as a source: Spark writes it once as Parquet, the slots read the files."""
+"""A batch DataFrame as a source: Spark writes the DataFrame once, as Parquet files, and the slots read the files."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ TIMESTAMP_CONF = "spark.sql.parquet.outputTimestampType"
 
 
 class UnlandedFrame(UnpreparedSource):
-    """A DataFrame of the user's, before the job starts: the source that is read is over files that Spark writes."""
+    """A DataFrame of the user, before the job starts. When the job starts, Spark writes files of the DataFrame, and a
+    source over these files takes the place of this source."""
 
     def __init__(self, frame: Any) -> None:
         self._frame = frame
@@ -39,30 +40,30 @@ class DataFrameSource(UnlandedFrame):
         check_frame(frame, method="from_dataframe")
         if frame.isStreaming:
             raise UsageError(
-                "from_dataframe takes a batch DataFrame, this one is streaming",
-                hint="use from_stream for it",
+                "from_dataframe takes a batch DataFrame, and got a streaming DataFrame",
+                hint="use from_stream for a streaming DataFrame",
             )
         super().__init__(frame)
 
     @property
     def name(self) -> str:
-        """What the step is called unless the user names it."""
+        """The name of the step, unless the user names the step."""
         return "dataframe"
 
     @property
     def footprint(self) -> Footprint:
-        """Files of its rows."""
+        """Files in the landing folder, with the rows of the DataFrame."""
         return Footprint(in_landing=True)
 
     def prepared(self, site: Site) -> Source:
-        """The source over files that Spark has written, unless an earlier job's are to be read: their splits are in its
-        snapshot, or on record."""
+        """The source over the files of the DataFrame. If the job goes on from a snapshot, or from another driver, the
+        DataFrame is not written again: the splits of the files are in the snapshot, or on record."""
         if site.begins and site.splits is None:
             return self.land(FileStore(site.landing).root / site.inputs())
         return ParquetFiles(files=(), columns=self._schema)
 
     def land(self, folder: Path) -> Source:
-        """Have Spark write the DataFrame into `folder`; the source over what it wrote."""
+        """Have Spark write the DataFrame into `folder`. Returns the source over the files in `folder`."""
         try:
             with _microseconds(self._frame.sparkSession):
                 self._frame.write.mode("overwrite").parquet(folder.as_uri())
@@ -73,7 +74,8 @@ class DataFrameSource(UnlandedFrame):
 
 @contextmanager
 def _microseconds(session: Any) -> Iterator[None]:
-    """Have Spark write timestamps as what they are; by default it writes an older, wider type."""
+    """Have Spark write timestamps as timestamps of microseconds. By default Spark writes the older and wider type
+    INT96."""
     before = session.conf.get(TIMESTAMP_CONF)
     session.conf.set(TIMESTAMP_CONF, "TIMESTAMP_MICROS")
     try:

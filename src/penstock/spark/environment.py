@@ -1,4 +1,4 @@
-"""Where a program meets Spark: builds the plan, lands DataFrames, starts the job master and the slots."""
+"""The environment of a program on Spark: builds the plan, lands DataFrames, starts the job master and the slots."""
 
 from __future__ import annotations
 
@@ -92,7 +92,8 @@ from penstock.storage.remote import RemoteStore
 from penstock.storage.seals import StoreOptions
 
 LARGEST_PROGRAM_BYTES = 1_000_000
-"""A plan up to this size goes to a slot twice: with its Spark task, for its imports, and when it is deployed."""
+"""A plan of at most this size is sent to a slot twice: with the slot's Spark task, so that the slot imports the modules
+of the plan early, and with the deployment."""
 Storage = FileStore | RemoteStore
 
 log = logging.getLogger(__name__)
@@ -103,26 +104,29 @@ class Environment(Program):
     """A program that runs on a SparkSession.
 
     Args:
-        spark: the session, a classic one or one of Spark Connect, or a builder of one; its tasks become the job's
-            slots. Default: the session that is active, or else one that `SparkSession.builder` makes.
-        parallelism: how many slots, and so how many subtasks each step. Default: one less than Spark has cores.
-        checkpointing: when checkpoints are taken and where they are kept. Without it the job takes only its final
-            one, into a temporary folder, and a failure ends it.
+        spark: the session, a classic session or a session of Spark Connect, or the builder of a session. Tasks of the
+            session become the job's slots. Default: the active session, or else the session that
+            `SparkSession.builder` makes.
+        parallelism: how many slots the job has, and so how many subtasks each step has. Default: one less than Spark
+            has cores, and less the spare slots.
+        checkpointing: when checkpoints are taken and where they are kept. Without `checkpointing` the job takes only
+            its final checkpoint, into a temporary folder, and a failure ends the job.
         restart: what follows a failure: `no_restart()`, `fixed_delay(...)`, `exponential_delay(...)`,
-            `failure_rate(...)`. Default: none without checkpointing; with it, exponential delay for what may pass, and
-            an end for errors of the program that come before the first checkpoint, or three times at one place
-            without a checkpoint between. What no restart can mend ends the job in any case.
-        max_parallelism: the number of key groups; the job can never be rescaled beyond it.
+            `failure_rate(...)`. Default without `checkpointing`: no restart. Default with `checkpointing`: exponential
+            delay; but an error of the program ends the job if the error comes before the first checkpoint, or three
+            times at one place without a checkpoint in between. A failure that no restart can mend ends the job in any
+            case.
+        max_parallelism: the number of key groups. The parallelism of the job can never be higher.
         network: how slots exchange batches.
         slots: how slots are watched.
-        spare_slots: how many slots are kept ready besides, with no work, to take the place of one that dies at once
-            instead of after the second or so that a new one needs. Each costs a core.
+        spare_slots: how many spare slots wait, without work, to take the place of a lost slot at once. Without a spare
+            slot, the job waits a second or so until another slot is up. Each spare slot costs a core.
         source_batch_rows: a source is asked for at most this many rows at a time.
-        state_backend: where keyed state is kept while the job runs: `ps.memory()`, or its name.
-        landing: where Spark lands the DataFrames of `from_dataframe`: a folder that the driver and all executors have
-            mounted. Default: the checkpoint directory, if that is such a folder.
-        high_availability: where drivers meet that may take the job over from each other: `ha_files(...)` or
-            `zookeeper(...)`. Default: the job ends with its driver.
+        state_backend: where keyed state is kept while the job runs: `ps.memory()`, or the name of a state back end.
+        landing: the folder into which Spark writes the DataFrames of `from_dataframe`. The driver and all executors
+            must have the folder mounted. Default: the checkpoint directory, if it is such a folder.
+        high_availability: where several drivers of the job meet, so that one driver can take the job over from
+            another: `ha_files(...)` or `zookeeper(...)`. Default: the job ends with its driver.
 
     """
 
@@ -142,7 +146,7 @@ class Environment(Program):
         landing: str | os.PathLike[str] | None = None,
         high_availability: HighAvailability | None = None,
     ) -> None:
-        # Before there are any others: these are the arguments.
+        # Called first: at this point the local variables are the arguments, and no others.
         given = locals()
         spark = session_of(spark)
         check_session(spark)
@@ -173,10 +177,10 @@ class Environment(Program):
         self._directories: list[Path] = []
 
     def from_dataframe(self, frame: Any, *, name: str | None = None) -> Stream:
-        """A stream of the rows of a batch DataFrame, whatever Spark SQL made it.
+        """A stream of the rows of a batch DataFrame. The DataFrame may come from any Spark SQL.
 
-        Spark writes the DataFrame once, when the job starts, into the job's directory (or into `landing`, see
-        `Environment`); from there it is read and, after a failure, read again exactly as before.
+        Spark writes the DataFrame once, when the job starts, into the checkpoint directory (or into `landing`, see
+        `Environment`). The job reads the rows from there, and after a failure reads exactly the same rows again.
         """
         self._check_landing()
         return self.read(DataFrameSource(frame), name=name)
@@ -190,27 +194,29 @@ class Environment(Program):
         directory: str | os.PathLike[str] | None = None,
         name: str | None = None,
     ) -> Stream:
-        """A stream of the rows of a streaming DataFrame, whatever Structured Streaming source and SQL made it.
+        """A stream of the rows of a streaming DataFrame. The DataFrame may come from any source and any SQL of
+        Structured Streaming.
 
-        A query of Spark's lands its micro-batches in the job's directory (or in `landing`, see `Environment`), from
-        where each is read exactly once, as long as Spark's source can be read again; files go when a completed
-        checkpoint no longer needs them. The query runs as long as the job, and needs cores of its own.
+        A streaming query of Spark writes its micro-batches as files into the checkpoint directory (or into `landing`,
+        see `Environment`). The job reads each micro-batch exactly once, as long as Spark's source can be read again.
+        Files that the newest completed checkpoint does not need are deleted. The query runs as long as the job, and
+        needs cores of its own.
 
         Args:
-            frame: what `spark.readStream` and SQL gave; nothing that keeps state may be in it that needs another
-                output mode than append.
-            trigger: how often Spark takes a batch. Default: as soon as there is something.
-            available_now: take what is there now, in as many batches as the source likes, and end.
-            directory: where to land and keep what must outlive the job, so that another job can go on from a
-                snapshot of this one: a folder that the driver and all executors have mounted.
-            name: of the step.
+            frame: a streaming DataFrame, from `spark.readStream` and SQL. Its query must be able to run in append mode.
+            trigger: how often Spark takes a micro-batch. Default: as soon as there is data.
+            available_now: read the data that is there when the job starts, in as many micro-batches as the source
+                makes, and end.
+            directory: a folder for the files of the micro-batches that outlives the job, so that another job can go on
+                from a snapshot of this job. The driver and all executors must have the folder mounted.
+            name: the name of the step.
 
         """
         if directory is None:
             self._check_landing()
         trigger_ms = None if trigger is None else duration_ms(trigger, argument="trigger")
         if available_now and trigger_ms is not None:
-            raise UsageError("trigger and available_now were both given", hint="choose one of them")
+            raise UsageError("trigger and available_now were both given", hint="give only one of the two")
         place = None if directory is None else Path(local_path(os.fspath(directory)))
         source = StreamSource(frame, trigger_ms=trigger_ms, available_now=available_now, directory=place)
         self._directories += [] if place is None else [place]
@@ -220,7 +226,7 @@ class Environment(Program):
         directory = self._checkpointing.location if self._checkpointing is not None else ""
         if self._landing is None and not roots.is_local(directory):
             raise UsageError(
-                f"a DataFrame cannot be landed in {roots.shown(directory)}, which is no mounted folder",
+                f"Spark cannot write DataFrames for the job to {roots.shown(directory)}, which is no mounted folder",
                 hint="give Environment(landing=...) a folder that the driver and all executors have mounted",
             )
 
@@ -238,36 +244,39 @@ class Environment(Program):
         restore: Restore | str | os.PathLike[str] | None = None,
         fresh: bool = False,
     ) -> Job:
-        """Start the job and return at once; the handle says how it goes.
+        """Start the job and return at once. The returned `Job` shows how the job goes, and controls the job.
 
         With `checkpointing`, a job of this name that ran in the same directory before **goes on from its newest
-        checkpoint**, and says so; the program may have changed in between, and the parallelism too. A job that had come
-        to the end of its data has nothing to do, unless one of its sources is a `from_stream(available_now=True)`,
-        which looks for what is new. Only one driver at a time can run it. On object storage that needs the extra
-        `object-storage`; where it cannot be, the job starts over, and says so.
+        checkpoint**, and logs that it does. The program and the parallelism may differ from those of the earlier run. A
+        job that had come to the end of its data has nothing to do, unless one of its sources is a
+        `from_stream(available_now=True)`, which looks for more data. Only one driver at a time can run the job. On
+        object storage all this needs the extra `object-storage`. Where a job cannot go on, the job starts over, and
+        logs that it does.
 
         Args:
-            name: what the job is called.
-            restore: a savepoint or checkpoint to start from instead, of this job or of another one: a path, or
-                `penstock.restore(...)` for more than a path. A job that has begun from it goes on, if it is run again
-                with the same `restore`.
-            fresh: start over, at the beginning or from `restore`, whatever earlier runs have done. Their checkpoints
-                are deleted when this run has its first; results that they have shown stay, and are shown again.
+            name: the name of the job.
+            restore: a savepoint or checkpoint to start from instead, of this job or of another job: a path, or
+                `penstock.restore(...)` for more than a path. A job that has begun from `restore` goes on from its own
+                newest checkpoint, if it is run again with the same `restore`.
+            fresh: start over, at the beginning or from `restore`, whatever earlier runs have done. The checkpoints of
+                earlier runs are deleted when this run has its first checkpoint. Results of earlier runs stay, and are
+                shown again by this run.
 
-        With `high_availability` the job is known by its name. If another driver has it, this one is on standby, and
-        takes it over when that one dies; if none has it, it goes on from its newest checkpoint, whatever `restore`
-        says; if it has ended, its outcome is what `wait` returns.
+        With `high_availability` a job is identified by its name. If another driver has the job, this driver is on
+        standby, and takes the job over when the other driver dies. If no driver has the job, the job goes on from its
+        newest checkpoint, whatever `restore` says. If the job has ended, `wait` tells its outcome.
 
         Raises:
-            UsageError: what it is to start from is not there, or does not fit the program; or another driver runs it.
+            UsageError: the snapshot to start from does not exist, or does not fit the program; or another driver runs
+                the job.
 
         """
         check_session(self._spark)
         job_name = job_slug(name)
         if fresh and self._high_availability is not None:
             raise UsageError(
-                "a job with high_availability goes on whatever its driver says, so that fresh=True has no meaning",
-                hint="give it another name; or, if it has ended, ha_files(..., restart_finished=True)",
+                "fresh=True was given, and a job with high_availability cannot start over: the job always goes on",
+                hint="give the job another name; or, if the job has ended, give ha_files(..., restart_finished=True)",
             )
         plan = self.plan()
         check_functions_travel(plan)
@@ -283,13 +292,13 @@ class Environment(Program):
         store = open_store(self._storage_root(), options=self._options)
         obstacle = store.obstacle_to_create() if chosen is None and self._checkpointing is not None else None
         if chosen is None and self._checkpointing is not None and obstacle is None:
-            # A snapshot that cannot be started from is refused before anything is changed for it.
+            # If the job cannot start from the snapshot, an error is raised before anything has been changed.
             check = partial(self._starting_point, plan)
             run = begin_run(store, name, job_name, given, fresh=fresh, check=check)
             run.settings = settings_of_run(self.settings, finds_more_later=finds_more_later(plan))
             return self._job(run.job, name, plan, store, attempt=partial(self._run, run, plan, name, store, given))
         job = JobId(job_name if chosen is not None else f"{job_name}-{fresh_token()}")
-        # Whoever cannot write there learns it here, and not from the first checkpoint.
+        # If the storage cannot be written, this raises an error. Otherwise only the first checkpoint would show it.
         trial = f"{layout.job_folder(job)}/{TRIAL}"
         store.write(trial, b"")
         store.delete(trial)
@@ -311,7 +320,7 @@ class Environment(Program):
         attempt: Callable[[Callable[[], None]], MasterParts | None],
         seek: Seek = lambda _left, _lost: None,
     ) -> Job:
-        log.info("job %r has the id %s, by which others know it; its folder is in %s", name, job, store.location)
+        log.info("job %r has the id %s, and its folder is in %s", name, job, store.location)
         return Job(
             job=job,
             name=name,
@@ -323,11 +332,11 @@ class Environment(Program):
         )
 
     def restore_plan(self, restore: Restore | str | os.PathLike[str]) -> RestorePlan:
-        """What `start` with the same `restore` would do, without doing it: which state goes where, what is left over,
-        what is new. Print it to read it.
+        """What `start` with the same `restore` would do, without doing it: which operator gets which state, which state
+        of the snapshot no operator takes, and which operators begin without state. Print the plan to read it.
 
         Raises:
-            UsageError: it is not there, or does not fit the program.
+            UsageError: the snapshot does not exist, or does not fit the program.
 
         """
         given = restore if isinstance(restore, Restore) else make_restore(restore)
@@ -340,22 +349,22 @@ class Environment(Program):
         restore: Restore | str | os.PathLike[str] | None = None,
         fresh: bool = False,
     ) -> JobView:
-        """Start the job, as `start` does, and wait for its end; its last view. Ctrl-C cancels it; run again, the job
-        goes on from its newest checkpoint.
+        """Start the job, as `start` does, and wait for its end. Returns the last view of the job. Ctrl-C cancels the
+        job; if the program is run again, the job goes on from its newest checkpoint.
 
         Raises:
-            JobFailed: it failed for good; the cause is in the text.
+            JobFailed: the job failed for good; the cause is in the text.
 
         """
         job = self.start(name, restore=restore, fresh=fresh)
         try:
             return job.wait()
         except KeyboardInterrupt:
-            job._stop_interrupted()  # noqa: SLF001  # nobody else may say that it was Ctrl-C
+            job._stop_interrupted()  # noqa: SLF001  # private, since no other code may say that Ctrl-C was pressed
             raise
 
     def _shared_folders(self) -> list[Path]:
-        """What driver and slots must both have mounted, and have asked for."""
+        """The folders that the user has named and that the driver and all slots must have mounted."""
         found = list(self._directories) if self._landing is None else [*self._directories, self._landing.root]
         if self._checkpointing is not None and roots.is_local(self._checkpointing.location):
             found.append(FileStore(self._checkpointing.location).root)
@@ -411,8 +420,9 @@ class Environment(Program):
         leader: Leader,
         run: Run | None = None,
     ) -> MasterParts:
-        """The master of a job that may outlive this driver, or is run again, and may have had others before."""
-        # Before anything that its records name is looked at.
+        """The master of a job that may have had other drivers before: the job may outlive this driver, or is run
+        again."""
+        # This checks the records, and must come before anything that the records name is used.
         leader.tenure = found_by(leader.tenure, store, job, given, sealed=self._options.seal is not None)
         tenure = leader.tenure
         landing = (self._landing or store).location
@@ -477,7 +487,7 @@ class Environment(Program):
         transport = self._open_transport(keys, socket_folder)
         background = ThreadBackground(transport.wake, name=f"penstock-master-{job}-background")
         workers = Workers(transport.wake, prefix=f"penstock-master-{job}-")
-        # On one host there is nothing to find out.
+        # Driver and slots on one host have the same folders.
         folders = [] if is_local(self._spark) else [*self._shared_folders(), *folders_written(plan)]
         signs = shared_folders.sign(folders)
         known = {"job": job, "storage_root": store.location, "options": self._options, "signs": signs, "keys": keys}
@@ -524,7 +534,7 @@ class Environment(Program):
 def _slot_specs(
     plan: Plan, settings: JobSettings, transport: ZmqTransport, socket_folder: Path, **known: Any
 ) -> Callable[[SlotId], SlotSpec]:
-    """What each slot is told when its Spark task starts."""
+    """The function that makes the `SlotSpec` of a slot."""
     by_ipc = settings.network.transport != "tcp"
     program = cloudpickle.dumps(plan)
 
@@ -550,6 +560,6 @@ def _options_of(checkpointing: Checkpointing) -> StoreOptions:
 def _refuse_lasting(chosen: HighAvailability | None) -> None:
     if chosen is not None:
         raise UsageError(
-            "a job without checkpoints has nothing for another driver to go on from",
+            "high_availability was given without checkpointing: another driver would have no checkpoint to go on from",
             hint="give Environment(checkpointing=ps.Checkpointing(directory=...)), too",
         )

@@ -1,13 +1,14 @@
 """Results that are handed to a function on the driver, as one DataFrame per checkpoint.
 
-Subtasks prepare Parquet files; the committer reads exactly those of one barrier as a DataFrame and calls the function.
-A file goes when the function has returned, and not before:
+Subtasks prepare Parquet files. The committer reads exactly the files of one barrier as a DataFrame and calls the
+function. The files are deleted when the function has returned, and not before:
 
-    written ──► promised by a completed checkpoint ──► function called ──► returned-<id> written ──► files gone, then it
+    files written ──► promised by a completed checkpoint ──► function called ──► returned-<id> written ──► files deleted
+    ──► returned-<id> deleted
 
-So a call that is due again after a failure finds its files if the function has not returned, and none if it has. That
-holds for another driver, too, that takes the job over: it finds the folder in the record of how the job began. Whether
-this driver still has the job is looked at right before the call, and again before the files go.
+So if a call is due again after a failure, its files exist if the function has not returned, and do not exist if the
+function has returned. This also holds for another driver that takes the job over: the folder is in the record of how
+the job began. The hold is looked at right before the call, and again before the files are deleted.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from penstock.spark.result_places import ResultFolder, folder_at, folder_of
 
 
 class StagedResults(ParquetSink):
-    """The part in the slots: Parquet files that stay where they were prepared."""
+    """The sink in the slots: Parquet files that stay where they were prepared."""
 
     @property
     def commits_on_driver(self) -> bool:
@@ -36,7 +37,7 @@ class StagedResults(ParquetSink):
         return True
 
     def writer(self, context: WriterContext) -> SinkWriter:
-        """A writer that names files by their full paths: another job may have to commit them."""
+        """A writer that names files by their full paths: another job, in another folder, may have to commit them."""
         return _FullPaths(Path(self.path), super().writer(context))
 
     def _staging(self, job: str) -> Path:  # noqa: ARG002  # the folder is the job's own
@@ -63,7 +64,7 @@ class _FullPaths(SinkWriter):
 
 
 class LandedResults(StagedResults):
-    """The sink as the driver has it. In slots there is only the part that writes files."""
+    """The sink on the driver. Slots get only the part that writes files."""
 
     def __init__(self, path: Path, session: Any, function: Callable[[Any, int], Any]) -> None:
         super().__init__(path=str(path))
@@ -79,11 +80,11 @@ class LandedResults(StagedResults):
         return Footprint(place=self.path, in_landing=True, shares_landing=True, written=self.path)
 
     def committer(self) -> Committer:
-        """Calls the function."""
+        """The committer, which calls the function."""
         return _Calls(Path(self.path), self._session, self._function)  # type: ignore[attr-defined]
 
     def end(self, job: str) -> None:
-        """Nothing is left to do: the committer has been closed."""
+        """Nothing is left to do: the committer has removed the folder when it was closed."""
 
 
 def _staged(path: str) -> Sink:
@@ -91,7 +92,7 @@ def _staged(path: str) -> Sink:
 
 
 class _Calls(Committer):
-    """Calls the function once per barrier, and again until it has returned."""
+    """Calls the function for each barrier. A call that has not returned is made again after a failure."""
 
     def __init__(self, folder: Path, session: Any, function: Callable[[Any, int], Any]) -> None:
         self._folder = folder
@@ -99,8 +100,8 @@ class _Calls(Committer):
         self._function = function
 
     def commit(self, checkpoint: int, committables: Sequence[bytes]) -> None:
-        """Call the function with the records of these files, unless it has returned from that already."""
-        # They may be those of another job, that this one goes on from.
+        """Call the function with the records of these files, unless a call with these files has returned."""
+        # The files may lie in the folder of another job, if this job was started from a snapshot of that job.
         folder, names = folder_of([part.decode(errors="replace") for part in committables], is_staged)
         returned = f"returned-{checkpoint}"
         known = set(_files_in(folder))
@@ -111,7 +112,7 @@ class _Calls(Committer):
                 raise StorageError(
                     f"{len(names) - len(there)} of {len(names)} files of checkpoint {checkpoint} are missing, "
                     f"the first of them {folder.path / missing}",
-                    hint="they were deleted by hand; restore from a newer snapshot",
+                    hint="the files were deleted by hand; restore from a newer snapshot",
                 )
             make_active(self._session)
             frame = self._session.read.parquet(*((folder.path / name).as_uri() for name in names))
@@ -128,14 +129,14 @@ class _Calls(Committer):
                     unlink(inside, name)
 
     def clean_up(self, job: str, epoch: int, keep: Sequence[bytes]) -> None:  # noqa: ARG002  # the folder is the job's own
-        """Remove files that earlier attempts wrote and nobody will commit."""
+        """Remove the files that earlier attempts wrote, except for files that will be committed."""
         kept = {Path(part.decode()).name for part in keep}
         for file, _ in staged_before(Path(folder_at(self._folder).landing), self._folder, epoch):
             if file.name not in kept:
                 file.unlink(missing_ok=True)
 
     def close(self, *, owes: bool) -> None:
-        """Remove the folder, unless another job may have to go on with what is in it."""
+        """Remove the folder of the files, unless another job may have to commit files that are in the folder."""
         if not owes:
             folder = folder_at(self._folder)
             with contextlib.suppress(OSError), opened_folder(Path(folder.landing), folder.names[:-1]) as above:
@@ -144,7 +145,8 @@ class _Calls(Committer):
 
 
 def remove_empty_parents(folder: Path) -> None:
-    """Remove the folders that results lie in, up to that of all jobs. Other sinks and jobs may have something there."""
+    """Remove the folders above a folder of results, up to the folder for the results of all jobs, as far as they are
+    empty. Other sinks and jobs may have files there."""
     with contextlib.suppress(OSError):
         for parent in folder.parents:
             parent.rmdir()
@@ -153,7 +155,7 @@ def remove_empty_parents(folder: Path) -> None:
 
 
 def _files_in(folder: ResultFolder) -> list[str]:
-    """The names of the files there, links aside; none if there is no such folder. Raises `StorageError`."""
+    """The names of the files in a folder, without links; empty if there is no such folder. Raises `StorageError`."""
     try:
         with opened_folder(Path(folder.landing), folder.names) as inside, os.scandir(inside) as entries:
             return [entry.name for entry in entries if entry.is_file(follow_symlinks=False)]

@@ -1,7 +1,8 @@
-"""The rules by which a Spark is judged before a job is started on it. Facts in, sentences out; no Spark is asked here.
+"""The rules by which a Spark is judged before a job is started on it. The rules get facts and return sentences; this
+module does not call Spark.
 
-A *problem* would keep slots from coming up or from staying up, and the job is not started. A *warning* makes the job
-slower, or shakier than it need be.
+A *problem* would keep slots from coming up or from staying up, and the job is not started. A *warning* is about
+something that makes the job slower, or less robust than the job could be.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from penstock.spark import shared_folders
 
 LEAST_SPARK = (4, 1)
 LEAST_WORKER_MB = 768
-"""Address space below which a worker cannot even import what it needs."""
+"""With less address space than this, a worker cannot import the modules that a slot needs."""
 ROOMY_WORKER_MB = 2_048
 LONGEST_KILL_S = 10
 MOST_TASK_FAILURES = 10
@@ -31,17 +32,17 @@ _LOOPBACK = ("localhost", "127.", "::1", "[::1]")
 
 @dataclass(frozen=True, kw_only=True)
 class HostFacts:
-    """What was found out about a Spark."""
+    """The facts about a Spark."""
 
     master: str
     version: str
     task_slots: int
-    """How many tasks it can run at once."""
+    """How many tasks Spark can run at once."""
     busy: int | None
-    """How many of them other work runs, or waits for. None if nobody tells."""
+    """How many tasks of other work run, or wait. None if this is not known."""
     conf: Mapping[str, str] = field(default_factory=dict)
     is_connect: bool = False
-    """Whether the program is a client of it, and not its driver."""
+    """Whether the program is a client of Spark Connect, and not Spark's driver."""
 
     @property
     def is_local(self) -> bool:
@@ -50,52 +51,52 @@ class HostFacts:
 
     @property
     def free(self) -> int | None:
-        """How many tasks it could run besides what it does. None if nobody tells."""
+        """How many more tasks Spark could run besides the tasks of other work. None if this is not known."""
         return None if self.busy is None else max(0, self.task_slots - self.busy)
 
     def text(self, name: str, default: str) -> str:
-        """A setting, or what Spark takes if it is not set."""
+        """The value of a setting; `default` if it is not set."""
         return self.conf.get(name, default).strip()
 
     def is_on(self, name: str, *, default: bool) -> bool:
-        """A setting that is true or false."""
+        """The value of a setting that is true or false; `default` if it is not set."""
         return self.text(name, str(default)).lower() == "true"
 
 
 @dataclass(frozen=True, kw_only=True)
 class WorkerFacts:
-    """What a task found out about the worker that it ran in, or why it could not."""
+    """The facts that a first task found out about its worker, or why the task failed."""
 
     host: str = ""
     python: str = ""
     executable: str = ""
     has_penstock: bool = True
     user: int = 0
-    """The number of the user that it runs as."""
+    """The number of the user that the worker runs as."""
     cannot_call: str = ""
-    """What went wrong when it called the program; empty if nothing did."""
+    """Why the worker could not call the program; empty if the worker could."""
     lacks_folders: tuple[str, ...] = ()
-    """Folders of the program's that it does not have."""
+    """The folders of the program that the worker does not have."""
     error: str = ""
-    """Why it was not run to its end; empty if it was."""
+    """Why the task failed; empty if the task ended well."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Needs:
-    """What a job needs."""
+    """The slots that a job needs."""
 
     parallelism: int
     spare_slots: int = 0
 
     @property
     def slots(self) -> int:
-        """Slots in all."""
+        """The number of slots in all, spare slots included."""
         return self.parallelism + self.spare_slots
 
 
 @dataclass(frozen=True, kw_only=True)
 class Findings:
-    """All that is wrong, one sentence each, with the setting to change."""
+    """Everything that is wrong, one sentence for each, with the setting to change."""
 
     problems: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
@@ -112,17 +113,18 @@ def is_one_host(master: str) -> bool:
 
 
 def judge_worker(found: WorkerFacts, *, address: str, same_host: str | None, user: int = 0) -> tuple[str, ...]:
-    """What keeps a worker from being a slot of a job whose master is called at `address`; only from the host of this
-    name and by this user, if one is given."""
+    """What keeps a worker from being a slot of a job whose master is called at `address`. With `same_host`, the master
+    can be called only from the host of this name and only by the user `user`."""
     if found.error:
         return (f"a first task failed: {found.error}",)
     problems: list[str] = []
     if not found.has_penstock:
         problems.append(
-            f"Python {found.python} of Spark's workers ({found.executable} on {found.host}) has no Penstock: "
-            "install it there, or have Spark start them with another interpreter (PYSPARK_PYTHON of the Connect server)"
+            f"Python {found.python} of Spark's workers ({found.executable} on {found.host}) has no Penstock: install "
+            "Penstock there, or have Spark start its workers with another interpreter (PYSPARK_PYTHON of the Connect "
+            "server)"
         )
-    reach = "give network=NetworkSettings(master_host=...) an address of this host that they reach"
+    reach = "give network=NetworkSettings(master_host=...) an address of this host that the workers can reach"
     if same_host is not None and found.host != same_host:
         problems.append(f"Spark's workers run on {found.host}, this program on {same_host}: {reach}")
     elif same_host is not None and found.user != user:
@@ -139,7 +141,7 @@ def judge_worker(found: WorkerFacts, *, address: str, same_host: str | None, use
 
 
 def judge(facts: HostFacts, needs: Needs) -> Findings:
-    """Everything that a job with these needs would meet on such a Spark."""
+    """Everything that is wrong with such a Spark for a job with these needs."""
     found: list[tuple[str, str]] = []
     for rule in _RULES:
         found += rule(facts, needs)
@@ -181,11 +183,11 @@ def _room(facts: HostFacts, needs: Needs) -> Found:
         return [
             (
                 WARNING,
-                f"{needed}, Spark ({facts.master}) {has}: slots wait until other work ends, or give it more cores",
+                f"{needed}, Spark ({facts.master}) {has}: slots wait until other work ends; give Spark more cores",
             )
         ]
     if facts.task_slots == needs.slots:
-        return [(WARNING, f"{needed}, Spark ({facts.master}) {has}: give it one more, for Spark's own work")]
+        return [(WARNING, f"{needed}, Spark ({facts.master}) {has}: give Spark one more, for its own work")]
     return []
 
 
@@ -194,7 +196,7 @@ def _capacity(facts: HostFacts) -> str:
     if cpus == "1":
         free = "" if facts.free is None else f", {facts.free} of them free now"
         return f"has {facts.task_slots} cores{free}"
-    more = "" if facts.free is None else f", for {facts.free} more of them now"
+    more = "" if facts.free is None else f", {facts.free} of which could start now"
     return f"has room for {facts.task_slots} tasks of {cpus} cores each (spark.task.cpus){more}"
 
 
@@ -213,7 +215,7 @@ def _task_cpus(facts: HostFacts, _needs: Needs) -> Found:
     cpus = facts.text("spark.task.cpus", "1")
     if _number(cpus) <= 1:
         return []
-    return [(WARNING, f"spark.task.cpus={cpus} keeps {cpus} cores for every slot, which uses one: set it to 1")]
+    return [(WARNING, f"spark.task.cpus={cpus} keeps {cpus} cores for every slot, and a slot uses one: set it to 1")]
 
 
 def _idle_timeout(facts: HostFacts, _needs: Needs) -> Found:
@@ -283,7 +285,7 @@ def _kill_timeout(facts: HostFacts, _needs: Needs) -> Found:
     if _quantity(text, _UNITS_S, default="ms") <= LONGEST_KILL_S:
         return []
     return [
-        (WARNING, f"spark.python.task.killTimeout={text} keeps a slot that hangs on its core that long: set it to 2s")
+        (WARNING, f"spark.python.task.killTimeout={text} leaves a slot that hangs on its core that long: set it to 2s")
     ]
 
 
@@ -307,7 +309,7 @@ def _task_failures(facts: HostFacts, _needs: Needs) -> Found:
 
 def _exclusion(facts: HostFacts, _needs: Needs) -> Found:
     both = "spark.excludeOnFailure.enabled"
-    # The narrower one counts where it is set.
+    # Where a setting of `names` is set, it counts instead of the setting for both.
     of_all = facts.is_on(both, default=False)
     names = (
         "spark.excludeOnFailure.application.enabled",
@@ -321,8 +323,8 @@ def _exclusion(facts: HostFacts, _needs: Needs) -> Found:
         (
             WARNING,
             (
-                f"{name} has Spark start no slot on executors and hosts where slots have died, as if these were at "
-                "fault, until the job has too few: set it to false"
+                f"{name} has Spark start no slot on executors and hosts where slots have died, as if the hosts were at "
+                "fault, until the job has too few slots: set it to false"
             ),
         )
     ]
@@ -339,7 +341,7 @@ def _reaper(facts: HostFacts, _needs: Needs) -> Found:
         (
             WARNING,
             (
-                f"spark.task.reaper.killTimeout={text} ends an executor, with all slots in it, if one of them is not "
+                f"spark.task.reaper.killTimeout={text} ends an executor, with all slots in it, if one slot is not "
                 f"killed that fast: set it to {SHORTEST_REAPER_S}s or more"
             ),
         )
@@ -348,7 +350,7 @@ def _reaper(facts: HostFacts, _needs: Needs) -> Found:
 
 def _driver_address(facts: HostFacts, _needs: Needs) -> Found:
     host = facts.text("spark.driver.host", "")
-    # To a client of Spark Connect nobody calls there: the master is in the client.
+    # With Spark Connect the job master is in the client, and slots do not call the host of Spark's driver.
     if facts.is_connect or is_one_host(facts.master) or not host.startswith(_LOOPBACK):
         return []
     return [
@@ -356,7 +358,7 @@ def _driver_address(facts: HostFacts, _needs: Needs) -> Found:
             WARNING,
             (
                 f"spark.driver.host is {host}, which executors on other hosts cannot call: "
-                "set it to an address that they reach"
+                "set it to an address that executors can reach"
             ),
         )
     ]
@@ -387,11 +389,12 @@ def _number(text: str) -> Decimal:
 
 
 def _quantity(text: str, units: Mapping[str, float], *, default: str) -> Decimal:
-    """A size or duration as Spark writes it; zero for one that cannot be read, which Spark itself would refuse."""
+    """The number of a size or duration in Spark's notation. Zero for a text that cannot be read; Spark itself would
+    refuse such a text."""
     matched = _QUANTITY.fullmatch(text.lower())
     if matched is None:
         return Decimal(0)
     unit = matched[2] or default
-    # Sizes may be written with a B behind the letter.
+    # A size may have a B behind the letter of the unit.
     factor = units.get(unit) or units.get(unit.removesuffix("b").removesuffix("i"))
     return Decimal(matched[1]) * Decimal(str(factor)) if factor is not None else Decimal(0)

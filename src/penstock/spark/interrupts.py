@@ -1,14 +1,15 @@
-"""Ctrl-C, and the end of the program, beside jobs that run.
+"""Ctrl-C, and the end of the program, while jobs run.
 
-PySpark answers Ctrl-C by cancelling every Spark job, the slots of all jobs included. While a job runs, Ctrl-C cancels
-only what the main thread itself has asked of Spark: an action at the prompt ends, and the job goes on.
+PySpark answers Ctrl-C by cancelling every Spark job, the slots of all jobs included. So while a job runs, Penstock
+answers Ctrl-C, and cancels only the Spark jobs that the main thread itself has started: an action at the prompt ends,
+and the job goes on.
 
-An interrupt in the middle of a call over Py4J has Py4J close the connections of all threads, and each thread that waits
-for an answer then asks again: every slot would be started a second time, under the same name. So the main thread's own
-connection is closed before the interrupt is raised, which leaves Py4J nothing to close.
+An interrupt in the middle of a call over Py4J has Py4J close the connections of all threads. Each thread that waits for
+an answer then asks again, so that every slot would be started a second time, under the same name. To prevent this, the
+main thread's own connection is closed before the interrupt is raised, and Py4J has nothing to close.
 
-A program that ends while a job runs takes the job's Spark with it. The job is stopped before that, in order, and with a
-word that says so.
+A program that ends while a job runs ends the job's Spark, too. Before that, the job is stopped in order, and a log
+message says so.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ log = logging.getLogger(__name__)
 Handler = Callable[[int, FrameType | None], Any]
 
 PYSPARK = "pyspark.core.context"
-"""The module whose handler of Ctrl-C is replaced. A handler of the user's own is not."""
+"""The module whose handler of Ctrl-C is replaced. A handler that the user has set is not replaced."""
 GROUP = "spark.jobGroup.id"
 STOP_TIMEOUT_S = 30.0
 CANCEL_TIMEOUT_S = 5.0
@@ -43,7 +44,7 @@ class Running:
 
     name: str
     leave: Callable[[], str]
-    """Has it end, as the program does; what becomes of it, for people to read."""
+    """Has this driver leave the job, because the program ends. Returns, for people, what becomes of the job."""
     over: threading.Event
 
 
@@ -56,20 +57,20 @@ class _Jobs:
 
     @property
     def running(self) -> list[Running]:
-        """Those that have not ended."""
+        """The jobs that have not ended."""
         self._running = [job for job in self._running if not job.over.is_set()]
         return self._running
 
     def add(self, job: Running) -> None:
-        """One begins."""
+        """A job begins."""
         self._running = [*self.running, job]
         if not self._is_watched:
             self._is_watched = True
-            # Called before what PySpark has registered, which ends Spark.
+            # Functions are called in reverse order: this one before PySpark's, which ends Spark.
             atexit.register(self.end_all)
 
     def end_all(self) -> None:
-        """The program ends."""
+        """The program ends: leave all jobs, and wait until they are over."""
         left = self.running
         for job in left:
             log.warning("the program ended while job %r ran, and %s", job.name, job.leave())
@@ -81,8 +82,8 @@ JOBS = _Jobs()
 
 
 def spare_jobs(session: Any) -> None:
-    """Have Ctrl-C cancel no slot of a job that runs. Changes nothing on a thread other than the main one, over Spark
-    Connect, or if somebody else than PySpark answers Ctrl-C."""
+    """Have Ctrl-C cancel no slot of a job that runs. Does nothing on a thread other than the main thread, over Spark
+    Connect, or if Ctrl-C has a handler that is not PySpark's."""
     if connect.is_connect(session) or threading.current_thread() is not threading.main_thread():
         return
     before = signal.getsignal(signal.SIGINT)
@@ -95,7 +96,7 @@ def _handler(context: Any, group: str | None, before: Handler) -> Handler:
     def interrupted(number: int, frame: FrameType | None) -> Any:
         if not JOBS.running:
             return before(number, frame)
-        # On a thread of its own: the main thread may be in the middle of a call of Spark's, over its one connection.
+        # On a thread of its own: the main thread may be in the middle of a call to Spark, and has only one connection.
         cancel = threading.Thread(target=_cancel, args=(context, group), name="penstock-interrupt", daemon=True)
         cancel.start()
         cancel.join(CANCEL_TIMEOUT_S)
@@ -119,12 +120,13 @@ def _cancel(context: Any, group: str | None) -> None:
     try:
         cancel_own(context, group)
     except Exception as error:  # noqa: BLE001  # py4j and network errors alike: Ctrl-C must get through
-        log.debug("what the main thread asked of Spark could not be cancelled: %s", error)
+        log.debug("the Spark jobs of the main thread could not be cancelled: %s", error)
 
 
 def cancel_own(context: Any, group: str | None) -> None:
-    """Cancel the Spark jobs of no job group, and those of `group`: the one that the main thread had when a job was
-    started. Slots, functions that are called for checkpoints, and streaming queries have groups of their own."""
+    """Cancel the Spark jobs that have no job group, and the Spark jobs of `group`, which is the job group that the main
+    thread had when a job was started. Slots, functions that are called for checkpoints, and streaming queries have
+    groups of their own."""
     tracker = context.statusTracker()
     own = {*tracker.getJobIdsForGroup(None), *(() if group is None else tracker.getJobIdsForGroup(group))}
     for number in tracker.getActiveJobsIds():

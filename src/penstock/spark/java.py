@@ -1,4 +1,5 @@
-"""The Java that Spark runs on, and the session that is made with it: what is missing is said in one line."""
+"""The Java that Spark runs on, and the session that a builder makes. If Java is missing or Spark does not start, the
+error says why in one line."""
 
 from __future__ import annotations
 
@@ -16,7 +17,7 @@ LEAST_JAVA = 17
 JAVA_TIMEOUT_S = 30
 
 _VERSION = re.compile(r'version "(\d+)(?:\.(\d+))?')
-# From the most telling kind of line to the least: a named exception with a text, then whatever speaks of trouble.
+# Lines that say why a JVM ended, the most helpful kind first: a named exception with a text, then words of failure.
 _TELLING = (
     re.compile(r"\b[\w.$]+(Exception|Error): \S"),
     re.compile(r"[Uu]nrecognized|[Cc]ould not|[Uu]nable|[Cc]annot|\bnot set\b"),
@@ -25,8 +26,9 @@ _TELLING = (
 
 
 def session_of(given: Any) -> Any:
-    """The session that a program gave; or the session that a builder makes, or that is active already. Raises
-    `HostError` if Java is missing, or Spark does not start."""
+    """The session that a program gave, or the session that the given builder makes. If the program gave nothing, the
+    active session, or else a session of the default builder. Raises `HostError` if Java is missing, or if Spark does
+    not start."""
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
@@ -41,25 +43,27 @@ def session_of(given: Any) -> Any:
         return given.getOrCreate()
     except Exception as error:
         raise HostError(
-            f"Spark did not start: {log_reason(str(error))}", hint="see what Spark printed above"
+            f"Spark did not start: {log_reason(str(error))}", hint="see the output of Spark above"
         ) from error
 
 
 def check_java(environment: Mapping[str, str]) -> str:
-    """The path of a Java that Spark can run on, found the way Spark's own scripts do. Raises `HostError`."""
+    """The path of a `java` that Spark can run on, looked for in the same places as by Spark's own scripts. Raises
+    `HostError` if there is none."""
     home = environment.get("JAVA_HOME")
     if home:
         java = str(Path(home) / "bin" / "java")
         if not os.access(java, os.X_OK):
             raise HostError(
-                f"JAVA_HOME is {home}, and there is no java in it",
-                hint=f"set it to the home of a JDK {LEAST_JAVA} or later, or unset it to use the java of the PATH",
+                f"JAVA_HOME is {home}, and there is no bin/java in this folder",
+                hint=f"set JAVA_HOME to the home of a JDK {LEAST_JAVA} or later, or unset it to use the java of PATH",
             )
     else:
         found = shutil.which("java", path=environment.get("PATH"))
         if found is None:
             raise HostError(
-                "java was not found", hint=f"install a JDK {LEAST_JAVA} or later, or set JAVA_HOME to the home of one"
+                "java was not found, neither by JAVA_HOME nor by PATH",
+                hint=f"install a JDK {LEAST_JAVA} or later, or set JAVA_HOME to the home of such a JDK",
             )
         java = found
     try:
@@ -74,13 +78,14 @@ def check_java(environment: Mapping[str, str]) -> str:
     if major < LEAST_JAVA:
         raise HostError(
             f"java {major} at {java} is too old for Spark",
-            hint=f"install a JDK {LEAST_JAVA} or later, or set JAVA_HOME to the home of one",
+            hint=f"install a JDK {LEAST_JAVA} or later, or set JAVA_HOME to the home of such a JDK",
         )
     return java
 
 
 def java_major(text: str) -> int | None:
-    """The major version in what `java -version` prints; None if there is none. Up to 8 it is the second number."""
+    """The major version in the output of `java -version`; None if the output has no version. Up to Java 8 the major
+    version is the second number."""
     match = _VERSION.search(text)
     if match is None:
         return None
@@ -89,10 +94,10 @@ def java_major(text: str) -> int | None:
 
 
 def log_reason(text: str) -> str:
-    """The line of what a JVM printed that most likely says why it ended."""
+    """The line of a JVM's output that most likely says why the JVM ended."""
     lines = [line.strip() for line in text.splitlines() if line.strip() and not line.lstrip().startswith("at ")]
     for pattern in _TELLING:
         telling = next((line for line in lines if pattern.search(line)), None)
         if telling is not None:
             return telling[:300]
-    return lines[-1][:300] if lines else "it printed nothing"
+    return lines[-1][:300] if lines else "there was no output"

@@ -1,4 +1,4 @@
-"""A running job as its starter sees it: a handle, and the thread behind it that is the job master."""
+"""The handle of a running job, and the thread of the job master behind the handle."""
 
 from __future__ import annotations
 
@@ -53,36 +53,37 @@ log = logging.getLogger(__name__)
 AnswerT = TypeVar("AnswerT")
 
 VIEW_EVERY_MS = 100
-"""How often the view is made anew, if nothing has changed that is shown at once."""
+"""How often the view is made anew. A change of the job's stage is shown at once."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class MasterParts:
-    """What the master's thread drives, and must close at the end."""
+    """Everything that the thread of the job master uses, and must close at the end."""
 
     driver: MasterDriver
     transport: ZmqTransport
     background: ThreadBackground
     workers: Sequence[ThreadBackground]
-    """Those of sources' and sinks' parts on the driver."""
+    """The backgrounds of operator coordinators."""
     slots: SparkSlots
     clock: WallClock
     socket_folder: Path
     signs: Sequence[str]
-    """By which slots know the folders that they share with this program."""
+    """Files by which a slot recognises the folders that the slot shares with this program."""
     temporary_root: Path | None
-    """The storage of a job that asked for none; goes with it."""
+    """The storage of a job without a checkpoint directory: a temporary folder, which is deleted when the job ends."""
     advice: Callable[[FailureCause], str | None]
-    """What to do about a failure that Spark has to do with; None if it has not."""
+    """What to do about a failure for lack of room in Spark or of a fitting interpreter; None for other failures."""
     leader: Leader | None = None
-    """The driver's hold on a job that may outlive it, or that is run again."""
+    """The driver's hold on a job that may outlive the driver, or that is run again."""
     announcement: str | None = None
-    """What whoever starts the job wants to know of its earlier runs, in one line."""
+    """One line about the earlier runs of the job, for the user who starts the job."""
 
 
 Seek = Callable[[threading.Event, Callable[[], None]], MasterParts | None]
-"""Waits for the job; None if the event was set before. It may be set while the parts are being made, too. The other
-argument is what to call when the job is lost, and has the leader say so."""
+"""Waits until this driver has the job, and makes the parts. Returns None if the event was set before this driver had
+the job. The event may also be set while the parts are being made. The second argument is a function to call when the
+job is lost; the leader's `is_lost` is then true."""
 
 
 @at_user_line
@@ -100,9 +101,10 @@ class Job:
         seek: Seek,
         waiting: JobView,
     ) -> None:
-        """`attempt` is called here, with what to call when the job is lost, and makes the master; if it returns None
-        another driver has the job, `seek` waits for it on the job's thread, and `waiting` is the view until then.
-        `cores` says how many slots that work the job may have."""
+        """`attempt` is called at once and makes the parts of the master; its argument is a function to call when the
+        job is lost. If `attempt` returns None, another driver has the job: `seek` then waits for the job, on the job's
+        thread, and `waiting` is the view until this driver has the job. `cores` says how many slots, without spare
+        slots, the job may have."""
         self.id = job
         self.name = name
         self._targets = targets
@@ -112,23 +114,24 @@ class Job:
         self._commands: deque[Callable[[MasterDriver], None]] = deque()
         self._left = threading.Event()
         self._decision = threading.Lock()
-        """Whether this driver leaves or has the job is decided once: whoever asks it to leave while it gets ready must
-        not cancel the job by that."""
+        """Held while it is decided whether this driver leaves the standby or has the job: a `cancel` that comes while
+        this driver gets ready must have the driver leave, and must neither get lost nor cancel the job."""
         self._over = threading.Event()
         self._waiting = 0
-        """How many threads wait for the end."""
+        """How many threads wait for the end of the job."""
         self._crash: BaseException | None = None
         self._parts: MasterParts | None = None
         self._control: ControlServer | None = None
         self._view = waiting
         self._checkpoints: tuple[CheckpointDetails, ...] = ()
-        """Of a job that is over."""
+        """The checkpoints of a job that is over; empty before."""
         parts = attempt(self._lose)
         if parts is not None:
             self._take(parts)
         else:
             log.warning(
-                "job %r is on standby: another driver has it, as %s; this one takes it over when that one is gone",
+                "this driver is on standby: another driver has job %r, with the id %s; this driver takes the job over "
+                "when the other driver is gone",
                 name,
                 job,
             )
@@ -140,19 +143,20 @@ class Job:
         return f"<Job {self.name!r} {self._view.state.value}>"
 
     def view(self) -> JobView:
-        """The job as it was at most a tenth of a second ago. Its state, its attempt and its restarts are shown as
-        soon as they change."""
+        """The job as it was at most a tenth of a second ago. The state, the attempt and the number of restarts are
+        shown as soon as they change."""
         return self._view
 
     @property
     def checkpoints(self) -> list[CheckpointDetails]:
         """The checkpoints of the job, newest first, each with its vertices and their subtasks: how long each part took,
-        how long barriers were on their way and waited for others, and how much was written. Checkpoints that are under
-        way are among them; of those that have ended the last few are remembered (`Checkpointing.history`)."""
+        how long barriers travelled, how long barriers waited for the barriers of other channels, and how much was
+        written. Checkpoints that are under way are included. Of the checkpoints that have ended, the last few are
+        remembered (`Checkpointing.history`)."""
         answered: queue.SimpleQueue[tuple[CheckpointDetails, ...]] = queue.SimpleQueue()
         if self._parts is not None and not self._over.is_set():
             self._command(lambda driver: answered.put(driver.checkpoints()))
-            # A job that has ended meanwhile has left its last list.
+            # If the job ends before it answers, `_checkpoints` has the last list.
             ended = SnapshotFailed(f"job {self.name!r} has ended")
             with contextlib.suppress(SnapshotFailed):
                 found = self._answer(answered, what="list of checkpoints", timeout=None, ended=ended)
@@ -165,13 +169,13 @@ class Job:
         return self._over.is_set()
 
     def wait(self, timeout: float | None = None) -> JobView:
-        """Wait for the job to end; its last view.
+        """Wait until the job has ended. Returns the last view of the job.
 
         Raises:
-            JobFailed: it failed for good; the cause is in the text.
-            JobCancelled: it was cancelled.
-            JobTakenOver: another driver has it; it has not ended.
-            TimeoutError: `timeout` seconds have passed and it still runs.
+            JobFailed: the job failed for good; the cause is in the text.
+            JobCancelled: the job was cancelled.
+            JobTakenOver: the job has not ended, and another driver has the job.
+            TimeoutError: `timeout` seconds have passed, and the job still runs.
 
         """
         clock = self._clock
@@ -186,19 +190,22 @@ class Job:
             self._waiting -= 1
         self._thread.join()
         if self._parts is None and isinstance(self._crash, StreamError):
-            # It had the job, and could not go on with it.
+            # This driver had won the job, and could not make its parts.
             raise self._crash
         if self._crash is not None:
             raise InvariantError(f"the master of job {self.name!r} broke: {self._crash}") from self._crash
         if self._parts is None:
             raise JobCancelled(
-                f"this driver left job {self.name!r} before it had it; another driver has it, or can take it over"
+                f"this driver has left the standby for job {self.name!r}; another driver has the job, or can take the "
+                "job over"
             )
         driver = self._parts.driver
         if driver.outcome is JobState.SUSPENDED:
             raise JobTakenOver(
-                f"another driver has job {self.name!r}, or can take it over: this one lost it, and has let go of it",
-                hint="nothing was committed since; start the program again to have this driver wait on standby",
+                f"this driver has lost job {self.name!r}, and has let go of the job: another driver has the job, or "
+                "can take the job over",
+                hint="this driver has committed nothing since; start the program again to have this driver wait on "
+                "standby",
             )
         if driver.outcome is JobState.CANCELLED:
             raise JobCancelled(f"job {self.name!r} was cancelled")
@@ -210,12 +217,12 @@ class Job:
         return self._view
 
     def finish(self) -> None:
-        """Wait for the end, whatever it is."""
+        """Wait until the job has ended, whatever its outcome."""
         while not self._over.wait(0.2):
             pass
 
     def _stop_interrupted(self) -> None:
-        """Cancel the job because of Ctrl-C, wait for its end, and say what becomes of it."""
+        """Cancel the job because of Ctrl-C, wait for its end, and log what becomes of the job."""
         self.cancel()
         self.finish()
         parts = self._parts
@@ -228,24 +235,25 @@ class Job:
         return "" if record is None else f"; run the program again to go on from {record.title}"
 
     def _tell_failure(self, driver: MasterDriver) -> None:
-        """Say that the job has failed, if nobody waits for it who would learn it."""
+        """Log that the job has failed, if no thread waits for the job: a thread that waits gets the error."""
         if driver.outcome is JobState.FAILED and not self._waiting:
             why = "" if driver.cause is None else f": {driver.cause.text}"
             log.warning("job %r has ended in failure%s%s", self.name, why, self._what_follows())
 
     def _leave(self) -> str:
-        """The program ends: stop the job, or let go of it if it may outlive this driver. Returns at once; what becomes
-        of the job, for people to read."""
+        """The program ends: stop the job, or let go of a job that may outlive this driver. Returns at once, with what
+        becomes of the job, for people."""
         parts = self._parts
         if parts is None or parts.leader is None or parts.driver.is_run:
             self.cancel()
-            return "the job was stopped; call job.wait(), or env.run(), to let it run to its end"
+            return "the job was stopped; call job.wait(), or env.run(), to let the job run to its end"
         self._command(lambda driver: driver.lose("the program of this driver ended"))
-        return "leaves it to another driver; call job.wait(), or env.run(), to stay with it"
+        return "leaves the job to another driver; call job.wait(), or env.run(), to keep the job in this program"
 
     def cancel(self) -> None:
-        """End the job without waiting for its data to be processed. Returns at once; `wait` says when it is over. A
-        driver on standby leaves, and the job goes on where it is; one that gets ready to take it over leaves, too."""
+        """End the job without waiting for its data to be processed. Returns at once; `wait` returns when the job has
+        ended. On a driver that is on standby, or that gets ready to take the job over, only the driver leaves, and the
+        job goes on."""
         with self._decision:
             if self._parts is None:
                 self._left.set()
@@ -253,10 +261,11 @@ class Job:
         self._command(lambda driver: driver.cancel())
 
     def checkpoint(self, *, full: bool = False, timeout: float | None = None) -> int:
-        """Take a checkpoint now and wait for it; its id. A `full` one refers to no file of an earlier one.
+        """Take a checkpoint now, and wait until it is complete. Returns the id of the checkpoint. A `full` checkpoint
+        refers to no files of earlier checkpoints.
 
         Raises:
-            SnapshotFailed: it was not taken; the job goes on.
+            SnapshotFailed: the checkpoint was not taken; the job goes on.
 
         """
         form = CheckpointForm.FULL if full else CheckpointForm.CONFIGURED
@@ -269,15 +278,17 @@ class Job:
         native: bool = False,
         timeout: float | None = None,
     ) -> str:
-        """Take a savepoint and wait for it; the folder it lies in, below `directory`, a path or URI. Without a
-        `directory` it is the folder `savepoints` of the checkpoint directory. The job goes on.
+        """Take a savepoint, and wait until it is complete. Returns the folder of the savepoint, which lies below
+        `directory`, a path or URI. Without `directory`, the savepoint goes below the folder `savepoints` of the
+        checkpoint directory. The job goes on.
 
-        Every state back end can restore it, unless it is `native`: then it is in the format of the back end that the
-        job has, which takes less time, and only that one restores it.
+        Every state back end can restore the savepoint. A `native` savepoint takes less time: it has the format of the
+        job's state back end, and only that back end can restore it.
 
         Raises:
-            UsageError: it would not outlive the job: a job without a checkpoint directory must be given a `directory`.
-            SnapshotFailed: it was not taken; the job goes on.
+            UsageError: the savepoint would not outlive the job: a job without a checkpoint directory must be given a
+                `directory`.
+            SnapshotFailed: the savepoint was not taken; the job goes on.
 
         """
         request = SnapshotRequest(
@@ -293,16 +304,16 @@ class Job:
         native: bool = False,
         timeout: float | None = None,
     ) -> str:
-        """End the job with a savepoint, and wait for both; the folder of the savepoint, below `savepoint` (a path or a
-        URI). `native` is as with `savepoint`.
+        """End the job with a savepoint, and wait for both. Returns the folder of the savepoint, which lies below
+        `savepoint`, a path or URI. `native` means the same as for the method `savepoint`.
 
         With `drain` event time goes to its end first: windows close and operators finish, as if all data had been
-        seen. Without it the job can go on from the savepoint as if nothing had happened.
+        seen. Without `drain`, a job can go on from the savepoint as if nothing had happened.
 
         Raises:
-            UsageError: the savepoint would not outlive the job, which goes on: see `savepoint`.
-            SnapshotFailed: the savepoint was not taken, and the job goes on; or it was (see `savepoint`), and the job
-                did not stop as it should.
+            UsageError: the savepoint would not outlive the job, see the method `savepoint`; the job goes on.
+            SnapshotFailed: the savepoint was not taken, and the job goes on; or the savepoint was taken (the field
+                `savepoint` of the error names it), and the job did not stop as it should.
 
         """
         request = SnapshotRequest(
@@ -313,15 +324,16 @@ class Job:
         return location
 
     def rescale(self, parallelism: int, *, timeout: float | None = None) -> None:
-        """Change the parallelism of the running job, and wait until it runs with it.
+        """Change the parallelism of the running job, and wait until the job runs with the changed parallelism.
 
-        Slots that are needed besides come up first, while the job goes on; then a checkpoint is taken, and the tasks
-        start from it with the new parallelism. Slots that stay keep their processes. If it cannot be done the job goes
-        on as it was. It goes on, too, if `timeout` seconds were not enough to see the end of it.
+        Additional slots come up first, while the job goes on. Then a checkpoint is taken, and the tasks start from this
+        checkpoint with the changed parallelism. Slots that stay keep their processes. If the parallelism cannot be
+        changed, the job goes on with the parallelism that it had. A `TimeoutError` after `timeout` seconds does not
+        stop the change.
 
         Raises:
-            UsageError: the parallelism is more than Spark has cores, or makes no sense.
-            RescaleFailed: it was not changed; the text says why.
+            UsageError: the parallelism is higher than the number of Spark's cores, or no whole number from 1.
+            RescaleFailed: the parallelism was not changed; the text says why.
 
         """
         if isinstance(parallelism, bool) or not isinstance(parallelism, int) or parallelism < 1:
@@ -329,7 +341,7 @@ class Job:
         cores = self._cores()
         if parallelism > cores:
             raise UsageError(
-                f"a parallelism of {parallelism} needs as many slots, and Spark has {cores} cores",
+                f"a parallelism of {parallelism} needs {parallelism} slots, and Spark has {cores} cores for them",
                 hint=f"give Spark more cores, or rescale to at most {cores}",
             )
         answered: queue.SimpleQueue[str | None] = queue.SimpleQueue()
@@ -363,10 +375,10 @@ class Job:
 
     @property
     def _is_waiting(self) -> str:
-        return f"this driver is on standby: another one has job {self.name!r}, and can be asked"
+        return f"this driver is on standby: another driver has job {self.name!r}, and that driver can be asked"
 
     def _take(self, parts: MasterParts) -> bool:
-        """Have the job, from here on; False if this driver was asked to leave before."""
+        """Have the job from here on. Returns False if this driver was asked to leave before."""
         with self._decision:
             if self._left.is_set():
                 return False
@@ -380,7 +392,8 @@ class Job:
         return True
 
     def _lose(self) -> None:
-        """Called when a leader lost the job. It may be one that this driver was before it waited in line again."""
+        """Called when a leader has lost the job. The leader may be one of an earlier term of this driver, which lost
+        the job while it got ready: then the present term goes on."""
         self._command(self._lose_if_lost)
 
     def _lose_if_lost(self, driver: MasterDriver) -> None:
@@ -392,7 +405,7 @@ class Job:
         try:
             return ControlServer(self.id, lambda request: handle(self, request), clock=self._clock)
         except (OSError, UsageError) as error:
-            log.warning("job %r cannot be reached from the command line: %s", self.name, error)
+            log.warning("job %r cannot be controlled from the command line: %s", self.name, error)
             return None
 
     def _answer(
@@ -421,7 +434,7 @@ class Job:
                     _release(found)
             if self._parts is not None:
                 self._drive(self._parts)
-        except BaseException as error:  # noqa: BLE001  # a bug of ours; the waiting thread raises it
+        except BaseException as error:  # noqa: BLE001  # mostly a bug of Penstock; `wait` raises the error
             self._crash = error
         finally:
             self._close()
@@ -459,7 +472,7 @@ class Job:
             _release(parts)
         finally:
             self._over.set()
-            # A caller who stops the job is answered when it is over.
+            # Closed last: a request to stop the job is answered when the job is over.
             if self._control is not None:
                 self._control.close()
 
@@ -470,7 +483,7 @@ def master_thread(job: JobId) -> str:
 
 
 def _release(parts: MasterParts) -> None:
-    """Close what a master had, and let go of the job."""
+    """Close the parts of a master, and let go of the job."""
     parts.slots.close(timeout_s=10.0)
     for background in (*parts.workers, parts.background):
         background.close()
@@ -484,12 +497,14 @@ def _release(parts: MasterParts) -> None:
 
 
 def _tell_found(name: str, found: Tenure) -> None:
-    """Whoever starts a job that is not new wants to know what becomes of it."""
+    """Log what becomes of a job that had another driver before, or that has ended."""
     if found.outcome is not None:
-        log.warning("job %r has ended before: it was %s, and is not started again", name, found.outcome.state.value)
+        log.warning(
+            "job %r has ended before with the outcome %s, and is not started again", name, found.outcome.state.value
+        )
     elif found.term > 0:
         newest = f"checkpoint {found.completed[-1].checkpoint}" if found.completed else "its beginning"
-        log.warning("job %r was taken over; it goes on from %s", name, newest)
+        log.warning("this driver has taken job %r over; the job goes on from %s", name, newest)
 
 
 def _failed(name: str, cause: FailureCause | None, view: JobView, hint: str | None) -> JobFailed:

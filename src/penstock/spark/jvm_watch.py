@@ -1,9 +1,8 @@
-"""Notices from inside a slot that Spark has let go of it.
+"""Notices, from inside a slot, that Spark has let go of the slot.
 
-A Python worker is not told when its Spark task ends for a reason of its own: Spark only closes the socket between them,
-and a task that never touches that socket would live on, unseen, on a core that Spark gives to others. So a thread
-watches the socket. It ends before the task returns: the process may be reused, and its next task is none of our
-business.
+When Spark ends a task, Spark only closes the socket between the JVM and the Python worker. A slot never reads this
+socket, and would live on, unseen, on a core that Spark gives to other tasks. So a thread watches the socket. The thread
+ends before the slot's task returns, because the process may be reused, and the next task is not Penstock's.
 """
 
 from __future__ import annotations
@@ -23,7 +22,8 @@ GRACE_MS = 5_000
 def jvm_socket() -> int | None:
     """The file descriptor of the socket to this worker's JVM; None outside of a Spark worker.
 
-    PySpark does not hand it out: it is a local variable of the worker's main function, further up the stack.
+    PySpark has no function that returns the socket. The socket is a local variable of the worker's main function,
+    further up the stack.
     """
     frame: FrameType | None = inspect.currentframe()
     while frame is not None:
@@ -35,9 +35,10 @@ def jvm_socket() -> int | None:
 
 
 class JvmWatch:
-    """Watches a socket while a block runs; `on_closed` is called, from another thread, when the far end closes it.
+    """Watches a socket while a block runs. When the far end closes the socket, `on_closed` is called, from another
+    thread.
 
-    If the block has not ended `grace_ms` after that, `end` is called: its loop hangs, and nobody waits for it.
+    If the block has not ended `grace_ms` after that, the slot's loop hangs, and `end` is called to end the process.
     """
 
     def __init__(

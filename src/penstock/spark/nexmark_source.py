@@ -1,4 +1,4 @@
-"""Nexmark's bids as a data source of Spark's, so that a query and a job of Penstock's can read the same stream."""
+"""Nexmark's bids as a data source of Spark, so that a query of Spark and a job of Penstock can read the same stream."""
 
 # Names and parameters are those of PySpark's classes.
 # ruff: noqa: N802
@@ -19,31 +19,32 @@ from penstock.core.errors import UsageError
 class NexmarkBids(DataSource):
     """The bids of `ps.nexmark.bids`, for `spark.read` and `spark.readStream`.
 
-    Register it, `spark.dataSource.register(ps.NexmarkBids)`, and read `format("penstock-nexmark-bids")`. Options:
-    `events`, how many bids there are; `seed`; `eventsPerSecond`, of event time; `numPartitions`, of a batch; and
-    `maxBidsPerTrigger`, how many bids a micro-batch has at most. The rows are those of `ps.nexmark.bids`.
+    Register the class, `spark.dataSource.register(ps.NexmarkBids)`, and read `format("penstock-nexmark-bids")`. The
+    options: `events`, how many bids there are; `seed`; `eventsPerSecond`, how many events share one second of event
+    time; `numPartitions`, how many partitions a batch has; and `maxBidsPerTrigger`, how many bids a micro-batch has at
+    most. The rows are those of `ps.nexmark.bids`.
     """
 
     @classmethod
     def name(cls) -> str:
-        """What to give to `format`."""
+        """The name to give to `format`."""
         return "penstock-nexmark-bids"
 
     def schema(self) -> str:
         """The columns of a bid."""
         return "auction bigint, bidder bigint, price bigint, ts timestamp"
 
-    def reader(self, schema: StructType) -> DataSourceReader:  # noqa: ARG002  # there is only one
+    def reader(self, schema: StructType) -> DataSourceReader:  # noqa: ARG002  # there is only one schema
         """All bids, once."""
         return _Batch(_Stretch(self.options))
 
-    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: ARG002  # there is only one
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: ARG002  # there is only one schema
         """The bids, as many at a time as a micro-batch may have."""
         return _Stream(_Stretch(self.options))
 
 
 class _Stretch:
-    """What the options say, and how a stretch of bids is made."""
+    """The values of the options, and how a range of bids is made."""
 
     def __init__(self, options: Mapping[str, str]) -> None:
         self.events = _number(options, "events", None)
@@ -53,7 +54,7 @@ class _Stretch:
         self.at_once = _number(options, "maxBidsPerTrigger", 1_000_000)
         if self.at_once < 1:
             raise UsageError(f"option 'maxBidsPerTrigger' is {self.at_once}; it must be at least 1")
-        # Whatever the source of the same name refuses is refused here.
+        # Raises `UsageError` for every value that the source `bids` refuses.
         bids(events=self.events, seed=self.seed, events_per_second=self.events_per_second, splits=self.partitions)
 
     def cut(self, first: int, stop: int) -> list[InputPartition]:
@@ -62,7 +63,7 @@ class _Stretch:
         return [InputPartition((at, min(at + step, stop))) for at in range(first, stop, step)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The bids of a part."""
+        """The bids of a partition."""
         generator = BidGenerator(seed=self.seed, events_per_second=self.events_per_second, base_time=BASE_TIME)
         first, stop = partition.value
         for at in range(first, stop, BLOCK_ROWS):

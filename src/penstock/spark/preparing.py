@@ -1,9 +1,10 @@
-"""Makes a plan ready to run: what Spark must do first, and where parts on the driver keep what they have.
+"""Makes a plan ready to run: lands DataFrames, and chooses the places for files of sources and sinks.
 
 Sources and sinks prepare themselves (`Source.prepared`, `Sink.prepared`): this module gives each of them its `Site`.
 
-A job that may outlive its driver has its places on record, with the splits of its sources: the next driver goes on with
-what lies there. They are chosen once, with a token, so that a job of the same name that begins anew has others.
+For a job that may outlive its driver, the places and the splits of its sources are on record, so that the next driver
+goes on with the files in these places. A place is chosen once and has a random token in its name, so that a job of the
+same name that begins anew has other places.
 """
 
 from __future__ import annotations
@@ -35,25 +36,28 @@ from penstock.storage.seals import PLAIN, StoreOptions
 
 @dataclass(frozen=True, kw_only=True)
 class Preparation:
-    """Makes a plan ready to run: DataFrames landed, sources asked for their splits, sinks seen to be writable."""
+    """Makes a plan ready to run: lands DataFrames, asks sources for their splits, and checks that sinks can be
+    written."""
 
     job: JobId
     spark: Any
     landing: str
-    """Where DataFrames go."""
+    """The root of the landing folder."""
     begin: tuple[OperatorId, ...] | None = None
-    """The sources that begin at their beginning; None: all. The others have their splits in a snapshot."""
+    """The operators that begin at their beginning; None: all operators. The splits of all other sources are in a
+    snapshot."""
     began: Start | None = None
-    """What was decided when the job began, with another driver."""
+    """The record of how the job began, with another driver; None if there is no such record."""
     term: Term | None = None
-    """Of the driver, if the job may outlive it: two of them must not land a DataFrame in the same place."""
+    """The term of the driver, if the job may outlive the driver: two drivers must not land a DataFrame in the same
+    place."""
     options: StoreOptions = PLAIN
-    """How what parts on the driver keep is written."""
+    """How sinks write and read the files that they keep for the driver."""
     has_ended: bool = False
-    """Whether the job has ended, and only what is left of it is to be cleaned up."""
+    """Whether the job has ended, and only the files that the job left behind are to be cleaned up."""
 
     def prepare(self, plan: Plan) -> Plan:
-        """The plan with the splits of its sources."""
+        """The plan with prepared sources and sinks, and with the splits of the sources."""
         vertices = tuple(
             replace(vertex, operators=tuple(self._prepared(o, plan.parallelism) for o in vertex.operators))
             for vertex in plan.vertices
@@ -79,9 +83,10 @@ class Preparation:
         return replace(operator, step=step)
 
     def _sink(self, step: WriteStep, site: Site) -> Sink:
-        """The sink as the driver has it, and seen to be writable."""
+        """The prepared sink. Raises `UsageError` if the sink cannot be written."""
         sink = step.sink.prepared(site, step.schema)
-        # What a job that has ended wrote into may be gone; and what its driver commits has a place already.
+        # If the job has ended, the table of a sink may be gone, and a sink that the driver commits has its folder
+        # already: such a sink is only cleaned up.
         is_left = self.has_ended and (sink.commits_on_driver or isinstance(sink, UnpreparedSink))
         if not is_left:
             sink.start(self.job)
@@ -89,7 +94,7 @@ class Preparation:
 
 
 class _SparkSite(Site):
-    """Where a source or sink of a job is on Spark."""
+    """The site of a source or sink of a job on Spark."""
 
     def __init__(self, preparation: Preparation, operator: OperatorId) -> None:
         began, begin = preparation.began, preparation.begin
@@ -118,7 +123,7 @@ class _SparkSite(Site):
         folder = layout.results_folder(layout.job_folder(self._preparation.job), self._operator)
         if self.known_place is not None:
             return check_known(self.known_place, folder)
-        # Of a job that has ended only what is on record is to be cleaned up.
+        # For a job that has ended, only places on record are to be cleaned up: the token makes a place without files.
         is_fixed = self._preparation.term is None and not self.has_ended
         return folder if is_fixed else f"{folder}/{fresh_token()}"
 
@@ -132,15 +137,15 @@ class _SparkSite(Site):
         opened = open_table(TableSink(table=name, path=path, partition_by=partition_by), spark, schema)
         if self.known_place not in (None, opened.path):
             raise UsageError(
-                f"the files of table {name} are in {opened.path} here, and in {self.known_place} for the driver that "
-                f"had job {self.job} before",
+                f"the files of table {name} are in {opened.path} for this driver, and in {self.known_place} for the "
+                f"driver that had job {self.job} before",
                 hint="give all drivers the same catalog, or give ps.table a path= that all of them have mounted",
             )
         return opened
 
 
 def needs_landing(plan: Plan) -> bool:
-    """Whether results are handed over as files, which need a mounted folder."""
+    """Whether slots hand results over to the driver as files, which need a mounted folder."""
     return any(footprint.shares_landing for _, footprint in _footprints(plan))
 
 
@@ -151,17 +156,18 @@ def finds_more_later(plan: Plan) -> bool:
 
 
 def landed_steps(plan: Plan) -> tuple[str, ...]:
-    """The names of steps of which files lie in the landing folder that a snapshot of the job refers to."""
+    """The names of the steps that have files in the landing folder to which snapshots of the job refer."""
     return tuple(operator.name for operator, footprint in _footprints(plan) if footprint.in_landing)
 
 
 def folders_written(plan: Plan) -> list[Path]:
-    """Where slots put the results of the job."""
+    """The folders that slots write results into."""
     return [Path(footprint.written) for _, footprint in _footprints(plan) if footprint.written is not None]
 
 
 def start_of(plan: Plan) -> Start:
-    """What drivers that take the job over must know of it: the graph, and what they must not decide anew."""
+    """The record of how the job begins, for drivers that take the job over: the graph, and the decisions that such a
+    driver must not make anew."""
     reads = {o.operator: o.step for o in _operators(plan) if isinstance(o.step, ReadStep)}
     places = {o.operator: footprint.place for o, footprint in _footprints(plan) if footprint.place is not None}
     graph = checkpoint_graph(plan)
@@ -179,7 +185,8 @@ def _operators(plan: Plan) -> list[OperatorPlan]:
 
 
 def _footprints(plan: Plan) -> list[tuple[OperatorPlan, Footprint]]:
-    """The sources and sinks, each with what it leaves outside the job's checkpoints."""
+    """The operators that are sources or sinks, each with its footprint: what it leaves outside the job's
+    checkpoints."""
     ends: list[tuple[OperatorPlan, Source | Sink]] = []
     for operator in _operators(plan):
         match operator.step:

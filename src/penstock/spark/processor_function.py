@@ -1,7 +1,7 @@
-"""A PySpark `StatefulProcessor` as a function of Penstock's: what runs in a slot.
+"""A PySpark `StatefulProcessor` as a function of Penstock: the part that runs in a slot.
 
-The processor is unpickled and initialised once for every attempt of a task, and closed at its end. There is no JVM
-here: schemas were parsed on the driver (`penstock.spark.processors`) and come with the plan.
+In every attempt the processor is unpickled and initialised once, when the task starts, and closed when the task ends. A
+slot has no JVM: schemas are parsed on the driver (`penstock.spark.processors`) and come with the plan.
 """
 
 # Names and parameters are those of PySpark's classes, which processors call.
@@ -41,14 +41,14 @@ _BEFORE_THE_FIRST_WATERMARK = 0
 
 @dataclass(frozen=True, kw_only=True)
 class InitialRows:
-    """Where the rows of an initial state are: Parquet files in a folder, or a table."""
+    """The rows of an initial state: Parquet files in a folder, or a table."""
 
     folder: str | None = None
     table: bytes | None = None
-    """As an Arrow stream."""
+    """The table as an Arrow stream."""
 
     def batches(self) -> Iterator[pa.RecordBatch]:
-        """All of them. Blocks."""
+        """All rows. Blocks."""
         if self.table is not None:
             with pa.ipc.open_stream(self.table) as stream:
                 yield from stream
@@ -74,7 +74,8 @@ class ProcessorFunction(GroupedFunction):
         self.schema = schema
         self.dropped_states = ()
         self.initial: Any = None
-        """The initial state: `InitialRows`; or what becomes that when the job starts."""
+        """The initial state: `InitialRows`, or an object that `landed` turns into `InitialRows` when the job starts;
+        None if there is no initial state."""
         self._pickled = pickled
         self._variables = {f"variable {variable.name}": variable for variable in variables}
         self._keys = list(keys)
@@ -88,7 +89,7 @@ class ProcessorFunction(GroupedFunction):
     # --- its life ------------------------------------------------------------------------
 
     def open(self, context: FunctionContext) -> None:
-        """Make the processor and let it declare its state."""
+        """Unpickle the processor and call its `init`, which declares its state."""
         opened = {v.name: v.opened(vars(self)[attribute]) for attribute, v in self._variables.items()}
         kinds = {v.name: v for v in self._variables.values()}
         assert isinstance(context, KeyedContext)
@@ -101,7 +102,7 @@ class ProcessorFunction(GroupedFunction):
         self._processor = processor
 
     def close(self) -> None:
-        """Close the processor, if it came so far."""
+        """Close the processor, if `init` has returned."""
         processor, self._processor = self._processor, None
         if processor is not None:
             processor.close()
@@ -109,7 +110,7 @@ class ProcessorFunction(GroupedFunction):
     # --- rows ----------------------------------------------------------------------------
 
     def admitted(self, batch: pa.RecordBatch, watermark: datetime.datetime | None) -> pa.RecordBatch:
-        """With event time, the rows that are not late."""
+        """The rows that are not late; without event time, all rows."""
         self._times = None
         if self._time_column is None or watermark is None:
             return batch
@@ -119,13 +120,13 @@ class ProcessorFunction(GroupedFunction):
         return batch.filter(pc.invert(late)) if pc.any(late).as_py() else batch
 
     def rows_of(self, batch: pa.RecordBatch) -> Any:
-        """PySpark rows with all columns."""
+        """The batch as PySpark rows with all columns."""
         if self._row_schema != batch.schema:
             self._row_schema, self._row = batch.schema, rows_with(batch.schema.names)
         return list(map(self._row, zip(*map(to_python, batch.columns), strict=True)))
 
     def on_group(self, rows: Any, context: KeyedContext) -> Iterable[Any] | None:
-        """The rows of a key."""
+        """Call `handleInputRows` with the rows of a key."""
         times = self._times
         if times is None:
             times = self._times = self._timer_values(context)
@@ -133,7 +134,8 @@ class ProcessorFunction(GroupedFunction):
         return result
 
     def on_timer(self, timer: Timer, context: KeyedContext) -> Iterator[Any]:
-        """A timer of a key. It is there until what the processor returned has been consumed, and gone then."""
+        """Call `handleExpiredTimer` for a timer of a key. The processor sees the timer until the rows that it returned
+        have been consumed. Then the timer is gone."""
         expiry_ms = timer.time_us // 1_000
         self._handle.begin_firing(expiry_ms)
         try:
@@ -150,7 +152,8 @@ class ProcessorFunction(GroupedFunction):
         return () if self.initial is None else self.initial.batches()
 
     def landed(self, folder: Path | None) -> ProcessorFunction:
-        """The function with its initial state in files."""
+        """The function with the files of its initial state in `folder`; without an initial state if `folder` is
+        None."""
         if self.initial is None or isinstance(self.initial, InitialRows):
             return self
         made = copy.copy(self)
@@ -158,7 +161,7 @@ class ProcessorFunction(GroupedFunction):
         return made
 
     def on_initial(self, rows: Any, context: KeyedContext) -> None:
-        """The initial rows of a key, one by one."""
+        """Call `handleInitialState` with the initial rows of a key, one by one."""
         times, key = self._timer_values(context), self._key(context)
         for row in self._passed(rows):
             self._processor.handleInitialState(key, row, times)
@@ -181,7 +184,7 @@ class ProcessorFunction(GroupedFunction):
     # --- results -------------------------------------------------------------------------
 
     def batches_of(self, made: Sequence[Any], wrong: Wrong) -> Iterable[pa.RecordBatch]:
-        """One batch of rows."""
+        """The rows that the processor has returned, as one batch."""
         names = self.schema.names
         for row in made:
             if not isinstance(row, Row):
@@ -199,12 +202,12 @@ class PandasProcessorFunction(ProcessorFunction):
     """Runs a processor that takes and makes pandas DataFrames."""
 
     chunk_rows = 10_000
-    """A DataFrame that a processor is given has at most so many rows."""
+    """The most rows of a DataFrame that is handed to a processor."""
     timezone = "UTC"
-    """Times in DataFrames are without zone, in this one."""
+    """The time zone of the times in DataFrames, which have no time zone of their own."""
 
     def rows_of(self, batch: pa.RecordBatch) -> Any:
-        """A DataFrame with all columns."""
+        """The batch as a DataFrame with all columns."""
         frame = batch.to_pandas()
         for field in batch.schema:
             if pt.is_timestamp(field.type) and field.type.tz is not None:
@@ -226,7 +229,7 @@ class PandasProcessorFunction(ProcessorFunction):
                 continue
             if sorted(map(str, frame.columns)) != sorted(names):
                 raise wrong(
-                    f"expected DataFrames of {_described(self.schema)}; got one with the columns "
+                    f"expected DataFrames of {_described(self.schema)}; got a DataFrame with the columns "
                     f"{', '.join(map(str, frame.columns))}"
                 )
             columns = [self._column(frame[field.name], field, wrong) for field in self.schema]
@@ -242,7 +245,7 @@ class PandasProcessorFunction(ProcessorFunction):
 
 
 class RunningHandle(StatefulProcessorHandle):
-    """What a processor's `init` is given in a slot."""
+    """The handle that a processor's `init` gets in a slot."""
 
     def __init__(
         self, opened: Mapping[str, Any], variables: Mapping[str, Variable], context: KeyedContext, time_mode: str
@@ -279,19 +282,19 @@ class RunningHandle(StatefulProcessorHandle):
         found = self._opened.get(name)
         if found is None:
             raise UsageError(
-                f"init asked for state {name!r} here, and did not when it ran on the driver",
-                hint="let init ask for the same states wherever it runs",
+                f"init asked for state {name!r} in a slot, and did not ask for this state on the driver",
+                hint="let init ask for the same states wherever init runs",
             )
         return found
 
     def deleteIfExists(self, stateName: str) -> None:
-        """Nothing is left to do: the driver saw it too, and the state was not restored."""
+        """Nothing is left to do: `init` has asked for the same on the driver, and the state was not restored."""
         refuse_deletion(stateName, self._variables, initialised=self.initialised)
 
     # --- timers --------------------------------------------------------------------------
 
     def registerTimer(self, expiryTimestampMs: int) -> None:
-        """Set a timer of the key; one that is set already stays as it is."""
+        """Set a timer of the key. A timer that is set already stays as it is."""
         self._check_timers("registerTimer")
         if expiryTimestampMs == self._firing:
             self._lists_firing = True
@@ -301,7 +304,7 @@ class RunningHandle(StatefulProcessorHandle):
             self._context.timers.at_processing_time(expiryTimestampMs * 1_000)
 
     def deleteTimer(self, expiryTimestampMs: int) -> None:
-        """Take a timer of the key back."""
+        """Delete a timer of the key."""
         self._check_timers("deleteTimer")
         if expiryTimestampMs == self._firing:
             self._lists_firing = False
@@ -311,7 +314,7 @@ class RunningHandle(StatefulProcessorHandle):
             self._context.timers.delete_processing_time(expiryTimestampMs * 1_000)
 
     def listTimers(self) -> Iterator[int]:
-        """When timers of the key expire, in order."""
+        """The times at which the timers of the key expire, in order."""
         self._check_timers("listTimers")
         timers = self._context.timers
         times = timers.event_times() if self._time_mode == EVENT_TIME else timers.processing_times()
@@ -321,12 +324,12 @@ class RunningHandle(StatefulProcessorHandle):
         return iter(sorted(found))
 
     def begin_firing(self, expiry_ms: int) -> None:
-        """A timer of the key fires; the processor still sees it."""
+        """A timer of the key fires. The processor still sees the timer."""
         self._firing = expiry_ms
         self._lists_firing = True
 
     def end_firing(self) -> None:
-        """It is gone, whatever the processor did about it meanwhile."""
+        """The timer that fired is gone, even if the processor has set or deleted it meanwhile."""
         self._firing = None
 
     def _check_timers(self, method: str) -> None:
@@ -339,20 +342,23 @@ class RunningHandle(StatefulProcessorHandle):
 
 
 def refuse_timers_in_init(method: str) -> NoReturn:
-    """A timer belongs to a key, and in `init` there is none."""
+    """Raise `UsageError`: a timer belongs to a key, and in `init` there is no key."""
     raise UsageError(f"{method} was called in init, where there is no key", hint="use timers in handleInputRows")
 
 
 def refuse_deletion(name: str, others: Mapping[str, Any], *, initialised: bool) -> None:
-    """Raise `UsageError` where a state cannot be deleted: after `init`, and if it is asked for too."""
+    """Raise `UsageError` if a state cannot be deleted: after `init`, or if `init` also asks for the state."""
     if initialised:
         raise UsageError(f"state {name!r} was deleted after init", hint="call deleteIfExists in init only")
     if name in others:
-        raise UsageError(f"init deletes state {name!r} and asks for it", hint="do one of them; clear() empties a state")
+        raise UsageError(
+            f"init deletes state {name!r} and also asks for this state",
+            hint="do only one of the two; clear() empties a state",
+        )
 
 
 def _pandas() -> Any:
-    # Only slots that run such processors pay for it.
+    # Imported here, because the import takes long, and only slots with pandas processors need pandas.
     return importlib.import_module("pandas")
 
 
@@ -363,7 +369,7 @@ def _in_ms(time: datetime.datetime) -> int:
 def _in_order(row: Any, names: list[str], wrong: Wrong) -> Any:
     fields = getattr(row, "__fields__", None)
     if fields is None or sorted(fields) != sorted(names):
-        got = f"one with {', '.join(fields)}" if fields else f"{row!r}, whose fields have no names"
+        got = f"a row with the fields {', '.join(fields)}" if fields else f"{row!r}, whose fields have no names"
         raise wrong(f"expected rows with the fields {', '.join(names)}; got {got}")
     by_name = dict(zip(fields, row, strict=True))
     return [by_name[name] for name in names]

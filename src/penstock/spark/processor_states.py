@@ -1,9 +1,10 @@
-"""State of a PySpark `StatefulProcessor`: its declarations as Penstock's states, and the objects it reads and writes.
+"""State of a PySpark `StatefulProcessor`: its declarations as states of Penstock, and the objects that it reads and
+writes.
 
-Every variable is one keyed state of Penstock's. Values and elements are structs with the fields of their Spark schema.
-A map's key is a plain value if its schema has a single field of a type that can be a key; other keys are tuples, and
-saved as objects. What a processor puts in is coerced to the declared types at once, so it comes out the same before and
-after a restore, and what does not fit is refused where it is written.
+Every variable is one keyed state of Penstock. Values and elements are structs with the fields of their Spark schema. A
+key of a map is a plain value if the schema of the keys has a single field of a type that can be a key. Other keys are
+tuples, and saved as objects. A value that a processor writes is coerced to the declared type at once: the processor
+reads the same value before and after a restore, and a value that does not fit is refused where it is written.
 """
 
 # Names and parameters are those of PySpark's classes, which processors call.
@@ -34,7 +35,7 @@ Convert = Callable[[Any], Any]
 
 @dataclass(frozen=True, kw_only=True)
 class Variable:
-    """What `init` asked its handle for, with schemas as Arrow has them."""
+    """A state that `init` has asked its handle for, with Arrow schemas."""
 
     name: str
     kind: StateKind
@@ -43,7 +44,7 @@ class Variable:
     ttl_ms: int | None = None
 
     def state(self) -> State:
-        """The declaration of Penstock's."""
+        """The declaration of the state for Penstock."""
         spec = StateSpec(
             name=self.name,
             kind=self.kind,
@@ -60,7 +61,7 @@ class Variable:
                 return ValueState(spec)
 
     def opened(self, table: Any) -> Any:
-        """What the processor uses, over the table of its declaration."""
+        """The object that the processor reads and writes, over the table of the declaration."""
         what = f"state {self.name!r}"
         fields = Fields(self.value, what=what)
         match self.kind:
@@ -74,12 +75,13 @@ class Variable:
 
 
 def _plain_key(schema: pa.Schema) -> pa.DataType | None:
-    """The type of the single field, if it can be a key of Penstock's; else None, which stands for any object."""
+    """The type of the single field, if a value of this type can be a key of Penstock. Otherwise None, which stands for
+    any object."""
     return schema.field(0).type if len(schema) == 1 and can_be_key(schema.field(0).type) else None
 
 
 class Fields:
-    """Tuples in the order of a schema, and the dicts that tables hold in their place."""
+    """Converts tuples in the order of a schema into the dicts that tables hold, and back."""
 
     def __init__(self, schema: pa.Schema, *, what: str) -> None:
         self.names = list(schema.names)
@@ -91,7 +93,7 @@ class Fields:
         self._only = self._fields[0] if len(schema) == 1 else None
 
     def pack(self, given: Any) -> dict[str, Any]:
-        """What a table is given for a tuple. Raises `UsageError` if it does not fit."""
+        """The dict for a tuple. Raises `UsageError` if the tuple does not fit the schema."""
         if isinstance(given, tuple | list) and len(given) == len(self.names):
             if self._only is not None:
                 name, into = self._only
@@ -103,30 +105,30 @@ class Fields:
         )
 
     def unpack(self, entry: dict[str, Any]) -> tuple[Any, ...]:
-        """The tuple again."""
+        """The tuple of a dict that `pack` has made."""
         return self.shown(tuple(entry.values()))
 
     def shown(self, values: tuple[Any, ...]) -> tuple[Any, ...]:
-        """Values of tables, as the processor sees them."""
+        """Values of a table, as the processor sees them."""
         if self._is_plain:
             return values
         return tuple(value if out is None else out(value) for out, value in zip(self._out, values, strict=True))
 
 
 class MapKeys:
-    """Keys of a map: tuples, and what tables know them by."""
+    """Converts the keys of a map, which are tuples, into the keys of tables, and back."""
 
     def __init__(self, schema: pa.Schema, *, what: str) -> None:
         self._fields = Fields(schema, what=what)
         self._is_plain = _plain_key(schema) is not None
 
     def pack(self, given: Any) -> Any:
-        """What a table is given for a tuple. Raises `UsageError` if it does not fit."""
+        """The key of a table for a tuple. Raises `UsageError` if the tuple does not fit the schema."""
         values = tuple(_one_of_equals(value) for value in self._fields.pack(given).values())
         return values[0] if self._is_plain else values
 
     def unpack(self, key: Any) -> tuple[Any, ...]:
-        """The tuple again."""
+        """The tuple for a key of a table."""
         return self._fields.shown((key,) if self._is_plain else key)
 
 
@@ -137,7 +139,7 @@ def _one_of_equals(value: Any) -> Any:
 
 
 def _into_state(kind: pa.DataType, what: str) -> Convert:
-    """What turns a value of a processor's into one that a table of this type gives back."""
+    """The function that converts a value of a processor into a value of a table of this type."""
     coerce = coercer(kind, what=what)
     if not pt.is_nested(kind) and not _is_instant(kind):
         return coerce
@@ -146,7 +148,8 @@ def _into_state(kind: pa.DataType, what: str) -> Convert:
 
 
 def as_plain(kind: pa.DataType) -> Convert:
-    """What turns rows and tuples inside a value into what Arrow takes for structs, and times into times with a zone."""
+    """The function that converts a value for Arrow: rows and tuples inside the value become dicts, which Arrow takes
+    for structs, and times get a time zone."""
     if _is_instant(kind):
         return _as_instant
     if pt.is_struct(kind):
@@ -171,21 +174,21 @@ def as_plain(kind: pa.DataType) -> Convert:
 
 
 def _is_instant(kind: pa.DataType) -> bool:
-    """Whether it is Spark's `timestamp`: a point in time."""
+    """Whether a type is Spark's `timestamp`: a point in time."""
     return pt.is_timestamp(kind) and kind.tz is not None
 
 
 def _as_instant(value: Any) -> Any:
-    """A time without zone is one of the local zone, as for Spark."""
+    """A time with the zone UTC. A time without a zone is taken for a local time, as in Spark."""
     if not isinstance(value, datetime.datetime):
         return value
-    # A pandas timestamp is a datetime, and does not know about the local zone.
+    # `astimezone` of a pandas timestamp does not know the local zone; that of a plain datetime does.
     plain = value.to_pydatetime() if hasattr(value, "to_pydatetime") else value
     return plain.astimezone(datetime.UTC)
 
 
 def _as_local(value: Any) -> Any:
-    """Spark gives points in time out of state without zone, in the local one."""
+    """A point in time as Spark gives it out of state: a local time without a zone."""
     return None if value is None else value.astimezone().replace(tzinfo=None)
 
 
@@ -194,8 +197,8 @@ def _pairs(value: Any) -> Any:
 
 
 def _out_of_state(kind: pa.DataType) -> Convert | None:
-    """What turns a value of a table into what Spark gives a processor: structs are rows, maps are dicts. None if it is
-    the same."""
+    """The function that converts a value of a table into the value that Spark would give to a processor: structs become
+    rows, and maps become dicts. None if both values are the same."""
     if _is_instant(kind):
         return _as_local
     if pt.is_struct(kind):
@@ -220,12 +223,13 @@ def _same(value: Any) -> Any:
 
 
 def rows_with(names: list[str]) -> Callable[[Any], Row]:
-    """What makes PySpark rows with these fields out of tuples. The names are kept once, in a class of their own: to
-    give them to every row would take longer than to make it. Pickled, they become plain rows."""
+    """A function that makes PySpark rows with these fields out of tuples. The names of the fields are kept once, in a
+    class of their own: to give the names to every row would take longer than to make the row. Such a row is pickled as
+    a plain row."""
     return partial(tuple.__new__, type("Row", (Row,), {"__fields__": names, "__module__": Row.__module__}))
 
 
-# --- what a processor holds in its hands -----------------------------------------------------------------------------
+# --- the objects that a processor reads and writes -------------------------------------------------------------------
 
 
 class ProcessorValue(spark_api.ValueState):
@@ -278,7 +282,7 @@ class ProcessorList(spark_api.ListState):
         self._table.append(self._fields.pack(newState))
 
     def appendList(self, newState: list[tuple[Any, ...]]) -> None:
-        """Add elements; all or, if one does not fit, none."""
+        """Add elements. If one element does not fit, no element is added."""
         for entry in self._packed(newState):
             self._table.append(entry)
 
@@ -289,7 +293,9 @@ class ProcessorList(spark_api.ListState):
     def _packed(self, given: list[tuple[Any, ...]]) -> list[dict[str, Any]]:
         packed = [self._fields.pack(each) for each in given]
         if not packed:
-            raise UsageError(f"{self._what} was given an empty list, as Spark refuses it too", hint="call clear()")
+            raise UsageError(
+                f"{self._what} was given an empty list, which Spark refuses, too", hint="call clear() to empty the list"
+            )
         return packed
 
 
@@ -307,12 +313,12 @@ class ProcessorMap(spark_api.MapState):
         return next(self._table.items(), MISSING) is not MISSING
 
     def getValue(self, key: tuple[Any, ...]) -> Row | None:
-        """The value of a key, as a row; None if there is none."""
+        """The value of a key, as a row; None if the map has no such key."""
         found = self._table.get(self._keys.pack(key))
         return None if found is MISSING else self._row(self._fields.unpack(found))
 
     def containsKey(self, key: tuple[Any, ...]) -> bool:
-        """Whether there is a value of that key."""
+        """Whether the map has this key."""
         return self._table.get(self._keys.pack(key)) is not MISSING
 
     def updateValue(self, key: tuple[Any, ...], value: tuple[Any, ...]) -> None:

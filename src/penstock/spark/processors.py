@@ -1,8 +1,8 @@
-"""From a PySpark `StatefulProcessor` to a step, on the driver: checks, its state's schemas, its initial state.
+"""Makes a step of a PySpark `StatefulProcessor`, on the driver: checks, the schemas of the state, the initial state.
 
-`init` runs here once, on a copy of the processor, with a handle that only writes down what it is asked for (Spark does
-the same before a query starts). So schemas that are given as text are parsed here, and whatever is wrong with a
-declaration is said when the program is written.
+On the driver `init` runs once, on a copy of the processor, with a handle that only records the states that `init` asks
+for. (Spark does the same before a query starts.) So schemas that are given as text are parsed on the driver, and a
+wrong declaration is refused when the program is built.
 """
 
 # Names and parameters are those of PySpark's classes, which processors call.
@@ -45,7 +45,7 @@ _ZONE_CONF = "spark.sql.session.timeZone"
 
 
 class LandedLater:
-    """An initial state that is a DataFrame, before the job starts. `land` turns it into files."""
+    """An initial state that is a DataFrame, before the job starts. `land` turns the DataFrame into files."""
 
     def __init__(self, frame: Any) -> None:
         self._source = DataFrameSource(frame)
@@ -62,13 +62,13 @@ class LandedLater:
 
 
 def host_processor(given: HostedProcessor, session: Any = None) -> ProcessorFunction:
-    """The function that runs a processor. Raises `UsageError` for whatever cannot be."""
+    """The function that runs a processor. Raises `UsageError` if the processor, a mode or a schema is wrong."""
     processor = _checked_processor(given.processor)
     time_mode = _mode(given.time_mode, _TIME_MODES, "time_mode", "'None', 'ProcessingTime' or 'EventTime'")
     _check_output_mode(given.output_mode)
     if time_mode == EVENT_TIME and given.time_column is None:
         raise UsageError(
-            "time mode EventTime needs event time, and this stream has none",
+            "time mode EventTime needs event time, and this stream has no event time",
             hint='add .watermark("ts", delay="5s") before key_by',
         )
     pickled = _pickled(processor)
@@ -132,14 +132,15 @@ def _mode(given: Any, known: tuple[str, ...], argument: str, choices: str) -> st
 def _check_output_mode(given: Any) -> None:
     if str(given).lower() == "complete":
         raise UsageError(
-            "output_mode Complete would show all results anew every time, and a stream shows only what is new",
+            "output_mode is Complete, which would show all results anew every time; a stream shows each result once",
             hint="use Append or Update",
         )
     _mode(given, _OUTPUT_MODES, "output_mode", "'Append' or 'Update'")
 
 
 def arrow_schema(given: Any, *, argument: str) -> pa.Schema:
-    """The Arrow schema of a Spark schema, of a text in Spark's language, or of whatever Penstock takes."""
+    """The Arrow schema of a Spark schema, or of anything else that Penstock accepts as a schema, such as a text in
+    Spark's language."""
     if isinstance(given, StructType):
         return to_arrow_schema(given)
     return as_schema(given, argument=argument)
@@ -160,13 +161,14 @@ def _initial(given: HostedProcessor) -> Any:
         initial, schema = landed, landed.schema
     else:
         raise UsageError(
-            f"initial_state is {frame!r}", hint="give a batch DataFrame of Spark, not grouped, or a pa.Table"
+            f"initial_state is {frame!r}, which is no DataFrame",
+            hint="give a batch DataFrame of Spark, not grouped, or a pa.Table",
         )
     for key in given.keys:
         expected = given.input_schema.field(key).type
         if key not in schema.names or schema.field(key).type != expected:
             has = f"{schema.field(key).type}" if key in schema.names else "not there"
-            raise UsageError(f"initial_state needs the key column {key!r} of type {expected}; it is {has}")
+            raise UsageError(f"initial_state needs the key column {key!r} of type {expected}; the column is {has}")
     return initial
 
 
@@ -174,7 +176,7 @@ def _initial(given: HostedProcessor) -> Any:
 
 
 class RecordingHandle(StatefulProcessorHandle):
-    """Writes down what `init` asks for."""
+    """The handle that a processor's `init` gets on the driver: records the states that `init` asks for."""
 
     def __init__(self, time_mode: str) -> None:
         self.variables: dict[str, Variable] = {}
@@ -203,11 +205,13 @@ class RecordingHandle(StatefulProcessorHandle):
         what = f"the schema of state {name!r}"
         if ttl_ms is not None and self._time_mode != PROCESSING_TIME:
             raise UsageError(
-                f"state {name!r} has a time to live, which is one of the clock",
-                hint='give time_mode="ProcessingTime", or no ttlDurationMs',
+                f"state {name!r} has a time to live, which needs the time mode ProcessingTime",
+                hint='give time_mode="ProcessingTime", or leave ttlDurationMs out',
             )
         if ttl_ms is not None and (not isinstance(ttl_ms, int) or ttl_ms <= 0):
-            raise UsageError(f"the time to live of state {name!r} is {ttl_ms!r}", hint="give milliseconds above 0")
+            raise UsageError(
+                f"the time to live of state {name!r} is {ttl_ms!r}", hint="give a whole number of milliseconds above 0"
+            )
         variable = Variable(
             name=name,
             kind=kind,
@@ -216,7 +220,10 @@ class RecordingHandle(StatefulProcessorHandle):
             ttl_ms=ttl_ms,
         )
         if self.variables.setdefault(name, variable) != variable:
-            raise UsageError(f"init asks for state {name!r} twice, differently", hint="give one of them another name")
+            raise UsageError(
+                f"init asks for state {name!r} twice, with different declarations",
+                hint="give one of the two states another name",
+            )
 
     def deleteIfExists(self, stateName: str) -> None:
         """Note that a state of an earlier version is not to be kept."""
@@ -224,23 +231,25 @@ class RecordingHandle(StatefulProcessorHandle):
         self.deleted[stateName] = None
 
     def registerTimer(self, expiryTimestampMs: int) -> None:  # noqa: ARG002
-        """Refuse it."""
+        """Raise `UsageError`: there is no key."""
         refuse_timers_in_init("registerTimer")
 
     def deleteTimer(self, expiryTimestampMs: int) -> None:  # noqa: ARG002
-        """Refuse it."""
+        """Raise `UsageError`: there is no key."""
         refuse_timers_in_init("deleteTimer")
 
     def listTimers(self) -> NoReturn:
-        """Refuse it."""
+        """Raise `UsageError`: there is no key."""
         refuse_timers_in_init("listTimers")
 
 
 def _unusable(kind: type, name: str) -> Any:
-    """An object of one of PySpark's state classes that can only be kept."""
+    """An object of one of PySpark's state classes that `init` can keep, and whose methods raise `UsageError`."""
 
     def refuse(*_: Any) -> NoReturn:
-        raise UsageError(f"state {name!r} was used in init, where there is no key", hint="use it in handleInputRows")
+        raise UsageError(
+            f"state {name!r} was used in init, where there is no key", hint="use the state in handleInputRows"
+        )
 
     methods: dict[str, Callable[..., Any]] = {method: refuse for method in vars(kind) if not method.startswith("_")}
     return type(kind.__name__, (kind,), {"__init__": lambda _: None, **methods})()

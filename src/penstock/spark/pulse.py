@@ -1,4 +1,4 @@
-"""The thread beside a loop: it has the driver of the loop say that the process lives, whatever the loop is in."""
+"""A thread beside a loop, which tells other processes that this process lives, even while the loop is busy."""
 
 from __future__ import annotations
 
@@ -40,6 +40,6 @@ class PulseThread:
             try:
                 self._beat(self._clock.now())
             except Exception:
-                # Without a pulse the loop says itself that it lives, as long as it turns.
-                log.exception("what a process says beside its loop failed; it says no more")
+                # Without this thread, the loop itself tells that the process lives, as long as the loop turns.
+                log.exception("the pulse failed and has stopped; only the loop still tells that this process lives")
                 return

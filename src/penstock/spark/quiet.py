@@ -1,8 +1,9 @@
-"""Keeps what Spark logs of slots out of the user's terminal.
+"""Keeps Spark's log messages about slots out of the user's terminal.
 
-A slot that is killed, or stopped, is a failed task to Spark, which tells it with stack traces of its own. Whoever runs
-the job is told by the job, in one line. What Spark logs of anybody else's tasks stays as it is: a filter is put before
-Spark's appenders that knows slots by a mark in the context of the thread that logs, or by their tag in the text.
+For Spark, a slot that is killed or stopped is a failed task, and Spark logs stack traces about it. The job itself tells
+its user about the slot, in one line. Spark's log messages about other tasks stay: a filter in front of Spark's
+appenders drops only messages about slots, which have a mark in the context of the thread that logs, or the tag of a
+slot in the text.
 """
 
 from __future__ import annotations
@@ -15,32 +16,33 @@ from penstock.spark import connect
 log = logging.getLogger(__name__)
 
 MARK = "mdc.penstock"
-"""Spark puts local properties that begin like this into the logging context of the threads that run tasks."""
+"""The name of the mark. Spark puts local properties whose names begin with `mdc.` into the logging context of the
+threads that run tasks."""
 _NAME = "penstock-slots"
 _TEXTS = r"(?s).*(penstock-\S+-slot-\d|Python worker exited unexpectedly).*"
 
 
 def mark_thread(session: Any) -> None:
-    """What this thread submits is a slot."""
+    """Mark the Spark jobs that this thread submits as slots."""
     context = session.sparkContext
     context.setLocalProperty(MARK, _NAME)
     try:
-        # What Spark logs in this thread itself, on the driver.
+        # This marks what Spark logs on the driver, in the JVM's thread for this thread.
         context._jvm.org.apache.logging.log4j.ThreadContext.put(MARK, _NAME)  # noqa: SLF001
     except Exception as error:  # noqa: BLE001  # another logging library than Spark's own: the job runs all the same
-        log.debug("a thread of Spark's could not be marked: %s", error)
+        log.debug("a thread of Spark could not be marked: %s", error)
 
 
 def keep_quiet(session: Any) -> None:
-    """Have this session's JVM log nothing of slots. Asking again changes nothing, and nor does a JVM that logs in
-    another way than Spark's own."""
+    """Have this session's JVM log nothing about slots. A second call does nothing, and neither does a call for a JVM
+    that does not log by Log4j, as Spark does."""
     if connect.is_connect(session):
         return
     context = session.sparkContext
     try:
         _filter(context._jvm, context._gateway)  # noqa: SLF001
     except Exception as error:  # noqa: BLE001  # another logging library than Spark's own: the job runs all the same
-        log.debug("what Spark logs of slots could not be filtered: %s", error)
+        log.debug("Spark's log messages about slots could not be filtered: %s", error)
 
 
 def _filter(java: Any, gateway: Any) -> None:

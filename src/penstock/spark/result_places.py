@@ -1,11 +1,12 @@
-"""Where results lie that the driver hands on, and which places are believed.
+"""The places of prepared results that the driver commits, and which places are believed.
 
     <landing>/results/<job>/<operator>/               the folder of an operator
-    <landing>/results/<job>/<operator>/<token>/       likewise, of a job that may outlive its driver
+    <landing>/results/<job>/<operator>/<token>/       the same, of a job that may outlive its driver
 
-Results that a snapshot names may be those of another job, in another landing folder. A snapshot may come from anybody:
-only files whose place and name are those of prepared results are read, and deleted, for one. No link below the landing
-folder is followed. Where a driver before this one kept something is on record, and a record may have been changed, too.
+A snapshot may name results of another job, in another landing folder. Anybody may have written a snapshot, so a file
+that a snapshot names is read and deleted only if it has the place and the name of a prepared result. No link below the
+landing folder is followed. The record of how a job began names the places of earlier drivers. This record may have been
+changed too, and its places are checked likewise.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from penstock.core.recovery.layout import RESULTS
 from penstock.core.recovery.places import is_plain
 
 _DEPTHS = (3, 4)
-"""How many names the folder of an operator has, from `results` on."""
+"""How many names the path of an operator's folder has, from `results` on."""
 
 
 class ResultFolder(NamedTuple):
@@ -27,16 +28,16 @@ class ResultFolder(NamedTuple):
 
     landing: str
     names: tuple[str, ...]
-    """From `results` on."""
+    """The names in the path of the folder, from `results` on."""
 
     @property
     def path(self) -> Path:
-        """All of it."""
+        """The full path of the folder."""
         return Path(self.landing, *self.names)
 
 
 def folder_at(place: Path) -> ResultFolder:
-    """The folder of an operator, by its full path. Raises `CorruptFile` if it cannot be one."""
+    """The folder of an operator that has this full path. Raises `CorruptFile` if no operator can have this folder."""
     parts = place.parts
     for depth in _DEPTHS:
         if place.is_absolute() and len(parts) > depth and parts[-depth] == RESULTS and all(map(is_plain, parts[1:])):
@@ -45,8 +46,8 @@ def folder_at(place: Path) -> ResultFolder:
 
 
 def folder_of(files: list[str], is_prepared: Callable[[str], bool]) -> tuple[ResultFolder, list[str]]:
-    """The one folder that prepared files lie in, and their names there, by their full paths. Raises `CorruptFile` if a
-    path is none of prepared results: `is_prepared` knows their names."""
+    """The folder in which all these prepared files lie, and the names of the files. `files` are full paths. Raises
+    `CorruptFile` if a path cannot be that of a prepared result; `is_prepared` says whether a file name can be."""
     folder = folder_at(Path(files[0]).parent)
     for file in files:
         if str(folder.path / Path(file).name) != file or not is_prepared(Path(file).name):
@@ -55,7 +56,8 @@ def folder_of(files: list[str], is_prepared: Callable[[str], bool]) -> tuple[Res
 
 
 def check_path(path: str, is_prepared: Callable[[str], bool]) -> str:
-    """The folder of a prepared file, whose path begins at the landing folder. Raises `CorruptFile` if it is none."""
+    """The folder of a prepared file; both paths are relative to the landing folder. Raises `CorruptFile` if the path
+    cannot be that of a prepared file."""
     *folder, name = path.split("/")
     if len(folder) not in _DEPTHS or folder[0] != RESULTS or not all(map(is_plain, folder)) or not is_prepared(name):
         raise _crafted(path)
@@ -63,20 +65,21 @@ def check_path(path: str, is_prepared: Callable[[str], bool]) -> str:
 
 
 def check_known(place: str, expected: str) -> str:
-    """A place that is on record, if it is, or lies directly in, the folder that such places of the operator are in,
-    whatever the landing folder was. Raises `CorruptFile` else."""
+    """Returns a place that is on record, if it can be believed: it must be the folder `expected` of the operator, or
+    lie directly in this folder, below any landing folder. Otherwise raises `CorruptFile`."""
     wanted, names = expected.split("/"), place.split("/")
     for found in (names[-len(wanted) :], names[-len(wanted) - 1 : -1]):
         if found == wanted and all(map(is_plain, names[1:] if place.startswith("/") else names)):
             return place
     raise CorruptFile(
-        f"the record of how the job began says that {place!r} is where an operator keeps files, which cannot be",
-        hint="the record was changed, or made to delete other files: do not go on from it",
+        f"the record of how the job began says that an operator keeps files in {place!r}, where no operator can keep "
+        "files",
+        hint="the record was changed, or made in order to delete other files: do not go on with this job",
     )
 
 
 def _crafted(path: str) -> CorruptFile:
     return CorruptFile(
-        f"the snapshot names {path!r} as results to be handed on, which no job has prepared there",
-        hint="the snapshot was changed, or made to read or delete other files: do not use it",
+        f"the snapshot names {path!r} as a prepared result, and no job prepares results there",
+        hint="the snapshot was changed, or made in order to read or delete other files: do not use this snapshot",
     )

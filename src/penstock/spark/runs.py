@@ -1,11 +1,11 @@
-"""Runs of a program: the same name and checkpoint directory go on from the newest checkpoint.
+"""Runs of a program: a job goes on from its newest checkpoint if it is run again, by the same name and directory.
 
-Which job that is, and what becomes of the job before it, is decided in `runtime.master.runs`. Here the run gets a
-lease, which shows that it is alive: another driver that runs the same name in the same directory meanwhile is refused.
-And people are told what the run goes on from.
+`runtime.master.runs` decides which job has the name, and what becomes of the job that had the name before. In this
+module the run gets a lease, which shows that its driver is alive: another driver that runs the same name in the same
+directory meanwhile is refused. This module also tells the user which checkpoint the run goes on from.
 
-Where no file can be created for one of two drivers only, nobody can tell which of them has the name. There every run is
-a new job, and says so (`starts_over`).
+On some storages, two drivers that create the same file may both succeed. There it cannot be decided which driver has
+the name. So on such a storage every run is a new job, and a log message says so (`starts_over`).
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ from penstock.storage.names import JobName
 from penstock.storage.remote import RemoteStore
 
 LEASE_MS = 10_000
-"""How long another driver may show no sign of life before its job is taken for one that nobody runs. In a folder its
-own host knows that at once."""
+"""When another driver has shown no sign of life for this long, its job counts as a job that no driver runs. In a
+mounted folder, a driver on the same host sees at once that the other driver is dead."""
 PATIENCE_MS = LEASE_MS + 5_000
 POLL_S = 0.1
 
@@ -53,10 +53,11 @@ def begin_run(
     fresh: bool,
     check: Callable[[Restore], object] = lambda _: None,
 ) -> Run:
-    """Take the job of a name, or give the name to a new one: with `fresh`, or if the user names a snapshot that the job
-    did not begin with. `slug` is the id of the name. `check` raises if a new job cannot start from what was given; a
-    job that goes on does not need that any more. Blocks. Raises `UsageError` if another driver runs the job,
-    `StorageError` or `CorruptFile`. The store must be able to `create`."""
+    """Take the job that has the name, or give the name to a new job. A new job is made if no job has the name, with
+    `fresh`, and if the user gives a snapshot that the job did not begin with. `slug` is the id of the name, and the
+    first part of the job's id. `check` raises if a new job cannot start from the given snapshot; for a job that goes
+    on, `check` is not called. Blocks. Raises `UsageError` if another driver runs the job, `StorageError` or
+    `CorruptFile`. The store must be able to `create`."""
     return take_job(
         JobName(store, name, slug),
         given,
@@ -77,13 +78,17 @@ def _lead(store: FileStore | RemoteStore, name: str, job: JobId, lost: LostJob, 
     while (leader := election.campaign(lost)) is None:
         if election.is_held() or clock.precise_ms() >= until:
             raise UsageError(
-                f"job {name!r} is running already in {roots.shown(store.location)}: another program, or this one, has "
-                "started it",
-                hint="wait for its end, or end it (penstock list, penstock stop); or give this job another name, or a "
-                "Checkpointing(directory=...) of its own",
+                f"job {name!r} is running already in {roots.shown(store.location)}: another program, or this program, "
+                "has started the job",
+                hint="wait until the running job ends, or end it (penstock list, penstock stop); or give this job "
+                "another name, or a Checkpointing(directory=...) of its own",
             )
         if not told:
-            log.warning("job %r may be running elsewhere: looking for %d s at most", name, PATIENCE_MS // 1_000)
+            log.warning(
+                "job %r may be running in another program: this program waits, for %d s at most, until that is known",
+                name,
+                PATIENCE_MS // 1_000,
+            )
             told = True
         threading.Event().wait(POLL_S)
     return leader
@@ -92,12 +97,13 @@ def _lead(store: FileStore | RemoteStore, name: str, job: JobId, lost: LostJob, 
 def continued(
     name: str, plan: Plan, store: FileStore | RemoteStore, tenure: Tenure, settings: JobSettings
 ) -> StartingPoint | Plan:
-    """What a job goes on from that is run again. Raises `UsageError` if that does not fit the program."""
+    """The point from which a job goes on that is run again. Raises `UsageError` if the checkpoint does not fit the
+    program."""
     try:
         return inherited(plan, store, tenure, settings)
     except UsageError as error:
         place = _described(tenure.completed[-1], store) if tenure.completed else "its beginning"
-        ways = "fresh=True starts it over"
+        ways = "fresh=True starts the job over"
         raise UsageError(
             f"job {name!r} cannot go on from {place}: {error.message}",
             hint=f"{error.hint}; {ways}" if error.hint else ways,
@@ -105,27 +111,27 @@ def continued(
 
 
 def starts_over(name: str, store: FileStore | RemoteStore, obstacle: str) -> str:
-    """Why a job is a new one whatever ran before under its name, and what to do, in one line."""
+    """One line that says why a job is a new job, whatever ran before under its name, and what to do."""
     return (
-        f"job {name!r} starts over as a new job, whatever ran before, and a second driver would not be refused: "
-        f"{roots.shown(store.location)} cannot create a file for one of two drivers only: {obstacle}; to go on, "
+        f"job {name!r} starts over as a new job, whatever ran before, and a second driver would not be refused: in "
+        f"{roots.shown(store.location)} two drivers could create the same file: {obstacle}; to let the job go on, "
         f"install penstock[{EXTRA}] (S3, Google Cloud Storage), or name a checkpoint by restore=, or let drivers meet "
         "by high_availability=ps.zookeeper(...)"
     )
 
 
 def announcement(name: str, found: Tenure, store: FileStore | RemoteStore) -> str | None:
-    """What becomes of a job that is not new, in one line; None if it is."""
+    """One line that says what becomes of a job that ran before; None for a job that did not run before."""
     if found.outcome is not None:
         return (
             f"job {name!r} has {_ENDED.get(found.outcome.state, 'ended')} before, and its sources have no more data: "
-            f"nothing is run; fresh=True starts it over"
+            f"nothing is run; fresh=True starts the job over"
         )
     if found.completed:
         newest = found.completed[-1]
-        return f"job {name!r} goes on from {_described(newest, store)}; fresh=True starts it over"
+        return f"job {name!r} goes on from {_described(newest, store)}; fresh=True starts the job over"
     if found.term > 0:
-        return f"job {name!r} has no checkpoint that it could go on from, and begins at its beginning"
+        return f"job {name!r} ran before and has no checkpoint to go on from: the job begins at its beginning"
     return None
 
 

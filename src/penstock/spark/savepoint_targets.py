@@ -1,8 +1,8 @@
-"""Where a savepoint of a job goes.
+"""The folder that a savepoint of a job goes to.
 
-A savepoint is its user's, and outlives the job. A job without a checkpoint directory has only a temporary folder, which
-goes with it: a savepoint of such a job needs a folder of the user's, and so does what Spark landed for the job, since
-the savepoint names those files.
+The user owns a savepoint, and a savepoint outlives the job. A job without a checkpoint directory has only a temporary
+folder, which is deleted when the job ends. So the user must name a folder for a savepoint of such a job. The files that
+Spark landed for the job must not be in the temporary folder either, since the savepoint refers to these files.
 """
 
 from __future__ import annotations
@@ -15,35 +15,36 @@ from penstock.core.recovery import roots
 from penstock.storage.locations import open_store
 
 FOLDER = "savepoints"
-"""Below the checkpoint directory."""
+"""The folder for savepoints, below the checkpoint directory."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class SavepointTargets:
-    """What a job knows of the folders that its savepoints may go to."""
+    """Chooses the folder for a savepoint of a job."""
 
     directory: str | None
     """The checkpoint directory; None if the user gave none."""
     fleeting: tuple[str, ...] = ()
-    """Names of steps whose files are in a temporary folder, and are needed by whoever starts from a savepoint."""
+    """The names of steps whose files are in a temporary folder. A job that starts from a savepoint needs these
+    files."""
 
     def choose(self, given: str | os.PathLike[str] | None) -> str:
-        """The full path of the folder below which the savepoint goes. Raises `UsageError` if there is none that would
-        outlive the job."""
+        """The full path of the folder below which the savepoint goes. Raises `UsageError` if the savepoint, or a file
+        that the savepoint needs, would not outlive the job."""
         if self.fleeting:
             steps = ", ".join(map(repr, self.fleeting))
             raise UsageError(
-                f"a savepoint of this job could not be started from: it needs the files of {steps}, which are in a "
-                "temporary folder that goes when the job ends",
+                f"no job could start from a savepoint of this job: the savepoint would need the files of {steps}, "
+                "which are in a temporary folder that is deleted when the job ends",
                 hint="start the job with Environment(checkpointing=ps.Checkpointing(directory=...)), or with landing=",
             )
         if given is not None:
             return open_store(given).location
         if self.directory is None:
             raise UsageError(
-                "the job has no checkpoint directory, so it must be said where the savepoint goes; the job goes on",
-                hint='job.savepoint("folder"), job.stop(savepoint="folder"), penstock savepoint JOB FOLDER, or '
-                "penstock stop JOB --savepoint FOLDER; Environment(checkpointing=ps.Checkpointing(directory=...)) has "
-                "a place for savepoints, too",
+                "no folder for the savepoint was given, and the job has no checkpoint directory; the job goes on",
+                hint='give a folder: job.savepoint("folder"), job.stop(savepoint="folder"), penstock savepoint JOB '
+                "FOLDER, or penstock stop JOB --savepoint FOLDER; or give the job a checkpoint directory: "
+                "Environment(checkpointing=ps.Checkpointing(directory=...))",
             )
         return roots.below(self.directory, FOLDER)

@@ -1,7 +1,8 @@
 """The state in savepoints and checkpoints as DataFrames, and savepoints made of DataFrames.
 
-Keyed state is read in Spark tasks, a file each, and never collected on the driver. It is written by the driver, a
-subtask's share at a time: Spark computes the key groups and keeps the rows, the driver fetches those of one subtask.
+Keyed state is read in Spark tasks, one file per task, and never collected on the driver. Keyed state is written by the
+driver, one subtask's part at a time: Spark computes the key groups and keeps the rows, and the driver fetches the rows
+of one subtask.
 """
 
 from __future__ import annotations
@@ -32,24 +33,24 @@ Frame = Any
 
 
 def read_savepoint(spark: Any, path: str | os.PathLike[str]) -> Savepoint:
-    """The savepoint or checkpoint at `path`: its folder, its `_metadata` file, or the folder of a job, whose newest
-    retained checkpoint is taken; a path or a URI.
+    """The savepoint or checkpoint at `path`, a path or URI. `path` is the folder of the snapshot, its `_metadata` file,
+    or the folder of a job, whose newest retained checkpoint is taken.
 
     Raises:
-        UsageError: there is none.
-        CorruptFile: it cannot be read.
+        UsageError: there is no savepoint or checkpoint at `path`.
+        CorruptFile: the snapshot cannot be read.
 
     """
     return Savepoint(spark, SnapshotData(path))
 
 
 def new_savepoint(*, max_parallelism: int = 128, parallelism: int = 1) -> SavepointWriter:
-    """A savepoint for a job that never ran, to be filled with state.
+    """A savepoint for a job that has never run, to be filled with state.
 
     Args:
-        max_parallelism: the number of key groups; the job can never be rescaled beyond it.
-        parallelism: into how many parts each operator's state is written. The job may have any other; the driver holds
-            one part at a time.
+        max_parallelism: the number of key groups. The parallelism of the job can never be higher.
+        parallelism: into how many parts the state of each operator is written. The driver holds one part at a time. The
+            job may have any other parallelism.
 
     """
     problems = JobSettings(parallelism=parallelism, max_parallelism=max_parallelism).problems()
@@ -59,7 +60,7 @@ def new_savepoint(*, max_parallelism: int = 128, parallelism: int = 1) -> Savepo
 
 
 class Savepoint:
-    """A savepoint or checkpoint to look at; made by `read_savepoint`. Nothing here changes it."""
+    """A savepoint or checkpoint to read; made by `read_savepoint`. No method changes the files of the snapshot."""
 
     def __init__(self, spark: Any, data: SnapshotData) -> None:
         self._spark = spark
@@ -67,22 +68,22 @@ class Savepoint:
 
     @property
     def path(self) -> str:
-        """Its folder."""
+        """The folder of the snapshot."""
         return self._data.location
 
     @property
     def job(self) -> str:
-        """The job that took it."""
+        """The id of the job that took the snapshot."""
         return self._data.metadata.job
 
     @property
     def checkpoint(self) -> int:
-        """Its number."""
+        """The number of the checkpoint or savepoint."""
         return self._data.metadata.checkpoint
 
     @property
     def kind(self) -> str:
-        """What it is: `Savepoint`, `Checkpoint`, ..."""
+        """The kind of the snapshot: `Savepoint`, `Checkpoint`, ..."""
         return self._data.metadata.kind.value
 
     def operators(self) -> tuple[OperatorInfo, ...]:
@@ -90,7 +91,8 @@ class Savepoint:
         return self._data.operators()
 
     def states(self, operator: str) -> tuple[StateInfo, ...]:
-        """The states of an operator: its id, or the name of its step. Reads its files, one after another."""
+        """The states of an operator. `operator` is the id of the operator, or the name of its step. Reads the files of
+        the operator, one after another."""
         return self._data.states(operator)
 
     def edges(self) -> tuple[EdgeInfo, ...]:
@@ -98,12 +100,13 @@ class Savepoint:
         return self._data.edges()
 
     def state(self, operator: str, name: str) -> Frame:
-        """A state as a DataFrame, read by Spark tasks when it is used.
+        """A state as a DataFrame. Spark tasks read the state when the DataFrame is used.
 
-        Keyed state has the columns `key_group`, the key columns, `map_key` (of maps), `value`, and `written_ms` (with a
-        TTL); the state `timers` has `timer` and `time_us`; `windows` has one column per partial aggregate. State of
-        subtasks has `subtask`, `part` and `value`, raw keyed state `key_group` and `value`. Objects are binary,
-        pickled; raw state is binary, as it is. Where several states of the operator have one name, write `kind:name`.
+        The columns of keyed state are `key_group`, the key columns, `map_key` (of maps), `value`, and `written_ms` (of
+        states with a TTL). The state `timers` has `timer` and `time_us`; `windows` has one column per partial
+        aggregate. State of subtasks has `subtask`, `part` and `value`; raw keyed state has `key_group` and `value`.
+        Objects are pickled, in binary columns; raw state is in binary columns, unchanged. If several states of the
+        operator have the same name, write `kind:name`.
         """
         pieces, schema = self._data.pieces(operator, name), self._data.schema(operator, name)
         if not self._data.key_schema(operator, name).names and self._data.state(operator, name).kind != WINDOWS:
@@ -114,27 +117,27 @@ class Savepoint:
         )
 
     def in_flight(self, edge: int, schema: SchemaLike) -> Frame:
-        """The records that were in flight on an edge of an unaligned checkpoint. The snapshot does not say what columns
-        the stream had there: `schema` does. Collected on the driver."""
+        """The records that were in flight on an edge of an unaligned checkpoint. `schema` gives the columns of the
+        stream on this edge, which the snapshot does not record. The records are collected on the driver."""
         columns = as_schema(schema, argument="schema")
         found = list(self._data.in_flight(edge, columns))
         whole = pa.concat_tables(found) if found else self._data.in_flight_schema(columns).empty_table()
         return _local_frame(self._spark, whole)
 
     def with_state(self, operator: str, name: str, frame: Frame) -> SavepointWriter:
-        """The same with other rows of one state; see `SavepointWriter.with_state`."""
+        """A writer for this snapshot with other rows of one state; see `SavepointWriter.with_state`."""
         return self._writer().with_state(operator, name, frame)
 
     def without(self, operator: str) -> SavepointWriter:
-        """The same without one operator."""
+        """A writer for this snapshot without one operator; see `SavepointWriter.without`."""
         return self._writer().without(operator)
 
     def renamed(self, operator: str, new: str) -> SavepointWriter:
-        """The same with another id for one operator."""
+        """A writer for this snapshot with another id for one operator; see `SavepointWriter.renamed`."""
         return self._writer().renamed(operator, new)
 
     def writer(self) -> SavepointWriter:
-        """The same, to be written elsewhere, with changes or without."""
+        """A writer for this snapshot, to change it or to write it elsewhere."""
         return self._writer()
 
     def _writer(self) -> SavepointWriter:
@@ -145,21 +148,22 @@ class Savepoint:
 
 
 class SavepointWriter:
-    """A savepoint that is to be written; each method returns another one. Made by `new_savepoint`, or from a
-    `Savepoint`. An operator is named by its id, or by the name that its step has in the program."""
+    """A savepoint that is to be written; made by `new_savepoint`, or from a `Savepoint`. Each method but `write`
+    returns another writer, and changes nothing. An operator is named by its id, or by the name that its step has in
+    the program."""
 
     def __init__(self, draft: Draft) -> None:
         self._draft = draft
 
     def with_state(self, operator: str, name: str, frame: Frame) -> SavepointWriter:
-        """Other rows for a state that the snapshot has: a DataFrame of the columns that reading it gives, of which
-        `key_group` and `written_ms` may be left out. All rows of the state are replaced."""
+        """Replace all rows of a state that the snapshot has. The DataFrame has the columns that `Savepoint.state` gives
+        for this state; `key_group` and `written_ms` may be left out."""
         base = self._base()
         owner = base.snapshot_of(operator).operator
         info, table = base.state(owner, name), base.found_table(owner, name)
         if info.kind == StateKind.RAW_KEYED.value:
             raise UsageError(
-                f"{name!r} is raw keyed state, whose format only the function knows: it is copied, and not changed",
+                f"{name!r} is raw keyed state, which can be copied and not changed: only the function knows its format",
                 hint="start a job from the savepoint and let its function write the state anew",
             )
         if table is None:
@@ -176,14 +180,15 @@ class SavepointWriter:
     def with_keyed_state(
         self, operator: str, state: State, frame: Frame, *, keys: Sequence[str] | SchemaLike
     ) -> SavepointWriter:
-        """A keyed state of an operator that may never have run.
+        """Give an operator a keyed state. The snapshot need not have the operator.
 
         Args:
             operator: the name, or the id, of the step.
-            state: its declaration, as it stands in the function: `MyFunction.seen`.
-            frame: a DataFrame with the key columns, `value`, for maps `map_key`, and if you like `written_ms` for
-                states with a TTL. Lists have a row per element. Objects are binary, pickled.
-            keys: names of the key columns, in the order of `key_by`, of the types that the DataFrame has; or a schema.
+            state: the declaration of the state, as it stands in the function: `MyFunction.seen`.
+            frame: a DataFrame with the key columns and `value`; for maps also `map_key`; for states with a TTL also
+                `written_ms`, if you like. A list has a row per element. Objects are pickled, in a binary column.
+            keys: the names of the key columns, in the order of `key_by`; the columns keep the types that they have in
+                the DataFrame. Or a schema of the key columns.
 
         """
         if not isinstance(state, State) or not state.spec.kind.is_keyed:
@@ -191,14 +196,15 @@ class SavepointWriter:
         return self._with_keyed(operator, state, frame, keys)
 
     def with_timers(self, operator: str, frame: Frame, *, keys: Sequence[str] | SchemaLike) -> SavepointWriter:
-        """The timers of an operator: a DataFrame with the key columns, `timer` (`event-time` or `processing-time`) and
-        `time_us`, microseconds since 1970."""
+        """Give an operator timers. The DataFrame has the key columns, `timer` (`event-time` or `processing-time`) and
+        `time_us`, in microseconds since 1970."""
         return self._with_keyed(operator, None, frame, keys)
 
     def with_operator_state(
         self, operator: str, state: State, values: Iterable[Any] | Mapping[Any, Any]
     ) -> SavepointWriter:
-        """A state of subtasks: the elements of a split or union list, or the entries of a broadcast state."""
+        """Give an operator a state of subtasks. `values` are the elements of a split or union list, or the entries of a
+        broadcast state."""
         if not isinstance(state, State) or not state.spec.kind.is_of_subtask:
             raise UsageError(f"with_operator_state takes the declaration of a state of subtasks, not {state!r}")
         spec, owner = state.spec, self._operator(operator)
@@ -213,12 +219,13 @@ class SavepointWriter:
         return SavepointWriter(self._draft.without(self._base().snapshot_of(operator).operator))
 
     def renamed(self, operator: str, new: str) -> SavepointWriter:
-        """Give an operator another id: that of the step that is to take its state."""
+        """Give an operator another id. `new` is the name, or the id, of the step that is to take the operator's
+        state."""
         return SavepointWriter(self._draft.with_id(self._base().snapshot_of(operator).operator, operator_id(new)))
 
     def write(self, path: str | os.PathLike[str]) -> str:
-        """Write it into the folder `path`, which must be empty or not there yet, and return its full path: what
-        `env.start(restore=...)` takes.
+        """Write the savepoint into the folder `path`, which must be empty or must not exist. Returns the full path of
+        the folder, for `env.start(restore=...)`.
 
         Raises:
             UsageError: rows do not fit their state, or the folder is not empty.
@@ -247,7 +254,10 @@ class SavepointWriter:
 
     def _base(self) -> SnapshotData:
         if self._draft.base is None:
-            raise UsageError("a new savepoint has no operators to change", hint="use with_keyed_state")
+            raise UsageError(
+                "a savepoint made by new_savepoint has no operators to change",
+                hint="use with_keyed_state to give an operator state",
+            )
         return self._draft.base
 
     def _draft_parallelism(self, operator: OperatorId) -> int:
@@ -258,7 +268,8 @@ class SavepointWriter:
 
 
 class _SparkRows:
-    """Rows of a DataFrame, by key group. Spark computes the groups once, and keeps the rows until the last is read."""
+    """The rows of a DataFrame, by key group. Spark computes the key groups once, and keeps the rows until the rows of
+    the last key group have been fetched."""
 
     def __init__(self, frame: Frame, keys: pa.Schema, groups: int) -> None:
         (self._column,) = column_names([KEY_GROUP], keys.names)
@@ -296,7 +307,7 @@ class _SparkRows:
 
 
 class _WindowRows:
-    """Rows of a window, with the types that its state has."""
+    """The rows of a state of windows, with the types that the state has in the snapshot."""
 
     def __init__(self, rows: _SparkRows, schema: pa.Schema) -> None:
         self._rows = rows
@@ -314,7 +325,10 @@ def _key_schema(frame: Frame, keys: Sequence[str] | SchemaLike) -> pa.Schema:
         columns = to_arrow_schema(frame.schema)
         missing = [key for key in keys if key not in columns.names]
         if missing or not keys:
-            raise UsageError(f"keys are {list(keys)}; the DataFrame has {', '.join(columns.names)}")
+            raise UsageError(
+                f"keys are {list(keys)}, and must be columns of the DataFrame, at least one; the DataFrame has the "
+                f"columns {', '.join(columns.names)}"
+            )
         schema = pa.schema([pa.field(key, columns.field(key).type) for key in keys])
     else:
         schema = as_schema(keys, argument="keys")  # type: ignore[arg-type]
@@ -327,16 +341,20 @@ def _key_schema(frame: Frame, keys: Sequence[str] | SchemaLike) -> pa.Schema:
 def _given_parts(frame: Frame, info: StateInfo, parallelism: int) -> Parts:
     if sorted(frame.columns) != sorted(PARTS.names):
         raise UsageError(
-            f"state {info.name!r} has the columns {', '.join(PARTS.names)}, not {', '.join(frame.columns)}"
+            f"state {info.name!r} has the columns {', '.join(PARTS.names)}, and the DataFrame has the columns "
+            f"{', '.join(frame.columns)}"
         )
     rows = frame.select(*PARTS.names).orderBy("subtask", "part").collect()
     found: dict[int, list[bytes]] = {}
     for row in rows:
         if not 0 <= row["subtask"] < parallelism:
-            raise UsageError(f"state {info.name!r} has {parallelism} subtasks; {row['subtask']} was given")
+            raise UsageError(
+                f"state {info.name!r} has {parallelism} subtasks, counted from 0; the DataFrame has subtask "
+                f"{row['subtask']}"
+            )
         found.setdefault(row["subtask"], []).append(bytes(row["value"]))
     if info.kind == StateKind.BROADCAST.value and any(len(parts) > 1 for parts in found.values()):
-        raise UsageError(f"broadcast state {info.name!r} has one part per subtask")
+        raise UsageError(f"broadcast state {info.name!r} has one part per subtask, and the DataFrame has more")
     return tuple((subtask, tuple(parts)) for subtask, parts in found.items())
 
 
@@ -344,7 +362,7 @@ def _given_parts(frame: Frame, info: StateInfo, parallelism: int) -> Parts:
 
 
 def _readable(schema: pa.Schema) -> pa.Schema:
-    """The columns with types that Spark has: unsigned numbers become wider, times of day text."""
+    """The columns with types that Spark has: unsigned numbers become wider, times of day become text."""
     return pa.schema([_readable_type(field) for field in schema])
 
 
@@ -385,7 +403,7 @@ def _read_in_tasks(spark: Any, pieces: list[bytes], schema: pa.Schema, read: Cal
             for piece in column.to_pylist():
                 yield from read(piece).cast(schema).to_batches()
 
-    # One piece per task, as far as there are cores.
+    # One piece per task.
     frame = spark.createDataFrame([(piece,) for piece in pieces], "piece binary").repartition(len(pieces))
     return frame.mapInArrow(tables, columns)
 

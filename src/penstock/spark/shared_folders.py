@@ -1,5 +1,5 @@
-"""Folders that a program and its slots must both have, on whatever hosts they are: the program puts a file into each of
-them, and every slot looks for it before it calls in."""
+"""Folders that a program and its slots must share, on whatever hosts they run. The program puts a file, a *sign*, into
+each folder. Every slot looks for the signs before the slot calls the master."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ from penstock.spark.clock import fresh_token
 
 
 def sign(folders: Iterable[Path]) -> tuple[str, ...]:
-    """Files that are found where a folder is the same. What cannot be written is left out: whoever needs it says so."""
+    """Put a sign into each folder, and return the paths of the signs. A host that finds a sign has the same folder. A
+    folder that cannot be written is left out: the step that needs the folder raises an error of its own."""
     signs: list[Path] = []
     for folder in dict.fromkeys(folders):
-        # Spark takes no file for data whose name begins so.
+        # Spark takes a file whose name begins with a dot for no data.
         made = folder / f".penstock-{fresh_token()}"
         with suppress(OSError):
             folder.mkdir(parents=True, exist_ok=True)
@@ -24,20 +25,20 @@ def sign(folders: Iterable[Path]) -> tuple[str, ...]:
 
 
 def remove(signs: Sequence[str]) -> None:
-    """No slot needs to find them any more."""
+    """Delete the signs: no slot needs to find them any more."""
     for made in signs:
         with suppress(OSError):
             Path(made).unlink(missing_ok=True)
 
 
 def lacking(signs: Sequence[str]) -> list[str]:
-    """The folders that are not the same here."""
+    """The folders that this host does not share with the program: their signs are missing."""
     return [str(Path(made).parent) for made in signs if not Path(made).exists()]
 
 
 def told(host: str, folder: str) -> str:
-    """What is wrong on a host that lacks a folder, and what to do."""
+    """A text that says which host lacks which folder, and what to do."""
     return (
-        f"Spark's workers ({host}) do not have this program's folder {folder}: mount the same one on all hosts, "
-        "or choose another; Checkpointing(directory=...) may also be a URI, of object storage for example"
+        f"Spark's workers ({host}) do not have this program's folder {folder}: mount the same folder on all hosts, "
+        "or choose another folder; Checkpointing(directory=...) may also be a URI, of object storage for example"
     )

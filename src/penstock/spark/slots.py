@@ -1,11 +1,12 @@
 """Slots as Spark tasks: each slot is a Spark job with one task, submitted from a driver thread of its own.
 
-A job per slot, because Spark then kills, replaces and shows each slot by itself: a dead worker fails one job while the
-other slots go on, after about a fifth of a second, or not at all where Spark tries the task again. The master sees a
-death sooner, by the connection to it, and then has what is left of the job cancelled.
+Each slot is a Spark job of its own, because Spark then kills, replaces and shows each slot by itself: a dead worker
+fails one Spark job while the other slots go on. The Spark job fails about a fifth of a second after the worker has
+died, or not at all where Spark tries the task again. The job master notices the death sooner, because its connection to
+the slot ends, and then has the Spark job cancelled.
 
-A Spark job is one incarnation of a slot. How often Spark has tried its task only the slot itself knows: whatever is
-asked for or told here is so of all these attempts.
+A Spark job is one incarnation of a slot. Only the slot itself knows how often Spark has tried its task: `stop` and
+`ended` of this module are about all tries of the task.
 """
 
 from __future__ import annotations
@@ -28,14 +29,15 @@ from penstock.spark.worker import SlotSpec, run_slot
 log = logging.getLogger(__name__)
 
 _Key = tuple[SlotIndex, int]
-"""Of a Spark job: the number of a slot, and its incarnation."""
+"""The key of a Spark job: the number of the slot, and its incarnation."""
 
 ASK_AGAIN_S = 0.5
-"""How often Spark is asked to end a job that it may not have had yet when it was asked before."""
+"""How long to wait before Spark is asked once more to end a Spark job. At the time of the first request, Spark may not
+have had the job yet."""
 _PY4J_CALL = "An error occurred while calling "
 STOPPED = "the SparkSession was stopped"
 _NOT_THE_REASON = ("JVM stacktrace:", "=== Streaming Query ===")
-"""With what begins, in the text of an exception, that says where it was and not what."""
+"""Lines that begin with these texts, and the lines behind them, tell where an exception was raised, and not why."""
 
 
 class SparkSlots:
@@ -60,9 +62,9 @@ class SparkSlots:
         thread.start()
 
     def stop(self, slot: SlotId) -> None:
-        """Have Spark kill the task, which takes it 2 to 4 seconds, or not try it again."""
+        """Have Spark kill the task, which takes Spark 2 to 4 seconds, or not try the task again."""
         self._unwanted.add(_key(slot))
-        # A server or a JVM that is gone is called again and again, for minutes, which the master must not wait for.
+        # If the Connect server or the JVM is gone, the call is repeated for minutes. The master must not wait for that.
         call = threading.Thread(target=self._cancel, args=(slot,), name=f"penstock-stop-{slot}", daemon=True)
         call.start()
 
@@ -75,14 +77,15 @@ class SparkSlots:
         return news
 
     def close(self, timeout_s: float) -> None:
-        """Wait for the Spark jobs of all slots to be over, so long in all."""
+        """Wait until the Spark jobs of all slots are over, for `timeout_s` at most."""
         clock = WallClock()
         until_ms = clock.precise_ms() + 1_000 * timeout_s
         for (number, incarnation), thread in self._threads.items():
             while thread.is_alive() and (left_s := (until_ms - clock.precise_ms()) / 1_000) > 0:
                 thread.join(min(left_s, ASK_AGAIN_S))
                 if thread.is_alive() and (number, incarnation) in self._unwanted:
-                    # It was stopped before its Spark job was there, and would wait for its master on a core.
+                    # Spark may not have had the Spark job when the slot was stopped. Without another request, the slot
+                    # would come up, and wait for its master on a core.
                     self.stop(SlotId(number, incarnation))
 
     def _tag(self, slot: SlotId) -> str:
@@ -95,12 +98,12 @@ class SparkSlots:
         except Exception as failure:  # noqa: BLE001  # py4j, Spark and network errors alike mean: this slot is gone
             error = short_reason(str(failure))
             if error.startswith(_PY4J_CALL):
-                # The JVM raised nothing: there was no answer.
-                error = "the connection over which Spark would have told of its end was closed"
+                # The text has no exception of the JVM: there was no answer.
+                error = "the connection over which Spark would have told of the end of its Spark job was closed"
             gone = STOPPED if error == STOPPED else why_gone(self._session)
             ended = SlotEnded(slot, gone or error, host_gone=gone is not None)
             if gone is None:
-                # Whoever no longer hears of a Spark job does not know that it is over.
+                # After such an error the Spark job may still run, and must not run beside the next incarnation.
                 self.stop(slot)
         self._ended.append(ended)
         self._wake()
@@ -112,13 +115,13 @@ class SparkSlots:
             elif self._session.sparkContext._jsc is not None:  # noqa: SLF001  # None: the context was stopped
                 self._session.sparkContext.cancelJobsWithTag(self._tag(slot))
         except Exception as error:  # noqa: BLE001  # py4j, Spark and network errors alike: without Spark the task ends, too
-            # With its Spark the slot has ended, and whoever waits for the slot is told so.
+            # If Spark is gone, the slot has ended with it, and `_host` tells the master.
             level = logging.WARNING if why_gone(self._session) is None else logging.DEBUG
             text = "Spark could not be asked to end %s of job %r: %s"
             log.log(level, text, slot, self._job_name, short_reason(str(error)))
 
     def _mark(self, slot: SlotId) -> None:
-        """Have what this thread submits say what it is."""
+        """Give the Spark jobs that this thread submits the group, the tags and the description of a slot."""
         group = job_group(self._job)
         if connect.is_connect(self._session):
             connect.mark(self._session, group, self._tag(slot))
@@ -138,11 +141,12 @@ class SparkSlots:
         spec = self._spec(slot)
 
         def task(batches: Iterator[Any]) -> Iterator[Any]:
-            # PySpark ends a worker, without a word, if its task has not read all of its input.
+            # PySpark ends a worker, without a message, if the task has not read all of its input: so a process that
+            # must not be used again is ended.
             if run_slot(spec):
                 for _ in batches:
                     pass
-            # Nothing is ever yielded: a task that ends without output leaves its worker fit for reuse.
+            # Nothing is yielded: a task that ends without output leaves its worker fit for reuse.
             yield from ()
 
         frame = self._session.range(0, 1, 1, 1).mapInArrow(task, "slot long")
@@ -153,18 +157,19 @@ class SparkSlots:
 
 
 def _ask_once(session: Any) -> None:
-    """Have Py4J fail what this thread asks next if the connection is closed before the answer. Py4J would ask again, on
-    another thread of the JVM: a second Spark job for the same slot, under no tag by which it could be ended."""
+    """Have the next call of this thread fail if the connection is closed before the answer has come. Otherwise Py4J
+    would repeat the call, on another thread of the JVM: this would start a second Spark job for the same slot, without
+    a tag by which the second Spark job could be ended."""
     client = session.sparkContext._gateway._gateway_client  # noqa: SLF001  # Py4J has no setting for it
-    # With a connection per thread, which is PySpark's default.
+    # A `JavaClient` has a connection per thread, which is PySpark's default.
     if isinstance(client, JavaClient) and (connection := client.get_thread_connection()) is not None:
-        # Py4J repeats only what was asked over connections that Python has opened.
+        # Py4J repeats only calls over connections that Python has opened.
         connection.initiated_from_client = False
 
 
 def why_gone(session: Any) -> str | None:
-    """Why nothing can ever be run on a session again; None if it can, as far as anybody tells. A Connect server that is
-    gone may come back, and has time for that."""
+    """Why nothing can ever be run on a session again; None if something may still be run. None also for a Connect
+    server that does not answer: the server may come back."""
     if connect.is_connect(session):
         return STOPPED if session.is_stopped else None
     java_context = session.sparkContext._jsc  # noqa: SLF001  # Python has no other way to ask
@@ -173,9 +178,9 @@ def why_gone(session: Any) -> str | None:
     try:
         return STOPPED if java_context.sc().isStopped() else None
     except ConnectionRefusedError:
-        # It listened as long as it lived.
+        # The JVM listens as long as it lives.
         return "Spark's JVM is gone"
-    except Exception:  # noqa: BLE001  # py4j and network errors alike: nobody answers
+    except Exception:  # noqa: BLE001  # py4j and network errors alike: Spark does not answer
         return None
 
 
@@ -184,13 +189,14 @@ def _key(slot: SlotId) -> _Key:
 
 
 def job_group(job: JobId) -> str:
-    """The job group of all slots of a job, which is also a tag of each: what to look for in Spark's own tools."""
+    """The Spark job group of all slots of a job, which is also a tag of each slot: by this name the slots are found in
+    Spark's own tools."""
     return f"penstock-{job}"
 
 
 def short_reason(text: str) -> str:
-    """The one line that matters of a Spark exception's text."""
-    # What py4j says first is which of its own calls it was; behind a colon follows what the JVM raised.
+    """The line in the text of a Spark exception that says why it was raised."""
+    # Py4J begins with the name of its own call. Behind a colon follows the exception of the JVM.
     said = [line.strip().removeprefix(": ") for line in text.splitlines()]
     lines = [line for line in said if line and not line.startswith(_PY4J_CALL)] or said[:1]
     for line in lines:

@@ -1,4 +1,4 @@
-"""A driver that waits until it has the job."""
+"""A driver on standby: waits until it has the job."""
 
 from __future__ import annotations
 
@@ -24,25 +24,25 @@ from penstock.storage.locations import open_store
 from penstock.storage.remote import RemoteStore
 
 POLL_S = 0.1
-"""How often a driver that waits asks whether it has the job."""
+"""How often a driver on standby campaigns for the job."""
 AGAIN_S = 1.0
-"""How long it waits when the storage does not say."""
+"""How long a driver on standby waits after an error of the storage."""
 
 log = logging.getLogger(__name__)
 
 
 def open_election(chosen: HighAvailability, job: JobId, store: FileStore | RemoteStore) -> Election:
-    """Where the drivers of a job meet. `store` has its checkpoints. Raises `UsageError` if a package is missing, or if
-    drivers cannot meet there."""
+    """The election for a job. `store` has the checkpoints of the job. Raises `UsageError` if a package is missing, or
+    if drivers cannot meet in the chosen place."""
     folder = layout.job_folder(job)
     if isinstance(chosen, InFiles):
         place = open_store(chosen.location, options=store.options)
         obstacle = place.obstacle_to_create()
         if obstacle is not None:
             raise UsageError(
-                f"drivers cannot meet in {roots.shown(chosen.location)}, which cannot create a file for one of them "
-                f"only: {obstacle}",
-                hint=f"install penstock[{EXTRA}]; or use a folder that is mounted, or ps.zookeeper(...)",
+                f"drivers cannot meet in {roots.shown(chosen.location)}, where two drivers could create the same file: "
+                f"{obstacle}",
+                hint=f"install penstock[{EXTRA}]; or use a mounted folder, or ps.zookeeper(...)",
             )
         return FileElection(
             place,
@@ -58,16 +58,17 @@ def open_election(chosen: HighAvailability, job: JobId, store: FileStore | Remot
 
 @dataclass(frozen=True, kw_only=True)
 class Standby:
-    """Takes part in an election until it has the job."""
+    """Takes part in an election until this driver has the job."""
 
     election: Election
     build: Callable[[Leader], MasterParts]
-    """Makes the master, when this driver has the job."""
+    """Makes the parts of the master, when this driver has the job."""
 
     def seek(self, left: threading.Event, lost: Callable[[], None]) -> MasterParts | None:
-        """Wait for the job; None if `left` was set before this driver had it. While `build` works nobody looks at it:
-        the caller looks again. `lost` is called, from any thread, when another driver has it. Storage that is out of
-        order is waited for. Raises whatever else `build` does."""
+        """Wait until this driver has the job, and make the parts of the master. Returns None if `left` was set before
+        this driver had the job. `left` is not looked at while `build` works, so the caller must look at `left` again.
+        `lost` is called, from any thread, when another driver has the job. After a `StorageError` the driver tries
+        again. Raises `CorruptFile`, and every other error of `build`."""
         told = False
         while not left.is_set():
             pause_s = POLL_S
@@ -94,7 +95,7 @@ class Standby:
         try:
             return self.build(leader)
         except JobTakenOver:
-            # It was too slow to begin, and waits in line again.
+            # This driver was too slow: another driver has taken the job over. This driver waits again.
             leader.resign()
             return None
         except BaseException:
@@ -103,7 +104,7 @@ class Standby:
 
 
 def standby_view(job: JobId) -> JobView:
-    """The job as a driver sees it that waits for it."""
+    """The view of a job on a driver that is on standby."""
     return JobView(
         job=job,
         state=JobState.STANDBY,

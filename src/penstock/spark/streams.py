@@ -1,20 +1,21 @@
-"""A streaming DataFrame as a source: a query lands its micro-batches as Parquet, an enumerator follows them.
+"""A streaming DataFrame as a source: a query lands micro-batches as Parquet files, and an enumerator follows the query.
 
     <folder>/query/                     the query's own checkpoint
-    <folder>/data/<batch>/<landing>/    the files of a batch, written by Spark
-    <folder>/batches/<batch>            its splits; written when all its files are there, and never changed
-    <folder>/followed                   changes as long as somebody follows
+    <folder>/data/<batch>/<landing>/    the files of a micro-batch, written by Spark
+    <folder>/batches/<batch>            the record of a micro-batch: its splits
+    <folder>/followed                   a sign that changes as long as an enumerator follows the query
 
-Spark gives a batch that was interrupted the same number and the same rows again; a batch that has its record is not
-written again. So a record is the fact that both sides agree on: behind it the batch is there once, before it not at
-all. What a position names is a batch; files go when a completed checkpoint no longer needs them.
+The record of a micro-batch is written when all files of the micro-batch are there, and is never changed. After an
+interruption Spark gives a micro-batch the same number and the same rows again. A micro-batch that has its record is not
+landed again. So the record decides: a micro-batch with a record is there once, and a micro-batch without a record is
+not there at all. A position names a micro-batch. Files that the newest completed checkpoint does not need are deleted.
 
-Two queries may land the same batch: one that was stopped and its successor, or those of two drivers, of which one was
-taken over from and does not know it yet. Each has a folder of its own for the files, and of the two records one is
-made. So it does not matter whose it is.
+Two queries may land the same micro-batch: a query that was stopped and its successor, or the queries of two drivers, of
+which one has lost the job and does not know yet. Each query writes its files into a folder of its own, and only one of
+the two records is created. Both have the same rows, so it does not matter which record it is.
 
-Over Spark Connect the query runs in the server, and outlives a client that dies. It looks whether it is followed, and
-ends itself when it has not been for `UNFOLLOWED_S`.
+Over Spark Connect the query runs in the server, and outlives a client that dies. So the query looks at the sign, and
+ends itself when the sign has not changed for `UNFOLLOWED_S`.
 """
 
 from __future__ import annotations
@@ -42,33 +43,34 @@ from penstock.spark.dataframes import TIMESTAMP_CONF, UnlandedFrame
 from penstock.spark.slots import short_reason
 
 LOOK_MS = 50
-"""How often the folder is looked at: the most that it adds to the latency of a batch."""
+"""How often the enumerator looks for landed micro-batches. The latency of a micro-batch grows by at most this time."""
 
 BATCHES_AT_ONCE = 64
-"""So many batches, at most, are given out at a time."""
+"""The most micro-batches that one `discover` gives out."""
 
 SIGN_MS = 1_000
-"""How often a follower shows that it is there."""
+"""How often an enumerator changes the sign."""
 
 UNFOLLOWED_S = 60.0
-"""A query in a server ends itself with the first batch that comes when its follower has not shown itself so long."""
+"""When the sign has not changed for this long, a query in a Connect server ends itself with its next micro-batch."""
 
 
 class _Position(msgspec.Struct, frozen=True, array_like=True):
     folder: str
-    """Batches are numbered by the query whose checkpoint lies there."""
+    """The folder of the query. The numbers of micro-batches are those of this query."""
     following: int
-    """The first batch that was not given out."""
+    """The number of the first micro-batch that was not given out."""
 
 
 class StreamSource(UnlandedFrame):
-    """A streaming DataFrame, of which a query lands files that are followed."""
+    """A streaming DataFrame, before the job starts. When the job starts, a `LandedStream` takes its place."""
 
     def __init__(self, frame: Any, *, trigger_ms: int | None, available_now: bool, directory: Path | None) -> None:
         check_frame(frame, method="from_stream")
         if not frame.isStreaming:
             raise UsageError(
-                "from_stream takes a streaming DataFrame, this one is not", hint="use from_dataframe for it"
+                "from_stream takes a streaming DataFrame, and got a batch DataFrame",
+                hint="use from_dataframe for a batch DataFrame",
             )
         self._outlives = connect.is_connect(frame.sparkSession)
         if self._outlives:
@@ -82,7 +84,7 @@ class StreamSource(UnlandedFrame):
 
     @property
     def name(self) -> str:
-        """What the step is called unless the user names it."""
+        """The name of the step, unless the user names the step."""
         return "stream"
 
     @property
@@ -92,16 +94,17 @@ class StreamSource(UnlandedFrame):
 
     @property
     def footprint(self) -> Footprint:
-        """The batches that a query landed, in a directory of the user's or of the job's."""
+        """The micro-batches that a query lands, in the directory that the user gave or in the landing folder."""
         return Footprint(in_landing=self._directory is None)
 
     @property
     def finds_more_later(self) -> bool:
-        """If it ends with what is there."""
+        """Whether the stream ends with the data that is there when the job starts: later there may be more data."""
         return self._available_now
 
     def prepared(self, site: Site) -> Source:
-        """The source over what a query lands. Raises `UsageError` if the job cannot go on with what lies there."""
+        """The source over the micro-batches that a query lands. Raises `UsageError` if the job cannot go on with the
+        micro-batches in the folder."""
         known = site.known_inputs(self._directory)
         if known is not None:
             return self._followed(Path(known))
@@ -116,18 +119,19 @@ class StreamSource(UnlandedFrame):
         has_batches = any(_recorded(place))
         if resumes and self._directory is None:
             raise UsageError(
-                f"stream {self.name!r} cannot go on from a snapshot: what it landed belonged to the job of then",
+                f"stream {self.name!r} cannot go on from a snapshot: the micro-batches that the stream landed belong "
+                "to the job that took the snapshot",
                 hint="give from_stream a directory= that outlives the job",
             )
         if has_batches and not resumes:
             raise UsageError(
-                f"{place} has batches of an earlier job",
+                f"directory {place} of from_stream has micro-batches of an earlier job",
                 hint="start from a snapshot of that job, or give from_stream an empty directory",
             )
         return self._followed(place)
 
     def _start(self, folder: Path, hold: Hold) -> Any:
-        # Over Spark Connect it is called in the server, where nothing is known of this driver's hold.
+        # Over Spark Connect the landing runs in the server, where this driver's hold is not known.
         landing = Landing(folder, Hold(), UNFOLLOWED_S) if self._outlives else Landing(folder, hold)
         writer = self._frame.writeStream.foreachBatch(landing)
         writer = writer.option("checkpointLocation", (folder / "query").as_uri())
@@ -139,7 +143,7 @@ class StreamSource(UnlandedFrame):
 
 
 class LandedStream(Source):
-    """A streaming DataFrame that is landed while the job runs. In slots there is only the part that reads files."""
+    """The source over the files of a query, on the driver. Slots get only the part that reads files."""
 
     def __init__(self, schema: pa.Schema, place: Path, enumerator: Callable[[], SplitEnumerator]) -> None:
         self._place = place
@@ -156,12 +160,12 @@ class LandedStream(Source):
 
     @property
     def name(self) -> str:
-        """What the step is called."""
+        """The name of the step, unless the user names the step."""
         return "stream"
 
     @property
     def footprint(self) -> Footprint:
-        """The folder that the query lands batches in."""
+        """The folder in which the query lands micro-batches."""
         return Footprint(place=str(self._place))
 
     @property
@@ -169,12 +173,12 @@ class LandedStream(Source):
         """Always."""
         return True
 
-    def splits(self, parallelism: int) -> list[bytes]:  # noqa: ARG002  # all of them are found later
-        """None to begin with."""
+    def splits(self, parallelism: int) -> list[bytes]:  # noqa: ARG002  # the enumerator finds all splits
+        """No splits: the enumerator finds splits while the job runs."""
         return []
 
     def enumerator(self) -> SplitEnumerator:
-        """Follows the query."""
+        """The enumerator, which runs the query and follows it."""
         return self._enumerator()
 
     def open(self, splits: Sequence[bytes]) -> SourceReader:
@@ -187,7 +191,7 @@ def _followed(schema: pa.Schema) -> Source:
 
 
 class StreamEnumerator(SplitEnumerator):
-    """Keeps the query running and gives out the batches it lands."""
+    """Keeps the query running, and gives out the splits of the micro-batches that the query lands."""
 
     def __init__(self, folder: Path, start: Callable[[Path, Hold], Any]) -> None:
         self._folder = folder
@@ -199,7 +203,7 @@ class StreamEnumerator(SplitEnumerator):
         self._sign_due_ms = 0.0
 
     def start(self, position: bytes | None) -> None:
-        """Start the query, unless it still runs: an attempt that failed is no reason to stop it."""
+        """Start the query, unless the query still runs: a failed attempt of the job does not stop the query."""
         self._following(position)
         (self._folder / "batches").mkdir(parents=True, exist_ok=True)
         self._show()
@@ -207,10 +211,10 @@ class StreamEnumerator(SplitEnumerator):
             self._query = self._start(self._folder, self.hold)
 
     def discover(self, position: bytes | None) -> Found:
-        """The next batches that have been landed."""
+        """The splits of the next micro-batches that have been landed."""
         following = self._following(position)
         self._show()
-        # Looked at before the folder: what a query that has ended landed is there by then.
+        # The query is looked at before the folder: if the query has ended, all its micro-batches are in the folder.
         is_over = self._query is not None and not self._query.isActive
         if is_over and (error := self._query.exception()) is not None:
             raise HostError(f"the streaming query failed: {short_reason(str(error))}")
@@ -219,24 +223,25 @@ class StreamEnumerator(SplitEnumerator):
         for batch in new[:BATCHES_AT_ONCE]:
             if batch != following:
                 raise StorageError(
-                    f"batch {following} is missing in {self._folder}, and batch {batch} is there",
-                    hint="it was read, and deleted, by a job that had gone further; restore from a newer snapshot",
+                    f"micro-batch {following} is missing in {self._folder}, and micro-batch {batch} is there",
+                    hint="a job that had gone further has read and deleted the missing micro-batch; restore from a "
+                    "newer snapshot",
                 )
             splits += _read_record(self._folder, batch)
             following += 1
         ended = is_over and len(new) <= BATCHES_AT_ONCE
         there = msgspec.msgpack.encode(_Position(str(self._folder), following))
-        # More was landed than is given out at once: the query is ahead of the job.
+        # The query has landed more micro-batches than are given out at once: the job is behind the query.
         behind = len(new) > BATCHES_AT_ONCE
         return Found(position=there, splits=splits, ended=ended, wait_ms=LOOK_MS, catching_up=behind)
 
     def consumed(self, position: bytes | None, unread: Sequence[bytes]) -> None:
-        """Delete batches that nobody will read again."""
+        """Delete the micro-batches that will not be read again."""
         following = self._following(position)
         needed = set(map(self._batch_of, unread))
         for batch in _recorded(self._folder):
             if batch < following and batch not in needed:
-                # By descriptor: whoever can write there could have a link lead to other folders.
+                # By descriptors, which follow no links: a link in the folder could lead to files of other folders.
                 with suppress(OSError), opened_folder(self._folder, ("data",)) as data:
                     remove_tree(data, str(batch))
                 with suppress(FileNotFoundError), opened_folder(self._folder, ("batches",)) as batches:
@@ -248,8 +253,8 @@ class StreamEnumerator(SplitEnumerator):
             return int(Path(file).relative_to(data).parts[0])
         except (ValueError, IndexError) as error:
             raise CorruptFile(
-                f"the snapshot names {file!r}, which is no file of a batch in {data}",
-                hint="the snapshot was changed, or is of another stream: do not use it",
+                f"the snapshot names {file!r}, which is no file of a micro-batch in {data}",
+                hint="the snapshot was changed, or is of another stream: do not use this snapshot",
             ) from error
 
     def close(self) -> None:
@@ -258,14 +263,14 @@ class StreamEnumerator(SplitEnumerator):
             self._query.stop()
 
     def _show(self) -> None:
-        """Let the query see that it is followed."""
+        """Change the sign, so that the query sees that it is followed."""
         now_ms = self._clock.precise_ms()
         if now_ms >= self._sign_due_ms:
             self._sign_due_ms = now_ms + SIGN_MS
             self._signs += 1
             hidden = self._folder / f".followed-{self._name}"
             hidden.write_text(f"{self._name} {self._signs}", encoding="ascii")
-            # Nobody finds it empty.
+            # Renamed when it is written: the query never finds an empty sign.
             hidden.rename(_followed_file(self._folder))
 
     def _following(self, position: bytes | None) -> int:
@@ -274,19 +279,21 @@ class StreamEnumerator(SplitEnumerator):
         found = msgspec.msgpack.decode(position, type=_Position)
         if found.folder != str(self._folder):
             raise UsageError(
-                f"the snapshot is of a stream that was landed in {found.folder}, this one is landed in {self._folder}",
-                hint="give from_stream the directory= that it had",
+                f"the snapshot is of a stream that was landed in {found.folder}, and this stream is landed in "
+                f"{self._folder}",
+                hint="give from_stream the same directory= as before the snapshot",
             )
         return found.following
 
 
 class Landing:
-    """What the query calls with every batch, in the process that runs the query's Python. It does nothing for a driver
-    that has lost the job; where that cannot be found out it goes on, since a batch that is landed twice is recorded
-    once."""
+    """The function that the query calls with every micro-batch, in the process that runs the query's Python. If the
+    driver has lost the job, the call raises. If the hold is not known, the call goes on: a micro-batch that is landed
+    twice is recorded once."""
 
     def __init__(self, folder: Path, hold: Hold, unfollowed_s: float | None = None) -> None:
-        """If nobody has followed for `unfollowed_s` the query ends; None if it ends with its follower anyway."""
+        """When the sign has not changed for `unfollowed_s`, the query ends. None for a query that cannot outlive its
+        enumerator."""
         self._folder = folder
         self._hold = hold
         self._unfollowed_s = unfollowed_s
@@ -294,14 +301,14 @@ class Landing:
         self._seen_ms = 0.0
 
     def __call__(self, frame: Any, batch: int) -> None:
-        """Write a batch, once."""
+        """Land a micro-batch, unless it has been landed."""
         self._hold.check_unless_unknown()
         self._check_follower()
         record = _record(self._folder, batch)
         if record.exists():
             return
         data = self._folder / "data" / str(batch) / fresh_token()
-        # The session of the query is its own.
+        # A query has a session of its own, so this setting changes nothing for the user's session.
         frame.sparkSession.conf.set(TIMESTAMP_CONF, "TIMESTAMP_MICROS")
         frame.write.parquet(data.as_uri())
         splits = [split for file in sorted(data.glob("part-*.parquet")) for split in whole_file_splits(file)]
@@ -316,12 +323,15 @@ class Landing:
         try:
             sign = _followed_file(self._folder).read_text(encoding="ascii")
         except OSError:
-            # The folder went with the job.
+            # The folder was deleted with the job.
             sign = ""
         if sign and sign != self._sign:
             self._sign, self._seen_ms = sign, now_ms
         elif not sign or now_ms - self._seen_ms >= 1_000 * self._unfollowed_s:
-            raise HostError(f"nobody follows {self._folder} any more: the program whose job read it is gone")
+            raise HostError(
+                f"no program follows the streaming query that lands in {self._folder} any more: the program of the job "
+                "is gone"
+            )
 
 
 def _record(folder: Path, batch: int) -> Path:
@@ -329,7 +339,7 @@ def _record(folder: Path, batch: int) -> Path:
 
 
 def _recorded(folder: Path) -> list[int]:
-    """The batches that are there, in order."""
+    """The numbers of the micro-batches that have a record, in order."""
     return sorted(int(file.name) for file in (folder / "batches").glob("[0-9]*") if file.name.isdigit())
 
 
@@ -345,7 +355,8 @@ def _read_record(folder: Path, batch: int) -> list[bytes]:
 
 
 def _create_durably(path: Path, token: str, content: bytes) -> bool:
-    """All of it is there under its name, or nothing; whether it was not there before. Nobody else has that token."""
+    """Create a file, durably, all or nothing. Returns False, and changes nothing, if the file exists. No other caller
+    may have the same `token`. On a file system without hard links, a file that exists is replaced."""
     hidden = path.with_name(f".{path.name}-{token}")
     with hidden.open("wb") as out:
         out.write(content)
@@ -359,7 +370,7 @@ def _create_durably(path: Path, token: str, content: bytes) -> bool:
     except OSError as error:
         if error.errno not in (errno.EPERM, errno.ENOTSUP, errno.ENOSYS):
             raise
-        # No links there: the later of two records counts, which has the same rows.
+        # A file system without hard links: the later of two records counts, and has the same rows.
         hidden.rename(path)
     else:
         hidden.unlink()

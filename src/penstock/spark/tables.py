@@ -1,9 +1,9 @@
 """A Parquet table of Spark's catalog as a sink.
 
-Subtasks prepare files below the table's folder, where Spark does not look. When a checkpoint is complete the driver
-renames those of all subtasks, as the Parquet sink does, and then has its session forget which files the table had:
-Spark lists the files of a table once, and would not see what came later. Of a partitioned table the catalog keeps the
-partitions, and is told of new ones, too.
+Subtasks prepare files below the table's folder, where Spark does not look. When a checkpoint is complete, the driver
+renames the files of all subtasks, as the Parquet sink does. Then the driver refreshes the table in its session: Spark
+lists the files of a table once, and would not see files that come later. For a partitioned table the catalog has a list
+of the partitions, and the driver adds new partitions to the list.
 """
 
 from __future__ import annotations
@@ -29,15 +29,16 @@ from penstock.spark.slots import short_reason
 
 ELSEWHERE = "stream.for_each_checkpoint(...) can write to any table that Spark can"
 OWN_CATALOG = "spark_catalog"
-"""Spark's own catalog, or what extends it: there a table has the format that it is made with."""
+"""Spark's own catalog, or a catalog that extends it. In this catalog a table is made in the format that is asked
+for."""
 
 
 class TableFiles(ParquetSink):
-    """The part in the slots: Parquet files that the driver commits."""
+    """The sink in the slots: Parquet files that the driver commits."""
 
     @property
     def name(self) -> str:
-        """What the step is called."""
+        """The name of the step, unless the user names the step."""
         return "table"
 
     @property
@@ -47,15 +48,15 @@ class TableFiles(ParquetSink):
 
 
 class CatalogTable(TableFiles):
-    """The sink as the driver has it. In slots there is only the part that writes files."""
+    """The sink on the driver. Slots get only the part that writes files."""
 
     keeps_prepared = False
-    """Whether something was prepared that another job may have to commit."""
+    """Whether there are prepared files that another job may have to commit."""
 
     def __init__(
         self, path: str, session: Any, table: str, partition_by: tuple[str, ...] = (), *, in_catalog: bool = False
     ) -> None:
-        """`in_catalog` says that Spark looks for partitions in its catalog, and not in the folder."""
+        """With `in_catalog`, Spark looks for partitions in its catalog, and not in the folder."""
         super().__init__(path=path, partition_by=partition_by)
         object.__setattr__(self, "_in_catalog", in_catalog)
         object.__setattr__(self, "_session", session)
@@ -71,11 +72,12 @@ class CatalogTable(TableFiles):
         return Footprint(place=self.path, written=self.path)
 
     def committer(self) -> Committer:
-        """Renames files, and tells Spark."""
+        """The committer, which renames files and refreshes the table."""
         return _Publishing(self)
 
     def publish(self, committables: Sequence[bytes], hold: Hold) -> None:
-        """Rename prepared files, one by one as long as this driver has the job; the session sees them from here on."""
+        """Rename prepared files, and refresh the table, so that the session sees the files. The hold is looked at
+        before each file."""
         publish_files(Path(self.path), committables, before_each=hold.check)
         folders = set(map(final_folder, committables))
         try:
@@ -83,7 +85,7 @@ class CatalogTable(TableFiles):
         except Exception as error:
             raise HostError(
                 f"table {self._table} could not be refreshed: {short_reason(str(error))}",  # type: ignore[attr-defined]
-                hint="it must not be dropped while a job writes to it",
+                hint="a table must not be dropped while a job writes to it",
             ) from error
         self._known.update(folders)  # type: ignore[attr-defined]
 
@@ -94,14 +96,14 @@ class CatalogTable(TableFiles):
         catalog.refreshTable(self._table)  # type: ignore[attr-defined]
 
     def drop_staged(self, job: str, epoch: int, keep: Sequence[bytes]) -> None:
-        """Remove files that attempts before `epoch` prepared and nobody will commit."""
+        """Remove the files that attempts before `epoch` prepared, except for files that will be committed."""
         kept = set(map(staged_file, keep))
         for file, _ in staged_before(Path(self.path), self._staging(job), epoch):
             if str(file.relative_to(self.path)) not in kept:
                 file.unlink(missing_ok=True)
 
     def end(self, job: str) -> None:
-        """Remove files that were not committed, unless another job may have to commit them."""
+        """Remove the files that were not committed, unless another job may have to commit them."""
         if not self.keeps_prepared:
             super().end(job)
 
@@ -125,8 +127,8 @@ class _Publishing(Committer):
 
 
 def open_table(sink: TableSink, session: Any, schema: pa.Schema) -> CatalogTable:
-    """The table as a sink; it is made if it does not exist. Raises `UsageError` if it is no table that can be written
-    with this schema."""
+    """The table as a sink. A table that does not exist is made. Raises `UsageError` if records of this schema cannot be
+    written to the table."""
     wanted = _spark_schema(sink.table, schema)
     try:
         if not session.catalog.tableExists(sink.table):
@@ -145,7 +147,7 @@ def open_table(sink: TableSink, session: Any, schema: pa.Schema) -> CatalogTable
     if sink.path is not None and Path(sink.path).resolve() != Path(folder).resolve():
         raise UsageError(
             f"table {sink.table} exists, and its files are in {folder}, not in {sink.path}",
-            hint="leave path= out, or choose another name",
+            hint="leave path= out, or choose another table name",
         )
     if connect.is_connect(session):
         check_same_folder(sink.table, session, Path(folder))
@@ -154,7 +156,8 @@ def open_table(sink: TableSink, session: Any, schema: pa.Schema) -> CatalogTable
 
 
 def _check_catalog(table: str, session: Any) -> None:
-    """Other catalogs make tables of their own kind, whatever format is asked for."""
+    """Raise `UsageError` if a table would be made in another catalog than Spark's own: other catalogs make tables of
+    their own kind, whatever format is asked for."""
     first, *rest = re.findall(r"`(?:[^`]|``)+`|[^.`]+", table)
     name = first.strip("`").replace("``", "`")
     is_catalog = rest and session.conf.get(f"spark.sql.catalog.{name}", None) is not None
@@ -168,7 +171,8 @@ def _check_catalog(table: str, session: Any) -> None:
 
 
 def _facts_of(table: str, session: Any) -> dict[str, Any]:
-    """What Spark knows of a table. Raises `UsageError` for one whose files are not Spark's own, such as Delta's."""
+    """The description that Spark gives of a table. Raises `UsageError` for a table that another library manages, such
+    as a table of Delta."""
     try:
         facts: dict[str, Any] = json.loads(session.sql(f"DESCRIBE TABLE EXTENDED {table} AS JSON").first()[0])
     except PySparkException as error:
@@ -176,8 +180,8 @@ def _facts_of(table: str, session: Any) -> dict[str, Any]:
             raise
         rows = session.sql(f"DESCRIBE TABLE EXTENDED {table}").collect()
         format_of_it = next((row.data_type for row in rows if row.col_name == "Provider"), None)
-        what = f"of format {format_of_it}" if format_of_it else "not one of files"
-        raise UsageError(f"table {table} is {what}, only parquet can be written", hint=ELSEWHERE) from error
+        what = f"of format {format_of_it}" if format_of_it else "not a table of files"
+        raise UsageError(f"table {table} is {what}, and only parquet can be written", hint=ELSEWHERE) from error
     return facts
 
 
@@ -203,22 +207,23 @@ def _quoted(name: str) -> str:
 
 
 def _checked_partitions(sink: TableSink, facts: dict[str, Any], schema: pa.Schema) -> tuple[str, ...]:
-    """The columns by which the table is partitioned."""
+    """The columns by which the table is partitioned. Raises `UsageError` if the user gave other columns."""
     found = tuple(facts.get("partition_columns") or ())
     if sink.partition_by and sink.partition_by != found:
         has = f"partitioned by {', '.join(found)}" if found else "not partitioned"
         raise UsageError(
             f"table {sink.table} exists, and is {has}",
-            hint="leave partition_by= out, or choose another name",
+            hint="leave partition_by= out, or choose another table name",
         )
     check_partitions(schema, found)
     return found
 
 
 def check_same_folder(table: str, session: Any, folder: Path) -> None:
-    """See whether Spark, which may be on another host, finds what is written here. Raises `UsageError` if not."""
+    """Raise `UsageError` if Spark, which may be on another host, does not find a file that this program writes into the
+    folder."""
     elsewhere = UsageError(
-        f"the files of table {table} are in {folder}, which is not the same folder here and where Spark runs",
+        f"the files of table {table} are in {folder}, and this program and Spark do not share this folder",
         hint=f"give ps.table a path= that every host has mounted, or: {ELSEWHERE}",
     )
     sign = folder / f"_penstock-{fresh_token()}"
@@ -227,7 +232,7 @@ def check_same_folder(table: str, session: Any, folder: Path) -> None:
     except OSError as error:
         raise elsewhere from error
     try:
-        # A path that is named whole is read, however it begins.
+        # Spark ignores hidden files of a folder, but reads a hidden file that is named by its full path.
         session.read.format("binaryFile").load(sign.as_uri()).count()
     except PySparkException as error:
         raise elsewhere from error
@@ -236,7 +241,8 @@ def check_same_folder(table: str, session: Any, folder: Path) -> None:
 
 
 def table_left_by(table: str, session: Any) -> Sink | None:
-    """The table of a job that has ended, to be cleaned up, if it is still there. It is not made again."""
+    """The table of a job that has ended, to be cleaned up; None if the table does not exist. The table is not made
+    again."""
     try:
         if session.catalog.tableExists(table):
             facts = json.loads(session.sql(f"DESCRIBE TABLE EXTENDED {table} AS JSON").first()[0])
@@ -254,7 +260,7 @@ def _spark_schema(table: str, schema: pa.Schema) -> Any:
     except Exception as error:
         raise UsageError(
             f"table {table} cannot have the columns of the stream: {short_reason(str(error))}",
-            hint="cast them to types that Spark has",
+            hint="cast the columns to types that Spark has",
         ) from error
 
 
@@ -271,30 +277,33 @@ def _check_kind(table: str, facts: dict[str, Any]) -> None:
     if facts.get("type") == "VIEW" or "location" not in facts:
         raise UsageError(f"{table} is a view, not a table with files", hint="choose the name of a table")
     if provider.lower() != "parquet":
-        raise UsageError(f"table {table} is of format {provider}, only parquet can be written", hint=ELSEWHERE)
+        raise UsageError(f"table {table} is of format {provider}, and only parquet can be written", hint=ELSEWHERE)
     if facts.get("bucket_columns"):
-        raise UsageError(f"table {table} has buckets, which is not supported", hint=ELSEWHERE)
+        raise UsageError(f"table {table} has buckets, and tables with buckets cannot be written", hint=ELSEWHERE)
 
 
 def _check_columns(table: str, found: Any, wanted: Any) -> None:
-    """Files are read by the names of columns: the same ones must be there, in whatever order."""
+    """Raise `UsageError` unless the table and the stream have the same columns. Their order may differ: Spark reads
+    files by the names of columns."""
     there = {field.name: field.dataType.simpleString() for field in found}
     here = {field.name: field.dataType.simpleString() for field in wanted}
     both = [name for name in there if name in here]
-    wrong = [f"{name} is {there[name]} there and {here[name]} here" for name in both if there[name] != here[name]]
+    wrong = [
+        f"{name} is {there[name]} in the table and {here[name]} in the stream"
+        for name in both
+        if there[name] != here[name]
+    ]
     wrong += [f"{name} ({there[name]}) is only in the table" for name in there if name not in here]
     wrong += [f"{name} ({here[name]}) is only in the stream" for name in here if name not in there]
     if wrong:
         raise UsageError(
             f"table {table} has other columns than the stream: {'; '.join(wrong)}",
-            hint="select and cast what the table has, or choose another name",
+            hint="select and cast the columns that the table has, or choose another table name",
         )
 
 
 def _folder_of(table: str, location: str) -> str:
     scheme, _, rest = location.partition(":")
     if scheme != "file":
-        raise UsageError(
-            f"table {table} lies at {location}, which is not a folder that every slot has mounted", hint=ELSEWHERE
-        )
+        raise UsageError(f"table {table} lies at {location}, which is not a mounted folder", hint=ELSEWHERE)
     return str(Path("/" + rest.lstrip("/")))

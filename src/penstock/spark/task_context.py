@@ -1,8 +1,9 @@
-"""What `TaskContext.get()` says to code that was written for a Spark task of its own.
+"""The answers of `TaskContext.get()` for code of a data source, which expects a Spark task of its own.
 
-A slot is one Spark task for as long as it lives, so Spark's own answers would be the same for every partition that is
-read and every transaction that is written in it. Code that names files by them must get answers that tell its calls
-apart: each call runs on a thread of its own, and this context answers by thread.
+A slot is one Spark task as long as the slot lives. So Spark's own `TaskContext` would give the same numbers for every
+partition that is read and every transaction that is written in the slot. Code that uses these numbers in the names of
+files needs numbers that differ from call to call. Each call runs on a thread of its own, and this context answers by
+thread.
 """
 
 # Names are those of PySpark's class.
@@ -18,27 +19,28 @@ from contextlib import contextmanager
 from pyspark import TaskContext
 
 _CALLS_PER_TASK = 1 << 32
-"""More than one slot will ever make; ids stay below 2^63 for two thousand million tasks of one Spark application."""
+"""More calls than one slot will ever make. Ids stay below 2^63 for two thousand million tasks of one Spark
+application."""
 
 _call = threading.local()
 _numbers = itertools.count(1)
 
 
 class _ByThread(TaskContext):
-    """The context of the slot's own task, except for what a call is told about itself."""
+    """The context of the slot's own Spark task, with other numbers for each call."""
 
     def partitionId(self) -> int:
-        """Which partition the call is for."""
+        """The number of the partition that the call is for."""
         known: int | None = getattr(_call, "partition", None)
         return super().partitionId() if known is None else known
 
     def attemptNumber(self) -> int:
-        """How often the job has been started before, if the call knows."""
+        """How many attempts of the job came before, if the call has this number; otherwise Spark's own number."""
         known: int | None = getattr(_call, "attempt", None)
         return super().attemptNumber() if known is None else known
 
     def taskAttemptId(self) -> int:
-        """Unique to the call, in this Spark application."""
+        """A number that no other call in this Spark application has."""
         known: int | None = getattr(_call, "number", None)
         own = super().taskAttemptId()
         return own if known is None else own * _CALLS_PER_TASK + known
@@ -46,7 +48,8 @@ class _ByThread(TaskContext):
 
 @contextmanager
 def as_own_task(*, partition: int, attempt: int | None = None) -> Iterator[None]:
-    """Have this thread look like a Spark task of its own. Where there is no Spark task at all, nothing happens."""
+    """Have `TaskContext.get()` answer on this thread as in a Spark task of its own, while the block runs. Outside of a
+    Spark task, nothing happens."""
     slot = TaskContext.get()
     if slot is None:
         yield

@@ -1,12 +1,12 @@
-"""A daemon for Spark's Python workers that has imported what a slot needs before it forks them.
+"""A daemon for Spark's Python workers that imports the modules which a slot needs, before it forks the workers.
 
 Spark forks every Python worker from a daemon, and a fresh worker spends most of its start on imports. With
 
     spark.python.daemon.module   penstock.spark.warm_daemon
 
-they are done once, and a slot that replaces a dead one is up sooner. It is opt-in, for two reasons: the setting holds
-for all Python workers of the Spark application, and one of the imported libraries starts a native thread, which a
-forked process does not have. Nothing that holds sockets, threads or random state of its own is made here.
+the imports are done once, and a slot that replaces a lost slot is up sooner. The daemon is opt-in, for two reasons: the
+setting holds for all Python workers of the Spark application, and one of the imported libraries starts a native thread,
+which a forked process does not have. The daemon makes no object that has sockets, threads or random state of its own.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import sys
 import zipimport
 
 WARM_SETTINGS = {"spark.python.daemon.module": "penstock.spark.warm_daemon"}
-"""What to set in Spark's configuration, before the session is made."""
+"""The settings for Spark's configuration, to be set before the session is made."""
 
 MODULES = (
     "polars",
@@ -38,20 +38,21 @@ MODULES = (
 
 
 def main() -> None:
-    """Import, then be PySpark's own daemon."""
+    """Import the modules, and then run PySpark's own daemon."""
     import gc
     import importlib
 
-    # Polars reads it when it is imported; a slot has one core.
+    # Polars reads the variable when Polars is imported. A slot has one core.
     os.environ.setdefault("POLARS_MAX_THREADS", "1")
     for module in MODULES:
         try:
             importlib.import_module(module)
         except ImportError as error:
-            # A worker that really needs it will say so again, where it is seen.
-            sys.stderr.write(f"penstock: {module} cannot be imported beforehand: {error}\n")
+            # A worker that needs the module will fail with the same error, which reaches the user.
+            sys.stderr.write(f"penstock: the warm daemon cannot import {module}: {error}\n")
     forget_archives()
-    # What is here stays: the collector of a forked process need not touch, and so copy, all of it.
+    # The objects of the daemon stay. Otherwise the collector of a forked process would touch all these objects, and so
+    # copy their memory.
     gc.freeze()
     from pyspark.daemon import manager
 
@@ -59,8 +60,9 @@ def main() -> None:
 
 
 def forget_archives() -> None:
-    """Each worker looks anew at all places that modules were imported from, and PySpark comes in an archive whose whole
-    directory is then read once for each of its packages. A place that is not known is looked at when it is needed."""
+    """Forget the archives that modules were imported from. Each worker looks anew at all places that the import system
+    knows. PySpark comes in an archive, and a worker would read the whole directory of the archive once for each package
+    in it. A place that the import system does not know is looked at only when it is needed."""
     for place, finder in list(sys.path_importer_cache.items()):
         if isinstance(finder, zipimport.zipimporter):
             del sys.path_importer_cache[place]

@@ -1,10 +1,10 @@
 """The inside of a slot's Spark task: one Python process, one loop.
 
-Everything that starts threads or opens sockets is made here, after Spark's daemon has forked the worker, and closed
-before the task returns, and what was set is set back: the process is reused by whatever Spark runs next. What stays is
-what makes the next start fast: imported modules, and what libraries keep once per process. What else stays cannot be
-taken back: that Polars has one thread, and that the C library keeps freed memory. A process with a thread of ours that
-does not end is not used again.
+Everything that starts threads or opens sockets is made inside the task, after Spark's daemon has forked the worker, and
+closed before the task returns. Settings of the process are set back. For Spark reuses the process for any other task.
+Imported modules, and objects that libraries keep once per process, stay, and make the next start fast. Two settings
+stay because they cannot be set back: Polars has one thread, and the C library keeps freed memory. A process in which a
+thread of Penstock does not end is not used again.
 """
 
 from __future__ import annotations
@@ -38,44 +38,45 @@ if TYPE_CHECKING:
 
 POLARS_THREADS = "POLARS_MAX_THREADS"
 READS_AHEAD = "SPARK_PIPELINED_UDF"
-"""Set to 1 where PySpark reads the input of tasks on a thread of its own."""
+"""The variable is 1 if PySpark reads the input of tasks on a thread of its own."""
 PATIENCE_S = 1.0
-"""How long threads may take to end when the slot has left."""
+"""How long threads may take to end after the slot has left."""
 SWITCH_S = 0.0001
-"""How long the loop may keep the interpreter from the thread that writes snapshots. Each call of that thread which
-lets go of it (encoding a batch, writing, syncing) may cost it so much again, and a checkpoint makes a few dozen."""
+"""How long the loop may hold the interpreter lock while the thread that writes snapshots waits for the lock. That
+thread lets go of the lock whenever it encodes a batch, writes or syncs, and may then wait this long again. A checkpoint
+has a few dozen such calls."""
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True)
 class SlotSpec:
-    """All that a slot's process must know to call in. Travels inside the Spark task."""
+    """Everything that a slot's process must know to register with the master. Travels inside the Spark task."""
 
     slot: SlotId
     job: JobId
     settings: JobSettings
     storage_root: str
     master_ipc: str | None
-    """Where processes on the driver's host call the master; None if it listens by TCP only."""
+    """The address at which processes on the driver's host call the master; None if the master listens by TCP only."""
     master_tcp: str | None
     driver_host: str
-    """The name of the driver's host, to know whether the slot is on it."""
+    """The name of the driver's host, by which a slot knows whether it is on this host."""
     socket_folder: str | None
     """The job's private folder for sockets on the driver's host."""
     keys: JobKeys
     signs: tuple[str, ...] = ()
-    """Files that are there if the folders in which they are are the driver's."""
+    """The signs (`shared_folders`): a slot that finds these files shares their folders with the driver."""
     options: StoreOptions = PLAIN
     """How the files of checkpoints are written and read."""
     program: bytes = b""
-    """The plan, pickled, for its imports: a slot does them before it calls in, and not when it is to take over. Empty
-    if it is too large to be sent twice."""
+    """The plan, pickled. A slot unpickles the plan before it registers, so that the modules of the plan are imported
+    before a deployment has to wait for the imports. Empty if the plan is too large to be sent twice."""
 
 
 def run_slot(spec: SlotSpec) -> bool:
-    """Be the slot until the master says leave; whether the process is fit to be used again. Raises `SlotLost` if the
-    slot ended in any other way."""
+    """Run the slot until the master tells the slot to leave. Returns whether the process may be used again. Raises
+    `SlotLost` if the slot ended in any other way."""
     from pyspark import TaskContext
 
     context = TaskContext.get()
@@ -89,17 +90,17 @@ def run_slot(spec: SlotSpec) -> bool:
 def _import_program(program: bytes) -> None:
     import pyarrow as pa
 
-    # Whatever is wrong with it is told when tasks are built from it, where it reaches the user.
+    # An error is ignored here. The deployment unpickles the plan again, and its error reaches the user.
     with suppress(BaseException):
         cloudpickle.loads(program)
-    # With its first array pyarrow imports pandas, which takes longer than all the rest.
+    # The first array makes pyarrow import pandas, which takes longer than all other imports.
     pa.array(())
 
 
 @contextmanager
 def _one_core() -> Iterator[None]:
-    """One thread per pool while the block runs, and short turns for Python's own: a slot has one core. Only Polars,
-    which reads its variable when it is first imported, keeps to that for good."""
+    """While the block runs, thread pools have one thread, and Python's own threads take short turns: a slot has one
+    core. Only Polars keeps one thread after the block, because Polars reads its variable when it is first imported."""
     unset = POLARS_THREADS not in os.environ
     if unset:
         os.environ[POLARS_THREADS] = "1"
@@ -132,7 +133,7 @@ class _Slot:
         here = socket.gethostname() == spec.driver_host
         transport_kind = spec.settings.network.transport
         own_folder: tempfile.TemporaryDirectory[str] | None = None
-        # The folder is the program's user's alone, and Spark's workers may be another's.
+        # Only the user of the program may use the folder, and Spark's workers may run as another user.
         shares = here and spec.socket_folder is not None and os.access(spec.socket_folder, os.W_OK | os.X_OK)
         if transport_kind == "tcp":
             folder = None
@@ -143,16 +144,16 @@ class _Slot:
             folder = own_folder.name
         master = spec.master_ipc if shares and spec.master_ipc and folder else spec.master_tcp or spec.master_ipc
         if master is None:
-            raise SlotLost(f"the master of job {spec.job} listens nowhere that {self._slot} could call")
+            raise SlotLost(f"the master of job {spec.job} listens at no address that {self._slot} could call")
         try:
-            # A slot that calls the master by a file may still have peers on other hosts.
+            # A slot that calls the master by a socket file may still share channels with slots on other hosts.
             self._loop(folder=folder, host=_own_address(spec.master_tcp or master), master=master)
         finally:
             if own_folder is not None:
                 own_folder.cleanup()
 
     def _loop(self, *, folder: str | None, host: str | None, master: str) -> None:
-        # Imported here so that a worker pays for them once, after the fork.
+        # Imported inside the task, after the fork. A worker that is reused does not import these modules again.
         from penstock.net.zeromq import ZmqTransport, keep_message_memory
         from penstock.runtime.addresses import SlotAddress
         from penstock.runtime.slot.driver import SlotDriver
@@ -199,14 +200,14 @@ class _Slot:
                 beside = PulseThread(driver.beat, clock, name="penstock-slot-pulse")
                 with watch, out_of_sight(), collected(logs), beside:
                     _take_turns(driver, watch, clock, transport)
-                # What was said last (that we leave) is still on its way out.
+                # The last message, that the slot leaves, may not be sent yet.
                 transport.wait(20)
             finally:
                 driver.close()
         finally:
             background.close()
             transport.close()
-        # Whatever is raised ends the process, which is then not reused.
+        # An error ends the process, so that it is not reused.
         if watch.closed:
             raise SlotLost("Spark has closed its connection to the worker")
         if driver.error is not None:
@@ -214,7 +215,7 @@ class _Slot:
 
 
 def _take_turns(driver: SlotDriver, watch: JvmWatch, clock: WallClock, transport: ZmqTransport) -> None:
-    """The loop of a slot, until the slot leaves or Spark lets go of it."""
+    """The loop of a slot, until the slot leaves or Spark lets go of the slot."""
     while not driver.left and not watch.closed:
         now = clock.now()
         deadline = driver.turn(now)
@@ -223,24 +224,24 @@ def _take_turns(driver: SlotDriver, watch: JvmWatch, clock: WallClock, transport
 
 
 def _is_fit() -> bool:
-    """Whether the process may be used again: not if a thread of ours is left. One that is inside a data source, or a
-    storage, that blocks does not end, and cannot be ended."""
+    """Whether the process may be used again: not if a thread of Penstock is left. A thread that is blocked inside a
+    data source or a storage cannot be ended."""
     ours = [thread for thread in threading.enumerate() if thread.name.startswith("penstock-")]
     for thread in ours:
         thread.join(PATIENCE_S / len(ours))
     left = [thread.name for thread in ours if thread.is_alive()]
     if left and os.environ.get(READS_AHEAD) == "1":
-        # A task has then read all its input whether it wants to or not, so that only a failure ends the process.
-        raise SlotLost(f"threads did not end: {', '.join(left)}")
+        # PySpark has then read all input of the task, and unread input would not end the process: only an error does.
+        raise SlotLost(f"the worker must not be used again, since threads did not end: {', '.join(left)}")
     if left:
         log.warning("this worker is not used again, since threads did not end: %s", ", ".join(left))
     return not left
 
 
 def _ipc_scope(folder: str) -> str:
-    """The same for all processes that see the same files beside the folder with a slot's sockets, and have the same
-    kernel. The name of the host would not do: it may be that of others, and containers on one have files of their own.
-    """
+    """A text that is the same for all processes that have the same kernel and see the same files beside the folder with
+    a slot's sockets. The name of the host would not do: several hosts may have the same name, and containers on one
+    host have files of their own."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
     except OSError:
@@ -250,11 +251,12 @@ def _ipc_scope(folder: str) -> str:
 
 
 def _own_address(master: str) -> str | None:
-    """The address of this host on the way to the master, where other slots can call; None if all are on one host."""
+    """The address of this host at which other slots can call this slot: the address from which this host calls the
+    master. None if all slots are on one host."""
     if not master.startswith("tcp://"):
         return None
     host, _, port = master.removeprefix("tcp://").rpartition(":")
     with socket.socket(socket.AF_INET6 if host.startswith("[") else socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        # Connecting a datagram socket sends nothing; it only asks the routing table.
+        # To connect a datagram socket sends nothing; the call only asks the routing table.
         probe.connect((host.strip("[]"), int(port)))
         return str(probe.getsockname()[0])

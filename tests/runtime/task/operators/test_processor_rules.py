@@ -436,7 +436,7 @@ def test_what_a_state_cannot_hold_says_so(rig, wrong, text):
 @pytest.mark.parametrize(
     ("result", "text"),
     [
-        ([Row(k=1, txt="a")], "expected rows with the fields k, text; got one with k, txt"),
+        ([Row(k=1, txt="a")], "expected rows with the fields k, text; got a row with the fields k, txt"),
         ([Row(1, "a")], "whose fields have no names"),
         ([{"k": 1, "text": "a"}], "expected rows of k: int64, text: string; got dict"),
         ([Row(k="x", text="a")], "field 'k' must be int64"),
@@ -502,7 +502,7 @@ def test_times_of_dataframes_go_back_as_they_came(rig):
     ("result", "text"),
     [
         ([Row(k=1, text="a")], "expected DataFrames of k: int64, text: string; got Row"),
-        ([pd.DataFrame({"k": [1]})], "got one with the columns k"),
+        ([pd.DataFrame({"k": [1]})], "got a DataFrame with the columns k"),
         ([pd.DataFrame({"k": ["x"], "text": ["a"]})], "column 'k' must be int64"),
     ],
 )
@@ -529,7 +529,7 @@ def declares(*names, **options):
         (Made, {}, "takes an object, not the class Made"),
         (lambda row: row, {}, "takes a processor, not"),
         (Made(), {"time_mode": "Sometimes"}, "time_mode is 'Sometimes'"),
-        (Made(), {"output_mode": "Complete"}, "output_mode Complete"),
+        (Made(), {"output_mode": "Complete"}, "output_mode is Complete"),
         (Made(), {"output_mode": "Some"}, "output_mode is 'Some'"),
         (Made(), {"kind": "arrow"}, "kind is 'arrow'"),
         (Made(), {"time_mode": "EventTime", "time_column": None}, "EventTime needs event time"),
@@ -542,8 +542,16 @@ def declares(*names, **options):
         (Made(init=lambda p, h: (h.getValueState("a", "n bigint"), h.deleteIfExists("a"))), {}, "deletes state 'a'"),
         (Made(init=lambda p, h: (h.deleteIfExists("a"), h.getValueState("a", "n bigint"))), {}, "deletes state 'a'"),
         (Made(), {"initial_state": [1]}, "initial_state is"),
-        (Made(), {"initial_state": pa.table({"v": [1]})}, "needs the key column 'k' of type int64; it is not there"),
-        (Made(), {"initial_state": pa.table({"k": ["1"]})}, "needs the key column 'k' of type int64; it is string"),
+        (
+            Made(),
+            {"initial_state": pa.table({"v": [1]})},
+            "needs the key column 'k' of type int64; the column is not there",
+        ),
+        (
+            Made(),
+            {"initial_state": pa.table({"k": ["1"]})},
+            "needs the key column 'k' of type int64; the column is string",
+        ),
     ],
 )
 def test_what_cannot_run_is_refused_when_it_is_written(processor, changes, text):
@@ -561,7 +569,7 @@ def test_what_cannot_be_pickled_is_refused_when_it_is_written():
 def test_init_must_ask_for_the_same_states_everywhere(rig):
     step = step_of(declares("a"))
     step.function._pickled = cloudpickle.dumps(declares("b"))
-    with pytest.raises(UserCodeError, match="init asked for state 'b' here"):
+    with pytest.raises(UserCodeError, match="init asked for state 'b' in a slot"):
         rig(step)
 
 
