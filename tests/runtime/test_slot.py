@@ -128,7 +128,7 @@ def test_a_slot_that_does_not_hear_of_its_master_leaves(stage):
     stage.clock.time += 1
     stage.turn()
     assert stage.driver.left
-    assert "not heard of" in stage.driver.error
+    assert "heard nothing from the master for" in stage.driver.error
 
 
 @pytest.mark.parametrize("payload", [b"", b"\xc1\xc1", encode_message(Leaving(slot=SLOT)), b"\x91" * 10_000])
