@@ -618,4 +618,4 @@ def test_a_task_ends_when_the_slots_downstream_have_processed_its_data_and_the_m
 
 def test_data_that_was_taken_before_its_end_was_sent_breaks_the_link(stage):
     stage.run()
-    assert "was taken before its end was sent" in broken_by(stage.credit(0, data_taken=True))
+    assert "was said to be processed before the end of the data was sent" in broken_by(stage.credit(0, data_taken=True))
