@@ -478,7 +478,7 @@ def test_credit_for_a_channel_that_nobody_writes_breaks_the_link(stage, key):
 @pytest.mark.parametrize("granted", [0, -8, WINDOW + 1])
 def test_credit_that_cannot_be_breaks_the_link(stage, granted):
     stage.run()
-    assert f"was granted {granted} bytes" in broken_by(stage.credit(granted))
+    assert f"credit of {granted} bytes" in broken_by(stage.credit(granted))
 
 
 def test_an_item_behind_the_end_of_its_channel_breaks_the_link(stage):

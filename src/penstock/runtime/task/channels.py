@@ -109,8 +109,8 @@ class Subpartition:
         credit = self._credit
         if not 0 < bytes_granted <= credit.window_bytes - credit.available:
             raise MalformedMessage(
-                f"channel {self.key} was granted {bytes_granted} bytes on top of {credit.available}, "
-                f"and its window is {credit.window_bytes}"
+                f"channel {self.key} was granted a credit of {bytes_granted} bytes on top of {credit.available}, "
+                f"but its window is {credit.window_bytes} bytes"
             )
         self._open = True
         credit.granted(bytes_granted)
