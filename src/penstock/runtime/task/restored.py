@@ -10,7 +10,7 @@ from penstock.runtime.task.outputs import TaskOutputs
 
 
 class Restored:
-    """What one task was restored with. It is read off the loop, and put into the queues when the operators are open."""
+    """What one task was restored with. The batches are read off the loop, and put back when the operators are open."""
 
     def __init__(self) -> None:
         self.has_finished = False

@@ -14,7 +14,7 @@ BEFORE_TIME = -(2**63)
 
 
 class WatermarkValve:
-    """Merges the watermarks of all input channels into one that never goes back."""
+    """Merges the watermarks of all input channels into one watermark, which never goes back."""
 
     def __init__(self, channels: int) -> None:
         self._times = [BEFORE_TIME] * channels

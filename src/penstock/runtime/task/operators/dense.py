@@ -1,8 +1,8 @@
 """Grouping by addressing instead of hashing, for keys that lie close together.
 
 A single integer key, with or without a window, is often dense: ids are handed out in turn, and a batch has the newest
-ids. Then every possible (window, key) gets a cell of a table, and the cell of a record is found by arithmetic. This is
-several times as fast as a hash table. It is not done if there would be many more cells than rows.
+ids. Then every possible (window, key) gets a cell of a table, and the cell of a record is found by arithmetic.
+Addressing is several times as fast as hashing, and is not tried if there would be many more cells than rows.
 """
 
 from __future__ import annotations

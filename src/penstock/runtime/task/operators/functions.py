@@ -158,7 +158,7 @@ def _require_pandas() -> None:
         importlib.import_module("pandas")
     except ImportError as error:
         raise UsageError(
-            "map_batches with kind 'pandas' needs pandas, which is not installed here",
+            "map_batches with kind 'pandas' needs pandas, which this process cannot import",
             hint="install pandas where Spark's Python workers run, or use kind 'arrow' or 'polars'",
         ) from error
 
