@@ -505,7 +505,7 @@ def test_upstream_is_told_when_its_data_has_been_processed_to_its_end():
 def test_data_cannot_be_taken_before_its_end_was_sent():
     rig = Rig(script=[rows(1), Pause(1_000)]).run()
     rig.steps()
-    with pytest.raises(MalformedMessage, match="was taken before its end was sent"):
+    with pytest.raises(MalformedMessage, match="was said to be processed before the end of the data was sent"):
         rig.data_taken()
 
 
@@ -533,7 +533,7 @@ def test_a_stop_that_is_given_up_fails_the_task_and_is_called_no_bug():
     rig = Rig(script=[rows(1)]).run()
     options = CheckpointOptions(synchronous=True, savepoint=True, target="elsewhere")
     rig.task.trigger(Barrier(checkpoint=CheckpointId(3), timestamp=Instant(0), options=options), Instant(0))
-    with pytest.raises(SnapshotFailed, match=r"savepoint 3, for which v\[0\] had ended its data, was given up"):
+    with pytest.raises(SnapshotFailed, match=r"savepoint 3 was given up after v\[0\] had ended its data for it"):
         rig.task.notify(AbortNotified(checkpoint=CheckpointId(3)), Instant(0))
 
 
