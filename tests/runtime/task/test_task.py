@@ -232,6 +232,26 @@ def test_a_checkpoint_whose_place_a_newer_barrier_has_taken_is_given_up_once():
     assert rig.sent == [CancelMarker(checkpoint=CheckpointId(1)), unaligned_barrier(2), [1]]
 
 
+def test_nothing_stays_of_a_checkpoint_that_times_out_after_its_abort():
+    """1. The barrier is in on channel 0. 2. The checkpoint is aborted. 3. The alignment times out: input is collected
+    for a snapshot that is never taken. 4. The barrier comes in on channel 1, too."""
+    rig = Rig(channels=2, unaligned=True, aligned_timeout_ms=100).run()
+    for number in range(1, 4):
+        began = rig.host.time
+        options = CheckpointOptions(aligned_timeout_ms=100)
+        sent = Barrier(checkpoint=CheckpointId(number), timestamp=began, options=options)
+        rig.push(0, sent)
+        rig.steps()
+        rig.task.notify(AbortNotified(checkpoint=CheckpointId(number)), began)
+        rig.host.time = Instant(began + 500)
+        rig.task.tick(rig.host.time)
+        rig.push(1, rows(number), sent)
+        rig.steps()
+    rig.host.background.run()
+    assert rig.sum.sum == 1 + 2 + 3
+    assert rig.task._part._snapshots._open == {}
+
+
 def test_operators_hear_of_a_completed_checkpoint_once():
     rig = Rig(channels=1).run()
     for _ in range(2):

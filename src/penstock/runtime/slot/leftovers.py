@@ -27,7 +27,7 @@ from penstock.core.errors import StorageError
 from penstock.ports import Background, Store
 from penstock.storage.snapshots import SnapshotWriter
 
-ATTEMPTS = 5
+TRIES = 5
 """After this many failed tries a file stays, and a warning names the file."""
 
 log = logging.getLogger(__name__)
@@ -73,7 +73,7 @@ class Leftovers:
                 self._not_deleted(file._replace(tries=file.tries + 1), error)
 
     def _not_deleted(self, file: _Leftover, error: StorageError) -> None:
-        if file.tries < ATTEMPTS:
+        if file.tries < TRIES:
             with self._lock:
                 self._left.append(file)
         else:

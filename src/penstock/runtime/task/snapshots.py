@@ -68,6 +68,8 @@ class SnapshotHost(Protocol):
 class _Open:
     """One snapshot under way."""
 
+    begun: bool = False
+    """Whether the operators' state is being written, or is written."""
     frozen: float = 0.0
     after_data: bool = False
     operators: tuple[OperatorState, ...] | None = None
@@ -176,6 +178,7 @@ class TaskSnapshots:
         """Start the asynchronous part of a snapshot."""
         checkpoint = barrier.checkpoint
         found = self._open.setdefault(checkpoint, _Open())
+        found.begun = True
         found.after_data = after_data
         found.frozen = frozen
         files = self._host.snapshot_files(self._task, barrier)
@@ -219,9 +222,14 @@ class TaskSnapshots:
             self._waiting = None
         self._host.save_no_channels(self._task, checkpoint)
         found = self._open.get(checkpoint)
-        if found is not None:
-            found.cancelled = True
+        if found is None:
+            return
+        found.cancelled = True
+        if found.begun:
             self._advance(checkpoint)
+        else:
+            # In-flight data was collected, and the operators froze nothing: no write will end this snapshot.
+            del self._open[checkpoint]
 
     def stop(self) -> None:
         """The task has stopped: give up every snapshot."""
