@@ -35,7 +35,7 @@ from penstock.sim.rules import Rule
 from penstock.sim.world import Actor, World
 from penstock.storage.completed import decode_pointer
 from penstock.storage.metadata import decode_metadata
-from penstock.storage.tenure import inheritance_seal
+from penstock.storage.tenure import inheritance_format
 from penstock.wire.codec import decode_to_master, decode_to_slot
 from penstock.wire.frames import Kind, unpack
 
@@ -91,7 +91,7 @@ class Ledger:
             self._claims[path] = self._world.acting
             return
         if layout.number_of(layout.tenures_folder(self._job), path) is not None:
-            for found in inheritance_seal.decode(path, data).completed:
+            for found in inheritance_format.decode(path, data).completed:
                 if found.checkpoint in self._late:
                     self._became_durable(found.checkpoint, *self._late.pop(found.checkpoint))
             return

@@ -25,7 +25,7 @@ from penstock.sim.rules import Rule
 from penstock.sim.world import Actor, World
 from penstock.storage.names import JobName
 from penstock.storage.records import FileRecords
-from penstock.storage.tenure import end_of, outcome_seal, take_over
+from penstock.storage.tenure import end_of, outcome_format, take_over
 
 NAME = "program"
 NAMES = layout.name_folder(NAME)
@@ -112,7 +112,7 @@ class Program:
         if end is None or end.term is None:
             return None
         path = layout.outcome_file(folder, end.term)
-        return outcome_seal.decode(path, store.read(path)).state
+        return outcome_format.decode(path, store.read(path)).state
 
 
 class StartedOver:

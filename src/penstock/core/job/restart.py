@@ -31,7 +31,7 @@ class RestartStrategy(Protocol):
 
 
 class _Never:
-    why_not = "no restart strategy is set"
+    why_not = "no_restart() was given"
 
     def progressed(self) -> None:
         """Nothing is counted."""

@@ -26,7 +26,7 @@ from penstock.core.recovery.layout import JobFolder
 from penstock.core.recovery.metadata import CheckpointMetadata
 from penstock.ports import Store
 from penstock.runtime.task.operators.sink import COMMITTABLES
-from penstock.storage.sealed import LARGEST_RECORD_BYTES
+from penstock.storage.record_formats import LARGEST_RECORD_BYTES
 
 Saved = dict[OperatorId, tuple[bytes, ...]]
 """The parts of sinks' state that name prepared transactions, by operator."""
