@@ -63,7 +63,7 @@ class ExternalSystem:
         self.begins_at_beginning = True
         """Whether the newest attempt begins at the beginning of the data."""
         self.is_drained = False
-        """Whether the user has asked for a stop with drain. Then rows that others wait for may never come."""
+        """Whether the user has asked for a stop with drain. Then rows that other rows wait for may never come."""
         self._names = 0
         self._faulty_until_us = 0
         self._fault_share = 0.0

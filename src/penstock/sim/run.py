@@ -376,7 +376,7 @@ class Simulation:
         self.world.run(lambda: self.world.now_us >= from_us, until_us=from_us)
 
     def _begin(self) -> bool:
-        """Read the snapshot that the job starts from, if the job starts from one. Returns whether the job can begin."""
+        """Read the snapshot that the job starts from, if there is an `origin`. Returns whether the job can begin."""
         origin = self._origin
         if origin is None:
             return True

@@ -387,7 +387,7 @@ def _possible(checkpoint: CheckpointSettings, workload: Workload, work_us: tuple
 
 
 def _draw_other_rows(random: Random, workload: Workload) -> tuple[int, ...]:
-    """Further sources end with the first one, or long before it."""
+    """The rows of further sources, which end with the first source, or long before the first source."""
     shape, rows = workload.shape, workload.rows
     if shape.most_sources == 1:
         return ()
