@@ -61,7 +61,7 @@ from penstock.storage.records import FileRecords
 
 JOB = JobId(f"{NAME}-1")
 JOB_AGAIN = JobId(f"{NAME}-2")
-"""The job that goes on from what the first one left."""
+"""The second job of a world, unless the program goes on with the first job."""
 
 QUIET_US = 60_000_000
 """How long processes may take to leave when the job has ended."""
@@ -78,25 +78,25 @@ class Result:
     takeovers: int
     """How many drivers died."""
     checkpoints: int
-    """How many became durable."""
+    """How many checkpoints became durable."""
     attempts: int
     restores: int
     """How many attempts began from a checkpoint."""
     repairs: int
-    """How many were of some tasks only, while others went on."""
+    """How many attempts were of some tasks only, while other tasks went on."""
     replaced: int
-    """How many of these because a slot had died."""
+    """How many of these attempts replaced a slot."""
     granted: tuple[Wish, ...]
-    """What the user asked for and got."""
+    """The wishes of the user that were granted."""
     refused: tuple[Wish, ...]
-    """What the user asked for and did not get."""
+    """The wishes of the user that were not granted."""
     virtual_ms: int
     digest: str
-    """Of everything that happened, in order. The same seed gives the same digest."""
+    """The digest of all events, in order. The same seed gives the same digest."""
     header: tuple[str, ...]
     log: tuple[str, ...]
     jobs: int = 1
-    """How many there were, one after the other."""
+    """How many jobs, or runs of a program, there were, one after the other."""
 
     @property
     def reproduce(self) -> str:
@@ -106,7 +106,7 @@ class Result:
 
 @dataclass(frozen=True, kw_only=True)
 class Parts:
-    """What a world is made of. A test puts in a part that is wrong on purpose, to see a checker find it."""
+    """The parts that a world is made of. A test puts in a part that is wrong on purpose, to see a checker find it."""
 
     disk: Callable[[World], Disk] = Disk
     sink: Callable[[int, str], Sink] = SimSink
@@ -114,7 +114,7 @@ class Parts:
 
 
 SOUND = Parts()
-"""The parts of a world in which nothing is wrong but what its faults say."""
+"""The parts of a world in which nothing goes wrong except its faults."""
 
 
 def run_seed(seed: int, *, keep_log: bool = False) -> Result:
@@ -163,7 +163,7 @@ def _together(first: Result, second: Result) -> Result:
 
 
 class Simulation:
-    """One job in a world: a world of its own, or the one that another job has left."""
+    """One job in a world: in a world of its own, or in the world that another job has left."""
 
     def __init__(
         self,
@@ -174,7 +174,8 @@ class Simulation:
         after: Simulation | None = None,
         origin: Origin | None = None,
     ) -> None:
-        """`origin` is what the user has a second job start from; without it the program is run again by its name."""
+        """`after` is the first job, for a second job. `origin` is the snapshot that the second job starts from; without
+        `origin` the program is run again by its name."""
         self._scenario = scenario
         self._after = after
         self._origin = origin
@@ -258,7 +259,7 @@ class Simulation:
         self.messages.on_failure = lambda: self.user.happened(Moment.FAILURE)
 
     def run(self) -> None:
-        """Through all phases."""
+        """Run the job through all phases."""
         world, scenario = self.world, self._scenario
         injector = Injector(
             world,
@@ -300,7 +301,7 @@ class Simulation:
         self._check_end()
 
     def result(self) -> Result:
-        """How it went."""
+        """How the world went."""
         return Result(
             seed=self._scenario.seed,
             violations=tuple(self.world.violations),
@@ -331,7 +332,7 @@ class Simulation:
 
     def _attempt_began(self, restored: CheckpointId | None, parallelism: int) -> None:
         if self.messages.epoch >= self.masters.first_incarnation:
-            # Else it is of a driver that was taken over from, and does not know it yet.
+            # Lower epochs are those of a driver that does not know yet that its job was taken over.
             self.user.deployed(parallelism)
         self.external.begins_at_beginning = restored is None
         metadata = None if restored is None else self.ledger.durable.get(restored, self.ledger.started_from)
@@ -343,12 +344,13 @@ class Simulation:
         self.user.lose_driver()
 
     def _master_set_aside(self, below: int) -> None:
-        """Slots whose incarnation is below that belong to a driver that another has taken the job over from."""
+        """Slots whose incarnation is lower than `below` belong to a driver whose job another driver takes over."""
         self.network.set_aside(MASTER, lambda name: int(name.split(".")[1]) < below)
         self.user.lose_driver()
 
     def go_on(self) -> Simulation | None:
-        """A second job that goes on from what this one has left; None if the world has none, or nothing was left."""
+        """The second job, which goes on from what this job has left; None if the world has no second job, or if this
+        job has left nothing to go on from."""
         again, world = self._scenario.again, self.world
         if again is None or world.stopped or world.violations or self._outcome is None:
             return None
@@ -359,7 +361,7 @@ class Simulation:
             return Simulation(scenario, self._parts, keep_log=self._keeps_log, after=self)
         savepoints = [asked.savepoint for asked in self.user.asked if asked.savepoint is not None]
         found = find_origin(self.disk, layout.job_folder(self._job), kept=self.kept(), savepoints=savepoints)
-        # What has been committed since an older one would be shown again.
+        # A job that starts from an older snapshot would show again what was committed after that snapshot.
         if found is None or found[0] < max(self.messages.relied_on, default=0):
             return None
         self._calm_down()
@@ -374,7 +376,7 @@ class Simulation:
         self.world.run(lambda: self.world.now_us >= from_us, until_us=from_us)
 
     def _begin(self) -> bool:
-        """Look at what the job starts from, if it is a second one; whether it can begin."""
+        """Read the snapshot that the job starts from, if there is an `origin`. Returns whether the job can begin."""
         origin = self._origin
         if origin is None:
             return True
@@ -387,7 +389,7 @@ class Simulation:
                 self._point = starting_point(store, restore, self._make_plan(), self._scenario.settings)
                 record_start(FileRecords(store, layout.job_folder(self._job), term=None), self._point)
         except UsageError as error:
-            self.world.violate(Rule.RESTORABLE, f"{origin.folder} cannot be started from: {error}")
+            self.world.violate(Rule.RESTORABLE, f"no job can be started from {origin.folder}: {error}")
             return False
         return True
 
@@ -509,20 +511,20 @@ class Simulation:
 
     def _check_files(self, given: Sequence[str]) -> None:
         kept, outcome = self.kept(), self._outcome
-        # Whoever takes the job up again must not give away the ids of what it kept, or of a savepoint that it was to be
-        # stopped with.
+        # A later run of the job must not use the ids of kept checkpoints again, nor the id of a savepoint that was to
+        # stop the job.
         stopped = any(record.kind.is_synchronous for record in self.ledger.records.values())
         keeps_ids = bool(kept) or (stopped and outcome is not JobState.FINISHED) or self._has_terms
         allowed = [*given, *self._strays()]
         if self.program is not None:
-            # What savepoints promise is in nobody's way, and a run that goes on must not take it for a leftover.
+            # The records of results that savepoints promise stay: a run that goes on must not drop these results.
             places = (NAMES, layout.promised_folder(layout.job_folder(self._job)))
             allowed += [path for path in self.disk.files if any(is_below(path, place) for place in places)]
         check_files(self.world, self.disk, self._job, kept=kept, allowed=allowed, keeps_ids=keeps_ids)
 
     @property
     def _has_terms(self) -> bool:
-        """Whether the job keeps records of its drivers: it may begin once more, and uses no id a second time."""
+        """Whether the job keeps records of its drivers: such a job may begin again, and uses no id a second time."""
         return self.program is not None or self._scenario.lasting
 
     def _check_rows(self) -> None:
@@ -530,22 +532,22 @@ class Simulation:
         stop = self.user.stopped
         savepoint = stop.savepoint if stop is not None else None
         inputs, complete, rule = self.external.inputs, self._outcome is JobState.FINISHED, Rule.EXACTLY_ONCE
-        # A job that fails after it was drained restarts from there, and ends again.
+        # A job that fails after it was drained restarts from its savepoint, and ends again.
         drained = [r for r in self.ledger.records.values() if r.kind is SnapshotKind.TERMINATE]
         savepoint = next((r for r in drained if r.checkpoint in self.messages.relied_on), savepoint)
         if savepoint is not None:
             rule = Rule.STOPPED
             holds_back = workload.shape.has_windows or workload.shape is Shape.WAITS
             if holds_back and savepoint.kind is SnapshotKind.SUSPEND:
-                # Which windows were still open, and which rows still waited, is known to nobody outside; but no window
-                # that was shown may lack a record.
+                # Which windows were still open, and which rows still waited, cannot be seen from outside. So rows may
+                # be missing, but no window that was shown may lack a record.
                 complete = False
             else:
                 content = decode_metadata(savepoint.path, self.disk.files[savepoint.path])
                 inputs = read_before(workload, content, inputs)
         elif self.user.may_have_stopped:
             complete = False
-        # Every further attempt reads again what came behind the barriers that it starts from.
+        # Every further attempt reads again the records behind the barriers of the checkpoint that it begins from.
         repeats = scenario.settings.checkpoint.mode is Mode.AT_LEAST_ONCE and self.messages.attempts > 1
         standard = Standard(
             complete=complete,
@@ -564,7 +566,7 @@ class Simulation:
         check_order(self.world, committed, workload)
 
     def _check_both(self, first: Simulation, origin: Origin) -> None:
-        """What both jobs have shown and left."""
+        """Check the rows that both jobs have shown, and the files that they have left."""
         settings, finished = self._scenario.settings, self._outcome is JobState.FINISHED
         repeats = settings.checkpoint.mode is Mode.AT_LEAST_ONCE
         committed = list(self.external.committed.values())
@@ -587,14 +589,14 @@ class Simulation:
             check_spared(self.world, self.disk, origin)
 
     def _look_at_origin(self, program: Program) -> None:
-        """What a run goes on from that is not the first."""
+        """Remember the checkpoint that a second run goes on from."""
         found, again = program.found, Again(parallelism=1, claim=Claim.NO_CLAIM, moved=False, safety_ms=0)
         goes_on = found is not None and found.outcome is None and bool(found.completed)
         if self._after is not None and self._origin is None and found is not None and goes_on:
             self._origin = take_origin(self.disk, found.completed[-1].location.strip("/"), again)
 
     def _check_rerun(self, first: Simulation) -> None:
-        """What both runs have shown and left."""
+        """Check the rows that both runs have shown, and the files that they have left."""
         settings, finished = self._scenario.settings, self._outcome is JobState.FINISHED
         new = [shown for token, shown in self.external.committed.items() if token not in self._shown_before]
         repeats = settings.checkpoint.mode is Mode.AT_LEAST_ONCE
@@ -605,7 +607,7 @@ class Simulation:
         last = Stage(parallelism=settings.parallelism, metadata=None if origin is None else origin.content)
         if self._has_nothing_to_do:
             if new or self.host.started:
-                self.world.violate(rule, f"a job that had finished ran again, and committed {len(new)} transactions")
+                self.world.violate(rule, f"a finished job ran again, and committed {len(new)} transactions")
         elif origin is not None:
             committed = list(self.external.committed.values())
             stages = (*first.stages, last)
@@ -626,22 +628,25 @@ class Simulation:
 
     @property
     def has_read_all(self) -> bool:
-        """Whether the job has finished, and not by a stop: a job that fails after its savepoint, before it has stopped,
-        goes on, or ends again if it was drained, and takes a checkpoint for that."""
+        """Whether the job has finished, and not by a stop. A job that fails between its savepoint and its end goes on,
+        or ends again if it was drained, and takes a further checkpoint: then the savepoint is not the newest."""
         newest = max(self.ledger.records, default=None)
         stopped = newest is not None and self.ledger.records[newest].kind.is_synchronous
         return self._outcome is JobState.FINISHED and not stopped
 
     def late_outcomes(self) -> list[str]:
-        """What drivers that were taken over from, and slept past the end of the job, then recorded as its outcome: each
-        writes in a place of its own, which nobody reads, before it looks whether it has the job."""
+        """The outcomes that drivers recorded which had slept past the end of the job, after their job was taken over.
+        Such a driver records an outcome before it looks whether it has the job. The outcome lies in a place of its own
+        term, which no driver reads."""
         outcomes = layout.outcome_folder(layout.job_folder(self._job))
         aside = [actor.name for actor in self.masters.aside]
         return [path for path, writer in self.disk.writers.items() if is_below(path, outcomes) and writer in aside]
 
     def _strays(self) -> list[str]:
-        """What slots of a driver that had died wrote when the end of the job was decided already, and what it had begun
-        for a user who never got an answer: nobody could tell them. What they wrote before is cleaned up."""
+        """The files that may be left although no checkpoint refers to them. Slots of earlier drivers, and drivers whose
+        job was taken over, may write after the end of the job was recorded: no driver can tell them to stop. What they
+        wrote before the end must be cleaned up. Also, a driver may have begun a savepoint and died before it
+        answered."""
         old = [str(slot) for slot in self.host.started if slot.incarnation < self.masters.first_incarnation]
         old += [actor.name for actor in self.masters.aside]
         outcomes = f"{layout.outcome_folder(layout.job_folder(self._job))}/"
@@ -657,7 +662,7 @@ class Simulation:
         if outcome is JobState.FAILED and isinstance(self._scenario.settings.restart, NoRestart):
             return True
         if outcome is JobState.FAILED:
-            # A job whose slots keep dying before it ever ran gives up: it is its environment that is wrong.
+            # A job whose slots keep dying before the job has run at all gives up: its environment is taken to be wrong.
             lost = self.host.losses + self.network.cuts
             never_came_up = not self.messages.ever_ran and lost >= START_FAILURES_BEFORE_FIRST_RUN
             return never_came_up or self._fails_fast
@@ -665,7 +670,8 @@ class Simulation:
 
     @property
     def _fails_fast(self) -> bool:
-        """Whether errors of the program may have ended the job, whose user has chosen no restart strategy."""
+        """Whether errors of the program may have ended the job. They do so only if the user has chosen no restart
+        strategy."""
         errors = self.messages.program_errors
         return self._scenario.settings.restart is None and (0 in errors or len(errors) >= SAME_FAILURES)
 

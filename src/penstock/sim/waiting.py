@@ -1,8 +1,8 @@
 """Whether checkpoints that are due begin: nothing that a job does for long may keep its checkpoints waiting.
 
 A request waits for its turn while another checkpoint is under way, while tasks restart, while too much is being
-deleted, and while a task that has nothing left to do ends. In a job that nothing disturbs none of these takes long, but
-for the first: a checkpoint that is under way has its time-out.
+deleted, and while a task that has nothing left to do ends. While no fault strikes, none of these takes long, except the
+first: a checkpoint that is under way may take up to its time-out.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class WaitChecker:
         self._waiting_since_ms: int | None = None
 
     def __call__(self, sender: str, receiver: str, frames: list[bytes]) -> None:  # noqa: ARG002
-        """Look at the job, if that was not done a moment ago."""
+        """Look at the job, unless the last look was less than `LOOK_EVERY_MS` ago."""
         now_ms = self._world.now_ms
         if now_ms < self._calm_from_ms or now_ms - self._looked_ms < LOOK_EVERY_MS:
             return
