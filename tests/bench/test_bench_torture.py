@@ -103,7 +103,7 @@ def test_a_split_that_went_beyond_its_end_is_a_bug(source, tmp_path):
     rows_of(ahead)
     tell_to_end(tmp_path)
     behind.poll(4, 0)
-    with pytest.raises(InvariantError, match="split 0 was read to row 4 and ends at 0"):
+    with pytest.raises(InvariantError, match="split 0 was read to row 4, but ends at row 0"):
         ahead.poll(4, 0)
 
 

@@ -84,7 +84,7 @@ class DemoRun:
     show_default=True,
     help="How many worker processes to kill. Few events are read slowly, so that there is time for the kills.",
 )
-@click.option("--seed", type=click.IntRange(min=0), default=1, show_default=True, help="Which bids.")
+@click.option("--seed", type=click.IntRange(min=0), default=1, show_default=True, help="Decides which bids are read.")
 @click.option("--interval", default="1s", show_default=True, help="How often a checkpoint is taken.")
 @click.option(
     "--directory",
@@ -114,7 +114,7 @@ def demo(**values: Any) -> None:
 
 def run_demo(options: DemoOptions) -> int:
     """Run the demo. Returns the exit code."""
-    # Here and not above: the other commands need not wait for the data plane to be imported.
+    # Imported here and not above, so that the other commands need not wait for the import of the data plane.
     from penstock.bench.window_query import BidInput
     from penstock.terminal.screen import make_display
     from penstock.terminal.session import SessionOptions, spark_session, work_directory
