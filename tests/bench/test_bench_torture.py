@@ -469,7 +469,7 @@ def test_a_job_without_a_new_checkpoint_for_too_long_is_stuck():
     stall.look(0, 1_000 + STALL_MS - 1)
     stall.look(1, 1_000 + STALL_MS)
     stall.look(1, 1_000 + 2 * STALL_MS - 1)
-    with pytest.raises(JobFailed, match="stuck: 1 checkpoints completed"):
+    with pytest.raises(JobFailed, match="stuck: 1 checkpoints are complete"):
         stall.look(1, 1_000 + 2 * STALL_MS)
 
 

@@ -3,7 +3,7 @@ Spark.
 
 Both read the same bids, key them by one of `KEYS` numbers, and write the counts as Parquet, exactly once. The Penstock
 function keeps its state in memory, and returns a row for every row. Spark needs fewer calls: Spark calls its processor
-once per key and micro-batch, with all rows of the key. The processor counts the rows, and returns one row. Micro-batches
+once per key and micro-batch, with all rows of the key. The processor counts the rows and returns one row. Micro-batches
 are so large that Spark is fast.
 """
 
