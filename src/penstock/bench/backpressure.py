@@ -106,7 +106,7 @@ class BackpressureResult:
     "--json", "as_json", is_flag=True, help="Print one line of JSON to standard output, all else to standard error."
 )
 def backpressure(**values: Any) -> None:
-    """Aligned against unaligned checkpoints of a pipeline whose last step takes 1/20 of what the sources could give.
+    """Aligned against unaligned checkpoints of a pipeline whose last step takes 1/20 of the sources' rate.
 
     Exits with 1 if no aligned or no unaligned checkpoint was completed.
     """
