@@ -174,7 +174,7 @@ class MemoryValues(_Table, ValueTable):
             self.layers.live[key] = entry
 
     def rows(self, frozen: tuple[dict[Any, Any], ...]) -> Iterator[Row]:
-        """What was frozen, as rows."""
+        """The frozen entries, as rows."""
         return ((key, None, entry) for key, entry in frozen_values(frozen))
 
     def _written(self) -> list[tuple[int, Any]]:
@@ -227,7 +227,7 @@ class MemoryLists(_Table, ListTable):
                 part.append(entry)
 
     def rows(self, frozen: tuple[dict[Any, Any], ...]) -> Iterator[Row]:
-        """What was frozen, as rows."""
+        """The frozen entries, as rows."""
         return ((key, None, entry) for key, part in frozen_lists(frozen) for entry in part)
 
     def _written(self) -> list[tuple[int, Any]]:
@@ -282,7 +282,7 @@ class MemoryMaps(_Table, MapTable):
             entries[inner] = entry
 
     def rows(self, frozen: tuple[dict[Any, Any], ...]) -> Iterator[Row]:
-        """What was frozen, as rows."""
+        """The frozen entries, as rows."""
         found = frozen_maps(frozen)
         return ((key, inner, entry) for key, entries in found for inner, entry in entries.items())
 
