@@ -249,7 +249,10 @@ def test_an_expression_over_several_records_is_refused_wherever_it_hides(mixing)
 
 
 def test_a_format_that_is_guessed_from_the_records_is_refused():
-    assert "looks at more than one record" in refusal(pl.col("name").str.to_datetime(time_zone="UTC") > pl.col("ts")).message
+    assert (
+        "looks at more than one record"
+        in refusal(pl.col("name").str.to_datetime(time_zone="UTC") > pl.col("ts")).message
+    )
 
 
 def test_several_computed_columns_at_once_are_refused():
