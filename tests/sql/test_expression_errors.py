@@ -200,7 +200,7 @@ def test_a_computed_column_without_a_name_is_refused():
     with pytest.raises(UsageError) as caught:
         columns_of("price + 1")
     assert caught.value.message == "column: 'price + 1' computes a column that has no name"
-    assert caught.value.hint == "write 'price + 1 AS some_name', or give it as some_name='price + 1'"
+    assert caught.value.hint == "write 'price + 1 AS some_name', or some_name='price + 1'"
 
 
 def test_the_name_of_a_column_is_that_column_whatever_it_means_as_sql():
