@@ -77,7 +77,7 @@ def test_a_stream_can_be_united_with_a_part_of_itself(program, bids, make_sink):
     ("columns", "difference"),
     [
         ("auction bigint, bidder bigint, ts timestamp", "it has no column 'price'"),
-        ("auction bigint, bidder bigint, price bigint, ts timestamp, x int", "it has a column 'x' besides"),
+        ("auction bigint, bidder bigint, price bigint, ts timestamp, x int", "it also has a column 'x'"),
         (
             "auction bigint, bidder string, price double, ts timestamp",
             "column 'bidder' is string instead of int64; column 'price' is double instead of int64",
