@@ -44,8 +44,7 @@ def _ending(method: Callable[..., Any]) -> Callable[..., Any]:
         except StreamError as error:
             cut = shortened(error)
         shown_at_user_line()
-        # Raised outside of the handler, so that Python does not print the error as one that came while another was
-        # handled.
+        # Raised outside of the handler, so that the printed error does not say that another error was being handled.
         raise cut
 
     return call

@@ -58,7 +58,7 @@ def _division_by_zero(text: str) -> ComputeError:
 
 @dataclass(frozen=True)
 class Remainder:
-    """The remainder of a division towards zero. It has the sign of the dividend, or with `positive` the sign of the
+    """The remainder of a division towards zero, with the sign of the dividend, or with `positive` the sign of the
     divisor."""
 
     positive: bool

@@ -79,8 +79,9 @@ class KeyedStream:
         """What a PySpark `StatefulProcessor` makes of each key's records and timers. The processor runs unchanged.
 
         `time_mode` and `output_mode` mean what they mean to Spark's `transformWithState`. With `kind="pandas"` the
-        processor is one for `transformWithStateInPandas`. `initial_state` is a DataFrame with the key columns, whose
-        rows go to `handleInitialState` before anything else. State and timers are kept under `name`. See docs/spark.md.
+        processor is a processor for `transformWithStateInPandas`. `initial_state` is a DataFrame with the key columns,
+        whose rows go to `handleInitialState` before anything else. State and timers are kept under `name`. See
+        docs/spark.md.
         """
         host = self._state.ledger.processor_host
         if host is None:
