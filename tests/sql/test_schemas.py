@@ -66,13 +66,13 @@ def test_not_null_is_kept():
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("", "a column name at its end"),
-        ("a", "a type at its end"),
+        ("", "a column name at the end"),
+        ("a", "a type at the end"),
         ("a foo", "a type at 'foo'"),
-        ("a bigint,", "a column name at its end"),
+        ("a bigint,", "a column name at the end"),
         ("a int b int", "',' or the end at 'b int'"),
         ("a bigint>", "',' or the end at '>'"),
-        ("a array<int", "'>' at its end"),
+        ("a array<int", "'>' at the end"),
         ("a map<int>", "',' at '>'"),
         ("a int not x", "'null' at 'x'"),
         ("a decimal(x)", "a number at 'x)'"),

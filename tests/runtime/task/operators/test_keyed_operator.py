@@ -258,7 +258,7 @@ def test_a_value_of_another_type_says_which_state(rig):
 
 def test_a_declaration_outside_of_a_job_says_so():
     for use in (Misuse().seen.get, lambda: Misuse.seen.set(1), Misuse.seen.exists, Misuse.seen.clear):
-        with pytest.raises(UsageError, match="state 'seen' is declared, but no job is running it"):
+        with pytest.raises(UsageError, match="state 'seen' is declared, but is not in use by a running job"):
             use()
 
 
