@@ -90,8 +90,11 @@ def _show_in_notebook(
 
 
 def print_error(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-    """Print an error as Python does, but an error that the user made without the frames of this package at the end."""
-    if isinstance(error, StreamError) and not isinstance(error, InvariantError):
+    """Print an error as Python does, but an error that the user made without the frames of this package at the end, and
+    Ctrl-C without any of them."""
+    if isinstance(error, KeyboardInterrupt):
+        sys.stderr.write("".join(_interrupted(error.with_traceback(trace))))
+    elif isinstance(error, StreamError) and not isinstance(error, InvariantError):
         sys.stderr.write("".join(rendered(shortened(error).with_traceback(trace))))
     else:
         sys.__excepthook__(kind, error, trace)
@@ -105,6 +108,24 @@ def rendered(error: BaseException) -> list[str]:
         ours = ours + 1 if _is_ours(trace) else 0
         trace = trace.tb_next
     told.stack = traceback.StackSummary.from_list(frames[: max(len(frames) - ours, 0)])
+    return list(told.format())
+
+
+def _interrupted(error: KeyboardInterrupt) -> list[str]:
+    """The lines that Python prints for Ctrl-C, of the user's own code only. Which line of this package, or of a library
+    that this package calls, was at work when Ctrl-C came is chance."""
+    told = traceback.TracebackException.from_exception(error)
+    kept, trace, is_inside = [], error.__traceback__, False
+    for frame in told.stack:
+        assert trace is not None, "a traceback has as many frames as its summary"
+        is_inside = is_inside or _is_ours(trace)
+        if not (is_inside and (_is_ours(trace) or _is_installed(trace))):
+            kept.append(frame)
+        trace = trace.tb_next
+    if is_inside:
+        told.stack = traceback.StackSummary.from_list(kept)
+        # The package may have been waiting with an exception at hand, which has nothing to do with Ctrl-C.
+        told.__context__ = None
     return list(told.format())
 
 
