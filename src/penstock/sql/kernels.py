@@ -58,8 +58,8 @@ def _division_by_zero(text: str) -> ComputeError:
 
 @dataclass(frozen=True)
 class Remainder:
-    """The remainder of a division towards zero, with the sign of the dividend, or with `positive` the sign of the
-    divisor."""
+    """The remainder of a division towards zero, with the sign of the dividend. With `positive`, as pmod has it, a
+    positive divisor never gives a negative remainder."""
 
     positive: bool
     text: str

@@ -174,7 +174,7 @@ def _modulo(translator: Translator, node: exp.Expression, reached: Reached) -> V
 
 
 def remainder(translator: Translator, node: exp.Expression, operands: list[Value], *, positive: bool) -> Value:
-    """The remainder of a division, towards zero or with the sign of the divisor."""
+    """The remainder of a division towards zero; see `Remainder` for `positive`."""
     kernel = Remainder(positive=positive, text=translator.written(node))
     dtype = operands[0].dtype
     exprs = [operand.expr for operand in operands]
