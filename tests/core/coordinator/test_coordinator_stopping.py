@@ -170,6 +170,35 @@ def test_other_requests_wait_until_the_stop_is_decided(rig, pick):
     assert pick.begun(r.decline("t1", 1, CheckpointFailure.DECLINED)) == [2, 3]
 
 
+def test_requests_that_wait_for_a_stop_are_answered_when_its_savepoint_is_complete(rig, make, pick):
+    """1. The user stops the job. 2. Two requests wait. 3. The savepoint is complete, and a slot has died that nobody
+    misses yet. 4. The tasks of that slot do not end: no checkpoint can begin, however long that takes."""
+    r = rig(max_concurrent=9).start()
+    r.request(RequestKind.STOP)
+    r.request(RequestKind.SAVEPOINT)
+    r.request()
+    answers = pick.answers(r.ack_all(1))
+    assert [(request, a.reason) for request, a in answers.items()] == [
+        (2, CheckpointFailure.COORDINATOR_SUSPENDED),
+        (3, CheckpointFailure.COORDINATOR_SUSPENDED),
+    ]
+    assert all("the savepoint that stops the job is complete" in a.text for a in answers.values())
+    assert r.waiting == 0
+    assert pick.answers(end(r, make, "t1", "t2"))[1].path == PATH
+
+
+@pytest.mark.parametrize("kind", [RequestKind.SAVEPOINT, RequestKind.CHECKPOINT])
+def test_a_request_is_refused_when_the_savepoint_that_stops_the_job_is_complete(rig, make, pick, kind):
+    r = stopped(rig)
+    answer = pick.answers(r.request(kind))[2]
+    assert answer.reason is CheckpointFailure.COORDINATOR_SUSPENDED
+    assert (r.in_progress, r.waiting, r.coordinator.next_id) == ([], 0, 2)
+    fail(r, make, "t1")
+    r.feed(FailedOver())
+    r.start()
+    assert pick.begun(r.request(kind)) == [2]
+
+
 @pytest.mark.parametrize(("drain", "kind"), [(False, SnapshotKind.SUSPEND), (True, SnapshotKind.TERMINATE)])
 def test_the_barrier_says_whether_to_drain(rig, pick, drain, kind):
     r = rig().start()

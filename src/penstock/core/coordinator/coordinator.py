@@ -90,6 +90,9 @@ MAX_MIN_PAUSE_MS = 365 * 24 * 3_600_000
 
 DEFAULT_OPTIONS = CoordinatorOptions()
 
+STOPS = "the savepoint that stops the job is complete"
+"""Why no request becomes a checkpoint from then on."""
+
 TaskEvent = TaskRunning | TaskDataEnded | TaskAsksToEnd | TaskEnded | TaskFailing
 JobEvent = AttemptStarted | FailedOver | ScheduleAllowed | ScheduleForbidden | BacklogChanged | ShutDown
 
@@ -397,7 +400,7 @@ class CheckpointCoordinator:
             self._effects += self._stopping.all_finished()
         else:
             self._effects += self._stopping.attempt_ended(f"the job is {status.value}")
-        self._drop_waiting(CheckpointFailure.COORDINATOR_SHUTDOWN, now)
+        self._drop_waiting(CheckpointFailure.COORDINATOR_SHUTDOWN, "", now)
         self._under_way.shut_down(status, now)
 
     def _update_schedule(self, now: Instant) -> None:
@@ -421,7 +424,7 @@ class CheckpointCoordinator:
         self._final.give_up()
 
     def _suspend(self, text: str, now: Instant) -> None:
-        self._drop_waiting(CheckpointFailure.COORDINATOR_SUSPENDED, now)
+        self._drop_waiting(CheckpointFailure.COORDINATOR_SUSPENDED, "", now)
         self._under_way.abort_all(CheckpointFailure.COORDINATOR_SUSPENDED, text, now)
         self._settle_outcomes(now)
 
@@ -454,6 +457,8 @@ class CheckpointCoordinator:
             return failure_of(CheckpointFailure.COORDINATOR_SHUTDOWN, f"the job is {self._ended.value}")
         if event.kind is RequestKind.STOP and self._stopping.is_under_way:
             return RequestFailure(reason=None, text="the job is already being stopped with a savepoint")
+        if self._stopping.is_saved:
+            return failure_of(CheckpointFailure.COORDINATOR_SUSPENDED, STOPS)
         return refusal_of(event)
 
     def _submit(self, request: Request, now: Instant) -> None:
@@ -493,9 +498,9 @@ class CheckpointCoordinator:
             last_completion=self._under_way.last_completion,
         )
 
-    def _drop_waiting(self, reason: CheckpointFailure, now: Instant) -> None:
+    def _drop_waiting(self, reason: CheckpointFailure, text: str, now: Instant) -> None:
         for request in self._decider.clear():
-            self._fail(request, reason, "", now)
+            self._fail(request, reason, text, now)
 
     def _drop(self, dropped: Dropped, now: Instant) -> None:
         if dropped.retry_after_ms is not None:
@@ -524,6 +529,7 @@ class CheckpointCoordinator:
             self._effects += self._stopping.saved(result)
             if self._board.all_finished:
                 self._effects += self._stopping.all_finished()
+            self._drop_waiting(CheckpointFailure.COORDINATOR_SUSPENDED, STOPS, now)
             return
         if request.kind.is_synchronous:
             self._stopping.failed()

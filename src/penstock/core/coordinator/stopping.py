@@ -11,6 +11,10 @@ failure of a task while the request still waits in line is forgotten: all tasks 
 
 When a savepoint fails after tasks were triggered for it, sources may have ended because of the savepoint. So all tasks
 are started again, and the restart strategy does not count this restart (`restart_after`).
+
+Other requests wait in line while the stop is in SAVING, and go on if the savepoint fails. From SAVED on, no checkpoint
+can begin before the attempt ends. So the requests that wait are answered when the savepoint is complete, and a request
+that comes later is refused: tasks may take long to end, and a slot may be dead that nobody misses yet.
 """
 
 from __future__ import annotations
@@ -54,6 +58,11 @@ class StopWithSavepoint:
     def is_under_way(self) -> bool:
         """Whether a stop has begun and is not answered yet."""
         return self._request is not None
+
+    @property
+    def is_saved(self) -> bool:
+        """Whether the savepoint is complete, and tasks have yet to end."""
+        return self._savepoint is not None
 
     def begin(self, request: RequestId) -> None:
         """The savepoint has been asked for. Failures of tasks before the request do not count."""
