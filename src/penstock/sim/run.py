@@ -252,7 +252,11 @@ class Simulation:
         if self._starts_over:
             self._given_up = StartedOver(world, self.disk, JOB)
             self.ledger.on_durable.append(self._given_up.checkpoint_durable)
-        self.network.taps.append(WaitChecker(world, calm_from_ms=scenario.calm_from_ms, view=self._view))
+        self.network.taps.append(
+            WaitChecker(
+                world, calm_from_ms=scenario.calm_from_ms, view=self._view, living=lambda: tuple(self.host.living)
+            )
+        )
         self.messages.on_attempt = self._attempt_began
         self.messages.on_run = lambda: self.user.happened(Moment.RUN)
         self.messages.on_failure = lambda: self.user.happened(Moment.FAILURE)
@@ -269,7 +273,7 @@ class Simulation:
             external=self.external,
             pace=self.pace,
         )
-        injector.schedule(scenario.faults)
+        injector.schedule(scenario.faults, calm_from_us=scenario.calm_from_ms * 1_000)
         self.ledger.on_durable += [injector.checkpoint_durable, lambda: self.user.happened(Moment.CHECKPOINT)]
 
         def job_ending() -> None:
@@ -278,7 +282,6 @@ class Simulation:
 
         self.messages.on_ending = job_ending
         self.user.on_rescale = injector.rescale_asked
-        world.at(scenario.calm_from_ms * 1_000, injector.disarm)
         if scenario.cancel_at_ms is not None:
             world.at(scenario.cancel_at_ms * 1_000, self._cancel)
         self.user.schedule(scenario.requests)
