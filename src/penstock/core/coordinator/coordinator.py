@@ -238,7 +238,8 @@ class CheckpointCoordinator:
 
     @property
     def is_stopping(self) -> bool:
-        """Whether a stop with savepoint is under way."""
+        """Whether a stop with savepoint is under way, or the job restarts from the savepoint of such a stop and
+        ends."""
         return self._stopping.is_under_way
 
     @property
@@ -301,6 +302,8 @@ class CheckpointCoordinator:
         match event:
             case TaskRunning():
                 self._board.run(task)
+                if self._stopping.ends_again:
+                    self._board.settle([task])
             case TaskDataEnded():
                 self._board.end_data(task)
                 # The task's last data may still wait behind back-pressure for long, but the task has nothing left to
@@ -389,6 +392,9 @@ class CheckpointCoordinator:
         tasks = self._board.tasks if event.tasks is None else event.tasks
         self._board.deploy(event.epoch, tasks, event.finished_vertices)
         self._under_way.is_drained = event.drained
+        self._stopping.ends_again = event.is_last
+        if event.is_last:
+            self._drop_waiting(CheckpointFailure.COORDINATOR_SUSPENDED, STOPS, now)
         if event.restored is not None:
             self._under_way.stats.restored(event.restored, now)
 
