@@ -103,6 +103,14 @@ def test_a_second_run_that_ends_early_leaves_what_a_third_would_go_on_from(make:
     assert {result.outcome for result in results(worlds)} == {JobState.CANCELLED}
 
 
+def test_a_second_run_that_ends_early_needs_no_checkpoint_that_went_with_the_stop_of_the_first(make: Any):
+    """1. Three checkpoints are retained. 2. The job is stopped: the savepoint is all that the next run needs, and the
+    checkpoints go. 3. The next run is cancelled before it has a checkpoint."""
+    early = (UserRequest(at_ms=0, wish=Wish.CANCEL, moment=Moment.RUN, delay_ms=5),)
+    worlds = [make.checkpoints(world, num_retained=3) for world in run_again(make, STOP, requests=early, faults=())]
+    assert {result.outcome for result in results(worlds)} == {JobState.CANCELLED}
+
+
 @pytest.mark.parametrize("fresh", [False, True])
 def test_drivers_of_the_second_run_may_die(make: Any, fresh: bool):
     deaths = [

@@ -197,6 +197,7 @@ class Simulation:
         self.ledger = Ledger(self.world, self.disk, self._job)
         if after is not None and goes_on:
             self.ledger = after.ledger
+            self.ledger.run_ended(after.kept())
             self.ledger.on_durable = []
         self._durable_before = len(self.ledger.durable)
         self._has_nothing_to_do = after is not None and goes_on and after.has_read_all
