@@ -54,6 +54,8 @@ class Ledger:
         self.started_from = b""
         """The metadata of the snapshot that the job began with."""
         self.on_durable: list[Callable[[], None]] = []
+        self._gone: dict[CheckpointId, None] = {}
+        """Checkpoints that went with the end of a run of the program."""
         self._claims: dict[str, Actor | None] = {}
         """By the path of each record with which a driver claims the job: the process that wrote the record."""
         self._late: dict[CheckpointId, tuple[str, bytes]] = {}
@@ -79,7 +81,7 @@ class Ledger:
             # the master may keep more checkpoints, or older checkpoints.
             return [c for c in sorted(self.durable) if layout.metadata_file(self._job, c) in self._disk.files]
         kept: list[CompletedCheckpoint] = []
-        for _, newcomer in sorted(self.records.items()):
+        for newcomer in [record for c, record in sorted(self.records.items()) if c not in self._gone]:
             kept.append(newcomer)
             plain = [c for c in kept if not c.kind.is_savepoint]
             # The newest plain checkpoint is spared, unless the job ends with this savepoint: nothing else is needed
@@ -89,6 +91,11 @@ class Ledger:
             gone = removable[: max(0, len(kept) - count)]
             kept = [c for c in kept if c not in gone]
         return [c.checkpoint for c in kept if not c.kind.is_savepoint]
+
+    def run_ended(self, kept: Iterable[CheckpointId]) -> None:
+        """A run of the program has ended and kept these: the next run has no other checkpoint, savepoints aside."""
+        left = tuple(kept)
+        self._gone |= {c: None for c, record in self.records.items() if not record.kind.is_savepoint and c not in left}
 
     def _on_write(self, path: str, data: bytes) -> None:
         if layout.number_of(layout.drivers_folder(self._job), path) is not None:

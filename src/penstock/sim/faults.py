@@ -424,37 +424,49 @@ class Injector:
         self._disk = disk
         self._external = external
         self._pace = pace
+        self._calm_from_us = 0
         self._after_checkpoint: list[CrashAfterCheckpoint] = []
         self._after_rescale: list[CrashAfterRescale] = []
         self._oversleeps: list[DriverOversleeps] = []
         self._at_end: list[CrashAtEnd] = []
 
-    def schedule(self, faults: tuple[Fault, ...]) -> None:
-        """Put all faults on the heap."""
+    def schedule(self, faults: tuple[Fault, ...], *, calm_from_us: int) -> None:
+        """Put all faults on the heap. From `calm_from_us` on nothing goes wrong, the end of the job aside."""
+        self._calm_from_us = calm_from_us
         for fault in faults:
             self._world.at(fault.at_ms * 1_000, lambda fault=fault: self._strike(fault))  # type: ignore[misc]
+        self._world.at(calm_from_us, self._disarm)
 
     def checkpoint_durable(self) -> None:
         """A checkpoint has become durable: the faults that waited for a checkpoint strike."""
         for fault in self._after_checkpoint:
-            self._world.after(fault.delay_ms * 1_000, lambda fault=fault: self._crash(fault))  # type: ignore[misc]
+            self._strike_after(fault.delay_ms * 1_000, lambda fault=fault: self._crash(fault))  # type: ignore[misc]
         self._after_checkpoint.clear()
         for sleep in self._oversleeps:
-            self._world.after(sleep.after_checkpoint_us or 0, lambda sleep=sleep: self._oversleep(sleep))  # type: ignore[misc]
+            self._strike_after(sleep.after_checkpoint_us or 0, lambda sleep=sleep: self._oversleep(sleep))  # type: ignore[misc]
         self._oversleeps.clear()
 
     def rescale_asked(self) -> None:
         """The user has asked for another parallelism: the crashes that waited for that strike."""
         for fault in self._after_rescale:
-            self._world.after(fault.delay_ms * 1_000, lambda fault=fault: self._crash(fault))  # type: ignore[misc]
+            self._strike_after(fault.delay_ms * 1_000, lambda fault=fault: self._crash(fault))  # type: ignore[misc]
         self._after_rescale.clear()
+
+    def _strike_after(self, delay_us: int, strike: Callable[[], None]) -> None:
+        """What the fault waited for has happened. The delay may be longer than the rest of the safety phase."""
+
+        def strike_before_calm() -> None:
+            if self._world.now_us < self._calm_from_us:
+                strike()
+
+        self._world.after(delay_us, strike_before_calm)
 
     def job_ending(self) -> None:
         """The master has told a slot to leave for good: a crash that waits for the end of the job is armed."""
         if self._at_end and self._masters.actor is not None and self._masters.actor.fuse is None:
             self._masters.actor.fuse = Fuse(None, self._at_end.pop().calls)
 
-    def disarm(self) -> None:
+    def _disarm(self) -> None:
         """No process dies from here on. Faults that wait for an event are called off, except the crashes at the end of
         the job."""
         self._after_checkpoint.clear()
@@ -518,7 +530,9 @@ class Injector:
             actor.keep_busy(fault.for_ms * 1_000)
 
     def _oversleep(self, fault: DriverOversleeps) -> None:
-        self._masters.oversleep(fault.for_ms * 1_000, fault.taken_over_ms * 1_000)
+        # A sleep that waited for a checkpoint begins later than was drawn, and must end with the safety phase too.
+        for_us = min(fault.for_ms * 1_000, self._calm_from_us - self._world.now_us)
+        self._masters.oversleep(for_us, min(fault.taken_over_ms * 1_000, for_us))
 
     def _process(self, slot: int | None) -> Actor | None:
         if slot is None:

@@ -18,7 +18,7 @@ from penstock.core.job.events import JobState
 from penstock.core.job.fail_fast import SAME_FAILURES
 from penstock.core.job.restart_pause import START_FAILURES_BEFORE_FIRST_RUN
 from penstock.core.recovery import layout
-from penstock.core.recovery.metadata import Claim, MatchingRules, SnapshotKind
+from penstock.core.recovery.metadata import Claim, CompletedCheckpoint, MatchingRules, SnapshotKind
 from penstock.core.recovery.tenure import Tenure
 from penstock.plan.graph import Plan
 from penstock.runtime.addresses import SlotAddress
@@ -33,7 +33,7 @@ from penstock.sim.again import Again, Origin, check_both, check_spared, check_un
 from penstock.sim.background import Pace, SimBackground
 from penstock.sim.checkers import CommitChecker, Ledger, MessageChecker, check_files
 from penstock.sim.clock import SimClock
-from penstock.sim.comparison import Standard, check_order, check_output, shown_by
+from penstock.sim.comparison import Standard, check_order, check_output, check_parts, shown_by
 from penstock.sim.disk import Disk, is_below
 from penstock.sim.driver_checks import GroupChecker, SplitChecker
 from penstock.sim.expected import Stage, expected_of_stages, next_stage, read_before
@@ -198,13 +198,14 @@ class Simulation:
         self.ledger = Ledger(self.world, self.disk, self._job)
         if after is not None and goes_on:
             self.ledger = after.ledger
+            self.ledger.run_ended(after.kept())
             self.ledger.on_durable = []
         self._durable_before = len(self.ledger.durable)
         self._has_nothing_to_do = after is not None and goes_on and after.has_read_all
         self._make_hosts()
         self._make_checkers()
         if after is not None and goes_on:
-            self.messages.go_on_from(after.messages, kept=bool(after.kept()) or after.user.stopped is not None)
+            self.messages.go_on_from(after.messages, kept=bool(after.kept()) or after.has_stopped)
         self.stages: tuple[Stage, ...] = ()
 
     def _make_hosts(self) -> None:
@@ -253,7 +254,11 @@ class Simulation:
         if self._starts_over:
             self._given_up = StartedOver(world, self.disk, JOB)
             self.ledger.on_durable.append(self._given_up.checkpoint_durable)
-        self.network.taps.append(WaitChecker(world, calm_from_ms=scenario.calm_from_ms, view=self._view))
+        self.network.taps.append(
+            WaitChecker(
+                world, calm_from_ms=scenario.calm_from_ms, view=self._view, living=lambda: tuple(self.host.living)
+            )
+        )
         self.messages.on_attempt = self._attempt_began
         self.messages.on_run = lambda: self.user.happened(Moment.RUN)
         self.messages.on_failure = lambda: self.user.happened(Moment.FAILURE)
@@ -270,7 +275,7 @@ class Simulation:
             external=self.external,
             pace=self.pace,
         )
-        injector.schedule(scenario.faults)
+        injector.schedule(scenario.faults, calm_from_us=scenario.calm_from_ms * 1_000)
         self.ledger.on_durable += [injector.checkpoint_durable, lambda: self.user.happened(Moment.CHECKPOINT)]
 
         def job_ending() -> None:
@@ -279,7 +284,6 @@ class Simulation:
 
         self.messages.on_ending = job_ending
         self.user.on_rescale = injector.rescale_asked
-        world.at(scenario.calm_from_ms * 1_000, injector.disarm)
         if scenario.cancel_at_ms is not None:
             world.at(scenario.cancel_at_ms * 1_000, self._cancel)
         self.user.schedule(scenario.requests)
@@ -532,9 +536,14 @@ class Simulation:
         stop = self.user.stopped
         savepoint = stop.savepoint if stop is not None else None
         inputs, complete, rule = self.external.inputs, self._outcome is JobState.FINISHED, Rule.EXACTLY_ONCE
-        # A job that fails after it was drained restarts from its savepoint, and ends again.
-        drained = [r for r in self.ledger.records.values() if r.kind is SnapshotKind.TERMINATE]
-        savepoint = next((r for r in drained if r.checkpoint in self.messages.relied_on), savepoint)
+        newest = self.newest_record
+        if (
+            newest is not None
+            and newest.kind is SnapshotKind.TERMINATE
+            and newest.checkpoint in self.messages.relied_on
+        ):
+            # A job that fails after it was drained restarts from its savepoint, and ends again.
+            savepoint = newest
         if savepoint is not None:
             rule = Rule.STOPPED
             holds_back = workload.shape.has_windows or workload.shape is Shape.WAITS
@@ -545,7 +554,7 @@ class Simulation:
             else:
                 content = decode_metadata(savepoint.path, self.disk.files[savepoint.path])
                 inputs = read_before(workload, content, inputs)
-        elif self.user.may_have_stopped:
+        elif self.user.may_have_stopped and not self.has_gone_on_drained:
             complete = False
         # Every further attempt reads again the records behind the barriers of the checkpoint that it begins from.
         repeats = scenario.settings.checkpoint.mode is Mode.AT_LEAST_ONCE and self.messages.attempts > 1
@@ -555,14 +564,18 @@ class Simulation:
             rule=Rule.AT_LEAST_ONCE if repeats and rule is Rule.EXACTLY_ONCE else rule,
         )
         committed = list(self.external.committed.values())
-        check_output(
-            self.world,
-            shown_by(committed),
-            expected_of_stages(workload, inputs, self.stages),
-            standard,
-            windows=workload.shape.has_windows,
-            possible=expected_of_stages(workload, self.external.inputs, self.stages),
-        )
+        expected = expected_of_stages(workload, inputs, self.stages)
+        if workload.shape.has_windows and self.has_gone_on_drained:
+            check_parts(self.world, shown_by(committed), expected, standard)
+        else:
+            check_output(
+                self.world,
+                shown_by(committed),
+                expected,
+                standard,
+                windows=workload.shape.has_windows,
+                possible=expected_of_stages(workload, self.external.inputs, self.stages),
+            )
         check_order(self.world, committed, workload)
 
     def _check_both(self, first: Simulation, origin: Origin) -> None:
@@ -574,11 +587,11 @@ class Simulation:
         check_both(
             self.world,
             shown_by(committed),
-            origin,
             self._scenario.workload,
             inputs=self.external.inputs,
             stages=(*first.stages, Stage(parallelism=settings.parallelism, metadata=origin.content)),
             standard=Standard(complete=finished, repeats=repeats, rule=rule),
+            in_parts=origin.is_drained or first.has_gone_on_drained,
         )
         check_order(self.world, committed, self._scenario.workload)
         if finished:
@@ -612,7 +625,13 @@ class Simulation:
             committed = list(self.external.committed.values())
             stages = (*first.stages, last)
             check_both(
-                self.world, shown_by(committed), origin, workload, inputs=inputs, stages=stages, standard=standard
+                self.world,
+                shown_by(committed),
+                workload,
+                inputs=inputs,
+                stages=stages,
+                standard=standard,
+                in_parts=origin.is_drained or self.has_gone_on_drained,
             )
             check_order(self.world, committed, workload)
         else:
@@ -627,12 +646,33 @@ class Simulation:
             self._check_files([*first.user.given, *first._strays(), *first.late_outcomes(), *left])
 
     @property
+    def newest_record(self) -> CompletedCheckpoint | None:
+        """The newest checkpoint, or savepoint that stopped the job."""
+        records = self.ledger.records
+        return records[max(records)] if records else None
+
+    @property
+    def has_stopped(self) -> bool:
+        """Whether the job has ended with the savepoint of a stop, be the user told of that or not: after a drain also
+        if the job failed before its end, or lost its driver."""
+        newest = self.newest_record
+        if newest is None or self._outcome is not JobState.FINISHED:
+            return False
+        metadata = decode_metadata(newest.path, self.ledger.durable[newest.checkpoint])
+        return newest.kind.is_synchronous or metadata.is_drained
+
+    @property
     def has_read_all(self) -> bool:
-        """Whether the job has finished, and not by a stop. A job that fails between its savepoint and its end goes on,
-        or ends again if it was drained, and takes a further checkpoint: then the savepoint is not the newest."""
-        newest = max(self.ledger.records, default=None)
-        stopped = newest is not None and self.ledger.records[newest].kind.is_synchronous
-        return self._outcome is JobState.FINISHED and not stopped
+        """Whether the job has finished, and not by a stop: the sources have no more data."""
+        return self._outcome is JobState.FINISHED and not self.has_stopped
+
+    @property
+    def has_gone_on_drained(self) -> bool:
+        """Whether a run of the program went on from a savepoint that had drained the job, with a driver that was not
+        the first: a window may come in parts then."""
+        newest = self.newest_record
+        drained = [r for r in self.ledger.records.values() if r.kind is SnapshotKind.TERMINATE]
+        return self.program is not None and any(r is not newest for r in drained)
 
     def late_outcomes(self) -> list[str]:
         """The outcomes that drivers recorded which had slept past the end of the job, after their job was taken over.

@@ -166,6 +166,7 @@ class Deployment:
                 finished_vertices=assignment.finished,
                 graph=self._rescaled_graph,
                 drained=assignment.drained,
+                is_last=assignment.is_last,
             )
         )
         self._rescaled_graph = None

@@ -77,6 +77,7 @@ def build_task(task: TaskId, restore: TaskRestore, deployment: Deployment) -> Ta
             restored=deployment.restored,
             max_concurrent=settings.checkpoint.max_concurrent,
             after_tasks_finish=settings.checkpoint.after_tasks_finish,
+            restored_is_last=restore.is_last,
         ),
         host=deployment.host,
         first_checkpoint=deployment.first_checkpoint,
