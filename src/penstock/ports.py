@@ -198,7 +198,8 @@ class JobRecords(Protocol):
 
 
 class Leader(Protocol):
-    """The hold of a driver that has won the election for a job."""
+    """A driver that has won the election for a job: what the driver found, its access to the records, and whether the
+    driver has lost the job since."""
 
     tenure: Tenure
     """What the driver found when its term began, as far as the records are believed (`core.recovery.believing`)."""

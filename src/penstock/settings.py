@@ -51,7 +51,7 @@ class CheckpointSettings:
     """A checkpoint that is not complete after this long is aborted. Too short throws away the work of slow tasks; too
     long hides a stuck task."""
     min_pause_ms: int = 0
-    """Least time between the completion of one checkpoint and the next periodic trigger."""
+    """Least time between the completion of a checkpoint or a savepoint and the next periodic checkpoint."""
     max_concurrent: int = 1
     """How many checkpoints may be under way at once."""
     tolerable_failures: int | None = 0

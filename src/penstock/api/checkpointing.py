@@ -37,7 +37,7 @@ class Checkpointing:
     timeout: Duration = "10 min"
     """A checkpoint that is not complete after this long is aborted."""
     min_pause: Duration = "0s"
-    """Least time between the completion of one checkpoint and the next periodic trigger."""
+    """Least time between the completion of a checkpoint or a savepoint and the next periodic checkpoint."""
     max_concurrent: int = 1
     """How many checkpoints may be under way at once."""
     tolerable_failures: int | None = 0

@@ -294,11 +294,14 @@ class WriterContext:
     subtask: int
     parallelism: int
     epoch: int
-    """The epoch of the attempt. Whatever an attempt with an older epoch left uncommitted may be removed."""
+    """The epoch of the attempt. A transaction of the same subtask, of the same parallelism and of an older epoch may be
+    removed, unless its committable is to be kept. Other subtasks may still run in an older epoch."""
 
 
 class SinkWriter(ABC):
-    """Writes the records of one subtask into transactions, one per checkpoint."""
+    """Writes the records of one subtask into transactions, one per checkpoint. All methods are called on the loop, so
+    that no method may block; the work that `prepare` returns runs off the loop, and may still run when `close` is
+    called."""
 
     @abstractmethod
     def write(self, batch: pa.RecordBatch) -> None:
@@ -330,8 +333,9 @@ class Committer(Held, ABC):
 
     def clean_up(self, job: str, epoch: int, keep: Sequence[bytes]) -> None:
         """Remove what attempts of the job before `epoch` prepared, except for `keep`, which will be committed. Called
-        when an attempt begins. This is for a committer that can tell attempts apart; another committer uses
-        `abandon`."""
+        when an attempt begins, while the writers of the attempt may already write. A call that raises fails the
+        attempt. `clean_up` and `abandon` are both called, and a committer implements one of them: `clean_up` if it can
+        tell the attempts of transactions apart."""
 
     def abandon(self, checkpoint: int, promised: Sequence[bytes]) -> None:
         """Whatever was prepared at the barriers up to `checkpoint` will never be committed, except for `promised`.
@@ -344,7 +348,8 @@ class Committer(Held, ABC):
 
 
 class Sink(ABC):
-    """Where results go. Pickled into every slot."""
+    """Where results go. Pickled into every slot. Two sinks that are equal write to the same target, and a program may
+    have only one of them."""
 
     @property
     def name(self) -> str:
@@ -382,18 +387,24 @@ class Sink(ABC):
 
     def commit(self, committables: Sequence[bytes]) -> None:
         """Make prepared transactions visible. Called off the loop, after the checkpoint of the transactions is durable.
-        May be called again with the same committables after a failure: the second call must do nothing. Never called if
+        May be called again with the same committables after a failure, also while a slot that was given up still makes
+        the first call: the second call must do nothing. A job that starts from an old savepoint commits what the
+        savepoint names, however old it is. Raises `ExternalError` if the outside system is away: `retry` says whether a
+        later call may succeed. Never called if
         the sink `commits_on_driver`."""
         raise NotImplementedError(f"sink {self.name} was asked to commit {len(committables)} transactions")
 
     def clean(self, context: WriterContext, keep: Sequence[bytes]) -> None:  # noqa: B027
-        """Remove what earlier attempts of this subtask prepared, except for `keep`. Called before the writer is made.
-        The committables in `keep` have just been committed, or will be committed by a job that starts from a savepoint
-        of this job. Never called if the sink `commits_on_driver`: another subtask may carry the committables of this
-        subtask, and only the committer knows all committables."""
+        """Remove what earlier attempts of this subtask prepared with the same parallelism, except for `keep`. Called
+        off the loop, before the writer is made, and not in the first attempt after a rescale. The committables in
+        `keep` have just been committed, or will be committed by a job that starts from a savepoint of this job. Never
+        called if the sink `commits_on_driver`: another subtask may carry the committables of this subtask, and only the
+        committer knows all committables."""
 
     def end(self, job: str) -> None:  # noqa: B027
-        """On the driver, after the job has ended for good: remove what only a running job needs."""
+        """On the driver, after the job has ended and nothing is left that could go on from it: remove what only a
+        running job needs. Not called if checkpoints are retained, if the job goes on when its program is run again, or
+        if a savepoint names results that were not committed."""
 
     def prepared(self, site: Site, schema: pa.Schema) -> Sink:  # noqa: ARG002  # most sinks need no preparation
         """The sink that is written, for records of this schema. Called on the driver, each time that the driver starts
@@ -407,8 +418,8 @@ class Sink(ABC):
 
 
 class UnpreparedSink(Sink):
-    """A description of a sink that the user gives to `write`. `prepared` makes the sink that is written; this needs
-    Spark."""
+    """A description of a sink that the user gives to `write`; not to be confused with `SinkWriter.prepare`, the first
+    phase of a commit. `prepared` makes the sink that is written; this needs Spark."""
 
     @property
     def described(self) -> str:

@@ -38,7 +38,8 @@ def kept_columns(window: WindowType) -> tuple[str, ...]:
 
 
 def completing_column(window: WindowType) -> str:
-    """The column by which windows become complete: `WindowType.last_complete` is a time in it."""
+    """The column by which windows become complete: `WindowType.last_complete` gives a time to compare the column
+    with."""
     return WINDOW_START if window.length_us is not None else WINDOW_END
 
 

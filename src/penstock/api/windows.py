@@ -2,7 +2,8 @@
 
 A *window type* says which windows a time belongs to, and when a window is complete. A window type is asked once per
 batch, with all times of the batch. Everything else (grouping, the exchange, state, firing, late records) is the same
-for every type. To add a type, write one class here, and the function with which users make an object of the class.
+for every type. To add a type, write one class here, and the function with which users make an object of the class; then
+export the function in `penstock/__init__.py` and run `make surface docs`.
 
     type                        overlaps    merges      length_us       spacing_us
     tumbling                    no          no          size            size
@@ -10,9 +11,10 @@ for every type. To add a type, write one class here, and the function with which
     (cumulative)                yes         no          None            None
     (session)                   no          yes         None            None
 
-The types in brackets do not exist; tests define such types to check that the operators work with them. The operators do
-not merge windows: a type that merges also needs an operator of its own (`operators/build.py`). Windows of a number of
-records need an operator of their own, too, because no time belongs to such a window.
+The types in brackets do not exist. `tests/runtime/task/operators/test_window_types.py` defines sliding and cumulative
+windows, to show that the operators work with such types. The operators do not merge windows: a type that merges also
+needs an operator of its own (`operators/build.py`). Windows of a number of records need an operator of their own, too,
+because no time belongs to such a window.
 """
 
 from __future__ import annotations
@@ -61,25 +63,29 @@ class WindowType(ABC):
     @property
     @abstractmethod
     def spacing_us(self) -> int | None:
-        """Starts of windows are whole multiples of this apart; None if windows begin anywhere."""
+        """The difference of two starts of windows is a multiple of this; None if windows begin anywhere."""
 
     @abstractmethod
     def times(self) -> tuple[int, int]:
-        """The first and last time whose windows have starts and ends that fit into 64 bits. Records with an earlier or
-        a later time are dropped and counted, and never assigned."""
+        """The first and last time whose windows have starts and ends that fit into 64 bits. The range may be
+        narrower than that. Records with an earlier or a later time are dropped and counted, and never assigned."""
 
     @abstractmethod
     def assign(self, times: Times) -> Assigned:
-        """The windows of these times. A type that does not overlap gives each time one window, and a later time no
-        earlier window."""
+        """The windows of these times. A type that does not overlap gives each time one window, and the starts of
+        windows never decrease as times increase."""
 
     def last_complete(self, watermark_us: int) -> int:
         """The latest start (latest end, if lengths differ) of a window that is complete at a watermark.
 
         A window is complete when the watermark has reached the last time in the window: no record of the window is to
-        come.
+        come. Operators rely on it that this is the watermark plus a constant, except at the limits of 64 bits.
         """
         return min(watermark_us + 1 - (self.length_us or 0), int(_INT64.max))
+
+    def __str__(self) -> str:
+        """The type and its numbers in a few words, for people."""
+        return self.described()
 
     @abstractmethod
     def described(self) -> str:
@@ -87,7 +93,8 @@ class WindowType(ABC):
         description."""
 
     def saved(self) -> dict[str, Any]:
-        """What a snapshot says of the type, by the fields of the snapshot's `Layout`."""
+        """What a snapshot says of the type, by the fields of `Layout` in `operators/window_table.py`. Types other than
+        tumbling keep this default."""
         return {"window": self.described()}
 
 

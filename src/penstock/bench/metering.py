@@ -51,16 +51,16 @@ class MeteredSource(Source):
 
     @property
     def schema(self) -> pa.Schema:
-        """As the inner source's."""
+        """That of the inner source."""
         return self.inner.schema
 
     @property
     def name(self) -> str:
-        """As the inner source's."""
+        """That of the inner source."""
         return self.inner.name
 
     def splits(self, parallelism: int) -> list[bytes]:
-        """As the inner source's."""
+        """That of the inner source."""
         return self.inner.splits(parallelism)
 
     def open(self, splits: Sequence[bytes]) -> SourceReader:
@@ -102,15 +102,15 @@ class MeteredSink(Sink):
 
     @property
     def name(self) -> str:
-        """As the inner sink's."""
+        """That of the inner sink."""
         return self.inner.name
 
     def check(self, schema: pa.Schema) -> None:
-        """As the inner sink."""
+        """Call `check` of the inner sink."""
         self.inner.check(schema)
 
     def start(self, job: str) -> None:
-        """As the inner sink."""
+        """Call `start` of the inner sink."""
         self.inner.start(job)
 
     def writer(self, context: WriterContext) -> SinkWriter:
@@ -118,15 +118,15 @@ class MeteredSink(Sink):
         return _MeteredWriter(self.inner.writer(context), _Notes(self.directory, _WRITTEN))
 
     def commit(self, committables: Sequence[bytes]) -> None:
-        """As the inner sink."""
+        """Call `commit` of the inner sink."""
         self.inner.commit(committables)
 
     def clean(self, context: WriterContext, keep: Sequence[bytes]) -> None:
-        """As the inner sink."""
+        """Call `clean` of the inner sink."""
         self.inner.clean(context, keep)
 
     def end(self, job: str) -> None:
-        """As the inner sink."""
+        """Call `end` of the inner sink."""
         self.inner.end(job)
 
 

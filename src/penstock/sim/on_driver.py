@@ -162,8 +162,8 @@ def _next_split(workload: Workload, splits: range, position: bytes | None) -> in
 
 
 def next_splits(workload: Workload, metadata: CheckpointMetadata) -> dict[OperatorId, tuple[range, int]]:
-    """For each source that finds its splits: the splits, and the first split that was not found when a checkpoint was
-    taken."""
+    """For each source that finds its splits while the job runs: the numbers of all its splits, and the number of the
+    first split that the source had not found when the checkpoint with this metadata was taken."""
     found: dict[OperatorId, tuple[range, int]] = {}
     for number in range(workload.sources):
         if workload.finds_splits(number):

@@ -179,7 +179,8 @@ class Fuse:
         self._calls_left = calls_left
 
     def burn(self, call: str) -> bool:
-        """Count a call; true if the actor dies at this call."""
+        """The actor has called a port: count the call, if the fuse is for calls of this kind. Returns whether the actor
+        dies at this call."""
         if self._call is not None and call != self._call:
             return False
         self._calls_left -= 1

@@ -37,7 +37,9 @@ class FileRecords:
         """Make it durable that `checkpoint` is complete; only then drop the records of the checkpoints in `forget`."""
         forgotten = sorted(forget)
         if checkpoint in forgotten:
-            raise InvariantError(f"checkpoint {checkpoint} was to be recorded and forgotten at once")
+            raise InvariantError(
+                f"one call was to record checkpoint {checkpoint} and to drop the record of the same checkpoint"
+            )
         self._completed.record(checkpoint, data)
         self.check()
         for old in forgotten:

@@ -340,8 +340,8 @@ class Stream(HandsOver):
         ]
 
     def _one_per_record(self, exprs: list[pl.Expr]) -> tuple[pl.Expr, ...]:
-        """The expressions, such that at least one expression has a value per record: constants alone would make a
-        single row."""
+        """The expressions. If all expressions are constants, the first expression is repeated for every record: Polars
+        would make a single row of constants alone."""
         if empty_frame(self.schema).select(exprs).height == 0:
             return tuple(exprs)
         first = exprs[0]

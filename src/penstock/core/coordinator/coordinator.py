@@ -449,7 +449,7 @@ class CheckpointCoordinator:
             Request(
                 kind=kind,
                 submitted=now,
-                request=event.request,
+                answer_to=event.request,
                 # Unaligned checkpoints must run one at a time, so a savepoint waits its turn like every other request.
                 forced=kind.is_savepoint and not self._settings.unaligned,
                 target=event.target,
@@ -529,7 +529,7 @@ class CheckpointCoordinator:
         failed = isinstance(result, RequestFailure)
         if request.final and failed:
             self._final.retry(now)
-        if request.request is None:
+        if request.answer_to is None:
             return
         if request.kind.is_synchronous and isinstance(result, CompletedCheckpoint):
             self._effects += self._stopping.saved(result)
@@ -539,4 +539,4 @@ class CheckpointCoordinator:
             return
         if request.kind.is_synchronous:
             self._stopping.failed()
-        self._effects.append(AnswerRequest(request=request.request, result=result))
+        self._effects.append(AnswerRequest(request=request.answer_to, result=result))

@@ -180,7 +180,8 @@ class Tenure(msgspec.Struct, frozen=True, kw_only=True):
     start: Start | None = None
     """None if the job has not begun yet."""
     finished_with: CheckpointId | msgspec.UnsetType = msgspec.UNSET
-    """As in `Inheritance`."""
+    """Set if the job had come to the end of its data and goes on with more data: the snapshot with which the job had
+    come to that end. Otherwise unset."""
 
     @property
     def first_epoch(self) -> Epoch:

@@ -17,7 +17,8 @@ from penstock.runtime.task.slices import SLICE_MS, Slice, Slices, Work
 
 
 class Stage:
-    """The place of one operator."""
+    """One operator in a chain, with the work that the operator has left, and the batches and watermarks that wait for
+    the operator."""
 
     def __init__(self, operator: Operator, slice_: Slice) -> None:
         self.operator = operator

@@ -82,7 +82,7 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Header(msgspec.Struct, frozen=True, kw_only=True):
-    """What the metadata of a snapshot's schema says."""
+    """What is written beside the rows of a window snapshot, in the metadata of the Arrow schema."""
 
     layout: Layout
     fired: tuple[FiredRange, ...]
