@@ -684,9 +684,9 @@ class Simulation:
 
     def _strays(self) -> list[str]:
         """The files that may be left although no checkpoint refers to them. Slots of earlier drivers, and drivers whose
-        job was taken over, may write after the end of the job was recorded: no driver can tell them to stop. What they
-        wrote before the end must be cleaned up. Also, a driver may have begun a savepoint and died before it
-        answered."""
+        job was taken over, may write files after the end of the job was recorded: no driver can tell these processes to
+        stop. The files that these processes wrote before the end was recorded must be cleaned up. Also, a driver may
+        have begun a savepoint and died before the driver had answered the user."""
         old = [str(slot) for slot in self.host.started if slot.incarnation < self.masters.first_incarnation]
         old += [actor.name for actor in self.masters.aside]
         outcomes = f"{layout.outcome_folder(layout.job_folder(self._job))}/"
