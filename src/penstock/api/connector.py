@@ -388,11 +388,12 @@ class Sink(ABC):
     def commit(self, committables: Sequence[bytes]) -> None:
         """Make prepared transactions visible. Called off the loop, after the checkpoint of the transactions is durable.
         May be called again with the same committables after a failure, also while a slot that was given up still makes
-        the first call: the second call must do nothing. A job that starts from an old savepoint commits what the
-        savepoint names, however old it is. Raises `ExternalError` if the outside system is away: `retry` says whether a
-        later call may succeed. Never called if
-        the sink `commits_on_driver`."""
-        raise NotImplementedError(f"sink {self.name} was asked to commit {len(committables)} transactions")
+        the first call: the second call must do nothing. A job that starts from an old savepoint commits the
+        transactions that the savepoint names, however old the savepoint is. Raises `ExternalError` if the outside
+        system is away: `retry` says whether a later call may succeed. Never called if the sink `commits_on_driver`."""
+        raise NotImplementedError(
+            f"sink {self.name} has no method commit, and has {len(committables)} transactions to commit"
+        )
 
     def clean(self, context: WriterContext, keep: Sequence[bytes]) -> None:  # noqa: B027
         """Remove what earlier attempts of this subtask prepared with the same parallelism, except for `keep`. Called

@@ -24,7 +24,7 @@ from penstock.api.functions import KeyedContext, KeyedFunction
 from penstock.sql.schemas import SchemaLike
 
 Wrong = Callable[[str], Exception]
-"""Makes the error for a result that is not what was promised."""
+"""Makes the error for a result of the wrong type or with the wrong columns. The argument is the error text."""
 
 
 class GroupedFunction(KeyedFunction):
@@ -61,7 +61,8 @@ class GroupedFunction(KeyedFunction):
         """Called with the rows of one key of an initial batch."""
 
     def batches_of(self, made: Sequence[Any], wrong: Wrong) -> Iterable[pa.RecordBatch]:
-        """Batches of what calls returned. Raises the error that `wrong` makes if a result is not what was promised."""
+        """Make batches of the results that calls returned. Raises the error that `wrong` makes if a result does not fit
+        `schema`."""
         raise NotImplementedError
 
 

@@ -1,12 +1,12 @@
 """Records with consecutive numbers, and the check that no record is missing, repeated or out of order.
 
 Every key is in one split, and the records of a key are numbered 0, 1, 2 and so on. So the output of a job can be judged
-without a reference: it must have every number of a key up to the last number, once, in order. If the source has ended,
-it has recorded its end, so that the last number of every key is known too.
+without a reference: the output must have every number of a key up to the last number, once, in order. A source that has
+ended has recorded the end of each split, so that the last number of every key is known too.
 
-A source reads until a file tells it to end. Then the end of each split is settled: the first reader of a split that
-sees the order writes the row that it has come to into a file. A reader that reads the split again after a failure reads
-exactly up to that row.
+A source reads until the file `end` exists. Then the end of each split is settled: the first reader of a split that sees
+the file `end` writes the number of the row that the reader has come to into the file `end-<split>`. A reader that reads
+the split again after a failure reads exactly up to that row.
 
     <control>/end          the order to end
     <control>/end-<split>  the first row that the split does not have

@@ -158,7 +158,8 @@ class _SplitReader(SourceReader):
         self._open.update(dict.fromkeys(map(_name_of, added)))
 
     def progress(self) -> SplitProgress:
-        """Every split has an event time of its own, and no split has to wait for its rows."""
+        """The open splits, each with an event time of its own. Every open split is ready, because the rows of a split
+        are in a file."""
         return SplitProgress(current=self._current, open=self._open.keys(), ready=self._open.keys())
 
     def close(self) -> None:

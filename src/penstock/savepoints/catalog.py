@@ -85,7 +85,7 @@ class StateInfo:
     """`value`, `list`, `map`, `reducing`, `aggregating`, `timers` or `windows` by key; `split-list`, `union-list` or
     `broadcast` by subtask; `raw-keyed` by key group."""
     type: str
-    """The declared type of keyed state; `raw` for bytes that only the function can read."""
+    """The declared type of keyed state; `raw` for bytes that only the user's function can read."""
     key_columns: tuple[str, ...]
     """Empty for state that is not keyed."""
     columns: tuple[str, ...]
@@ -96,7 +96,7 @@ class StateInfo:
 
     @property
     def is_raw(self) -> bool:
-        """Whether the state is bytes that only the function can read."""
+        """Whether the state is bytes that only the user's function can read."""
         return self.type == RAW_TYPE
 
 

@@ -110,8 +110,8 @@ def _check_windows(world: World, target: str, actual: Counter[Row], expected: _W
 def check_parts(
     world: World, shown: dict[str, Counter[Row]], expected: dict[str, Counter[Row]], standard: Standard
 ) -> None:
-    """Compare windows that may be shown in parts: all parts of a window together have the window's records, or fewer if
-    rows may be missing."""
+    """Compare windows that may be shown in several rows, because a drain emits open windows early. All rows of a window
+    together must have the records of the window, or fewer records if `standard` lets rows be missing."""
     for target in dict.fromkeys((*expected, *shown)):
         wanted, found = _by_window(expected.get(target, Counter())), _by_window(shown.get(target, Counter()))
         wrong = [

@@ -357,8 +357,8 @@ class SimSink(Sink):
 
 class SimWriter(SinkWriter):
     """Collects batches. A transaction has the batches between two barriers. Only `before_barrier` puts batches into the
-    open transaction. If `before_barrier` was not called, the batches come into a later transaction, and are lost if its
-    checkpoint never completes."""
+    open transaction. If `before_barrier` was not called, the batches come into a later transaction, and are lost if the
+    checkpoint of the later transaction never completes."""
 
     def __init__(self, system: ExternalSystem, context: WriterContext, target: str = "sink") -> None:
         self.system = system

@@ -35,7 +35,8 @@ class SharingBackend(MemoryBackend):
         self._uploaded: dict[CheckpointId, dict[tuple[int, bytes], StateFile]] = {}
 
     def restore(self, snapshots: Sequence[Sequence[StateFile]], reader: StateReader) -> None:
-        """Put the pieces of each old subtask together, and restore from them. Savepoints have no pieces."""
+        """Put the pieces of each old subtask's snapshot together, and restore the state from the whole. The files of a
+        savepoint are not cut into pieces, and are restored as they are."""
         super().restore([_put_together(files, reader) for files in snapshots], reader)
 
     def snapshot(self, checkpoint: CheckpointId, options: CheckpointOptions) -> SnapshotFiles:

@@ -29,7 +29,7 @@ class Notice(Enum):
 
 
 class SlotLike(Protocol):
-    """What the host must know of a slot's driver."""
+    """The object that runs a slot, as far as `SlotHost` and the slot's actor use the object."""
 
     left: bool
     error: str | None

@@ -153,7 +153,7 @@ class Asked:
     target: str | None
     answers: list[Answer] = field(default_factory=list)
     abandoned: bool = False
-    """Whether the driver died, or lost the job, before it had answered."""
+    """Whether the driver died, or lost the job, before the driver had answered the request."""
     failed_us: int | None = None
     """When the user was told that the request failed and that no savepoint exists; None: never."""
     forgotten_us: int | None = None
@@ -269,16 +269,16 @@ class User:
                 asked.forgotten_us = self._world.now_us
 
     def may_have_begun(self, path: str) -> bool:
-        """Whether a file may be part of a savepoint whose driver died before it had answered, or before it had deleted
-        the files of a failed savepoint."""
+        """Whether a file may be part of a savepoint whose driver died before the driver had answered the user, or
+        before the driver had deleted the files of the failed savepoint."""
         concerned = [a for a in self.asked if a.target is not None and is_below(path, a.target)]
         return any(asked.abandoned or self._is_forgotten(asked, path) for asked in concerned)
 
     def _is_forgotten(self, asked: Asked, path: str) -> bool:
-        """Whether a file of a failed savepoint may be left because the driver died. Only that driver knows the failed
-        savepoint: the next driver cannot delete the file. The driver deletes the files that exist when the user is told
-        of the failure soon after that; files that are written later are deleted later, at the latest when the job
-        ends."""
+        """Whether a file of a failed savepoint may be left because the driver died or lost the job. Only that driver
+        knows of the failed savepoint: the next driver cannot delete the file. A file that exists when the user is told
+        of the failure is deleted within `DELETED_US`. A file that is written later is deleted at the latest when the
+        job ends."""
         if asked.failed_us is None or asked.forgotten_us is None:
             return False
         late = self._disk.written_us.get(path, 0) >= asked.failed_us
@@ -286,7 +286,7 @@ class User:
 
     @property
     def may_have_stopped(self) -> bool:
-        """Whether a driver may have stopped the job and died before it had told the user."""
+        """Whether a driver may have stopped the job and died before the driver had told the user."""
         return any(asked.abandoned and asked.wish.stops for asked in self.asked)
 
     # --- whether the answers are true -----------------------------------------------------------------------

@@ -59,7 +59,7 @@ def is_local(session: Any) -> bool:
 
 
 def is_here(session: Any) -> bool:
-    """Whether the server was called at an address of this host's own."""
+    """Whether the client calls the Spark Connect server at a loopback address of this host."""
     return _numeric(session.client.host).startswith(("127.", "::1"))
 
 

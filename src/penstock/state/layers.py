@@ -72,7 +72,7 @@ class Layers(ABC, Generic[EntryT]):
         self._above: list[Layer[EntryT]] = []
 
     def freeze(self) -> tuple[Layer[EntryT], ...]:
-        """Freeze and return all layers, newest first. These dicts are not changed until `thaw`."""
+        """Freeze and return all layers, newest first. The returned layers are not changed until `thaw` is called."""
         if self._above:
             self._below, self._above = (*self._above, self.live), []
             self.live = {}

@@ -43,7 +43,8 @@ holder_format = RecordFormat(
 
 
 class JobName:
-    """A name in a checkpoint directory. Calls block, and raise `StorageError` or `CorruptFile`."""
+    """One name for jobs, and the files of a checkpoint directory that record which job has the name. Calls block, and
+    raise `StorageError` or `CorruptFile`."""
 
     def __init__(self, store: Store, name: str, slug: str) -> None:
         """`slug` is the id of the name (`api.job_names`): no other name has the same slug."""

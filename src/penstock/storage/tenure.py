@@ -95,7 +95,7 @@ def take_over(store: Store, job: JobFolder, *, after: End | None = None, goes_on
 
 
 def tenure_of(term: Term, found: Inheritance) -> Tenure:
-    """The tenure that begins with an inheritance."""
+    """The tenure of the driver of `term`, which found the inheritance `found`."""
     return Tenure(
         term=term,
         next_id=found.first_id,

@@ -296,8 +296,9 @@ class RunWatch:
         return world.between(0, 5)
 
     def ended(self, reader: int) -> None:
-        """A reader is at its end. Raises `Crash` if the reader's process dies here. While a crash is left, the process
-        of the last reader always dies: the job ends soon, and no later moment for the crash is certain."""
+        """A reader is at its end. Raises `Crash` if the reader's process dies here. If a process is still to die and a
+        batch has been read, the process of the last reader always dies: the job ends soon, and no later moment for the
+        crash is certain."""
         self._reading.pop(reader, None)
         is_last = not self._reading
         if self._crashes_left and self._begun and (is_last or self._world.random.random() < STRIKE_SHARE):

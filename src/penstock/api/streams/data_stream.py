@@ -83,8 +83,8 @@ class Stream(HandsOver):
         return self._then(step, step.schema, kind="select", time_column=kept.get(time_column) if time_column else None)
 
     def with_columns(self, *columns: ExpressionLike, **named: ExpressionLike) -> Stream:
-        """All columns, and these besides; a column that exists is replaced. An expression sees the columns as they were
-        before.
+        """All columns of this stream, and the given columns. A given column replaces the column of the same name. Every
+        expression sees the columns of this stream, and not the columns that replace them.
 
         To name the step, call `.name(...)` on the result.
         """

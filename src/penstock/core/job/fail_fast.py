@@ -21,7 +21,8 @@ _FRAME = '  File "'
 
 
 class FailFast:
-    """Follows the failures of one job, and its checkpoints."""
+    """Decides which failures of one job end the job at once. Counts the failures at each place since the last completed
+    checkpoint."""
 
     def __init__(self, restart: Restart | None, *, has_progressed: bool = False) -> None:
         """`has_progressed` says that an earlier driver has completed a checkpoint of the job."""

@@ -91,8 +91,8 @@ def assign(metadata: CheckpointMetadata, graph: CheckpointGraph, rules: Matching
 def fitting_key_groups(
     metadata: CheckpointMetadata, graph: CheckpointGraph, rules: MatchingRules, *, given: int | None
 ) -> int:
-    """How many key groups the graph must have for `assign`. `given` is the number that the user asked for. Raises
-    `UsageError` if no number fits."""
+    """The number of key groups that `graph` must have so that `assign` can deal the snapshot out. `given` is the number
+    that the user asked for. Raises `UsageError` if no number fits."""
     return key_group_count(_restored_part(metadata, match(metadata, graph, rules)), graph, given=given)
 
 

@@ -36,7 +36,7 @@ Batches = dict[ChannelKey, list[pa.RecordBatch]]
 
 @dataclass
 class InFlight:
-    """What one task collects for one checkpoint."""
+    """The in-flight data that one task collects for one checkpoint."""
 
     checkpoint: CheckpointId
     inputs: Batches = field(default_factory=dict)
@@ -46,20 +46,20 @@ class InFlight:
 
     @property
     def is_complete(self) -> bool:
-        """Whether nothing more can be added."""
+        """Whether no batch can be added any more."""
         return self.input_complete and self.output_complete
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing was overtaken."""
+        """Whether the barriers overtook no batch."""
         return not self.inputs and not self.outputs
 
     def add_input(self, key: ChannelKey, batch: pa.RecordBatch) -> None:
-        """A batch of an input channel belongs to the checkpoint."""
+        """Add a batch of an input channel to the collection."""
         self.inputs.setdefault(key, []).append(batch)
 
     def add_outputs(self, overtaken: Mapping[ChannelKey, list[pa.RecordBatch]]) -> None:
-        """Batches of output channels belong to the checkpoint."""
+        """Add the batches of output channels that the barriers overtook to the collection."""
         for key, batches in overtaken.items():
             if batches:
                 self.outputs.setdefault(key, []).extend(batches)
@@ -85,7 +85,7 @@ Saved = Callable[[WorkResult], None]
 @dataclass(frozen=True, slots=True)
 class _Written:
     saved: list[SavedChannels]
-    """One for each collection, in the order of the collections."""
+    """One `SavedChannels` for each collection, in the order of the collections."""
     path: str | None
     """None if no file was needed."""
     content: bytes
@@ -112,7 +112,8 @@ class ChannelFiles:
         self._inline_threshold = inline_threshold
         self._waiting: dict[CheckpointId, dict[TaskId, tuple[InFlight, Saved]]] = {}
         self._answered: dict[CheckpointId, dict[TaskId, None]] = {}
-        """The tasks that have submitted or given up, by checkpoint. A checkpoint is removed when all tasks have."""
+        """The tasks that have submitted a collection or given up, by checkpoint. A checkpoint is removed when all tasks
+        have submitted or given up."""
 
     def submit(self, task: TaskId, collected: InFlight, saved: Saved, members: tuple[TaskId, ...]) -> None:
         """Take the complete collection of a task. The collection is written when all `members`, the slot's tasks that
@@ -132,8 +133,8 @@ class ChannelFiles:
         self._write_if_all(checkpoint, members)
 
     def forget_before(self, checkpoint: CheckpointId) -> None:
-        """Forget the checkpoints before `checkpoint`, which are over. An entry of such a checkpoint is left if a task
-        gave up after all tasks had answered, or if some tasks never answered."""
+        """Forget the checkpoints before `checkpoint`, which are over. Such a checkpoint still has an entry if a task
+        took its collection back after all tasks had submitted or given up, or if some tasks did neither."""
         for old in [c for c in self._answered if c < checkpoint]:
             self._answered.pop(old)
             self._waiting.pop(old, None)

@@ -54,7 +54,7 @@ class Loader:
                 self.finish()
 
     def finish(self) -> None:
-        """Write the rows that were added and are not yet in the database to the database."""
+        """Write the added rows that are still in memory to the database."""
         if self._rows:
             self._rows.sort()
             self._files += 1

@@ -91,7 +91,7 @@ class DriverCommits(OperatorCoordinator):
             self.off_loop(lambda: self._committer.abandon(newest, promised), lambda _: None)
 
     def snapshot(self, checkpoint: CheckpointId) -> bytes:
-        """The checkpoint id up to which all groups are committed."""
+        """The state of this coordinator: the checkpoint id up to which all groups of committables are committed."""
         self._asked_for = max(self._asked_for, checkpoint)
         return msgspec.msgpack.encode(self._committed)
 
