@@ -164,12 +164,12 @@ def termless_outcome_file(job: JobFolder) -> str:
 
 
 def tenures_folder(job: JobFolder) -> str:
-    """The folder of what drivers found when they took the job over. Nothing else lies in the folder."""
+    """The folder of the tenures of drivers. Nothing else lies in the folder."""
     return f"{job}/tenures"
 
 
 def tenure_file(job: JobFolder, term: Term) -> str:
-    """The file of what the driver of that term found when the driver took the job over."""
+    """The tenure of the driver of that term: what the driver found when the driver took the job over."""
     return f"{tenures_folder(job)}/{term:0{_DIGITS}d}"
 
 
@@ -184,8 +184,8 @@ def lease_file(job: JobFolder, term: Term) -> str:
 
 
 def outlives_the_job(job: JobFolder, folder: str) -> bool:
-    """Whether what is in a folder of a job tells later drivers that it has ended, and which terms and checkpoint ids
-    are taken: a job that begins once more, or is run again, uses none of them a second time."""
+    """Whether a folder of a job tells later drivers that the job has ended, or which terms and checkpoint ids were
+    used. A job that begins once more, or is run again, uses no term and no checkpoint id a second time."""
     folders = (outcome_folder(job), counter_folder(job), drivers_folder(job), tenures_folder(job), leases_folder(job))
     return folder in folders
 
