@@ -79,7 +79,8 @@ class WindowType(ABC):
         """The latest start (latest end, if lengths differ) of a window that is complete at a watermark.
 
         A window is complete when the watermark has reached the last time in the window: no record of the window is to
-        come. Operators rely on it that this is the watermark plus a constant, except at the limits of 64 bits.
+        come. Operators rely on the rule that the result is the watermark plus a constant, except at the limits of
+        64 bits.
         """
         return min(watermark_us + 1 - (self.length_us or 0), int(_INT64.max))
 

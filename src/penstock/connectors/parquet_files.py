@@ -76,7 +76,8 @@ class ParquetFiles(Source):
         return self.columns
 
     def splits(self, parallelism: int) -> list[bytes]:
-        """Runs of row groups, small enough that every subtask has a split, if there are enough row groups."""
+        """Splits of consecutive row groups, small enough that every subtask has a split if there are enough row
+        groups."""
         sizes = [_group_rows(file) for file in self.files]
         least = min(SPLIT_ROWS, max(1, sum(map(sum, sizes)) // (4 * parallelism)))
         found = [split for file, rows in zip(self.files, sizes, strict=True) for split in _splits_of(file, rows, least)]

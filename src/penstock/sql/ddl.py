@@ -91,7 +91,9 @@ class _Parser:
             case "decimal" | "dec" | "numeric":
                 precision, scale = self._numbers(2) if self._peek() == "(" else (10, 0)
                 if not 1 <= precision <= 38 or scale > precision:
-                    raise self._error(position, "a decimal of 1 to 38 digits, the digits of the scale included,")
+                    raise self._error(
+                        position, "a decimal with a precision from 1 to 38 and a scale up to the precision"
+                    )
                 return pa.decimal128(precision, scale)
             case "array":
                 self.expect("<")

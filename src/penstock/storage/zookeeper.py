@@ -285,7 +285,7 @@ class ZooKeeperRecords:
         """Make it durable that `checkpoint` is complete; only then drop the records of the checkpoints in `forget`."""
         forgotten = sorted(forget)
         if checkpoint in forgotten:
-            raise InvariantError(f"checkpoint {checkpoint} was to be recorded and forgotten at once")
+            raise InvariantError(f"checkpoint {checkpoint} was to be recorded and dropped in the same call")
         self._files.record(checkpoint, data)
         self._put(_name_of(checkpoint), b"")
         for old in forgotten:

@@ -26,7 +26,7 @@ class ConnectedStream:
         self._wait = wait
 
     def process(self, function: KeyedBroadcastFunction, *, schema: SchemaLike, name: str | None = None) -> Stream:
-        """What a function with state makes of the records of both streams; see `KeyedBroadcastFunction`.
+        """The records that a function with state makes of the records of both streams; see `KeyedBroadcastFunction`.
 
         If the broadcast stream has a watermark, the event time of the step is the event time of the stream that is
         behind. Otherwise the event time of the step is the event time of the keyed stream alone.

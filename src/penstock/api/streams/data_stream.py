@@ -141,7 +141,8 @@ class Stream(HandsOver):
         kind: BatchKind = "arrow",
         name: str | None = None,
     ) -> Stream:
-        """What `function` makes of each batch: another batch, None for nothing, or several batches.
+        """The records that `function` makes of each batch. The function returns a batch, several batches, or None
+        for no records.
 
         `kind` says what the function takes and returns: "arrow" `pa.RecordBatch`, "polars" or "pandas" `DataFrame`.
         Without `schema` the function is called once, here, with a batch that has no rows. The number of rows in a batch
@@ -154,7 +155,8 @@ class Stream(HandsOver):
         return self._then_function(step, kind="map_batches", name=name)
 
     def map(self, function: Callable[[Row], Row], *, schema: SchemaLike, name: str | None = None) -> Stream:
-        """What `function` makes of each record, both as a dict. Row by row is slow: prefer expressions or batches."""
+        """The record that `function` makes of each record, both as a dict. Row by row is slow: prefer expressions or
+        batches."""
         check_callable(function, "map")
         given = as_schema(schema, argument="schema")
         return self._then_function(MapStep(function=function, flat=False, schema=given), kind="map", name=name)
@@ -168,7 +170,8 @@ class Stream(HandsOver):
         return self._then_function(MapStep(function=function, flat=True, schema=given), kind="flat_map", name=name)
 
     def process(self, function: ProcessFunction, *, schema: SchemaLike, name: str | None = None) -> Stream:
-        """What a function with state of its own makes of each record, or of each batch; see `ProcessFunction`.
+        """The records that a function with state of its own makes of each record, or of each batch; see
+        `ProcessFunction`.
 
         The state of the function is kept under `name`.
         """

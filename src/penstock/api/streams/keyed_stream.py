@@ -41,7 +41,7 @@ class KeyedStream:
         return WindowedStream(self._state, self._keys, window)
 
     def process(self, function: KeyedFunction, *, schema: SchemaLike, name: str | None = None) -> Stream:
-        """What a function with state makes of each record and each timer; see `KeyedFunction`.
+        """The records that a function with state makes of each record and each timer; see `KeyedFunction`.
 
         State and timers are kept under `name`. Records of one key are handled in the order in which they come.
         """
@@ -76,7 +76,8 @@ class KeyedStream:
         kind: Literal["row", "pandas"] = "row",
         name: str | None = None,
     ) -> Stream:
-        """What a PySpark `StatefulProcessor` makes of each key's records and timers. The processor runs unchanged.
+        """The records that a PySpark `StatefulProcessor` makes of each key's records and timers. The processor runs
+        unchanged.
 
         `time_mode` and `output_mode` mean what they mean to Spark's `transformWithState`. With `kind="pandas"` the
         processor is a processor for `transformWithStateInPandas`. `initial_state` is a DataFrame with the key columns,

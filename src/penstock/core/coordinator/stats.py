@@ -40,7 +40,7 @@ checkpoints."""
 
 
 class RunningSpread:
-    """The spread of a number that gets more and more values."""
+    """Collects the values of a number, one after another, and computes their spread."""
 
     def __init__(self) -> None:
         self._window: deque[float] = deque(maxlen=SUMMARY_WINDOW)

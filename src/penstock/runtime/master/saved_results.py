@@ -52,7 +52,8 @@ class SavedResults:
     only."""
 
     def __init__(self, folder: JobFolder, store: Store, *, taken_over: bool) -> None:
-        """`taken_over`: the driver has taken the job over, and must `read` before its first attempt."""
+        """`taken_over`: the driver has taken the job over from an earlier driver. Then `read` must be called before the
+        first attempt."""
         self.is_unread = taken_over
         self._is_needed = False
         self.owed: Saved = {}

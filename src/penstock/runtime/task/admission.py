@@ -1,9 +1,9 @@
 """Which inputs of a task may be read.
 
-Upstream may send when the channels of the task have their first credit. The channels get it when the task runs. If the
-task has restored batches that were in flight to other subtasks, the channels get it when all restored batches have been
-read. If the first operator waits for another input, the records of the first input are held until the other input has
-come far enough.
+Upstream may send when the channels of the task have their first credit. The channels get this credit when the
+task runs; or, if the task has restored batches that were in flight to other subtasks, when all restored batches have
+been read. If the first operator waits for another input, the records of the first input are held until the other
+input has come far enough.
 """
 
 from __future__ import annotations

@@ -42,7 +42,8 @@ class Stage:
 
     @property
     def may_snapshot(self) -> bool:
-        """Whether all work that is left is in the operator's state."""
+        """Whether a snapshot of the operator lacks nothing: no batch and no watermark waits for the operator, and the
+        work that the operator has left, if any, is in the operator's state."""
         return not self._waiting and (self._work is None or self._work.may_snapshot)
 
     def emit(self, batch: pa.RecordBatch) -> None:

@@ -63,10 +63,13 @@ _EPOCH_DAY = datetime.date(1970, 1, 1).toordinal()
 
 
 def value_packer(kind: pa.DataType | None, *, what: str, unpickles: bool = True) -> tuple[Pack, Unpack]:
-    """The functions that turn values of a type into bytes, and back; for any object if the type is None. Errors about
-    an object that cannot be unpickled name `what`. Unless `unpickles`, objects are read as `Pickle`s. Values of a type
-    are never unpickled, whatever their bytes are: bytes that are not a value of the type raise one of
-    `UNREADABLE`."""
+    """The function that turns values of a type into bytes, and the function that turns the bytes back into values.
+
+    If the type is None, the functions take any object, and the bytes are a pickle. With `unpickles=False` a pickle is
+    not unpickled, but handed on as a `Pickle`. The error for an object that cannot be unpickled names `what`, the place
+    of the object. Values of a type are never unpickled, whatever their bytes are: bytes that are not a value of the
+    type raise one of the errors in `UNREADABLE`.
+    """
     if kind is None:
         return pickled, object_reader(what=what, unpickles=unpickles)
     encode, decode = msgspec.msgpack.Encoder().encode, msgspec.msgpack.Decoder(_python_type(kind)).decode
