@@ -296,7 +296,7 @@ class JobSettings:
     restart: Restart | None = None
     """None: growing pauses, and up to 60 restarts in a row without a completed checkpoint between them. An error of the
     program itself fails the job at once if the error comes before the first checkpoint, or for the third time at the
-    same place without a completed checkpoint between."""
+    same place with fewer than three completed checkpoints between."""
     network: NetworkSettings = field(default_factory=NetworkSettings)
     slot: SlotSettings = field(default_factory=SlotSettings)
     state: StateSettings = field(default_factory=StateSettings)

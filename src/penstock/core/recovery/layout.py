@@ -115,6 +115,16 @@ def is_savepoint_folder(name: str) -> bool:
 METADATA_NAME = "_metadata"
 RESULTS = "results"
 """The folder of the results of all jobs that drivers are to hand on."""
+NAMES = "names"
+"""The folder of the records of names."""
+SAVEPOINTS = "savepoints"
+"""The folder of the savepoints for which the user named no other folder."""
+
+
+def is_of_no_job(name: str) -> bool:
+    """Whether a folder of this name in the checkpoint directory belongs to no single job, so that no job may have the
+    name for its id: the job would delete the folder with its own files."""
+    return name in (RESULTS, NAMES, SAVEPOINTS) or is_savepoint_folder(name)
 
 
 def shared_folder(job: JobFolder) -> str:
@@ -210,7 +220,7 @@ def name_folder(key: str) -> str:
     """The folder that records which jobs have had a name. Nothing else lies in the folder. `key` is the name, as text
     that may be long and have any character; different names have different keys. The beginning `names/name-` keeps the
     folder apart from the folders of jobs."""
-    return f"names/name-{component(key)}"
+    return f"{NAMES}/name-{component(key)}"
 
 
 def promised_folder(job: JobFolder) -> str:
