@@ -1,0 +1,21 @@
+"""The examples in docstrings of what users call are run as they stand there."""
+
+from __future__ import annotations
+
+import doctest
+
+import pytest
+
+from penstock.api.program import Program
+
+EXAMPLES = {"from_iterable": Program.from_iterable}
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_the_example_of_a_docstring_works(name):
+    (example,) = doctest.DocTestFinder(recurse=False).find(EXAMPLES[name], name, globs={})
+    assert example.examples
+    runner = doctest.DocTestRunner(verbose=False)
+    told: list[str] = []
+    runner.run(example, out=told.append)
+    assert not runner.failures, "".join(told)
