@@ -7,13 +7,14 @@ import doctest
 import pytest
 
 from penstock.api.program import Program
+from penstock.connectors.files import files
 
-EXAMPLES = {"from_iterable": Program.from_iterable}
+EXAMPLES = {"from_iterable": Program.from_iterable, "files": files}
 
 
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_the_example_of_a_docstring_works(name):
-    (example,) = doctest.DocTestFinder(recurse=False).find(EXAMPLES[name], name, globs={})
+    (example,) = doctest.DocTestFinder(recurse=False).find(EXAMPLES[name], name, globs={name: EXAMPLES[name]})
     assert example.examples
     runner = doctest.DocTestRunner(verbose=False)
     told: list[str] = []

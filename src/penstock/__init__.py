@@ -71,6 +71,7 @@ if TYPE_CHECKING:
     from penstock.api.streams.windowed_stream import WindowedStream
     from penstock.api.windows import tumbling
     from penstock.connectors import nexmark
+    from penstock.connectors.files import files
     from penstock.connectors.parquet import parquet
     from penstock.connectors.table import table
     from penstock.core.errors import (
@@ -161,6 +162,7 @@ _HOMES = {
     "penstock.api.streams.windowed_stream": ("WindowedStream",),
     "penstock.api.windows": ("tumbling",),
     "penstock.connectors": ("nexmark",),
+    "penstock.connectors.files": ("files",),
     "penstock.connectors.parquet": ("parquet",),
     "penstock.connectors.table": ("table",),
     "penstock.core.errors": (
@@ -294,6 +296,7 @@ __all__ = [
     "data_source",
     "exponential_delay",
     "failure_rate",
+    "files",
     "fixed_delay",
     "ha_files",
     "list_state",

@@ -283,19 +283,26 @@ def test_a_function_that_returns_no_iterator_is_refused(wrong):
 # --- in a job --------------------------------------------------------------------------------------------------------
 
 
+# A run reads at most 1,000 rows at a time: so many rows are read in many steps, with checkpoints between them.
+COUNT = 40_000
+
+
 @pytest.mark.parametrize("seed", range(24))
 def test_rows_of_a_list_come_out_once_whoever_dies(seed):
-    rows = [{"n": n} for n in range(300)]
-    found = run(lambda env: env.from_iterable(rows).where("n >= 0").write(collect()), seed=seed, crashes=2)
-    assert sorted(row["n"] for row in found) == list(range(300))
+    def program(env):
+        env.from_iterable(range(COUNT), schema="n bigint").where("n >= 0").write(collect())
+
+    found = run(program, seed=seed, crashes=2, checkpoint_interval="10ms")
+    assert sorted(row["n"] for row in found) == list(range(COUNT))
 
 
 @pytest.mark.parametrize("seed", range(24))
 def test_rows_of_a_function_come_out_once_and_in_order_whoever_dies(seed):
     def program(env):
-        env.from_iterable(lambda: iter(range(300)), schema="n bigint", name="numbers").write(collect())
+        env.from_iterable(lambda: iter(range(COUNT)), schema="n bigint", name="numbers").write(collect())
 
-    assert [row["n"] for row in run(program, seed=seed, crashes=2)] == list(range(300))
+    found = run(program, seed=seed, crashes=2, checkpoint_interval="10ms")
+    assert [row["n"] for row in found] == list(range(COUNT))
 
 
 def test_a_job_fails_with_what_the_function_raised():

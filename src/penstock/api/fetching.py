@@ -14,7 +14,7 @@ import pyarrow as pa
 import xxhash
 
 ROWS_AHEAD = 32_768
-"""When this many rows have been fetched and not taken, no more are asked for. An Arrow batch may exceed the limit."""
+"""How many rows are fetched before they are taken, unless a source says otherwise. An Arrow batch may exceed it."""
 
 WAIT_MS = 2
 """How long the loop waits when no rows have come."""
@@ -22,14 +22,15 @@ WAIT_MS = 2
 
 class Fetcher:
     """Runs `rows` on a thread. What `rows` returns is iterated on the same thread; its items are rows, or Arrow
-    batches."""
+    batches. When `ahead` rows have been fetched and not taken, no more are asked for."""
 
-    def __init__(self, rows: Callable[[], Iterable[Any]], *, name: str) -> None:
+    def __init__(self, rows: Callable[[], Iterable[Any]], *, name: str, ahead: int = ROWS_AHEAD) -> None:
         self.has_ended = False
         """Whether no more rows will be added. Rows that were added may still be there to be taken."""
         self.error: BaseException | None = None
         """What `rows`, or the iteration, raised. Looked at when `has_ended`, and all rows have been taken."""
         self._rows = rows
+        self._ahead = ahead
         self._is_closed = False
         self._items: deque[Any] = deque()
         self._added = 0
@@ -63,7 +64,7 @@ class Fetcher:
 
     def _give_room(self, rows: int) -> None:
         self._taken += rows
-        if self._added - self._taken < ROWS_AHEAD // 2:
+        if self._added - self._taken <= self._ahead // 2:
             self._room.set()
 
     def _run(self) -> None:
@@ -71,7 +72,7 @@ class Fetcher:
             for item in self._rows():
                 self._items.append(item)
                 self._added += item.num_rows if isinstance(item, pa.RecordBatch) else 1
-                while self._added - self._taken >= ROWS_AHEAD and not self._is_closed:
+                while self._added - self._taken >= self._ahead and not self._is_closed:
                     self._room.wait()
                     self._room.clear()
                 if self._is_closed:
