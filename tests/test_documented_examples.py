@@ -8,8 +8,9 @@ import pytest
 
 from penstock.api.program import Program
 from penstock.connectors.files import files
+from penstock.connectors.generated import generate
 
-EXAMPLES = {"from_iterable": Program.from_iterable, "files": files}
+EXAMPLES = {"from_iterable": Program.from_iterable, "files": files, "generate": generate}
 
 
 @pytest.mark.parametrize("name", EXAMPLES)

@@ -72,6 +72,7 @@ if TYPE_CHECKING:
     from penstock.api.windows import tumbling
     from penstock.connectors import nexmark
     from penstock.connectors.files import files
+    from penstock.connectors.generated import generate
     from penstock.connectors.parquet import parquet
     from penstock.connectors.table import table
     from penstock.core.errors import (
@@ -163,6 +164,7 @@ _HOMES = {
     "penstock.api.windows": ("tumbling",),
     "penstock.connectors": ("nexmark",),
     "penstock.connectors.files": ("files",),
+    "penstock.connectors.generated": ("generate",),
     "penstock.connectors.parquet": ("parquet",),
     "penstock.connectors.table": ("table",),
     "penstock.core.errors": (
@@ -298,6 +300,7 @@ __all__ = [
     "failure_rate",
     "files",
     "fixed_delay",
+    "generate",
     "ha_files",
     "list_state",
     "map_state",

@@ -21,7 +21,7 @@ from penstock.sql.ddl import TIMESTAMP
 from penstock.sql.schemas import check_schema, unknown_column
 
 _EXAMPLE = "schema='word string, n bigint'"
-_REFUSED = (pa.ArrowException, OverflowError, TypeError, ValueError)
+REFUSED = (pa.ArrowException, OverflowError, TypeError, ValueError)
 """What Arrow raises for a value that does not fit a type."""
 _FRACTIONS = (float, np.floating, decimal.Decimal)
 _SHOWN_LETTERS = 80
@@ -34,8 +34,8 @@ def batch_of(rows: Sequence[Any], schema: pa.Schema, *, first: int = 0) -> pa.Re
     arrays: list[Any] = []
     for field, values in zip(schema, columns, strict=True):
         try:
-            array = _array(values, field.type)
-        except _REFUSED as error:
+            array = array_of(values, field.type)
+        except REFUSED as error:
             raise _misfit(values, field, first, error) from error
         if isinstance(array, pa.ChunkedArray):
             raise UsageError(
@@ -78,7 +78,7 @@ def inferred_schema(rows: Sequence[Any]) -> pa.Schema:
 def _inferred_type(name: str, values: list[Any]) -> pa.DataType:
     try:
         kind = pa.array(values).type
-    except _REFUSED as error:
+    except REFUSED as error:
         # A longer part of the column cannot fit if a shorter part does not: the shortest part that does not fit ends
         # with the row that is to blame.
         fits, fails = 0, len(values)
@@ -102,7 +102,7 @@ def _inferred_type(name: str, values: list[Any]) -> pa.DataType:
 def _can_infer(values: list[Any]) -> bool:
     try:
         pa.array(values)
-    except _REFUSED:
+    except REFUSED:
         return False
     return True
 
@@ -115,7 +115,7 @@ def _has_no_type(kind: pa.DataType) -> bool:
     return pt.is_null(kind)
 
 
-def _array(values: Sequence[Any], kind: pa.DataType) -> Any:
+def array_of(values: Sequence[Any], kind: pa.DataType) -> Any:
     """Values as an Arrow array. Arrow cuts fractions off where whole numbers are wanted, and times where dates are.
     Such values raise `ValueError` here."""
     given = tuple(set(map(type, values)))
@@ -192,8 +192,8 @@ def _as_dict(row: Any) -> Mapping[str, Any] | None:
 def _misfit(values: Sequence[Any], field: pa.Field[Any], first: int, error: Exception) -> UsageError:
     for number, value in enumerate(values):
         try:
-            _array([value], field.type)
-        except _REFUSED as reason:
+            array_of([value], field.type)
+        except REFUSED as reason:
             return UsageError(
                 f"row {first + number} has {_shown(value)} in column {field.name!r}, which is of type {field.type}: "
                 f"{str(reason).splitlines()[0]}",
