@@ -9,8 +9,9 @@ import pytest
 from penstock.api.program import Program
 from penstock.connectors.files import files
 from penstock.connectors.generated import generate
+from penstock.connectors.sockets import socket
 
-EXAMPLES = {"from_iterable": Program.from_iterable, "files": files, "generate": generate}
+EXAMPLES = {"from_iterable": Program.from_iterable, "files": files, "generate": generate, "socket": socket}
 
 
 @pytest.mark.parametrize("name", EXAMPLES)

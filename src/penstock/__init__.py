@@ -74,6 +74,7 @@ if TYPE_CHECKING:
     from penstock.connectors.files import files
     from penstock.connectors.generated import generate
     from penstock.connectors.parquet import parquet
+    from penstock.connectors.sockets import socket
     from penstock.connectors.table import table
     from penstock.core.errors import (
         CorruptFile,
@@ -166,6 +167,7 @@ _HOMES = {
     "penstock.connectors.files": ("files",),
     "penstock.connectors.generated": ("generate",),
     "penstock.connectors.parquet": ("parquet",),
+    "penstock.connectors.sockets": ("socket",),
     "penstock.connectors.table": ("table",),
     "penstock.core.errors": (
         "CorruptFile",
@@ -319,6 +321,7 @@ __all__ = [
     "reducing_state",
     "restore",
     "rocksdb",
+    "socket",
     "split_list_state",
     "sum",
     "table",
