@@ -316,3 +316,23 @@ def test_a_job_fails_with_what_the_function_raised():
     with pytest.raises(ps.JobFailed, match="in 'numbers', subtask") as raised:
         run(program)
     assert "gone" in str(raised.value)
+
+
+def test_a_run_leaves_no_thread_of_a_process_that_died(monkeypatch):
+    started, begin = [], threading.Thread.start
+
+    def remembering(thread):
+        started.append(thread)
+        begin(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", remembering)
+
+    def program(env):
+        env.from_iterable(lambda: iter(range(COUNT)), schema="n bigint").write(collect())
+
+    run(program, crashes=2)
+    own = [thread for thread in started if thread.name.startswith("penstock-read")]
+    for thread in own:
+        thread.join(LIMIT_S)
+    assert len(own) >= 2
+    assert not any(thread.is_alive() for thread in own)

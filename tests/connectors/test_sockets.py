@@ -117,7 +117,7 @@ def test_a_line_without_end_is_refused(monkeypatch):
 
 @pytest.mark.parametrize(("host", "port"), [("", 1), (None, 1), ("x", 0), ("x", 70_000), ("x", "1"), ("x", True)])
 def test_mistakes_are_told_when_the_program_is_written(host, port):
-    with pytest.raises(UsageError, match="(host|port) is"):
+    with pytest.raises(UsageError, match=r"(host|port) is"):
         ps.socket(host, port)
 
 
