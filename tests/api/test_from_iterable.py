@@ -124,7 +124,7 @@ def test_times_are_told_as_utc():
         ([{"a": [[]]}], None, "'a' cannot be told", "schema"),
         ([{1: 2}], None, "row 0 has a column named 1", None),
         ([{"a": 1}, {"b": 1}], "a int", "row 1: there is no column 'b'", None),
-        ([{"word": 1}, {"wrod": 1}], "word int", "row 1: there is no column 'wrod'", "'word'"),
+        ([{"word": 1}, {"words": 1}], "word int", "row 1: there is no column 'words'", "'word'"),
         ([(1, "x"), (2, 3)], "a int, b string", r"row 1 has 3 \(int\) in column 'b', which is of type string", "mend"),
         ([{"a": 1}, {"a": 2.5}], "a int", r"row 1 has 2.5 \(float\) in column 'a', which is of type int32", "mend"),
         ([{"at": 1}, {"at": 1.5}], "at timestamp", r"row 1 has 1.5 \(float\) in column 'at'", "mend"),
