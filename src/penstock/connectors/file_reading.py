@@ -202,10 +202,10 @@ class _OpenFile:
         if self._bad:
             first = self._bad[0]
             log.warning(
-                "%d rows of %s cannot be read, and %s; the first is line %d: %s",
-                self._bad_count,
+                "lines of %s cannot be read, and %s: %d; the first of these lines is line %d: %s",
                 self._shown(),
                 "are skipped" if self._reading.treatment.kind == "skip" else "are kept as text",
+                self._bad_count,
                 first.number,
                 first.reason,
             )

@@ -123,7 +123,7 @@ class _SocketReader(SourceReader):
         if not has_ended:
             return Pause(WAIT_MS)
         if fetcher.error is not None:
-            raise self._failed(fetcher.error, place) from fetcher.error
+            self._raise(fetcher.error, place)
         self._place, self._fetcher = None, None
         return End()
 
@@ -158,15 +158,15 @@ class _SocketReader(SourceReader):
         if left and not self._is_closed:
             yield form.decode(_text(left + b"\n"))
 
-    def _failed(self, error: BaseException, place: _Place) -> BaseException:
+    def _raise(self, error: BaseException, place: _Place) -> None:
         if isinstance(error, StreamError) or not isinstance(error, OSError):
-            return error
+            raise error
         host, port = self._address
-        return ExternalError(
+        raise ExternalError(
             f"socket {host}:{port} could not be read: {error}; {place.lines} lines were read before",
             hint="start the other side first, for example with nc -lk, and see that the slots can reach it",
             retry=Retry.LATER,
-        )
+        ) from error
 
 
 def _text(lines: bytes) -> bytes:
