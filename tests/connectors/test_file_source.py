@@ -152,6 +152,24 @@ def test_every_row_comes_once_and_in_order_from_whatever_position(tmp_path, monk
     assert read == list(range(3000))
 
 
+@pytest.mark.parametrize(("before", "after"), [("skip", "keep"), ("keep", "skip"), ("skip", "skip")])
+@pytest.mark.parametrize("bad", [{0, 1}, {3}, {1, 2, 5, 9}, set(range(0, 10, 2))])
+def test_a_position_is_the_same_whatever_becomes_of_bad_lines(tmp_path, before, after, bad):
+    put(tmp_path / "a", "".join("bad\n" if n in bad else f'\n{{"n": {n}}}\n' for n in range(10)))
+    good = [n for n in range(10) if n not in bad]
+    source, changed = json_files(tmp_path, bad_rows=before), json_files(tmp_path, bad_rows=after)
+    for count in range(1, len(good) + 1):
+        reader, first = source.open(source.splits(1)), []
+        while len(first) < count:
+            first += [row["n"] for row in drain(reader, limit=1) if row["n"] is not None]
+        rest = drain(changed.open(reader.snapshot()))
+        reader.close()
+        assert first + [row["n"] for row in rest if row["n"] is not None] == good
+        if after == "keep" and count < len(good):
+            # The first reader has left out the bad lines before its last row.
+            assert sum(row["n"] is None for row in rest) == len([n for n in bad if n > first[-1]])
+
+
 def test_line_numbers_are_right_behind_a_position(tmp_path, monkeypatch):
     monkeypatch.setattr(file_reading, "BLOCK_BYTES", 100)
     put(tmp_path / "a", lines_of(range(50)) + "\n\nbad\n")

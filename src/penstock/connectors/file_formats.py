@@ -199,9 +199,11 @@ class BadLine:
     """A line that could not be read."""
 
     number: int
-    """Counted from 1 in the block."""
+    """Counted from 1."""
     text: str
     reason: str
+    before: int = 0
+    """How many rows and bad lines are before it in the block."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -240,7 +242,12 @@ def rows_of(lines: bytes, form: LineFormat, treatment: Treatment) -> tuple[pa.Re
         # Lines end with a line feed, and with nothing else.
         each = [line + b"\n" for line in lines.removesuffix(b"\n").split(b"\n")]
         pieces = list(_halved(each, form, 1))
-    bad = [piece for piece in pieces if isinstance(piece, BadLine)]
+    bad: list[BadLine] = []
+    before = 0
+    for piece in pieces:
+        if isinstance(piece, BadLine):
+            bad.append(replace(piece, before=before))
+        before += 1 if isinstance(piece, BadLine) else piece.num_rows
     schema = treatment.schema_with(form.schema)
     if treatment.kind == "keep":
         batches = [_kept(piece, schema) for piece in pieces]

@@ -13,7 +13,7 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Hashable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import msgspec
@@ -58,7 +58,8 @@ class FileSplit(msgspec.Struct, frozen=True, array_like=True):
     line: int = 0
     """How many lines are before the block."""
     rows: int = 0
-    """How many rows of the block have been handed on."""
+    """How many rows of the block have been handed on. Bad lines before the last of these rows count as rows, so that
+    the position is the same whatever becomes of bad lines."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,6 +82,22 @@ class _Block:
     following: FileSplit
     """The split as it is behind the last row."""
     bad: Sequence[BadLine] = ()
+    left_out: Sequence[int] = ()
+    """For each bad line that is no row: how many rows and bad lines are before it."""
+    handed_on: int = 0
+    """How many rows before `rows` the block has had, which were handed on before a failure."""
+
+    def behind(self, rows: int) -> FileSplit:
+        """The split as it is when so many of the rows have been handed on."""
+        position = self.handed_on + rows
+        for before in self.left_out:
+            position += before < position
+        return msgspec.structs.replace(self.start, rows=self.start.rows + position)
+
+    def without(self, position: int) -> _Block:
+        """The block without its first rows and bad lines."""
+        rows = position - sum(before < position for before in self.left_out)
+        return replace(self, rows=self.rows.slice(rows), handed_on=rows)
 
 
 class FilesReader(SourceReader):
@@ -170,7 +187,7 @@ class _OpenFile:
         batch = block.rows.slice(self._taken, max_rows)
         self._taken += batch.num_rows
         if self._taken < block.rows.num_rows:
-            self.split = msgspec.structs.replace(block.start, rows=block.start.rows + self._taken)
+            self.split = block.behind(self._taken)
         else:
             self.split, self._block = block.following, None
         return batch if batch.num_rows else None
@@ -223,16 +240,13 @@ def _blocks(reading: Reading, split: FileSplit) -> Iterator[_Block]:
     shown = reading.files.shown(split.name)
     _check_size(system, path, split, shown)
     found = _row_groups(reading, system, path, split) if reading.form is None else _lines(reading, system, path, split)
-    left_out = 0
+    passed = 0
     for block in found:
         # A restore begins with the block of the position, of which some rows have been handed on.
-        skip = min(split.rows - left_out, block.rows.num_rows)
-        left_out += skip
-        if skip:
-            start = msgspec.structs.replace(block.start, rows=block.start.rows + skip)
-            block = _Block(rows=block.rows.slice(skip), start=start, following=block.following, bad=block.bad)  # noqa: PLW2901
-        yield block
-    if left_out < split.rows:
+        here = min(split.rows - passed, block.rows.num_rows + len(block.left_out))
+        passed += here
+        yield block.without(here) if here else block
+    if passed < split.rows:
         raise _changed(shown, f"rows are missing behind offset {split.offset}")
     _check_size(system, path, split, shown)
 
@@ -286,14 +300,15 @@ def _lines(reading: Reading, system: pafs.FileSystem, path: str, split: FileSpli
             text = lines.removeprefix(_BYTE_ORDER_MARK) if position.offset == 0 else lines
             # The last line of a file may come without a line break.
             rows, found = rows_of(text if text.endswith(b"\n") else text + b"\n", form, reading.treatment)
-            bad = [BadLine(number=position.line + one.number, text=one.text, reason=one.reason) for one in found]
+            bad = [replace(one, number=position.line + one.number) for one in found]
             if bad and reading.treatment.kind == "fail":
                 raise _bad_line(bad[0], shown)
             following = msgspec.structs.replace(
                 position, offset=position.offset + len(lines), line=position.line + lines.count(b"\n"), rows=0
             )
             start = msgspec.structs.replace(position, rows=0)
-            yield _Block(rows=rows, start=start, following=following, bad=bad)
+            left_out = [one.before for one in bad] if reading.treatment.kind == "skip" else []
+            yield _Block(rows=rows, start=start, following=following, bad=bad, left_out=left_out)
             position = following
 
 
