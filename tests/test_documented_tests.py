@@ -1,31 +1,35 @@
-"""The tests that docs/testing-your-jobs.md shows are run as they stand there."""
+"""The tests that the pages show are run as they stand there."""
 
 from __future__ import annotations
 
+import inspect
 import re
 from pathlib import Path
 
 import pytest
 
-PAGE = Path(__file__).parents[1] / "docs" / "testing-your-jobs.md"
-BLOCKS = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
+DOCS = Path(__file__).parents[1] / "docs"
+PAGES = ("testing-your-jobs.md", "guide/sources.md")
 
 
-def shown() -> dict[str, object]:
+def shown(page: str) -> dict[str, object]:
     """What the page's code defines; its blocks build on each other."""
     names: dict[str, object] = {"__name__": "documented"}
-    for block in BLOCKS:
-        exec(compile(block, str(PAGE), "exec"), names)
+    path = DOCS / page
+    for block in re.findall(r"```python\n(.*?)```", path.read_text(encoding="utf-8"), re.DOTALL):
+        exec(compile(block, str(path), "exec"), names)
     return names
 
 
-TESTS = {name: test for name, test in shown().items() if name.startswith("test_")}
+TESTS = {(page, name): test for page in PAGES for name, test in shown(page).items() if name.startswith("test_")}
 
 
-def test_the_page_shows_tests():
-    assert len(TESTS) >= 4
+@pytest.mark.parametrize("page", PAGES)
+def test_a_page_shows_tests(page):
+    assert sum(1 for shown_on, _ in TESTS if shown_on == page) >= 4
 
 
-@pytest.mark.parametrize("name", TESTS)
-def test_what_the_page_shows_works(name):
-    TESTS[name]()
+@pytest.mark.parametrize(("page", "name"), TESTS)
+def test_what_a_page_shows_works(page, name, tmp_path):
+    test = TESTS[page, name]
+    test(**({"tmp_path": tmp_path} if "tmp_path" in inspect.signature(test).parameters else {}))

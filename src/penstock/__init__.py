@@ -71,7 +71,10 @@ if TYPE_CHECKING:
     from penstock.api.streams.windowed_stream import WindowedStream
     from penstock.api.windows import tumbling
     from penstock.connectors import nexmark
+    from penstock.connectors.files import files
+    from penstock.connectors.generated import generate
     from penstock.connectors.parquet import parquet
+    from penstock.connectors.sockets import socket
     from penstock.connectors.table import table
     from penstock.core.errors import (
         CorruptFile,
@@ -161,7 +164,10 @@ _HOMES = {
     "penstock.api.streams.windowed_stream": ("WindowedStream",),
     "penstock.api.windows": ("tumbling",),
     "penstock.connectors": ("nexmark",),
+    "penstock.connectors.files": ("files",),
+    "penstock.connectors.generated": ("generate",),
     "penstock.connectors.parquet": ("parquet",),
+    "penstock.connectors.sockets": ("socket",),
     "penstock.connectors.table": ("table",),
     "penstock.core.errors": (
         "CorruptFile",
@@ -294,7 +300,9 @@ __all__ = [
     "data_source",
     "exponential_delay",
     "failure_rate",
+    "files",
     "fixed_delay",
+    "generate",
     "ha_files",
     "list_state",
     "map_state",
@@ -313,6 +321,7 @@ __all__ = [
     "reducing_state",
     "restore",
     "rocksdb",
+    "socket",
     "split_list_state",
     "sum",
     "table",

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from penstock.api.connector import End, Pause
 from penstock.connectors import nexmark
+from penstock.connectors.stripes import Stripe
 from penstock.core.errors import UsageError
 
 BASE = datetime(2026, 1, 1, tzinfo=UTC)
@@ -109,9 +110,7 @@ def test_streams_of_different_seeds_differ():
 def small_blocks(events, splits, block_rows):
     """The source's own splits, with blocks that a test can run through."""
     source = nexmark.bids(events=events, seed=3, base_time=BASE, splits=splits)
-    made = [
-        nexmark._Split(i, splits, block_rows, i * block_rows, events) for i in range(splits) if i * block_rows < events
-    ]
+    made = [Stripe(i, splits, block_rows, i * block_rows, events) for i in range(splits) if i * block_rows < events]
     return source, [msgspec.msgpack.encode(split) for split in made]
 
 

@@ -9,6 +9,7 @@ from penstock.api.callables import refuse_async_methods
 from penstock.api.connector import Source
 from penstock.api.grouped import ProcessorHost
 from penstock.api.hooks import CheckpointHook
+from penstock.api.iterables import Rows, iterable_source
 from penstock.api.ledger import Ledger
 from penstock.api.notebook import CellRun, current_cell_run
 from penstock.api.steps import ReadStep
@@ -19,7 +20,7 @@ from penstock.core.view_texts import count_of
 from penstock.plan.explain import explain_plan
 from penstock.plan.graph import Plan
 from penstock.settings import JobSettings
-from penstock.sql.schemas import check_schema
+from penstock.sql.schemas import SchemaLike, check_schema
 
 _STEPS_SHOWN = 8
 
@@ -59,6 +60,34 @@ class Program:
         if hook is not None:
             self.add_checkpoint_hook(hook)
         return Stream(StreamState(ledger=self._ledger, last_step=number, schema=schema))
+
+    def from_iterable(self, rows: Rows, *, schema: SchemaLike | None = None, name: str | None = None) -> Stream:
+        """A stream of rows of the program itself: a list, or a function that gives rows.
+
+        A list, or another finite iterable, is read when this line runs, and travels with the program to every slot: it
+        is for rows that fit into memory. Each subtask reads a part of the rows. A job that is run again must have the
+        same rows, or is refused while rows are left to be read.
+
+        A function is called without arguments when the job runs, in a single subtask, on a thread of its own: the
+        function may block, and may go on for ever. After a failure the function is called again, and the rows that
+        were handed on are left out. So the function must give the same rows in the same order whenever it is called.
+        The last row is compared, and a function that gives another row is refused.
+
+            >>> from penstock.testing import collect, run
+            >>> def program(env):
+            ...     env.from_iterable([{"word": "to", "n": 1}, {"word": "be", "n": 2}]).where("n > 1").write(collect())
+            >>> run(program)
+            [{'word': 'be', 'n': 2}]
+
+        Args:
+            rows: the rows, or the function. A row is a dict, a tuple in the order of `schema`, a dataclass, a `Row` of
+                PySpark, or a single value if there is a single column. A column that a dict leaves out is null.
+            schema: the columns. Without `schema`, the columns are told from the rows of a list, if these have names. A
+                time without a time zone is taken as UTC.
+            name: the name of the step.
+
+        """
+        return self.read(iterable_source(rows, schema), name=name)
 
     def add_checkpoint_hook(self, hook: CheckpointHook) -> None:
         """Have `hook` called on the driver with every checkpoint of the job, and when the job goes back to a

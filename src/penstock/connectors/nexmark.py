@@ -28,7 +28,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from penstock.api.connector import End, Pause, Polled, Source, SourceReader
+from penstock.api.connector import Source, SourceReader
+from penstock.connectors.stripes import Stripe, StripedReader
 from penstock.core.errors import UsageError
 
 SCHEMA = pa.schema(
@@ -156,17 +157,6 @@ def _scalar_draw(value: int) -> int:
     return mixed ^ (mixed >> 32)
 
 
-class _Split(msgspec.Struct, frozen=True, array_like=True):
-    """Blocks `index`, `index + count`, ... of the stream, read up to `position`. The split carries `count` and
-    `block_rows`, so that a program that gives other values still reads each bid once."""
-
-    index: int
-    count: int
-    block_rows: int
-    position: int
-    end: int
-
-
 @dataclass(frozen=True, kw_only=True)
 class Bids(Source):
     """The source that `bids` makes."""
@@ -206,60 +196,26 @@ class Bids(Source):
     def splits(self, parallelism: int) -> list[bytes]:
         """At least one split per subtask, if there are enough bids."""
         count, rows = max(self.split_count, parallelism), self.block_rows
-        made = [_Split(i, count, rows, i * rows, self.events) for i in range(count)]
-        return [msgspec.msgpack.encode(split) for split in made if split.position < split.end]
+        made = [Stripe(i, count, rows, i * rows, self.events) for i in range(count)]
+        return [msgspec.msgpack.encode(split) for split in made if split.position < self.events]
 
     def open(self, splits: Sequence[bytes]) -> SourceReader:
         """A reader over these splits."""
-        return _BidReader(self, [msgspec.msgpack.decode(split, type=_Split) for split in splits])
+        return _BidReader(self, [msgspec.msgpack.decode(split, type=Stripe) for split in splits])
 
 
-class _BidReader(SourceReader):
+class _BidReader(StripedReader[Stripe]):
     """Always reads the split that is furthest behind, so that event time advances evenly."""
 
-    def __init__(self, source: Bids, splits: list[_Split]) -> None:
-        self._rate = source.rate
+    def __init__(self, source: Bids, splits: list[Stripe]) -> None:
+        super().__init__(splits, source.rate)
         self._generator = BidGenerator(
             seed=source.seed, events_per_second=source.events_per_second, base_time=source.base_time
         )
-        self._splits = splits
-        self._paced_from: tuple[int, int] | None = None
 
-    def poll(self, max_rows: int, now_ms: int) -> Polled:
-        """The next bids of one block that are due."""
-        if not self._splits:
-            return End()
-        split = min(self._splits, key=lambda s: s.position)
-        block_end = split.position - split.position % split.block_rows + split.block_rows
-        stop = min(split.position + max_rows, block_end, split.end)
-        if self._rate is not None:
-            due = self._due(split, now_ms, self._rate)
-            if isinstance(due, Pause):
-                return due
-            stop = min(stop, due)
-        batch = self._generator.batch(split.position, stop)
-        position = stop if stop < block_end else block_end + (split.count - 1) * split.block_rows
-        self._splits.remove(split)
-        if position < split.end:
-            self._splits.append(msgspec.structs.replace(split, position=position))
-        return batch
-
-    def snapshot(self) -> list[bytes]:
-        """The unread splits, furthest behind first."""
-        return [msgspec.msgpack.encode(split) for split in sorted(self._splits, key=lambda s: s.position)]
-
-    def _due(self, split: _Split, now_ms: int, rate: int) -> int | Pause:
-        """The first bid that is not due yet, or how long to wait until the next bid of the split is due."""
-        if self._paced_from is None:
-            # All readers count from the same bid, whichever splits they have.
-            stripe = split.count * split.block_rows
-            self._paced_from = (now_ms, split.position - split.position % stripe)
-        start_ms, start_row = self._paced_from
-        due = start_row + (now_ms - start_ms) * rate // 1000
-        if due > split.position:
-            return due
-        next_ms = start_ms - (-(split.position + 1 - start_row) * 1000 // rate)
-        return Pause(wait_ms=max(1, next_ms - now_ms))
+    def rows(self, split: Stripe, stop: int) -> pa.RecordBatch:
+        """The bids from the position of the split up to `stop`."""
+        return self._generator.batch(split.position, stop)
 
 
 class BidGenerator:

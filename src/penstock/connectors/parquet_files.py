@@ -201,7 +201,7 @@ class _OpenSplit:
         if batch is None:
             raise _changed(split.file, f"the split ends after {split.position} of {split.rows} rows")
         self._left = batch.slice(max_rows) if batch.num_rows > max_rows else None
-        found = _with_schema(batch.slice(0, max_rows), self._schema, split.file)
+        found = with_schema(batch.slice(0, max_rows), self._schema, split.file)
         self.split = msgspec.structs.replace(split, position=split.position + found.num_rows)
         return found
 
@@ -269,7 +269,8 @@ def _splits_of(file: str, group_rows: Sequence[int], least: int) -> list[_Split]
     return found
 
 
-def _with_schema(batch: pa.RecordBatch, schema: pa.Schema, file: str) -> pa.RecordBatch:
+def with_schema(batch: pa.RecordBatch, schema: pa.Schema, file: str) -> pa.RecordBatch:
+    """The columns of a schema, taken by name and cast to its types. Raises `StorageError` if that cannot be."""
     missing = [name for name in schema.names if name not in batch.schema.names]
     if missing:
         raise StorageError(f"{file} has no column {', '.join(missing)}; the file has {', '.join(batch.schema.names)}")

@@ -12,7 +12,6 @@ snapshot: if they are needed again, `readBetweenOffsets` gives them.
 from __future__ import annotations
 
 import json
-import threading
 from collections import deque
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from typing import Any
@@ -20,21 +19,14 @@ from typing import Any
 import cloudpickle
 import msgspec
 import pyarrow as pa
-import xxhash
 from pyspark.sql.types import StructType
 from pyspark.sql.worker.plan_data_source_read import records_to_arrow_batches
 
 from penstock.api.connector import End, Pause, Polled, Source, SourceReader, SplitProgress
+from penstock.api.fetching import WAIT_MS, Fetcher, digest_of
 from penstock.core.errors import UsageError
 from penstock.spark.data_source_calls import calling
 from penstock.spark.task_context import as_own_task
-
-ROWS_AHEAD = 32_768
-"""When this many rows of a partition have been read and not handed on, `read` is not asked for more. An Arrow batch may
-exceed the limit."""
-
-WAIT_MS = 2
-"""How long the loop waits for a partition that has no rows at the moment."""
 
 
 class Split(msgspec.Struct, frozen=True, array_like=True):
@@ -183,7 +175,9 @@ class _OpenPartition:
         self._skip = split.read
         self._handed_on = split.read
         self._last: pa.RecordBatch | None = None
-        self._fetcher = _Fetcher(name, reader, split)
+        self._method = "readBetweenOffsets" if split.end else "read"
+        self._reader = reader
+        self._fetcher = Fetcher(self._rows, name=name)
 
     @property
     def is_over(self) -> bool:
@@ -203,19 +197,40 @@ class _OpenPartition:
 
     def position(self) -> Split:
         """The split with its position: where to go on after a failure."""
-        last = self.split.last if self._last is None else _digest(self._last)
+        last = self.split.last if self._last is None else digest_of(self._last)
         return msgspec.structs.replace(self.split, rows=None, read=self._handed_on, last=last)
 
     def finish(self) -> None:
         """Called when the partition has ended. Raises if `read` raised, or if `read` gave fewer rows than before the
         failure."""
-        self._fetcher.check()
+        if self._fetcher.error is not None:
+            with calling(self._name, self._method):
+                raise self._fetcher.error
         if self._skip:
             raise self._differs(f"the partition now ends {self._skip} rows earlier")
 
     def close(self) -> None:
         """Stop reading."""
         self._fetcher.close()
+
+    def _rows(self) -> Iterator[Any]:
+        """The rows, for the thread of the fetcher: the code of the data source runs as in a Spark task of its own."""
+        with as_own_task(partition=self.split.index):
+            yield from self._found()
+
+    def _found(self) -> Iterable[Any]:
+        split = self.split
+        if split.rows is not None:
+            with pa.ipc.open_stream(split.rows) as stream:
+                return list(stream)
+        reader = cloudpickle.loads(self._reader)
+        if split.end:
+            found = reader.readBetweenOffsets(json.loads(split.start), json.loads(split.end))
+        else:
+            found = reader.read(cloudpickle.loads(split.partition))
+        if not isinstance(found, Iterator):
+            raise TypeError(f"{self._method} must return an iterator, and returned {type(found).__name__}")
+        return found
 
     def _next(self, max_rows: int) -> pa.RecordBatch | None:
         found = self._fetcher.take(max_rows)
@@ -231,7 +246,7 @@ class _OpenPartition:
         if batch.num_rows < self._skip:
             self._skip -= batch.num_rows
             return batch.slice(batch.num_rows)
-        if _digest(batch.slice(self._skip - 1, 1)) != self.split.last:
+        if digest_of(batch.slice(self._skip - 1, 1)) != self.split.last:
             raise self._differs("the last of these rows differs now")
         batch = batch.slice(self._skip)
         self._skip = 0
@@ -247,89 +262,6 @@ class _OpenPartition:
         )
 
 
-class _Fetcher:
-    """Runs `read` on a thread. The thread only adds rows, and the loop only takes rows. Each counts its own rows, so no
-    lock is needed."""
-
-    def __init__(self, name: str, reader: bytes, split: Split) -> None:
-        self.has_ended = False
-        self._name = name
-        self._reader = reader
-        self._split = split
-        self._items: deque[Any] = deque()
-        self._added = 0
-        self._taken = 0
-        self._room = threading.Event()
-        self._is_closed = False
-        self._method = "readBetweenOffsets" if split.end else "read"
-        self._error: BaseException | None = None
-        threading.Thread(target=self._run, name=f"penstock-read-{name}", daemon=True).start()
-
-    def take(self, max_rows: int) -> list[Any] | pa.RecordBatch | None:
-        """Rows, or a batch, that `read` has given; None if there are none."""
-        items = self._items
-        if not items:
-            return None
-        if isinstance(items[0], pa.RecordBatch):
-            batch: pa.RecordBatch = items.popleft()
-            if batch.num_rows > max_rows:
-                items.appendleft(batch.slice(max_rows))
-                batch = batch.slice(0, max_rows)
-            self._give_room(batch.num_rows)
-            return batch
-        rows: list[Any] = []
-        while items and len(rows) < max_rows and not isinstance(items[0], pa.RecordBatch):
-            rows.append(items.popleft())
-        self._give_room(len(rows))
-        return rows
-
-    def check(self) -> None:
-        """Raise what `read` raised."""
-        if self._error is not None:
-            with calling(self._name, self._method):
-                raise self._error
-
-    def close(self) -> None:
-        """Have the thread end at the next row. A thread that is blocked inside `read` cannot be ended: Spark then does
-        not use the process again."""
-        self._is_closed = True
-        self._room.set()
-
-    def _give_room(self, rows: int) -> None:
-        self._taken += rows
-        if self._added - self._taken < ROWS_AHEAD // 2:
-            self._room.set()
-
-    def _run(self) -> None:
-        try:
-            with as_own_task(partition=self._split.index):
-                for item in self._rows():
-                    self._items.append(item)
-                    self._added += item.num_rows if isinstance(item, pa.RecordBatch) else 1
-                    while self._added - self._taken >= ROWS_AHEAD and not self._is_closed:
-                        self._room.wait()
-                        self._room.clear()
-                    if self._is_closed:
-                        return
-        except BaseException as error:  # noqa: BLE001  # `check` raises the error on the loop
-            self._error = error
-        finally:
-            self.has_ended = True
-
-    def _rows(self) -> Iterable[Any]:
-        if self._split.rows is not None:
-            with pa.ipc.open_stream(self._split.rows) as stream:
-                return list(stream)
-        reader = cloudpickle.loads(self._reader)
-        if self._split.end:
-            found = reader.readBetweenOffsets(json.loads(self._split.start), json.loads(self._split.end))
-        else:
-            found = reader.read(cloudpickle.loads(self._split.partition))
-        if not isinstance(found, Iterator):
-            raise TypeError(f"{self._method} must return an iterator, and returned {type(found).__name__}")
-        return found
-
-
 class _Named:
     """Stands for a data source where only the name of the data source is used."""
 
@@ -343,10 +275,6 @@ class _Named:
 
 def _name_of(split: Split) -> Hashable:
     return split.number, split.index
-
-
-def _digest(row: pa.RecordBatch) -> int:
-    return xxhash.xxh3_64_intdigest(repr(row.to_pylist()).encode())
 
 
 def _columns(schema: pa.Schema) -> str:

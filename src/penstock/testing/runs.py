@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -180,6 +181,7 @@ def run(
             prepared, hooks = _prepared(plan, watch, job, number), program.checkpoint_hooks
             _Cluster(world, watch, settings, job=job, plan=prepared, hooks=hooks).run()
     finally:
+        watch.close_left()
         del _watches[number]
         for key in systems:
             leave(key)
@@ -256,6 +258,8 @@ class RunWatch:
         """The readers of this attempt that are not at their end."""
         self._readers = 0
         self._strike_is_due = False
+        self._open: dict[int, SourceReader] = {}
+        """The readers that nobody has closed."""
 
     def expect(self, source: Scripted) -> None:
         """Count the records, the pauses and the crashes of a source of the program."""
@@ -272,13 +276,26 @@ class RunWatch:
 
     # --- what readers tell -----------------------------------------------------------------------
 
-    def opened(self) -> int:
+    def opened(self, reader: SourceReader) -> int:
         """A reader has begun, perhaps with records that another reader has already read. Returns the number of the
         reader."""
         self._readers += 1
+        self._open[self._readers] = reader
         self._reading[self._readers] = None
         self._something_happened()
         return self._readers
+
+    def closed(self, reader: int) -> None:
+        """A reader was closed."""
+        self._open.pop(reader, None)
+
+    def close_left(self) -> None:
+        """The run is over: close the readers of simulated processes that died. A real process takes its threads and
+        connections with it."""
+        for reader in self._open.values():
+            with suppress(Exception):
+                reader.close()
+        self._open.clear()
 
     def reopened(self, reader: int) -> None:
         """A reader has been given more splits."""
@@ -396,7 +413,7 @@ class _WatchedReader(SourceReader):
     def __init__(self, reader: SourceReader, watch: RunWatch) -> None:
         self._reader = reader
         self._watch = watch
-        self._number = watch.opened()
+        self._number = watch.opened(reader)
         self._batch_rows = watch.draw_batch_rows()
         self._resumes_ms = 0
 
@@ -435,6 +452,7 @@ class _WatchedReader(SourceReader):
         self._reader.checkpoint_completed(checkpoint)
 
     def close(self) -> None:
+        self._watch.closed(self._number)
         self._reader.close()
 
 

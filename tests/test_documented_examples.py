@@ -1,0 +1,24 @@
+"""The examples in docstrings of what users call are run as they stand there."""
+
+from __future__ import annotations
+
+import doctest
+
+import pytest
+
+from penstock.api.program import Program
+from penstock.connectors.files import files
+from penstock.connectors.generated import generate
+from penstock.connectors.sockets import socket
+
+EXAMPLES = {"from_iterable": Program.from_iterable, "files": files, "generate": generate, "socket": socket}
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_the_example_of_a_docstring_works(name):
+    (example,) = doctest.DocTestFinder(recurse=False).find(EXAMPLES[name], name, globs={name: EXAMPLES[name]})
+    assert example.examples
+    runner = doctest.DocTestRunner(verbose=False)
+    told: list[str] = []
+    runner.run(example, out=told.append)
+    assert not runner.failures, "".join(told)
