@@ -24,7 +24,7 @@ from penstock.api.program import Program
 from penstock.api.restoring import Restore
 from penstock.api.restoring import restore as make_restore
 from penstock.api.streams.data_stream import Stream
-from penstock.connectors.parquet import local_path
+from penstock.connectors.file_sink import local_path
 from penstock.core.durations import Duration, duration_ms
 from penstock.core.errors import SettingsError, UsageError
 from penstock.core.ids import JobId, SlotId
