@@ -71,6 +71,8 @@ if TYPE_CHECKING:
     from penstock.api.streams.windowed_stream import WindowedStream
     from penstock.api.windows import tumbling
     from penstock.connectors import nexmark
+    from penstock.connectors.csv_sink import csv
+    from penstock.connectors.json_sink import json
     from penstock.connectors.parquet import parquet
     from penstock.connectors.table import table
     from penstock.core.errors import (
@@ -161,6 +163,8 @@ _HOMES = {
     "penstock.api.streams.windowed_stream": ("WindowedStream",),
     "penstock.api.windows": ("tumbling",),
     "penstock.connectors": ("nexmark",),
+    "penstock.connectors.csv_sink": ("csv",),
+    "penstock.connectors.json_sink": ("json",),
     "penstock.connectors.parquet": ("parquet",),
     "penstock.connectors.table": ("table",),
     "penstock.core.errors": (
@@ -288,12 +292,14 @@ __all__ = [
     "aggregating_state",
     "broadcast_state",
     "count",
+    "csv",
     "data_sink",
     "data_source",
     "exponential_delay",
     "failure_rate",
     "fixed_delay",
     "ha_files",
+    "json",
     "list_state",
     "map_state",
     "max",

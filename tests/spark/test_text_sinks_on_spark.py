@@ -1,0 +1,116 @@
+"""What Spark reads from the JSON and CSV files of the sinks."""
+
+from __future__ import annotations
+
+import math
+from datetime import UTC, date, datetime
+from decimal import Decimal
+
+import pyarrow as pa
+import pytest
+
+import penstock as ps
+from penstock.api.connector import WriterContext
+
+pytestmark = pytest.mark.slow
+
+FLAT = (
+    "n bigint, small tinyint, f double, f32 float, s string, yes boolean, day date, at timestamp, local timestamp_ntz, "
+    "money decimal(20, 2)"
+)
+MOMENT = datetime(2026, 7, 1, 12, 30, 0, 5, tzinfo=UTC)
+ROWS = [
+    (2**62, -128, math.nan, 0.1, 'a "word", \\ and \\"', True, date(1, 1, 1), MOMENT, None, Decimal("1.50")),
+    (-1, 127, math.inf, 1e20, "", False, date(9999, 12, 31), MOMENT.replace(year=1900), None, Decimal("-0.01")),
+    (None,) * 10,
+    (0, 0, -math.inf, -0.0, " é\t'; \\", None, date(2026, 1, 1), MOMENT.replace(year=1), None, Decimal(10) ** 17),
+    (1, 1, 1e-300, 3.4e38, "plain", True, None, MOMENT, MOMENT.replace(tzinfo=None), Decimal(0)),
+]
+
+
+def table(spark, schema, rows):
+    """Records of a schema as the stream has them, made by Spark."""
+    return spark.createDataFrame([tuple(row) for row in rows], schema).toArrow().combine_chunks().to_batches()[0]
+
+
+def written(sink, batch):
+    sink.check(batch.schema)
+    sink.start("job")
+    writer = sink.writer(WriterContext(job="job", subtask=0, parallelism=1, epoch=1))
+    writer.write(batch)
+    sink.commit(writer.prepare(1)())
+    writer.write(batch)
+    writer.prepare(2)()
+    return sink.path
+
+
+def as_text(rows):
+    # NaN is not equal to itself.
+    return sorted(repr(row) for row in rows)
+
+
+@pytest.mark.parametrize("compression", [None, "gzip"])
+@pytest.mark.parametrize("kind", ["json", "csv"])
+def test_spark_reads_the_rows_that_were_written(spark, tmp_path, kind, compression):
+    batch = table(spark, FLAT, ROWS)
+    if kind == "json":
+        path = written(ps.json(tmp_path / "out", compression=compression), batch)
+        read = spark.read.schema(FLAT).json(path)
+    else:
+        path = written(ps.csv(tmp_path / "out", compression=compression, null_value="NULL"), batch)
+        read = spark.read.schema(FLAT).csv(path, header=True, nullValue="NULL")
+    assert as_text(read.toArrow().to_pylist()) == as_text(batch.to_pylist())
+
+
+def test_by_default_spark_takes_an_empty_text_in_csv_for_a_null_and_all_else_as_written(spark, tmp_path):
+    batch = table(spark, FLAT, ROWS)
+    read = spark.read.schema(FLAT).csv(written(ps.csv(tmp_path / "out"), batch), header=True)
+    expected = [{**row, "s": row["s"] or None} for row in batch.to_pylist()]
+    assert as_text(read.toArrow().to_pylist()) == as_text(expected)
+
+
+def test_spark_reads_line_breaks_in_csv_with_its_option_for_them(spark, tmp_path):
+    schema = "a string, b string"
+    batch = table(spark, schema, [("one\ntwo", "x"), ("\r\n", '"'), ("a\rb", None)])
+    path = written(ps.csv(tmp_path / "out"), batch)
+    read = spark.read.schema(schema).csv(path, header=True, multiLine=True)
+    assert as_text(read.toArrow().to_pylist()) == as_text(batch.to_pylist())
+
+
+def test_spark_reads_nulls_of_a_single_column_by_their_text(spark, tmp_path):
+    batch = table(spark, "n bigint", [(1,), (None,), (2,)])
+    path = written(ps.csv(tmp_path / "out", null_value="NULL"), batch)
+    read = spark.read.schema("n bigint").csv(path, header=True, nullValue="NULL")
+    assert as_text(read.toArrow().to_pylist()) == as_text(batch.to_pylist())
+
+
+def test_spark_reads_nested_json_bytes_and_folders_of_partitions(spark, tmp_path):
+    schema = (
+        "b binary, l array<timestamp>, x struct<f: double, m: map<string, decimal(9, 2)>>, deep array<array<string>>, "
+        "day string"
+    )
+    rows = [
+        (b"\x00\xff", [MOMENT, None], (math.nan, {"k": Decimal("1.25"), "none": None}), [["a"], [], None], "mon"),
+        (b"", [], (1.5, {}), [], "tue"),
+        (None, None, None, None, "mon"),
+        (b"x", None, (None, None), [[None, 'q"']], "tue"),
+    ]
+    batch = table(spark, schema, rows)
+    path = written(ps.json(tmp_path / "out", partition_by="day"), batch)
+    read = spark.read.schema(schema).json(path)
+    assert as_text(read.toArrow().to_pylist()) == as_text(batch.to_pylist())
+
+
+def test_a_job_on_spark_writes_both(spark, tmp_path):
+    env = ps.Environment(spark, parallelism=1)
+    numbers = env.from_dataframe(spark.range(1000).selectExpr("id AS n", "timestamp_micros(id) AS at"))
+    numbers.write(ps.json(tmp_path / "json"))
+    numbers.write(ps.csv(tmp_path / "csv"))
+    env.run("both")
+    for read in (
+        spark.read.schema("n bigint, at timestamp").json(str(tmp_path / "json")),
+        spark.read.schema("n bigint, at timestamp").csv(str(tmp_path / "csv"), header=True),
+    ):
+        found = read.toArrow()
+        assert sorted(found["n"].to_pylist()) == list(range(1000))
+        assert found["at"].cast(pa.int64()).to_pylist() == found["n"].to_pylist()
