@@ -71,6 +71,7 @@ if TYPE_CHECKING:
     from penstock.api.streams.windowed_stream import WindowedStream
     from penstock.api.windows import tumbling
     from penstock.connectors import nexmark
+    from penstock.connectors.collect_sink import collect
     from penstock.connectors.csv_sink import csv
     from penstock.connectors.json_sink import json
     from penstock.connectors.parquet import parquet
@@ -163,6 +164,7 @@ _HOMES = {
     "penstock.api.streams.windowed_stream": ("WindowedStream",),
     "penstock.api.windows": ("tumbling",),
     "penstock.connectors": ("nexmark",),
+    "penstock.connectors.collect_sink": ("collect",),
     "penstock.connectors.csv_sink": ("csv",),
     "penstock.connectors.json_sink": ("json",),
     "penstock.connectors.parquet": ("parquet",),
@@ -291,6 +293,7 @@ __all__ = [
     "WriterContext",
     "aggregating_state",
     "broadcast_state",
+    "collect",
     "count",
     "csv",
     "data_sink",

@@ -1,4 +1,4 @@
-"""Runs of a program in a simulated cluster, and the sink that keeps what they committed.
+"""Runs of a program in a simulated cluster.
 
 A run is a world of the simulator with a job of the user's in it. Its sources are read in small steps, between which
 time passes, so that checkpoints and crashes fall between them. A process that is to die is killed near a batch that was
@@ -11,7 +11,6 @@ import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
-from weakref import WeakKeyDictionary
 
 import pyarrow as pa
 
@@ -19,18 +18,16 @@ from penstock.api.connector import (
     End,
     Pause,
     Polled,
-    Sink,
-    SinkWriter,
     Source,
     SourceReader,
     SplitEnumerator,
     SplitProgress,
-    WriterContext,
 )
 from penstock.api.grouped import GroupedFunction, HostedProcessor
 from penstock.api.hooks import CheckpointHook
 from penstock.api.program import Program
 from penstock.api.steps import ReadStep, WriteStep
+from penstock.connectors.collect_sink import CollectSink
 from penstock.core.durations import Duration, duration_ms
 from penstock.core.errors import InvariantError, JobFailed, UsageError, UserCodeError
 from penstock.core.ids import JobId, SlotId
@@ -46,8 +43,6 @@ from penstock.settings import CheckpointSettings, FixedDelay, JobSettings, Netwo
 from penstock.sim.background import Pace, SimBackground
 from penstock.sim.clock import SimClock
 from penstock.sim.disk import Disk
-from penstock.sim.external import ExternalSystem, enter, leave
-from penstock.sim.jobs import SimSink
 from penstock.sim.logs import watch_logs
 from penstock.sim.network import ADDRESS_PREFIX, Network
 from penstock.sim.slots import Notice, SlotHost
@@ -74,56 +69,7 @@ LOOK_EVERY_MS = 50
 Row = dict[str, Any]
 
 _numbers = itertools.count(1)
-"""Tells sinks and runs apart, also after they were pickled into a simulated process."""
-
-
-# --- results ---------------------------------------------------------------------------------------------------------
-
-
-def collect() -> Collected:
-    """A sink that keeps what was committed to it; read it from `rows` after the run."""
-    return Collected()
-
-
-class Collected(Sink):
-    """What `collect` returns."""
-
-    def __init__(self) -> None:
-        # Worlds of the simulator have the numbers from 0 on.
-        self.number = -next(_numbers)
-        self._inside = SimSink(self.number)
-
-    @property
-    def name(self) -> str:
-        """What the step is called unless the user names it."""
-        return "collect"
-
-    @property
-    def rows(self) -> list[Row]:
-        """The committed records of the last run, in the order of the commits."""
-        if self not in _collected:
-            raise UsageError("nothing has been run with this sink yet", hint="read its rows when run(...) has returned")
-        return _collected[self]
-
-    def start(self, job: str) -> None:
-        """Refuse to be used where nobody could read what is committed."""
-        if not job.startswith(JOB_PREFIX):
-            raise UsageError("a collect() sink can be used in penstock.testing.run only", hint="write to files instead")
-
-    def writer(self, context: WriterContext) -> SinkWriter:
-        """A writer into the memory of the run."""
-        return self._inside.writer(context)
-
-    def commit(self, committables: Sequence[bytes]) -> None:
-        """Make transactions visible, each once."""
-        self._inside.commit(committables)
-
-    def clean(self, context: WriterContext, keep: Sequence[bytes]) -> None:
-        """Drop what earlier attempts left."""
-        self._inside.clean(context, keep)
-
-
-_collected: WeakKeyDictionary[Collected, list[Row]] = WeakKeyDictionary()
+"""Tells runs apart, also in sources that were pickled into a simulated process."""
 
 
 # --- runs ------------------------------------------------------------------------------------------------------------
@@ -161,13 +107,9 @@ def run(
     build(program)
     plan = program.plan()
     watch = RunWatch(world, crashes=crashes, linger_ms=linger_ms)
-    sinks = [sink for sink in _sinks(plan) if isinstance(sink, Collected)]
-    systems = {sink.number: ExternalSystem(world) for sink in sinks}
+    sinks = [sink for sink in _sinks(plan) if isinstance(sink, CollectSink)]
     number = next(_numbers)
     _watches[number] = watch
-    for sink in sinks:
-        _collected.pop(sink, None)
-        enter(sink.number, systems[sink.number])
     try:
         with watch_logs(world):
             job = JobId(f"{JOB_PREFIX}{number}")
@@ -175,10 +117,6 @@ def run(
             _Cluster(world, watch, settings, job=job, plan=prepared, hooks=hooks).run()
     finally:
         del _watches[number]
-        for key in systems:
-            leave(key)
-    for sink in sinks:
-        _collected[sink] = _committed(systems[sink.number])
     return [row for sink in sinks for row in sink.rows]
 
 
@@ -187,11 +125,6 @@ def _host_processor(given: HostedProcessor) -> GroupedFunction:
     from penstock.spark.processors import host_processor
 
     return host_processor(given)
-
-
-def _committed(system: ExternalSystem) -> list[Row]:
-    batches = [batch for transaction in system.committed.values() for batch in transaction.batches]
-    return [row for batch in batches for row in batch.to_pylist()]
 
 
 def _settings(world: World, parallelism: int, interval_ms: int | None) -> JobSettings:
