@@ -11,6 +11,7 @@ from penstock.api.grouped import ProcessorHost
 from penstock.api.hooks import CheckpointHook
 from penstock.api.ledger import Ledger
 from penstock.api.notebook import CellRun, current_cell_run
+from penstock.api.running import Runner
 from penstock.api.steps import ReadStep
 from penstock.api.streams.data_stream import Stream
 from penstock.api.streams.stream_state import StreamState
@@ -28,7 +29,13 @@ _STEPS_SHOWN = 8
 class Program:
     """Collects the steps of one job and makes its plan. What runs it builds on this."""
 
-    def __init__(self, settings: JobSettings | None = None, *, processor_host: ProcessorHost | None = None) -> None:
+    def __init__(
+        self,
+        settings: JobSettings | None = None,
+        *,
+        processor_host: ProcessorHost | None = None,
+        runner: Runner | None = None,
+    ) -> None:
         shown_at_user_line()
         self._settings = JobSettings() if settings is None else settings
         problems = self._settings.problems()
@@ -38,6 +45,7 @@ class Program:
             parallelism=self._settings.parallelism,
             max_parallelism=self._settings.max_parallelism,
             processor_host=processor_host,
+            runner=runner,
         )
         self._hooks: dict[str, CheckpointHook] = {}
         self._hooks_made_in: dict[str, CellRun | None] = {}
@@ -90,8 +98,7 @@ class Program:
 
     def plan(self) -> Plan:
         """What is to run where. Raises `UsageError` if a stream leads nowhere or two steps cannot be told apart."""
-        self._ledger.check_complete()
-        return self._ledger.plan_of(self._ledger.steps).with_hooks(tuple(self._hooks))
+        return self._ledger.plan_of_job().with_hooks(tuple(self._hooks))
 
     def __repr__(self) -> str:
         steps = self._ledger.steps

@@ -26,8 +26,9 @@ from penstock.api.connector import (
 from penstock.api.grouped import GroupedFunction, HostedProcessor
 from penstock.api.hooks import CheckpointHook
 from penstock.api.program import Program
+from penstock.api.running import Runner, StreamPath
 from penstock.api.steps import ReadStep, WriteStep
-from penstock.connectors.collect_sink import CollectSink
+from penstock.connectors.collect_sink import LIMIT, CollectSink
 from penstock.core.durations import Duration, duration_ms
 from penstock.core.errors import InvariantError, JobFailed, UsageError, UserCodeError
 from penstock.core.ids import JobId, SlotId
@@ -103,21 +104,48 @@ def run(
     )
     linger_ms = duration_ms(linger, argument="linger") + 2 * (interval_ms or 0)
     settings = _settings(world, parallelism, interval_ms)
-    program = Program(settings, processor_host=_host_processor)
+    program = Program(settings, processor_host=_host_processor, runner=_KitRunner(settings, seed, linger_ms))
     build(program)
     plan = program.plan()
     watch = RunWatch(world, crashes=crashes, linger_ms=linger_ms)
     sinks = [sink for sink in _sinks(plan) if isinstance(sink, CollectSink)]
+    _run_plan(world, watch, settings, plan, program.checkpoint_hooks)
+    return [row for sink in sinks for row in sink.rows]
+
+
+class _KitRunner(Runner):
+    """Runs the path to a stream in a simulated cluster of its own, without crashes."""
+
+    def __init__(self, settings: JobSettings, seed: int, linger_ms: int) -> None:
+        self._settings = settings
+        self._seed = seed
+        self._linger_ms = linger_ms
+
+    def collected(self, path: StreamPath, *, limit: int) -> pa.Table:
+        """All results of a run."""
+        sink = CollectSink(limit)
+        world = World(self._seed)
+        watch = RunWatch(world, crashes=0, linger_ms=self._linger_ms)
+        _run_plan(world, watch, self._settings, path.into(sink), {})
+        return sink.to_arrow()
+
+    def sampled(self, path: StreamPath, *, rows: int, timeout_ms: int | None) -> pa.Table:  # noqa: ARG002
+        """The first results of a run, which takes no time here."""
+        return self.collected(path, limit=LIMIT).slice(0, rows)
+
+
+def _run_plan(
+    world: World, watch: RunWatch, settings: JobSettings, plan: Plan, hooks: Mapping[str, CheckpointHook]
+) -> None:
     number = next(_numbers)
     _watches[number] = watch
     try:
         with watch_logs(world):
             job = JobId(f"{JOB_PREFIX}{number}")
-            prepared, hooks = _prepared(plan, watch, job, number), program.checkpoint_hooks
+            prepared = _prepared(plan, watch, job, number)
             _Cluster(world, watch, settings, job=job, plan=prepared, hooks=hooks).run()
     finally:
         del _watches[number]
-    return [row for sink in sinks for row in sink.rows]
 
 
 def _host_processor(given: HostedProcessor) -> GroupedFunction:

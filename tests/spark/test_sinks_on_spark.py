@@ -1,4 +1,4 @@
-"""What Spark reads from the JSON and CSV files of the sinks."""
+"""What Spark reads from the JSON and CSV files of the sinks, and streams that are looked at on Spark."""
 
 from __future__ import annotations
 
@@ -114,3 +114,46 @@ def test_a_job_on_spark_writes_both(spark, tmp_path):
         found = read.toArrow()
         assert sorted(found["n"].to_pylist()) == list(range(1000))
         assert found["at"].cast(pa.int64()).to_pylist() == found["n"].to_pylist()
+
+
+# --- on the driver ---------------------------------------------------------------------------------------------------
+
+
+def files_below(folder):
+    return sorted(str(file.relative_to(folder)) for file in folder.rglob("*") if file.is_file())
+
+
+def test_a_stream_is_looked_at_and_collected_apart_from_the_program(spark, tmp_path, capsys):
+    """1. Rows are looked at, in this process. 2. All are collected, by a job. 3. The other sink has got nothing, and
+    the checkpoint directory has no file of it. 4. The program runs as if nothing had happened."""
+    directory = tmp_path / "checkpoints"
+    directory.mkdir()
+    env = ps.Environment(spark, parallelism=1, checkpointing=ps.Checkpointing(interval="1s", directory=directory))
+    numbers = env.from_dataframe(spark.range(1000).selectExpr("id AS n", "id % 7 AS k"))
+    kept = ps.collect()
+    numbers.write(ps.parquet(tmp_path / "out"))
+    large = numbers.where("n >= 990")
+    large.write(kept)
+    before = repr(env.plan())
+
+    assert [row["n"] >= 990 for row in large.take(5)] == [True] * 5
+    large.select("k").show(2)
+    assert capsys.readouterr().out.splitlines()[:3] == ["+---+", "|  k|", "+---+"]
+    assert sorted(row["n"] for row in large.collect()) == list(range(990, 1000))
+    assert large.collect("spark").selectExpr("sum(n)").first()[0] == sum(range(990, 1000))
+
+    assert repr(env.plan()) == before
+    assert not (tmp_path / "out").exists()
+    assert files_below(directory) == []
+    env.run("numbers")
+    assert sorted(row["n"] for row in kept.rows) == list(range(990, 1000))
+    assert spark.read.parquet(str(tmp_path / "out")).count() == 1000
+
+
+def test_without_checkpointing_too_and_errors_are_told(spark):
+    env = ps.Environment(spark, parallelism=1)
+    numbers = env.from_dataframe(spark.range(100).selectExpr("id AS n"))
+    assert sorted(row["n"] for row in numbers.collect()) == list(range(100))
+    with pytest.raises(ps.JobFailed, match="collect keeps at most 10 rows"):
+        numbers.collect(limit=10)
+    assert len(numbers.take(3)) == 3
