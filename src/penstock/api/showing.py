@@ -44,6 +44,15 @@ def as_shown(table: pa.Table, *, truncate: int | None, more: bool) -> str:
     return "".join((rule, line(names), rule, *lines, rule, told))
 
 
+def as_line(row: Mapping[str, Any]) -> str:
+    """A row as one line.
+
+    >>> as_line({"word": "to", "n": None})
+    '{word: to, n: NULL}'
+    """
+    return f"{{{', '.join(f'{name}: {as_text(value)}' for name, value in row.items())}}}"
+
+
 def as_text(value: Any) -> str:
     """A value as Spark shows it."""
     match value:
