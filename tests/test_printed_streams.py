@@ -100,8 +100,8 @@ def test_every_record_is_printed_at_least_once_whatever_dies(capsys, seed):
 def test_several_streams_may_be_printed(capsys):
     def program(env):
         stream = env.read(scripted([{"n": 1}], schema="n bigint"))
-        stream.print(prefix="a", name="first")
-        stream.print(prefix="b", name="second")
+        stream.print(prefix="a")
+        stream.print(prefix="b")
 
     run(program)
     assert sorted(capsys.readouterr().out.split("\n")) == ["", "a> {n: 1}", "b> {n: 1}"]

@@ -95,6 +95,25 @@ def test_windows_and_state_by_key_work_across_channels_until_the_end(program):
     assert counted.take(10_000) == first, "a look leaves nothing in the function of the program"
 
 
+class Tally:
+    """A function with something of its own."""
+
+    def __init__(self):
+        self.calls = 0
+
+    def __call__(self, row):
+        self.calls += 1
+        return {"n": self.calls}
+
+
+def test_a_look_leaves_the_functions_of_the_program_as_they_were(program):
+    tally = Tally()
+    stream = bids(program).map(tally, schema="n bigint")
+    for _ in range(2):
+        assert stream.take(2) == [{"n": 1}, {"n": 2}]
+    assert tally.calls == 0
+
+
 def test_streams_that_are_united_are_all_read(program):
     first, second = bids(program, events=5), program.read(nexmark.bids(events=4), name="more")
     assert len(first.union(second).take(100)) == 9

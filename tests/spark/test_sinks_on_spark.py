@@ -157,3 +157,13 @@ def test_without_checkpointing_too_and_errors_are_told(spark):
     with pytest.raises(ps.JobFailed, match="collect keeps at most 10 rows"):
         numbers.collect(limit=10)
     assert len(numbers.take(3)) == 3
+
+
+def test_what_slots_print_is_printed_by_the_driver(spark, capsys):
+    env = ps.Environment(spark, parallelism=1)
+    env.from_dataframe(spark.range(50).selectExpr("id AS n")).where("n < 2").print(prefix="small")
+    env.run("printed")
+    assert sorted(line for line in capsys.readouterr().out.splitlines() if ">" in line) == [
+        "small> {n: 0}",
+        "small> {n: 1}",
+    ]
