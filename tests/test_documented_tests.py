@@ -1,31 +1,34 @@
-"""The tests that docs/testing-your-jobs.md shows are run as they stand there."""
+"""The tests that pages of the documentation show are run as they stand there."""
 
 from __future__ import annotations
 
+import inspect
 import re
 from pathlib import Path
 
 import pytest
 
-PAGE = Path(__file__).parents[1] / "docs" / "testing-your-jobs.md"
-BLOCKS = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
+DOCS = Path(__file__).parents[1] / "docs"
+PAGES = [DOCS / "testing-your-jobs.md", DOCS / "guide" / "sinks.md"]
 
 
-def shown() -> dict[str, object]:
-    """What the page's code defines; its blocks build on each other."""
+def shown(page: Path) -> dict[str, object]:
+    """What a page's code defines; its blocks build on each other."""
     names: dict[str, object] = {"__name__": "documented"}
-    for block in BLOCKS:
-        exec(compile(block, str(PAGE), "exec"), names)
+    for block in re.findall(r"```python\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL):
+        exec(compile(block, str(page), "exec"), names)
     return names
 
 
-TESTS = {name: test for name, test in shown().items() if name.startswith("test_")}
+TESTS = {(page.stem, name): test for page in PAGES for name, test in shown(page).items() if name.startswith("test_")}
 
 
-def test_the_page_shows_tests():
-    assert len(TESTS) >= 4
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_a_page_shows_tests(page):
+    assert len([name for stem, name in TESTS if stem == page.stem]) >= 4
 
 
-@pytest.mark.parametrize("name", TESTS)
-def test_what_the_page_shows_works(name):
-    TESTS[name]()
+@pytest.mark.parametrize(("page", "name"), TESTS)
+def test_what_a_page_shows_works(page, name, request):
+    test = TESTS[page, name]
+    test(**{fixture: request.getfixturevalue(fixture) for fixture in inspect.signature(test).parameters})
