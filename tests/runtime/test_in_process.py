@@ -158,11 +158,15 @@ def test_an_error_of_a_function_names_its_step(program):
 class Silent(Source):
     """Two rows, and then nothing for ever; with an enumerator, the rows are found only after a while."""
 
-    def __init__(self, *, finds=False):
+    def __init__(self, finds=False):  # as it is unpickled
         self.finds = finds
 
     schema = pa.schema([("n", pa.int64())])
     is_unbounded = True
+
+    def __reduce__(self):
+        """A slot has no enumerator."""
+        return InSlot, (self.finds,)
 
     @property
     def discovers(self):
@@ -176,6 +180,11 @@ class Silent(Source):
 
     def open(self, splits):
         return SilentReader(len(splits))
+
+
+class InSlot(Silent):
+    def enumerator(self):
+        raise NotImplementedError
 
 
 class SilentReader(SourceReader):

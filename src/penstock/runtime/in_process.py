@@ -8,7 +8,7 @@ source is read are found here, too.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, NoReturn
 
@@ -92,7 +92,7 @@ def look(
 
     """
     seen = SeenRows(rows)
-    here = _Here(_own(plan, seen), settings, clock)
+    here = _Here(_own(plan, seen), settings, clock, _enumerators(plan))
     deadline = None if timeout_ms is None else Instant(clock.now() + timeout_ms)
     try:
         here.start()
@@ -115,6 +115,12 @@ def _own(plan: Plan, seen: SeenRows) -> Plan:
 
     vertices = tuple(replace(v, operators=tuple(with_sink(o) for o in v.operators)) for v in copied.vertices)
     return replace(copied, vertices=vertices)
+
+
+def _enumerators(plan: Plan) -> dict[OperatorId, SplitEnumerator]:
+    """Made by the sources of the plan itself, as for a job: what a slot has of a source may have no enumerator."""
+    reads = [o for vertex in plan.vertices for o in vertex.operators if isinstance(o.step, ReadStep)]
+    return {read.operator: read.step.source.enumerator() for read in reads if read.step.source.discovers}
 
 
 class _Found:
@@ -156,7 +162,9 @@ class _Found:
 class _Here:
     """All tasks of a plan, and the host that they ask."""
 
-    def __init__(self, plan: Plan, settings: JobSettings, clock: Clock) -> None:
+    def __init__(
+        self, plan: Plan, settings: JobSettings, clock: Clock, enumerators: Mapping[OperatorId, SplitEnumerator]
+    ) -> None:
         self.background: Background = _AtOnce()
         self.slice_rows = SLICE_ROWS
         self._clock = clock
@@ -181,10 +189,10 @@ class _Here:
         self._readers = {channel.key: task for task in self._tasks for channel in task.gate.channels}
         self._writers = {key: task for task in self._tasks for key in task.outputs.channels}
         self._found = [
-            _Found(task, operator.operator, operator.step.source.enumerator())
+            _Found(task, operator.operator, enumerators[operator.operator])
             for task in self._tasks
             for operator in plan.vertex(task.task.vertex).operators
-            if isinstance(operator.step, ReadStep) and operator.step.source.discovers
+            if operator.operator in enumerators
         ]
 
     # --- turns -------------------------------------------------------------------------------
