@@ -279,7 +279,7 @@ def test_an_event_time_timer_without_a_watermark_is_refused_with_what_to_add():
         read = env.read(source(clicks(3)))
         read.key_by("user").process(Sessions(), schema="user string, n bigint, ends timestamp").write(collect())
 
-    with pytest.raises(JobFailed, match="at_event_time needs event time, and no step before this one has a watermark"):
+    with pytest.raises(JobFailed, match="at_event_time needs event time, and no step before this step has a watermark"):
         run(build)
 
 

@@ -118,7 +118,7 @@ def test_what_cannot_be_waited_for_is_refused():
         plain = env.read(rules(), name="rules")
         env.read(orders(), name="orders").key_by("user").connect(plain, wait=datetime(2026, 1, 1, tzinfo=UTC))
 
-    with pytest.raises(UsageError, match="a point of event time, and the broadcast stream has none"):
+    with pytest.raises(UsageError, match="a point of event time, and the broadcast stream has no event time"):
         run(timeless)
     with pytest.raises(UsageError, match="wait is 'soon'"):
         run(build(rules(), orders(), "soon"))

@@ -203,7 +203,8 @@ _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
 
 def __getattr__(name: str) -> Any:
-    """Import a public name when it is first used: a Spark worker that comes up must not pay for all of them."""
+    """Import a public name when it is first used: a Spark worker that starts must not wait for the imports of all
+    public names."""
     home = _HOME_OF.get(name)
     if home is None:
         raise AttributeError(f"module 'penstock' has no attribute {name!r}")
@@ -216,7 +217,8 @@ def _print_error(kind: type[BaseException], error: BaseException, trace: Traceba
     importlib.import_module("penstock.api.boundary").print_error(kind, error, trace)
 
 
-# Before any function of the package can be called with a wrong argument; what prints errors is imported for the first.
+# Set before any function of the package can be called with a wrong argument. The module that prints errors is imported
+# when the first error is printed.
 if sys.excepthook is sys.__excepthook__:
     sys.excepthook = _print_error
 if "IPython" in sys.modules:

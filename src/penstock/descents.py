@@ -1,8 +1,8 @@
 """Folders and files below a root, opened one folder after another by descriptor.
 
-No link below the root is followed: whoever can write there could have one lead anywhere, or swap a folder for a link
-between a look at it and its use. A descriptor stays what it was when it was opened. Links in the path of the root
-itself are followed: that path is the user's.
+No link below the root is followed: a user who can write below the root could make a link that leads anywhere, or
+replace a folder by a link between a check of the folder and its use. A descriptor goes on naming the folder or file
+that was opened. Links in the path of the root itself are followed: the user chose that path.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from pathlib import Path
 
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 _NO_LINK = os.O_NOFOLLOW
-_LINK = "it is a symbolic link, or lies behind one"
+_LINK = "the path is a symbolic link, or leads through a symbolic link"
 _READ_BYTES = 16 * 1024 * 1024
 
 
 @contextmanager
 def opened_folder(root: Path, names: Sequence[str]) -> Iterator[int]:
     """The descriptor of the folder that is reached from `root` by these names. Raises `OSError`; with `ELOOP` if one of
-    them is a link."""
+    the names is a link."""
     folder = os.open(root, _FOLDER)
     try:
         for name in names:
@@ -36,26 +36,26 @@ def opened_folder(root: Path, names: Sequence[str]) -> Iterator[int]:
 
 
 def open_below(folder: int, name: str) -> int:
-    """The descriptor of a folder in another one."""
+    """The descriptor of the folder `name` in `folder`. Raises `OSError`; with `ELOOP` if `name` is a link."""
     try:
         return os.open(name, _FOLDER | _NO_LINK, dir_fd=folder)
     except NotADirectoryError as error:
-        # What `open` says of a link, too.
+        # `open` raises the same error for a link.
         if is_link(folder, name):
             raise OSError(errno.ELOOP, _LINK, name) from error
         raise
 
 
 def make_folders(root: Path, names: Sequence[str], *, mode: int = 0o777) -> None:
-    """Make the folder that is reached from `root` by these names, with those above it. Raises `OSError`."""
+    """Make the folder that is reached from `root` by these names, with the folders on the way. Raises `OSError`."""
     for depth, name in enumerate(names):
         with opened_folder(root, names[:depth]) as above, suppress(FileExistsError):
             os.mkdir(name, mode, dir_fd=above)
 
 
 def create_file(folder: int, name: str, *, mode: int = 0o666) -> int:
-    """The descriptor of a new file, to be written. What had the name before loses it, be it a link or a file that has
-    other names. Raises `OSError`."""
+    """Create a file, and return its descriptor for writing. A file or a link that has the name loses the name, and is
+    not written to: a file may have other names, and a link may lead anywhere. Raises `OSError`."""
     unlink(folder, name)
     return os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | _NO_LINK, mode, dir_fd=folder)
 
@@ -69,12 +69,12 @@ def is_link(folder: int, name: str) -> bool:
 
 
 class TooLarge(OSError):
-    """A file has more bytes than its reader expects at most."""
+    """A file has more bytes than its reader allows."""
 
 
 def read_regular(folder: int, name: str, *, limit: int | None) -> bytes:
-    """The content of a file. Raises `OSError` for what is no file: a pipe would keep its reader waiting for ever, and a
-    device has no end; and `TooLarge` before anything is read, if it has more than `limit` bytes."""
+    """The content of a file. Raises `OSError` if `name` is no regular file: a pipe would keep its reader waiting for
+    ever, and a device has no end. Raises `TooLarge`, and reads nothing, if the file has more than `limit` bytes."""
     try:
         descriptor = os.open(name, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | _NO_LINK, dir_fd=folder)
     except OSError as error:
@@ -86,14 +86,15 @@ def read_regular(folder: int, name: str, *, limit: int | None) -> bytes:
         if stat.S_ISDIR(status.st_mode):
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), name)
         if not stat.S_ISREG(status.st_mode):
-            raise OSError(errno.ENXIO, "it is no file, but a pipe, a socket or a device", name)
+            raise OSError(errno.ENXIO, "the path names no file, but a pipe, a socket or a device", name)
         if limit is not None and status.st_size > limit:
             raise TooLarge(errno.EFBIG, f"it has {status.st_size} bytes, and at most {limit} are expected", name)
         return _content(file.fileno(), status.st_size)
 
 
 def _content(descriptor: int, size: int) -> bytes:
-    """As many bytes as the file had; one that is being cut gives fewer, which its checksum tells."""
+    """`size` bytes of the file. A file that is cut meanwhile gives fewer bytes, which the checksum of the file
+    shows."""
     parts: list[bytes] = []
     left = size
     while left > 0 and (part := os.read(descriptor, min(left, _READ_BYTES))):
@@ -103,7 +104,8 @@ def _content(descriptor: int, size: int) -> bytes:
 
 
 def remove_tree(folder: int, name: str) -> None:
-    """Remove a folder of `folder` with all that is in it; of a link, the link. Raises `OSError`."""
+    """Remove the folder `name` in `folder` with everything in it, or, if `name` is a link, the link. Nothing happens if
+    there is no `name`. Raises `OSError`."""
     try:
         inner = open_below(folder, name)
     except FileNotFoundError:
@@ -128,7 +130,7 @@ def remove_tree(folder: int, name: str) -> None:
 
 
 def unlink(folder: int, name: str) -> None:
-    """Remove a file of `folder`, or a link, if it is there."""
+    """Remove the file or the link `name` in `folder`. Nothing happens if there is no `name`."""
     try:
         os.unlink(name, dir_fd=folder)
     except FileNotFoundError:

@@ -82,7 +82,7 @@ class Background(Protocol):
     """Runs blocking work off the loop, one piece after another, in the order given."""
 
     def submit(self, work: Callable[[], Any], done: Callable[[WorkResult], None]) -> None:
-        """Run `work`; `done` is called with its outcome by a later `collect`, on the loop."""
+        """Run `work`. A later `collect` calls `done` with the result of `work`, on the loop."""
         ...
 
     def collect(self) -> None:
@@ -112,8 +112,8 @@ class Store(Protocol):
         ...
 
     def names(self, place: str) -> str | None:
-        """The path, below this root, that a full path or URI has by its names, whatever links there may be; None if it
-        names something elsewhere."""
+        """The path, below this root, of a full path or URI, by names alone: links below the root are not resolved. None
+        if the full path or URI does not begin with the root."""
         ...
 
     def followed(self, place: str) -> str:
@@ -198,10 +198,11 @@ class JobRecords(Protocol):
 
 
 class Leader(Protocol):
-    """The hold of a driver that has won the election for a job."""
+    """A driver that has won the election for a job: what the driver found, its access to the records, and whether the
+    driver has lost the job since."""
 
     tenure: Tenure
-    """What it found, as far as that is believed."""
+    """What the driver found when its term began, as far as the records are believed (`core.recovery.believing`)."""
 
     @property
     def records(self) -> JobRecords:
@@ -210,7 +211,7 @@ class Leader(Protocol):
 
     @property
     def is_lost(self) -> bool:
-        """Whether another driver has the job, or may have it at any moment."""
+        """Whether another driver has the job, or may have taken the job over."""
         ...
 
     def resign(self) -> None:

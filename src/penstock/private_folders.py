@@ -1,7 +1,7 @@
-"""Folders that belong to this user alone: for sockets, for state on the local disk, for whatever others must not reach.
+"""Private folders, which belong to this user alone: for sockets, for state on the local disk.
 
-Their names can be guessed, and many lie where everybody may make folders, so that somebody else may have made one
-before. Each goes through the same check before anything is put there.
+The name of a private folder can be guessed, and many private folders lie where every user may make folders, so that
+another user may have made a folder of that name before. Each private folder is checked before a file is put there.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ _OTHERS = stat.S_IRWXG | stat.S_IRWXO
 
 
 def make_private(folder: Path, *, what: str, setting: str) -> None:
-    """Make a folder for this user alone, with those above it, and check it. Raises `UsageError` as `check_private`
-    does, and `OSError`."""
+    """Make a folder for this user alone, with the folders above it, and check the folder. Raises `UsageError` as
+    `check_private` does, and `OSError`."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     with suppress(FileExistsError):
         folder.mkdir(mode=stat.S_IRWXU)
@@ -26,14 +26,15 @@ def make_private(folder: Path, *, what: str, setting: str) -> None:
 
 
 def check_private(folder: Path, *, what: str = "ipc_dir", setting: str = "ipc_dir") -> None:
-    """Raise `UsageError` unless `folder` is a folder of this user that nobody else can enter, or put another one in the
-    place of; and `OSError` if it is not there. `what` names it in the error, `setting` is what to change."""
-    hint = f"set {setting} to a folder of your own with mode 0700, or to one that does not exist"
+    """Raise `UsageError` unless `folder` is a folder of this user, and no other user can enter `folder` or put another
+    folder in its place. Raise `OSError` if `folder` does not exist. `what` names the folder in the error, and `setting`
+    is the setting that the hint says to change."""
+    hint = f"set {setting} to a folder of your own with mode 0700, or to a folder that does not exist"
     try:
-        # By descriptor: what was looked at is what was opened.
+        # By descriptor: a name could stand for another folder at the next look, an open descriptor cannot.
         descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     except NotADirectoryError as error:
-        # Raises if it is one of the folders above that is none.
+        # Raises if the path leads through a file: then the error is not about `folder`.
         folder.lstat()
         raise UsageError(f"{what} {folder} is not a folder", hint=hint) from error
     except PermissionError as error:
@@ -46,10 +47,12 @@ def check_private(folder: Path, *, what: str = "ipc_dir", setting: str = "ipc_di
     if status.st_uid != os.geteuid():
         raise UsageError(f"{what} {folder} belongs to user {status.st_uid}, not to user {os.geteuid()}", hint=hint)
     if status.st_mode & _OTHERS:
-        raise UsageError(f"{what} {folder} has mode {stat.S_IMODE(status.st_mode):04o}; others can enter it", hint=hint)
+        raise UsageError(
+            f"{what} {folder} has mode {stat.S_IMODE(status.st_mode):04o}; other users can enter the folder", hint=hint
+        )
     if above.st_mode & stat.S_IWOTH and not above.st_mode & stat.S_ISVTX:
         raise UsageError(
-            f"{what} {folder} lies in a folder with mode {stat.S_IMODE(above.st_mode):04o}; others can put another "
-            "folder in its place",
+            f"{what} {folder} lies in a folder with mode {stat.S_IMODE(above.st_mode):04o}; other users can put "
+            "another folder in its place",
             hint=f"{hint}, in a folder that only you can write to, or that has the sticky bit as /tmp has",
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
 import traceback
@@ -53,6 +54,17 @@ def test_a_script_shows_its_own_lines_and_no_others(tmp_path, line, error):
     assert error in ran.stderr
     assert [f'File "{script}"' in frame for frame in frames_of(ran.stderr)] == [True, True], ran.stderr
     assert ran.stderr.count("Traceback") == 1
+
+
+def test_an_interrupt_inside_the_package_shows_the_lines_of_the_user_and_no_others(tmp_path):
+    script = tmp_path / "main.py"
+    text = SCRIPT.replace("return undefined", "raise KeyboardInterrupt").format(line="stream.map_batches(clean)")
+    script.write_text(text)
+    ran = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, check=False)
+    assert ran.returncode == -signal.SIGINT
+    assert [f'File "{script}"' in frame for frame in frames_of(ran.stderr)] == [True, True, True], ran.stderr
+    assert ran.stderr.count("Traceback") == 1
+    assert ran.stderr.splitlines()[-1].startswith("KeyboardInterrupt")
 
 
 BEFORE_A_PROGRAM = """

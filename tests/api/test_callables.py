@@ -87,7 +87,7 @@ ASYNC = [
 def test_whatever_is_async_is_refused(function):
     with pytest.raises(UsageError, match=r"map takes a function that returns its result, and .* is async") as caught:
         check_callable(function, "map")
-    assert "write it with def" in caught.value.hint
+    assert "write the function with def" in caught.value.hint
 
 
 @functools.wraps(later)

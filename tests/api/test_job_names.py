@@ -63,3 +63,9 @@ def test_a_name_shows_in_its_id():
 def test_what_is_no_name_is_refused(name):
     with pytest.raises(UsageError, match="name"):
         job_slug(name)
+
+
+@pytest.mark.parametrize("name", ["names", "results", "savepoints", "savepoint-orders-0123-2"])
+def test_no_job_has_the_folder_for_its_own_that_all_jobs_share(name: str):
+    assert job_slug(name) != name
+    assert job_slug(name).startswith(name)

@@ -195,7 +195,7 @@ def test_a_key_is_given_or_read_from_a_file_that_only_its_user_can_read(tmp_path
     [
         (b"short", "seal has 5 bytes; give a key of at least 16"),
         ("missing", "cannot be read: No such file or directory"),
-        ("wide", "others can read the key file"),
+        ("wide", "other users can read the key file"),
         (7, "seal is a int"),
     ],
 )

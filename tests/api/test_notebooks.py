@@ -75,9 +75,9 @@ def test_what_other_cells_made_stays_and_what_was_built_on_the_cell_goes(noteboo
     again = program.read(make_source())
     with pytest.raises(UsageError, match="nothing is done with the results of 'bids'"):
         program.plan()
-    with pytest.raises(UsageError, match="the notebook's cell that made it was run again") as caught:
+    with pytest.raises(UsageError, match="its notebook cell was run again") as caught:
         stream.where("price > 1")
-    assert "run the cells behind that one again" in caught.value.hint
+    assert "run the cells behind that cell again" in caught.value.hint
     notebook.run("write")
     again.write(make_sink())
     assert len(steps(program)) == 2

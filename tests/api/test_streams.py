@@ -247,7 +247,7 @@ def test_event_time_must_be_a_timestamp_and_the_hint_converts(program, make_sour
     with pytest.raises(UsageError) as caught:
         stream.watermark(column)
     assert f"column {column!r} is of type" in caught.value.message
-    assert caught.value.hint == f"convert it first: .with_columns({conversion})"
+    assert caught.value.hint == f"convert the column first: .with_columns({conversion})"
     name, _, written = conversion.partition("=")
     expression = (
         pl.col("s").str.to_datetime("%Y-%m-%dT%H:%M:%S", time_zone="UTC") if name == "s" else written.strip('"')
@@ -261,7 +261,7 @@ def test_event_time_must_be_in_microseconds(program, make_source):
     nanos = program.read(source)
     with pytest.raises(UsageError) as caught:
         nanos.watermark("ts")
-    assert caught.value.hint == 'convert it first: .with_columns(ts="CAST(ts AS TIMESTAMP)")'
+    assert caught.value.hint == 'convert the column first: .with_columns(ts="CAST(ts AS TIMESTAMP)")'
     converted = nanos.with_columns(ts="CAST(ts AS TIMESTAMP)").watermark("ts")
     assert converted.schema.field("ts").type == pa.timestamp("us", tz="UTC")
 
@@ -323,7 +323,7 @@ def test_a_sink_says_what_it_cannot_write(bids, make_sink):
 def test_one_sink_is_written_by_one_step(bids, make_sink):
     sink = make_sink()
     bids.write(sink)
-    with pytest.raises(UsageError, match="one sink cannot be written by two steps; the other is 'picky' made at"):
+    with pytest.raises(UsageError, match="one sink cannot be written by two steps; the other step is 'picky' made at"):
         bids.where("price > 1").write(sink)
 
 

@@ -77,7 +77,7 @@ def test_a_stream_can_be_united_with_a_part_of_itself(program, bids, make_sink):
     ("columns", "difference"),
     [
         ("auction bigint, bidder bigint, ts timestamp", "it has no column 'price'"),
-        ("auction bigint, bidder bigint, price bigint, ts timestamp, x int", "it has a column 'x' besides"),
+        ("auction bigint, bidder bigint, price bigint, ts timestamp, x int", "it also has a column 'x'"),
         (
             "auction bigint, bidder string, price double, ts timestamp",
             "column 'bidder' is string instead of int64; column 'price' is double instead of int64",
@@ -122,7 +122,9 @@ def test_only_streams_can_be_united(bids, others, fact):
 
 def test_a_stream_of_another_environment_is_refused(bids, make_source):
     foreign = Program().read(make_source())
-    with pytest.raises(UsageError, match="union takes streams of one environment, and one of these is of another"):
+    with pytest.raises(
+        UsageError, match="union takes streams of one environment, and one of these streams is of another environment"
+    ):
         bids.union(foreign)
 
 
@@ -142,7 +144,7 @@ def test_event_time_in_different_columns_is_lost_and_the_error_says_where(bids, 
     with pytest.raises(UsageError) as caught:
         windowed(first.watermark("ts").union(second(asks), name="both"))
     assert "the streams of 'both' (union) made at test_unions.py:" in caught.value.message
-    assert caught.value.message.endswith(f"have it {places}")
+    assert caught.value.message.endswith(f"have event time {places}")
 
 
 def test_without_any_event_time_the_error_says_what_was_lost_before(bids, asks):

@@ -42,7 +42,7 @@ def test_without_json_the_numbers_come_in_words():
     assert result.exit_code == 0, result.output
     assert "1% of 20,000 keys in RocksDB changed" in result.stdout
     assert "restore of 2 MB, memory" in result.stdout
-    assert "the loop stands still for at most" in result.stdout
+    assert "the loop is blocked for at most" in result.stdout
     assert "may hold" not in result.stdout
 
 

@@ -103,7 +103,7 @@ def test_a_split_that_went_beyond_its_end_is_a_bug(source, tmp_path):
     rows_of(ahead)
     tell_to_end(tmp_path)
     behind.poll(4, 0)
-    with pytest.raises(InvariantError, match="split 0 was read to row 4 and ends at 0"):
+    with pytest.raises(InvariantError, match="split 0 was read to row 4, but ends at row 0"):
         ahead.poll(4, 0)
 
 
@@ -469,7 +469,7 @@ def test_a_job_without_a_new_checkpoint_for_too_long_is_stuck():
     stall.look(0, 1_000 + STALL_MS - 1)
     stall.look(1, 1_000 + STALL_MS)
     stall.look(1, 1_000 + 2 * STALL_MS - 1)
-    with pytest.raises(JobFailed, match="stuck: 1 checkpoints completed"):
+    with pytest.raises(JobFailed, match="stuck: 1 checkpoints are complete"):
         stall.look(1, 1_000 + 2 * STALL_MS)
 
 

@@ -31,7 +31,7 @@ def run(*arguments: str):
         (("demo", "--no-such-option"), "--no-such-option"),
         (("verify",), "DIRECTORY"),
         (("verify", "--json", "--delete-orphans", "x"), "--yes"),
-        (("verify", "no/such/directory"), "nothing of a job is in"),
+        (("verify", "no/such/directory"), "no file of a job is in"),
         (("verify", "ftp://host/x"), "no file system is known by 'ftp'"),
         (("no-such-command",), "no-such-command"),
     ],

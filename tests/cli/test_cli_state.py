@@ -124,9 +124,9 @@ def test_export_writes_over_nothing_and_leaves_nothing_half_done(tmp_path):
     run("export", SAVEPOINT, "every", "nothing", out, code=2)
     assert not out.exists()
     out.write_text("mine")
-    assert "is there already" in run("export", SAVEPOINT, "every", "big", out, code=2).stderr
+    assert "exists already" in run("export", SAVEPOINT, "every", "big", out, code=2).stderr
     assert out.read_text() == "mine"
-    assert "does not say what it is to be" in run("export", SAVEPOINT, "every", "big", tmp_path / "o", code=2).stderr
+    assert "does not show its format" in run("export", SAVEPOINT, "every", "big", tmp_path / "o", code=2).stderr
     shutil.copytree(SAVEPOINT, tmp_path / "it")
     run("export", tmp_path / "it", "lists", "split", tmp_path / "split.csv")
     assert (tmp_path / "split.csv").read_text().count("\n") == 4

@@ -207,7 +207,7 @@ def test_a_directory_of_something_else_is_not_looked_at(tmp_path, content):
         (tmp_path / content).write_text("mine")
     result = run(str(tmp_path))
     assert result.exit_code == 2
-    assert "nothing of a job is in" in result.stderr
+    assert "no file of a job is in" in result.stderr
     assert len(result.stderr.splitlines()) == 1
 
 

@@ -32,7 +32,7 @@ def test_the_defaults_are_sound():
         (JobSettings(checkpoint=CheckpointSettings(delete_attempts=0)), "delete_attempts is 0"),
         (JobSettings(checkpoint=CheckpointSettings(delete_retry_ms=1)), "delete_retry is 1 ms"),
         (JobSettings(checkpoint=CheckpointSettings(unaligned=True, mode=Mode.AT_LEAST_ONCE)), "need mode exactly-once"),
-        (JobSettings(checkpoint=CheckpointSettings(unaligned=True, max_concurrent=2)), "set it to 1"),
+        (JobSettings(checkpoint=CheckpointSettings(unaligned=True, max_concurrent=2)), "set max_concurrent to 1"),
         (JobSettings(checkpoint=CheckpointSettings(aligned_timeout_ms=10)), "without unaligned=True"),
     ],
 )

@@ -142,11 +142,11 @@ def pointed(data: bytes) -> bytes:
 
 
 def read_outcome(data: bytes) -> JobOutcome:
-    return tenure.outcome_seal.decode("outcome", data)
+    return tenure.outcome_format.decode("outcome", data)
 
 
 def read_tenure(data: bytes) -> Inheritance:
-    return tenure.inheritance_seal.decode("tenure", data)
+    return tenure.inheritance_format.decode("tenure", data)
 
 
 def read_pointer(data: bytes) -> CompletedCheckpoint:

@@ -28,7 +28,7 @@ from penstock.storage.places import Anywhere
 from penstock.storage.records import FileRecords
 from penstock.storage.restoring import find_snapshot, read_completed
 from penstock.storage.snapshots import SnapshotReader
-from penstock.storage.tenure import inheritance_seal, take_over
+from penstock.storage.tenure import inheritance_format, take_over
 from penstock.storage.verification import verify_job, verify_savepoint
 from penstock.wire.codec import BatchCodec
 
@@ -183,7 +183,7 @@ def test_today_the_same_metadata_pointers_and_outcomes_give_the_same_bytes(tmp_p
     outcome = layout.outcome_file(FOLDER, term)
     assert store.read(outcome) == (NEWEST / content.DIRECTORY / outcome).read_bytes()
     tenure = layout.tenure_file(FOLDER, term)
-    assert inheritance_seal.encode(content.INHERITANCE) == (NEWEST / content.DIRECTORY / tenure).read_bytes()
+    assert inheritance_format.encode(content.INHERITANCE) == (NEWEST / content.DIRECTORY / tenure).read_bytes()
 
 
 def test_today_the_same_files_are_written_with_the_same_names_and_structure():

@@ -100,9 +100,9 @@ def test_a_caller_that_hangs_up_harms_nobody(server: ControlServer, folder: Path
 def test_only_the_user_can_open_the_folder(server: ControlServer, folder: Path):
     assert folder.stat().st_mode & 0o077 == 0
     folder.chmod(0o755)
-    with pytest.raises(UsageError, match="others can enter"):
+    with pytest.raises(UsageError, match="other users can enter"):
         ControlServer("other", echo, clock=SetClock(), folder=folder)
-    with pytest.raises(UsageError, match="others can enter"):
+    with pytest.raises(UsageError, match="other users can enter"):
         running_jobs(folder)
 
 

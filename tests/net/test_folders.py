@@ -67,7 +67,7 @@ def test_a_folder_that_others_can_enter_is_refused(tmp_path, wide):
     ipc_dir = tmp_path / "wide"
     ipc_dir.mkdir()
     ipc_dir.chmod(wide)
-    with pytest.raises(UsageError, match=f"mode {wide:04o}; others can enter it") as caught:
+    with pytest.raises(UsageError, match=f"mode {wide:04o}; other users can enter the folder") as caught:
         SocketFolder("slot-0", ipc_dir)
     assert "0700" in caught.value.hint
     assert list(ipc_dir.iterdir()) == []

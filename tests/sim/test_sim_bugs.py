@@ -38,8 +38,8 @@ from penstock.sim.external import system_of
 from penstock.sim.faults import ConnectionLoss, CrashAfterCheckpoint, SlotCrash
 from penstock.sim.jobs import Shape, SimReader, SimSink, SimWriter
 from penstock.sim.rules import Rule
-from penstock.sim.run import Parts
 from penstock.sim.scenario import Scenario
+from penstock.sim.simulation import Parts
 from penstock.sim.slots import Notice, SlotHost
 from penstock.state.raw_keyed import RawKeyedStates
 

@@ -9,7 +9,8 @@ import pytest
 from penstock.sim.disk import Disk
 from penstock.sim.faults import CrashAfterCheckpoint
 from penstock.sim.jobs import Shape
-from penstock.sim.run import Parts, run_scenario
+from penstock.sim.run import run_scenario
+from penstock.sim.simulation import Parts
 from penstock.sim.slots import Notice
 
 CRASH = CrashAfterCheckpoint(at_ms=100, slot=1, delay_ms=30, notice=Notice.TOLD)

@@ -105,7 +105,23 @@ def test_the_log_tells_what_the_driver_finds_and_commits(make: Any):
     text = "\n".join(told.log)
     assert "finds splits [1]" in text
     assert "SplitsAdded 1 splits" in text
-    assert "commits sink of checkpoint" in text
+    assert any("commits checkpoint" in line and "to sink" in line for line in told.log)
+
+
+@pytest.mark.parametrize("slot", [0, None], ids=["slot", "driver"])
+def test_the_driver_commits_what_a_drained_job_promised_before_the_job_ends_again(make: Any, slot: int | None):
+    """1. A stop with drain has its savepoint. 2. A process dies. 3. The next attempt ends with that savepoint, and
+    waits until the driver has committed what the savepoint promised: nobody would commit that after the end."""
+    drain = UserRequest(at_ms=0, wish=Wish.DRAIN, moment=Moment.RUN, delay_ms=250)
+    crash = CrashAfterCheckpoint(at_ms=100, slot=slot, delay_ms=0, notice=Notice.TOLD)
+    slowly = replace(FINDS, known=2, sinks=("sink",), work_us=(20_000, 400_000))
+    for number in range(3):
+        made = make.steady(make.plain(number, requests=(drain,), faults=(crash,), lasting=True))
+        told = run_scenario(make.checkpoints(make.workload(made, on_driver=slowly), interval_ms=None), keep_log=True)
+        assert (told.violations, told.restores, told.checkpoints) == ((), 1, 1)
+        commits = [number for number, line in enumerate(told.log) if "commits sink" in line]
+        ends = [number for number, line in enumerate(told.log) if "is ending: finished" in line]
+        assert commits[-1] < ends[0]
 
 
 # --- planted bugs: splits -----------------------------------------------------------------------

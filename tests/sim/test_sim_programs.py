@@ -74,10 +74,40 @@ def test_a_program_that_is_run_again_goes_on_or_starts_over_however_it_ended(
     assert {result.outcome for result in results(worlds)} == {JobState.FINISHED}
 
 
+def drained_and_disturbed(make: Any, slot: int | None, retention: Retention, **changes: Any) -> list[Scenario]:
+    """Programs of which a process dies when the savepoint that drains the job is there: a slot, or the driver. Nothing
+    else is saved before."""
+    crash = CrashAfterCheckpoint(at_ms=100, slot=slot, delay_ms=0, notice=Notice.TOLD)
+    made = run_again(make, {**DRAIN, "faults": (crash,)}, retention=retention, faults=(), **changes)
+    return [make.checkpoints(scenario, interval_ms=None) for scenario in made]
+
+
+@pytest.mark.parametrize("retention", [Retention.KEEP, Retention.DELETE])
+@pytest.mark.parametrize("shape", [Shape.WINDOW, Shape.KEYED])
+@pytest.mark.parametrize("slot", [0, None], ids=["slot", "driver"])
+def test_what_goes_wrong_between_a_drain_and_the_end_of_a_job_keeps_no_run_from_reading_on(
+    make: Any, slot: int | None, shape: Shape, retention: Retention
+):
+    """1. A stop with drain has its savepoint. 2. A slot dies, and the job ends with that savepoint in the next attempt;
+    or the driver dies, and the next run goes on from that savepoint. 3. The sources have more data. 4. The runs
+    together read all of it."""
+    ran = results(drained_and_disturbed(make, slot, retention, shape=shape))
+    assert {result.outcome for result in ran} == {JobState.FINISHED}
+    assert all(result.restores for result in ran)
+
+
 @pytest.mark.parametrize("fresh", [False, True])
 def test_a_second_run_that_ends_early_leaves_what_a_third_would_go_on_from(make: Any, fresh: bool):
     early = (UserRequest(at_ms=0, wish=Wish.CANCEL, moment=Moment.RUN, delay_ms=5),)
     worlds = run_again(make, CANCEL, fresh=fresh, requests=early, faults=())
+    assert {result.outcome for result in results(worlds)} == {JobState.CANCELLED}
+
+
+def test_a_second_run_that_ends_early_needs_no_checkpoint_that_went_with_the_stop_of_the_first(make: Any):
+    """1. Three checkpoints are retained. 2. The job is stopped: the savepoint is all that the next run needs, and the
+    checkpoints go. 3. The next run is cancelled before it has a checkpoint."""
+    early = (UserRequest(at_ms=0, wish=Wish.CANCEL, moment=Moment.RUN, delay_ms=5),)
+    worlds = [make.checkpoints(world, num_retained=3) for world in run_again(make, STOP, requests=early, faults=())]
     assert {result.outcome for result in results(worlds)} == {JobState.CANCELLED}
 
 

@@ -23,8 +23,9 @@ from penstock.sim.disk import Disk
 from penstock.sim.faults import CrashAfterCheckpoint, SlotCrash, SlowStorage
 from penstock.sim.jobs import Shape, SimReader
 from penstock.sim.rules import Rule
-from penstock.sim.run import Parts, run_scenario
+from penstock.sim.run import run_scenario
 from penstock.sim.scenario import Scenario
+from penstock.sim.simulation import Parts
 from penstock.sim.slots import Notice
 from penstock.sim.user import Moment, UserRequest, Wish, draw_requests, draw_rescales
 from penstock.sim.world import seeded

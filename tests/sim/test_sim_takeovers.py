@@ -31,8 +31,9 @@ from penstock.sim.faults import (
     StorageErrors,
 )
 from penstock.sim.rules import Rule
-from penstock.sim.run import SOUND, Parts, Result, run_scenario
+from penstock.sim.run import Result, run_scenario
 from penstock.sim.scenario import Scenario
+from penstock.sim.simulation import SOUND, Parts
 from penstock.sim.slots import Notice
 from penstock.storage.records import FileRecords
 from penstock.storage.tenure import take_over

@@ -125,4 +125,4 @@ def test_an_error_of_spark_ends_with_one_line_and_its_log(tmp_path):
     (line,) = result.stderr.splitlines()
     assert line.startswith("penstock: Spark failed: [TABLE_OR_VIEW_NOT_FOUND]")
     (kept,) = tmp_path.iterdir()
-    assert f"(its log is {kept}/spark.log)" in line
+    assert f"(the log of Spark is {kept}/spark.log)" in line

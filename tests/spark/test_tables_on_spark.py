@@ -80,7 +80,8 @@ def test_a_table_and_its_folder_show_each_committed_row_once_while_workers_die(s
     env = ps.Environment(
         spark,
         parallelism=2,
-        # With the pause none comes by itself, not even the one that would follow at once on a restart.
+        # With this pause no periodic checkpoint begins during the test. Without the pause, a periodic checkpoint would
+        # begin right after a restart.
         checkpointing=ps.Checkpointing(interval="1h", min_pause="1h", directory=tmp_path / "ckpt"),
         restart=ps.fixed_delay(attempts=3, delay="50ms"),
         # On a busy machine a worker that hangs is killed here, and not given up before.

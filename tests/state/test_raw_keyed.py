@@ -100,5 +100,5 @@ def test_files_that_cannot_be_are_refused():
 def test_a_key_group_in_two_files_is_refused():
     store, one = Kept(), states((0, 127))
     one.handles["sketch"].set(3, b"x")
-    with pytest.raises(CorruptFile, match="has key group 3 of 'sketch', as another file has"):
+    with pytest.raises(CorruptFile, match="has key group 3 of 'sketch', and so has another file"):
         states((0, 127)).restore([saved(one, store), saved(one, store)], store)

@@ -186,9 +186,9 @@ def test_an_index_that_says_typed_has_its_pickles_read_as_the_type_and_never_unp
     saved, files = said_to_be_typed(tmp_path)
     looked_at(saved, files)
     step = Step("rocksdb", Typed, store=saved, restored=[files], parallelism=parallelism)
-    with pytest.raises(CorruptFile, match=r"an entry of state 'thing' is no value<int64>"):
+    with pytest.raises(CorruptFile, match=r"an entry of state 'thing' cannot be read as value<int64>"):
         step.at(3)["thing"].get()
-    with pytest.raises(CorruptFile, match=r"an entry of state 'things' is no list<string>"):
+    with pytest.raises(CorruptFile, match=r"an entry of state 'things' cannot be read as list<string>"):
         step.at(3)["things"].get()
     for handle in (step.at(3)["by_thing"], step.at(3)["to_thing"]):
         with pytest.raises(CorruptFile, match="an entry of state"):
@@ -212,7 +212,10 @@ def test_rows_that_the_index_does_not_name_do_not_wait_for_a_state_with_their_nu
     saved, files = objects(tmp_path)
     files = saved.changed(files, lambda index: index.update(states=[]))
     looked_at(saved, files)
-    with pytest.raises(CorruptFile, match=r"has table files with state 16 of key group .*, which it does not name"):
+    with pytest.raises(
+        CorruptFile,
+        match=r"with rows of state number 16 in key group .*, which the index does not name",
+    ):
         Step("rocksdb", declares, store=saved, restored=[files], parallelism=parallelism)
     assert not UNPICKLED
 
@@ -220,10 +223,10 @@ def test_rows_that_the_index_does_not_name_do_not_wait_for_a_state_with_their_nu
 @pytest.mark.parametrize(
     ("change", "told"),
     [
-        (lambda index: index["states"][1].update(name="thing"), "'thing' with number 17, which cannot be"),
-        (lambda index: index["states"][1].update(number=16), "'things' with number 16, which cannot be"),
-        (lambda index: index["states"][0].update(number=1), "'thing' with number 1, which cannot be"),
-        (lambda index: index["states"][0].update(number=1 << 16), "with number 65536, which cannot be"),
+        (lambda index: index["states"][1].update(name="thing"), "'thing' with number 17: another state"),
+        (lambda index: index["states"][1].update(number=16), "'things' with number 16: another state"),
+        (lambda index: index["states"][0].update(number=1), "'thing' with number 1: another state"),
+        (lambda index: index["states"][0].update(number=1 << 16), "with number 65536: another state"),
         (lambda index: index["states"][0].update(kind="timers"), "'thing' of kind 'timers'"),
         (lambda index: index["states"][0].update(kind="broadcast"), "'thing' of kind 'broadcast'"),
         (lambda index: index.update(own_groups=[0, 200]), "key groups 0 to 200 of"),
@@ -243,7 +246,7 @@ def test_an_index_that_cannot_be_is_refused(tmp_path, change, told):
 def test_rows_of_key_groups_that_the_subtask_did_not_have_are_refused(tmp_path):
     saved, files = objects(tmp_path)
     files = saved.changed(files, lambda index: index.update(own_groups=[0, 3]))
-    with pytest.raises(CorruptFile, match="which it does not name"):
+    with pytest.raises(CorruptFile, match="which the index does not name"):
         Step("rocksdb", Objects, store=saved, restored=[files])
 
 
@@ -261,9 +264,9 @@ def test_a_database_whose_values_the_library_would_unpickle_by_itself_is_refused
     header = json.dumps(index).encode()
     crafted = (saved.put(_PREFIX.pack(MAGIC, 1, len(header)) + header + rest), *files[1:])
     assert "rocksdict-config.json" in sizes
-    with pytest.raises(CorruptFile, match="the values of its database are objects"):
+    with pytest.raises(CorruptFile, match="tells the database library to unpickle values"):
         looked_at(saved, crafted)
-    with pytest.raises(CorruptFile, match="the values of its database are objects"):
+    with pytest.raises(CorruptFile, match="tells the database library to unpickle values"):
         Step("rocksdb", Objects, store=saved, restored=[crafted])
     assert not UNPICKLED
 

@@ -116,7 +116,7 @@ def base_in(tmp_path: Path) -> Path:
 def test_a_folder_for_state_that_others_can_enter_is_refused(tmp_path, mode):
     base_in(tmp_path).mkdir()
     base_in(tmp_path).chmod(mode)
-    with pytest.raises(UsageError, match=f"mode {mode:04o}; others can enter it") as caught:
+    with pytest.raises(UsageError, match=f"mode {mode:04o}; other users can enter the folder") as caught:
         LocalFolder(str(tmp_path))
     assert "local_directory" in caught.value.hint
     assert names(tmp_path) == []

@@ -107,7 +107,9 @@ def test_a_decimal_may_be_given_with_fewer_digits_and_not_with_more():
     assert keys.encode(Decimal("2.5")) == keys.encode(Decimal("2.500")) == keys.encode(Decimal("2.50"))
     assert keys.encode(3) == keys.encode(Decimal("3.00"))
     for number in (Decimal("0.001"), Decimal(100), Decimal("1E+400")):
-        with pytest.raises(UsageError, match=r"no decimal128\(4, 2\): it has 4 digits, 2 of them behind the point"):
+        with pytest.raises(
+            UsageError, match=r"does not fit decimal128\(4, 2\), which has 4 digits, 2 of them behind the point"
+        ):
             keys.encode(number)
 
 

@@ -285,5 +285,5 @@ def test_a_damaged_index_is_refused_by_name(step, damage, said):
 
 def test_a_snapshot_that_misses_a_table_file_is_refused(step):
     (files,) = step.save()
-    with pytest.raises(CorruptFile, match="names 1 table files, the checkpoint has 0"):
+    with pytest.raises(CorruptFile, match="names 1 table files, but the checkpoint has 0"):
         Step("rocksdb", Plain, store=step.store, restored=[files[:1]])

@@ -120,11 +120,11 @@ def test_files_elsewhere_that_an_outcome_has_deleted_stay(attack):
 )
 def test_a_record_that_names_what_can_be_none_of_the_jobs_is_refused(attack, crafted):
     found = attack.record(crafted(attack))
-    with pytest.raises(CorruptFile, match="does not lie where that can have files"):
+    with pytest.raises(CorruptFile, match="does not lie where such a snapshot can have files"):
         found_by(found, attack.store, JOB, None, sealed=False)
     kept = JobOutcome(state=JobState.CANCELLED, kept=found.completed)
     ended = msgspec.structs.replace(found, completed=(), outcome=kept)
-    with pytest.raises(CorruptFile, match="does not lie where that can have files"):
+    with pytest.raises(CorruptFile, match="does not lie where such a snapshot can have files"):
         believed(ended, Grounds(job=FOLDER, directory=("/x",)))
     attack.check_untouched()
 

@@ -17,7 +17,7 @@ from penstock.ports import Frame
 from penstock.storage.completed import FileCompletedStore
 from penstock.storage.files import FileStore
 from penstock.storage.records import FileRecords
-from penstock.storage.tenure import End, end_of, inheritance_seal, take_over
+from penstock.storage.tenure import End, end_of, inheritance_format, take_over
 
 JOB = layout.job_folder(JobId("job"))
 START = Start(splits={OperatorId("read"): (b"one", b"two")}, max_parallelism=128)
@@ -130,7 +130,7 @@ def test_the_end_of_a_job_stays_the_same_until_it_has_begun_once_more(store: Fil
 
 def test_an_end_that_was_written_down_without_a_term_is_one(store: FileStore):
     take_over(store, JOB)
-    store.write(layout.tenure_file(JOB, Term(0)), inheritance_seal.encode(Inheritance(outcome=OUTCOME)))
+    store.write(layout.tenure_file(JOB, Term(0)), inheritance_format.encode(Inheritance(outcome=OUTCOME)))
     end = end_of(store, JOB)
     assert end == End(None)
     assert take_over(store, JOB).outcome == OUTCOME

@@ -38,7 +38,7 @@ from penstock.runtime.task.operators.window_table import FiredRange, Header, Lay
 from penstock.storage.completed import Counter, FileCompletedStore, checkpoint_ids
 from penstock.storage.metadata import encode_metadata
 from penstock.storage.records import FileRecords
-from penstock.storage.tenure import inheritance_seal
+from penstock.storage.tenure import inheritance_format
 from penstock.wire.codec import BatchCodec
 
 JOB = JobId("job-1")
@@ -385,6 +385,6 @@ def files() -> dict[str, bytes]:
     checkpoint_ids(job, folder).advance(CHECKPOINT + 1)
     term = Term(0)
     Counter(job, layout.drivers_folder(folder), first=0).advance(term + 1)
-    job.write(layout.tenure_file(folder, term), inheritance_seal.encode(INHERITANCE))
+    job.write(layout.tenure_file(folder, term), inheritance_format.encode(INHERITANCE))
     FileRecords(job, folder, term=term).record_outcome(OUTCOME)
     return {**whole.contents, **{f"{DIRECTORY}/{path}": data for path, data in job.contents.items()}}

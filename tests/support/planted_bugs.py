@@ -6,8 +6,9 @@ from collections.abc import Callable
 from typing import Any
 
 from penstock.sim.rules import Rule
-from penstock.sim.run import SOUND, Parts, run_scenario
+from penstock.sim.run import run_scenario
 from penstock.sim.scenario import Scenario
+from penstock.sim.simulation import SOUND, Parts
 
 Change = Callable[[Scenario], Scenario]
 

@@ -1,4 +1,4 @@
-"""The aggregates of a window. Nulls follow SQL: they are passed over, and an aggregate of nothing else is null."""
+"""The aggregates of a window. Nulls follow SQL: aggregates ignore nulls, and an aggregate of nulls alone is null."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from penstock.core.errors import UsageError
 
 @dataclass(frozen=True)
 class AggregateCall:
-    """An aggregate that has no result column yet: give it to `aggregate` under a name."""
+    """An aggregate without a result column: `aggregate(name=...)` names the column."""
 
     kind: str
     column: str | None
@@ -20,17 +20,19 @@ class AggregateCall:
 
 
 def count(column: str | None = None) -> AggregateCall:
-    """The number of records; with a column, of those where it is not null. Never null itself."""
+    """The number of records; with a column, the number of records whose column is not null. A count is never null."""
     return AggregateCall("count", None if column is None else _checked("count", column))
 
 
 def sum(column: str) -> AggregateCall:  # noqa: A001  # users write ps.sum
-    """The sum: bigint for whole numbers (an overflow fails the job), double for others. With NaN it is NaN."""
+    """The sum: bigint for whole numbers (an overflow fails the job), double for other numbers. A sum with NaN is
+    NaN."""
     return AggregateCall("sum", _checked("sum", column))
 
 
 def min(column: str) -> AggregateCall:  # noqa: A001  # users write ps.min
-    """The least value, of the column's type. NaN is greater than every number, so it is the least only if all are."""
+    """The least value, of the column's type. NaN is greater than every number, so the result is NaN only if all values
+    are NaN."""
     return AggregateCall("min", _checked("min", column))
 
 
@@ -40,7 +42,7 @@ def max(column: str) -> AggregateCall:  # noqa: A001  # users write ps.max
 
 
 def mean(column: str) -> AggregateCall:
-    """The arithmetic mean, as double. With NaN it is NaN."""
+    """The arithmetic mean, as double. A mean with NaN is NaN."""
     return AggregateCall("mean", _checked("mean", column))
 
 

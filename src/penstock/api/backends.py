@@ -24,11 +24,11 @@ def rocksdb(
     write_buffer_bytes: int = _DEFAULTS.write_buffer_bytes,
     block_cache_bytes: int = _DEFAULTS.block_cache_bytes,
 ) -> StateSettings:
-    """Keyed state in RocksDB, on the disks of the slots' hosts: it may be larger than memory, and a checkpoint uploads
-    only what is new.
+    """Keyed state in RocksDB, on the disks of the slots' hosts. The state may be larger than the memory, and a
+    checkpoint uploads only what has changed.
 
-    `local_directory` is a folder on a local disk, the same on every host; by default that for temporary files. Each
-    slot takes about `write_buffer_bytes` and `block_cache_bytes` of memory, over all steps.
+    `local_directory` is a folder on a local disk, the same on every host; by default the folder for temporary files.
+    Each slot takes about `write_buffer_bytes` and `block_cache_bytes` of memory, over all steps.
     """
     return _checked(
         StateSettings(
@@ -41,7 +41,7 @@ def rocksdb(
 
 
 def as_state_settings(given: StateBackend | None) -> StateSettings:
-    """The settings that were meant. Raises `UsageError` or `SettingsError`."""
+    """The settings that a `state_backend` argument means. Raises `UsageError` or `SettingsError`."""
     if given is None:
         return StateSettings()
     if isinstance(given, str):

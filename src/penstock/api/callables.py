@@ -1,4 +1,4 @@
-"""What can be called as user code: a function, or an object with methods, that returns its result when it is called."""
+"""Which user code can be called: a function, or an object with methods, that returns the result when it is called."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ from typing import Any
 
 from penstock.core.errors import UsageError
 
-_HINT = "write it with def; to call something async in it, use asyncio.run(...), or an event loop that open() makes"
+_HINT = "write the function with def; to call async code in it, use asyncio.run(...) or an event loop that open() makes"
 
 
 def check_callable(function: object, argument: str) -> None:
-    """Raise `UsageError` unless `function` can be called and then has its result: a coroutine has none yet."""
+    """Raise `UsageError` unless `function` can be called and returns its result. A call of an async function returns a
+    coroutine instead of the result."""
     if not callable(function):
         raise UsageError(f"{argument} takes a function, not {function!r}")
     if is_async(function):
@@ -39,7 +40,7 @@ def is_async(function: Any) -> bool:
         function = function.func
     if _is_async_function(function):
         return True
-    # An object that can be called; a class is called to make one, whatever its instances do.
+    # `function` may be an object with an async `__call__`. A class is called to make an object, which is never async.
     call = None if isinstance(function, type) else inspect.getattr_static(type(function), "__call__", None)
     return _is_async_function(call)
 

@@ -23,65 +23,67 @@ _LEAST_KEY_BYTES = 16
 class Checkpointing:
     """When checkpoints are taken, how, and where they are kept.
 
-    Everything is checked when it is made; `SettingsError` lists all that is wrong.
+    All values are checked when the object is made; `SettingsError` lists everything that is wrong.
     """
 
     directory: str | os.PathLike[str]
-    """A folder that the driver and all executors have mounted, or the URI of one that they can reach:
+    """A folder that the driver and all executors have mounted, or the URI of a folder that all of them can reach:
     `s3://bucket/folder`, `gs://`, `hdfs://`. A relative path starts at the driver's current folder."""
     interval: Duration | None = "1s"
-    """A checkpoint is triggered every so often. None: only on request and at the end."""
+    """The time between two periodic checkpoints. None: checkpoints only on request and at the end."""
     interval_during_backlog: Duration | Literal["same"] | None = "same"
-    """The interval while a source works through what has piled up (`SourceReader.catching_up`, `Found.catching_up`):
-    rarer checkpoints leave it more time for that. None: no periodic checkpoints meanwhile."""
+    """The interval while a source is catching up (`SourceReader.catching_up`, `Found.catching_up`): rarer checkpoints
+    leave the source more time to catch up. None: no periodic checkpoints while a source is catching up."""
     timeout: Duration = "10 min"
     """A checkpoint that is not complete after this long is aborted."""
     min_pause: Duration = "0s"
-    """Least time between the completion of one checkpoint and the next periodic trigger."""
+    """Least time between the completion of a checkpoint or a savepoint and the next periodic checkpoint."""
     max_concurrent: int = 1
     """How many checkpoints may be under way at once."""
     tolerable_failures: int | None = 0
-    """How many checkpoints in a row may fail. If one more does, the task that declined it restarts with all that are
-    joined to it; or all tasks restart, if it expired or no single task was to blame. None: any number."""
+    """How many checkpoints in a row may fail. If one more checkpoint fails, the region of the task that declined the
+    checkpoint restarts. All tasks restart if the checkpoint expired, or if no single task is to blame. None: any
+    number."""
     mode: Literal["exactly-once", "at-least-once"] = "exactly-once"
     """At least once never blocks a channel, and may count records twice after a failure."""
     unaligned: bool = False
-    """Barriers overtake data, which is then saved with the checkpoint: fast under back-pressure."""
+    """Barriers overtake data, and the overtaken data is saved with the checkpoint: fast under back-pressure."""
     aligned_timeout: Duration | None = None
-    """With `unaligned`: start aligned and turn unaligned when a barrier is older than this."""
+    """With `unaligned`: a checkpoint starts aligned, and turns unaligned when a barrier is older than this."""
     retain: int = 1
     """How many completed checkpoints are kept while the job runs."""
     keep: Literal["delete", "keep-on-failure", "keep"] = "keep"
-    """What happens to them when the job ends without having finished its data: they are kept, after a failure or a
-    cancel (or Ctrl-C), so that the job goes on from the newest when the program is run again; kept only if the job
-    failed; or deleted."""
+    """What happens to the completed checkpoints when the job fails or is cancelled (also by Ctrl-C). `keep`: the
+    checkpoints are kept, and the job goes on from the newest checkpoint when the program is run again.
+    `keep-on-failure`: the checkpoints are kept only if the job failed. `delete`: the checkpoints are deleted."""
     hook_timeout: Duration = "30s"
-    """A checkpoint hook that has not returned after this long fails the checkpoint, or the attempt that waits for it to
-    be restored."""
+    """A checkpoint hook that has not returned after this long fails the checkpoint that triggered the hook, or the
+    attempt that restores the hook."""
     history: int = _DEFAULTS.history
-    """How many checkpoints that have ended `job.checkpoints` remembers."""
+    """How many ended checkpoints `job.checkpoints` remembers."""
     local_copies_bytes: int = _DEFAULTS.local_copies_bytes
-    """Each slot keeps copies of up to this much of what it writes, on its own machine, and reads its state from there
-    when another slot has failed. 0: none."""
+    """A slot keeps copies of up to this many bytes of the state that the slot writes to checkpoints, on its own host.
+    When another slot has failed, the slot restores its state from these copies. 0: no copies."""
 
     after_tasks_finish: bool = True
-    """Let tasks whose data has ended go, and go on taking checkpoints without them. If not, they wait until the data of
-    all tasks has ended, and all go with one last checkpoint. So it always is in a job that goes on when its program is
-    run again (its checkpoints are kept, and a source of it may find more data then), whatever is set here: the next run
-    needs the state of all tasks."""
+    """Whether a task ends as soon as its data has ended, and checkpoints go on without the task. If not, the task waits
+    until the data of all tasks has ended, and all tasks end with one last checkpoint. A job that keeps its checkpoints,
+    and has a source that may find more data when the program is run again, always ends with such a last checkpoint,
+    whatever is set here: the next run needs the state of all tasks."""
     inline_threshold_bytes: int = _DEFAULTS.inline_threshold_bytes
     """State up to this size travels inside the metadata of a checkpoint instead of in a file of its own."""
     delete_attempts: int = _DEFAULTS.delete_attempts
-    """How often a deletion in the directory is tried before it is given up, with a warning."""
+    """How many times a deletion in the directory is tried before the deletion is given up, with a warning."""
     delete_retry: Duration = "1s"
-    """Pause before a deletion that failed is tried again. It doubles with every failure, up to five minutes."""
+    """Pause before a deletion that failed is tried again. The pause doubles with every failure, up to five minutes."""
     readable_by: Literal["owner", "group", "all"] = "owner"
-    """Who may read the files of checkpoints and savepoints, beside who wrote them: nobody, their group, or everybody.
-    Where executors run as another user than the driver, one must be able to read what the other wrote."""
+    """Who may read the files of checkpoints and savepoints: only the user who wrote a file, also the group of the file,
+    or every user. Where executors run as another user than the driver, the driver and the executors must be able to
+    read each other's files."""
     seal: bytes | str | os.PathLike[str] | None = field(default=None, repr=False)
-    """A key, or the file that has it: everything in the directory is sealed with it, and what is read without a seal of
-    this key is refused before anything of it is unpickled. For a directory that others can write to. At least 16 bytes;
-    a file that others can read is refused."""
+    """A key of at least 16 bytes, or the path of a file with the key. Every file in the directory gets a seal of this
+    key, and a file without such a seal is refused before anything in the file is unpickled. For a directory that other
+    users can write to. A key file that other users can read is refused."""
 
     def __post_init__(self) -> None:
         reading = _Reading()
@@ -89,7 +91,7 @@ class Checkpointing:
         reading.one_of("readable_by", self.readable_by, ("owner", "group", "all"))
         reading.key(self.seal)
         settings = self._read(reading)
-        # The relations between values mean something only when each of them could be read.
+        # The relations between values mean something only when every value could be read.
         if not reading.problems:
             reading.problems += settings.problems()
         if reading.problems:
@@ -97,12 +99,12 @@ class Checkpointing:
 
     @property
     def settings(self) -> CheckpointSettings:
-        """The same in the form that a job carries."""
+        """These options in the form that a job carries."""
         return self._read(_Reading())
 
     @property
     def seal_key(self) -> bytes | None:
-        """The key of the seals; read from its file every time. None: nothing is sealed."""
+        """The key of the seals. A key file is read every time. None: nothing is sealed."""
         return _Reading().key(self.seal)
 
     @property
@@ -138,7 +140,7 @@ class Checkpointing:
 
 
 class _Reading:
-    """Takes what the user gave, value by value, and gathers what is wrong instead of stopping at the first."""
+    """Reads the values that the user gave, and gathers all problems instead of stopping at the first problem."""
 
     def __init__(self) -> None:
         self.problems: list[str] = []
@@ -146,7 +148,7 @@ class _Reading:
     def location(self, given: object) -> str:
         path = os.fspath(given) if isinstance(given, os.PathLike) else given
         if not isinstance(path, str) or not path.strip():
-            self.problems.append(f"directory is {given!r}; give the path of a folder, or its URI")
+            self.problems.append(f"directory is {given!r}; give the path or the URI of a folder")
             return ""
         problem = roots.problem_with(path)
         if problem is not None:
@@ -181,17 +183,17 @@ class _Reading:
             return None
         found = given if isinstance(given, bytes) else self._key_in(given)
         if found is not None and len(found) < _LEAST_KEY_BYTES:
-            self.problems.append(f"seal has {len(found)} bytes; give a key of at least {_LEAST_KEY_BYTES}")
+            self.problems.append(f"seal has {len(found)} bytes; give a key of at least {_LEAST_KEY_BYTES} bytes")
         return found
 
     def _key_in(self, given: object) -> bytes | None:
         if not isinstance(given, str | os.PathLike):
-            self.problems.append(f"seal is a {type(given).__name__}; give a key as bytes, or the path of its file")
+            self.problems.append(f"seal is a {type(given).__name__}; give a key as bytes, or the path of a key file")
             return None
         path = Path(given).expanduser()
         try:
             if path.stat().st_mode & 0o077:
-                self.problems.append(f"seal: others can read the key file {path}; give it mode 0600")
+                self.problems.append(f"seal: other users can read the key file {path}; give the file mode 0600")
             return path.read_bytes().strip()
         except OSError as error:
             self.problems.append(f"seal: the key file {path} cannot be read: {error.strerror}")

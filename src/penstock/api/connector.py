@@ -1,4 +1,4 @@
-"""The contracts of sources and sinks. A connector depends on these and on nothing else of ours."""
+"""The contracts of sources and sinks. A connector depends on these contracts and on nothing else of the package."""
 
 from __future__ import annotations
 
@@ -20,46 +20,50 @@ class Footprint:
     """What a source or a sink leaves outside the job's checkpoints."""
 
     place: str | None = None
-    """Where it keeps what a driver that takes the job over must find. It is on record with how the job began."""
+    """Where the source or sink keeps the files that a driver must find when the driver takes the job over. The place is
+    recorded when the job begins."""
     in_landing: bool = False
     """Whether snapshots of the job refer to files in the landing folder."""
     shares_landing: bool = False
-    """Whether slots hand files over to the driver in the landing folder, which all of them must have mounted then."""
+    """Whether slots hand files over to the driver in the landing folder. If so, the driver and all slots must have that
+    folder mounted."""
     written: str | None = None
     """The folder that slots write results into."""
 
 
 class Site(ABC):
-    """Where a job runs, as one source or sink of it sees that place on the driver, before the first subtask runs."""
+    """Where a job runs, as one source or sink of the job sees the place on the driver, before the first subtask
+    runs."""
 
     job: str
     known_place: str | None
-    """The `place` that is on record, if the job began with another driver."""
+    """The recorded `Footprint.place`, if the job began with another driver."""
     begins: bool
-    """Whether there is no snapshot to go on from."""
+    """Whether the source begins at its beginning. If not, its splits are in a snapshot."""
     splits: tuple[bytes, ...] | None
-    """The splits that are on record, if the job began with another driver."""
+    """The recorded splits, if the job began with another driver."""
     has_ended: bool
-    """Whether the job has ended, and only what is left of it is to be cleaned up."""
+    """Whether the job has ended, and only the files that the job left behind are to be deleted."""
     landing: str
-    """The root of the landing folder: what lies there is read and written by driver and slots."""
+    """The root of the landing folder. Driver and slots read and write the files there."""
     options: Any
-    """How files are sealed, for what opens the storage itself."""
+    """How files are sealed and who may read them, for code that opens the storage itself."""
 
     @abstractmethod
     def inputs(self) -> str:
-        """A folder below `landing` for files that slots are to read. Where drivers may follow each other, each call has
-        another."""
+        """A folder below `landing` for files that slots are to read. If the job may outlive its driver, each call
+        returns another folder."""
 
     @abstractmethod
     def known_inputs(self, given: Path | None) -> str | None:
-        """The place on record for files that slots read; None if there is none. `given` is a folder that the user named
-        for these files: any other place on record must be a folder of the job. Raises `CorruptFile`."""
+        """The recorded place of the files that slots read; None if no place is recorded. `given` is a folder that the
+        user named for these files. Raises `CorruptFile` if the recorded place is neither `given` nor a folder of the
+        job."""
 
     @abstractmethod
     def results(self) -> str:
-        """A folder for what slots hand over to the driver: the place on record, or a new folder below `landing`. Raises
-        `CorruptFile` if the place on record is no folder of the job."""
+        """A folder for the files that slots hand over to the driver: the recorded place or, if no place is recorded, a
+        folder below `landing`. Raises `CorruptFile` if the recorded place is no folder of the job."""
 
     @abstractmethod
     def handing_over(self, function: Callable[[Any, int], Any]) -> Sink:
@@ -67,13 +71,13 @@ class Site(ABC):
 
     @abstractmethod
     def table(self, name: str, *, path: str | None, partition_by: tuple[str, ...], schema: pa.Schema) -> Sink | None:
-        """A sink into a table of the host's catalog, which is made if it does not exist; None if the job has ended, and
-        so has the table."""
+        """A sink into a table of the host's catalog. The table is made if the table does not exist. None if the job has
+        ended and the table does not exist any more."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pause:
-    """A reader has nothing now. Ask again after `wait_ms`, or sooner."""
+    """A reader has no records at the moment. The reader is polled again after `wait_ms`, or sooner."""
 
     wait_ms: int = 1
 
@@ -87,13 +91,13 @@ Polled = pa.RecordBatch | Pause | End
 
 
 class UserCodeRaised(Exception):
-    """What a connector raises, from the exception itself, when code of the user's that it runs has raised. It reaches
-    the user as a `UserCodeError` that names the step and the subtask."""
+    """A connector raises this error, from the original exception, when user code that the connector runs has raised.
+    The user gets a `UserCodeError` that names the step and the subtask."""
 
     def __init__(self, what: str) -> None:
         super().__init__(what)
         self.what = what
-        """Which code it was: "read of data source 'orders'"."""
+        """Which user code raised: "read of data source 'orders'"."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,15 +105,16 @@ class SplitProgress:
     """How far a reader has come with its splits, by names that tell the splits of one reader apart."""
 
     current: Hashable
-    """The split that the last batch came from; it may have ended with it. None if there was no batch yet."""
+    """The split that the last batch came from; the split may have ended with that batch. None before the first
+    batch."""
     open: Collection[Hashable]
-    """Splits of which records may still come, begun or not: none of them may fall behind the watermark."""
+    """The splits that may still give records, begun or not: the watermark does not pass any of these splits."""
     ready: Collection[Hashable] = ()
-    """Those of them that have records, which the reader has only not come to: they are never idle."""
+    """The open splits that have records which the reader has not read yet: such a split is never idle."""
 
 
 class SourceReader(ABC):
-    """Reads some splits of a source, in one subtask, on the slot's loop: it must never block."""
+    """Reads some splits of a source, in one subtask, on the slot's loop. A reader must never block."""
 
     @abstractmethod
     def poll(self, max_rows: int, now_ms: int) -> Polled:
@@ -117,42 +122,43 @@ class SourceReader(ABC):
 
     @property
     def catching_up(self) -> bool:
-        """Whether it works through what has piled up, as opposed to records that come as they are made: then
-        checkpoints may be taken more rarely (`Checkpointing.interval_during_backlog`). Asked after every `poll`."""
+        """Whether the reader is catching up: the reader reads old records, and not records as they are made.
+        Checkpoints may be rarer meanwhile (`Checkpointing.interval_during_backlog`). Asked after every `poll`."""
         return False
 
     @property
     def splits_read(self) -> int:
-        """How many splits it has read to their ends. Only asked if the enumerator limits what is `unread`."""
+        """How many splits the reader has read to their ends. Only asked if `SplitEnumerator.unread` sets a limit."""
         return 0
 
     @abstractmethod
     def snapshot(self) -> list[bytes]:
-        """Every split that is not read to its end, with its position, such that `Source.open` of them gives exactly
-        the records that `poll` has not returned yet."""
+        """Every split that is not read to its end, with its position, such that `Source.open` of these splits gives
+        exactly the records that `poll` has not returned yet."""
 
     def add_splits(self, splits: Sequence[bytes]) -> None:
-        """Read these splits too, after those it has. Only a source that `discovers` splits has to be able to; it may
-        come after `End`, and `poll` then goes on."""
+        """Read these splits too, after the splits that the reader has. Only called if the source `discovers` splits.
+        The call may come after `poll` has returned `End`; `poll` then returns records again."""
         raise NotImplementedError(f"{type(self).__name__} was given {len(splits)} splits while it reads")
 
     def progress(self) -> SplitProgress | None:
         """Asked after every batch, so that event time can be that of the split that is furthest behind.
 
-        None if all splits share one event time: that is exact for a reader of a single split, and for one that reads
-        its splits in the order of event time. With any other, records of a split that is behind would be late.
+        None if all splits share one event time. None is right for a reader of a single split, and for a reader that
+        reads its splits in the order of event time. If any other reader returned None, records of a split that is
+        behind would be late.
         """
         return None
 
     def induced_checkpoint(self) -> int | None:
-        """The id of a checkpoint whose mark the data has come to: it begins behind everything that `poll` has returned,
-        and before whatever it returns next. None: there is no mark here. Asked before every `poll` until there is
-        none, since several may stand at one place, and only if the source `induces_checkpoints`; a mark that was told
-        once is not asked for again."""
+        """The id of a checkpoint whose mark the reader has come to: the checkpoint begins behind every record that
+        `poll` has returned, and before the records that `poll` returns next. None: there is no mark here. Only called
+        if the source `induces_checkpoints`: before every `poll`, until the answer is None, since several marks may
+        stand at one place. Each mark is returned once."""
         return None
 
     def checkpoint_completed(self, checkpoint: int) -> None:  # noqa: B027  # most readers have nothing to do
-        """A checkpoint that includes the positions of its `snapshot` is durable."""
+        """`checkpoint` is complete and durable, and includes the positions that `snapshot` returned."""
 
     def close(self) -> None:  # noqa: B027  # most readers have nothing to close
         """Let go of files and connections. Called once, also after a failure."""
@@ -163,38 +169,40 @@ class Found:
     """What an enumerator found."""
 
     position: bytes
-    """Where to go on: all splits up to here have been given out."""
+    """Where the next `discover` goes on: all splits up to this position have been found."""
     splits: Sequence[bytes] = ()
     ended: bool = False
-    """Nothing will ever follow."""
+    """No more splits will ever be found."""
     wait_ms: int = 100
-    """Look again after this time."""
+    """`discover` is called again after this time."""
     catching_up: bool = False
-    """There is more behind `position` than the source was to find: it works through what has piled up. Checkpoints may
-    be taken more rarely meanwhile (`Checkpointing.interval_during_backlog`)."""
+    """The source is catching up: there are more splits behind `position` than one `discover` was to find. Checkpoints
+    may be rarer meanwhile (`Checkpointing.interval_during_backlog`)."""
 
 
 class SplitEnumerator(Held, ABC):
-    """Finds the splits of a source while the job runs. It lives on the driver, as long as the job does, and is called
-    off the loop, one call at a time: it may block. What a restart must know is the position, and nothing else."""
+    """Finds the splits of a source while the job runs. An enumerator lives on the driver as long as the job does, and
+    is called off the loop, one call at a time: calls may block. A restart hands back the position, and nothing else."""
 
     unread: int | None = None
-    """It is asked for more only while, on average, a subtask has fewer splits than this left to read; None: whenever it
-    is time to. A source that can always find more needs a limit, or it would plan ahead without end."""
+    """`discover` is called only while, on average, a subtask has fewer splits than this left to read. None: `discover`
+    is called whenever `Found.wait_ms` has passed. A source that can always find more splits needs a limit, or the
+    source would plan ahead without end."""
 
-    def start(self, position: bytes | None) -> None:  # most have nothing to do
+    def start(self, position: bytes | None) -> None:  # most enumerators have nothing to do
         """An attempt of the job begins, and goes on from `position`; None: at the beginning."""
 
     @abstractmethod
     def discover(self, position: bytes | None) -> Found:
-        """What there is behind `position`. The same position must give the same splits, as far as there were any."""
+        """The splits behind `position`. If a call has returned splits, another call with the same position must return
+        the same splits."""
 
     def consumed(self, position: bytes | None, unread: Sequence[bytes]) -> None:
-        """A checkpoint is durable in which all splits up to `position` have been read to their ends, but for `unread`:
-        nobody will ask for the others again, unless a job is started from an older snapshot."""
+        """A checkpoint is durable in which all splits up to `position`, except `unread`, have been read to their ends.
+        A split that has been read to its end is not read again, unless a job is started from an older snapshot."""
 
-    def close(self) -> None:  # most have nothing to close
-        """The job has ended, or another driver has it. Called once."""
+    def close(self) -> None:  # most enumerators have nothing to close
+        """The job has ended, or another driver has the job. Called once."""
 
 
 class Source(ABC):
@@ -212,47 +220,47 @@ class Source(ABC):
 
     @abstractmethod
     def splits(self, parallelism: int) -> list[bytes]:
-        """The parts that can be read independently, each at its beginning. Called once, on the driver, when the job
-        starts for the first time; dealt out to subtasks in turn."""
+        """The splits, which can be read independently, each at its beginning. Called once, on the driver, when the job
+        starts for the first time. The splits are dealt out to the subtasks in turn."""
 
     @property
     def unpickles(self) -> bool:
-        """Whether splits, or the state of the enumerator, are pickled: `restore(..., unpickle=False)` refuses those of
-        a snapshot."""
+        """Whether the splits, or the positions of the enumerator, are pickled. If so, `restore(..., unpickle=False)`
+        refuses a snapshot that has them."""
         return False
 
     @property
     def discovers(self) -> bool:
-        """Whether splits are found while the job runs, by its `enumerator`."""
+        """Whether the source's `enumerator` finds splits while the job runs."""
         return False
 
     def enumerator(self) -> SplitEnumerator:
-        """Who finds more splits. Called once, on the driver, if the source `discovers` any."""
+        """The enumerator that finds splits. Called once, on the driver, if the source `discovers` splits."""
         raise NotImplementedError(f"source {self.name} has no enumerator")
 
     def checkpoint_hook(self) -> CheckpointHook | None:
-        """Who is told of every checkpoint on the driver, before any reader is. Called once, when the program is
-        written."""
+        """The hook that is told of every checkpoint, on the driver, before any reader is told. None: no hook. Called
+        once, when the program calls `read`."""
         return None
 
     @property
     def induces_checkpoints(self) -> bool:
-        """Whether marks in the data say where a checkpoint begins in each reader. Its `checkpoint_hook` then has the
-        outside system put them there, all readers of the job must come to the mark of every checkpoint or to their
-        end, and a checkpoint whose mark does not come is given up when its time is over."""
+        """Whether marks in the data say where a checkpoint begins in each reader. If so, the source's `checkpoint_hook`
+        makes the outside system put the marks there. All readers of the job must come to the mark of every checkpoint,
+        or to their end. A checkpoint whose mark does not come is aborted when its timeout is over."""
         return False
 
     @abstractmethod
     def open(self, splits: Sequence[bytes]) -> SourceReader:
-        """A reader over these splits (none at all is possible)."""
+        """A reader of these splits. There may be no splits at all."""
 
-    def prepared(self, site: Site) -> Source:  # noqa: ARG002  # most are what they are
-        """The source as it is read. Called on the driver, each time that it starts the job, before `splits`."""
+    def prepared(self, site: Site) -> Source:  # noqa: ARG002  # most sources need no preparation
+        """The source that is read. Called on the driver, each time that the driver starts the job, before `splits`."""
         return self
 
     @property
     def footprint(self) -> Footprint:
-        """What it leaves outside the job's checkpoints."""
+        """What the source leaves outside the job's checkpoints."""
         return Footprint()
 
     @property
@@ -262,19 +270,20 @@ class Source(ABC):
 
     @property
     def finds_more_later(self) -> bool:
-        """Whether, when it has come to its end, there may be more when the program is run again."""
+        """Whether the source, after it has come to its end, may find more data when the program is run again."""
         return False
 
 
 class UnpreparedSource(Source):
-    """What a user gives to be read that is no source yet: `prepared` makes the source, where there is a Spark."""
+    """A description of a source that the user gives to `read`. `prepared` makes the source that is read; this needs
+    Spark."""
 
     @abstractmethod
     def prepared(self, site: Site) -> Source:
-        """The source as it is read."""
+        """The source that is read."""
 
     def splits(self, parallelism: int) -> list[bytes]:  # noqa: ARG002
-        """Raise `UsageError`: nobody has prepared it."""
+        """Raise `UsageError`: the description has not been prepared."""
         raise _needs_spark(f"source {self.name}")
 
     def open(self, splits: Sequence[bytes]) -> SourceReader:  # noqa: ARG002
@@ -284,61 +293,68 @@ class UnpreparedSource(Source):
 
 @dataclass(frozen=True, kw_only=True)
 class WriterContext:
-    """Who writes."""
+    """Which subtask of which attempt writes."""
 
     job: str
     subtask: int
     parallelism: int
     epoch: int
-    """The attempt of the job; what an older attempt left uncommitted may be removed."""
+    """The epoch of the attempt. A transaction of the same subtask, of the same parallelism and of an older epoch may be
+    removed, unless its committable is to be kept. Other subtasks may still run in an older epoch."""
 
 
 class SinkWriter(ABC):
-    """Writes the records of one subtask into transactions, one per checkpoint."""
+    """Writes the records of one subtask into transactions, one per checkpoint. All methods are called on the loop, so
+    that no method may block; the work that `prepare` returns runs off the loop, and may still run when `close` is
+    called."""
 
     @abstractmethod
     def write(self, batch: pa.RecordBatch) -> None:
-        """Take one batch into the open transaction; nobody may see it yet."""
+        """Put one batch into the open transaction. The records must not be visible yet."""
 
     def before_barrier(self) -> None:  # noqa: B027  # most writers hold nothing back
-        """A checkpoint's barrier has come to this subtask, or all data has been seen: put what is held back, in order
-        to write it in one go, into the open transaction. `prepare` follows, and closes it."""
+        """A checkpoint's barrier has come to this subtask, or all data has been seen: put the records that the writer
+        holds back, in order to write many at once, into the open transaction. `prepare` follows, and closes the
+        transaction."""
 
     @abstractmethod
     def prepare(self, checkpoint: int) -> Callable[[], list[bytes]]:
-        """Close the open transaction and start the next one. Must be quick. The returned work runs off the loop; it
-        makes the closed transaction durable and returns what a committer needs to commit it. It is tried again with
-        the next checkpoint if it raised."""
+        """Close the open transaction and start the next transaction. Must be quick. The returned work runs off the
+        loop, makes the closed transaction durable and returns its committables. Work that raised is tried again with
+        the next checkpoint."""
 
     def close(self) -> None:  # noqa: B027  # most writers have nothing to close
         """Let go of files and connections; the open transaction is abandoned."""
 
 
 class Committer(Held, ABC):
-    """Commits what the subtasks of a sink prepared. It lives on the driver, as long as the job does, and is called off
-    the loop, one call at a time: it may block."""
+    """Commits what the subtasks of a sink prepared. A committer lives on the driver as long as the job does, and is
+    called off the loop, one call at a time: calls may block."""
 
     @abstractmethod
     def commit(self, checkpoint: int, committables: Sequence[bytes]) -> None:
-        """Commit what all subtasks prepared at the barrier of `checkpoint`. Ids come in order. May be called again with
-        the same ones after a failure: the second time must do nothing, or do the same again."""
+        """Commit what all subtasks prepared at the barrier of `checkpoint`. Checkpoint ids ascend. May be called again
+        with the same committables after a failure: the second call must do nothing, or do the same again."""
 
     def clean_up(self, job: str, epoch: int, keep: Sequence[bytes]) -> None:
         """Remove what attempts of the job before `epoch` prepared, except for `keep`, which will be committed. Called
-        when an attempt begins, for a committer that tells attempts apart; another one is told what to `abandon`."""
+        when an attempt begins, while the writers of the attempt may already write. A call that raises fails the
+        attempt. `clean_up` and `abandon` are both called, and a committer implements one of them: `clean_up` if it can
+        tell the attempts of transactions apart."""
 
     def abandon(self, checkpoint: int, promised: Sequence[bytes]) -> None:
         """Whatever was prepared at the barriers up to `checkpoint` will never be committed, except for `promised`.
         Called after a failure, before anything is committed again, and when the job ends."""
 
-    def close(self, *, owes: bool) -> None:  # most have nothing to close
-        """The job has ended. Called once. `owes` says that something of a completed checkpoint was not committed:
-        another job may start from there, so what is needed to commit it must stay. It is always said by a driver that
-        has lost the job: another one does the rest."""
+    def close(self, *, owes: bool) -> None:  # most committers have nothing to close
+        """The job has ended. Called once. `owes` says that committables of a completed checkpoint or a savepoint were
+        not committed: another job may start from that snapshot, so everything that a commit needs must stay. `owes` is
+        always true on a driver that has lost the job: the driver that has the job commits the rest."""
 
 
 class Sink(ABC):
-    """Where results go. Pickled into every slot."""
+    """Where results go. Pickled into every slot. Two sinks that are equal write to the same target, and a program may
+    have only one of them."""
 
     @property
     def name(self) -> str:
@@ -347,8 +363,8 @@ class Sink(ABC):
 
     @property
     def unpickles(self) -> bool:
-        """Whether what is named by committables is pickled: `restore(..., unpickle=False)` refuses those of a
-        snapshot."""
+        """Whether the data that committables name is pickled. If so, `restore(..., unpickle=False)` refuses a snapshot
+        that has committables."""
         return False
 
     def check(self, schema: pa.Schema) -> None:  # noqa: B027  # most sinks take any schema
@@ -367,53 +383,61 @@ class Sink(ABC):
 
     @property
     def commits_on_driver(self) -> bool:
-        """Whether the transactions of all subtasks are committed together, on the driver, by its `committer`."""
+        """Whether the transactions of all subtasks are committed together, on the driver, by the sink's `committer`."""
         return False
 
     def committer(self) -> Committer:
-        """Who commits. Called once, on the driver, if the sink `commits_on_driver`."""
+        """The committer of the sink. Called once, on the driver, if the sink `commits_on_driver`."""
         raise NotImplementedError(f"sink {self.name} has no committer")
 
     def commit(self, committables: Sequence[bytes]) -> None:
-        """Make prepared transactions visible. Runs off the loop, after their checkpoint is durable. May be called
-        again with the same ones after a failure: the second time must do nothing. A sink that `commits_on_driver` is
-        never asked."""
-        raise NotImplementedError(f"sink {self.name} was asked to commit {len(committables)} transactions")
+        """Make prepared transactions visible. Called off the loop, after the checkpoint of the transactions is durable.
+        May be called again with the same committables after a failure, also while a slot that was given up still makes
+        the first call: the second call must do nothing. A job that starts from an old savepoint commits the
+        transactions that the savepoint names, however old the savepoint is. Raises `ExternalError` if the outside
+        system is away: `retry` says whether a later call may succeed. Never called if the sink `commits_on_driver`."""
+        raise NotImplementedError(
+            f"sink {self.name} has no method commit, and has {len(committables)} transactions to commit"
+        )
 
     def clean(self, context: WriterContext, keep: Sequence[bytes]) -> None:  # noqa: B027
-        """Remove what earlier attempts of this subtask prepared and nobody will commit. Runs before the writer is
-        made; `keep` has just been committed, or will be by a job that starts from a savepoint of this one. A sink that
-        `commits_on_driver` is never asked: what a subtask prepared may be carried by another one, and only the
-        committer knows of all."""
+        """Remove what earlier attempts of this subtask prepared with the same parallelism, except for `keep`. Called
+        off the loop, before the writer is made, and not in the first attempt after a rescale. The committables in
+        `keep` have just been committed, or will be committed by a job that starts from a savepoint of this job. Never
+        called if the sink `commits_on_driver`: another subtask may carry the committables of this subtask, and only the
+        committer knows all committables."""
 
     def end(self, job: str) -> None:  # noqa: B027
-        """On the driver, after the job has ended for good: remove what only a running job needs."""
+        """On the driver, after the job has ended and nothing is left that could go on from it: remove what only a
+        running job needs. Not called if checkpoints are retained, if the job goes on when its program is run again, or
+        if a savepoint names results that were not committed."""
 
-    def prepared(self, site: Site, schema: pa.Schema) -> Sink:  # noqa: ARG002  # most are what they are
-        """The sink for records of this schema as it is written. Called on the driver, each time that it starts the job,
-        before `start`."""
+    def prepared(self, site: Site, schema: pa.Schema) -> Sink:  # noqa: ARG002  # most sinks need no preparation
+        """The sink that is written, for records of this schema. Called on the driver, each time that the driver starts
+        the job, before `start`."""
         return self
 
     @property
     def footprint(self) -> Footprint:
-        """What it leaves outside the job's checkpoints."""
+        """What the sink leaves outside the job's checkpoints."""
         return Footprint()
 
 
 class UnpreparedSink(Sink):
-    """What a user gives to be written that is no sink yet: `prepared` makes the sink, where there is a Spark."""
+    """A description of a sink that the user gives to `write`; not to be confused with `SinkWriter.prepare`, the first
+    phase of a commit. `prepared` makes the sink that is written; this needs Spark."""
 
     @property
     def described(self) -> str:
-        """What a message calls it."""
+        """What error texts call the sink."""
         return f"sink {self.name}"
 
     @abstractmethod
     def prepared(self, site: Site, schema: pa.Schema) -> Sink:
-        """The sink as it is written."""
+        """The sink that is written."""
 
     def start(self, job: str) -> None:  # noqa: ARG002
-        """Raise `UsageError`: nobody has prepared it."""
+        """Raise `UsageError`: the description has not been prepared."""
         raise _needs_spark(self.described)
 
     def writer(self, context: WriterContext) -> SinkWriter:  # noqa: ARG002
@@ -422,4 +446,6 @@ class UnpreparedSink(Sink):
 
 
 def _needs_spark(what: str) -> UsageError:
-    return UsageError(f"{what} needs Spark, and this job has none", hint="use another one here")
+    return UsageError(
+        f"{what} needs Spark, and this job runs without Spark", hint="use a source or sink that needs no Spark"
+    )

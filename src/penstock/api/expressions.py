@@ -4,7 +4,7 @@
 Spark would. The parts that are known:
 
 * literals: numbers (also 5L, 2S, 1Y, 1.5D), 'texts', r'raw texts', TRUE, FALSE, NULL, DATE '…', TIMESTAMP '…'; columns,
-  `quoted` ones, fields of structs (a.b); AS for a name
+  `quoted` columns, fields of structs (a.b); AS for a name
 * + - * / % div and unary -, timestamp ± INTERVAL literal; `||`
 * = == <> != < <= > >= <=>, IS [NOT] DISTINCT FROM, IS [NOT] NULL / TRUE / FALSE, [NOT] IN, BETWEEN, LIKE [ESCAPE],
   ILIKE, RLIKE; AND, OR, NOT with unknown as a third truth value
@@ -16,12 +16,12 @@ Spark would. The parts that are known:
   unix_timestamp, timestamp_micros, timestamp_millis, timestamp_seconds
 
 As in ANSI mode, an overflow, a division by zero or a text that is no number fails the job (guard by CASE, NULLIF or
-TRY_CAST); a guarded part is not computed for the rows that the guard keeps out. Other than in Spark: names of columns
+TRY_CAST); a guarded part is not computed for the rows that the guard keeps out. Different from Spark: names of columns
 are case-sensitive; a number with a decimal point is a double; a text is never compared with a number; patterns of RLIKE
-have the syntax of Rust's regex; date and time texts are literals in ISO form. Whatever is not listed is refused.
+have the syntax of Rust's regex; date and time texts are literals in ISO form. Text that uses anything else is refused.
 
-**Polars expressions** are taken as they are, if they compute each record by itself: one that looks at other records (a
-sum, a shift, a rank) would give results that depend on how records fall into batches, and is refused.
+**Polars expressions** are taken as they are, if they compute each record by itself. An expression that looks at other
+records (a sum, a shift, a rank) would give results that depend on how records fall into batches, and is refused.
 """
 
 from __future__ import annotations
@@ -45,27 +45,27 @@ class ComputedColumn:
 
     field: pa.Field[pa.DataType]
     origin: str | None
-    """The input column that it is, unchanged; None if it is computed."""
+    """The input column that the column copies unchanged; None if the column is computed."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class CompiledColumns:
-    """A checked expression and what it gives; several columns only for a Polars expression that selects several."""
+    """A checked expression and its columns. Only a Polars expression that selects several columns gives several."""
 
     expr: pl.Expr
     columns: tuple[ComputedColumn, ...]
 
 
 def compile_condition(given: ExpressionLike, schema: pa.Schema, *, argument: str) -> pl.Expr:
-    """The Polars expression that `given`, which must be true, false or null, means over records of `schema`. Raises
-    `UsageError` naming `argument`."""
+    """The Polars expression that `given` means over records of `schema`. Raises `UsageError`, which names `argument`,
+    unless the expression is boolean."""
     expr, _ = _read(given, schema, argument)
     kinds = list(_evaluated(given, expr, schema, argument).values())
     if kinds != [pl.Boolean()]:
         found = ", ".join(str(arrow_type(kind)) for kind in kinds)
         raise UsageError(
-            f"{argument} {_shown(given)} is of type {found}, a condition must be boolean",
-            hint="compare it with something, for example by = or IS NOT NULL",
+            f"{argument} {_shown(given)} is of type {found}, and a condition must be boolean",
+            hint="make a comparison, for example with = or IS NOT NULL",
         )
     return expr
 
@@ -73,12 +73,13 @@ def compile_condition(given: ExpressionLike, schema: pa.Schema, *, argument: str
 def compile_columns(
     given: ExpressionLike, schema: pa.Schema, *, argument: str, name: str | None = None
 ) -> CompiledColumns:
-    """The expression together with the columns that it gives; `name` is what its column is to be called."""
+    """The expression together with its columns. `name` is the name for the column of an expression with one column.
+    Raises `UsageError`, which names `argument`."""
     expr, has_name = _read(given, schema, argument)
     if not has_name and name is None:
         raise UsageError(
             f"{argument}: {given!r} computes a column that has no name",
-            hint=f"write {f'{given} AS some_name'!r}, or give it as some_name={given!r}",
+            hint=f"write {f'{given} AS some_name'!r}, or some_name={given!r}",
         )
     kinds = _evaluated(given, expr, schema, argument)
     if name is not None:
@@ -95,9 +96,9 @@ def compile_columns(
 
 
 def _read(given: ExpressionLike, schema: pa.Schema, argument: str) -> tuple[pl.Expr, bool]:
-    """The expression, and whether its column has a name."""
+    """The expression, and whether the expression names its column."""
     if isinstance(given, str):
-        # Slots import this module and never parse: they must not pay for the parser.
+        # Slots import this module and never parse: a slot must not wait for the import of the parser.
         from penstock.sql.text import translate
 
         translated = translate(given, dict(empty_frame(schema).schema), argument=argument)
@@ -116,7 +117,7 @@ def _read(given: ExpressionLike, schema: pa.Schema, argument: str) -> tuple[pl.E
 
 
 def _origin(expr: pl.Expr, column: str) -> str | None:
-    """The input column that a selected column is, if it is computed from nothing else."""
+    """The input column that the selected column copies; None if the expression computes the column."""
     if not expr.meta.is_column_selection(allow_aliasing=True):
         return None
     roots = expr.meta.root_names()
@@ -125,16 +126,16 @@ def _origin(expr: pl.Expr, column: str) -> str | None:
 
 
 def _evaluated(given: ExpressionLike, expr: pl.Expr, schema: pa.Schema, argument: str) -> dict[str, pl.DataType]:
-    """Name and type of what the expression gives for no records at all."""
+    """The names and types of the expression's columns, found with a frame that has no rows."""
     try:
         columns = dict(empty_frame(schema).select(expr).schema)
-    except Exception as error:  # the expression may hold a function of the user's
+    except Exception as error:  # the expression may call a function of the user
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise UsageError(f"{argument} {_shown(given)} does not fit the records: {reason}") from error
     for kind in columns.values():
         if kind == pl.Null():
             raise UsageError(
-                f"{argument} {_shown(given)} is always null, so it has no type",
+                f"{argument} {_shown(given)} is always null, and so has no type",
                 hint="write CAST(NULL AS …), or give pl.lit(None, dtype)",
             )
     return columns
@@ -154,16 +155,16 @@ def _check_row_by_row(expr: pl.Expr, argument: str) -> None:
     culprit = _mixing_part(expr)
     if culprit is not None:
         raise UsageError(
-            f"{argument} {_shown(expr)}: {_shown(culprit)} depends on other records than the one it is computed for, "
-            "and so on how records fall into batches",
+            f"{argument} {_shown(expr)}: {_shown(culprit)} looks at more than one record, so its result would depend "
+            "on how records fall into batches",
             hint="aggregate by key_by(...).window(...).aggregate(...), or use map_batches to work on whole batches",
         )
 
 
 def _mixing_part(expr: pl.Expr) -> pl.Expr | None:
-    """The innermost part that looks at other records, or changes their number; None if there is none."""
+    """The innermost part that looks at other records, or changes the number of records; None if no part does."""
     for part in expr.meta.pop():
-        # What is computed from the elements of a list stays within one record.
+        # A part that is computed from the elements of a list stays within one record.
         if not _is_of_elements(part) and (culprit := _mixing_part(part)) is not None:
             return culprit
     return None if _is_row_by_row(expr) else expr
@@ -178,7 +179,7 @@ def _is_row_by_row(expr: pl.Expr) -> bool:
         keeps_rows = expr.meta.is_length_preserving() or expr.meta.is_scalar()
         return expr.meta.is_row_separable() and keeps_rows
     except PolarsError:
-        # Polars cannot tell for a Python function; what it was given has been looked at.
+        # Polars cannot tell for a Python function. The arguments of the function have been checked before.
         return True
 
 

@@ -17,7 +17,8 @@ from penstock.core.errors import UsageError
 
 @dataclass(frozen=True)
 class ForEachCheckpoint(UnpreparedSink):
-    """A function of the user's, before the job starts. Where Spark is, it becomes a sink that lands files for it."""
+    """A function of the user, before the job starts. On Spark `prepared` makes a sink that lands files for the
+    function."""
 
     function: Callable[[Any, int], Any]
 
@@ -31,7 +32,7 @@ class ForEachCheckpoint(UnpreparedSink):
 
     @property
     def described(self) -> str:
-        """What the user wrote."""
+        """What error texts call the sink: the method that the user called."""
         return "for_each_checkpoint"
 
     @property
@@ -46,7 +47,7 @@ class ForEachCheckpoint(UnpreparedSink):
 
 @at_user_line
 class HandsOver:
-    """What a stream can do with results on the driver."""
+    """The methods of a stream that hand results to the driver."""
 
     def write(self, sink: Sink, *, name: str | None = None) -> None:
         """End the stream in a sink."""
@@ -77,12 +78,13 @@ class HandsOver:
         self.write(PrintSink(most=n, prefix=prefix), name=name)
 
     def for_each_checkpoint(self, function: Callable[[Any, int], Any], *, name: str | None = None) -> None:
-        """End the stream in a function of yours, called on the driver with a Spark DataFrame and an id.
+        """End the stream in `function`, which is called on the driver with a Spark DataFrame and an id.
 
-        One call has the records between two checkpoints' barriers, and comes when a checkpoint that contains them is
-        complete; ids ascend, and where there are no records there is no call. After a failure a call may come again,
-        with the same id and the same records, until it has returned once: make it idempotent by the id, and use the
-        DataFrame before you return. What it raises fails the attempt. With `job.stop` and a start from the savepoint
-        ids go on; a job that starts from an older snapshot counts from there again.
+        One call has the records between the barriers of two checkpoints, and comes when a checkpoint that contains
+        these records is complete. Ids ascend. There is no call for an id without records. After a failure the same
+        call, with the same id and the same records, may come again until the call has returned once: make the function
+        idempotent by the id, and use the DataFrame before the function returns. An error in the function fails the
+        attempt. With `job.stop` and a start from the savepoint ids go on; a job that starts from an older snapshot
+        counts from that snapshot again.
         """
         self.write(ForEachCheckpoint(function), name=name)

@@ -13,17 +13,18 @@
 
     visits.key_by("page").process(Visits(), schema="page string, n bigint")
 
-A method returns the rows it makes: one dict, an iterable of dicts (so it may be a generator), or None. Every subtask
-has a function object of its own, unpickled from the one that `process` was given; what must survive a failure belongs
-into declared state (`penstock.api.state`), not into attributes.
+A method returns the rows it makes: one dict, an iterable of dicts (so the method may be a generator), or None. Every
+subtask has a function object of its own, unpickled from the object that `process` was given. Values that must survive a
+failure belong into declared state (`penstock.api.state`), not into attributes.
 
-**Time.** A row may have an event time or none, be on time or late: `on_row` is called for it all the same. It is late
-if its time is not after `context.watermark`. An event-time timer fires when the watermark reaches it; one that is set
-at or before the watermark fires when the rows at hand have been handled. Timers fire in order of time, those of one
-time in order of key. When all data has been seen, event time goes to its end: every event-time timer fires, and so does
-what `on_timer` sets meanwhile, up to the time of the last timer that was set before. Processing-time timers that are
-still set then do not fire. A checkpoint may come between two timers, never in the middle of what one call yields. After
-a restore, processing-time timers whose time has passed fire at once.
+**Time.** `on_row` is called for every row, with or without an event time, on time or late. A row is late if its event
+time is not after `context.watermark`. An event-time timer fires when the watermark reaches the time of the timer. An
+event-time timer that is set for a time at or before the watermark fires when the rows of the batch have been handled.
+Timers fire in the order of their times, and timers of the same time in the order of their keys. When all data has been
+seen, event time goes to its end: every event-time timer fires. Event-time timers that `on_timer` sets meanwhile fire
+too, up to the time of the last timer that was set before. Processing-time timers that are still set at the end do not
+fire. A checkpoint may come between two timers, never between two rows that one call yields. After a restore,
+processing-time timers whose time has passed fire at once.
 """
 
 from __future__ import annotations
@@ -56,13 +57,13 @@ class Timer:
 
     def __init__(self, kind: str, time_us: int) -> None:
         self.kind = kind
-        """Which time it waited for: `event-time` or `processing-time`."""
+        """Which time the timer waited for: `event-time` or `processing-time`."""
         self.time_us = time_us
-        """The time it was set for, in microseconds since 1970."""
+        """The time that the timer was set for, in microseconds since 1970."""
 
     @property
     def time(self) -> datetime.datetime:
-        """The time it was set for, in UTC."""
+        """The time that the timer was set for, in UTC."""
         return EPOCH + datetime.timedelta(microseconds=self.time_us)
 
     def __repr__(self) -> str:
@@ -70,9 +71,11 @@ class Timer:
 
 
 class Timers:
-    """The timers of the current key. A key has at most one timer of a kind for a time: set again, it is the same one.
+    """The timers of the current key. A key has at most one timer of a kind for a time: setting a timer twice changes
+    nothing.
 
-    A time is a `datetime` (one without a time zone is taken as UTC), or a whole number of microseconds since 1970.
+    A time is a `datetime` (a `datetime` without a time zone is taken as UTC), or a whole number of microseconds since
+    1970.
     """
 
     def at_event_time(self, time: datetime.datetime | int) -> None:
@@ -84,24 +87,24 @@ class Timers:
         raise NotImplementedError
 
     def delete_event_time(self, time: datetime.datetime | int) -> None:
-        """Take an event-time timer back; nothing happens if it is not set."""
+        """Delete an event-time timer; nothing happens if there is no such timer."""
         raise NotImplementedError
 
     def delete_processing_time(self, time: datetime.datetime | int) -> None:
-        """Take a processing-time timer back; nothing happens if it is not set."""
+        """Delete a processing-time timer; nothing happens if there is no such timer."""
         raise NotImplementedError
 
     def event_times(self) -> list[datetime.datetime]:
-        """For when event-time timers are set, in order."""
+        """The times of all event-time timers of the key, in order."""
         raise NotImplementedError
 
     def processing_times(self) -> list[datetime.datetime]:
-        """For when processing-time timers are set, in order."""
+        """The times of all processing-time timers of the key, in order."""
         raise NotImplementedError
 
 
 class FunctionContext:
-    """What a function may know about where it runs."""
+    """What a function may know about its step and its subtask."""
 
     @property
     def name(self) -> str:
@@ -110,7 +113,7 @@ class FunctionContext:
 
     @property
     def subtask(self) -> int:
-        """Which of the step's subtasks this is, from 0."""
+        """The number of this subtask, from 0."""
         raise NotImplementedError
 
     @property
@@ -120,7 +123,8 @@ class FunctionContext:
 
     @property
     def watermark(self) -> datetime.datetime | None:
-        """How far event time has come; None before the first watermark, the greatest datetime after the last."""
+        """How far event time has come; None before the first watermark, the greatest datetime after the last
+        watermark."""
         raise NotImplementedError
 
     @property
@@ -130,15 +134,17 @@ class FunctionContext:
 
 
 class KeyedContext(FunctionContext):
-    """The same, where there is a key."""
+    """What a keyed function may know about its step, its subtask and the current key."""
 
     key: Any
-    """The current key: the value of the key column, or a tuple if there are several. None where there is no key."""
+    """The current key: the value of the key column, or a tuple if there are several key columns. None in a call that
+    has no key."""
     timers: Timers
 
     @property
     def key_group(self) -> int | None:
-        """The key group of the current key: its stream of raw keyed state. None where there is no key."""
+        """The key group of the current key, and so the number of its stream of raw keyed state. None in a call that has
+        no key."""
         raise NotImplementedError
 
 
@@ -146,31 +152,34 @@ class Function:
     """What functions with state have in common."""
 
     def open(self, context: FunctionContext) -> None:
-        """Called once before anything else, with operator state restored. It may block."""
+        """Called once, before all other methods. Operator state is restored by then. The call may block."""
 
     def before_barrier(self, context: FunctionContext) -> Rows:
         """Called when a checkpoint is about to be taken, and once when all data has been seen, before `on_end`: return
-        the rows that the function holds back in attributes. They then belong before the checkpoint, and need not be
-        state. Rows that are held back while the watermark goes on may be late for the steps that follow. There is no
-        key."""
+        the rows that the function holds back in attributes. Returned rows belong before the checkpoint, and need not be
+        kept in state. Rows that are held back while the watermark goes on may be late for the steps that follow. There
+        is no key."""
 
     def on_snapshot(self, checkpoint: int) -> None:
-        """Called when the state is about to be saved for a checkpoint, behind `before_barrier`. What the function has
-        in attributes and must survive belongs into declared operator state by now. Must be quick. There is no key."""
+        """Called after `before_barrier`, when the state is about to be saved for a checkpoint. The function must put
+        values that it has in attributes, and that must survive a failure, into declared operator state here. Must be
+        quick. There is no key."""
 
     def on_checkpoint_complete(self, checkpoint: int) -> None:
-        """Called when a checkpoint is complete and durable. It covers all that came before it: of several, only the
-        newest may be told, and after a failure none. There is no key."""
+        """Called when a checkpoint is complete and durable. A checkpoint covers all earlier checkpoints: if several
+        complete, the call may come for the newest only. After a failure the call may not come at all. There is no
+        key."""
 
     def on_checkpoint_subsumed(self, checkpoint: int) -> None:
-        """Called when a checkpoint, and with it all before it, is deleted because newer ones are complete: nothing will
-        be restored from it. What the function keeps elsewhere for a checkpoint, such as a version of a table, may go
-        now, and not when the next checkpoint completes, because several checkpoints may be retained. Of several, only
-        the newest may be told. There is no key."""
+        """Called when a checkpoint and all earlier checkpoints are deleted because newer checkpoints are complete:
+        nothing will be restored from a deleted checkpoint. Data that the function keeps elsewhere for a deleted
+        checkpoint, such as a version of a table, may be removed here. To remove such data when the next checkpoint
+        completes is too early, because several checkpoints may be retained. If several checkpoints are deleted, the
+        call may come for the newest only. There is no key."""
 
     def on_checkpoint_aborted(self, checkpoint: int) -> None:
-        """Called when a checkpoint was given up, whether this subtask had saved its state for it or not. The next one
-        will contain what this one was to. There is no key."""
+        """Called when a checkpoint was aborted, whether or not this subtask had saved its state for the checkpoint. The
+        next checkpoint will contain what the aborted checkpoint was to contain. There is no key."""
 
     def close(self) -> None:
         """Called once at the end, also after a failure."""
@@ -188,7 +197,7 @@ class KeyedFunction(Function):
         raise NotImplementedError
 
     def on_timer(self, timer: Timer, context: KeyedContext) -> Rows:  # noqa: ARG002
-        """Called when a timer fires, with the state of the key that set it."""
+        """Called when a timer fires, with the state of the key that set the timer."""
         raise UsageError(
             f"{timer!r} fired in {type(self).__name__}, which has no on_timer", hint="write the method on_timer"
         )
@@ -199,10 +208,11 @@ class KeyedFunction(Function):
 
 
 class KeyedBroadcastFunction(KeyedFunction):
-    """A function over a keyed stream and a broadcast one; see `KeyedStream.connect`.
+    """A function over a keyed stream and a broadcast stream; see `KeyedStream.connect`.
 
     `on_row` reads broadcast state, `on_broadcast` writes it. Rows of the two streams come in no particular order,
-    unless `connect(..., wait=...)` says so; neither do broadcast rows that were made by different subtasks.
+    unless `connect(..., wait=...)` says so. Broadcast rows that different subtasks made come in no particular order
+    either.
     """
 
     def on_broadcast(self, row: Row, context: KeyedContext) -> Rows:
@@ -213,8 +223,8 @@ class KeyedBroadcastFunction(KeyedFunction):
 class ProcessFunction(Function):
     """A function over the rows or batches of a stream; see `Stream.process`. Write `on_row` or `on_batch`.
 
-    It may have operator state: `split_list_state`, `union_list_state`, `broadcast_state`, `raw_split_list_state`,
-    `raw_union_list_state`.
+    The function may declare operator state: `split_list_state`, `union_list_state`, `broadcast_state`,
+    `raw_split_list_state`, `raw_union_list_state`.
     """
 
     def on_row(self, row: Row, context: FunctionContext) -> Rows:
@@ -224,7 +234,7 @@ class ProcessFunction(Function):
     def on_batch(
         self, batch: pa.RecordBatch, context: FunctionContext
     ) -> pa.RecordBatch | pa.Table | Iterable[pa.RecordBatch | pa.Table] | None:
-        """Called for every batch of records. How many rows it has changes from run to run."""
+        """Called for every batch of records. The number of rows in a batch changes from run to run."""
         raise NotImplementedError
 
     def on_end(self, context: FunctionContext) -> Rows:
@@ -232,15 +242,15 @@ class ProcessFunction(Function):
 
 
 def time_in_us(given: datetime.datetime | int) -> int:
-    """A point in time in microseconds since 1970. Raises `UsageError` if it is none."""
+    """A point in time in microseconds since 1970. Raises `UsageError` if `given` is no point in time."""
     if isinstance(given, datetime.datetime):
         aware = given if given.tzinfo is not None else given.replace(tzinfo=datetime.UTC)
         return (aware - EPOCH) // _MICROSECOND
     if isinstance(given, int) and not isinstance(given, bool):
         if _EARLIEST_US <= given <= _LATEST_US:
             return given
-        raise UsageError(f"a timer for {given} microseconds since 1970 is beyond the year 9999")
-    raise UsageError(f"a timer is set for {given!r}", hint="give a datetime, or microseconds since 1970")
+        raise UsageError(f"a timer for {given} microseconds since 1970 is not within the years 1 to 9999")
+    raise UsageError(f"a timer cannot be set for {given!r}", hint="give a datetime, or microseconds since 1970")
 
 
 def is_overridden(function: Function, base: type[Function], method: str) -> bool:
@@ -249,10 +259,11 @@ def is_overridden(function: Function, base: type[Function], method: str) -> bool
 
 
 def check_function(function: object, base: type[Function], *, argument: str, methods: tuple[str, ...]) -> None:
-    """Raise `UsageError` unless `function` is an instance of `base` with one of `methods`, and its states can be."""
+    """Raise `UsageError` unless `function` is an instance of `base` with exactly one of `methods` and no async
+    method."""
     if isinstance(function, type) and issubclass(function, base):
         raise UsageError(
-            f"{argument} takes an object, not the class {function.__name__}", hint=f"{function.__name__}()"
+            f"{argument} takes an object, not the class {function.__name__}", hint=f"write {function.__name__}()"
         )
     if not isinstance(function, base):
         raise UsageError(
@@ -263,19 +274,19 @@ def check_function(function: object, base: type[Function], *, argument: str, met
     if len(written) != 1:
         raise UsageError(
             f"{type(function).__name__} has {'no ' + ' or '.join(methods) if not written else ' and '.join(written)}",
-            hint=f"write the method {methods[0]}" if not written else "write one of them only",
+            hint=f"write the method {methods[0]}" if not written else "write only one of these methods",
         )
     refuse_async_methods(function, base)
     declared_states(function)
 
 
 def keyed_states(states: Mapping[str, State]) -> dict[str, State]:
-    """Those that there is one of per key."""
+    """The states that exist once per key."""
     return {name: state for name, state in states.items() if state.spec.kind.is_keyed}
 
 
 def check_states(function: Function, kinds: tuple[StateKind, ...], *, where: str) -> None:
-    """Raise `UsageError` if a function declares state of kinds that it cannot have there."""
+    """Raise `UsageError` if a function declares state of one of these kinds. `where` says, after "which", why not."""
     for state in declared_states(function).values():
         if state.spec.kind in kinds:
             raise UsageError(

@@ -12,7 +12,7 @@ from penstock.core.errors import SettingsError
 from penstock.core.recovery import roots
 
 LEAST_MS = 500
-"""A driver that must show signs of life more often than this is given up for a busy disk or network."""
+"""The shortest lease. With a shorter lease a driver would be given up because its disk or network is busy."""
 _HOST = re.compile(r"[A-Za-z0-9_.\-\[\]:]+")
 
 
@@ -42,13 +42,14 @@ HighAvailability = InFiles | InZooKeeper
 def ha_files(
     directory: str | os.PathLike[str], *, lease: Duration = "10s", restart_finished: bool = False
 ) -> HighAvailability:
-    """Another driver takes the job over when this one dies; they meet in a folder that all of them have mounted, or in
-    one of S3 or Google Cloud Storage, by its URI, with the extra `object-storage`.
+    """Another driver takes the job over when this driver dies. The drivers meet in a folder that all of them have
+    mounted, or in a folder of S3 or Google Cloud Storage, given by its URI. Object storage needs the extra
+    `object-storage`.
 
-    A driver that shows no sign of life for a `lease` is taken over from; in a folder that is mounted, one that died on
-    the same host at once. With
-    `restart_finished` a job that has ended begins anew when it is started again under its name; without, it stays
-    ended, and its outcome is returned. One that ends while this driver is on standby stays ended.
+    A driver that shows no sign of life for a `lease` loses the job. In a mounted folder, a driver that died on the same
+    host as the next driver loses the job at once. With `restart_finished` a job that has ended begins anew when the job
+    is started again under its name; without `restart_finished` the job stays ended, and its outcome is returned. A job
+    that ends while this driver is on standby stays ended.
     """
     problems: list[str] = []
     path = os.fspath(directory) if isinstance(directory, os.PathLike) else directory
@@ -66,19 +67,19 @@ def ha_files(
 def zookeeper(
     hosts: str, *, root: str = "/penstock", session_timeout: Duration = "10s", restart_finished: bool = False
 ) -> HighAvailability:
-    """Another driver takes the job over when this one dies; they meet in ZooKeeper, at `hosts` ("host:port,…"), below
-    the node `root`. Needs the extra `zookeeper`.
+    """Another driver takes the job over when this driver dies. The drivers meet in ZooKeeper, at `hosts`
+    ("host:port,…"), below the node `root`. Needs the extra `zookeeper`.
 
-    A driver that ZooKeeper has not heard of for `session_timeout` is taken over from. With `restart_finished` a job
-    that has ended begins anew when it is started again under its name; without, it stays ended, and its outcome is
-    returned. One that ends while this driver is on standby stays ended.
+    A driver from which ZooKeeper has heard nothing for `session_timeout` loses the job. With `restart_finished` a job
+    that has ended begins anew when the job is started again under its name; without `restart_finished` the job stays
+    ended, and its outcome is returned. A job that ends while this driver is on standby stays ended.
     """
     problems: list[str] = []
     parts = hosts.split(",") if isinstance(hosts, str) else []
     if not parts or not all(_HOST.fullmatch(part.strip()) for part in parts):
-        problems.append(f'hosts is {hosts!r}; give "host:port", or several with commas between')
+        problems.append(f'hosts is {hosts!r}; give "host:port", or several such hosts with commas between')
     if not isinstance(root, str) or not re.fullmatch(r"(/[^/\0]+)+", root) or {".", ".."} & set(root.split("/")):
-        problems.append(f'root is {root!r}; give the path of a node, as "/penstock"')
+        problems.append(f'root is {root!r}; give the path of a node, for example "/penstock"')
     session_timeout_ms = _long_enough("session_timeout", session_timeout, problems)
     if problems:
         raise SettingsError(problems)

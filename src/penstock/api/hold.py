@@ -1,8 +1,8 @@
 """A driver's hold on its job, as enumerators and committers see it.
 
-A driver that slept may have lost the job to another one without knowing. So whoever is about to do on the driver what
-only the driver that has the job may do, asks first, right before. What has begun when the driver falls asleep cannot be
-called back: that is why commits have ids.
+A driver that slept may have lost the job to another driver without knowing. So code on the driver checks the hold right
+before work that only the driver of the job may do. Work that has begun when the driver falls asleep cannot be called
+back: that is why commits have ids.
 """
 
 from __future__ import annotations
@@ -12,28 +12,29 @@ from collections.abc import Callable
 from penstock.core.errors import JobTakenOver, StorageError
 
 ASK_AGAIN_MS = 500
-"""When it could not be found out whether this driver has the job, it is asked again after this time."""
+"""The pause before the hold is checked again, if a check could not find out whether this driver has the job."""
 
 
 class HoldUnknown(Exception):
-    """Whether this driver still has the job could not be found out. Nothing was done; it is asked again later."""
+    """A check could not find out whether this driver still has the job. The work behind the check was not done; the
+    hold is checked again later."""
 
 
 class Hold:
     """Says whether this driver has the job. May be used from any thread."""
 
     def __init__(self, look: Callable[[], None] = lambda: None) -> None:
-        """`look` raises `JobTakenOver` if another driver has the job, `StorageError` if it cannot tell. A job that ends
-        with its driver needs none."""
+        """`look` raises `JobTakenOver` if another driver has the job, and `StorageError` if that could not be found
+        out. A job that ends with its driver needs no `look`."""
         self.is_lost = False
-        """Whether it is known that another driver has the job. Once lost, it stays lost."""
+        """Whether it is known that another driver has the job. A lost hold stays lost."""
         self.has_let_go = False
-        """Whether the driver has drawn its conclusions."""
+        """Whether the driver has let go of the job, after the hold was lost."""
         self._look = look
 
     def check(self) -> None:
-        """Return if this driver has the job. Blocks. Raises `JobTakenOver` if it does not, `HoldUnknown` if nobody
-        knows: both must be let through."""
+        """Return if this driver has the job. Blocks. Raises `JobTakenOver` if another driver has the job, and
+        `HoldUnknown` if that could not be found out. The caller must let both errors through."""
         if self.is_lost:
             raise JobTakenOver("another driver has taken the job over")
         try:
@@ -45,24 +46,25 @@ class Hold:
             raise HoldUnknown(error.message) from error
 
     def check_unless_unknown(self) -> None:
-        """Return unless another driver has the job for certain: for writing down what has been done already."""
+        """Raise `JobTakenOver` only if another driver has the job for certain: for code that records work which is
+        already done."""
         try:
             self.check()
         except HoldUnknown:
             return
 
     def let_go(self) -> None:
-        """Have every `check` raise from here on."""
+        """From this call on every `check` raises `JobTakenOver`."""
         self.is_lost = self.has_let_go = True
 
 
 class Held:
-    """Code of a connector, or of a user, that the driver calls only while it has the job."""
+    """Code of a connector, or of a user, that the driver calls only while the driver has the job."""
 
     hold: Hold = Hold()
-    """Whether this driver still has the job. The driver looks before every call. A call that takes time first, and
-    then does what only one driver may do, says `self.hold.check()` right before that, and lets through what `check`
-    raises."""
+    """Whether this driver still has the job. The driver checks the hold before every call. A method that takes time,
+    and then does work that only one driver may do, calls `self.hold.check()` right before that work, and lets through
+    what `check` raises."""
 
     def bind_hold(self, hold: Hold) -> None:
         """The driver is about to use the object, and hands over its hold on the job. Called once, before any other

@@ -1,4 +1,4 @@
-"""The schema of what a user's batch function returns, found by calling it with a batch without rows."""
+"""The schema of what a user's batch function returns, found by a call of the function with a batch without rows."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _GIVE_SCHEMA = "give schema=..., such as schema='auction bigint, price double'"
 
 
 def check_kind(kind: str) -> None:
-    """Raise `UsageError` unless batches can be handed over in that form."""
+    """Raise `UsageError` unless batches can be handed to a function in the form that `kind` names."""
     if kind not in get_args(BatchKind):
         raise UsageError(f"kind is {kind!r}; choose one of {', '.join(map(repr, get_args(BatchKind)))}")
     if kind == "pandas" and importlib.util.find_spec("pandas") is None:
@@ -28,7 +28,8 @@ def check_kind(kind: str) -> None:
 
 
 def inferred_schema(function: Callable[[Any], Any], kind: BatchKind, schema: pa.Schema) -> pa.Schema:
-    """The columns of the function's results for batches of `schema`. Raises `UsageError` if they cannot be told."""
+    """The columns of the function's results for batches of `schema`. Raises `UsageError` if the columns cannot be
+    found."""
     try:
         result = _first(function(_empty_batch(kind, schema)))
     except Exception as error:
@@ -64,7 +65,7 @@ def _empty_batch(kind: BatchKind, schema: pa.Schema) -> Any:
 
 
 def _first(result: Any) -> Any:
-    """The result, or the first of several."""
+    """The result, or the first of several results."""
     if isinstance(result, Iterable) and _schema_of(result) is None:
         return next(iter(result), None)
     return result

@@ -1,4 +1,4 @@
-"""The steps of one program, in the order in which they were made: what streams write into and plans are made from."""
+"""The steps of one program, in the order in which they were made. Streams add steps, and plans are made from steps."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _LONGEST_NAME = 200
 
 
 class Ledger:
-    """Collects the steps of a program. Streams hold the number of their last step and look it up here."""
+    """Collects the steps of a program. A stream holds the number of its last step and looks the step up here."""
 
     def __init__(
         self,
@@ -34,14 +34,14 @@ class Ledger:
         runner: Runner | None = None,
     ) -> None:
         self.processor_host = processor_host
-        """Makes functions of processors of Spark's; None where there is no Spark."""
+        """Makes a function of a Spark processor; None in a program without Spark."""
         self.runner = runner
         """Runs the path to a stream at once; None where nothing can be run."""
         self._parallelism = parallelism
         self._max_parallelism = max_parallelism
         self._steps: list[RecordedStep] = []
         self._replaced: dict[int, None] = {}
-        """Numbers of steps whose notebook cell has been run again: they stand in no plan."""
+        """Numbers of steps whose notebook cell has been run again: such steps are in no plan."""
         self._looked_at: dict[int, None] = {}
         """Numbers of steps whose records somebody has looked at: it is no mistake if they lead to no sink."""
 
@@ -54,15 +54,16 @@ class Ledger:
         name: str | None = None,
         label: str | None = None,
     ) -> int:
-        """Take a step in; the number it gets is higher than those of its inputs. Raises `UsageError` for a bad name."""
+        """Record a step, and return its number, which is higher than the numbers of its inputs. Raises `UsageError` for
+        a bad name."""
         made_in = current_cell_run()
         if made_in is not None:
             self._replace_made_before(made_in, name)
         for source in inputs:
             if source.node in self._replaced:
                 raise UsageError(
-                    f"the step {self._steps[source.node]} is no more: the notebook's cell that made it was run again",
-                    hint="run the cells behind that one again too, in their order",
+                    f"the step {self._steps[source.node]} has been replaced: its notebook cell was run again",
+                    hint="run the cells behind that cell again too, in their order",
                 )
         recorded = RecordedStep(
             number=len(self._steps),
@@ -80,10 +81,11 @@ class Ledger:
         return recorded.number
 
     def name_step(self, number: int, name: str) -> None:
-        """Name a step that has no name yet. Raises `UsageError` if it has one, or another step has this one."""
+        """Name a step that has no name yet. Raises `UsageError` if the step has a name, or if another step has this
+        name."""
         step = self._steps[number]
         if step.given_name is not None:
-            raise UsageError(f"the step {step} has a name already, {name!r} cannot be another")
+            raise UsageError(f"the step {step} has a name already, and cannot be named {name!r} too")
         if (made_in := current_cell_run()) is not None:
             self._replace_made_before(made_in, name)
         self._check_name(name, step)
@@ -125,7 +127,7 @@ class Ledger:
         return self._plan(steps, operator_ids(steps), self._parallelism)
 
     def plan_of(self, steps: Iterable[RecordedStep]) -> Plan:
-        """The plan of some of the steps; their ids are those that they have in the whole program."""
+        """The plan of some of the steps. Every step has the id that the step has in the whole program."""
         return self._plan(steps, operator_ids(self.steps), self._parallelism)
 
     def plan_into(
@@ -177,12 +179,13 @@ class Ledger:
         if loose:
             raise UsageError(
                 f"nothing is done with the results of {', '.join(map(str, loose))}",
-                hint="end each stream with .write(sink) or take it out; in a notebook, make the environment anew",
+                hint="end each stream with .write(sink), or remove it; in a notebook, make the environment anew",
             )
 
     def _replace_made_before(self, made_in: CellRun, name: str | None) -> None:
-        """A cell of a notebook that is run again makes its steps anew: what it made before goes, and what was built on
-        that. So does what an earlier run made that has a step of this name: the cell's text was changed meanwhile."""
+        """A notebook cell that is run again makes its steps anew: the steps that the cell made before are replaced, and
+        all steps behind them. If an earlier run of a cell made a step of this name, all steps of that run are replaced,
+        too: the text of the cell was changed between the runs."""
         named = (step.made_in for step in self.steps if name is not None and step.given_name == name)
         earlier = {run for run in named if run is not None and run.run != made_in.run}
         for step in self.steps:
@@ -199,7 +202,7 @@ class Ledger:
             if other.given_name == name:
                 raise UsageError(
                     f"two steps are named {name!r}: {other}, and {step}",
-                    hint="state finds its step by the name, so each name is for one step only",
+                    hint="give one of them another name: state finds its step by the name",
                 )
 
 

@@ -2,24 +2,24 @@
 
 The rule:
 
-* A step that the user named has an id made of that name alone. It keeps it wherever the step is moved.
-* Another step that holds state (a source, a window, a function, a sink) has the id of the nearest step with state
-  before it, a dot, and what it is: `bids` for a source, `bids.window-auction` for a window over it by the key
-  `auction`. Steps without state do not count: adding or removing them, or another branch, changes no id of a step with
-  state.
-* A sink that the user has not named has the ids of the sources that lead to it, a dot, and what it is:
-  `bids.to-parquet`. Whatever is put between changes nothing of it. Where several sinks of one kind are behind the same
-  sources, each has the id of the nearest step with state before it instead, as other steps do:
-  `bids.window-auction.parquet`.
-* Behind a union there are several nearest steps with state, one per stream at most: the id has all of them, in the
-  order of the alphabet (`asks-and-bids.window-auction`), so that it does not matter which stream is united with which.
-* Two steps with state that would get the same id are refused: numbering them would let their states change places when
-  the program changes. The user names one of them.
-* A step without state gets an id of the same form. If it is taken, a number is appended in the order in which the steps
-  were made; nothing is ever stored under such an id.
+* A step that the user named has an id made of that name alone. The step keeps the id wherever the step is moved.
+* An unnamed step with state (a source, a window, a function) has the id of the nearest step with state before it, a
+  dot, and a label that says what the step is: `bids` for a source, `bids.window-auction` for a window over it by the
+  key `auction`. Steps without state do not count: adding or removing such a step, or another branch, changes no id of a
+  step with state.
+* An unnamed sink has the ids of the sources that lead to the sink, a dot, and a label: `bids.to-parquet`. Steps between
+  the sources and the sink do not change the id. Where several sinks of one kind are behind the same sources, each sink
+  has the id of the nearest step with state before it instead, as other steps do: `bids.window-auction.parquet`.
+* Behind a union there are several nearest steps with state, one per stream at most: the id is made of the ids of all
+  these steps, in the order of the alphabet (`asks-and-bids.window-auction`), so that the order of the streams in the
+  union does not matter.
+* Two steps with state that would get the same id are refused: if such steps were numbered, their states could change
+  places when the program changes. The user must name one of the two steps.
+* A step without state gets an id of the same form. If another step has the id, a number is appended in the order in
+  which the steps were made; nothing is ever stored under such an id.
 
 Ids are made of lower-case letters, digits, `.`, `-` and `_`, so that they can name files. A name with other characters,
-or a very long one, is cut down to those and made unique by a digest of the whole name.
+or a very long name, is cut down to these characters and made unique by a digest of the whole name.
 """
 
 from __future__ import annotations
@@ -49,24 +49,24 @@ class RecordedStep:
     number: int
     step: Step
     kind: str
-    """What it is called unless the user names it."""
+    """The name of the step unless the user names the step."""
     label: str
-    """What a derived id says about it."""
+    """What a derived id says about the step."""
     given_name: str | None
     inputs: tuple[Input, ...]
     place: str
-    """Where in the user's code it was made."""
+    """Where in the user's code the step was made."""
     made_in: CellRun | None = None
-    """The run of a notebook's cell that made it."""
+    """The run of the notebook cell that made the step; None outside of a notebook."""
 
     @property
     def name(self) -> str:
-        """What people call it."""
+        """The name that people see."""
         return self.given_name or self.kind
 
     @property
     def has_state(self) -> bool:
-        """Whether checkpoints contain something of it."""
+        """Whether checkpoints contain state of the step."""
         if isinstance(self.step, ProcessStep):
             return bool(declared_states(self.step.function))
         if isinstance(self.step, WriteStep) and isinstance(self.step.sink, PrintSink):
@@ -79,9 +79,9 @@ class RecordedStep:
 
 
 def operator_ids(steps: Sequence[RecordedStep]) -> dict[int, OperatorId]:
-    """The id of every step, by its number. Raises `UsageError` if two steps would have to share one.
+    """The id of every step, by its number. Raises `UsageError` if two steps would have the same id.
 
-    `steps` come in topological order and contain the inputs of all of them.
+    `steps` are in topological order, and contain the inputs of every step.
     """
     ids: dict[int, OperatorId] = {}
     owners: dict[str, RecordedStep] = {}
@@ -113,7 +113,7 @@ def operator_ids(steps: Sequence[RecordedStep]) -> dict[int, OperatorId]:
 
 
 def _only_sinks(steps: Sequence[RecordedStep]) -> dict[int, str]:
-    """The ids of unnamed sinks of which there is only one of its kind behind its sources, by their numbers."""
+    """The ids of unnamed sinks that are the only sink of their kind behind their sources, by the number of the step."""
     sources: dict[int, frozenset[str]] = {}
     wanted: dict[int, str] = {}
     for step in steps:
@@ -143,7 +143,8 @@ def _below(root: str, label: str) -> str:
 
 
 def id_part(name: str) -> str:
-    """A name as part of an id: itself if it is short and plain, else what can be kept of it and a digest."""
+    """A name as part of an id: the name itself if the name is short and plain, else its plain characters and a
+    digest."""
     plain = re.sub(r"[^a-z0-9_-]+", "-", name.lower()).strip("-")
     if plain == name and len(plain) <= _LONGEST_PART:
         return plain

@@ -1,4 +1,4 @@
-"""Which run of which notebook cell is making steps, so that a cell that is run again replaces what it made before."""
+"""Which run of which notebook cell makes a step, so that a cell that is run again replaces the steps it made before."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ class CellRun:
     cell: str
     """The id that the notebook gave the cell, or the cell's text if the notebook tells no ids."""
     run: int
-    """The number in front of the cell."""
+    """The number that the notebook shows in front of the cell."""
 
     def is_rerun_of(self, other: CellRun | None) -> bool:
-        """Whether the same cell has been run before as `other`."""
+        """Whether `other` is another run of the same cell."""
         return other is not None and other.cell == self.cell and other.run != self.run
 
 
 def current_cell_run() -> CellRun | None:
-    """The cell that runs now; None if this is no notebook."""
+    """The run of the cell that is running; None outside of a notebook."""
     notebook = sys.modules.get("IPython")
     shell = None if notebook is None else notebook.get_ipython()
     if shell is None:

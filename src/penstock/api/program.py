@@ -27,7 +27,8 @@ _STEPS_SHOWN = 8
 
 @at_user_line
 class Program:
-    """Collects the steps of one job and makes its plan. What runs it builds on this."""
+    """Collects the steps of one job and makes the plan of the job. Environments, which run programs, inherit from this
+    class."""
 
     def __init__(
         self,
@@ -68,7 +69,8 @@ class Program:
         return Stream(StreamState(ledger=self._ledger, last_step=number, schema=schema))
 
     def add_checkpoint_hook(self, hook: CheckpointHook) -> None:
-        """Have `hook` called on the driver with every checkpoint of the job, and when the job goes back to one."""
+        """Have `hook` called on the driver with every checkpoint of the job, and when the job goes back to a
+        checkpoint."""
         if not isinstance(hook, CheckpointHook):
             raise UsageError(f"add_checkpoint_hook takes a CheckpointHook, not {hook!r}")
         refuse_async_methods(hook, CheckpointHook)
@@ -76,14 +78,14 @@ class Program:
             raise UsageError(f"the name of a checkpoint hook is {hook.name!r}; give a text that is not empty")
         made_in, before = current_cell_run(), self._hooks_made_in.get(hook.name)
         if made_in is not None and before is not None and made_in.run != before.run:
-            # A notebook's cell was run again.
+            # A notebook cell was run again: the hook replaces the hook that the cell added before.
             del self._hooks[hook.name]
         self._hooks_made_in[hook.name] = made_in
         # Several sources of one system may share a hook.
         if self._hooks.setdefault(hook.name, hook) is not hook:
             raise UsageError(
                 f"two checkpoint hooks have the name {hook.name!r}",
-                hint="their state is kept by their names: give one of them another",
+                hint="give one of them another name: the state of a hook is kept under the name of the hook",
             )
         limits = self._settings.checkpoint.hook_timeout_ms, self._settings.slot.deploy_timeout_ms
         if limits[0] >= limits[1]:
@@ -93,11 +95,12 @@ class Program:
 
     @property
     def checkpoint_hooks(self) -> Mapping[str, CheckpointHook]:
-        """All checkpoint hooks of the program, those of its sources included, by their names."""
+        """All checkpoint hooks of the program, the hooks of its sources included, by name."""
         return self._hooks
 
     def plan(self) -> Plan:
-        """What is to run where. Raises `UsageError` if a stream leads nowhere or two steps cannot be told apart."""
+        """The plan of the job. Raises `UsageError` if a stream does not end in a sink, or if two steps would have the
+        same id."""
         return self._ledger.plan_of_job().with_hooks(tuple(self._hooks))
 
     def __repr__(self) -> str:
@@ -107,5 +110,5 @@ class Program:
         return f"<{type(self).__name__}, parallelism {self._settings.parallelism}, {told}>"
 
     def explain(self) -> str:
-        """The plan as text; streams that lead nowhere yet are shown too."""
+        """The plan as text. Streams that do not end in a sink yet are shown too."""
         return explain_plan(self._ledger.plan_of(self._ledger.steps))

@@ -33,20 +33,20 @@ def exponential_delay(
 ) -> ExponentialDelay:
     """Restart after a pause that starts at `initial` and grows by `multiplier` up to `maximum`.
 
-    `jitter` varies each pause by up to that share, and makes none longer than `maximum`; when the job has run for
-    `reset_after` since its last restart without a failure the pause is `initial` again; `attempts` limits the number of
-    restarts in a row (None: any number).
+    `jitter` varies each pause by up to that share, and makes no pause longer than `maximum`. When the job has run for
+    `reset_after` since its last restart without a failure, the next pause is `initial` again. `attempts` limits the
+    number of restarts in a row without a completed checkpoint between them (None: any number).
     """
     problems: list[str] = []
     initial_ms = duration_ms_or_problem(initial, argument="initial", problems=problems)
     max_ms = duration_ms_or_problem(maximum, argument="maximum", problems=problems)
     reset_after_ms = duration_ms_or_problem(reset_after, argument="reset_after", problems=problems)
     if initial_ms is not None and max_ms is not None and max_ms < initial_ms:
-        problems.append(f"maximum {maximum!r} is shorter than initial {initial!r}; raise it or lower initial")
+        problems.append(f"maximum {maximum!r} is shorter than initial {initial!r}; raise maximum or lower initial")
     if not multiplier >= 1:
-        problems.append(f"multiplier is {multiplier}; use 1 for pauses of one length, more for growing ones")
+        problems.append(f"multiplier is {multiplier}; use 1 for pauses of one length, more for growing pauses")
     if not 0 <= jitter <= 1:
-        problems.append(f"jitter is {jitter}; it is a share of the pause, between 0 and 1")
+        problems.append(f"jitter is {jitter}; give a share of the pause, between 0 and 1")
     if attempts is not None:
         _check_attempts(attempts, problems)
     if problems or initial_ms is None or max_ms is None or reset_after_ms is None:
@@ -62,7 +62,7 @@ def exponential_delay(
 
 
 def failure_rate(max_failures: int, within: Duration = "1 min", *, delay: Duration = "1s") -> FailureRate:
-    """Restart `delay` after each failure, as long as no more than `max_failures` come `within` a time."""
+    """Restart `delay` after each failure, as long as no more than `max_failures` failures come in the time `within`."""
     problems: list[str] = []
     if not isinstance(max_failures, int) or isinstance(max_failures, bool) or max_failures < 1:
         problems.append(f"max_failures is {max_failures!r}; give a whole number from 1, or use no_restart()")

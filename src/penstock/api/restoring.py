@@ -19,11 +19,11 @@ class Restore:
     """What a job starts from, and how; made by `restore`."""
 
     path: str
-    """A full path, or a URI."""
+    """The full path or the URI of the snapshot."""
     claim: Claim
     rules: MatchingRules
     also_in: tuple[str, ...] = ()
-    """Checkpoint directories that its files may lie in, besides its own."""
+    """Checkpoint directories that files of the snapshot may lie in, besides the snapshot's own directory."""
     unpickle: bool = True
     """Whether pickled state may be unpickled."""
 
@@ -38,24 +38,25 @@ def restore(
     unpickle: bool = True,
 ) -> Restore:
     """Start from the savepoint or checkpoint at `path`: its folder, its `_metadata` file, or the folder of a job, whose
-    newest retained checkpoint is taken. The parallelism may be another than it had.
+    newest retained checkpoint is taken. The job may have another parallelism than the snapshot.
 
     Args:
-        path: where it lies. A savepoint may have been moved since it was taken.
-        claim: who owns it. `no-claim`: you do; the job copies what it needs with its first checkpoint and deletes
-            nothing. `claim`: the job does, and deletes it when a checkpoint of the job has replaced it; a job that
-            fails, or ends before its first checkpoint, leaves it as it was. `legacy`: you do, but the job's checkpoints
-            go on referring to it, so that it must stay.
-        unmatched: what happens if it has state of steps that the program does not have: the start is refused with what
-            it might belong to, or the state is ignored.
-        drop: names of steps whose state is not to be used; those that the program has start afresh.
-        also_in: checkpoint directories that files of a checkpoint may lie in, besides its own: those of jobs whose
-            snapshots its job had claimed. Files anywhere else are refused.
+        path: where the snapshot lies. A savepoint may have been moved.
+        claim: who owns the snapshot. `no-claim`: you do; the job copies what the job needs with its first checkpoint
+            and deletes nothing. `claim`: the job does, and deletes the snapshot when a checkpoint of the job has
+            replaced the snapshot; a job that fails, or ends before its first checkpoint, leaves the snapshot as it is.
+            `legacy`: you do, but the job's checkpoints go on referring to files of the snapshot, so that the snapshot
+            must stay.
+        unmatched: what happens if the snapshot has state of steps that the program does not have: the start is refused,
+            with an error that says which steps the state might belong to, or the state is ignored.
+        drop: names of steps whose state is not restored. Steps of these names in the program start without state.
+        also_in: checkpoint directories that files of a checkpoint may lie in, besides the checkpoint's own directory:
+            the directories of jobs whose snapshots the checkpoint's job had claimed. Files anywhere else are refused.
         unpickle: with False the start is refused if the snapshot has state that would be unpickled: values of type
             `object`, state of a function that belongs to no key, splits and results of Python Data Sources.
 
-    Unpickling runs what the snapshot says: start only from snapshots of people whom you trust, give `unpickle=False`,
-    or have everything sealed (`Checkpointing.seal`).
+    Unpickling runs code that the snapshot contains: start only from snapshots of people whom you trust, give
+    `unpickle=False`, or have all files sealed (`Checkpointing.seal`).
 
     """
     location = os.fspath(path)

@@ -5,37 +5,40 @@
         pages = map_state("pages", key="string", value="bigint", ttl=ttl("1h"))
 
 A declaration stands on the class (or on the instance, set in `__init__`). When the job runs, the attribute is a handle
-on the real state: for keyed state that of the key whose row or timer is being handled, and of no other. Outside of such
-a call a handle raises `UsageError`.
+on the real state. A handle on keyed state is for the key whose row or timer is being handled, and for no other key.
+Outside of a call with a key, a handle on keyed state raises `UsageError`.
 
 Keyed state, one per key:
 
     value_state          one value
     list_state           values in order
     map_state            values by a key of their own
-    reducing_state       one value, to which others are added by a function
-    aggregating_state    one accumulator, to which values are added by a function, and a result made of it
+    reducing_state       one value, made of all added values by a function
+    aggregating_state    one accumulator, to which a function adds values, and a result made of the accumulator
 
-State of a subtask, whatever the key (operator state). The kind says who gets it when a job is restored:
+State of a subtask, whatever the key (operator state). The kind says which subtasks get the state when a job is
+restored:
 
     split_list_state     a list whose parts are dealt out evenly to the subtasks
-    union_list_state     a list of which every subtask gets the parts of all
+    union_list_state     a list; every subtask gets the parts of all subtasks
     broadcast_state      a map that is the same in all subtasks
 
-Raw state, bytes of the function's own format, which nobody else reads:
+Raw state, bytes in a format of the function's own, which no other code reads:
 
-    raw_keyed_state         a stream of bytes per key group; a subtask gets those of the key groups that it owns
+    raw_keyed_state         a stream of bytes per key group; a subtask gets the streams of the key groups that it owns
     raw_split_list_state    a list of byte strings, dealt out like a split list
-    raw_union_list_state    a list of byte strings, of which every subtask gets those of all
+    raw_union_list_state    a list of byte strings; every subtask gets the byte strings of all subtasks
 
-A type is Spark's name of it ("bigint", "array<string>"), a Python type, a `pa.DataType`, or `object` for any value that
-can be pickled. Values of the first three can be read as columns of a table from any snapshot; prefer them.
+A type is the name of a Spark type ("bigint", "array<string>"), a Python type, a `pa.DataType`, or `object` for any
+value that can be pickled. Values of the first three can be read as columns of a table from any snapshot: prefer these
+types to `object`.
 
-A value that was got from state or put into it belongs to the call that did so. To change a list or another object in
-place, get it, change it and set it again, in one call; do not keep it for a later one.
+A value that a call has got from state, or has put into state, belongs to that call. To change a list or another object
+in place, get the object, change the object and set the object again, in one call. Do not keep the object for a later
+call.
 """
 
-# A declaration has the methods of its handle and can only refuse, whatever it is given.
+# A declaration has the methods of its handle, and each method only raises an error, whatever its arguments are.
 # ruff: noqa: ARG002
 
 from __future__ import annotations
@@ -53,12 +56,12 @@ from penstock.core.errors import UsageError
 from penstock.sql.schemas import TypeLike, as_type, can_be_key
 
 RAW_TYPE = "raw"
-"""What stands in the place of a type where state is bytes of the function's own format."""
+"""The name that raw state has in the place of a type: raw state is bytes in a format of the function's own."""
 _LONGEST_NAME = 200
 
 
 class StateKind(Enum):
-    """What a state holds. The value is its name in snapshots."""
+    """What a state holds. The value is the name of the kind in snapshots."""
 
     VALUE = "value"
     LIST = "list"
@@ -72,12 +75,12 @@ class StateKind(Enum):
 
     @property
     def is_keyed(self) -> bool:
-        """Whether there is one per key, and not one per subtask or key group."""
+        """Whether there is one state per key, and not one state per subtask or key group."""
         return not self.is_of_subtask and self is not StateKind.RAW_KEYED
 
     @property
     def is_of_subtask(self) -> bool:
-        """Whether there is one per subtask, whatever the keys."""
+        """Whether there is one state per subtask, whatever the keys."""
         return self in (StateKind.SPLIT_LIST, StateKind.UNION_LIST, StateKind.BROADCAST)
 
 
@@ -90,10 +93,10 @@ class Ttl:
 
 
 def ttl(duration: Duration, *, on: Literal["write", "read-and-write"] = "write") -> Ttl:
-    """A time to live, in processing time, since an entry was last written; or written or read.
+    """A time to live, in processing time, from the last time that an entry was written, or was written or read (`on`).
 
-    An entry that is older is never seen again. It is left out of snapshots, and removed in the background. In a list or
-    a map every element has a time of its own.
+    An entry that is older than this is never seen again, is left out of snapshots, and is removed in the background. In
+    a list or a map every element has a time to live of its own.
     """
     if on not in ("write", "read-and-write"):
         raise UsageError(f"on is {on!r}; choose 'write' or 'read-and-write'")
@@ -110,16 +113,16 @@ class StateSpec:
     name: str
     kind: StateKind
     type: pa.DataType | None
-    """Of a value, an element of a list, or an accumulator; None for any object, pickled."""
+    """The type of a value, of an element of a list, or of an accumulator; None for any object, pickled."""
     map_key: pa.DataType | None = None
-    """Of the keys of a map; None if it is none, or if they are any objects."""
+    """The type of the keys of a map; None if the state is no map, or if the keys may be any objects."""
     ttl: Ttl | None = None
     is_raw: bool = False
-    """Whether it is bytes that are written and given back as they are."""
+    """Whether the state is bytes that are written and given back as they are."""
 
     @property
     def type_text(self) -> str:
-        """What people know the type by."""
+        """The name of the type, for people."""
         return RAW_TYPE if self.is_raw else type_name(self.type)
 
     def __str__(self) -> str:
@@ -130,7 +133,8 @@ class StateSpec:
 
 
 class State:
-    """A declared state: what all kinds have in common. Handles have the same methods, and work."""
+    """A declared state: what all kinds have in common. The methods of a declaration raise `UsageError`; the handle that
+    takes the place of the declaration in a running job has the same methods, and they work."""
 
     def __init__(self, spec: StateSpec) -> None:
         self.spec = spec
@@ -141,8 +145,8 @@ class State:
 
     def _unusable(self) -> NoReturn:
         raise UsageError(
-            f"state {self.spec.name!r} is declared, but no job is running it",
-            hint="use it inside the methods of a function that a stream's process() was given",
+            f"state {self.spec.name!r} is declared, but is not in use by a running job",
+            hint="use the state inside the methods of a function that process() of a stream was given",
         )
 
     def __repr__(self) -> str:
@@ -157,11 +161,11 @@ class ValueState(State):
         self.default = default
 
     def get(self) -> Any:
-        """The value, or the default if there is none."""
+        """The value, or the default if there is no value."""
         self._unusable()
 
     def set(self, value: Any) -> None:
-        """Replace the value; None removes it."""
+        """Replace the value; None removes the value."""
         self._unusable()
 
     def exists(self) -> bool:
@@ -203,7 +207,7 @@ class MapState(State):
     """Values by key. Made by `map_state`."""
 
     def get(self, key: Any, default: Any = None) -> Any:
-        """The value of `key`, or `default` if there is none."""
+        """The value of `key`, or `default` if `key` has no value."""
         self._unusable()
 
     def set(self, key: Any, value: Any) -> None:
@@ -211,11 +215,12 @@ class MapState(State):
         self._unusable()
 
     def remove(self, key: Any) -> None:
-        """Remove a value; nothing happens if there is none."""
+        """Remove the value of `key`; nothing happens if `key` has no value."""
         self._unusable()
 
     def items(self) -> Iterator[tuple[Any, Any]]:
-        """All entries, in no particular order. The map may be changed meanwhile, which may or may not be seen."""
+        """All entries, in no particular order. The map may be changed meanwhile; the iteration may or may not show the
+        change."""
         self._unusable()
 
     def keys(self) -> Iterator[Any]:
@@ -254,16 +259,17 @@ class MapState(State):
 class BroadcastState(MapState):
     """A map that is the same in every subtask. Made by `broadcast_state`.
 
-    It is written where broadcast records are handled, which all subtasks see, and read anywhere. What a subtask writes
-    must follow from those records alone; else the subtasks drift apart.
+    Broadcast state is written where broadcast records are handled, and read anywhere. All subtasks handle the same
+    broadcast records, and what a subtask writes must follow from these records alone: otherwise the maps of the
+    subtasks differ.
     """
 
 
 class RawKeyedState(State):
-    """A stream of bytes per key group. Made by `raw_keyed_state`. It may be used where there is no key, too.
+    """A stream of bytes per key group. Made by `raw_keyed_state`. May also be used in a call that has no key.
 
-    What it holds when a snapshot is taken is saved. A function that keeps objects of its own makes them of the streams
-    in `open`, and the streams of them in `on_snapshot`.
+    A snapshot saves the streams. A function that keeps objects of its own makes the objects from the streams in `open`,
+    and makes the streams from the objects in `on_snapshot`.
     """
 
     @property
@@ -272,11 +278,11 @@ class RawKeyedState(State):
         self._unusable()
 
     def get(self, group: int) -> bytes:
-        """The stream of a key group; empty if there is none."""
+        """The stream of a key group; empty if the key group has no stream."""
         self._unusable()
 
     def set(self, group: int, data: bytes | bytearray | memoryview) -> None:
-        """Replace the stream of a key group that this subtask owns; no bytes remove it."""
+        """Replace the stream of a key group that this subtask owns; empty `data` removes the stream."""
         self._unusable()
 
     def items(self) -> Iterator[tuple[int, bytes]]:
@@ -289,7 +295,7 @@ class RawKeyedState(State):
 
 
 class ReducingState(State):
-    """One value per key, made of all that were added. Made by `reducing_state`."""
+    """One value per key, made of all added values. Made by `reducing_state`."""
 
     def __init__(self, spec: StateSpec, reduce: Callable[[Any, Any], Any]) -> None:
         super().__init__(spec)
@@ -300,7 +306,7 @@ class ReducingState(State):
         self._unusable()
 
     def add(self, value: Any) -> None:
-        """Reduce the value with what there is; the first one is taken as it is."""
+        """Reduce `value` with the value in the state. The first value is taken as it is."""
         self._unusable()
 
     def exists(self) -> bool:
@@ -341,12 +347,12 @@ class AggregatingState(State):
 
 
 def value_state(name: str, type: TypeLike, *, default: Any = None, ttl: Ttl | None = None) -> ValueState:  # noqa: A002
-    """One value per key. `default` is what `get` returns when there is none."""
+    """One value per key. `default` is what `get` returns when there is no value."""
     return ValueState(_spec(name, StateKind.VALUE, type, ttl=ttl), default)
 
 
 def list_state(name: str, type: TypeLike, *, ttl: Ttl | None = None) -> ListState:  # noqa: A002
-    """A list per key; `type` is that of its elements."""
+    """A list per key; `type` is the type of an element."""
     return ListState(_spec(name, StateKind.LIST, type, ttl=ttl))
 
 
@@ -362,7 +368,7 @@ def reducing_state(
     *,
     ttl: Ttl | None = None,
 ) -> ReducingState:
-    """A value per key, to which others are added by `reduce(old, new)`."""
+    """A value per key. `reduce(old, new)` makes the next value of the value in the state and an added value."""
     _check_callable(reduce, name, "reduce")
     return ReducingState(_spec(name, StateKind.REDUCING, type, ttl=ttl), reduce)
 
@@ -376,8 +382,9 @@ def aggregating_state(
     result: Callable[[Any], Any] | None = None,
     ttl: Ttl | None = None,
 ) -> AggregatingState:
-    """An accumulator per key, of the given type: `create()` makes one, `add(accumulator, value)` returns the next one,
-    `result(accumulator)` is what `get` returns (the accumulator itself if it is left out)."""
+    """An accumulator per key, of the given type: `create()` makes an accumulator, `add(accumulator, value)` returns the
+    next accumulator, `result(accumulator)` is what `get` returns. Without `result`, `get` returns the accumulator
+    itself."""
     _check_callable(create, name, "create")
     _check_callable(add, name, "add")
     if result is not None:
@@ -387,15 +394,17 @@ def aggregating_state(
 
 
 def split_list_state(name: str, type: TypeLike) -> ListState:  # noqa: A002
-    """A list per subtask. When a job is restored with another parallelism, the parts are dealt out evenly."""
+    """A list per subtask. When a job is restored with another parallelism, the elements of all subtasks are dealt out
+    evenly."""
     return ListState(_spec(name, StateKind.SPLIT_LIST, type))
 
 
 def union_list_state(name: str, type: TypeLike) -> ListState:  # noqa: A002
-    """A list per subtask. When a job is restored, every subtask gets the parts of all, and keeps those it wants.
+    """A list per subtask. When a job is restored, every subtask gets the elements of all subtasks, and keeps the
+    elements it wants.
 
-    No checkpoint is taken while some of the step's subtasks have ended and others have not: the parts of those that
-    ended would be lost.
+    No checkpoint is taken while some subtasks of the step have ended and other subtasks have not: the elements of the
+    ended subtasks would be lost.
     """
     return ListState(_spec(name, StateKind.UNION_LIST, type))
 
@@ -407,19 +416,19 @@ def broadcast_state(name: str, *, key: TypeLike, value: TypeLike) -> BroadcastSt
 
 def raw_keyed_state(name: str) -> RawKeyedState:
     """A stream of bytes per key group, in a format of the function's own. When a job is restored, at any parallelism, a
-    subtask gets the streams of the key groups that it owns. `context.key_group` is that of the current key."""
+    subtask gets the streams of the key groups that it owns. `context.key_group` is the key group of the current key."""
     return RawKeyedState(replace(_spec(name, StateKind.RAW_KEYED, bytes), is_raw=True))
 
 
 def raw_split_list_state(name: str) -> ListState:
     """A list of byte strings per subtask, in a format of the function's own. When a job is restored with another
-    parallelism, they are dealt out evenly."""
+    parallelism, the byte strings of all subtasks are dealt out evenly."""
     return ListState(replace(_spec(name, StateKind.SPLIT_LIST, bytes), is_raw=True))
 
 
 def raw_union_list_state(name: str) -> ListState:
     """A list of byte strings per subtask, in a format of the function's own. When a job is restored, every subtask gets
-    those of all; see `union_list_state`."""
+    the byte strings of all subtasks; see `union_list_state`."""
     return ListState(replace(_spec(name, StateKind.UNION_LIST, bytes), is_raw=True))
 
 
@@ -430,7 +439,7 @@ def declared_states(function: object) -> dict[str, State]:
     found: dict[str, State] = {}
     for base in reversed(kind.__mro__):
         found.update({name: value for name, value in vars(base).items() if isinstance(value, State)})
-        # A subclass may put something else in the place of a declaration.
+        # A subclass may replace a declaration by an attribute that is no declaration.
         found = {name: state for name, state in found.items() if name not in vars(base) or vars(base)[name] is state}
     if kind is not function:
         found.update({n: value for n, value in getattr(function, "__dict__", {}).items() if isinstance(value, State)})
@@ -477,7 +486,7 @@ def _check_callable(given: object, name: str, argument: str) -> None:
 
 
 def type_name(kind: pa.DataType | None) -> str:
-    """What people know a type by."""
+    """The name of a type, for people."""
     return "object" if kind is None else str(kind)
 
 

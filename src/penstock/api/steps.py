@@ -1,6 +1,6 @@
-"""The steps a program is made of, as plain descriptions. The runtime builds an operator from each.
+"""The steps a program is made of, as plain descriptions. The runtime builds an operator from each step.
 
-Expressions are Polars expressions by the time they are here; texts have been parsed and checked when the step was made.
+Expressions in steps are Polars expressions: SQL text is parsed and checked when the step is made.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from penstock.core.graph import DeclaredState
 from penstock.core.task.waiting import WaitFor
 
 if TYPE_CHECKING:
-    # Every slot imports this module, and most start sooner without it.
+    # Every slot imports this module, and most slots start sooner without Polars.
     import polars as pl
 
 
@@ -33,7 +33,7 @@ class ReadStep:
 
     @property
     def is_coordinated(self) -> bool:
-        """Whether a part of it runs on the driver."""
+        """Whether a part of the step runs on the driver."""
         return self.source.discovers
 
 
@@ -56,17 +56,17 @@ class WhereStep:
 
 @dataclass(frozen=True, kw_only=True)
 class SelectStep:
-    """Columns computed from the record; `keep` has the others stay too."""
+    """Columns computed from the record; with `keep` the other columns stay too."""
 
     columns: tuple[pl.Expr, ...]
     keep: bool
     schema: pa.Schema
-    """Of the output."""
+    """The schema of the output."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class MapBatchesStep:
-    """A function from batch to batch (or None, or several)."""
+    """A function from a batch to a batch, to None, or to several batches."""
 
     function: Callable[[Any], Any]
     kind: str
@@ -76,7 +76,7 @@ class MapBatchesStep:
 
 @dataclass(frozen=True, kw_only=True)
 class MapStep:
-    """A function from row (a dict) to row, or with `flat` to an iterable of rows."""
+    """A function from a row (a dict) to a row, or with `flat` to an iterable of rows."""
 
     function: Callable[[dict[str, Any]], Any]
     flat: bool
@@ -89,7 +89,7 @@ class ProcessStep:
 
     function: ProcessFunction
     schema: pa.Schema
-    """Of the output."""
+    """The schema of the output."""
 
     @property
     def declared_states(self) -> dict[str, DeclaredState]:
@@ -99,21 +99,23 @@ class ProcessStep:
 
 @dataclass(frozen=True, kw_only=True)
 class KeyedProcessStep:
-    """A function with state per key; with a second input that every subtask gets all records of, if it is connected."""
+    """A function with state per key. A connected step has a second input, and every subtask gets all records of that
+    input."""
 
     function: KeyedFunction
     keys: tuple[str, ...]
     key_schema: pa.Schema
     """The key columns."""
     schema: pa.Schema
-    """Of the output."""
+    """The schema of the output."""
     is_connected: bool = False
     broadcast_has_time: bool = False
-    """Whether the broadcast input has event time, and so holds that of the step back."""
+    """Whether the broadcast input has event time, and so holds back the event time of the step."""
     wait: WaitFor | None = None
-    """What its keyed records wait for; None if they do not."""
+    """What the keyed records wait for; None if they do not wait."""
     has_event_time: bool = True
-    """Whether there is a watermark before the step. Without, an event-time timer fires only at the end of all data."""
+    """Whether there is a watermark before the step. Without a watermark, an event-time timer fires only at the end of
+    all data."""
 
     @property
     def declared_states(self) -> dict[str, DeclaredState]:
@@ -131,7 +133,7 @@ class UnionStep:
     """The records of several inputs, all with the same columns."""
 
     schema: pa.Schema
-    """Of the output; a column may be null if it may be in one of the inputs."""
+    """The schema of the output. A column may be null if that column may be null in one of the inputs."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -154,22 +156,24 @@ class CombineStep:
     window: WindowType
     aggregates: tuple[Aggregate, ...]
     schema: pa.Schema
-    """Of the partial aggregates."""
+    """The schema of the partial aggregates."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class WindowStep:
-    """Aggregates per key and event-time window, from what `CombineStep` made; emitted when the watermark passes."""
+    """Aggregates per key and event-time window, merged from the output of `CombineStep`; emitted when the watermark
+    passes."""
 
     keys: tuple[str, ...]
     window: WindowType
     aggregates: tuple[Aggregate, ...]
     schema: pa.Schema
-    """Of the results: keys, `window_start`, `window_end`, then the aggregates."""
+    """The schema of the results: keys, `window_start`, `window_end`, then the aggregates."""
 
     @property
     def declared_states(self) -> dict[str, DeclaredState]:
-        """What a window keeps: all of it must be as it was for a window to go on."""
+        """What a window keeps. A window can go on from a snapshot only if this description is the same as in the
+        snapshot."""
         kinds = ", ".join(f"{a.name}={a.kind}({a.column or ''})" for a in self.aggregates)
         columns = ", ".join(f"{field.name}: {field.type}" for field in self.schema)
         text = f"{self.window.described()}, {kinds}, columns {columns}"
@@ -182,11 +186,11 @@ class WriteStep:
 
     sink: Sink
     schema: pa.Schema
-    """Of what is written."""
+    """The schema of the records that are written."""
 
     @property
     def is_coordinated(self) -> bool:
-        """Whether a part of it runs on the driver."""
+        """Whether a part of the step runs on the driver."""
         return self.sink.commits_on_driver
 
 

@@ -1,4 +1,4 @@
-"""What the records of a connected stream are to wait for, as users say it."""
+"""What the keyed records of a connected stream wait for: the argument `wait` of `connect`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from penstock.core.task.waiting import WaitFor
 
 
 def wait_for(given: Any, *, has_time: bool) -> WaitFor | None:
-    """What `wait=` means, for a broadcast stream that has event time or not. Raises `UsageError`."""
+    """What `wait=` means. `has_time` says whether the broadcast stream has event time. Raises `UsageError`."""
     if given is None:
         return None
     if given == "end":
@@ -20,7 +20,7 @@ def wait_for(given: Any, *, has_time: bool) -> WaitFor | None:
     if isinstance(given, datetime.datetime):
         if not has_time:
             raise UsageError(
-                f"wait is {given}, a point of event time, and the broadcast stream has none",
+                f"wait is {given}, a point of event time, and the broadcast stream has no event time",
                 hint='add .watermark("<column>") to the broadcast stream; or give wait="end", or a duration',
             )
         return WaitFor(watermark_us=time_in_us(given))

@@ -1,15 +1,15 @@
 """The columns of windowed aggregates: what travels between the two halves of a window, and what comes out of it.
 
-A window is computed in two halves: partial aggregates per batch before the exchange, merged ones behind it. Both
-halves, and the program that is checked before anything runs, take the columns from here.
+A window is computed in two halves: partial aggregates per batch before the exchange, and merged aggregates behind the
+exchange. Both halves, and the program that is checked before anything runs, take the columns from here.
 
     partial     keys, window_start, window_end if windows differ in length, then per aggregate its partial columns
     result      keys, window_start, window_end, then per aggregate one column
 
-Nulls follow SQL: every aggregate but `count()` of rows ignores them, and one that has seen nothing else is null
-(a count is 0). NaN follows Spark: it is greater than every number, as a key it equals itself, and -0.0 and 0.0 are one
-key. A sum or mean over integers is kept as int64, over floats as float64. A mean travels as a sum and a
-count, the latter in a column of its own.
+Nulls follow SQL: every aggregate but `count()` of rows ignores nulls, and an aggregate of nulls alone is null (a count
+is 0). NaN follows Spark: NaN is greater than every number, NaN as a key equals NaN, and -0.0 and 0.0 are the same key.
+A sum or mean over integers is kept as int64, over floats as float64. A mean travels as a sum and a count, and the count
+has a column of its own.
 """
 
 from __future__ import annotations
@@ -38,7 +38,8 @@ def kept_columns(window: WindowType) -> tuple[str, ...]:
 
 
 def completing_column(window: WindowType) -> str:
-    """The column by which windows become complete: `WindowType.last_complete` is a time in it."""
+    """The column by which windows become complete: `WindowType.last_complete` gives a time to compare the column
+    with."""
     return WINDOW_START if window.length_us is not None else WINDOW_END
 
 
@@ -57,7 +58,7 @@ def check_key_types(schema: pa.Schema, columns: Sequence[str]) -> None:
             raise UsageError(
                 f"column {column!r} of type {kind} cannot be a key",
                 hint="use integers, booleans, floats, decimals, dates, times, timestamps, strings or binary, "
-                "or cast it first",
+                "or cast the column first",
             )
     if len(set(columns)) != len(columns):
         raise UsageError(f"key columns are given twice: {', '.join(columns)}")
@@ -71,8 +72,8 @@ def partial_schema(
     aggregates: Sequence[Aggregate],
     window: WindowType | None = None,
 ) -> pa.Schema:
-    """Columns of the partial aggregates of records of `input_schema`, by default for windows that all have one length.
-    Raises `UsageError` if they cannot be made."""
+    """Columns of the partial aggregates of records of `input_schema`, by default for windows that all have the same
+    length. Raises `UsageError` if the aggregates cannot be computed."""
     time_type = _checked(input_schema, keys, time_column, aggregates)
     fields = [pa.field(key, input_schema.field(key).type) for key in keys]
     fields += [pa.field(column, time_type) for column in ((WINDOW_START,) if window is None else kept_columns(window))]
@@ -86,7 +87,8 @@ def partial_schema(
 def result_schema(
     input_schema: pa.Schema, *, keys: Sequence[str], time_column: str, aggregates: Sequence[Aggregate]
 ) -> pa.Schema:
-    """Columns of a window's results over records of `input_schema`. Raises `UsageError` if they cannot be made."""
+    """Columns of a window's results over records of `input_schema`. Raises `UsageError` if the aggregates cannot be
+    computed."""
     time_type = _checked(input_schema, keys, time_column, aggregates)
     fields = [pa.field(key, input_schema.field(key).type) for key in keys]
     fields += [pa.field(WINDOW_START, time_type), pa.field(WINDOW_END, time_type)]
@@ -105,8 +107,8 @@ def _checked(
     kind = _type_of(schema, time_column, role="time column")
     if not isinstance(kind, pa.TimestampType) or kind.unit != "us":
         raise UsageError(
-            f"time column {time_column!r} is of type {kind}, windows need timestamp[us]",
-            hint="cast it to a timestamp of microseconds",
+            f"time column {time_column!r} is of type {kind}, and windows need timestamp[us]",
+            hint="cast the column to a timestamp of microseconds",
         )
     return kind
 
@@ -120,7 +122,7 @@ def _partial_type(schema: pa.Schema, aggregate: Aggregate) -> pa.DataType:
     if aggregate.kind == "count":
         return pa.int64()
     if aggregate.kind in ("sum", "mean"):
-        # uint64 is left out: its sums have no room in the int64 that they are kept in.
+        # uint64 is left out: sums are kept as int64, and a sum of uint64 values may not fit.
         if pt.is_integer(kind) and not pt.is_uint64(kind):
             return pa.int64()
         if pt.is_float32(kind) or pt.is_float64(kind):
@@ -145,10 +147,10 @@ def _type_of(schema: pa.Schema, column: str, *, role: str) -> pa.DataType:
         kind: pa.DataType = schema.field(found[0]).type
         return kind
     if found:
-        raise UsageError(f"{role} {column!r} is ambiguous, there are {len(found)} of that name")
+        raise UsageError(f"{role} {column!r} is ambiguous, there are {len(found)} columns of that name")
     near = get_close_matches(column, schema.names, n=1)
     raise UsageError(
-        f"{role} {column!r} does not exist, there are: {', '.join(schema.names)}",
+        f"{role} {column!r} does not exist, the columns are: {', '.join(schema.names)}",
         hint=f"did you mean {near[0]!r}?" if near else None,
     )
 

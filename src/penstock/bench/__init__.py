@@ -1,4 +1,4 @@
-"""Benchmarks and torture: what measures a job on a real Spark, and what kills its workers while it is measured.
+"""Benchmarks, which measure jobs on a real Spark, and torture, which kills the workers of a job.
 
-Slots of the benchmarks import some of these files, so the package itself imports none of them.
+Slots of these jobs import some files of this package. So the package itself imports no file.
 """

@@ -1,8 +1,8 @@
-"""`penstock bench backpressure`: how long checkpoints take when everything on the way is full.
+"""`penstock bench backpressure`: how long checkpoints take when all queues between tasks are full.
 
-One pipeline runs three times: with a free end, to see what the sources give; then with an end that takes a twentieth of
-that, once with aligned and once with unaligned checkpoints. These are asked for one after the other, each only when
-back-pressure has reached the sources. The medians count.
+One pipeline runs three times. The first run has no slow step, and shows the rate of the sources. In the two other runs
+the last step takes a twentieth of that rate; one run has aligned checkpoints, the other run has unaligned checkpoints.
+Checkpoints are requested one after the other, each only when back-pressure has reached the sources. The medians count.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ if TYPE_CHECKING:
     from penstock.spark.job import Job
 
 SLOWDOWN = 20
-"""The end takes one of so many records that the sources could give."""
+"""The last step takes one of this many records that the sources could give."""
 SPARE_CORES = 2
 CALIBRATION_MS = 3_000
 MODE_MS = 25_000
-"""No checkpoint is begun when a mode has been measured for this long."""
+"""After this long no further checkpoint of a mode is requested."""
 CHECKPOINT_TIMEOUT_S = 60.0
 START_TIMEOUT_MS = 60_000
 LOOK_EVERY_S = 0.05
@@ -44,7 +44,7 @@ MEGABYTE = 1_000_000
 
 @dataclass(frozen=True, kw_only=True)
 class BackpressureOptions:
-    """What the command line said."""
+    """The options of the command line."""
 
     checkpoints: int
     parallelism: int
@@ -54,7 +54,7 @@ class BackpressureOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class Measured:
-    """One checkpoint."""
+    """The duration of one checkpoint, and the size of the in-flight data in it."""
 
     duration_ms: int
     persisted_bytes: int
@@ -62,11 +62,12 @@ class Measured:
 
 @dataclass(frozen=True, kw_only=True)
 class ModeResult:
-    """All checkpoints of one mode."""
+    """The checkpoints of one mode: aligned or unaligned."""
 
     checkpoints: tuple[Measured, ...]
     memory_bytes: tuple[int, ...] = ()
-    """Of the largest worker: when the pressure was full for the first time, then after each checkpoint."""
+    """The memory of the largest worker: first when back-pressure had reached the sources, then after each
+    checkpoint."""
 
     @property
     def median_ms(self) -> float | None:
@@ -83,37 +84,39 @@ class ModeResult:
 
 @dataclass(frozen=True, kw_only=True)
 class BackpressureResult:
-    """What was found."""
+    """The result of all three runs."""
 
     source_rate: float
-    """Records per second that the sources give when nothing holds them back."""
+    """Records per second that the sources read without back-pressure."""
     aligned: ModeResult
     unaligned: ModeResult
 
 
 @click.command("backpressure")
 @click.option(
-    "--checkpoints", type=click.IntRange(min=1), default=7, show_default=True, help="How many to take in each mode."
+    "--checkpoints", type=click.IntRange(min=1), default=7, show_default=True, help="Checkpoints of each mode."
 )
 @click.option("--parallelism", type=click.IntRange(min=1), default=2, show_default=True, help="Slots of the job.")
 @click.option(
     "--directory",
     type=click.Path(path_type=Path),
-    help="Where to work. Default: a temporary directory. What the runs write is removed in any case.",
+    help="Where to work. Default: a temporary directory. The files of the runs are removed in any case.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print one line of JSON to standard output, all else to error.")
+@click.option(
+    "--json", "as_json", is_flag=True, help="Print one line of JSON to standard output, all else to standard error."
+)
 def backpressure(**values: Any) -> None:
-    """Aligned against unaligned checkpoints of a pipeline whose end takes 1/20 of what its sources give.
+    """Aligned against unaligned checkpoints of a pipeline whose last step takes 1/20 of the sources' rate.
 
-    Exits with 1 if one of the modes completed no checkpoint at all.
+    Exits with 1 if no aligned or no unaligned checkpoint was completed.
     """
     with reported_failures():
         sys.exit(run_backpressure(BackpressureOptions(**values)))
 
 
 def run_backpressure(options: BackpressureOptions) -> int:
-    """Do it all; the exit code."""
-    # Here and not above: the other commands need not wait for the data plane to be imported.
+    """Run the benchmark. Returns the exit code."""
+    # Imported here and not above, so that the other commands need not wait for the import of the data plane.
     from penstock.terminal.session import SessionOptions, spark_session, work_directory
 
     screen = sys.stderr if options.as_json else sys.stdout
@@ -130,7 +133,7 @@ def run_backpressure(options: BackpressureOptions) -> int:
 
 
 def summary(result: BackpressureResult) -> dict[str, float | None]:
-    """The result as it is printed for programs; None for what a mode without a checkpoint does not tell."""
+    """The result as it is printed for programs. A value is None if a mode completed no checkpoint."""
     aligned, unaligned = result.aligned.median_ms, result.unaligned.median_ms
     share = round(unaligned / aligned, 4) if aligned and unaligned is not None else None
     return {
@@ -142,7 +145,7 @@ def summary(result: BackpressureResult) -> dict[str, float | None]:
 
 
 class _Runs:
-    """Runs that follow each other on one Spark."""
+    """Three runs, one after the other, on one Spark."""
 
     def __init__(self, spark: Any, options: BackpressureOptions, work: Path, screen: IO[str]) -> None:
         from penstock.spark.clock import WallClock
@@ -158,7 +161,7 @@ class _Runs:
         """Calibrate, then measure both modes."""
         source_rate = self._source_rate()
         slowed = source_rate / SLOWDOWN
-        self._say(f"the sources give {source_rate:,.0f} records/s; the end is slowed down to {slowed:,.0f}/s")
+        self._say(f"the sources give {source_rate:,.0f} records/s; the last step is slowed down to {slowed:,.0f}/s")
         return BackpressureResult(
             source_rate=source_rate,
             aligned=self._mode("aligned", slowed, unaligned=False),
@@ -170,11 +173,11 @@ class _Runs:
 
         with self._job("calibration", rows_per_second=None, unaligned=False) as job:
             rate = SourceRate(over_ms=CALIBRATION_MS)
-            for view, now_ms in self._looks(job, "the sources gave nothing"):
+            for view, now_ms in self._looks(job, "the rate of the sources was not measured"):
                 found = rate.look(view, now_ms)
                 if found is not None:
                     return found
-        raise HostError("the sources could not be measured: the job ended")
+        raise HostError("the rate of the sources could not be measured: the job ended")
 
     def _mode(self, name: str, rows_per_second: float, *, unaligned: bool) -> ModeResult:
         found: list[Measured] = []
@@ -218,11 +221,11 @@ class _Runs:
 
     def _checkpoint(self, job: Job) -> Measured:
         number = job.checkpoint(timeout=CHECKPOINT_TIMEOUT_S)
-        for view, _ in self._looks(job, f"checkpoint {number} was completed and is nowhere to be seen"):
+        for view, _ in self._looks(job, f"checkpoint {number} is complete, but did not appear in the job's history"):
             found = _completed(view, number)
             if found is not None:
                 return Measured(duration_ms=found.duration_ms, persisted_bytes=found.totals.persisted_bytes)
-        raise HostError("the job ended while it was measured")
+        raise HostError("the job ended before its checkpoint was measured")
 
     def _wait_for_pressure(self, job: Job) -> None:
         from penstock.bench.pressure import Pressure
@@ -233,13 +236,16 @@ class _Runs:
                 return
 
     def _looks(self, job: Job, waited_for: str) -> Iterator[tuple[JobView, int]]:
-        """Views of a job that runs, with the time. Raises what it failed with, or `HostError` if it takes too long."""
+        """Views of a running job, each with its time, until the caller has what it waits for. Raises the error of the
+        job if the job fails, and `HostError` if the caller waits too long; `waited_for` begins the text of that
+        error."""
         deadline_ms = self._clock.now() + START_TIMEOUT_MS
         while not job.is_over:
             now_ms = self._clock.now()
             if now_ms >= deadline_ms:
                 raise HostError(
-                    f"{waited_for} within {START_TIMEOUT_MS // 1_000} s", hint="the machine may be too busy for it"
+                    f"{waited_for} within {START_TIMEOUT_MS // 1_000} s",
+                    hint="the machine may be too busy; end other programs, and run the benchmark again",
                 )
             yield job.view(), now_ms
             self._pause.wait(LOOK_EVERY_S)
@@ -268,13 +274,13 @@ def _largest_worker(view: JobView) -> int:
 
 
 def show(screen: IO[str], options: BackpressureOptions, result: BackpressureResult) -> None:
-    """Print what was found, for people."""
+    """Print the result for people."""
     from rich.console import Console
     from rich.table import Table
 
     table = Table(
         title=f"checkpoints under full back-pressure, parallelism {options.parallelism}, "
-        f"the end at 1/{SLOWDOWN} of {result.source_rate:,.0f} records/s"
+        f"the last step at 1/{SLOWDOWN} of {result.source_rate:,.0f} records/s"
     )
     for column in ("", "checkpoints", "median", "longest", "in flight saved", "largest worker, first → last"):
         table.add_column(column, justify="left" if not column else "right")
@@ -284,7 +290,7 @@ def show(screen: IO[str], options: BackpressureOptions, result: BackpressureResu
     console.print(table)
     share = summary(result)["unaligned_share"]
     if share is not None:
-        console.print(f"unaligned checkpoints take {share:.1%} of the time of aligned ones")
+        console.print(f"unaligned checkpoints take {share:.1%} of the time of aligned checkpoints")
 
 
 def _cells(mode: ModeResult) -> tuple[str, ...]:

@@ -1,13 +1,13 @@
-"""Whether an output is exactly what it must be, row for row.
+"""Whether an output is equal to a reference, row for row.
 
-Rows are matched by their key. For every key the reference has one row:
+Rows are matched by their key. The reference has one row for every key:
 
-    lost         the output has no row of this key
-    duplicated   the output has more than one; each row beyond the first counts
-    different    the output's values are not the reference's, or the reference has no such key at all
+    lost         keys that the output has no row of
+    duplicated   rows of the output beyond the first row of their key
+    different    keys whose values in the output are not the values of the reference, or that the reference does not
+                 have
 
-Each kind of damage is counted once per key and by itself: a repeated row is duplicated and not different, a changed row
-is different and not lost.
+A repeated row is duplicated and not different; a changed row is different and not lost.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import Any
 
 @dataclass(frozen=True, kw_only=True)
 class Comparison:
-    """What a comparison found."""
+    """The result of a comparison."""
 
     rows: int
     """Rows of the reference."""
@@ -31,7 +31,7 @@ class Comparison:
 
     @property
     def exactly_once(self) -> bool:
-        """Whether every row is there, once, as it must be."""
+        """Whether the output has every row of the reference exactly once, and no other row."""
         return self.lost == self.duplicated == self.different == 0
 
 
@@ -60,6 +60,7 @@ def compare(reference: Any, output: Any, *, keys: Sequence[str], values: Sequenc
 
 
 def _equal(sql: Any, value: str) -> Any:
-    """Whether all rows of a key have the same value. Aggregates skip nulls, so these are counted too."""
+    """Whether all rows of a key have the same value. Aggregates skip nulls, so the values that are not null are counted
+    too."""
     present = sql.count(value)
     return (present == 0) | ((present == sql.count(sql.lit(1))) & (sql.min(value) == sql.max(value)))

@@ -1,13 +1,15 @@
-"""`penstock bench coordinator`: what a checkpoint of a large job costs the driver, and whether it grows with size.
+"""`penstock bench coordinator`: the processor time that a checkpoint of a large job costs the driver, and whether the
+time per subtask grows with the size of the job.
 
-No job runs. The coordinator is fed what the tasks of one would say, and what it wants of storage is answered at once,
-so that only its own work is measured: in processor time, which other programs on the machine do not change much. A
-measurement reaches from the request for a checkpoint to the last notification: plan, triggers, every acknowledgement,
-metadata, subsumption and deletion of the checkpoint before. Writing the metadata down is storage's business and left
-out.
+No job runs. The coordinator gets the messages that the tasks of a job would send, and its requests to storage are
+answered at once, so that only the work of the coordinator is measured. The measure is processor time, which other
+programs on the machine do not change much. The measurement reaches from the request for a checkpoint to the last
+notification: plan, triggers, every acknowledgement, metadata, subsumption, and deletion of the checkpoint before. To
+write the metadata is the work of storage, and is left out.
 
-Sizes take turns and the medians over the rounds count. One checkpoint of the small job is over in milliseconds, so each
-round takes several before the large one and several after it, and compares with their median.
+Each round measures a small job and a large job, and the medians over the rounds count. A checkpoint of the small job
+takes only milliseconds. So each round takes several checkpoints of the small job before and after the checkpoint of the
+large job, and compares with the median of the small job's checkpoints.
 """
 
 from __future__ import annotations
@@ -54,15 +56,15 @@ from penstock.settings import CheckpointSettings
 from penstock.terminal.failures import reported_failures
 
 FEW_SUBTASKS = 100
-"""The size that the cost per subtask is compared with."""
+"""The subtasks of the small job."""
 DEFAULT_SUBTASKS = 10_000
 FEW_REPEATED = 20
-"""Checkpoints of the small job before and after each of the large one."""
+"""How many checkpoints of the small job are taken before and after each checkpoint of the large job."""
 ARRIVING_TOGETHER = 100
-"""Acknowledgements are made in such portions, outside the measured time. A driver never has all of them in hand at
-once, and what was made long ago is slow to read."""
+"""How many acknowledgements are made at a time, outside of the measured time. A driver never has all acknowledgements
+in memory at once, and an object that was made long before is slow to read."""
 CHAINS = ("source", "clean", "window", "sink")
-"""The vertices of the job; the subtasks are spread over them evenly."""
+"""The vertices of the job. All vertices have the same number of subtasks."""
 
 _JOB = JobId("bench")
 _EPOCH = Epoch(1)
@@ -70,24 +72,24 @@ _EPOCH = Epoch(1)
 
 @dataclass(frozen=True, kw_only=True)
 class CoordinatorCost:
-    """What was measured."""
+    """The result of the measurement."""
 
     subtasks: int
     cpu_seconds: float
-    """Of one checkpoint with that many subtasks."""
+    """The processor time of one checkpoint of the large job."""
     cost_growth: float
-    """Cost per subtask in the large job over that in one with `FEW_SUBTASKS`."""
+    """The cost per subtask in the large job, divided by the cost per subtask in the small job."""
 
 
 class SimulatedTasks:
-    """A job whose tasks and storage are made up, around a real coordinator."""
+    """A real coordinator, with simulated tasks and a simulated storage."""
 
     def __init__(self, subtasks: int) -> None:
         """`subtasks` is a multiple of the number of chains."""
         self.graph = _graph(subtasks // len(CHAINS))
         self.coordinator = CheckpointCoordinator(_JOB, CheckpointSettings(), self.graph, CheckpointId(1))
         self.told = 0
-        """Messages sent to tasks."""
+        """How many messages the coordinator has sent to tasks."""
         self._completed = 0
         self._next = CheckpointId(1)
         self._feed(AttemptStarted(epoch=_EPOCH))
@@ -96,7 +98,7 @@ class SimulatedTasks:
         self._feed(ScheduleAllowed(draw=0.0))
 
     def checkpoint(self) -> float:
-        """Have one checkpoint taken; the processor seconds of the coordinator, its driver's questions included."""
+        """Take one checkpoint. Returns the processor seconds of the coordinator, with the calls of `next_deadline`."""
         number = self._next
         self._next = CheckpointId(number + 1)
         took = self._timed([CheckpointRequested(request=RequestId(number), kind=RequestKind.CHECKPOINT)])
@@ -121,7 +123,7 @@ class SimulatedTasks:
                 answer = self._answer(effect)
                 if answer is not None:
                     waiting.append(answer)
-            # A driver asks after every event.
+            # A driver asks for the next deadline after every event.
             self.coordinator.next_deadline()
 
     def _answer(self, effect: CoordinatorEffect) -> CoordinatorEvent | None:
@@ -163,8 +165,8 @@ def _acknowledge(task: TaskId, checkpoint: CheckpointId) -> Acknowledge:
 
 
 def _state_of(task: TaskId, checkpoint: CheckpointId) -> SubtaskState | None:
-    """Positions in a source, keyed state of which half is shared with the checkpoint before, files to be committed in a
-    sink, and a chain without state."""
+    """The state of a task: a source has positions, a sink has committables, a window has keyed state of which half is
+    shared with the checkpoint before, and the other chain has no state."""
     if task.vertex == "clean":
         return None
     operator = OperatorId(task.vertex)
@@ -177,14 +179,15 @@ def _state_of(task: TaskId, checkpoint: CheckpointId) -> SubtaskState | None:
 
 
 def measure(*, subtasks: int, rounds: int) -> CoordinatorCost:
-    """Measure both sizes in turn, each after a checkpoint that does not count."""
+    """Measure both jobs in turn. The first checkpoint of each job does not count."""
     many, few = SimulatedTasks(subtasks), SimulatedTasks(FEW_SUBTASKS)
     many.checkpoint()
     few.checkpoint()
     large: list[float] = []
     growth: list[float] = []
     for _ in range(rounds):
-        # What lies about from before is not the measured checkpoint's; what the collector does meanwhile is.
+        # The garbage of earlier rounds must not be collected in the measured time. Garbage of the measured checkpoint
+        # counts.
         gc.collect()
         small = [few.checkpoint() for _ in range(FEW_REPEATED)]
         large.append(many.checkpoint())
@@ -210,7 +213,9 @@ def _whole_chains(_context: click.Context, _option: click.Parameter, value: int)
     callback=_whole_chains,
     help=f"Subtasks of the large job, over {len(CHAINS)} chains.",
 )
-@click.option("--rounds", type=click.IntRange(min=1), default=5, show_default=True, help="How often to measure each.")
+@click.option(
+    "--rounds", type=click.IntRange(min=1), default=5, show_default=True, help="How often to measure each job."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print one line of JSON and nothing else.")
 def coordinator(*, subtasks: int, rounds: int, as_json: bool) -> None:
     """Processor time of the checkpoint coordinator for one checkpoint of a large job. Needs no Spark."""

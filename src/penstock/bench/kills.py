@@ -1,7 +1,7 @@
-"""Killing workers on purpose, and timing how the job gets over it.
+"""Kills of workers, and the time that the job takes to recover from each kill.
 
-Kills are spread evenly over the middle of the run. Each waits for a checkpoint that completed in the present attempt,
-so that there is something to recover, and for the recovery from the kill before it. Slots take turns.
+Kills are spread evenly over the run. A kill waits until the job has recovered from the kill before, and until a
+checkpoint has completed in the present attempt, so that there is something to restore. The slots are killed in turn.
 
     waiting ── share of the events read, checkpoint completed ──► SIGKILL ── attempt runs and reads ──► waiting
 """
@@ -23,7 +23,7 @@ class _Wound:
 
 
 class Kills:
-    """Does up to `count` kills by calling `kill` with a process id."""
+    """Kills up to `count` workers, by calling `kill` with the process id of a worker."""
 
     def __init__(self, *, count: int, events: int, kill: Callable[[int], None]) -> None:
         self._count = count
@@ -31,13 +31,13 @@ class Kills:
         self._kill = kill
         self._wound: _Wound | None = None
         self._completed_before = 0
-        """Checkpoints completed when the present attempt began to run."""
+        """How many checkpoints had been completed when the present attempt began to run."""
         self.done = 0
         self.recoveries_ms: list[int] = []
-        """From each kill to new records read by an attempt in which all tasks run."""
+        """For each kill: the time until all tasks of a later attempt run and the sources have read records."""
 
     def look(self, view: JobView, *, events_read: int, now_ms: int) -> list[str]:
-        """Kill if it is time to; a sentence for each thing that happened."""
+        """Kill a worker if a kill is due. Returns a sentence for each kill and each recovery."""
         if self._wound is not None:
             return self._check_recovery(self._wound, view, now_ms)
         if not self._is_due(view, events_read):

@@ -1,8 +1,9 @@
-"""The two ends of the latency measurement: records that know when they were due, and a sink that looks at the clock.
+"""The two ends of the latency measurement: a source of records with the time at which they were due, and a sink that
+reads the clock.
 
-A record's creation time is the moment at which it was *due*, not the moment at which the source got round to it: a
-pipeline that stalls delays the records it would have read meanwhile, and that delay must show. The sink looks at the
-clock when a batch reaches it in its slot; both clocks are the same machine's.
+The creation time of a record is the moment at which the record was *due*, not the moment at which the source made it. A
+pipeline that stalls delays the records that become due meanwhile, and that delay must show. The sink reads the clock
+when a batch arrives. Source and sink run on one machine, and use the same clock.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from penstock.plan.graph import Input, Node, Partitioning, Plan, build_plan
 
 SCHEMA = pa.schema([("key", pa.int64()), ("created_us", pa.int64())])
 KEYS = 10_000
-# Odd and without a common factor with the number of keys, so that neighbours go to different subtasks.
+# Has no common factor with the number of keys, so that all keys occur and successive records have different keys.
 KEY_STRIDE = 7_919
 
 _PREPARED = "."
@@ -36,7 +37,7 @@ class _Position(msgspec.Struct, frozen=True, kw_only=True):
     splits: int
     next_row: int
     start_ms: int | None
-    """When row 0 was due; None before the first poll."""
+    """When record 0 was due; None before the first poll."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +53,7 @@ class PacedSource(Source):
         return SCHEMA
 
     def splits(self, parallelism: int) -> list[bytes]:
-        """One for each subtask; split s has the records s, s + parallelism, and so on."""
+        """One split for each subtask. Split s has the records s, s + parallelism, and so on."""
         return [
             msgspec.msgpack.encode(_Position(split=s, splits=parallelism, next_row=0, start_ms=None))
             for s in range(parallelism)
@@ -90,7 +91,8 @@ class _PacedReader(SourceReader):
         return (total - position.split + position.splits - 1) // position.splits
 
     def _due(self, position: _Position, max_rows: int, now_ms: int) -> pa.RecordBatch | None:
-        """The records of a split that have become due, and step over them."""
+        """The next records of a split that are due, at most `max_rows`; the position moves behind these records. None
+        if no record is due."""
         if position.start_ms is None:
             return None
         passed = (now_ms - position.start_ms) * self._source.rate // 1_000 + 1
@@ -107,7 +109,7 @@ class _PacedReader(SourceReader):
 
 @dataclass(frozen=True)
 class LatencySink(Sink):
-    """Writes, for every record, when it was created and how long it took to get here, to files in `directory`."""
+    """Writes the creation time and the latency of every record to files in `directory`."""
 
     directory: str
 
@@ -116,11 +118,11 @@ class LatencySink(Sink):
         Path(self.directory).mkdir(parents=True, exist_ok=True)
 
     def writer(self, context: WriterContext) -> SinkWriter:
-        """A writer that keeps the times of one checkpoint in memory."""
+        """A writer that keeps the times in memory until the next checkpoint."""
         return _LatencyWriter(Path(self.directory), context)
 
     def commit(self, committables: Sequence[bytes]) -> None:
-        """Give prepared files their name; one that is gone has it already."""
+        """Give the prepared files their final names. A prepared file that does not exist was committed before."""
         for committable in committables:
             name = committable.decode()
             with suppress(FileNotFoundError):
@@ -128,7 +130,7 @@ class LatencySink(Sink):
 
 
 def pairs_of(created_us: np.ndarray, now_us: int) -> np.ndarray:
-    """When records were created and how long they took, for records that are all there at `now_us`."""
+    """The creation times and the latencies of records that have all arrived at `now_us`."""
     pairs = np.empty(len(created_us), dtype=_PAIR)
     pairs["created_us"] = created_us
     pairs["latency_us"] = now_us - pairs["created_us"]
@@ -159,7 +161,7 @@ class _LatencyWriter(SinkWriter):
 
 
 def latency_plan(source: PacedSource, sink: LatencySink, *, parallelism: int) -> Plan:
-    """From the source through an exchange by key and a function that changes nothing to the sink."""
+    """The plan: source, exchange by key, a function that changes nothing, sink."""
     read = Node(
         number=0, operator=OperatorId("paced"), name="paced", step=ReadStep(source=source), inputs=(), is_source=True
     )
@@ -186,7 +188,7 @@ def _same(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 @dataclass(frozen=True, kw_only=True)
 class Latency:
-    """How long records took from the moment they were due to the sink."""
+    """How long records took from the moment at which they were due to the sink."""
 
     records: int
     p50_ms: float
@@ -194,7 +196,7 @@ class Latency:
 
 
 def read_latency(directory: Path, *, warmup_s: float) -> Latency | None:
-    """Percentiles over all records but those created in the first `warmup_s`; None if there are none."""
+    """The latency of all records, without the records of the first `warmup_s`; None if no record is left."""
     files = [path for path in sorted(directory.iterdir()) if not path.name.startswith(_PREPARED)]
     parts = [np.frombuffer(path.read_bytes(), dtype=_PAIR) for path in files]
     if not parts:
@@ -203,7 +205,8 @@ def read_latency(directory: Path, *, warmup_s: float) -> Latency | None:
 
 
 def latency_of(pairs: np.ndarray, *, warmup_s: float) -> Latency | None:
-    """The same of pairs in memory: when a record was created, and how long it took."""
+    """The latency of records in memory (`pairs_of`), without the records of the first `warmup_s`; None if no record is
+    left."""
     kept = pairs["latency_us"][pairs["created_us"] >= pairs["created_us"].min() + int(warmup_s * 1_000_000)]
     if not len(kept):
         return None

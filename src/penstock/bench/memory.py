@@ -8,7 +8,7 @@ _PROCESSES = Path("/proc")
 
 
 def resident_bytes(pid: int, *, processes: Path = _PROCESSES) -> int | None:
-    """The memory of a process that is not swapped out; None if it is gone, or the system does not tell (not Linux)."""
+    """The resident memory of a process; None if the process has ended, or if the system is not Linux."""
     try:
         status = (processes / str(pid) / "status").read_text(encoding="ascii", errors="replace")
     except OSError:

@@ -1,7 +1,8 @@
-"""How fast a job really is: what is read and what is written is noted where it happens, with the time.
+"""The throughput of a job: sources note the time of every batch that they read, and sinks note the time of every batch
+that they write.
 
-The counts that slots report are for people to look at, and are half a second old; a benchmark needs better. And records
-that were read may still wait somewhere on the way: a job has processed them when its last result is written.
+The counts that slots report may be half a second old, which is not exact enough for a benchmark. And records that were
+read may still wait in queues: a job has processed all records only when its last result is written.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ _WRITTEN = "written"
 
 
 class _Notes:
-    """(time, rows) of everything that one reader or writer handled, kept in memory until it closes."""
+    """The time and the number of rows of every batch of one reader or writer, kept in memory until the reader or writer
+    is closed."""
 
     def __init__(self, directory: str, kind: str) -> None:
         self._directory = Path(directory)
@@ -42,27 +44,27 @@ class _Notes:
 
 @dataclass(frozen=True)
 class MeteredSource(Source):
-    """`inner`, with a file in `directory` for each reader that tells when it read how many records."""
+    """The source `inner`, with a file in `directory` for each reader: when the reader read how many records."""
 
     inner: Source
     directory: str
 
     @property
     def schema(self) -> pa.Schema:
-        """As the inner source's."""
+        """That of the inner source."""
         return self.inner.schema
 
     @property
     def name(self) -> str:
-        """As the inner source's."""
+        """That of the inner source."""
         return self.inner.name
 
     def splits(self, parallelism: int) -> list[bytes]:
-        """As the inner source's."""
+        """That of the inner source."""
         return self.inner.splits(parallelism)
 
     def open(self, splits: Sequence[bytes]) -> SourceReader:
-        """A reader that also notes."""
+        """A reader that also notes the time of every batch."""
         return _MeteredReader(self.inner.open(splits), _Notes(self.directory, _READ))
 
 
@@ -93,38 +95,38 @@ class _MeteredReader(SourceReader):
 
 @dataclass(frozen=True)
 class MeteredSink(Sink):
-    """`inner`, with a file in `directory` for each writer that tells when it got how many records."""
+    """The sink `inner`, with a file in `directory` for each writer: when the writer got how many records."""
 
     inner: Sink
     directory: str
 
     @property
     def name(self) -> str:
-        """As the inner sink's."""
+        """That of the inner sink."""
         return self.inner.name
 
     def check(self, schema: pa.Schema) -> None:
-        """As the inner sink."""
+        """Call `check` of the inner sink."""
         self.inner.check(schema)
 
     def start(self, job: str) -> None:
-        """As the inner sink."""
+        """Call `start` of the inner sink."""
         self.inner.start(job)
 
     def writer(self, context: WriterContext) -> SinkWriter:
-        """A writer that also notes."""
+        """A writer that also notes the time of every batch."""
         return _MeteredWriter(self.inner.writer(context), _Notes(self.directory, _WRITTEN))
 
     def commit(self, committables: Sequence[bytes]) -> None:
-        """As the inner sink."""
+        """Call `commit` of the inner sink."""
         self.inner.commit(committables)
 
     def clean(self, context: WriterContext, keep: Sequence[bytes]) -> None:
-        """As the inner sink."""
+        """Call `clean` of the inner sink."""
         self.inner.clean(context, keep)
 
     def end(self, job: str) -> None:
-        """As the inner sink."""
+        """Call `end` of the inner sink."""
         self.inner.end(job)
 
 
@@ -150,20 +152,20 @@ class _MeteredWriter(SinkWriter):
 
 @dataclass(frozen=True, kw_only=True)
 class Throughput:
-    """How fast one run was."""
+    """The throughput of one run."""
 
     rows: int
-    """All that was read."""
+    """Records read in the whole run."""
     seconds: float
     """From the end of the warm-up to the last result."""
     rows_per_second: float
-    """Records read after the warm-up, over those seconds."""
+    """Records read after the warm-up, divided by `seconds`."""
 
 
 def read_throughput(directory: Path, *, warmup_share: float) -> Throughput | None:
     """Records per second of all readers together, without the first `warmup_share` of the records.
 
-    None if too little was read to tell.
+    None if too few records were read to compute it.
     """
     read, written = _noted(directory, _READ), _noted(directory, _WRITTEN)
     if not len(read):

@@ -1,7 +1,7 @@
-"""Reading no faster than a given rate, in a few large bites a second.
+"""Sources that are read no faster than a given rate, in a few large batches a second.
 
-For a job that would otherwise be over before anything could happen to it. A source that is paced record by record would
-show other things: what small batches cost.
+A job with few records would otherwise end before a worker can be killed. A source that paces single records would have
+small batches, whose cost is not to be measured.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ BITES_PER_SECOND = 20
 
 @dataclass(frozen=True)
 class PacedReads(Source):
-    """`inner`, of which each reader hands out at most `rate` records a second."""
+    """The source `inner`, of which each reader reads at most `rate` records a second."""
 
     inner: Source
     rate: int
@@ -38,7 +38,7 @@ class PacedReads(Source):
         return self.inner.splits(parallelism)
 
     def open(self, splits: Sequence[bytes]) -> SourceReader:
-        """A reader that takes its time, counted anew from its first poll."""
+        """A reader that keeps to the rate, counted from its first poll."""
         return _PacedReader(self.inner.open(splits), self.rate)
 
 
@@ -52,7 +52,7 @@ class _PacedReader(SourceReader):
     def poll(self, max_rows: int, now_ms: int) -> Polled:
         if self._start_ms is None:
             self._start_ms = now_ms
-        # What was handed out is paid for before there is more.
+        # There is no further batch before the time that the records so far should take has passed.
         wait_ms = self._start_ms + self._rows * 1_000 // self._rate - now_ms
         if wait_ms > 0:
             return Pause(wait_ms)

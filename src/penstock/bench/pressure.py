@@ -1,9 +1,9 @@
-"""A pipeline that can be put under back-pressure: three exchanges by key, and an end that is as slow as one likes.
+"""A pipeline that can be put under back-pressure: three exchanges by key, and a last step of any speed.
 
     numbers ═by a═► stage 1 ═by b═► stage 2 ═by c═► slow ─► nowhere
 
 The keys of a record are independent of each other and evenly spread, so that every channel carries the same load and
-none of the slots is the only one that waits.
+all slots wait alike.
 """
 
 from __future__ import annotations
@@ -27,20 +27,22 @@ from penstock.settings import NetworkSettings
 
 SCHEMA = pa.schema([("n", pa.int64()), ("a", pa.int64()), ("b", pa.int64()), ("c", pa.int64())])
 SLOW = "slow"
-"""The step at the end."""
+"""The name of the slow step."""
 KEYS = 10_007
-"""Values of each key column."""
+"""How many values each key column has."""
 _STRIDES = (1, 3_571, 7_919)
-"""Neighbouring records differ in all three keys, each in its own order; none has a common factor with `KEYS`."""
+"""How far each of the three keys moves from one record to the next. No stride has a common factor with `KEYS`, so all
+values of a key occur."""
 
 _SLACK_S = 0.02
-"""A gap in the input of the slow end makes up for no more than this of later rows."""
+"""After a gap in its input the slow step catches up on at most this much time."""
 _LEAST_SLEEP_S = 0.001
-"""Shorter sleeps last longer than they are asked to."""
+"""A shorter sleep would last longer than asked for, so the slow step collects shorter sleeps."""
 
 
 FULL_FOR_MS = 1_000
-"""Pressure must have been seen for so long: slots tell of their queues twice a second."""
+"""How long all queues must have been full before back-pressure counts as full. Slots report their queues twice a
+second."""
 
 
 class _Position(msgspec.Struct, frozen=True):
@@ -51,7 +53,7 @@ class _Position(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True)
 class Numbers(Source):
-    """Numbered records without end, as fast as they are read."""
+    """Numbered records without end, as fast as they can be read."""
 
     @property
     def schema(self) -> pa.Schema:
@@ -59,7 +61,7 @@ class Numbers(Source):
         return SCHEMA
 
     def splits(self, parallelism: int) -> list[bytes]:
-        """One for each subtask; split s has the records s, s + parallelism, and so on."""
+        """One split for each subtask. Split s has the records s, s + parallelism, and so on."""
         return [msgspec.msgpack.encode(_Position(s, parallelism, 0)) for s in range(parallelism)]
 
     def open(self, splits: Sequence[bytes]) -> SourceReader:
@@ -87,7 +89,7 @@ class DroppingSink(Sink):
     """Takes everything and keeps nothing."""
 
     def writer(self, context: WriterContext) -> SinkWriter:  # noqa: ARG002
-        """A writer that forgets."""
+        """A writer that drops all records."""
         return _DroppingWriter()
 
     def commit(self, committables: Sequence[bytes]) -> None:
@@ -108,7 +110,7 @@ class Throttle:
     def __init__(self, rate: float) -> None:
         self._seconds_per_row = 1 / rate
         self._free_at = 0.0
-        """When the rows so far are paid for."""
+        """When the time that the rows so far should take has passed."""
 
     def __call__(self, row: dict[str, Any]) -> dict[str, Any]:
         """Wait until the row is due."""
@@ -120,7 +122,7 @@ class Throttle:
 
 
 def pressure_plan(*, parallelism: int, rows_per_second: float | None) -> Plan:
-    """The pipeline; its end takes `rows_per_second` in all subtasks together, None for as many as come."""
+    """The pipeline. All subtasks of the last step together take `rows_per_second`; None: there is no limit."""
     nodes = [
         _node(0, "numbers", ReadStep(source=Numbers())),
         _node(1, "stage-1", _same(), key="a"),
@@ -154,20 +156,21 @@ def _unchanged(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 
 class Pressure:
-    """Whether back-pressure has reached the sources: of every step that sends, some task has its queues full, for a
-    while.
+    """Whether back-pressure has reached the sources: for `FULL_FOR_MS`, every step but the slow step has had a task
+    whose output queues are full.
 
-    What waits to be sent waits for credit, so the queue of whoever reads from it is full as well. Not every task need
-    be full: when the two ends of an exchange are not equally fast, the faster one runs dry now and then.
+    Batches in an output queue wait for credit, so the input queue of the receiver is full as well. One full task of
+    each step is enough: when the two ends of an exchange are not equally fast, the queues of the faster end are empty
+    now and then.
     """
 
     def __init__(self, network: NetworkSettings | None = None) -> None:
-        # A task that has just been given credit has less than the limit waiting for a moment.
+        # Half of the limit is enough: a task that has just got credit has less than the limit in its queues.
         self._least_bytes = (network or NetworkSettings()).output_bytes // 2
         self._full_since_ms: int | None = None
 
     def look(self, view: JobView, now_ms: int) -> bool:
-        """Whether the pressure is full at `now_ms`."""
+        """Whether back-pressure has reached the sources, with a view of the job at `now_ms`."""
         if not self._is_full(view):
             self._full_since_ms = None
             return False
@@ -189,7 +192,7 @@ class Pressure:
 class SourceRate:
     """Records per second that the sources read, over at least `over_ms`.
 
-    Counts come in twice a second; they are taken with the time at which they were first seen.
+    Slots report their counts twice a second. A count belongs to the time of the first view that has it.
     """
 
     def __init__(self, *, over_ms: int) -> None:
@@ -198,7 +201,7 @@ class SourceRate:
         self._last_rows = 0
 
     def look(self, view: JobView, now_ms: int) -> float | None:
-        """The rate; None if it cannot be told yet."""
+        """The rate; None if it is not known yet."""
         if view.rows_in <= self._last_rows:
             return None
         self._last_rows = view.rows_in

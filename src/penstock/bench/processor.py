@@ -1,8 +1,11 @@
-"""`penstock bench processor`: one `StatefulProcessor`, by Penstock and by Spark's own transformWithState.
+"""`penstock bench processor`: one `StatefulProcessor`, run by Penstock and by Spark's own transformWithState.
 
-Both run on the same `local[N]`, one after the other. Rows per second: bids are counted by key, as fast as it goes, with
-a checkpoint every second here and one per micro-batch there. Latency: records that are due at a steady rate go through
-a processor that hands them on; from the moment a record was due until it is seen behind the processor.
+Both run on the same `local[N]`, one after the other. Two things are measured:
+
+* Rows per second: bids are counted by key, as fast as possible. Penstock takes a checkpoint every second, Spark takes a
+  checkpoint with each micro-batch.
+* Latency: records that are due at a steady rate go through a processor that hands them on. The latency is the time from
+  the moment at which a record is due until the record is seen behind the processor.
 """
 
 from __future__ import annotations
@@ -27,7 +30,7 @@ SPARE_CORES = 2
 
 @dataclass(frozen=True, kw_only=True)
 class ProcessorBenchOptions:
-    """What the command line said."""
+    """The options of the command line."""
 
     rows: int
     parallelism: int
@@ -42,7 +45,7 @@ class ProcessorBenchOptions:
     type=click.IntRange(min=1_000),
     default=DEFAULT_ROWS,
     show_default=True,
-    help="Rows to count by key; Spark gets a fifth of them.",
+    help="Rows that Penstock counts by key; Spark counts a fifth of them.",
 )
 @click.option("--parallelism", type=click.IntRange(min=1), default=2, show_default=True, help="Slots, and partitions.")
 @click.option(
@@ -55,9 +58,11 @@ class ProcessorBenchOptions:
 @click.option(
     "--directory",
     type=click.Path(path_type=Path),
-    help="Where to work. Default: a temporary directory. What the runs write is removed in any case.",
+    help="Where to work. Default: a temporary directory. The files of the runs are removed in any case.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print one line of JSON to standard output, all else to error.")
+@click.option(
+    "--json", "as_json", is_flag=True, help="Print one line of JSON to standard output, all else to standard error."
+)
 def processor(**values: Any) -> None:
     """A PySpark StatefulProcessor, unmodified, against Spark's own transformWithState."""
     with reported_failures():
@@ -65,8 +70,8 @@ def processor(**values: Any) -> None:
 
 
 def run_processor_bench(options: ProcessorBenchOptions) -> None:
-    """Do it all."""
-    # Here and not above: the other commands need not wait for Spark to be imported.
+    """Run the benchmark."""
+    # Imported here and not above, so that the other commands need not wait for the import of Spark.
     from penstock.bench import processor_runs
     from penstock.terminal.session import work_directory
 

@@ -1,8 +1,8 @@
 """The runs of `penstock bench processor`.
 
-Spark's latency is measured with its socket source, which hands out what has come in by then: its rate source knows only
-whole seconds. A record is seen when the micro-batch that has it has been collected; nothing is written, which spares
-Spark the time of a sink.
+Spark's latency is measured with Spark's socket source, because Spark's rate source knows only whole seconds. A
+micro-batch has all records that have come in when it begins. A record is seen when its micro-batch has been collected.
+No output is written, so the latency of Spark does not include the time of a sink.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _LATENCY_WARMUP_SHARE = 0.25
 
 @dataclass(frozen=True, kw_only=True)
 class ProcessorResult:
-    """What was measured."""
+    """The result of all four runs."""
 
     rows_per_second: float
     spark_rows_per_second: float
@@ -61,7 +61,7 @@ class ProcessorResult:
 def measure(
     work: Path, *, rows: int, parallelism: int, cores: int, rate: int, seconds: float, screen: IO[str]
 ) -> ProcessorResult:
-    """All four runs, on one Spark. Latency is measured at `rate` rows a second, for so many seconds."""
+    """Do all four runs, on one Spark. Latency is measured at `rate` rows a second, for `seconds`."""
     check_protobuf()
     click.echo(f"starting Spark local[{cores}] ...", file=screen)
     with spark_session(SessionOptions(application="penstock bench", cores=cores, work=work)) as spark:
@@ -112,7 +112,7 @@ def _rows(spark: Any, place: Path, *, rows: int, parallelism: int) -> float:
         job.wait()
     found = read_throughput(place / "meters", warmup_share=WARMUP_SHARE)
     if found is None:
-        raise UsageError("the run was too short to be measured", hint="give it more --rows")
+        raise UsageError("the run was too short to be measured", hint="raise --rows")
     return found.rows_per_second
 
 
@@ -157,7 +157,7 @@ def _spark_latency(spark: Any, place: Path, *, rate: int, seconds: float, parall
         writer = passed.writeStream.foreachBatch(look).option("checkpointLocation", (place / "checkpoints").as_uri())
         with _stopped(writer.trigger(processingTime="0 seconds").start()) as query:
             _wait(query, lambda: bool(seen), _FIRST_BATCH_S)
-            # What came before the first micro-batch was through waited for Spark to come up.
+            # The records of the first micro-batches do not count: they waited for Spark to start.
             seen.clear()
             begun = time.monotonic()
             _wait(query, lambda: time.monotonic() - begun >= seconds, seconds + _FIRST_BATCH_S)
@@ -180,12 +180,13 @@ def _wait(query: Any, done: Any, timeout_s: float) -> None:
         if failure is not None:
             raise HostError(f"Structured Streaming failed: {str(failure).splitlines()[0]}")
         if time.monotonic() > deadline:
-            raise HostError(f"Structured Streaming has shown nothing for {timeout_s:.0f} s")
+            raise HostError(f"Structured Streaming has returned no rows for {timeout_s:.0f} s")
         pause.wait(0.05)
 
 
 class PacedLines:
-    """A server on loopback that sends whoever calls a line `key created_us` for every record, when it is due."""
+    """A server on loopback. It sends its first client a line `key created_us` for every record, when the record is
+    due."""
 
     def __init__(self, rate: int) -> None:
         self._rate = rate

@@ -1,6 +1,7 @@
-"""Processors as users write them, against PySpark's interface alone: what benchmarks give to Spark and to Penstock."""
+"""Processors as users write them, against PySpark's interface alone. The benchmarks run them by Spark and by
+Penstock."""
 
-# Names and parameters are those of PySpark's class.
+# PySpark's class gives the names of methods and parameters.
 # ruff: noqa: N802, N803, ARG002
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
-"""Killing workers at moments that nobody chose.
+"""Kills of workers at random moments.
 
-After each kill comes either a patient one or a hasty one, by the draw. A patient one waits until the job has got over
-the kill before it and has completed a checkpoint since, and then some time more. A hasty one does not wait for
-anything: it may hit a job that is just being put together again. There are never two hasty ones in a row, so that the
-job gets somewhere.
+A kill is patient or hasty, at random. A patient kill waits until the job has recovered from the kill before and has
+completed a checkpoint since, and then for a random time. A hasty kill waits only for a random time: it may hit a job
+that is being restarted. Two hasty kills never follow each other, so that the job makes progress.
 """
 
 from __future__ import annotations
@@ -19,7 +18,8 @@ MOST_WAIT_MS = 1_500
 
 
 class RandomKills:
-    """Does up to `count` kills by calling `kill` with a process id; whether that process was there is returned."""
+    """Kills up to `count` workers, by calling `kill` with the process id of a worker. `kill` returns whether that
+    process existed."""
 
     def __init__(self, draws: random.Random, *, count: int, kill: Callable[[int], bool]) -> None:
         self._draws = draws
@@ -27,21 +27,22 @@ class RandomKills:
         self._kill = kill
         self._killed: set[int] = set()
         self._epoch = 0
-        """Of the attempt that was hit last."""
+        """The epoch of the attempt in which the last worker was killed."""
         self._completed = 0
-        """Checkpoints when the job had got over that."""
+        """How many checkpoints had been completed when the job had recovered from the last kill."""
         self._killed_at_ms: int | None = None
-        """When the job was hit that has not got over it yet."""
+        """When the first worker was killed since the job last recovered; None if the job has recovered."""
         self._hasty = False
         self._due_ms: int | None = None
         self.is_over = False
-        """Whether all kills are done and the job has got over them."""
+        """Whether all kills are done, and the job has recovered and completed a checkpoint since."""
         self.done = 0
         self.recoveries_ms: list[int] = []
-        """From each kill to an attempt in which all tasks run; one for several kills if they came too fast."""
+        """For each kill: the time until all tasks of a later attempt run. If further workers are killed before the job
+        has recovered, the recovery counts once, from the first kill."""
 
     def look(self, view: JobView, now_ms: int) -> list[str]:
-        """Kill if it is time to; a sentence for each thing that happened."""
+        """Kill a worker if a kill is due. Returns a sentence for each kill and each recovery."""
         notes = self._check_recovery(view, now_ms)
         if self.done >= self._count:
             self.is_over = self.is_over or self._has_got_over(view)
@@ -55,7 +56,7 @@ class RandomKills:
         return notes + self._hit(view, now_ms)
 
     def _has_got_over(self, view: JobView) -> bool:
-        """Whether a later attempt than the one that was hit has completed a checkpoint."""
+        """Whether a later attempt than the attempt of the last kill runs and has completed a checkpoint."""
         running = view.state is JobState.RUNNING and view.epoch > self._epoch
         return running and self._killed_at_ms is None and view.checkpoints.counts.completed > self._completed
 
@@ -71,7 +72,7 @@ class RandomKills:
     def _hit(self, view: JobView, now_ms: int) -> list[str]:
         victims = [slot for slot in view.slots if slot.pid is not None and slot.pid not in self._killed]
         if not victims:
-            # All are being replaced; it is somebody's turn when one has called in.
+            # All slots are being replaced. The kill is done when a slot has a process again.
             return []
         victim = self._draws.choice(victims)
         if victim.pid is None or not self._kill(victim.pid):

@@ -1,10 +1,15 @@
-"""`penstock bench recovery`: how long a failure lasts, against Structured Streaming in the same Spark.
+"""`penstock bench recovery`: how long a recovery takes, against Structured Streaming in the same Spark.
 
-Timed is from the failure to the first result that was committed after it, in four ways: a user's function raises and
-the job restarts in place; a worker is killed and Spark is asked for another; a worker is killed and a spare slot takes
-its place; a user's function raises in a Structured Streaming query, which is started again from its checkpoint as soon
-as it has ended. All have the same records, the same function, and state of the same keys. Penstock takes a checkpoint
-every tenth of a second, Structured Streaming commits as often as it can.
+The time from a failure to the first result that is committed after the failure is measured for four kinds of recovery:
+
+* A user's function raises, and the job restarts with the same slots.
+* A worker is killed, and Spark starts another worker.
+* A worker is killed, and a spare slot takes the place of the lost slot.
+* A user's function raises in a Structured Streaming query. The query is started again from its checkpoint as soon as it
+  has ended.
+
+The records, the function and the keys of the state are the same for all four. Penstock takes a checkpoint every tenth
+of a second. Structured Streaming commits as often as it can.
 """
 
 from __future__ import annotations
@@ -43,7 +48,7 @@ FoundT = TypeVar("FoundT")
 
 @dataclass(frozen=True, kw_only=True)
 class RecoveryOptions:
-    """What the command line said."""
+    """The options of the command line."""
 
     rounds: int
     directory: Path | None
@@ -53,7 +58,7 @@ class RecoveryOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class Recoveries:
-    """Seconds from each failure to the first result committed after it."""
+    """Seconds from each failure to the first result that was committed after the failure."""
 
     in_place: list[float] = field(default_factory=list)
     replacement: list[float] = field(default_factory=list)
@@ -62,23 +67,31 @@ class Recoveries:
 
 
 @click.command("recovery")
-@click.option("--rounds", type=click.IntRange(min=1), default=5, show_default=True, help="How often to fail each way.")
+@click.option(
+    "--rounds",
+    type=click.IntRange(min=1),
+    default=5,
+    show_default=True,
+    help="How often to measure each kind of recovery.",
+)
 @click.option(
     "--directory",
     type=click.Path(path_type=Path),
     help="Where to work. Default: a temporary directory, removed at the end.",
 )
-@click.option("--warm", is_flag=True, help="Have Spark start its workers from Penstock's warm daemon.")
-@click.option("--json", "as_json", is_flag=True, help="Print one line of JSON to standard output, all else to error.")
+@click.option("--warm", is_flag=True, help="Let Spark start its workers from Penstock's warm daemon.")
+@click.option(
+    "--json", "as_json", is_flag=True, help="Print one line of JSON to standard output, all else to standard error."
+)
 def recovery(**values: Any) -> None:
-    """Time from a failure to the first result after it, against a Structured Streaming query that is restarted."""
+    """Time from a failure to the first result after the failure, against a restarted Structured Streaming query."""
     with reported_failures():
         run_recovery(RecoveryOptions(**values))
 
 
 def run_recovery(options: RecoveryOptions) -> None:
-    """Do it all."""
-    # Here and not above: the other commands need not wait for the data plane to be imported.
+    """Run the benchmark."""
+    # Imported here and not above, so that the other commands need not wait for the import of the data plane.
     from penstock.spark.warm_daemon import WARM_SETTINGS
     from penstock.terminal.session import SessionOptions, spark_session, work_directory
 
@@ -96,7 +109,7 @@ def run_recovery(options: RecoveryOptions) -> None:
 
 
 def summary(found: Recoveries) -> dict[str, float]:
-    """The result as it is printed for programs: medians."""
+    """The medians, as they are printed for programs."""
     return {
         "in_place_seconds": round(statistics.median(found.in_place), 3),
         "replacement_seconds": round(statistics.median(found.replacement), 3),
@@ -114,7 +127,7 @@ class _Runs:
         self._found = Recoveries()
 
     def all(self) -> Recoveries:
-        """Every way to fail, so many times each."""
+        """Measure every kind of recovery, in all rounds."""
         self._penstock("plain", spares=0)
         self._penstock("spare", spares=1)
         self._structured_streaming()
@@ -160,10 +173,10 @@ class _Runs:
                     query.stop()
 
     def _restart(self, query: Any, fuse: Any, checkpoint: Path) -> Any:
-        """Have a query that is well fail, and start it again; the next query."""
+        """Let a query fail after a few micro-batches, and start it again. Returns the started query."""
         from penstock.bench.recovery_job import committed_batches, start_query
 
-        # The first batches of a query take longer: it is well after some more.
+        # The first micro-batches of a query take longer than later micro-batches. So the query fails only after a few.
         well = max(committed_batches(checkpoint), default=-1) + BATCHES_BEFORE
         _wait_for(lambda: committed_batches(checkpoint).get(well))
         failed_ns = _blow(fuse)()
@@ -180,7 +193,8 @@ class _Runs:
 
 
 def _fail(job: Job, sink: Any, fail: Callable[[], int], spares: int) -> float:
-    """Once the job runs and commits: make it fail; seconds until the next attempt has committed its first result."""
+    """Wait until the job runs and commits, and call `fail`. Returns the seconds from the failure until a later attempt
+    has committed its first result."""
     epoch = _wait_for(lambda: _well_epoch(job, sink, spares))
     failed_ns = fail()
     committed_ns: int = _wait_for(lambda: sink.first_ns("committed", after_epoch=epoch))
@@ -188,8 +202,8 @@ def _fail(job: Job, sink: Any, fail: Callable[[], int], spares: int) -> float:
 
 
 def _well_epoch(job: Job, sink: Any, spares: int) -> int | None:
-    """The attempt that runs and commits, with all spare slots ready; None while there is none. A view can be older than
-    the sink's notes: it then shows the attempt before, which is no longer the one to fail."""
+    """The epoch of the attempt that runs and commits, if all spare slots are ready; otherwise None. Also None if the
+    view is older than the notes of the sink: such a view shows the attempt before."""
     from penstock.core.job.events import JobState
 
     if job.is_over:
@@ -220,11 +234,12 @@ def _kill(job: Job, number: int) -> Callable[[], int]:
 
 
 def _wait_for(look: Callable[[], FoundT | None]) -> FoundT:
-    """What `look` finds as soon as it finds something. Raises `HostError` if that takes too long."""
+    """Call `look` until it returns something other than None, and return that. Raises `HostError` if that takes too
+    long."""
     pause = threading.Event()
     until = time.monotonic() + PATIENCE_S
     while (found := look()) is None:
         if time.monotonic() > until:
-            raise HostError(f"nothing happened for {PATIENCE_S:.0f} s")
+            raise HostError(f"the benchmark waited {PATIENCE_S:.0f} s for a failure or a result that did not come")
         pause.wait(LOOK_S)
     return found

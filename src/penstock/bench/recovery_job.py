@@ -1,7 +1,7 @@
 """The job whose recoveries are timed: paced records, a function that can be made to fail, state per key, and a sink
 that notes when results come and when they are committed.
 
-All notes are files with a time of the machine's clock in them; whoever measures is on the same machine.
+A note is a file with a time of the machine's clock in it. The benchmark runs on the same machine, and reads the notes.
 """
 
 from __future__ import annotations
@@ -19,42 +19,43 @@ from penstock.bench.latency import KEY_STRIDE, KEYS, SCHEMA, PacedSource
 from penstock.core.errors import UserCodeError
 
 if TYPE_CHECKING:
-    # Slots import this module, and have no use for the driver's side.
+    # Slots import this module, and need not import the code of the driver.
     from penstock.spark.environment import Environment
 
 RATE = 2_000
-"""Records a second: what is measured is how long a failure lasts, not how much is behind it."""
+"""Records a second. Few are enough: the time of a recovery is measured, not the time to catch up."""
 LONGEST_S = 3_600.0
 DDL = "key bigint, created_us bigint"
 
 
 @dataclass(frozen=True)
 class Fuse:
-    """A function on batches that raises once whenever its file appears, and notes when it did."""
+    """A function on batches. When the file at `path` exists, the function removes the file, notes the time, and
+    raises."""
 
     path: str
 
     @property
     def note(self) -> Path:
-        """Where it notes the time."""
+        """The file in which the function notes when it raised."""
         return Path(f"{self.path}.blown")
 
     def light(self) -> None:
-        """Have it raise at the next batch."""
+        """Make the function raise at the next batch."""
         self.note.unlink(missing_ok=True)
         Path(self.path).touch()
 
     def blown_ns(self) -> int | None:
-        """When it raised; None if it has not yet."""
+        """When the function raised; None if it has not raised since `light`."""
         return _read_ns(self.note)
 
     def __call__(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """The same batch, or an error."""
+        """Return the batch unchanged, or raise."""
         if Path(self.path).exists():
             try:
                 Path(self.path).unlink()
             except FileNotFoundError:
-                # Another subtask was faster, and fails for both.
+                # Another subtask has removed the file, and raises.
                 return batch
             _write_ns(self.note)
             raise UserCodeError(operator="fuse", subtask=0, traceback_text="the fuse has blown, as it was told to")
@@ -63,7 +64,7 @@ class Fuse:
 
 @dataclass(frozen=True)
 class NotingSink(Sink):
-    """Notes, for each attempt and subtask, when its first result came, and when the first one was committed."""
+    """Notes, for each attempt and subtask, when the first result came and when the first result was committed."""
 
     directory: str
 
@@ -72,23 +73,24 @@ class NotingSink(Sink):
         Path(self.directory).mkdir(parents=True, exist_ok=True)
 
     def writer(self, context: WriterContext) -> SinkWriter:
-        """A writer that notes."""
+        """A writer that notes when the first result comes."""
         return _NotingWriter(Path(self.directory), context)
 
     def commit(self, committables: Sequence[bytes]) -> None:
-        """Note the time, unless there is an earlier one."""
+        """Note the time of the commit, unless the attempt and subtask have committed before."""
         for committable in committables:
             note = Path(self.directory, committable.decode())
             if not note.exists():
                 _write_ns(note)
 
     def first_ns(self, kind: str, *, after_epoch: int) -> int | None:
-        """When an attempt after that one had its first result `emitted`, or `committed`; None if it has none yet."""
+        """When an attempt after `after_epoch` emitted or committed its first result; None if no such attempt has done
+        so yet. `kind` is `emitted` or `committed`."""
         times = [_read_ns(path) for epoch, path in self._notes(kind) if epoch > after_epoch]
         return min((t for t in times if t is not None), default=None)
 
     def newest_committed(self) -> int | None:
-        """The newest attempt that has committed a result; None if none has."""
+        """The epoch of the newest attempt that has committed a result; None if no attempt has."""
         return max((epoch for epoch, _ in self._notes("committed")), default=None)
 
     def _notes(self, kind: str) -> list[tuple[int, Path]]:
@@ -114,7 +116,7 @@ class _NotingWriter(SinkWriter):
 
 
 def recovery_program(environment: Environment, fuse: Fuse, sink: NotingSink) -> None:
-    """What Penstock runs: for every record the latest of its key."""
+    """The program for Penstock: for every record, the latest record of its key."""
     stream = environment.read(PacedSource(rate=RATE, seconds=LONGEST_S)).map_batches(fuse, name="fuse")
     stream.key_by("key").reduce(_latest).write(sink)
 
@@ -124,8 +126,9 @@ def _latest(_before: dict[str, Any], record: dict[str, Any]) -> dict[str, Any]:
 
 
 def start_query(spark: Any, fuse: Fuse, directory: Path) -> Any:
-    """What Structured Streaming runs: the same, from its own source of paced records, as often as it can. It begins
-    where the checkpoint in `directory` says."""
+    """Start the query for Structured Streaming: the same program, over Spark's own source of paced records, with
+    micro-batches that follow each other at once. The query goes on from the checkpoint in `directory`, if there is
+    one."""
 
     def through(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
@@ -148,7 +151,7 @@ def start_query(spark: Any, fuse: Fuse, directory: Path) -> Any:
 
 
 def committed_batches(directory: Path) -> dict[int, int]:
-    """The micro-batches that a query has committed, and when."""
+    """The numbers of the micro-batches that a query has committed, each with the time of the commit."""
     notes = [path for path in (directory / "commits").glob("*") if path.name.isdigit()]
     return {int(path.name): path.stat().st_mtime_ns for path in notes}
 
@@ -157,7 +160,7 @@ assert SCHEMA.names == [column.split()[0] for column in DDL.split(", ")]
 
 
 def _write_ns(path: Path) -> None:
-    """Under its name only when the time is in it."""
+    """Write the time to a file. The file gets its name only when the time is in it."""
     hidden = path.with_name(f".{path.name}")
     hidden.write_text(str(time.time_ns()))
     hidden.rename(path)

@@ -1,4 +1,4 @@
-"""Where one round of a benchmark writes."""
+"""The folder of one round of a benchmark."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from pathlib import Path
 
 @contextmanager
 def round_folder(work: Path, name: str) -> Iterator[Path]:
-    """A folder of this round's own in `work`, that is gone when the block ends. If Spark still writes there, some of it
-    stays, and is in the way of no later round."""
+    """A new folder in `work`, which is removed when the block ends. If Spark still writes to the folder then, some
+    files stay. They do not disturb later rounds, because each round has another folder."""
     place = Path(tempfile.mkdtemp(prefix=f"{name}-", dir=work))
     try:
         yield place

@@ -1,11 +1,12 @@
-"""Records that count themselves, and the check that none is missing, repeated or out of order.
+"""Records with consecutive numbers, and the check that no record is missing, repeated or out of order.
 
-Every key lives in one split, and every record carries its key's next number. So whatever a job has committed can be
-judged by itself: of each key it must have every number from 0 to the last one, once, in order. If the source has ended,
-it has also said where, and then the last one is known too.
+Every key is in one split, and the records of a key are numbered 0, 1, 2 and so on. So the output of a job can be judged
+without a reference: the output must have every number of a key up to the last number, once, in order. A source that has
+ended has recorded the end of each split, so that the last number of every key is known too.
 
-A source reads until it is told to end, by a file. Its splits then settle where they end: the first reader of a split
-that sees the order writes down the row it has come to, and whoever reads the split after a failure goes exactly as far.
+A source reads until the file `end` exists. Then the end of each split is settled: the first reader of a split that sees
+the file `end` writes the number of the row that the reader has come to into the file `end-<split>`. A reader that reads
+the split again after a failure reads exactly up to that row.
 
     <control>/end          the order to end
     <control>/end-<split>  the first row that the split does not have
@@ -29,7 +30,7 @@ from penstock.core.errors import InvariantError
 
 SCHEMA = pa.schema([("key", pa.int64()), ("seq", pa.int64()), ("ts", pa.timestamp("us", "UTC"))])
 TICK_US = 1_000
-"""Event time between a key's records."""
+"""The event time between two records of a key."""
 
 _ORDER = "end"
 
@@ -46,9 +47,9 @@ class Sequences(Source):
     """Row n of split s is number n // keys of key s * keys + n % keys."""
 
     keys: int
-    """Of each split."""
+    """How many keys each split has."""
     control: str
-    """The folder by which the source is told to end; it must exist."""
+    """The folder of the files by which the source is told to end. The folder must exist."""
 
     @property
     def schema(self) -> pa.Schema:
@@ -56,7 +57,7 @@ class Sequences(Source):
         return SCHEMA
 
     def splits(self, parallelism: int) -> list[bytes]:
-        """One for each subtask."""
+        """One split for each subtask."""
         return [msgspec.msgpack.encode(_Position(split, 0)) for split in range(parallelism)]
 
     def open(self, splits: Sequence[bytes]) -> SourceReader:
@@ -94,14 +95,15 @@ class _SequencesReader(SourceReader):
         )
 
     def _end_of(self, position: _Position) -> int | None:
-        """The row at which the split ends, settled now if it was not before; None while there is no order to end."""
+        """The row at which the split ends; None while there is no order to end. If the end of the split is not settled
+        yet, it is settled here."""
         end = self._ends.get(position.split)
         if end is None:
             if not (self._control / _ORDER).exists():
                 return None
             end = self._ends[position.split] = _settle(self._control, position)
         if position.next_row > end:
-            raise InvariantError(f"split {position.split} was read to row {position.next_row} and ends at {end}")
+            raise InvariantError(f"split {position.split} was read to row {position.next_row}, but ends at row {end}")
         return end
 
 
@@ -109,7 +111,8 @@ def _settle(control: Path, position: _Position) -> int:
     final = _end_file(control, position.split)
     own = final.with_name(f"{final.name}.{os.getpid()}")
     own.write_text(str(position.next_row), encoding="ascii")
-    # All or nothing, and only the first one counts: its writer may be killed right now.
+    # The link appears with the whole content or not at all, even if this process is killed now. And only the first
+    # link counts.
     with suppress(FileExistsError):
         os.link(own, final)
     own.unlink()
@@ -121,12 +124,13 @@ def _end_file(control: Path, split: int) -> Path:
 
 
 def tell_to_end(control: Path) -> None:
-    """Give the order to end; giving it again does nothing."""
+    """Tell the source to end. A second call does nothing."""
     (control / _ORDER).touch()
 
 
 def expected_numbers(control: Path, *, splits: int, keys: int) -> Int64s:
-    """How many numbers each key has, by key. For a source that was told to end and has been read to its end."""
+    """How many records each key has, by key. The source must have been told to end, and must have been read to its
+    end."""
     ends = [int(_end_file(control, split).read_text(encoding="ascii")) for split in range(splits)]
     offsets = np.arange(keys, dtype=np.int64)
     return np.concatenate([(end - offsets + keys - 1) // keys for end in ends])
@@ -137,14 +141,15 @@ def expected_numbers(control: Path, *, splits: int, keys: int) -> Int64s:
 
 @dataclass(frozen=True, kw_only=True)
 class Damage:
-    """What is wrong with an output."""
+    """The faults of an output."""
 
     lost: int = 0
     """Numbers that are missing."""
     duplicated: int = 0
-    """Numbers that are there once more than they should; each time counts."""
+    """Records that should not be there: repeated numbers, each repetition counted, and numbers that the source does not
+    have."""
     out_of_order: int = 0
-    """Numbers that come behind a greater one of their key. A repeated one counts as duplicated only."""
+    """Numbers that come behind a greater number of their key. A repeated number counts as duplicated only."""
 
     @property
     def is_none(self) -> bool:
@@ -160,10 +165,10 @@ class Damage:
 
 
 def check_sequences(keys: Int64s, numbers: Int64s, *, expected: Int64s | None) -> Damage:
-    """Judge records in the order in which they were committed.
+    """Judge records, which are given in the order in which they were committed.
 
-    `expected` says how many numbers each key must have, by key; None if it is not known, and then every key must have
-    those up to the greatest it has.
+    `expected` says how many numbers each key must have, by key. If `expected` is None, every key must have all numbers
+    up to its greatest number.
     """
     by_key = np.argsort(keys, kind="stable")
     keys, numbers = keys[by_key], numbers[by_key]
@@ -177,14 +182,14 @@ def check_sequences(keys: Int64s, numbers: Int64s, *, expected: Int64s | None) -
     wanted[known] = numbers[known] < expected[keys[known]]
     return Damage(
         lost=int(expected.sum()) - int(wanted.sum()),
-        # Nobody sent them, so something made them up or made them again.
+        # Records that the source does not have count as duplicated.
         duplicated=duplicated + int((~wanted).sum()),
         out_of_order=_behind_a_greater_one(keys, numbers),
     )
 
 
 def _first_occurrences(keys: Int64s, numbers: Int64s) -> npt.NDArray[np.bool_]:
-    """Which records are the first of their key and number."""
+    """Which records are the first record with their key and number."""
     order = np.lexsort((numbers, keys))
     repeats = (np.diff(keys[order]) == 0) & (np.diff(numbers[order]) == 0)
     is_first = np.ones(len(keys), dtype=np.bool_)
@@ -199,10 +204,10 @@ def _up_to_the_greatest(keys: Int64s, numbers: Int64s) -> Int64s:
 
 
 def _behind_a_greater_one(keys: Int64s, numbers: Int64s) -> int:
-    """How many records come behind a greater number of their key. The records of a key follow each other."""
+    """How many records come behind a greater number of their key. The given records are sorted by key."""
     if not len(keys):
         return 0
-    # Keys are lifted above each other, so that one running maximum serves them all.
+    # All numbers of a key are raised above the numbers of the key before, so that one running maximum serves all keys.
     steps = np.concatenate(([0], np.cumsum(np.diff(keys) != 0)))
     lifted = numbers + steps * (int(numbers.max()) + 1)
     return int((lifted < np.maximum.accumulate(lifted)).sum())
@@ -210,7 +215,8 @@ def _behind_a_greater_one(keys: Int64s, numbers: Int64s) -> int:
 
 @dataclass(frozen=True, kw_only=True)
 class Windows:
-    """Committed windows, a row each: of which key, which window (0 is the first), how many numbers, and their sum."""
+    """Committed windows, a row each: the key, the number of the window (0 is the first), how many numbers the window
+    has, and the sum of the numbers."""
 
     keys: Int64s
     windows: Int64s
@@ -221,7 +227,8 @@ class Windows:
 def check_windows(found: Windows, *, size: int, expected: Int64s | None) -> Damage:
     """Judge windows of `size` numbers each.
 
-    `expected` is as in `check_sequences`; without it a window that is there must be complete, and none need be there.
+    `expected` is as in `check_sequences`. If `expected` is None, every window in the output must be complete, and a
+    missing window is no fault.
     """
     places, inverse = np.unique(np.stack([found.keys, found.windows]), axis=1, return_inverse=True)
     keys, windows = places
@@ -235,7 +242,8 @@ def check_windows(found: Windows, *, size: int, expected: Int64s | None) -> Dama
         wanted = np.where(known, np.clip(expected[np.where(known, keys, 0)] - windows * size, 0, size), 0)
         missing = int(expected.sum()) - int(wanted.sum())
     wanted_sums = wanted * windows * size + wanted * (wanted - 1) // 2
-    # The right number of records, and not the right ones: something else is in the place of something.
+    # The window has the right number of records, but a wrong sum: one record is lost, and another record is in its
+    # place.
     mixed = int(((counts == wanted) & (sums != wanted_sums)).sum())
     return Damage(
         lost=missing + int(np.maximum(wanted - counts, 0).sum()) + mixed,

@@ -1,20 +1,20 @@
 """`penstock bench state`: what keyed state costs.
 
-    incremental_share        of many keys in RocksDB one in a hundred changes between two checkpoints: the bytes that
-                             the second uploads, over the size of the whole state
-    sync_growth              the time for which a snapshot of state in memory holds up the loop, with many keys over
-                             that with few
-    snapshot_pause_ms        the longest time for which the loop stood still while the asynchronous part of such a
-                             snapshot, with many keys, ran beside it
-    resident_share           with --room-mb: by how much the process grew when so much state was put into RocksDB, saved
-                             and read at random, over the size of the state
-    restore_mb_per_second    how fast a slot is restored, by the slower of both back ends: RocksDB from its own files,
+    incremental_share        one key in a hundred in RocksDB changes between two checkpoints: the bytes that the second
+                             checkpoint uploads, divided by the size of the whole state
+    sync_growth              how long a snapshot of state in memory blocks the loop: the time with many keys, divided by
+                             the time with few keys
+    snapshot_pause_ms        the longest time for which the loop was blocked while the asynchronous part of a snapshot
+                             of state in memory, with many keys, ran on another thread
+    resident_share           with --room-mb: state is put into RocksDB, saved, and read at random; how much the memory
+                             of the process grew, divided by the size of the state
+    restore_mb_per_second    how fast state is restored, by the slower of the two back ends: RocksDB from its own files,
                              memory from a canonical file
-    rows_ratio_to_spark      rows per second that a function counts by key, one call per row, over those of the same
-                             count by Structured Streaming's transformWithState, in one Spark
+    rows_ratio_to_spark      a function counts rows by key, with one call per row: its rows per second, divided by the
+                             rows per second of Structured Streaming's transformWithState in the same Spark
                              (`penstock.bench.state_rows`)
 
-All but the last need no Spark: a back end is driven as its operator would drive it, with checkpoints in a folder.
+All but the last need no Spark: the benchmark calls a back end as an operator would, with checkpoints in a folder.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ CHANGED_SHARE = 0.01
 SYNC_KEYS = 1_000_000
 SYNC_FEW_KEYS = 10_000
 SYNC_CHANGES = 500
-"""Keys that change between two snapshots; the same for both sizes."""
+"""How many keys change between two snapshots, with many keys and with few keys."""
 DEFAULT_RESTORE_MB = 1_000
 RESTORED_VALUE_BYTES = 1_000
 DEFAULT_ROWS = 3_000_000
@@ -52,7 +52,7 @@ _MB = 1e6
 
 @dataclass(frozen=True, kw_only=True)
 class StateBenchOptions:
-    """What the command line said."""
+    """The options of the command line."""
 
     keys: int
     sync_keys: int
@@ -69,33 +69,33 @@ class StateBenchOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class Increment:
-    """Two checkpoints of RocksDB."""
+    """The size of the whole state in RocksDB, and the bytes that the second of two checkpoints uploaded."""
 
     full_bytes: int
     new_bytes: int
 
     @property
     def share(self) -> float:
-        """What the second uploaded, of everything."""
+        """The share of the state that the second checkpoint uploaded."""
         return self.new_bytes / self.full_bytes
 
 
 @dataclass(frozen=True, kw_only=True)
 class SyncPart:
-    """How long a snapshot holds up the loop, in seconds."""
+    """How long a snapshot blocks the loop, in seconds: with many keys, and with few keys."""
 
     many: float
     few: float
 
     @property
     def growth(self) -> float:
-        """With many keys over with few."""
+        """The time with many keys, divided by the time with few keys."""
         return self.many / self.few
 
 
 @dataclass(kw_only=True)
 class StateCosts:
-    """What was measured."""
+    """The results of all measurements."""
 
     increment: Increment
     sync: SyncPart
@@ -111,7 +111,8 @@ class StateCosts:
 
 
 def measure_increment(work: Path, *, keys: int, seed: int) -> Increment:
-    """Fill RocksDB, checkpoint it when it is at rest, change one key in a hundred at random, and checkpoint again."""
+    """Fill RocksDB, wait for its compactions, take a checkpoint, change one key in a hundred at random, and take
+    another checkpoint."""
     import numpy as np
     import pyarrow as pa
 
@@ -122,7 +123,8 @@ def measure_increment(work: Path, *, keys: int, seed: int) -> Increment:
         for first in range(0, keys, CHUNK):
             some = np.arange(first, min(first + CHUNK, keys))
             space.put(some, [1] * len(some))
-        # A first checkpoint has all written; what that leads to is part of loading so many keys at once.
+        # The first checkpoint writes all keys to the database, and compactions follow. They come from loading all keys
+        # at once, and do not count.
         space.checkpoint()
         assert isinstance(space.backend, RocksBackend)
         _settle(space.backend)
@@ -140,7 +142,8 @@ def _settle(backend: Any) -> None:
 
 
 def measure_sync_part(work: Path, *, many: int, few: int, rounds: int) -> SyncPart:
-    """Snapshots of state in memory, of both sizes in turn, that are given up at once; the medians."""
+    """Take snapshots of state in memory, with many and with few keys in turn, and give each up at once. Returns the
+    medians."""
     import numpy as np
     import pyarrow as pa
 
@@ -151,7 +154,7 @@ def measure_sync_part(work: Path, *, many: int, few: int, rounds: int) -> SyncPa
         for number in range(1, rounds + 2):
             for space, keys in ((large, many), (small, few)):
                 seconds = _sync_seconds(space, number)
-                # The first one of each finds caches cold.
+                # The first snapshot of each size finds cold caches, and does not count.
                 if number > 1:
                     took[keys].append(seconds)
                 space.put(np.arange(SYNC_CHANGES), [number] * SYNC_CHANGES)
@@ -172,7 +175,8 @@ def _sync_seconds(space: Keyspace, number: int) -> float:
 
 
 def measure_restore(kind: str, work: Path, *, megabytes: int, seed: int) -> float:
-    """Megabytes per second of a restore, by the size of the checkpoint's files. Values are long and random."""
+    """Megabytes per second of a restore, measured in bytes of the checkpoint's files. The values are long and
+    random."""
     import numpy as np
     import pyarrow as pa
 
@@ -205,7 +209,7 @@ def measure_restore(kind: str, work: Path, *, megabytes: int, seed: int) -> floa
     type=click.IntRange(min=SYNC_FEW_KEYS),
     default=SYNC_KEYS,
     show_default=True,
-    help=f"Keys in memory, for the part of a snapshot that holds up the loop; compared with {SYNC_FEW_KEYS:,}.",
+    help=f"Keys in memory, for the part of a snapshot that blocks the loop; compared with {SYNC_FEW_KEYS:,} keys.",
 )
 @click.option(
     "--restore-mb",
@@ -219,7 +223,7 @@ def measure_restore(kind: str, work: Path, *, megabytes: int, seed: int) -> floa
     type=click.IntRange(min=0),
     default=DEFAULT_ROWS,
     show_default=True,
-    help="Rows to count by key in each run, against Structured Streaming; 0 leaves it out, and needs no Spark.",
+    help="Rows to count by key, against Structured Streaming; 0 leaves this out, and needs no Spark.",
 )
 @click.option("--parallelism", type=click.IntRange(min=1), default=2, show_default=True, help="Slots, and partitions.")
 @click.option("--rounds", type=click.IntRange(min=1), default=20, show_default=True, help="Snapshots of each size.")
@@ -228,22 +232,24 @@ def measure_restore(kind: str, work: Path, *, megabytes: int, seed: int) -> floa
     type=click.IntRange(min=0),
     default=0,
     show_default=True,
-    help="State to put into RocksDB while memory is looked at; 0 leaves this out.",
+    help="Megabytes of state to put into RocksDB while memory is measured; 0 leaves this out.",
 )
 @click.option(
     "--cache-mb",
     type=click.IntRange(min=1),
     default=64,
     show_default=True,
-    help="With --room-mb: the cache of blocks, and the buffers for writes, each.",
+    help="With --room-mb: megabytes of the block cache, and of the write buffers.",
 )
 @click.option("--seed", type=click.IntRange(min=0), default=1, show_default=True, help="Which keys change.")
 @click.option(
     "--directory",
     type=click.Path(path_type=Path),
-    help="Where to work. Default: a temporary directory. What the runs write is removed in any case.",
+    help="Where to work. Default: a temporary directory. The files of the runs are removed in any case.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print one line of JSON to standard output, all else to error.")
+@click.option(
+    "--json", "as_json", is_flag=True, help="Print one line of JSON to standard output, all else to standard error."
+)
 def state(**values: Any) -> None:
     """Incremental checkpoints, snapshots, restores, and a function that counts by key against Structured Streaming."""
     with reported_failures():
@@ -251,7 +257,7 @@ def state(**values: Any) -> None:
 
 
 def run_state_bench(options: StateBenchOptions) -> None:
-    """Do it all."""
+    """Run the benchmark."""
     from penstock.terminal.session import work_directory
 
     screen = sys.stderr if options.as_json else sys.stdout
@@ -265,14 +271,14 @@ def _measure(options: StateBenchOptions, work: Path, screen: IO[str]) -> StateCo
     sync = measure_sync_part(work, many=options.sync_keys, few=SYNC_FEW_KEYS, rounds=options.rounds)
     _say(
         screen,
-        f"a snapshot in memory holds up the loop for {sync.many * 1e6:.0f} us with {options.sync_keys:,} keys, "
+        f"a snapshot in memory blocks the loop for {sync.many * 1e6:.0f} us with {options.sync_keys:,} keys, "
         f"{sync.few * 1e6:.0f} us with {SYNC_FEW_KEYS:,}: {sync.growth:.2f} times",
     )
     pauses = measure_pauses(work, keys=options.sync_keys)
     _say(
         screen,
-        f"while {options.sync_keys:,} keys are written, in {pauses.writing:.1f} s, the loop stands still for at most "
-        f"{pauses.longest * 1e3:.1f} ms, 99 of 100 times for less than {pauses.usual * 1e3:.1f} ms",
+        f"while {options.sync_keys:,} keys are written, in {pauses.writing:.1f} s, the loop is blocked for at most "
+        f"{pauses.longest * 1e3:.1f} ms, and 99 of 100 times for less than {pauses.usual * 1e3:.1f} ms",
     )
     room = _measure_room(options, work, screen) if options.room_mb else None
     with _folder(work / "increment") as place:

@@ -1,4 +1,4 @@
-"""A back end without a job, for `penstock bench state`: driven as its operator would drive it."""
+"""A back end without a job, for `penstock bench state`. The benchmark calls the back end as an operator would."""
 
 from __future__ import annotations
 
@@ -17,11 +17,12 @@ if TYPE_CHECKING:
 
 GROUPS = 128
 CHUNK = 100_000
-"""Keys that are handled at once."""
+"""How many keys are handled at a time."""
 
 
 class CountedWriter:
-    """Writes state files into a store and counts the bytes that were not there before. Implements `StateWriter`."""
+    """Writes state files to a store and counts the bytes of all written files. Files that a snapshot only refers to are
+    not counted. Implements `StateWriter`."""
 
     def __init__(self, inner: StateWriter) -> None:
         self._inner = inner
@@ -84,7 +85,7 @@ class Keyspace:
                 put(value)
 
     def read(self, keys: Any) -> int:
-        """Look at the values of some keys, an array; how many are there."""
+        """Read the values of some keys, given as an array. Returns how many keys have a value."""
         import pyarrow as pa
 
         from penstock.runtime.task.partitioning import key_groups
@@ -98,13 +99,13 @@ class Keyspace:
         return found
 
     def checkpoint(self) -> tuple[tuple[StateFile, ...], int]:
-        """Take one and have it complete; its files, and how many bytes were uploaded."""
+        """Take a checkpoint, which completes at once. Returns its files, and how many bytes were uploaded."""
         result = self.begin_checkpoint()()
         self.backend.completed(CheckpointId(self._checkpoints))
         return result
 
     def begin_checkpoint(self) -> Callable[[], tuple[tuple[StateFile, ...], int]]:
-        """The synchronous part of one; what is returned is the asynchronous part, for any thread."""
+        """Do the synchronous part of a checkpoint. Returns the asynchronous part, which any thread may run."""
         from penstock.core.elements import CheckpointOptions
         from penstock.storage.snapshots import SnapshotWriter
 
@@ -116,7 +117,7 @@ class Keyspace:
         return lambda: (write(writer), writer.bytes)
 
     def restore(self, files: tuple[StateFile, ...]) -> None:
-        """Take in what another one saved."""
+        """Restore the files of a checkpoint that another keyspace took."""
         from penstock.storage.snapshots import SnapshotReader
 
         self.backend.restore([files], SnapshotReader(self._store))
@@ -124,7 +125,8 @@ class Keyspace:
 
 @contextmanager
 def keyspace(kind: str, work: Path, value_type: Any, *, settings: StateSettings | None = None) -> Iterator[Keyspace]:
-    """A keyspace with files below `work`; closed at the end. The settings say how much memory it may take."""
+    """A keyspace with its files below `work`. The back end is closed when the block ends. `settings` limits the memory
+    of the back end."""
     made = Keyspace(kind, work, value_type=value_type, settings=settings)
     try:
         yield made

@@ -1,5 +1,5 @@
-"""What `penstock bench state` measures of large states: how the loop fares while one is written, and memory while one
-grows."""
+"""Measurements of `penstock bench state` with large states: how long the loop is blocked while a large state is
+written, and how much memory the process takes while a state grows."""
 
 from __future__ import annotations
 
@@ -13,41 +13,41 @@ from typing import Any
 from penstock.bench.state_keys import CHUNK, Keyspace, keyspace
 
 ROWS_BETWEEN_LOOKS = 20
-"""About what a loop does in a tenth of a millisecond."""
+"""The rows of one turn: about as many as a loop handles in a tenth of a millisecond."""
 VALUE_BYTES = 1_000
 _MB = 1e6
 
 
 @dataclass(frozen=True, kw_only=True)
 class Pauses:
-    """How long the loop stood still while the asynchronous part of a snapshot ran beside it, in seconds."""
+    """How long the loop was blocked while the asynchronous part of a snapshot ran on another thread, in seconds."""
 
     longest: float
     usual: float
-    """Of a hundred turns of the loop only one takes longer."""
+    """Only one of a hundred turns of the loop takes longer."""
     writing: float
     """How long the asynchronous part took."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Room:
-    """State on RocksDB, and what the process took for it, in bytes."""
+    """The size of a state in RocksDB, and the memory of the process, in bytes."""
 
     state: int
     resident: int
-    """By how much the process grew, at most."""
+    """By how much the resident memory of the process grew, at most."""
     allowed: int
-    """What the settings say: the cache of blocks and the buffers for writes."""
+    """The memory that the settings allow: the block cache and the write buffers."""
 
 
 def measure_pauses(work: Path, *, keys: int) -> Pauses:
-    """Save many keys of the memory back end on another thread, and go on with some of them on this one."""
+    """Save many keys of the memory back end on another thread, and go on changing a few of the keys on this thread."""
     import numpy as np
     import pyarrow as pa
 
     from penstock.spark.collector import out_of_sight
 
-    # As in a slot.
+    # Python's garbage collector is set up as in a slot.
     with out_of_sight(), keyspace("memory", work, pa.int64()) as space:
         for first in range(0, keys, CHUNK):
             some = np.arange(first, min(first + CHUNK, keys))
@@ -83,7 +83,8 @@ def _pauses(space: Keyspace) -> Pauses:
 
 
 def measure_room(work: Path, *, megabytes: int, seed: int, settings: Any) -> Room:
-    """Fill RocksDB with long random values, save it, and read some at random, looking at the process all the time."""
+    """Fill RocksDB with long random values, take a checkpoint, and read some values at random. The memory of the
+    process is measured all the time."""
     import numpy as np
     import pyarrow as pa
 

@@ -1,9 +1,10 @@
-"""Counting by key with one call of a function per row: a Penstock job, and transformWithState in the same Spark.
+"""Counting rows by key: by a Penstock job with one call of a function per row, and by transformWithState in the same
+Spark.
 
-Both read the same bids, key them by one of `KEYS` numbers, and write what they counted as Parquet, exactly once. The
-Penstock function keeps its state in memory and hands on a row for every row. Spark calls its processor once per key and
-micro-batch with all rows of the key, which spares it calls; the processor looks at each, and hands on one row. Micro-
-batches are of a size at which it is fast.
+Both read the same bids, key them by one of `KEYS` numbers, and write the counts as Parquet, exactly once. The Penstock
+function keeps its state in memory, and returns a row for every row. Spark needs fewer calls: Spark calls its processor
+once per key and micro-batch, with all rows of the key. The processor counts the rows and returns one row. Micro-batches
+are so large that Spark is fast.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ KEYS = 10_000
 SPARE_CORES = 2
 SPARK_ROWS_PER_BATCH = 200_000
 SPARK_SHARE = 5
-"""Spark is given this part of the rows, being slower."""
+"""Spark counts one of this many rows, because Spark is slower."""
 WARMUP_SHARE = 0.25
 INTERVAL = "1s"
 
@@ -40,7 +41,7 @@ class CountRows(ps.KeyedFunction):
     seen = ps.value_state("seen", "bigint", default=0)
 
     def on_row(self, row: dict[str, Any], context: Any) -> dict[str, Any]:  # noqa: ARG002
-        """The count so far, for every row."""
+        """Returns the key, and how many rows of the key there have been."""
         count = self.seen.get() + 1
         self.seen.set(count)
         return {"k": context.key, "n": count}
@@ -49,7 +50,10 @@ class CountRows(ps.KeyedFunction):
 def check_protobuf() -> None:
     """Raise `HostError` if Spark's own transformWithState cannot run."""
     if find_spec("google.protobuf") is None:
-        raise HostError("Spark's transformWithState needs protobuf", hint="pip install 'protobuf>=6.33.5,<7'")
+        raise HostError(
+            "Spark's transformWithState needs protobuf, which is not installed",
+            hint="pip install 'protobuf>=6.33.5,<7'",
+        )
 
 
 def measure_rows(work: Path, *, rows: int, parallelism: int, screen: IO[str]) -> tuple[float, float]:
@@ -86,12 +90,12 @@ def _penstock(spark: Any, place: Path, *, rows: int, parallelism: int) -> float:
         job.wait()
     found = read_throughput(place / "meters", warmup_share=WARMUP_SHARE)
     if found is None:
-        raise UsageError("the run was too short to be measured", hint="give it more --rows")
+        raise UsageError("the run was too short to be measured", hint="raise --rows")
     return found.rows_per_second
 
 
 def spark_rows_per_second(spark: Any, place: Path, *, rows: int, parallelism: int) -> float:
-    """How fast Structured Streaming counts bids by key, with its own transformWithState."""
+    """Rows per second that Structured Streaming counts by key, with its own transformWithState."""
     from penstock.bench.processors import COUNTED, CountRowsOfKey
 
     def counted(numbers: Any) -> Any:

@@ -1,8 +1,8 @@
-"""The competitor: the same query by Spark Structured Streaming, set up as well as we know how.
+"""The competitor: the same query by Spark Structured Streaming, with the settings that make it as fast as possible.
 
-Its source is Spark's own generator of numbers, the cheapest there is, with the bids computed from them by SQL. State is
-in RocksDB with changelog checkpoints, the sink writes Parquet exactly once, and each micro-batch starts as soon as the
-one before it has ended.
+The source is Spark's own generator of numbers, which is Spark's cheapest source, and SQL computes the bids from the
+numbers. State is in RocksDB with changelog checkpoints, the sink writes Parquet exactly once, and each micro-batch
+starts as soon as the micro-batch before has ended.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ from penstock.core.errors import HostError
 from penstock.terminal.failures import uninterrupted
 
 ROWS_PER_BATCH = 4_000_000
-"""Measured: more rows per batch spread its fixed cost thinner, and beyond this nothing is gained."""
+"""Rows of a micro-batch. Fewer rows are slower, because every micro-batch has a fixed cost. Measurements show that more
+rows are not faster."""
 POLL_S = 0.2
 
 SETTINGS = {
@@ -29,7 +30,7 @@ SETTINGS = {
         "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
     ),
     "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
-    # Counting the rows of the state would cost a look-up for every write.
+    # To count the rows of the state would cost a look-up for every write.
     "spark.sql.streaming.stateStore.rocksdb.trackTotalNumberOfRows": "false",
     "spark.sql.streaming.numRecentProgressUpdates": "100000",
 }
@@ -47,7 +48,8 @@ class MicroBatch:
 def run_structured_streaming(
     spark: Any, bids: BidInput, *, parallelism: int, directory: Path, warmup_share: float
 ) -> Throughput:
-    """Run the query until it has processed `bids.events`; how fast it was after the warm-up. Raises `HostError`."""
+    """Run the query until it has processed `bids.events` records. Returns its throughput after the warm-up. Raises
+    `HostError` if the query fails, or is too short to be measured."""
     return run_streaming_query(
         spark,
         lambda numbers: streaming_query(numbers, bids),
@@ -69,8 +71,9 @@ def run_streaming_query(
     directory: Path,
     warmup_share: float,
 ) -> Throughput:
-    """Run what `transform` makes of a stream of numbers `n`, in append mode, until it has processed so many `rows`; how
-    fast it was after the warm-up. Raises `HostError`."""
+    """Run the query that `transform` makes of a stream of numbers `n`, in append mode, until the query has processed
+    `rows` rows. Returns its throughput after the warm-up. Raises `HostError` if the query fails, or is too short to be
+    measured."""
     with session_settings(spark, SETTINGS | {"spark.sql.shuffle.partitions": str(parallelism)}):
         numbers = (
             spark.readStream.format("rate-micro-batch")
@@ -91,21 +94,22 @@ def run_streaming_query(
         try:
             batches = _follow(query, events=rows)
         except BaseException:
-            # Why it is left matters more than what a query that is torn from its work has to say.
+            # The first error is raised. An error from stopping the query would only hide it.
             with uninterrupted(), suppress(Exception):
                 query.stop()
             raise
         query.stop()
     throughput = steady_throughput(batches, warmup_share=warmup_share)
     if throughput is None:
-        raise HostError("Structured Streaming was too fast to be measured", hint="give it more --events")
+        raise HostError("the run of Structured Streaming was too short to be measured", hint="raise --events or --rows")
     return throughput
 
 
 def steady_throughput(batches: Sequence[MicroBatch], *, warmup_share: float) -> Throughput | None:
-    """Records per second over the batches that begin after `warmup_share` of all records.
+    """The throughput over the micro-batches that begin after `warmup_share` of all records; None if there are too few
+    micro-batches.
 
-    Time is counted from the start of the first such batch to the end of the last, pauses between batches included.
+    Time is counted from the start of the first such micro-batch to the end of the last, with the pauses in between.
     """
     total = sum(batch.rows for batch in batches)
     read, steady = 0, []
@@ -145,7 +149,8 @@ def _micro_batch(progress: Any) -> MicroBatch:
 
 @contextmanager
 def session_settings(spark: Any, settings: Mapping[str, str]) -> Iterator[None]:
-    """A session with these settings, which has those it had before when the block ends."""
+    """Inside the block the session has these settings. When the block ends, the session gets its earlier settings
+    back."""
     before = {name: spark.conf.get(name, None) for name in settings}
     for name, value in settings.items():
         spark.conf.set(name, value)

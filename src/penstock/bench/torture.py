@@ -1,7 +1,7 @@
-"""`penstock torture`: workers are killed, again and again, and not one record may be lost, repeated or out of order.
+"""`penstock torture`: workers are killed again and again, and no record may be lost, repeated or out of order.
 
-The job runs in rounds, each with a few kills and one way of taking checkpoints. At the end of a round its source is
-told to end, the job finishes, and everything that it has committed is judged.
+Each round runs one job, with a few kills and one mode of checkpoints. At the end of a round the source is told to end,
+the job finishes, and its whole committed output is judged.
 """
 
 from __future__ import annotations
@@ -44,14 +44,14 @@ RESTART_DELAY = "100ms"
 SPARE_RESTARTS = 5
 LOOK_EVERY_S = 0.02
 STALL_MS = 120_000
-"""A job that completes no checkpoint for this long, or does not end when it is told to, is stuck."""
+"""A job that runs and completes no checkpoint for this long is stuck."""
 
 Say = Callable[[str], None]
 
 
 @dataclass(frozen=True, kw_only=True)
 class TortureOptions:
-    """What the command line said."""
+    """The options of the command line."""
 
     kills: int | None
     minutes: float | None
@@ -63,7 +63,7 @@ class TortureOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class Round:
-    """One job to be tortured."""
+    """The plan of one round."""
 
     mode: str
     kills: int
@@ -72,43 +72,54 @@ class Round:
 
 @dataclass(frozen=True, kw_only=True)
 class RoundResult:
-    """How it went."""
+    """The result of one round."""
 
     kills: int
     checkpoints_completed: int
     recoveries_ms: tuple[int, ...]
     most_persisted_bytes: int
-    """In-flight data that one checkpoint saved, at most."""
+    """The most in-flight data that one checkpoint saved."""
     damage: Damage
     interrupt: KeyboardInterrupt | None = None
-    """What ended the round before its time; what had been committed by then was judged all the same."""
+    """The interrupt that ended the round early; None if there was no interrupt. The output that had been committed by
+    then was judged all the same."""
 
 
 @click.command("torture")
 @click.option(
     "--kills",
     type=click.IntRange(min=1),
-    help=f"How many workers to kill.  [default: {DEFAULT_KILLS}, or any number with --minutes]",
+    help=f"How many workers to kill.  [default: {DEFAULT_KILLS}; with --minutes: no limit]",
 )
-@click.option("--minutes", type=click.FloatRange(min=0, min_open=True), help="How long to go on at most.")
+@click.option("--minutes", type=click.FloatRange(min=0, min_open=True), help="End after this many minutes.")
 @click.option(
     "--mode",
     type=click.Choice([*MODES, ALL_MODES]),
     default=ALL_MODES,
     show_default=True,
-    help="How checkpoints are taken; 'timeout' begins aligned and turns unaligned after 100 ms; 'all' takes turns.",
+    help="How checkpoints are taken; 'timeout' begins aligned and turns unaligned after 100 ms; 'all' takes all modes "
+    "in turn.",
 )
-@click.option("--seed", type=click.IntRange(min=0), default=1, show_default=True, help="Who is killed, and when.")
+@click.option(
+    "--seed",
+    type=click.IntRange(min=0),
+    default=1,
+    show_default=True,
+    help="Decides which workers are killed, and when.",
+)
 @click.option(
     "--directory",
     type=click.Path(path_type=Path),
-    help="Where to work; the output of a round that went wrong stays there. Default: a temporary directory.",
+    help="Where to work. The output of a round with lost, repeated or unordered records stays there. Default: a "
+    "temporary directory.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print one line of JSON to standard output, all else to error.")
+@click.option(
+    "--json", "as_json", is_flag=True, help="Print one line of JSON to standard output, all else to standard error."
+)
 def torture(**values: Any) -> None:
     """Kill random workers of a job at random moments, and check every record of its output.
 
-    Goes on until all kills are done or the time is over, or until it is interrupted. Exits with 1 if a record was lost,
+    Ends when all kills are done, when the time is over, or when it is interrupted. Exits with 1 if a record was lost,
     duplicated or out of order.
     """
     with reported_failures():
@@ -116,8 +127,9 @@ def torture(**values: Any) -> None:
 
 
 def run_torture(options: TortureOptions) -> int:
-    """Do it all; the exit code. An interrupt is raised again when the verdict has been printed."""
-    # Here and not above: the other commands need not wait for the data plane to be imported.
+    """Run all rounds and print the result. Returns the exit code. An interrupt is raised again when the result has been
+    printed."""
+    # Imported here and not above, so that the other commands need not wait for the import of the data plane.
     from penstock.terminal.session import SessionOptions, spark_session, work_directory
 
     screen = sys.stderr if options.as_json else sys.stdout
@@ -146,7 +158,8 @@ def run_torture(options: TortureOptions) -> int:
 def _run_rounds(
     spark: Any, options: TortureOptions, work: Path, results: list[RoundResult], *, say: Say
 ) -> KeyboardInterrupt | None:
-    """Run round after round and add their results; what interrupted them, if anything did."""
+    """Run the rounds, and add each result to `results`. Returns the interrupt that ended a round; None if no interrupt
+    came."""
     from penstock.spark.clock import WallClock
 
     clock = WallClock()
@@ -156,7 +169,8 @@ def _run_rounds(
             place = work / f"round-{number}"
             if place.exists():
                 raise UsageError(
-                    f"{str(place)!r} is left of an earlier run", hint="remove it, or name another --directory"
+                    f"folder {str(place)!r} is left of an earlier run",
+                    hint="remove the folder, or give another --directory",
                 )
             say(f"round {number}: {PARALLELISM} slots, checkpoints every {INTERVAL_MS} ms, {planned.mode}")
             result = run_round(spark, planned, place, say=say, deadline_ms=deadline_ms)
@@ -172,7 +186,7 @@ def _run_rounds(
 
 
 def rounds(options: TortureOptions) -> Iterator[Round]:
-    """The rounds to go through, without end if only the time is limited."""
+    """The rounds to run. If only the time is limited, there is no last round."""
     modes = MODES if options.mode == ALL_MODES else (options.mode,)
     kills = options.kills
     if kills is None and options.minutes is None:
@@ -190,7 +204,8 @@ def rounds(options: TortureOptions) -> Iterator[Round]:
 
 
 def run_round(spark: Any, planned: Round, place: Path, *, say: Say, deadline_ms: int | None = None) -> RoundResult:
-    """Run one job in `place`, which must not exist, kill its workers, let it end, and judge what it has committed."""
+    """Run one job in the folder `place`, which must not exist yet. Kill workers of the job, let the job end, and judge
+    its committed output."""
     from penstock.api.restarts import fixed_delay
     from penstock.bench.random_kills import RandomKills
     from penstock.bench.torture_job import NETWORK, Places, judge, torture_checkpointing, torture_plan
@@ -211,7 +226,7 @@ def run_round(spark: Any, planned: Round, place: Path, *, say: Say, deadline_ms:
         try:
             _torture(job, kills, places, say=say, deadline_ms=deadline_ms)
         except KeyboardInterrupt as error:
-            say("interrupted; what has been committed is judged")
+            say("interrupted; the output that has been committed is judged")
             interrupt = error
     checkpoints = job.view().checkpoints
     return RoundResult(
@@ -225,7 +240,8 @@ def run_round(spark: Any, planned: Round, place: Path, *, say: Say, deadline_ms:
 
 
 def _torture(job: Job, kills: RandomKills, places: Places, *, say: Say, deadline_ms: int | None) -> None:
-    """Look at the job and kill its workers until all kills are done or the time is over; then let it end."""
+    """Kill workers of the job until all kills are done or the time is over. Then tell the source to end, and wait for
+    the end of the job."""
     from penstock.bench.sequences import tell_to_end
     from penstock.spark.clock import WallClock
 
@@ -247,7 +263,7 @@ def _torture(job: Job, kills: RandomKills, places: Places, *, say: Say, deadline
 
 
 class Stall:
-    """Notices that a job gets nowhere."""
+    """Notices that a job is stuck."""
 
     def __init__(self, now_ms: int) -> None:
         self._completed = 0
@@ -258,7 +274,10 @@ class Stall:
         if completed > self._completed:
             self._completed, self._since_ms = completed, now_ms
         elif now_ms - self._since_ms >= STALL_MS:
-            raise JobFailed(f"the job is stuck: {completed} checkpoints completed, none for {STALL_MS // 1_000} s")
+            raise JobFailed(
+                f"the job is stuck: {completed} checkpoints are complete, and no checkpoint was completed for "
+                f"{STALL_MS // 1_000} s"
+            )
 
 
 def _new_failures(found: tuple[FailureView, ...], known: set[tuple[int, int]]) -> list[str]:

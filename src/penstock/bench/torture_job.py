@@ -1,12 +1,12 @@
-"""The job that is tortured, and the judgement of what it has committed.
+"""The job that is tortured, and the judgement of its committed output.
 
                 ┌═by key═► uneven ─► rows                          every record, as it came
     sequences ──┤
                 └─► watermark ─► combine ═by key═► window ─► windows    how many records each window had, and their sum
 
-Rows show whether records are lost, repeated or out of order; windows show whether keyed state and timers are. The row
-function is slow for one stretch of the numbers and quick for the next, so that back-pressure comes and goes, and the
-buffers between tasks are small, so that it reaches the sources when it comes.
+The rows show whether records are lost, repeated or out of order. The windows show whether keyed state or timers are
+lost or repeated. The row function is slow for one stretch of numbers and quick for the next stretch, so that
+back-pressure comes and goes. The buffers between tasks are small, so that back-pressure reaches the sources.
 """
 
 from __future__ import annotations
@@ -53,13 +53,13 @@ from penstock.plan.graph import Input, Node, Partitioning, Plan, build_plan
 from penstock.settings import NetworkSettings
 
 KEYS = 50
-"""Of each split."""
+"""How many keys each split has."""
 RATE = 4_000
 """Records a second of each split."""
 STRETCH = 80
-"""Numbers of a key, a second's worth: slow and quick stretches take turns."""
+"""How many numbers of a key, about a second of records, are slow or quick; slow and quick stretches alternate."""
 SLOW_ROW_S = 0.0003
-"""In a slow stretch a subtask gets less done than comes in."""
+"""How long a row of a slow stretch takes: so long that more rows come in than a subtask can process."""
 WINDOW_NUMBERS = 20
 ALIGNED_TIMEOUT = "100ms"
 NETWORK = NetworkSettings(channel_bytes=16 * 1024, output_bytes=8 * 1024, batch_bytes=4 * 1024)
@@ -71,33 +71,34 @@ _COMMITTED = re.compile(r"part-.+-(\d+)-(\d+)-(\d+)\.parquet")
 
 @dataclass(frozen=True)
 class Places:
-    """Where everything of one job lies."""
+    """The folders of one job."""
 
     root: Path
 
     @property
     def rows(self) -> Path:
-        """Every record."""
+        """The folder of the output with every record."""
         return self.root / "rows"
 
     @property
     def windows(self) -> Path:
-        """What the windows counted."""
+        """The folder of the output of the windows."""
         return self.root / "windows"
 
     @property
     def control(self) -> Path:
-        """How the source is told to end."""
+        """The folder by which the source is told to end."""
         return self.root / "control"
 
     @property
     def checkpoints(self) -> Path:
-        """The job's checkpoints."""
+        """The checkpoint directory of the job."""
         return self.root / "checkpoints"
 
 
 def torture_checkpointing(mode: str, places: Places, *, interval_ms: int) -> Checkpointing:
-    """Checkpoints that are `aligned` or `unaligned`, or begin aligned and turn unaligned after a `timeout`."""
+    """The checkpoint settings of a mode: `aligned`, `unaligned`, or `timeout`, in which checkpoints begin aligned and
+    turn unaligned after a time."""
     return Checkpointing(
         interval=timedelta(milliseconds=interval_ms),
         directory=places.checkpoints,
@@ -107,7 +108,7 @@ def torture_checkpointing(mode: str, places: Places, *, interval_ms: int) -> Che
 
 
 def torture_plan(places: Places, *, parallelism: int) -> Plan:
-    """The job."""
+    """The plan of the job."""
     source = PacedReads(Sequences(keys=KEYS, control=str(places.control)), rate=RATE)
     window = TumblingWindow(size_us=WINDOW_NUMBERS * TICK_US)
     keys = ("key",)
@@ -147,7 +148,8 @@ def _uneven(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def judge(places: Places, *, parallelism: int, is_finished: bool) -> Damage:
-    """What is wrong with the committed output; `is_finished` says that the job has come to its end."""
+    """The faults of the committed output. `is_finished` says that the job has read its source to the end, so that a
+    record that is not in the output is lost."""
     expected = expected_numbers(places.control, splits=parallelism, keys=KEYS) if is_finished else None
     rows = _read(places.rows, ("key", "seq"))
     found = _read(places.windows, ("key", "window_start", "n", "total"))
@@ -174,7 +176,7 @@ def committed_files(folder: Path) -> list[Path]:
 
 
 def _read(folder: Path, columns: Sequence[str]) -> dict[str, Int64s]:
-    """Whole numbers of a Parquet sink, in the order of commits; times are microseconds."""
+    """Columns of a Parquet sink as integers, in the order of commits. Times become microseconds."""
     tables = [pq.read_table(file, columns=list(columns)) for file in committed_files(folder)]
     return {
         column: np.concatenate([_numbers(table.column(column)) for table in tables] or [np.empty(0, dtype=np.int64)])

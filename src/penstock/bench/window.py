@@ -1,12 +1,12 @@
-"""`penstock bench window`: the demo's query, as fast as it goes, against Structured Streaming in the same Spark.
+"""`penstock bench window`: the query of the demo, as fast as possible, against Structured Streaming in the same Spark.
 
-Each round runs Penstock with a checkpoint every second, Penstock with none but the final one, and Structured Streaming,
-one after the other, so that whatever else the machine does hits all of them alike. A failure ends the benchmark: one
-that had to recover would have measured something else. The medians of the rounds count. The
-first part of every run is warm-up and left out.
+Each round has three runs, one after the other: Penstock without checkpoints but the final checkpoint, Penstock with a
+checkpoint every second, and Structured Streaming. So other programs on the machine disturb all three alike. A failure
+ends the benchmark, because a run with a recovery would measure something else. The first part of every run is warm-up
+and does not count. The result is the median of the rounds.
 
-Latency is measured by a run of its own: records that are due at a steady rate go through a keyed exchange to a sink
-that looks at the clock, with a checkpoint every second.
+Latency is measured in a run of its own: records that are due at a steady rate go through a keyed exchange to a sink
+that reads the clock, with a checkpoint every second.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ LATENCY_WARMUP_SHARE = 0.25
 
 @dataclass(frozen=True, kw_only=True)
 class BenchOptions:
-    """What the command line said."""
+    """The options of the command line."""
 
     events: int
     parallelism: int
@@ -83,14 +83,14 @@ class BenchResult:
 
     @property
     def checkpoint_cost(self) -> float:
-        """The share of throughput lost to checkpoints: the median over rounds, each of which compares two runs that
-        followed each other. Below zero if there was more noise than cost."""
+        """The share of throughput that checkpoints cost: the median over the rounds. Each round compares two runs that
+        followed each other. The share is negative if there was more noise than cost."""
         return statistics.median(1 - r.penstock / r.penstock_without_checkpoints for r in self.rounds)
 
 
 @click.group("bench")
 def bench() -> None:
-    """Measure."""
+    """Run benchmarks."""
 
 
 @bench.command("window")
@@ -102,7 +102,7 @@ def bench() -> None:
     help="Bids to read in each run.",
 )
 @click.option("--parallelism", type=click.IntRange(min=1), default=2, show_default=True, help="Slots, and partitions.")
-@click.option("--rounds", type=click.IntRange(min=1), default=3, show_default=True, help="How often to run each.")
+@click.option("--rounds", type=click.IntRange(min=1), default=3, show_default=True, help="How often to run all three.")
 @click.option(
     "--latency-seconds",
     type=click.FloatRange(min=1),
@@ -110,13 +110,15 @@ def bench() -> None:
     show_default=True,
     help=f"How long to measure latency, at {LATENCY_RATE:,} events/s.",
 )
-@click.option("--seed", type=click.IntRange(min=0), default=1, show_default=True, help="Which bids.")
+@click.option("--seed", type=click.IntRange(min=0), default=1, show_default=True, help="Decides which bids are read.")
 @click.option(
     "--directory",
     type=click.Path(path_type=Path),
-    help="Where to work. Default: a temporary directory. What the runs write is removed in any case.",
+    help="Where to work. Default: a temporary directory. The files of the runs are removed in any case.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print one line of JSON to standard output, all else to error.")
+@click.option(
+    "--json", "as_json", is_flag=True, help="Print one line of JSON to standard output, all else to standard error."
+)
 def window(**values: Any) -> None:
     """Count and maximum over 10 s windows by key, exactly once into Parquet, against Structured Streaming."""
     with reported_failures():
@@ -124,8 +126,8 @@ def window(**values: Any) -> None:
 
 
 def run_bench(options: BenchOptions) -> None:
-    """Do it all."""
-    # Here and not above: the other commands need not wait for the data plane to be imported.
+    """Run the benchmark."""
+    # Imported here and not above, so that the other commands need not wait for the import of the data plane.
     from penstock.terminal.session import SessionOptions, spark_session, work_directory
 
     screen = sys.stderr if options.as_json else sys.stdout
@@ -154,7 +156,7 @@ def summary(result: BenchResult) -> dict[str, float]:
 
 
 class _Runs:
-    """Runs that follow each other on one Spark, each in a directory of its own that is removed after it."""
+    """Runs that follow each other on one Spark. Each run has a folder of its own, which is removed after the run."""
 
     def __init__(self, spark: Any, options: BenchOptions, work: Path, screen: IO[str]) -> None:
         from penstock.bench.window_query import BidInput
@@ -166,14 +168,14 @@ class _Runs:
         self._bids = BidInput(events=options.events, seed=options.seed)
 
     def round(self, number: int) -> Round:
-        """Every contender once."""
+        """Do the three runs of a round."""
         without = self._penstock("penstock, no checkpoints", number, interval=None)
         penstock = self._penstock("penstock, checkpoint every second", number, interval=INTERVAL)
         spark = self._structured_streaming("structured streaming", number)
         return Round(penstock=penstock, penstock_without_checkpoints=without, spark=spark)
 
     def latency(self) -> Latency:
-        """The latency run."""
+        """Do the run that measures latency."""
         from penstock.bench.latency import LatencySink, PacedSource, latency_plan, read_latency
         from penstock.terminal.running import PlannedEnvironment, running_job
 
@@ -214,7 +216,7 @@ class _Runs:
                 job.wait()
             found = read_throughput(place / "meters", warmup_share=WARMUP_SHARE)
         if found is None:
-            raise UsageError("the run was too short to be measured", hint="give it more --events")
+            raise UsageError("the run was too short to be measured", hint="raise --events")
         self._say(name, number, _rate_text(found.rows_per_second))
         return found.rows_per_second
 

@@ -2,7 +2,8 @@
 
     bids -> where price > 1000 -> by auction and 10 s of event time: how many bids, and the highest price
 
-Spark's form is the same text for a batch and for a stream, so that the reference and the competitor cannot drift apart.
+Spark runs the same query text over a batch and over a stream, so that the reference and the competitor cannot drift
+apart.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The command line: one file per command.
 
-A slot may import a file of this package. So the package itself imports no command before somebody asks for `main`,
-which has all commands.
+A slot may import a file of this package. So the package itself imports no command until `main`, which has all commands,
+is asked for.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""`penstock checkpoints`: the checkpoints of a running job, and what each of its subtasks did for one of them."""
+"""`penstock checkpoints`: the checkpoints of a running job, and the part of every subtask in one checkpoint."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from penstock.net.control import call, find_job
 from penstock.terminal.failures import reported_failures
 
 LEAST_WIDTH = 112
-"""A narrower terminal breaks lines, which is better than cells that are cut."""
+"""Tables are at least this wide. A narrower terminal breaks the lines, which is better than cutting cells."""
 
 _RIGHT = ("took", "written", "state", "acks", "start delay", "aligned", "frozen", "written in", "in flight")
 
@@ -22,11 +22,11 @@ _RIGHT = ("took", "written", "state", "acks", "start delay", "aligned", "frozen"
 @click.command("checkpoints")
 @click.argument("job")
 @click.argument("checkpoint", type=click.IntRange(min=1), required=False, metavar="[ID]")
-@click.option("--json", "as_json", is_flag=True, help="All that is known, as one line of JSON.")
+@click.option("--json", "as_json", is_flag=True, help="Print everything as one line of JSON.")
 def checkpoints(*, job: str, checkpoint: int | None, as_json: bool) -> None:
-    """Show the checkpoints of a running JOB, or one of them, by its ID, with all its subtasks."""
+    """Show the checkpoints of a running JOB; or, if an ID is given, that checkpoint with all subtasks."""
     with reported_failures():
-        # Texts of errors may have brackets in them, and are not to be read as colours.
+        # Without markup: an error text may have brackets, which would be read as colours.
         console = Console(markup=False, highlight=False, width=max(Console().width, LEAST_WIDTH))
         found = call(find_job(job), "checkpoints", checkpoint=checkpoint)["checkpoints"]
         if as_json:
@@ -61,7 +61,7 @@ def _list_of(found: list[dict[str, Any]]) -> Table:
 def _show(one: dict[str, Any], console: Console) -> None:
     totals = one["totals"]
     console.print(f"{one['kind'].lower()} {one['checkpoint']}: {_status(one)}, {_note(one) or 'aligned'}")
-    began = f"triggered {time_text(one['triggered'])} after {duration_text(one['queued_ms'])} in line"
+    began = f"triggered {time_text(one['triggered'])} after waiting {duration_text(one['queued_ms'])}"
     console.print(f"{began}, took {duration_text(one['duration_ms'])}")
     sizes = f"{size_text(totals['checkpointed_bytes'])} written, {size_text(totals['state_bytes'])} of state"
     flight = f"{size_text(totals['persisted_bytes'])} of it in flight"
@@ -128,5 +128,5 @@ def _table(*titles: str) -> Table:
 
 
 def _add(table: Table, *cells: str) -> None:
-    """Titles may take two lines, and so may the last cell, which is a text; no other cell is broken."""
+    """Add a row. The last cell is a text and may take several lines; no other cell is broken into lines."""
     table.add_row(*(cell.replace(" ", "\N{NO-BREAK SPACE}") for cell in cells[:-1]), cells[-1])

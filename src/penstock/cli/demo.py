@@ -1,7 +1,8 @@
-"""`penstock demo`: the whole promise in half a minute. A job runs, its workers are killed, and nothing shows.
+"""`penstock demo`: exactly once, shown in half a minute. A job runs, its workers are killed, and the output has every
+row exactly once.
 
-Bids are counted by auction and window, exactly once, into Parquet; in the middle of it worker processes get SIGKILL. At
-the end the output is compared, row for row, with the same query computed by Spark SQL over the same bids in one go.
+Bids are counted by auction and window, exactly once, into Parquet. While the job runs, worker processes get SIGKILL. At
+the end the output is compared, row for row, with the result of the same query by Spark SQL over the same bids.
 """
 
 from __future__ import annotations
@@ -33,9 +34,11 @@ if TYPE_CHECKING:
 DEFAULT_EVENTS = 30_000_000
 LOOK_EVERY_S = 0.05
 KILL_MARGIN_MS = 2_000
-"""Besides the checkpoint interval: what it takes to complete a checkpoint, to kill, and to have more left to do."""
+"""How much longer than the checkpoint interval the job must run for each kill: time to complete a checkpoint, to kill a
+worker, and to have records left to read."""
 FAST_EVENTS_PER_SECOND = 5_000_000
-"""Enough events to keep a machine of this speed busy are read as fast as they can be."""
+"""The speed of a fast machine. If the events would keep such a machine busy until all kills are done, they are read as
+fast as possible; otherwise they are read more slowly."""
 SPARE_CORES = 2
 RESTART_DELAY = "100ms"
 SPARE_RESTARTS = 3
@@ -43,7 +46,7 @@ SPARE_RESTARTS = 3
 
 @dataclass(frozen=True, kw_only=True)
 class DemoOptions:
-    """What the command line said."""
+    """The options of the command line."""
 
     events: int
     parallelism: int
@@ -68,7 +71,7 @@ class DemoRun:
     checkpoints_failed: int
     workers_killed: int
     recovery_seconds: float
-    """The longest; 0 if nobody was killed."""
+    """The longest recovery; 0 if no worker was killed."""
 
 
 @click.command("demo")
@@ -79,21 +82,25 @@ class DemoRun:
     type=click.IntRange(min=0),
     default=1,
     show_default=True,
-    help="Worker processes to kill. Few events are read slowly enough that there is time for it.",
+    help="How many worker processes to kill. Few events are read slowly, so that there is time for the kills.",
 )
-@click.option("--seed", type=click.IntRange(min=0), default=1, show_default=True, help="Which bids.")
+@click.option("--seed", type=click.IntRange(min=0), default=1, show_default=True, help="Decides which bids are read.")
 @click.option("--interval", default="1s", show_default=True, help="How often a checkpoint is taken.")
 @click.option(
     "--directory",
     type=click.Path(path_type=Path),
-    help="Where output, checkpoints and log go, and stay. Default: a temporary one that is removed at the end.",
+    help="Where output, checkpoints and log go, and stay. Default: a temporary directory that is removed at the end.",
 )
 @click.option("--keep", is_flag=True, help="Keep the temporary directory, and say where it is.")
-@click.option("--json", "as_json", is_flag=True, help="Print one line of JSON to standard output, all else to error.")
-@click.option("--quiet", is_flag=True, help="Show the result only.")
-@click.option("--ui", is_flag=True, help="Serve Spark's own page meanwhile.")
 @click.option(
-    "--ui-port", type=click.IntRange(1, 65_535), help="Its port; implies --ui. Default: a free one from 4040."
+    "--json", "as_json", is_flag=True, help="Print one line of JSON to standard output, all else to standard error."
+)
+@click.option("--quiet", is_flag=True, help="Show the result only.")
+@click.option("--ui", is_flag=True, help="Serve Spark's own page while the job runs.")
+@click.option(
+    "--ui-port",
+    type=click.IntRange(1, 65_535),
+    help="The port of Spark's page; implies --ui. Default: the first free port from 4040 on.",
 )
 def demo(**values: Any) -> None:
     """Run an exactly-once job on local Spark, kill its workers, and check every row of its output.
@@ -106,8 +113,8 @@ def demo(**values: Any) -> None:
 
 
 def run_demo(options: DemoOptions) -> int:
-    """Do it all; the exit code."""
-    # Here and not above: the other commands need not wait for the data plane to be imported.
+    """Run the demo. Returns the exit code."""
+    # Imported here and not above, so that the other commands need not wait for the import of the data plane.
     from penstock.bench.window_query import BidInput
     from penstock.terminal.screen import make_display
     from penstock.terminal.session import SessionOptions, spark_session, work_directory
@@ -128,7 +135,7 @@ def run_demo(options: DemoOptions) -> int:
             environment = _program(spark, options, _source(options, bids, interval_ms), work)
             with make_display(screen, title="penstock demo", quiet=options.quiet) as display:
                 run = run_job(environment, display, events=options.events, kills=options.kills)
-            _say(screen, "computing the same with Spark SQL and comparing row for row ...", options)
+            _say(screen, "computing the same query with Spark SQL and comparing row for row ...", options)
             comparison = compare_output(spark, bids, work / "out")
     _report(screen, options, run, comparison)
     if options.directory is not None or options.keep:
@@ -139,7 +146,7 @@ def run_demo(options: DemoOptions) -> int:
 
 
 def run_job(environment: Environment, display: Display, *, events: int, kills: int) -> DemoRun:
-    """Run the job to its end, with the kills."""
+    """Run the job to its end, and kill workers while it runs."""
     from penstock.bench.kills import Kills
     from penstock.spark.clock import WallClock
     from penstock.terminal.progress import Watch
@@ -162,16 +169,16 @@ def run_job(environment: Environment, display: Display, *, events: int, kills: i
         view, end_ms = job.wait(), clock.now()
     display.update(watch.look(view, end_ms)[0])
     if killing.done < kills:
-        display.note(f"the run was over before {kills} workers could be killed: read more --events")
+        display.note(f"the run ended before {kills} workers could be killed: raise --events")
     return _demo_run(view, killing, seconds=(end_ms - (watch.first_read_ms or start_ms)) / 1_000)
 
 
 def compare_output(spark: Any, bids: BidInput, output: Path) -> Comparison:
-    """The output against the same query by Spark SQL over the same bids."""
+    """Compare the output with the result of the same query by Spark SQL over the same bids."""
     from penstock.bench.comparison import compare
     from penstock.bench.window_query import KEYS, OUTPUT_SCHEMA, VALUES, batch_query
 
-    # An output without a single row has no folder, and without a schema Spark could not read an empty one.
+    # If the job wrote no row, the folder does not exist. And Spark cannot read an empty folder without a schema.
     output.mkdir(exist_ok=True)
     found = spark.read.schema(OUTPUT_SCHEMA).parquet(output.as_uri())
     return compare(batch_query(spark, bids), found, keys=KEYS, values=VALUES)
@@ -188,10 +195,11 @@ def _checked_interval_ms(options: DemoOptions) -> int:
 
 
 def _source(options: DemoOptions, bids: BidInput, interval_ms: int) -> Source:
-    """The bids; if there are so few that the job would be over before it can be hurt, they are read more slowly."""
+    """The bids. If there are so few bids that the job would end before all kills are done, they are read more
+    slowly."""
     from penstock.bench.pacing import PacedReads
 
-    # Each kill needs a completed checkpoint before it, and something left to read after it.
+    # Each kill needs a completed checkpoint before the kill, and records left to read after the kill.
     seconds = (options.kills + 1) * (interval_ms + KILL_MARGIN_MS) / 1_000
     if not options.kills or options.events >= seconds * FAST_EVENTS_PER_SECOND:
         return bids.source()
@@ -216,7 +224,7 @@ def _refuse_leftovers(work: Path) -> None:
     if (work / "out").exists() or (work / "checkpoints").exists():
         raise UsageError(
             f"directory {str(work)!r} has the output of an earlier run",
-            hint="remove its 'out' and 'checkpoints', or choose another one with --directory",
+            hint="remove the folders 'out' and 'checkpoints' in it, or choose another directory with --directory",
         )
 
 

@@ -1,5 +1,5 @@
-"""`penstock list`, `checkpoint`, `savepoint`, `stop`, `rescale` and `cancel`: look at this user's running jobs, and ask
-things of them."""
+"""`penstock list`, `checkpoint`, `savepoint`, `stop`, `rescale` and `cancel`: show this user's running jobs, and send
+requests to them."""
 
 from __future__ import annotations
 
@@ -18,13 +18,15 @@ from penstock.net.control import call, find_job, running_jobs
 from penstock.terminal.failures import reported_failures
 
 LISTED_WITHIN_S = 3.0
-"""A job that has said nothing for this long is listed as it is."""
+"""A job that says nothing for this long is listed with the state `NO_ANSWER`."""
 NO_ANSWER = "does not answer"
 
 _AS_JSON = click.option("--json", "as_json", is_flag=True, help="End with one line of JSON.")
 _JOB = click.argument("job")
 _NATIVE = click.option(
-    "--native", is_flag=True, help="In the format of the job's state back end: quicker, and only that one restores it."
+    "--native",
+    is_flag=True,
+    help="Write the format of the job's state back end: quicker, but only that back end can restore the savepoint.",
 )
 
 
@@ -34,7 +36,7 @@ def list_jobs(*, as_json: bool) -> None:
     """Show the running jobs of this user on this host."""
     with reported_failures():
         jobs = running_jobs()
-        # At the same time: those that do not answer keep nobody waiting for the others.
+        # All jobs are asked at the same time, so that jobs that do not answer do not delay the other jobs.
         with ThreadPoolExecutor(max_workers=max(1, len(jobs))) as asking:
             found = [view for view in asking.map(_view, jobs) if view is not None]
         if as_json:
@@ -51,7 +53,7 @@ def _view(job: str) -> dict[str, Any] | None:
     except NoAnswer:
         return {"id": job, "state": NO_ANSWER}
     except PeerError:
-        # It has ended meanwhile.
+        # The job has ended meanwhile.
         return None
 
 
@@ -83,7 +85,7 @@ def _numbers(job: dict[str, Any]) -> list[str]:
 @click.option("--full", is_flag=True, help="Refer to no file of an earlier checkpoint.")
 @_AS_JSON
 def checkpoint(*, job: str, full: bool, as_json: bool) -> None:
-    """Have a running JOB (its id, its name, or the beginning of one) take a checkpoint now."""
+    """Have a running JOB (its id, its name, or the beginning of either) take a checkpoint now."""
     done = "checkpoint {checkpoint} is complete"
     _ask(job, "checkpoint", as_json=as_json, said=lambda result: done.format(**result), full=full)
 
@@ -108,11 +110,11 @@ def savepoint(*, job: str, directory: str | None, native: bool, as_json: bool) -
 @click.command("stop")
 @_JOB
 @click.option("--savepoint", "directory", metavar="DIRECTORY", help="Where the savepoint goes.")
-@click.option("--drain", is_flag=True, help="Close all windows and finish first, as if all data had been seen.")
+@click.option("--drain", is_flag=True, help="Close all windows and finish all steps first, as if the data had ended.")
 @_NATIVE
 @_AS_JSON
 def stop(*, job: str, directory: str | None, drain: bool, native: bool, as_json: bool) -> None:
-    """End a running JOB with a savepoint, from which it can be started again."""
+    """End a running JOB with a savepoint, from which the job can be started again."""
     _ask(
         job,
         "stop",
@@ -129,7 +131,7 @@ def stop(*, job: str, directory: str | None, drain: bool, native: bool, as_json:
 @click.argument("parallelism", type=click.IntRange(min=1))
 @_AS_JSON
 def rescale(*, job: str, parallelism: int, as_json: bool) -> None:
-    """Have a running JOB go on with another PARALLELISM, from a checkpoint that it takes for that."""
+    """Have a running JOB take a checkpoint, and go on from that checkpoint with another PARALLELISM."""
     _ask(
         job,
         "rescale",
@@ -155,7 +157,7 @@ def _ask(job: str, command: str, *, as_json: bool, said: Callable[[dict[str, Any
 
 
 def _absolute(directory: str | None) -> str | None:
-    """The job has another working folder. A URI stays as it is."""
+    """The directory as a full path, because the job has another working folder. A URI stays as it is."""
     return directory if directory is None or "://" in directory else str(Path(directory).absolute())
 
 

@@ -1,4 +1,4 @@
-"""`penstock sim`: run whole jobs in simulated worlds and report what went wrong in them."""
+"""`penstock sim`: run whole jobs in simulated worlds, and report the rules that were broken in them."""
 
 from __future__ import annotations
 
@@ -14,20 +14,23 @@ if TYPE_CHECKING:
 
 @click.command("sim")
 @click.option("--seeds", type=click.IntRange(min=1), default=200, show_default=True, help="How many worlds to run.")
-@click.option("--first-seed", type=click.IntRange(min=0), default=1, show_default=True, help="The seed of the first.")
+@click.option(
+    "--first-seed", type=click.IntRange(min=0), default=1, show_default=True, help="The seed of the first world."
+)
 @click.option("--json", "as_json", is_flag=True, help="End with one line of JSON.")
 @click.option(
-    "--verbose", is_flag=True, help="Show the parameters and the log of each failing world, or of the only one."
+    "--verbose", is_flag=True, help="Show the parameters and the log of each failing world, or of the only world."
 )
 @click.pass_context
 def sim(context: click.Context, *, seeds: int, first_seed: int, as_json: bool, verbose: bool) -> None:
-    """Run whole jobs, with crashes and lost messages, in virtual time, each decided by one seed.
+    """Run whole jobs, with crashes and lost messages, in virtual time. One seed decides everything in a world.
 
-    For every world in which a rule was broken, prints the command that runs that world again and what was broken. Exits
-    with 1 if there was any.
+    For every world in which a rule was broken, prints the command that runs that world again, and the broken rules.
+    Exits with 1 if a rule was broken.
     """
-    # A world is one thread: a pool that waits for it would only cost. Read when the data plane is imported, which is
-    # here and not above, so that the other commands need not wait for it.
+    # A world runs in one thread, so a pool of threads would only cost time. Polars reads this variable when it is
+    # imported with the data plane. The data plane is imported here and not above, so that the other commands need not
+    # wait for the import.
     os.environ.setdefault("POLARS_MAX_THREADS", "1")
     from penstock.sim.run import run_seed
 

@@ -1,4 +1,5 @@
-"""`penstock state`: what is in a savepoint or checkpoint, how two differ, and its states as tables. Needs no Spark."""
+"""`penstock state`: the content of a snapshot, the differences of two snapshots, and states as tables. Needs no
+Spark."""
 
 from __future__ import annotations
 
@@ -25,12 +26,14 @@ from penstock.terminal.plain_text import add_plain_row, plain
 from penstock.terminal.screen import size_text
 
 WIDTH = 160
-"""Of a table that goes to no terminal."""
+"""The width of a table that is not printed to a terminal."""
 
 _AS_JSON = click.option("--json", "as_json", is_flag=True, help="Print one line of JSON, and nothing else.")
 _PATH = click.argument("path")
 _UNPICKLE = click.option(
-    "--unpickle", is_flag=True, help="Show pickled objects as Python does. This runs code that the snapshot names."
+    "--unpickle",
+    is_flag=True,
+    help="Show pickled objects as Python shows them. This runs code that the snapshot names.",
 )
 
 
@@ -38,8 +41,8 @@ _UNPICKLE = click.option(
 def state() -> None:
     """Look at the state in a savepoint or checkpoint.
 
-    PATH is the folder of a savepoint or of a checkpoint (chk-N), or of a job, whose newest checkpoint is taken: a path
-    or a URI.
+    PATH is a path or a URI: of the folder of a savepoint, of a checkpoint (chk-N), or of a job. If PATH is the folder
+    of a job, the newest checkpoint of the job is taken.
     """
 
 
@@ -70,7 +73,8 @@ def list_states(*, path: str, as_json: bool) -> None:
 
 
 def _states_of(found: SnapshotData, info: OperatorInfo) -> tuple[Sequence[StateInfo], str]:
-    """The states of an operator; if its files cannot be read, why. The others can be looked at all the same."""
+    """The states of an operator, and an empty text. If the files of the operator cannot be read: no states, and the
+    reason, so that the other operators are shown all the same."""
     try:
         return found.states(info.id), ""
     except StreamError as error:
@@ -81,8 +85,8 @@ def _states_of(found: SnapshotData, info: OperatorInfo) -> tuple[Sequence[StateI
 @_PATH
 @click.argument("operator")
 @click.argument("name", metavar="[STATE]", required=False)
-@click.option("--key", "keys", multiple=True, help="Only this key: a value, or COLUMN=VALUE for each key column.")
-@click.option("--limit", type=click.IntRange(min=0), default=20, show_default=True, help="At most so many rows.")
+@click.option("--key", "keys", multiple=True, help="Show only this key: a value, or COLUMN=VALUE for each key column.")
+@click.option("--limit", type=click.IntRange(min=0), default=20, show_default=True, help="How many rows to show.")
 @_UNPICKLE
 @_AS_JSON
 def show(
@@ -109,15 +113,15 @@ def show(
 @click.argument("new")
 @click.argument("operator", required=False)
 @click.argument("name", metavar="[STATE]", required=False)
-@click.option("--limit", type=click.IntRange(min=0), default=10, show_default=True, help="Keys that are named.")
+@click.option("--limit", type=click.IntRange(min=0), default=10, show_default=True, help="How many keys to name.")
 @_AS_JSON
 @click.pass_context
 def diff(
     context: click.Context, *, old: str, new: str, operator: str | None, name: str | None, limit: int, as_json: bool
 ) -> None:
-    """Show how the snapshot at NEW differs from the one at OLD, key by key.
+    """Show how the snapshot at NEW differs from the snapshot at OLD, key by key.
 
-    Exits with 0 if they are the same, with 1 if not, with 2 if they could not be compared.
+    Exits with 0 if the snapshots are the same, with 1 if they differ, with 2 if they could not be compared.
     """
     with reported_failures():
         found = compare(SnapshotData(old), SnapshotData(new), operator=operator, state=name, shown=limit)
@@ -128,7 +132,7 @@ def diff(
         else:
             for state in found:
                 _show_difference(state)
-            click.echo(f"{'they differ' if differ else 'the same'}: {len(found)} states compared")
+            click.echo(f"the snapshots {'differ' if differ else 'are the same'}: {len(found)} states compared")
     if differ:
         context.exit(EXIT_FAILED)
 
@@ -141,7 +145,7 @@ def diff(
 @_UNPICKLE
 @_AS_JSON
 def export(*, path: str, operator: str, name: str, out: str, unpickle: bool, as_json: bool) -> None:
-    """Write all rows of a state into OUT: .parquet, .csv or .json (a row per line), file by file of the snapshot."""
+    """Write all rows of a state to the file OUT, whose name ends in .parquet, .csv or .json (a row per line)."""
     with reported_failures():
         found = SnapshotData(path)
         tables = _tables(found, operator, name, ALL_GROUPS, unpickle=unpickle)
@@ -168,7 +172,7 @@ def _rows(
     if keys:
         wanted = _wanted_key(found.key_schema(operator, name), keys)
         group = int(key_groups(wanted, wanted.schema.names, found.snapshot_of(operator).max_parallelism)[0])
-        # The key is where its group is: other files are not read.
+        # Only the files that have the key's key group are read.
         groups = (group, group)
     for table in found.tables(operator, name, groups):
         rows = table if wanted is None else _only(table, wanted)
@@ -182,17 +186,19 @@ def _rows(
 
 
 def _wanted_key(schema: pa.Schema, keys: tuple[str, ...]) -> pa.RecordBatch:
-    """One row with the key that was asked for. Raises `UsageError`."""
+    """One row with the key that was asked for. Raises `UsageError` if the given text is not such a key."""
     named = dict(key.partition("=")[::2] for key in keys if key.partition("=")[0] in schema.names and "=" in key)
     if len(schema) == 1 and not named and len(keys) == 1:
         named = {schema.names[0]: keys[0]}
     if sorted(named) != sorted(schema.names) or len(named) != len(keys):
         options = " ".join(f"--key {column}=..." for column in schema.names)
-        raise UsageError(f"the key has the columns {', '.join(schema.names)}", hint=f"write {options}")
+        raise UsageError(f"a key of this state has the columns {', '.join(schema.names)}", hint=f"write {options}")
     try:
         columns = [pa.array([named[field.name]], pa.string()).cast(field.type) for field in schema]
     except pa.ArrowException as error:
-        raise UsageError(f"{' '.join(keys)} is no key of type {', '.join(str(f.type) for f in schema)}") from error
+        raise UsageError(
+            f"{' '.join(keys)} cannot be read as a key of type {', '.join(str(f.type) for f in schema)}"
+        ) from error
     return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
@@ -205,7 +211,7 @@ def _only(table: pa.Table, wanted: pa.RecordBatch) -> pa.Table:
 
 
 def _no_keys(operator: str) -> list[StateInfo]:
-    raise UsageError(f"{operator} has no state by key", hint="leave --key out")
+    raise UsageError(f"{operator} has no keyed state", hint="leave --key out")
 
 
 # --- text ------------------------------------------------------------------------------------------------------------
@@ -276,7 +282,8 @@ def _show_difference(state: StateDifference) -> None:
 def _plain_list(
     found: SnapshotData, operators: Sequence[tuple[OperatorInfo, Sequence[StateInfo], str]]
 ) -> dict[str, Any]:
-    """What `list` found, as plain values. The shape is part of the interface: fields may be added, none changes."""
+    """The output of `list` as plain values. The shape is part of the interface: a field may be added, and no field
+    changes."""
     metadata = found.metadata
     return {
         "location": roots.shown(found.location),

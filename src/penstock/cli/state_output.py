@@ -1,4 +1,4 @@
-"""State as text and as files: how values look on a terminal and in JSON, and how a table is written down."""
+"""State as text and as files: how values look on a terminal and in JSON, and how tables are written to files."""
 
 from __future__ import annotations
 
@@ -36,7 +36,8 @@ def cell(value: Any, *, is_raw: bool = False) -> str:
 
 
 def unpickled_columns(table: pa.Table, found: FoundTable | None) -> pa.Table:
-    """The same table with pickled objects as the text that Python shows for them. Runs code that the snapshot names."""
+    """The table with the text that Python shows for an object in the place of each pickled object. Runs code that the
+    snapshot names."""
     if found is None:
         columns = [name for name in table.schema.names if name == "value"]
     else:
@@ -55,26 +56,28 @@ def unpickled_columns(table: pa.Table, found: FoundTable | None) -> pa.Table:
 
 
 def format_of(out: str) -> str:
-    """Which of `FORMATS` a file is to have, by the end of its name. Raises `UsageError`."""
+    """The format of a file, one of `FORMATS`, by the end of its name. Raises `UsageError` for another end."""
     suffix = Path(out).suffix.lower()
     if suffix not in FORMATS:
-        raise UsageError(f"{out} does not say what it is to be", hint=f"let its name end in {', '.join(FORMATS)}")
+        raise UsageError(
+            f"the name of the file {out} does not show its format", hint=f"let the name end in {', '.join(FORMATS)}"
+        )
     return suffix
 
 
 def write_tables(tables: Iterable[pa.Table], schema: pa.Schema, out: str) -> int:
-    """Write tables into one file, one after another; the number of rows. A file that is there is not overwritten, and
-    one that could not be finished is removed. Raises `UsageError` or `StorageError`."""
+    """Write tables to one file, one after another. Returns the number of rows. A file that could not be finished is
+    removed. Raises `UsageError` if the file exists, and `StorageError` if it cannot be written."""
     kind, path = format_of(out), Path(out)
     if path.exists():
-        raise UsageError(f"{out} is there already", hint="give the name of a file that is not there")
+        raise UsageError(f"the file {out} exists already", hint="give the name of a file that does not exist")
     try:
         if kind == ".json":
             return _write_lines(tables, path)
         return _write_arrow(tables, schema, path, kind)
     except (OSError, pa.ArrowException) as error:
         path.unlink(missing_ok=True)
-        raise StorageError(f"{out} could not be written: {error}") from error
+        raise StorageError(f"the file {out} could not be written: {error}") from error
     except BaseException:
         path.unlink(missing_ok=True)
         raise
@@ -116,7 +119,7 @@ def _writer(path: Path, schema: pa.Schema, kind: str) -> Any:
 
 
 def _flat(table: pa.Table) -> pa.Table:
-    """A table that CSV can hold: what is nested, and bytes, become text."""
+    """The table in a form that CSV can hold: nested values and bytes become text."""
     for number, field in enumerate(table.schema):
         if pa.types.is_nested(field.type) or pa.types.is_binary(field.type) or pa.types.is_large_binary(field.type):
             values = [None if v is None else json_text(v).strip('"') for v in table.column(number).to_pylist()]

@@ -1,4 +1,5 @@
-"""`penstock verify`: whether what lies in a checkpoint directory could be restored, and what nobody refers to."""
+"""`penstock verify`: whether the snapshots in a checkpoint directory could be restored, and which files no snapshot
+refers to."""
 
 from __future__ import annotations
 
@@ -33,19 +34,19 @@ from penstock.terminal.plain_text import add_plain_row, plain
 from penstock.terminal.screen import size_text
 
 SHOWN = 20
-"""So many files of a kind are named; the others are counted."""
+"""How many leftover files of a kind are named. Further files are only counted."""
 WIDTH = 160
-"""Of a table that goes to no terminal."""
+"""The width of a table that is not printed to a terminal."""
 
 _MEANING = {
-    LeftoverKind.ORPHAN: "orphans: no snapshot refers to them, and none will",
-    LeftoverKind.UNFINISHED: "unfinished: a running job may still need them; --job-ended says that none runs",
-    LeftoverKind.FOREIGN: "foreign: no job writes such files",
+    LeftoverKind.ORPHAN: "orphans: files that no snapshot refers to, and that no later snapshot will refer to",
+    LeftoverKind.UNFINISHED: "unfinished: files that a running job may still need (if no job runs, give --job-ended)",
+    LeftoverKind.FOREIGN: "foreign: files that no job writes",
 }
 
 
 class Finding(NamedTuple):
-    """What was found, and the store whose paths it names."""
+    """A report, and the store that the paths in the report belong to."""
 
     store: FileStore | RemoteStore
     report: Report
@@ -56,19 +57,18 @@ class Finding(NamedTuple):
 @click.option("--json", "as_json", is_flag=True, help="Print one line of JSON, and nothing else.")
 @click.option("--delete-orphans", is_flag=True, help="Delete files that no snapshot refers to, after asking.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
-@click.option("--job-ended", is_flag=True, help="No job runs here: what it had not finished counts as orphaned too.")
+@click.option("--job-ended", is_flag=True, help="No job runs here: unfinished files are orphans too.")
 @click.pass_context
 def verify(
     context: click.Context, *, location: str, as_json: bool, delete_orphans: bool, yes: bool, job_ended: bool
 ) -> None:
-    """Read every snapshot in DIRECTORY and everything it refers to.
+    """Read every snapshot in DIRECTORY, and every file that a snapshot refers to.
 
-    DIRECTORY is a path or a URI: a checkpoint directory, the folder of a job in it, the folder of a checkpoint (chk-N)
-    or of a savepoint. Exits with 0 if every snapshot could be restored, with 1 if not, with 2 if nothing could be
-    looked at.
+    DIRECTORY is a path or a URI: of a checkpoint directory, or of the folder of a job, a checkpoint (chk-N) or a
+    savepoint. Exits with 0 if every snapshot could be restored, with 1 if not, with 2 if DIRECTORY could not be read.
     """
     if as_json and delete_orphans and not yes:
-        raise click.UsageError("--json asks nothing: give --yes too, or leave --delete-orphans out")
+        raise click.UsageError("with --json no question is asked: give --yes too, or leave --delete-orphans out")
     with reported_failures():
         found = look(location, job_ended=job_ended)
         if not as_json:
@@ -86,7 +86,7 @@ def verify(
 
 
 def look(location: str, *, job_ended: bool = False) -> Finding:
-    """Find out what a directory is and verify it. Raises `UsageError` if nothing of a job is in it."""
+    """Find out what a directory is, and verify it. Raises `UsageError` if no file of a job is in the directory."""
     store = open_store(location)
     paths, temporary = store.list_files(""), store.list_temporary("")
     parent, name = roots.split(store.location)
@@ -105,14 +105,15 @@ def look(location: str, *, job_ended: bool = False) -> Finding:
     report = verify_directory(store, temporary=temporary, job_ended=job_ended)
     if report == Report() and not any(layout.is_job_folder_with(path.split("/")[1]) for path in paths if "/" in path):
         raise UsageError(
-            f"nothing of a job is in {roots.shown(store.location)}",
+            f"no file of a job is in {roots.shown(store.location)}",
             hint="give a checkpoint directory, or the folder of a job, a checkpoint or a savepoint",
         )
     return Finding(store, report)
 
 
 def delete(store: FileStore | RemoteStore, leftovers: Sequence[Leftover]) -> list[str]:
-    """Delete them; their paths. Folders that are leftovers as a whole go as such."""
+    """Delete the leftover files. Returns their paths. A folder of which all files are leftovers is deleted as a
+    whole."""
     for folder in dict.fromkeys(leftover.folder for leftover in leftovers):
         if folder is not None:
             store.delete_tree(folder)
@@ -125,7 +126,7 @@ def delete(store: FileStore | RemoteStore, leftovers: Sequence[Leftover]) -> lis
 
 
 def as_plain(found: Finding, deleted: Sequence[str]) -> dict[str, Any]:
-    """The report as plain values. The shape is part of the interface: fields may be added, none changes."""
+    """The report as plain values. The shape is part of the interface: a field may be added, and no field changes."""
     report = found.report
     return {
         "location": roots.shown(found.store.location),
@@ -156,7 +157,7 @@ def _plain_snapshot(snapshot: SnapshotReport) -> dict[str, Any]:
 
 
 def verdict(report: Report, deleted: Sequence[str] = ()) -> str:
-    """What came of it, in one line."""
+    """The result, in one line."""
     snapshots = len(report.snapshots)
     broken = sum(bool(snapshot.problems) for snapshot in report.snapshots)
     counts = [f"{len(report.of(kind))} {_count_word(kind)}" for kind in LeftoverKind if report.of(kind)]
@@ -189,7 +190,7 @@ def _show(report: Report) -> None:
             click.echo(f"  and {len(found) - SHOWN} more")
         for folder in dict.fromkeys(leftover.folder for leftover in found if leftover.folder is not None):
             if layout.is_savepoint_folder(folder.rpartition("/")[2]):
-                what = "is a savepoint without metadata: it is under way, or will never be complete"
+                what = "is a savepoint without metadata: the savepoint is under way, or will never be complete"
                 click.echo(plain(f"  {folder} {what}"))
 
 

@@ -117,7 +117,8 @@ class FileWriter(SinkWriter):
         self._early: Future[None] | None = None
 
     def write(self, batch: pa.RecordBatch) -> None:
-        """Buffer a batch. Blocks only if the buffer is full before the file of the buffer before is written."""
+        """Buffer a batch. A full buffer is written to a file on another thread. The call blocks only if a buffer is
+        full while the file of the last full buffer is still being written."""
         self._batches.append(batch)
         self._bytes += batch.nbytes
         if self._bytes >= BUFFER_BYTES:

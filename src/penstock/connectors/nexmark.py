@@ -139,7 +139,8 @@ def _micros(time: datetime) -> int:
 
 
 def _seed_mask(seed: int) -> int:
-    """The number that n is xor-ed with. The number has 62 bits, so that it is a positive literal in SQL."""
+    """The mask that the number `n` of a bid is xor-ed with. The mask has at most 62 bits, so that the mask is a
+    positive literal in SQL."""
     return _scalar_draw(seed & _MASK) >> 2
 
 

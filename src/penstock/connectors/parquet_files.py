@@ -76,7 +76,8 @@ class ParquetFiles(Source):
         return self.columns
 
     def splits(self, parallelism: int) -> list[bytes]:
-        """Runs of row groups, small enough that every subtask has a split, if there are enough row groups."""
+        """Splits of consecutive row groups, small enough that every subtask has a split if there are enough row
+        groups."""
         sizes = [_group_rows(file) for file in self.files]
         least = min(SPLIT_ROWS, max(1, sum(map(sum, sizes)) // (4 * parallelism)))
         found = [split for file, rows in zip(self.files, sizes, strict=True) for split in _splits_of(file, rows, least)]
@@ -158,7 +159,8 @@ class _SplitReader(SourceReader):
         self._open.update(dict.fromkeys(map(_name_of, added)))
 
     def progress(self) -> SplitProgress:
-        """Every split has an event time of its own, and no split has to wait for its rows."""
+        """The open splits, each with an event time of its own. Every open split is ready, because the rows of a split
+        are in a file."""
         return SplitProgress(current=self._current, open=self._open.keys(), ready=self._open.keys())
 
     def close(self) -> None:

@@ -176,7 +176,7 @@ def sync_folder(folder: Path) -> None:
 
 
 def file_name_of(job: str) -> str:
-    """A job's name as a part of file names. Characters that could be misread in a path are replaced, and a checksum
+    """A job's id as a part of file names. Characters that could be misread in a path are replaced, and a checksum
     then keeps the names of different jobs apart."""
     plain = re.sub(r"[^A-Za-z0-9_.-]", "_", job)
     if plain == job and not job.startswith("."):

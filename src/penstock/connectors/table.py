@@ -62,5 +62,6 @@ class TableSink(UnpreparedSink):
         return f"table {self.table}"
 
     def prepared(self, site: Site, schema: pa.Schema) -> Sink:
-        """The sink into the table, which is made if it does not exist; this sink if the table is gone with the job."""
+        """The sink into the table. The table is made if the table does not exist. If the job has ended and the table
+        does not exist any more, no table is made, and this sink is returned."""
         return site.table(self.table, path=self.path, partition_by=self.partition_by, schema=schema) or self

@@ -29,7 +29,7 @@ class Effect(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Ticked(Event, frozen=True, kw_only=True):
-    """Time has passed: `now` has reached the machine's deadline (or just moved)."""
+    """Time has passed. The machine's deadline may have come, or may still lie ahead of `now`."""
 
 
 EventT = TypeVar("EventT", contravariant=True)

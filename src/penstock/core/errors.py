@@ -200,7 +200,7 @@ _CHAIN_LIMIT = 32
 def fault_of(error: BaseException) -> Fault:
     """What kind of error this is. A function or a connector that calls an outside system says that the system is away
     by raising Python's own `ConnectionError` or `TimeoutError`, an `ExternalError` with `retry=Retry.LATER`, or
-    whatever it likes `from` one of these."""
+    any other error `from` one of these errors."""
     if isinstance(error, UsageError | CorruptFile) or _is_misuse(error):
         return Fault.PERMANENT
     return Fault.PASSING if any(map(_may_pass, _chain(error))) else Fault.PROGRAM

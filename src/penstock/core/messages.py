@@ -400,6 +400,8 @@ class TaskRestore(msgspec.Struct, frozen=True, kw_only=True):
     """In-flight data that was saved with another parallelism. The subtask processes this data before any new data."""
     rescaled: bool = False
     """The state was taken with another parallelism."""
+    is_last: bool = False
+    """The restored savepoint is the last checkpoint of the subtask: the subtask ends without another checkpoint."""
 
 
 class Run(Message, frozen=True, kw_only=True):

@@ -45,7 +45,8 @@ class CheckpointCounts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CheckpointTotals(msgspec.Struct, frozen=True, kw_only=True):
-    """What was acknowledged by all subtasks of a checkpoint, or by all subtasks of one vertex."""
+    """The sums over all acknowledgements of a checkpoint, or over the acknowledgements of one vertex in a
+    checkpoint."""
 
     num_subtasks: int = 0
     num_acknowledged: int = 0

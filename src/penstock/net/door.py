@@ -100,7 +100,7 @@ class Door:
         self._thread.start()
 
     def close(self) -> None:
-        """Watch no more. To be called before the context ends."""
+        """Stop watching the connections. To be called before the context of ZeroMQ ends."""
         self._closer.close()
         self._thread.join()
         # In this order: if the reader of its events were closed first, ZeroMQ would wait for the reader.

@@ -215,9 +215,13 @@ def _check(nodes: tuple[Node, ...]) -> None:
     for node in nodes:
         for source in node.inputs:
             if source.node not in numbers:
-                raise InvariantError(f"node {node.number} reads from {source.node}, which does not come before it")
+                raise InvariantError(
+                    f"node {node.number} reads from node {source.node}, which does not come before node {node.number}"
+                )
             if (source.partitioning is Partitioning.HASH) != bool(source.keys):
-                raise InvariantError(f"node {node.number} has keys {source.keys} for {source.partitioning.value}")
+                raise InvariantError(
+                    f"node {node.number} has keys {source.keys} for partitioning {source.partitioning.value}"
+                )
         if node.number in numbers:
             raise InvariantError(f"two nodes have the number {node.number}")
         if node.operator in operators:

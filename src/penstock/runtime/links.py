@@ -86,8 +86,8 @@ class Links:
                 self._heard.pop(peer, None)
 
     def answer(self, peer: str, *, listens_at: str | None) -> None:
-        """Keep alive the direction to a peer that has called this process. If `listens_at` is given, notice when the
-        process at that address is gone."""
+        """`peer` has called this process: keep the direction to `peer` alive. If `listens_at` is given, the link breaks
+        when the process at that address is gone."""
         with self._lock:
             self._open(peer)
         if listens_at is not None:

@@ -43,7 +43,7 @@ class Stuck:
     at: Whereabouts
 
     def told_by(self, slot: SlotId, epoch: Epoch) -> LoopStuck:
-        """The message by which the slot of this loop tells the master."""
+        """The message by which a slot tells the master that the slot's loop does not turn."""
         return LoopStuck(
             slot=slot,
             epoch=epoch,

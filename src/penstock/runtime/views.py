@@ -74,7 +74,8 @@ class JobView:
     watermark_us: int | None
     """The watermark of the task whose watermark is furthest behind; None if no task has a watermark."""
     late_dropped: int = 0
-    """Results of this attempt that came after their window had closed, and were dropped."""
+    """Partial results, one per key and window of a batch, that came in this attempt after their window had closed, and
+    were dropped."""
     timeless_dropped: int = 0
     """Records of this attempt that had no event time, and were dropped before a window."""
     beyond_time_dropped: int = 0

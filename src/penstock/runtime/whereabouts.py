@@ -47,8 +47,8 @@ def _whereabouts(innermost: FrameType | None) -> Whereabouts:
 
 
 def _step_of(innermost: FrameType) -> tuple[Operator, FrameType] | None:
-    """The innermost step on a stack, and the outermost frame of that step. Frames beyond a frame of another step do not
-    count."""
+    """The innermost operator on a stack, and the outermost frame of that operator. The search ends at the first frame
+    of another operator. None if no operator is on the stack."""
     found: tuple[Operator, FrameType] | None = None
     frame: FrameType | None = innermost
     while frame is not None:

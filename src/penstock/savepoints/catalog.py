@@ -56,13 +56,14 @@ class Piece(msgspec.Struct, frozen=True, kw_only=True):
     """Rows of a state that can be read alone. A piece can be sent to another process and read there."""
 
     files: tuple[StateFile, ...]
-    """With full paths: one file; or, in a back end's own format, all files that the back end wrote for a subtask."""
+    """One file; or, in a back end's own format, all files that the back end wrote for a subtask. Their paths are full
+    paths."""
     what: str
     """The name of the piece in an error text."""
     name: str
     kind: str
     groups: tuple[int, int] = ALL_GROUPS
-    """Only these key groups."""
+    """The rows of other key groups are left out."""
 
 
 def read_piece(piece: Piece, location: str) -> pa.Table:
@@ -84,7 +85,7 @@ class StateInfo:
     """`value`, `list`, `map`, `reducing`, `aggregating`, `timers` or `windows` by key; `split-list`, `union-list` or
     `broadcast` by subtask; `raw-keyed` by key group."""
     type: str
-    """The declared type of keyed state; `raw` for bytes that only the function can read."""
+    """The declared type of keyed state; `raw` for bytes that only the user's function can read."""
     key_columns: tuple[str, ...]
     """Empty for state that is not keyed."""
     columns: tuple[str, ...]
@@ -95,7 +96,7 @@ class StateInfo:
 
     @property
     def is_raw(self) -> bool:
-        """Whether the state is bytes that only the function can read."""
+        """Whether the state is bytes that only the user's function can read."""
         return self.type == RAW_TYPE
 
 
@@ -150,7 +151,7 @@ class SnapshotData:
         found = find_snapshot(self._store, chosen)
         self.location = found.folder
         self.metadata: CheckpointMetadata = found.metadata
-        """With full paths."""
+        """The metadata of the snapshot, in which all paths are full paths."""
         self._reader = SnapshotReader(Anywhere(self._store))
         self._states: dict[str, tuple[_Found, ...]] = {}
 

@@ -52,7 +52,7 @@ class GivenState:
 
     @property
     def columns(self) -> list[str]:
-        """The names of these columns in the given rows."""
+        """The names that the columns of `schema` have in the given rows."""
         return column_names(self.schema.names, self.keys.names)
 
     @property

@@ -83,7 +83,7 @@ class FoundTable:
     """A kind of keyed state, `timers` or `windows`."""
     keys: pa.Schema
     columns: pa.Schema
-    """With the names for people."""
+    """The columns of the table, with their names for people."""
     rows: int
     size_bytes: int
     spec: StateSpec | None = None

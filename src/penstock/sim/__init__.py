@@ -1,1 +1,1 @@
-"""The other shell: a whole job in one process, from one seed, with faults."""
+"""The simulator, the shell without Spark: a whole job in one process, from one seed, with faults."""

@@ -1,7 +1,9 @@
-"""A second job in the same world, which goes on from what the first one left: a savepoint, or a retained checkpoint.
+"""A second job in the same world, which goes on from a snapshot that the first job left: a savepoint, or a retained
+checkpoint.
 
-It may have another parallelism, own what it starts from or not, and find it where somebody has moved it to. What both
-jobs have shown together must be what one would have shown; what the second job was not given must be as it was.
+The second job may have another parallelism, and may claim the snapshot. The user may have moved the snapshot before.
+The rows that both jobs have shown together must be the rows that one job would have shown. The files that the second
+job did not claim must be as they were.
 """
 
 from __future__ import annotations
@@ -33,23 +35,23 @@ MOVED = "moved"
 
 @dataclass(frozen=True, kw_only=True)
 class Again:
-    """How a job goes on where another one was stopped or cancelled."""
+    """How a second job goes on after the first job has ended."""
 
     parallelism: int
     claim: Claim
     moved: bool
-    """Whether it has been moved in the meantime."""
+    """Whether the user moves the snapshot before the second job starts."""
     safety_ms: int
     faults: tuple[Fault, ...] = ()
-    """Counted from the start of the second job."""
+    """The faults of the second job; their times count from its start."""
     requests: tuple[UserRequest, ...] = ()
-    """Likewise."""
+    """The requests to the second job; their times count from its start."""
     gives_up: bool = False
-    """Whether the second job fails for good when it fails once."""
+    """Whether the first failure of the second job ends the job."""
 
 
 def draw_again(random: Random, *, parallelism: int, safety_ms: int, lasting: bool) -> Again | None:
-    """Whether and how a world goes on."""
+    """How a second job goes on; None if the world has no second job."""
     if random.random() < 0.25:
         return None
     chosen = random.choice((parallelism, *range(1, 7), *range(1, 4)))
@@ -63,7 +65,8 @@ def draw_again(random: Random, *, parallelism: int, safety_ms: int, lasting: boo
 
 
 def draw_early_end(random: Random, again: Again) -> Again:
-    """The same, with an end soon after the second job has begun: cancelled, or failed with a slot that dies."""
+    """The same second job, which ends soon after it has begun: the user cancels the job, or a slot dies and the job
+    fails."""
     delay_ms = random.choice((0, random.randint(0, 40), random.randint(0, 200)))
     if random.random() < 0.5:
         moment = random.choice((Moment.THEN, Moment.RUN))
@@ -74,25 +77,25 @@ def draw_early_end(random: Random, again: Again) -> Again:
 
 @dataclass(frozen=True, kw_only=True)
 class Origin:
-    """What the second job starts from."""
+    """The snapshot that the second job starts from."""
 
     folder: str
-    """Of the snapshot, from the root of the disk."""
+    """The folder of the snapshot, from the root of the disk."""
     claim: Claim
     metadata: bytes
     content_of_files: dict[str, bytes]
-    """The snapshot's own files, which go with it."""
+    """The files of the snapshot, by path."""
     others: dict[str, bytes]
-    """Everything else that lay on the disk then."""
+    """All other files that lay on the disk before the second job began, by path."""
 
     @property
     def content(self) -> CheckpointMetadata:
-        """What the metadata says."""
+        """The decoded metadata."""
         return decode_metadata(self.folder, self.metadata)
 
     @property
     def files(self) -> tuple[str, ...]:
-        """The paths of the snapshot's own files."""
+        """The paths of the files of the snapshot."""
         return tuple(self.content_of_files)
 
     @property
@@ -104,7 +107,8 @@ class Origin:
 def find_origin(
     disk: Disk, job: layout.JobFolder, *, kept: Sequence[CheckpointId], savepoints: Sequence[CompletedCheckpoint]
 ) -> tuple[CheckpointId, str] | None:
-    """The newest snapshot that the first job left, and its folder: a checkpoint that it `kept`, or a savepoint."""
+    """The newest snapshot that the first job left, and the folder of the snapshot. The snapshot is a checkpoint that
+    the job `kept`, or a savepoint. None if the first job left no snapshot."""
     found = {checkpoint: layout.checkpoint_folder(job, checkpoint) for checkpoint in kept}
     found |= {record.checkpoint: record.location for record in savepoints}
     there = [c for c, folder in found.items() if f"{folder}/{layout.METADATA_NAME}" in disk.files]
@@ -112,14 +116,15 @@ def find_origin(
 
 
 def take_origin(disk: Disk, folder: str, again: Again) -> Origin:
-    """Look at a snapshot before the second job begins; move it first, a checkpoint with the folder of its job."""
+    """Read a snapshot before the second job begins. A snapshot that is to be moved is moved first: a savepoint alone, a
+    checkpoint with the folder of its job."""
     if again.moved:
         above = folder.rpartition("/")[0] if layout.checkpoint_number(folder.rpartition("/")[2]) is not None else folder
         for path in [path for path in disk.files if is_below(path, above)]:
             disk.files[f"{MOVED}/{path}"] = disk.files.pop(path)
         folder = f"{MOVED}/{folder}"
     metadata = disk.files[f"{folder}/{layout.METADATA_NAME}"]
-    # A checkpoint has files beside its folder as well, if it shares them with others.
+    # The files that a checkpoint shares with other checkpoints lie outside the checkpoint's folder.
     root = folder.rpartition("/")[0].rpartition("/")[0]
     above = f"{root}/" if root else ""
     referred = {f"{above}{file.path}" for file in decode_metadata(folder, metadata).files if file.path is not None}
@@ -134,8 +139,8 @@ def take_origin(disk: Disk, folder: str, again: Again) -> Origin:
 
 
 def check_untouched(world: World, disk: Disk, origin: Origin) -> list[str]:
-    """What the second job did not get must be as it was, and what it got must be gone, however often its driver died;
-    returns what may be left."""
+    """Check the files that lay on the disk before the second job began. The files of a claimed snapshot must be gone,
+    however often the driver died. All other files must be as they were. Returns the files that may be left."""
     wanted = dict(origin.others)
     if origin.claim is Claim.CLAIM:
         left = [path for path in origin.files if path in disk.files]
@@ -145,21 +150,25 @@ def check_untouched(world: World, disk: Disk, origin: Origin) -> list[str]:
         own = f"{origin.folder}/{layout.METADATA_NAME}"
         gone = [path for path in origin.files if path not in disk.files or (path == own and _differs(disk, origin))]
         if gone:
-            world.violate(Rule.SAVEPOINTS, f"{len(gone)} files of an unclaimed snapshot are gone, such as {gone[0]}")
+            world.violate(
+                Rule.SAVEPOINTS, f"{len(gone)} files of an unclaimed snapshot are gone or changed, such as {gone[0]}"
+            )
     changed = [path for path, data in wanted.items() if disk.files.get(path) != data]
     if changed:
-        world.violate(Rule.SAVEPOINTS, f"{len(changed)} files of the first job are gone or changed: {changed[0]}")
+        world.violate(Rule.SAVEPOINTS, f"{len(changed)} other files are gone or changed, such as {changed[0]}")
     return [*wanted, *(() if origin.claim is Claim.CLAIM else origin.files)]
 
 
 def check_spared(world: World, disk: Disk, origin: Origin) -> None:
-    """A job that has ended without a checkpoint of its own must leave what it started from as it was, claimed or
-    not."""
+    """A second job that has ended without a checkpoint of its own must leave the snapshot that it started from as it
+    was, claimed or not."""
     wanted = {**origin.others, **origin.content_of_files}
     changed = [path for path, data in wanted.items() if disk.files.get(path) != data]
     if changed:
         world.violate(
-            Rule.SAVEPOINTS, f"{len(changed)} files of a snapshot that nothing replaced are gone: {changed[0]}"
+            Rule.SAVEPOINTS,
+            f"{len(changed)} files are gone or changed, such as {changed[0]}, although the second job has no "
+            f"checkpoint of its own that replaces the snapshot",
         )
 
 
@@ -170,17 +179,18 @@ def _differs(disk: Disk, origin: Origin) -> bool:
 def check_both(
     world: World,
     shown: dict[str, Counter[Row]],
-    origin: Origin,
     workload: Workload,
     *,
     inputs: Sequence[pa.RecordBatch],
     stages: Sequence[Stage],
     standard: Standard,
+    in_parts: bool,
 ) -> None:
-    """What both jobs have shown must be all there is, once; `stages` are those of the first up to its end, and the
-    second one from there on."""
+    """The rows that both jobs have shown together must be the rows that one job shows. `stages` are the stages of the
+    first job up to its end, and the stage of the second job from there on. If a job was drained, windows may be shown
+    `in_parts`."""
     expected = expected_of_stages(workload, inputs, stages)
-    if workload.shape.has_windows and origin.is_drained:
+    if workload.shape.has_windows and in_parts:
         check_parts(world, shown, expected, standard)
         return
     check_output(world, shown, expected, standard, windows=workload.shape.has_windows)

@@ -1,7 +1,7 @@
 """Background work of a simulated process: runs later in virtual time, one piece after another.
 
-A piece of work touches the world at one moment and ends at a later one. A process that dies in between has done the
-work and never hears of it.
+A piece of work touches the world at one moment and ends at a later moment. A process that dies between the two moments
+has done the work and never learns of its end.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ Done = Callable[[WorkResult], None]
 
 
 class Pace:
-    """How long background work takes. Slow storage makes it longer for everyone."""
+    """How long background work takes. Slow storage makes the work of all processes longer."""
 
     def __init__(self, world: World, *, work_us: tuple[int, int]) -> None:
         self._world = world
@@ -26,7 +26,7 @@ class Pace:
         self._slow_us = 0
 
     def slow_down(self, *, for_us: int, by_us: int) -> None:
-        """Each piece takes up to `by_us` longer for a while."""
+        """For `for_us`, each half of a piece of work takes up to `by_us` longer."""
         self._slow_until_us = self._world.now_us + for_us
         self._slow_us = by_us
 
@@ -47,18 +47,18 @@ class SimBackground:
         self._busy = False
 
     def submit(self, work: Callable[[], Any], done: Done) -> None:
-        """Run `work` later; `done` is called with its outcome by a later `collect`."""
+        """Run `work` later; a later `collect` calls `done` with the result."""
         self._actor.used("submit")
         self._waiting.append((work, done))
         if not self._busy:
             self._begin()
 
     def collect(self) -> None:
-        """Call `done` for everything that has ended since."""
+        """Call `done` for every piece of work that has ended since the last call."""
         while self._ended:
-            done, outcome = self._ended.popleft()
+            done, result = self._ended.popleft()
             self._actor.used("collect")
-            done(outcome)
+            done(result)
 
     def _begin(self) -> None:
         self._busy = True
@@ -71,20 +71,20 @@ class SimBackground:
         self._actor.unsynced.clear()
         try:
             with world.as_actor(self._actor):
-                outcome = WorkResult(value=work())
+                result = WorkResult(value=work())
         except Crash:
             self._actor.on_crash()
             return
-        except Exception as error:  # noqa: BLE001  # whatever it was, the driver decides what it means
-            outcome = WorkResult(error=error)
+        except Exception as error:  # noqa: BLE001  # the driver decides what the error means
+            result = WorkResult(error=error)
         if self._actor.is_crashing:
             self._actor.on_crash()
             return
-        world.after(self._pace.draw_us(), lambda: self._actor.when_awake(lambda: self._end(done, outcome)))
+        world.after(self._pace.draw_us(), lambda: self._actor.when_awake(lambda: self._end(done, result)))
 
-    def _end(self, done: Done, outcome: WorkResult) -> None:
+    def _end(self, done: Done, result: WorkResult) -> None:
         self._actor.unsynced.clear()
-        self._ended.append((done, outcome))
+        self._ended.append((done, result))
         self._busy = False
         if self._waiting:
             self._begin()

@@ -1,7 +1,7 @@
 """What is checked in a world, while it runs and when it is over.
 
 Checkers look from outside: at the messages on the network, the files on the disk, the rows in the external system. They
-ask no driver what it thinks it did. Rows are compared in `comparison`, what users were told is checked in `user`.
+do not ask the drivers. Rows are compared in `comparison`; the answers that the user gets are checked in `user`.
 """
 
 from __future__ import annotations
@@ -35,63 +35,74 @@ from penstock.sim.rules import Rule
 from penstock.sim.world import Actor, World
 from penstock.storage.completed import decode_pointer
 from penstock.storage.metadata import decode_metadata
-from penstock.storage.tenure import inheritance_seal
+from penstock.storage.tenure import inheritance_format
 from penstock.wire.codec import decode_to_master, decode_to_slot
 from penstock.wire.frames import Kind, unpack
 
 
 class Ledger:
-    """Which checkpoints have become durable, by what lies on the disk."""
+    """Which checkpoints have become durable, as the files on the disk show."""
 
     def __init__(self, world: World, disk: Disk, job: JobId) -> None:
         self._world = world
         self._disk = disk
         self._job = layout.job_folder(job)
         self.durable: dict[CheckpointId, bytes] = {}
-        """The metadata of each, as it was when its pointer was written."""
+        """The metadata of each durable checkpoint, as it was when the pointer was written."""
         self.records: dict[CheckpointId, CompletedCheckpoint] = {}
-        """What the pointer to each says."""
+        """The content of the pointer to each durable checkpoint."""
         self.started_from = b""
         """The metadata of the snapshot that the job began with."""
         self.on_durable: list[Callable[[], None]] = []
+        self._gone: dict[CheckpointId, None] = {}
+        """Checkpoints that went with the end of a run of the program."""
         self._claims: dict[str, Actor | None] = {}
-        """Who wrote that it has the job, by the path of each such record."""
+        """By the path of each record with which a driver claims the job: the process that wrote the record."""
         self._late: dict[CheckpointId, tuple[str, bytes]] = {}
-        """Pointers that a driver wrote when another had claimed the job: they count if that one found them."""
+        """Pointers that a driver wrote after another driver had claimed the job. Such a pointer counts if the other
+        driver finds it."""
         disk.taps.append(self._on_write)
         disk.undo_taps.append(self._on_undo)
 
     def contains(self, token: bytes) -> bool:
-        """Whether a durable checkpoint has this committable in its state."""
+        """Whether a durable checkpoint, or the snapshot that the job began with, has this committable in its state."""
         known = (self.started_from, *self.durable.values())
         return any(token in metadata for metadata in reversed(known))
 
     def is_held_by(self, driver: Actor | None) -> bool:
-        """Whether no other driver has claimed the job since that one did."""
+        """Whether `driver` is the last driver that claimed the job; true if no driver has claimed the job."""
         return not self._claims or self._claims[max(self._claims)] is driver
 
     def retained(self, count: int) -> list[CheckpointId]:
-        """Those that a job which keeps `count` of them must have kept; savepoints, which are the user's, aside."""
+        """The checkpoints that a job which keeps `count` checkpoints must have kept. Savepoints are left out: they
+        belong to the user."""
         if self._disk.errors:
-            # The master may not have known for certain what it had recorded, and kept more, or an older one.
+            # After an error of the storage the master may not know for certain which checkpoints it has recorded. Then
+            # the master may keep more checkpoints, or older checkpoints.
             return [c for c in sorted(self.durable) if layout.metadata_file(self._job, c) in self._disk.files]
         kept: list[CompletedCheckpoint] = []
-        for _, newcomer in sorted(self.records.items()):
+        for newcomer in [record for c, record in sorted(self.records.items()) if c not in self._gone]:
             kept.append(newcomer)
             plain = [c for c in kept if not c.kind.is_savepoint]
-            # Only when the job ends with a savepoint is nothing else needed.
+            # The newest plain checkpoint is spared, unless the job ends with this savepoint: nothing else is needed
+            # then.
             spared = None if newcomer.kind.is_synchronous or not plain else plain[-1]
             removable = [c for c in kept[:-1] if c is not spared]
             gone = removable[: max(0, len(kept) - count)]
             kept = [c for c in kept if c not in gone]
         return [c.checkpoint for c in kept if not c.kind.is_savepoint]
 
+    def run_ended(self, kept: Iterable[CheckpointId]) -> None:
+        """A run of the program has ended and kept these: the next run has no other checkpoint, savepoints aside."""
+        left = tuple(kept)
+        self._gone |= {c: None for c, record in self.records.items() if not record.kind.is_savepoint and c not in left}
+
     def _on_write(self, path: str, data: bytes) -> None:
         if layout.number_of(layout.drivers_folder(self._job), path) is not None:
             self._claims[path] = self._world.acting
             return
         if layout.number_of(layout.tenures_folder(self._job), path) is not None:
-            for found in inheritance_seal.decode(path, data).completed:
+            for found in inheritance_format.decode(path, data).completed:
                 if found.checkpoint in self._late:
                     self._became_durable(found.checkpoint, *self._late.pop(found.checkpoint))
             return
@@ -109,7 +120,7 @@ class Ledger:
             self._world.violate(Rule.CHECKPOINT_IDS, f"checkpoint {checkpoint} completed after checkpoint {newest}")
         record = msgspec.msgpack.decode(decode_pointer(path, checkpoint, data), type=CompletedCheckpoint)
         if record.claim is not None:
-            # What the job was started from: somebody else's, and not durable because of this record.
+            # The snapshot that the job was started from: the snapshot was durable before this record was written.
             return
         metadata = self._disk.files.get(record.path)
         if metadata is None:
@@ -134,7 +145,7 @@ class Ledger:
 
 
 class MessageChecker:
-    """What the master tells slots about checkpoints."""
+    """Checks the messages between the master and the slots: checkpoints, attempts, failures."""
 
     def __init__(self, world: World, ledger: Ledger, *, master: str, faults: Iterable[Fault] = ()) -> None:
         self._world = world
@@ -145,34 +156,35 @@ class MessageChecker:
         self._newest_epoch = 0
         self._announced = CheckpointId(0)
         self.relied_on: dict[CheckpointId, None] = {}
-        """Checkpoints that tasks were told to be complete, or began from."""
+        """Checkpoints that were announced as complete, that an attempt began from, or that the driver committed."""
         self.epoch = 0
-        """The highest one that was deployed."""
+        """The highest epoch that was deployed."""
         self._epochs: dict[TaskId, int] = {}
         self._finished: dict[tuple[TaskId, int], None] = {}
-        """Tasks that said so, with their epochs."""
+        """The tasks that said that they have finished, with their epochs."""
         self.attempts = 0
         self.repairs = 0
-        """How many of them were of some tasks only."""
+        """How many attempts were of some tasks only, while other tasks went on."""
         self.restores = 0
         """How many attempts began from a checkpoint."""
         self.on_ending: Callable[[], None] = lambda: None
         """Called when a slot is told to leave for good."""
         self.ever_ran = False
-        """Whether the newest driver knows that the job can run."""
+        """Whether the newest driver has found a completed checkpoint, or has told tasks to run."""
         self.on_attempt: Callable[[CheckpointId | None, int], None] = lambda _restored, _parallelism: None
-        """Called when an attempt begins: from which checkpoint, on how many slots."""
+        """Called when an attempt of all tasks begins, with the checkpoint that is restored and the number of slots."""
         self.on_run: Callable[[], None] = lambda: None
         """Called when an attempt begins to run."""
         self.program_errors: list[int] = []
-        """How many checkpoints were durable at each error of the program that a task has told of."""
+        """For each error of the program that a task reported: how many checkpoints were durable then."""
         self.on_failure: Callable[[], None] = lambda: None
-        """Called when an attempt is given up."""
+        """Called when the tasks of an attempt are cancelled."""
         self._run_epoch = 0
         self._cancelled_epoch = 0
 
     def go_on_from(self, before: MessageChecker, *, kept: bool) -> None:
-        """The same job goes on with another run of its program, which finds what the runs before it `kept`."""
+        """The same job goes on in another run of its program. `kept` says whether the run before left a snapshot to go
+        on from."""
         self.epoch = before.epoch
         self._epochs = dict(before._epochs)
         self._newest, self._newest_epoch = before._newest, before._newest_epoch
@@ -191,13 +203,13 @@ class MessageChecker:
     def _told(self, message: ToMaster) -> None:
         if isinstance(message, TaskFinished):
             if (message.task, message.epoch) in self._finished:
-                self._world.violate(Rule.NO_LIVELOCK, f"{message.task} said again that it has ended")
+                self._world.violate(Rule.NO_LIVELOCK, f"{message.task} said twice that it has finished")
             self._finished[message.task, message.epoch] = None
         elif isinstance(message, TaskFailed):
             if self._links_hold and message.error.startswith(LinkBroken.__name__):
-                self._world.violate(Rule.LINKS, f"{message.slot} said: {message.error}")
+                self._world.violate(Rule.LINKS, f"{message.slot} reported: {message.error}")
             elif message.error.startswith(MalformedMessage.__name__):
-                self._world.violate(Rule.NO_BUG, f"{message.slot} said: {message.error}")
+                self._world.violate(Rule.NO_BUG, f"{message.slot} reported: {message.error}")
             if message.fault is errors.Fault.PROGRAM:
                 self.program_errors.append(len(self._ledger.durable))
 
@@ -208,7 +220,7 @@ class MessageChecker:
             case Deploy(
                 epoch=epoch, restored_checkpoint=restored, tasks=tasks, peers=peers, beside_others=beside_others
             ):
-                # A driver that was taken over from may still deploy; the slots are another's.
+                # A driver whose job was taken over may still deploy its own slots, in lower epochs.
                 self._epochs |= {task: max(epoch, self._epochs.get(task, 0)) for task in tasks}
                 if epoch > self.epoch:
                     self._began(epoch, restored)
@@ -245,28 +257,32 @@ class MessageChecker:
             self.relied_on[restored] = None
         if (restored or 0) < self._announced:
             self._world.violate(
-                Rule.NEWEST, f"epoch {epoch} began from checkpoint {restored}, {self._announced} had been announced"
+                Rule.NEWEST,
+                f"the attempt of epoch {epoch} began from checkpoint {restored}, although checkpoint "
+                f"{self._announced} had been announced",
             )
 
     def _triggered(self, checkpoint: CheckpointId, task: TaskId, epoch: int) -> None:
         if epoch // EPOCHS_PER_TERM < self.epoch // EPOCHS_PER_TERM:
-            # A driver that was taken over from, and does not know it yet, goes on with the ids that it has.
+            # A driver that does not know yet that its job was taken over goes on with its own checkpoint ids.
             return
-        # The same id goes to several tasks, but never before and after some were deployed, and never again after a
-        # newer one.
+        # A checkpoint is triggered in several tasks. But it is not triggered again after tasks were deployed, nor after
+        # a newer checkpoint was triggered.
         if checkpoint < self._newest or (checkpoint == self._newest and self.epoch != self._newest_epoch):
             self._world.violate(
                 Rule.CHECKPOINT_IDS,
-                f"checkpoint {checkpoint} was triggered in epoch {self.epoch}, after {self._newest} in "
-                f"{self._newest_epoch}",
+                f"checkpoint {checkpoint} was triggered in epoch {self.epoch}, after checkpoint {self._newest} in "
+                f"epoch {self._newest_epoch}",
             )
         if epoch != self._epochs.get(task):
-            self._world.violate(Rule.CHECKPOINT_IDS, f"{task} was told of epoch {epoch}, and is in another")
+            self._world.violate(
+                Rule.CHECKPOINT_IDS, f"a checkpoint of epoch {epoch} was triggered in {task}, which is in another epoch"
+            )
         self._newest, self._newest_epoch = max(checkpoint, self._newest), self.epoch
 
 
 class CommitChecker:
-    """Whether what becomes visible was allowed to."""
+    """Checks that a transaction that becomes visible was allowed to become visible."""
 
     def __init__(self, world: World, ledger: Ledger, messages: MessageChecker, external: ExternalSystem) -> None:
         self._world = world
@@ -288,15 +304,15 @@ class CommitChecker:
             self._world.violate(Rule.EARLY_COMMIT, f"{transaction.name} was committed and is in no durable checkpoint")
 
     def _refused(self, transaction: Transaction) -> None:
-        self._world.violate(Rule.FENCING, f"{transaction.name} was to be committed, but a later attempt has dropped it")
+        self._world.violate(Rule.FENCING, f"{transaction.name} was to be committed, but a later attempt had dropped it")
 
 
 def check_files(
     world: World, disk: Disk, job: JobId, *, kept: Sequence[CheckpointId], allowed: Iterable[str], keeps_ids: bool
 ) -> None:
-    """Nothing may be left but the checkpoints that are `kept`, which must be whole, other files that are `allowed` and,
-    if it `keeps_ids`, the counters. Storage that failed is no excuse: it was well again in time, and deletions are
-    tried again."""
+    """Check the files that are left when a job has ended: the checkpoints in `kept`, which must be whole, the files in
+    `allowed` and, with `keeps_ids`, the counters of checkpoint ids and of drivers. No other file may be left. Errors of
+    the storage are no excuse: the storage is in order again before the job ends, and deletions are tried again."""
     folder = layout.job_folder(job)
     expected: dict[str, None] = dict.fromkeys(allowed)
     for checkpoint in kept:
@@ -320,9 +336,9 @@ def check_files(
 
 
 def _excused(disk: Disk, folder: layout.JobFolder) -> list[str]:
-    """Folders that may be left because the storage was out of order when a checkpoint was recorded."""
+    """The folders of checkpoints that may be left because the storage failed when the checkpoint was recorded."""
     pointers = [layout.number_of(layout.completed_folder(folder), path) for path in disk.unwritten]
-    # Nobody knows whether such a checkpoint was recorded: it is kept, since a restore might look for it.
+    # No driver knows whether such a checkpoint was recorded. The checkpoint is kept, since a restore might look for it.
     return [layout.checkpoint_folder(folder, checkpoint) for checkpoint in pointers if checkpoint is not None]
 
 
@@ -338,15 +354,15 @@ def _files_of(world: World, disk: Disk, folder: layout.JobFolder, checkpoint: Ch
 
 
 def root_of(record: CompletedCheckpoint) -> str:
-    """Where the paths in a checkpoint's metadata begin: those of a savepoint in its own folder."""
+    """Where the paths in the metadata of a snapshot begin: paths of a savepoint begin in the savepoint's folder."""
     return f"{record.location}/" if record.kind.is_savepoint else ""
 
 
 def referred_files(metadata: bytes, *, root: str = "") -> list[str]:
-    """Paths that a metadata file refers to."""
+    """The paths that a metadata file refers to."""
     return [root + file.path for file in decode_metadata("_metadata", metadata).files if file.path is not None]
 
 
 def missing_files(files: dict[str, bytes], metadata: bytes, *, root: str = "") -> list[str]:
-    """Those of them that do not exist."""
+    """The paths that a metadata file refers to and that do not exist."""
     return [path for path in referred_files(metadata, root=root) if path not in files]

@@ -1,4 +1,4 @@
-"""The clock of a simulated process: virtual time, unless someone has set it."""
+"""The clock of a simulated process: shows virtual time, unless a fault has set the clock."""
 
 from __future__ import annotations
 
@@ -17,5 +17,5 @@ class SimClock:
         return self._actor.now()
 
     def precise_ms(self) -> float:
-        """A finer clock, for durations; nobody can set it. Moves during a turn that has a slow step in it."""
+        """A finer clock, for durations; no fault sets this clock. Moves during a turn that has a slow step in it."""
         return (self._actor.world.now_us + self._actor.spent_us) / 1_000

@@ -1,4 +1,4 @@
-"""Whether the rows that a job has shown are those it should have shown, by what its checkpoints promise."""
+"""Whether a job has shown the rows that it must show, as the mode of its checkpoints promises."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ Place = tuple[int, int, int]
 
 @dataclass(frozen=True, kw_only=True)
 class Standard:
-    """What rows are held to."""
+    """What the rows of a job are held to."""
 
     complete: bool
-    """None may be missing."""
+    """Whether no row may be missing."""
     repeats: bool = False
-    """Records may count more than once."""
+    """Whether records may count more than once."""
     rule: Rule = Rule.EXACTLY_ONCE
-    """What is broken if they are not as they should be."""
+    """The rule that wrong or missing rows break."""
 
 
 def shown_by(committed: Iterable[Transaction]) -> dict[str, Counter[Row]]:
@@ -48,9 +48,9 @@ def check_output(
     windows: bool,
     possible: dict[str, Counter[Row]] | None = None,
 ) -> None:
-    """Compare the visible rows of every sink with what they must be. `possible` are those that may be shown besides,
-    where records may count more than once: what came behind the barriers of a checkpoint, and is not read again because
-    the job was stopped before that."""
+    """Compare the visible rows of every sink with the `expected` rows. `possible` are all rows that may be shown where
+    records may count more than once: a sink may also show rows of records behind the barriers of the savepoint that the
+    job was stopped with."""
     compare = _check_windows if windows and standard.repeats else _check_rows
     allowed = expected if possible is None or not standard.repeats else possible
     for target in dict.fromkeys((*expected, *shown)):
@@ -59,7 +59,7 @@ def check_output(
 
 
 class _Wanted(NamedTuple):
-    """The rows of one sink."""
+    """The rows that one sink must show, and the rows that the sink may show."""
 
     rows: Counter[Row]
     possible: Counter[Row]
@@ -81,7 +81,7 @@ def _check_rows(world: World, target: str, actual: Counter[Row], expected: _Want
 
 
 def _check_windows(world: World, target: str, actual: Counter[Row], expected: _Wanted, standard: Standard) -> None:
-    """By window: how many records were counted in all its rows, and which was the greatest."""
+    """Compare by window: the number of records in all rows of the window, and the greatest value."""
     wanted, possible = _by_window(expected.rows), _by_window(expected.possible)
     found = _by_window(actual)
     wrong = [
@@ -91,7 +91,7 @@ def _check_windows(world: World, target: str, actual: Counter[Row], expected: _W
     ]
     if wrong:
         world.violate(standard.rule, f"{len(wrong)} windows in {target} are wrong, such as {sorted(wrong)[0]}")
-    # What is read again may make a smaller row of a window that was shown before, but one row must have it all.
+    # Records that are read again may give a second, smaller row of a window. But one row must have all its records.
     fullest: dict[Place, int] = {}
     for key, start, end, count, _ in actual:
         fullest[key, start, end] = max(count, fullest.get((key, start, end), 0))
@@ -110,8 +110,8 @@ def _check_windows(world: World, target: str, actual: Counter[Row], expected: _W
 def check_parts(
     world: World, shown: dict[str, Counter[Row]], expected: dict[str, Counter[Row]], standard: Standard
 ) -> None:
-    """Compare windows that may be shown in parts: all parts of a window together have the window's records, or fewer if
-    rows may be missing."""
+    """Compare windows that may be shown in several rows, because a drain emits open windows early. All rows of a window
+    together must have the records of the window, or fewer records if `standard` lets rows be missing."""
     for target in dict.fromkeys((*expected, *shown)):
         wanted, found = _by_window(expected.get(target, Counter())), _by_window(shown.get(target, Counter()))
         wrong = [
@@ -122,11 +122,11 @@ def check_parts(
         if wrong:
             place = min(wrong)
             text = f"{place} has {found.get(place)} instead of {wanted.get(place)}"
-            world.violate(standard.rule, f"{len(wrong)} windows in {target} are wrong in all their parts: {text}")
+            world.violate(standard.rule, f"{len(wrong)} windows in {target} are wrong, their parts added up: {text}")
 
 
 def _is_right(wanted: tuple[int, int] | None, found: tuple[int, int] | None, standard: Standard) -> bool:
-    """Whether a window, as its number of records and the greatest of them, has what the standard asks for."""
+    """Whether a window meets the standard. A window is given as its number of records and its greatest value."""
     if wanted is None or found is None:
         return found is None and not standard.complete
     has_enough = found[0] >= wanted[0] and found[1] >= wanted[1]
@@ -143,7 +143,7 @@ def _by_window(rows: Counter[Row]) -> dict[Place, tuple[int, int]]:
 
 
 def check_order(world: World, committed: Iterable[Transaction], workload: Workload) -> None:
-    """The rows of a key must be visible in the order of the input, wherever the shape of the job keeps it."""
+    """The rows of a key must be visible in the order of the input, in all shapes of jobs that keep this order."""
     group_of = order_of(workload)
     if group_of is None or workload.shares_keys:
         return
@@ -154,7 +154,7 @@ def check_order(world: World, committed: Iterable[Transaction], workload: Worklo
         for row in (row for batch in transaction.batches for row in rows_of(batch)):
             group, seq = group_of(row, transaction.subtask), row[1]
             if group is None or (target, group, seq) in seen:
-                # A repeated record is for another checker.
+                # `check_output` checks repeated records.
                 continue
             seen[target, group, seq] = None
             if seq < last.get((target, group), -1):

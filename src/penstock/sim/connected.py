@@ -1,9 +1,10 @@
-"""A step of a world whose keyed rows wait for a broadcast stream, and what is checked of the waiting.
+"""A step of a world whose keyed rows wait for a broadcast stream, and the check that the keyed rows wait.
 
-The step knows, by the input of the world, which broadcast rows must have come before the first keyed row: all of them,
-or all that are earlier than the point of event time that is waited for. If one is missing when a keyed row is handled,
-in whatever attempt, the row did not wait. Where a time is waited for, no row of an attempt that begins at the beginning
-is handled earlier, unless the broadcast stream has ended.
+The step knows from the input of the world which broadcast rows must come before the first keyed row: all broadcast
+rows, or the broadcast rows before the point of event time that keyed rows wait for. If such a broadcast row is missing
+when a keyed row is handled, in any attempt, the keyed row did not wait. Where keyed rows wait for a length of time, an
+attempt that begins at the beginning handles no keyed row before that time has passed, unless all broadcast rows have
+come.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from penstock.sim.jobs import TICK_US, Workload
 
 
 def draw_wait(random: Random, *, rule_rows: int) -> WaitFor:
-    """What keyed rows wait for, if every split of the broadcast stream has so many rows."""
+    """What keyed rows wait for; every split of the broadcast stream has `rule_rows` rows."""
     return random.choice(
         (
             WaitFor(),
@@ -30,7 +31,7 @@ def draw_wait(random: Random, *, rule_rows: int) -> WaitFor:
 
 
 class Guarded(KeyedBroadcastFunction):
-    """Hands keyed rows on, and looks whether they have waited."""
+    """Hands keyed rows on, and checks that the first keyed row has waited."""
 
     rules = broadcast_state("rules", key="string", value="bigint")
 
@@ -42,18 +43,18 @@ class Guarded(KeyedBroadcastFunction):
         self._has_looked = False
 
     def open(self, context: Any) -> None:  # noqa: ARG002
-        """The subtask comes up, and begins later."""
+        """Remember when the subtask was opened; the subtask begins to read later."""
         self._opened_ms = system_of(self._world).now_ms
         self._has_looked = False
 
     def on_broadcast(self, row: dict[str, Any], context: KeyedContext) -> None:  # noqa: ARG002
-        """Keep the rule."""
+        """Keep the broadcast row in the state."""
         self.rules.set(f"{row['key']}/{row['seq']}", _us(row["ts"]))
 
     def on_row(self, row: dict[str, Any], context: KeyedContext) -> dict[str, Any]:  # noqa: ARG002
-        """Hand the row on."""
+        """Hand the keyed row on."""
         if not self._has_looked:
-            # What has come stays: once is enough.
+            # Broadcast rows that have come stay in the state, so a look at the first keyed row is enough.
             self._has_looked = True
             self._look()
         return row
@@ -67,8 +68,8 @@ class Guarded(KeyedBroadcastFunction):
         waited_ms = system.now_ms - self._opened_ms
         if wait.time_ms is not None and (not system.begins_at_beginning or waited_ms >= wait.time_ms):
             return
-        text = f"{waited_ms} ms after its subtask came up, before {len(missing)} rows such as {missing[0]}"
-        system.on_unwaited(f"a row was handled {text}")
+        text = f"{waited_ms} ms after its subtask was opened, before {len(missing)} broadcast rows such as {missing[0]}"
+        system.on_unwaited(f"a keyed row was handled {text}")
 
     def _wanted(self) -> dict[str, int]:
         until_us = self._wait.watermark_us

@@ -1,7 +1,8 @@
 """The storage of a world: files in memory, which outlive every process.
 
-A write is durable when it returns. A faulty one raises before it has done anything, or after it has done everything;
-the caller cannot tell which. Others see it before it is durable: a crash of the writer may undo it then.
+A faulty call raises before it has done anything, or after it has done everything; the caller cannot tell which. All
+processes see a write at once. In some worlds a write is durable only when the piece of background work that made the
+write has ended: if the writer crashes before, the write may be undone.
 """
 
 from __future__ import annotations
@@ -13,34 +14,34 @@ from penstock.ports import Frame
 from penstock.sim.world import Actor, World
 
 WriteTap = Callable[[str, bytes], None]
-"""Called with path and content of whatever became durable."""
+"""Called with the path and the content of every file that is written."""
 
 
 class Disk:
-    """All files of a world, and the weather they live in."""
+    """All files of a world, and the faults of the storage."""
 
     def __init__(self, world: World) -> None:
         self.files: dict[str, bytes] = {}
         self.taps: list[WriteTap] = []
         self.undo_taps: list[Callable[[str], None]] = []
-        """Called with the path of whatever was seen, and never became durable."""
+        """Called with the path of every file whose write is undone."""
         self.reads: list[tuple[str, str]] = []
-        """Who read which file, in order."""
+        """Which process has read which path, in order."""
         self.writers: dict[str, str] = {}
-        """Who wrote each file last."""
+        """By path: the process that wrote the file last."""
         self.written_us: dict[str, int] = {}
-        """When that was."""
+        """By path: when the file was written last."""
         self.unwritten: list[str] = []
-        """What was to be written while the storage was out of order; it may be there all the same."""
+        """The paths of the writes that raised. Such a file may exist all the same."""
         self.errors = 0
-        """How many calls went wrong."""
+        """How many calls raised because of a fault."""
         self.world = world
         self._faulty_until_us = 0
         self._fault_share = 0.0
         self._fails_after = False
 
     def fail(self, *, for_us: int, share: float, after: bool) -> None:
-        """For a while, a share of all calls raises; `after` has them do their work first."""
+        """For `for_us`, a share of all calls raises. With `after` a call does its work before it raises."""
         self._faulty_until_us = self.world.now_us + for_us
         self._fault_share = share
         self._fails_after = after
@@ -50,19 +51,20 @@ class Disk:
         return SimStore(self, actor)
 
     def put(self, path: str, data: bytes) -> None:
-        """Make a file durable."""
+        """Create or replace a file."""
         self.files[path] = data
         self.world.trace("write", path, data)
         for tap in self.taps:
             tap(path, data)
 
     def remove(self, path: str) -> None:
-        """Make a file be gone."""
+        """Delete a file, if the file exists."""
         if self.files.pop(path, None) is not None:
             self.world.trace("delete", path)
 
     def undo(self, path: str, made: bytes | None, before: bytes | None) -> None:
-        """A change was not durable: the file is again as it was before, unless somebody has changed it since."""
+        """A change was not durable: the file becomes what it was before the change, unless the file was changed again
+        since."""
         if self.files.get(path) != made:
             return
         self.world.trace("undo", path)
@@ -75,7 +77,7 @@ class Disk:
                 tap(path)
 
     def draw_fault(self, call: str, path: str) -> str | None:  # noqa: ARG002
-        """`before` or `after` if the call that is being made goes wrong."""
+        """Whether a call raises `before` or `after` its work; None if the call does not raise."""
         if self.world.now_us >= self._faulty_until_us or self.world.random.random() >= self._fault_share:
             return None
         return "after" if self._fails_after else "before"
@@ -99,12 +101,12 @@ class SimStore:
         return f"/{self._root}".rstrip("/")
 
     def path_of(self, place: str) -> str | None:
-        """The path, below this root, of what has a full path; None if it lies elsewhere."""
+        """The path of `place`, a full path, below this root; None if `place` does not lie below this root."""
         path = place.strip("/")
         return path.removeprefix(self._root) if path.startswith(self._root) else None
 
     def write(self, path: str, data: Frame) -> None:
-        """Create or replace a file, all or nothing; durable when it returns."""
+        """Create or replace a file, all or nothing."""
         path = self._root + path
         content = bytes(memoryview(data))
 
@@ -117,7 +119,7 @@ class SimStore:
         self._perform("write", path, put)
 
     def create(self, path: str, data: Frame) -> bool:
-        """Create a file, all or nothing, unless there is one; durable when it returns."""
+        """Create a file, all or nothing; False if the file exists already."""
         full = self._root + path
         if full in self._disk.files:
             self._perform("create", full, lambda: None)
@@ -126,7 +128,7 @@ class SimStore:
         return True
 
     def obstacle_to_create(self) -> str | None:
-        """None: of several writers that create a file one succeeds."""
+        """None: if several writers create the same file, exactly one of them succeeds."""
         return None
 
     def names(self, place: str) -> str | None:
@@ -138,14 +140,14 @@ class SimStore:
         return place
 
     def read(self, path: str, *, limit: int | None = None) -> bytes:
-        """The whole file; one with more than `limit` bytes is not read, and raises."""
+        """The whole file. Raises `StorageError` if the file has more than `limit` bytes."""
         path = self._root + path
         self._perform("read", path, lambda: self._disk.reads.append((self._actor.name, path)))
         if path not in self._disk.files:
             raise StorageError(f"{path} does not exist")
         content = self._disk.files[path]
         if limit is not None and len(content) > limit:
-            raise StorageError(f"{path} has {len(content)} bytes, and at most {limit} are expected")
+            raise StorageError(f"{path} has {len(content)} bytes, and at most {limit} bytes are expected")
         return content
 
     def list_files(self, prefix: str) -> list[str]:
@@ -170,7 +172,7 @@ class SimStore:
         self._perform("delete", prefix, remove_all)
 
     def delete_empty(self, prefix: str) -> None:
-        """Remove a folder, if nothing is in it: here folders are made of their files."""
+        """Nothing to remove: on this disk a folder exists only while it has files."""
         self._perform("delete", self._root + prefix, lambda: None)
 
     def _remove(self, path: str) -> None:
@@ -192,7 +194,7 @@ class SimStore:
             if call == "write":
                 self._disk.unwritten.append(path)
             raise StorageError(f"cannot {call} {path}: the storage is out of order", retry=Retry.LATER)
-        # A second chance to die: with the work done and nobody told.
+        # The process may also die here, when the work is done and the caller does not know it yet.
         self._actor.used(f"{call}-done")
 
 

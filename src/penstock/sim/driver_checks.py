@@ -1,8 +1,8 @@
-"""What is checked of the parts of sources and sinks that run on the driver.
+"""The checks of the parts of sources and sinks that run on the driver.
 
-A split must be in exactly one place at any time: not found yet, with one reader, or read to its end. That is looked at
-on the wire, for each attempt, and in each checkpoint that becomes durable: there the enumerator's position and the
-readers' splits were saved by different processes, at different times, and must fit together all the same.
+A split must be in exactly one place at any time: not found yet, with one reader, or read to its end. The checker looks
+at the messages of each attempt, and at each checkpoint that becomes durable. In a checkpoint, the enumerator's position
+and the readers' splits were saved by different processes, at different times, and must fit together all the same.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from penstock.wire.frames import Kind, unpack
 
 
 class SplitChecker:
-    """Where the splits are that a source has found."""
+    """Follows where the splits are that sources have found."""
 
     def __init__(
         self, world: World, ledger: Ledger, external: ExternalSystem, workload: Workload, *, master: str
@@ -40,7 +40,7 @@ class SplitChecker:
         self._epoch = 0
         self._deployed: dict[TaskId, int] = {}
         self._readers: dict[int, TaskId] = {}
-        """Who has which split in that epoch, or had it."""
+        """By split: the task that has the split in this epoch, or had the split."""
         ledger.on_durable.append(self.checkpoint_durable)
 
     def __call__(self, sender: str, receiver: str, frames: list[bytes]) -> None:  # noqa: ARG002
@@ -60,7 +60,7 @@ class SplitChecker:
         if message.epoch > self._epoch:
             self._epoch, self._readers = message.epoch, {}
         if message.epoch < self._epoch:
-            # Of a driver that was taken over from.
+            # The message comes from a driver whose job was taken over.
             return
         for task in message.tasks:
             self._deployed[task] = message.epoch
@@ -73,7 +73,7 @@ class SplitChecker:
             return
         task = message.task
         if message.epoch != self._deployed.get(task):
-            text = f"an event of epoch {message.epoch} was sent to {task}, which is in {self._deployed.get(task)}"
+            text = f"an event of epoch {message.epoch} was sent to {task}, which is in epoch {self._deployed.get(task)}"
             self._world.violate(Rule.FENCING, text)
         if message.operator.startswith("source"):
             event = decode_reader_event(message.event)
@@ -83,14 +83,14 @@ class SplitChecker:
     def _assigned(self, task: TaskId, splits: Sequence[bytes]) -> None:
         for split in (position.split for position in decode_positions(splits)):
             if split in self._readers:
-                text = f"split {split} was given to {task}, and is with {self._readers[split]}, in epoch {self._epoch}"
+                text = f"split {split} was given to {task}, and {self._readers[split]} has it, in epoch {self._epoch}"
                 self._world.violate(Rule.SPLITS, text)
             if split in self._external.let_go:
-                self._world.violate(Rule.SPLITS, f"split {split} is read again, and its source has let go of it")
+                self._world.violate(Rule.SPLITS, f"split {split} is read again, although its source has let go of it")
             self._readers[split] = task
 
     def checkpoint_durable(self) -> None:
-        """See whether enumerator and readers agree."""
+        """Check that the enumerator's position and the readers' splits in the newest checkpoint fit together."""
         checkpoint, data = next(reversed(self._ledger.durable.items()))
         metadata = decode_metadata("_metadata", data)
         for operator, (splits, begin) in next_splits(self._workload, metadata).items():
@@ -101,16 +101,16 @@ class SplitChecker:
             twice = [split for split in dict.fromkeys(unread) if unread.count(split) > 1]
             read = [split for split in range(splits.start, begin) if split not in unread]
             lost = [split for split in read if split not in self._external.read_to_end]
-            for what, wrong in (("not found, and with a reader", early), ("with two readers", twice)):
+            for what, wrong in (("not found yet, and with a reader", early), ("with two readers", twice)):
                 if wrong:
                     self._world.violate(Rule.SPLITS, f"in checkpoint {checkpoint} splits {wrong} are {what}")
             if lost:
-                text = f"in checkpoint {checkpoint} splits {lost} are found, with nobody, and were never read"
+                text = f"in checkpoint {checkpoint} splits {lost} are found, have no reader, and were never read"
                 self._world.violate(Rule.SPLITS, text)
 
 
 class GroupChecker:
-    """What the driver commits: once, whole, and in the order of the barriers."""
+    """Checks that the driver commits the results of each barrier once, whole, and in the order of the barriers."""
 
     def __init__(self, world: World, ledger: Ledger, messages: MessageChecker, external: ExternalSystem) -> None:
         self._world = world
@@ -118,34 +118,34 @@ class GroupChecker:
         self._messages = messages
         self._external = external
         self._groups: dict[tuple[str, int], tuple[bytes, ...]] = {}
-        """What was to be committed under each id, in the order of the first calls."""
+        """By sink and checkpoint: the committables of the first call, in the order of the first calls."""
         self._last: dict[str, tuple[int, int]] = {}
-        """The epoch and the id of the last call."""
+        """By sink: the epoch and the checkpoint of the last call."""
         external.on_group = self._called
 
     def go_on_from(self, before: GroupChecker) -> None:
-        """Another job goes on from what one has left."""
+        """Another job, or another run of the job, goes on from what the job before has left."""
         self._groups = before._groups
 
     def _called(self, target: str, checkpoint: int, tokens: tuple[bytes, ...]) -> None:
-        self._world.note(self._name, f"commits {target} of checkpoint {checkpoint} ({len(tokens)} transactions)")
+        self._world.note(self._name, f"commits checkpoint {checkpoint} to {target} ({len(tokens)} transactions)")
         if not self._ledger.is_held_by(self._world.acting):
-            self._world.violate(Rule.FENCING, f"{self._name} commits to {target}, and another driver has the job")
+            self._world.violate(Rule.FENCING, f"{self._name} commits to {target}, although another driver has the job")
         content = tuple(sorted(tokens))
         epoch, newest = self._last.get(target, (0, 0))
         if epoch == self._messages.epoch and checkpoint <= newest:
-            text = f"{target} of checkpoint {checkpoint} was committed after that of {newest}, in epoch {epoch}"
+            text = f"checkpoint {checkpoint} was committed to {target} after checkpoint {newest}, in epoch {epoch}"
             self._world.violate(Rule.COMMITS, text)
         self._last[target] = (self._messages.epoch, checkpoint)
         is_new = (target, checkpoint) not in self._groups
         if self._groups.setdefault((target, checkpoint), content) != content:
-            text = f"{target} of checkpoint {checkpoint} was committed again, with other content"
+            text = f"checkpoint {checkpoint} was committed to {target} again, with other transactions"
             self._world.violate(Rule.COMMITS, text)
         later = [known for name, known in self._groups if name == target and known > checkpoint]
         if is_new and later:
-            text = f"{target} of checkpoint {checkpoint} was committed for the first time after that of {max(later)}"
+            text = f"checkpoint {checkpoint} was first committed to {target} after checkpoint {max(later)}"
             self._world.violate(Rule.COMMITS, text)
-        # What was committed since is not to be shown again by another job.
+        # A second job must not start from an older snapshot: the job would show these results again.
         self._messages.relied_on[CheckpointId(checkpoint)] = None
 
     @property

@@ -1,4 +1,4 @@
-"""What must come out of a job, computed without it: the rows of every sink, and which of them have an order."""
+"""The rows that every sink of a job must show, and the order of these rows, computed without running the job."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from penstock.sim.on_driver import unfound_splits
 from penstock.sim.shapes import BUCKETS, SECOND_SINK, SINK
 
 Order = Callable[[Row, int], Hashable]
-"""From a row, and the subtask of the sink that showed it, to the group in which rows must be seen in the order of the
-input; None for a row that has no order."""
+"""From a row, and the subtask of the sink that showed the row, to the group of the row. The rows of a group must be
+shown in the order of the input. None for a row that has no order."""
 
 
 def expected_rows(workload: Workload, inputs: Sequence[pa.RecordBatch], *, parallelism: int) -> dict[str, Counter[Row]]:
-    """The output of the job by sink."""
+    """The rows that the job must show, by sink."""
     shape = workload.shape
     records = records_of(inputs)
     if shape.has_windows:
@@ -56,27 +56,28 @@ def records_of(inputs: Iterable[pa.RecordBatch]) -> list[Row]:
 
 @dataclass(frozen=True, kw_only=True)
 class Stage:
-    """A part of a job's life in which it had one parallelism."""
+    """A part of a job's life in which the job had one parallelism."""
 
     parallelism: int
     restored: CheckpointId | None = None
-    """What its first attempt began from."""
+    """The checkpoint that the first attempt of the stage began from."""
     metadata: CheckpointMetadata | None = None
-    """Of that; None if it began at the beginning."""
+    """The metadata of the snapshot that the stage began from; None if the stage began at the beginning."""
 
 
 def next_stage(stages: Sequence[Stage], stage: Stage) -> tuple[Stage, ...]:
-    """What counts when another attempt has begun: what came of later checkpoints than it begins from counts no more."""
+    """The stages that count when another attempt has begun. Only stages that began from an earlier checkpoint than the
+    attempt still count."""
     kept = [each for each in stages if (each.restored or 0) < (stage.restored or 0)]
-    # With the same parallelism as before it is the same stage.
+    # An attempt with the parallelism of the last stage belongs to that stage.
     return tuple(kept) if kept and kept[-1].parallelism == stage.parallelism else (*kept, stage)
 
 
 def expected_of_stages(
     workload: Workload, inputs: Sequence[pa.RecordBatch], stages: Sequence[Stage]
 ) -> dict[str, Counter[Row]]:
-    """The output of a job whose parallelism has changed: what each stage has read goes through the job as it was
-    then."""
+    """The rows that a job whose parallelism has changed must show, by sink: the records that a stage has read give rows
+    as in a job with the parallelism of the stage."""
     if workload.shape.has_windows or not stages:
         return expected_rows(workload, inputs, parallelism=stages[0].parallelism if stages else 1)
     starts = [_starts(workload, stage.metadata, inputs) for stage in stages]
@@ -122,8 +123,8 @@ def _expected_windows(records: Iterable[Row], window_us: int) -> Counter[Row]:
 
 
 def order_of(workload: Workload) -> Order | None:
-    """How the rows of a job are ordered; None if they are not. In all shapes with an order the sequence number is the
-    second column."""
+    """How the rows of a job are ordered; None if the rows have no order. In all shapes with an order the sequence
+    number is the second column."""
     match workload.shape:
         case Shape.KEYED | Shape.UNION | Shape.TWO_SINKS | Shape.HASH_HASH | Shape.HASH_FORWARD | Shape.PIPELINES:
             return lambda row, _: row[0]
@@ -144,14 +145,14 @@ def order_of(workload: Workload) -> Order | None:
 def read_before(
     workload: Workload, metadata: CheckpointMetadata, inputs: Sequence[pa.RecordBatch]
 ) -> tuple[pa.RecordBatch, ...]:
-    """What the sources had read when a snapshot was taken, by the positions in its state."""
+    """The records that the sources had read when a snapshot was taken, by the positions in the snapshot."""
     return tuple(table.slice(0, row) for table, row in _positions(workload, metadata, inputs))
 
 
 def _positions(
     workload: Workload, metadata: CheckpointMetadata, inputs: Sequence[pa.RecordBatch]
 ) -> list[tuple[pa.RecordBatch, int]]:
-    # A split that is in nobody's state has been read to its end, unless it has not been found yet.
+    # A split that is in the state of no reader has been read to its end, or has not been found yet.
     rows = dict.fromkeys(unfound_splits(workload, metadata), 0)
     rows |= {
         position.split: position.row

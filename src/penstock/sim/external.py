@@ -1,8 +1,7 @@
-"""The system outside of a simulated job: its input, and the place where a two-phase sink puts its output.
+"""The system outside of a simulated job: the input of the job, and the place where two-phase sinks put their output.
 
-Transactions are prepared, then committed or dropped, as in a database or a Kafka cluster. The system remembers who did
-what and when, and refuses nothing that a real one would not refuse: whether a commit was legal is for the checkers to
-say, not for it.
+Transactions are prepared, then committed or dropped, as in a database or a Kafka cluster. The system refuses only what
+a real system would refuse: not the system, but the checkers say whether a commit was legal.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ class Transaction:
 
     name: str
     target: str
-    """The sink that it was written to."""
+    """The sink that the transaction was written to."""
     subtask: int
     epoch: int
     checkpoint: int
@@ -31,12 +30,12 @@ class Transaction:
 
     @property
     def token(self) -> bytes:
-        """What a committer needs; no other transaction's token contains it."""
+        """What a committer needs in order to commit. No token contains the token of another transaction."""
         return f"<{self.name}>".encode()
 
 
 class ExternalSystem:
-    """Input tables by split, transactions by name."""
+    """Input tables by split, transactions by token."""
 
     def __init__(self, world: World) -> None:
         self._world = world
@@ -47,23 +46,24 @@ class ExternalSystem:
         """In the order of the commits, which is the order in which a reader sees the rows."""
         self.on_commit: Callable[[Transaction], None] = lambda _transaction: None
         self.on_refused: Callable[[Transaction], None] = lambda _transaction: None
-        """A transaction was to be committed that had been dropped."""
+        """Called when a transaction is to be committed that has been dropped."""
         self.on_group: Callable[[str, int, tuple[bytes, ...]], None] = lambda _target, _checkpoint, _tokens: None
-        """The driver is about to commit what all subtasks prepared for a sink at one barrier."""
+        """Called when the driver is about to commit the transactions that all subtasks prepared for a sink at one
+        barrier."""
         self.read_to_end: dict[int, None] = {}
-        """Splits that some reader has read to their ends, whether that counted or not."""
+        """The splits that a reader has read to their ends, also in attempts that failed."""
         self.let_go: dict[int, None] = {}
-        """Splits that nobody will ask for again, as their source was told."""
+        """The splits that the source has let go of, because the source was told that they are not read again."""
         self.is_at: tuple[int | None, bytes | None] | None = None
         """The checkpoint, and the state, that the hook of the job was last put back to."""
         self._marks: list[tuple[int, int]] = []
-        """(checkpoint, from when on readers come to it)."""
+        """For each mark: the checkpoint, and from when on readers see the mark."""
         self.on_unwaited: Callable[[str], None] = lambda _text: None
-        """A row was handled that had to wait."""
+        """Called when a row was handled that had to wait."""
         self.begins_at_beginning = True
-        """Whether the newest attempt does."""
+        """Whether the newest attempt begins at the beginning of the data."""
         self.is_drained = False
-        """Whether the user has asked for a stop with drain: what had to come may not come any more."""
+        """Whether the user has asked for a stop with drain. Then rows that other rows wait for may never come."""
         self._names = 0
         self._faulty_until_us = 0
         self._fault_share = 0.0
@@ -72,39 +72,40 @@ class ExternalSystem:
         self._may_spoil = True
 
     def break_next(self, process: str, what: str) -> None:
-        """Have the next task of a process that does this (`read` or `write`) raise, as a function of the user's may."""
+        """Make the next task of `process` that does `what` (`read` or `write`) raise, as a function of the user's
+        may."""
         self._fragile[process, what] = None
 
     def mend(self) -> None:
-        """What has not raised yet does not any more."""
+        """Call off all errors of tasks and enumerators that have not struck yet."""
         self._fragile.clear()
         self._may_spoil = False
 
     def spoil_once(self) -> bool:
-        """Whether an enumerator's position is to be what no checkpoint can hold: once in a world."""
+        """Whether an enumerator is to return a position that no checkpoint can hold: true once in a world."""
         spoils, self._may_spoil = self._may_spoil, False
         return spoils
 
     def touched(self, what: str) -> None:
-        """A task of whoever acts now does this."""
+        """A task of the acting process does `what`. Raises if `break_next` asked for that."""
         actor = self._world.acting
         if actor is not None and (actor.name, what) in self._fragile:
             del self._fragile[actor.name, what]
             raise ValueError(f"bad luck at {what}")
 
     def fail(self, *, for_us: int, share: float, after: bool) -> None:
-        """For a while, a share of all calls raises; `after` has them do their work first."""
+        """For `for_us`, a share of all calls raises. With `after` a call does its work before it raises."""
         self._faulty_until_us = self._world.now_us + for_us
         self._fault_share = share
         self._fails_after = after
 
     @property
     def now_ms(self) -> int:
-        """What the clock of whoever acts now shows."""
+        """The time on the clock of the acting process."""
         return self._world.now_ms if self._world.acting is None else self._world.acting.now()
 
     def spend(self, time_us: int) -> None:
-        """Whoever acts at this moment needs so much of its processor's time."""
+        """The acting process spends `time_us` of processor time."""
         if self._world.acting is not None:
             self._world.acting.spend(time_us)
 
@@ -118,7 +119,7 @@ class ExternalSystem:
         batches: tuple[pa.RecordBatch, ...],
         job: str = "",
     ) -> Transaction:
-        """Make a closed transaction durable; nobody sees it yet."""
+        """Make a closed transaction durable; the transaction is not visible yet."""
         self._names += 1
         name = f"{target}/{subtask}/{epoch}/{checkpoint}/{self._names}"
         transaction = Transaction(
@@ -133,7 +134,7 @@ class ExternalSystem:
         return transaction
 
     def commit(self, tokens: Sequence[bytes]) -> None:
-        """Make transactions visible; one that is visible stays as it is."""
+        """Make transactions visible. A transaction that is visible already stays as it is."""
         for token in tokens:
             self._perform("commit", lambda token=token: self._commit(token))  # type: ignore[misc]
 
@@ -148,13 +149,13 @@ class ExternalSystem:
         self._perform("commit", act)
 
     def look(self, found: Sequence[int]) -> None:
-        """Whoever acts now asks what there is to read, and is told these splits."""
+        """The acting process looks for splits, and finds the splits in `found`."""
         self._perform("discover", lambda: None)
         if found:
             self._world.note(self._who, f"finds splits {list(found)}")
 
     def put_mark(self, checkpoint: int, *, within_us: int) -> bytes:
-        """Put a mark into the data, some time from now; what a hook keeps of it."""
+        """Put a mark into the data, at most `within_us` from now. Returns the state that the hook keeps."""
 
         def act() -> None:
             self._marks.append((checkpoint, self._world.now_us + self._world.random.randint(0, within_us)))
@@ -163,7 +164,7 @@ class ExternalSystem:
         return f"{checkpoint}/{len(self._marks)}".encode()
 
     def go_back(self, checkpoint: int | None, state: bytes | None) -> None:
-        """The job goes back to a checkpoint, or to its beginning."""
+        """The hook goes back to a checkpoint and its state, or to the beginning if `checkpoint` is None."""
 
         def act() -> None:
             self.is_at = (checkpoint, state)
@@ -172,11 +173,11 @@ class ExternalSystem:
 
     @property
     def marks(self) -> int:
-        """How many there are, or will be."""
+        """How many marks there are; readers may not see all of them yet."""
         return len(self._marks)
 
     def mark(self, number: int) -> int | None:
-        """The checkpoint of a mark, if readers come to it by now."""
+        """The checkpoint of a mark; None if there is no such mark, or if readers do not see the mark yet."""
         if number >= len(self._marks):
             return None
         checkpoint, from_us = self._marks[number]
@@ -196,7 +197,8 @@ class ExternalSystem:
         self.on_commit(transaction)
 
     def drop(self, target: str, *, subtask: int, before_epoch: int, keep: Sequence[bytes] = ()) -> None:
-        """Forget what earlier attempts of a subtask prepared for a sink, but for what is to be kept."""
+        """Drop the transactions that earlier attempts of a subtask prepared for a sink, except the transactions in
+        `keep`."""
 
         def act() -> None:
             for token, transaction in list(self.prepared.items()):
@@ -208,7 +210,7 @@ class ExternalSystem:
         self._perform("drop", act)
 
     def abandon(self, dropped: Callable[[Transaction], bool]) -> None:
-        """Forget what was prepared and is to be dropped."""
+        """Drop the prepared transactions for which `dropped` is true."""
 
         def act() -> None:
             for token, transaction in list(self.prepared.items()):
@@ -219,7 +221,7 @@ class ExternalSystem:
         self._perform("drop", act)
 
     def drop_all(self, target: str, *, job: str | None = None) -> None:
-        """Forget everything that a job prepared for a sink and never committed; None: whichever job."""
+        """Drop all transactions that a job prepared for a sink and never committed; None: of all jobs."""
         for token, transaction in list(self.prepared.items()):
             if transaction.target == target and job in (None, transaction.job):
                 self.dropped[token] = self.prepared.pop(token)
@@ -252,7 +254,7 @@ def enter(number: int, system: ExternalSystem) -> None:
 
 
 def leave(number: int) -> None:
-    """The world is over."""
+    """A world is over: forget the system of the world."""
     _SYSTEMS.pop(number, None)
 
 

@@ -1,7 +1,7 @@
-"""Everything that can go wrong in a world. Drawn from the seed, printed in the header, struck at its time.
+"""The faults of a world: drawn from the seed, printed in the header, and struck at their times.
 
-A world first draws which kinds of fault it has at all: many faults of one kind find other bugs than a few of each. All
-faults strike, and end, within the safety phase; what comes after it is free of them.
+The kinds of faults in a world are drawn first: many faults of one kind find other bugs than a few faults of each kind.
+All faults, except crashes at the end of the job, strike and end before the liveness phase begins.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from penstock.sim.slots import Notice, SlotHost
 from penstock.sim.world import Actor, Fuse, World
 
 CALLS = ("send", "send", "receive", "submit", "collect", "write", "write-done", "read", "connect", "commit", "prepare")
-"""Where a process may die in the middle of a turn or of background work."""
+"""The calls of ports at which a process may die, in the middle of a turn or of background work."""
 
 SHARES = (0.05, 0.3, 1.0)
-"""The part of all calls that may go wrong."""
+"""The shares of calls that raise while an outside system is faulty."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,7 +38,8 @@ class SlotCrash:
 
 @dataclass(frozen=True, kw_only=True)
 class CrashInCall:
-    """A process dies at the n-th call of a port from here on: in the middle of a turn, or of background work."""
+    """A process dies at the `calls`-th `call` of a port from here on: in the middle of a turn, or of background
+    work."""
 
     at_ms: int
     slot: int | None
@@ -50,7 +51,7 @@ class CrashInCall:
 
 @dataclass(frozen=True, kw_only=True)
 class CrashAfterCheckpoint:
-    """A process dies soon after the next checkpoint has become durable: what that one holds is restored."""
+    """A process dies soon after the next checkpoint has become durable: the job restores that checkpoint."""
 
     at_ms: int
     slot: int | None
@@ -61,7 +62,7 @@ class CrashAfterCheckpoint:
 
 @dataclass(frozen=True, kw_only=True)
 class StorageErrors:
-    """A share of all storage calls raises for a while, having done nothing, or having done all."""
+    """For a while, a share of all storage calls raises: before their work, or, with `after`, after their work."""
 
     at_ms: int
     for_ms: int
@@ -71,7 +72,7 @@ class StorageErrors:
 
 @dataclass(frozen=True, kw_only=True)
 class SlowStorage:
-    """Background work takes up to `by_ms` longer for a while."""
+    """For a while, each half of a piece of background work takes up to `by_ms` longer."""
 
     at_ms: int
     for_ms: int
@@ -80,7 +81,8 @@ class SlowStorage:
 
 @dataclass(frozen=True, kw_only=True)
 class SinkErrors:
-    """A share of all calls of the external system raises for a while, having done nothing, or having done all."""
+    """For a while, a share of all calls of the external system raises: before their work, or, with `after`, after their
+    work."""
 
     at_ms: int
     for_ms: int
@@ -90,7 +92,7 @@ class SinkErrors:
 
 @dataclass(frozen=True, kw_only=True)
 class TaskError:
-    """A function of the user's raises, once: at the next batch that a task of a slot reads, or is to write."""
+    """A function of the user's raises, once: when a task of a slot next reads or writes (`what`) a batch."""
 
     at_ms: int
     slot: int
@@ -99,7 +101,8 @@ class TaskError:
 
 @dataclass(frozen=True, kw_only=True)
 class ConnectionLoss:
-    """A connection breaks; what is on its way is lost. What is sent before it works again is lost too, or held back."""
+    """A connection breaks. Messages on their way are lost. Messages that are sent before the connection works again are
+    lost too, or, with `holds_back`, arrive when it works again."""
 
     at_ms: int
     for_ms: int
@@ -111,7 +114,7 @@ class ConnectionLoss:
 
 @dataclass(frozen=True, kw_only=True)
 class SlotPause:
-    """A process gets no processor for a while, and then goes on as if nothing had been."""
+    """A process gets no processor for a while, and then goes on."""
 
     at_ms: int
     for_ms: int
@@ -121,7 +124,7 @@ class SlotPause:
 
 @dataclass(frozen=True, kw_only=True)
 class BusyLoop:
-    """A step does not come back for a while: the loop takes no turn, and its process lives."""
+    """A step does not return for a while: the loop of a process takes no turn, and the process lives."""
 
     at_ms: int
     for_ms: int
@@ -131,7 +134,7 @@ class BusyLoop:
 
 @dataclass(frozen=True, kw_only=True)
 class ClockJump:
-    """A slot's clock goes forwards or back. It stays wrong."""
+    """A slot's clock is set forwards or back, and stays wrong."""
 
     at_ms: int
     by_ms: int
@@ -140,7 +143,8 @@ class ClockJump:
 
 @dataclass(frozen=True, kw_only=True)
 class CrashAtEnd:
-    """The master dies at its n-th call of a port after it has told a slot to leave for good, whenever that is."""
+    """The master dies at its `calls`-th call of a port after the master has told a slot to leave for good, even after
+    the safety phase."""
 
     at_ms: int
     calls: int
@@ -148,19 +152,21 @@ class CrashAtEnd:
 
 @dataclass(frozen=True, kw_only=True)
 class DriverOversleeps:
-    """The master gets no processor for a while; another takes the job over, and the first goes on beside it."""
+    """The driver gets no processor for a while. Another driver takes the job over, and the first driver goes on beside
+    the other driver."""
 
     at_ms: int
     for_ms: int
     taken_over_ms: int
-    """After so long."""
+    """The other driver takes the job over this long after the first driver has fallen asleep."""
     after_checkpoint_us: int | None = None
-    """Begins so long after the next checkpoint has become durable: what that one promises is about to be committed."""
+    """The driver falls asleep this long after the next checkpoint has become durable, when the driver is about to
+    commit the results of the checkpoint; None: the driver falls asleep at `at_ms`."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class CrashAfterRescale:
-    """A process dies soon after the user has asked for another parallelism, whenever that is."""
+    """A process dies soon after the user has next asked for another parallelism."""
 
     at_ms: int
     slot: int | None
@@ -188,12 +194,12 @@ Fault = (
 
 
 def breaks_links(fault: Fault) -> bool:
-    """Whether a link between two slots that live may break of it, or one of them seem silent to the other."""
+    """Whether a fault may break a link between two living slots, or make a living slot seem silent to another slot."""
     return isinstance(fault, ConnectionLoss | SlotPause | ClockJump)
 
 
 def end_ms(fault: Fault) -> int:
-    """When a fault is over. Those that wait for something to happen are called off when the safety phase is over."""
+    """When a fault is over. Faults that wait for an event are called off when the safety phase is over."""
     match fault:
         case SlotCrash() | CrashInCall() | CrashAfterCheckpoint() | TaskError() | ClockJump():
             return fault.at_ms
@@ -204,13 +210,13 @@ def end_ms(fault: Fault) -> int:
 
 
 def draw_faults(random: Random, *, parallelism: int, safety_ms: int, lasting: bool) -> tuple[Fault, ...]:
-    """The faults of a world, by time; the master dies only if the job is `lasting`."""
+    """The faults of a world, by time. The master dies only if the job is `lasting`."""
     if random.random() < 0.05:
         return ()
     kinds = [draw for draw in _DRAWS if random.random() < 0.4]
     count = random.choice((1, 2, 3, 4, 6, 8)) if kinds else 0
     faults = [random.choice(kinds)(random, parallelism, safety_ms) for _ in range(count)]
-    # Whatever else goes wrong, most worlds restore something: that is what checkpoints are for.
+    # In most worlds a process also dies after a checkpoint, so that the job restores a checkpoint.
     restores = random.choice((0, 1, 1, 2, 3))
     faults += [_draw_crash_after_checkpoint(random, parallelism, safety_ms) for _ in range(restores)]
     if lasting:
@@ -225,7 +231,7 @@ def draw_faults(random: Random, *, parallelism: int, safety_ms: int, lasting: bo
 
 
 def draw_driver_faults(random: Random, *, safety_ms: int) -> tuple[Fault, ...]:
-    """Faults of a world in which the driver commits: it dies or falls asleep when it has something to commit."""
+    """Faults of a world in which the driver commits: the driver dies or falls asleep when it has results to commit."""
     crashes = [
         replace(_draw_crash_after_checkpoint(random, 1, safety_ms), slot=None)
         for _ in range(random.choice((0, 1, 1, 2)))
@@ -241,7 +247,8 @@ def draw_driver_faults(random: Random, *, safety_ms: int) -> tuple[Fault, ...]:
 
 
 def draw_rescale_faults(random: Random, *, safety_ms: int, lasting: bool) -> tuple[Fault, ...]:
-    """Faults of a world in which the user changes the parallelism: also slots that come up for that die."""
+    """Faults of a world in which the user changes the parallelism: slots die, also slots that come up for the
+    change."""
     return tuple(
         CrashAfterRescale(
             at_ms=random.randint(0, safety_ms // 2),
@@ -310,7 +317,7 @@ def _draw_sink_errors(random: Random, _parallelism: int, safety_ms: int) -> Faul
 
 
 def draw_task_errors(random: Random, *, parallelism: int, safety_ms: int) -> tuple[TaskError, ...]:
-    """Failures of single tasks."""
+    """Errors of single tasks."""
     return tuple(
         TaskError(
             at_ms=random.randint(0, safety_ms),
@@ -322,7 +329,7 @@ def draw_task_errors(random: Random, *, parallelism: int, safety_ms: int) -> tup
 
 
 def draw_busy_loops(random: Random, *, parallelism: int, safety_ms: int) -> tuple[BusyLoop, ...]:
-    """Loops that take no turn, most of them for longer than anybody may be silent."""
+    """Loops that take no turn, most of them for longer than a process may be silent."""
     return tuple(
         BusyLoop(
             at_ms=random.randint(0, safety_ms),
@@ -397,7 +404,7 @@ def _draw_notice(random: Random) -> Notice:
 
 
 class Injector:
-    """Makes the faults happen."""
+    """Makes the faults strike."""
 
     def __init__(
         self,
@@ -417,38 +424,51 @@ class Injector:
         self._disk = disk
         self._external = external
         self._pace = pace
+        self._calm_from_us = 0
         self._after_checkpoint: list[CrashAfterCheckpoint] = []
         self._after_rescale: list[CrashAfterRescale] = []
         self._oversleeps: list[DriverOversleeps] = []
         self._at_end: list[CrashAtEnd] = []
 
-    def schedule(self, faults: tuple[Fault, ...]) -> None:
-        """Put all faults on the heap."""
+    def schedule(self, faults: tuple[Fault, ...], *, calm_from_us: int) -> None:
+        """Put all faults on the heap. From `calm_from_us` on nothing goes wrong, the end of the job aside."""
+        self._calm_from_us = calm_from_us
         for fault in faults:
             self._world.at(fault.at_ms * 1_000, lambda fault=fault: self._strike(fault))  # type: ignore[misc]
+        self._world.at(calm_from_us, self._disarm)
 
     def checkpoint_durable(self) -> None:
-        """Something for which a crash may have waited."""
+        """A checkpoint has become durable: the faults that waited for a checkpoint strike."""
         for fault in self._after_checkpoint:
-            self._world.after(fault.delay_ms * 1_000, lambda fault=fault: self._crash(fault))  # type: ignore[misc]
+            self._strike_after(fault.delay_ms * 1_000, lambda fault=fault: self._crash(fault))  # type: ignore[misc]
         self._after_checkpoint.clear()
         for sleep in self._oversleeps:
-            self._world.after(sleep.after_checkpoint_us or 0, lambda sleep=sleep: self._oversleep(sleep))  # type: ignore[misc]
+            self._strike_after(sleep.after_checkpoint_us or 0, lambda sleep=sleep: self._oversleep(sleep))  # type: ignore[misc]
         self._oversleeps.clear()
 
     def rescale_asked(self) -> None:
-        """Something else for which a crash may have waited."""
+        """The user has asked for another parallelism: the crashes that waited for that strike."""
         for fault in self._after_rescale:
-            self._world.after(fault.delay_ms * 1_000, lambda fault=fault: self._crash(fault))  # type: ignore[misc]
+            self._strike_after(fault.delay_ms * 1_000, lambda fault=fault: self._crash(fault))  # type: ignore[misc]
         self._after_rescale.clear()
 
+    def _strike_after(self, delay_us: int, strike: Callable[[], None]) -> None:
+        """What the fault waited for has happened. The delay may be longer than the rest of the safety phase."""
+
+        def strike_before_calm() -> None:
+            if self._world.now_us < self._calm_from_us:
+                strike()
+
+        self._world.after(delay_us, strike_before_calm)
+
     def job_ending(self) -> None:
-        """Something else for which a crash may have waited."""
+        """The master has told a slot to leave for good: a crash that waits for the end of the job is armed."""
         if self._at_end and self._masters.actor is not None and self._masters.actor.fuse is None:
             self._masters.actor.fuse = Fuse(None, self._at_end.pop().calls)
 
-    def disarm(self) -> None:
-        """No process dies from here on, not even one whose death waits for something, the end aside."""
+    def _disarm(self) -> None:
+        """No process dies from here on. Faults that wait for an event are called off, except the crashes at the end of
+        the job."""
         self._after_checkpoint.clear()
         self._after_rescale.clear()
         self._oversleeps.clear()
@@ -510,7 +530,9 @@ class Injector:
             actor.keep_busy(fault.for_ms * 1_000)
 
     def _oversleep(self, fault: DriverOversleeps) -> None:
-        self._masters.oversleep(fault.for_ms * 1_000, fault.taken_over_ms * 1_000)
+        # A sleep that waited for a checkpoint begins later than was drawn, and must end with the safety phase too.
+        for_us = min(fault.for_ms * 1_000, self._calm_from_us - self._world.now_us)
+        self._masters.oversleep(for_us, min(fault.taken_over_ms * 1_000, for_us))
 
     def _process(self, slot: int | None) -> Actor | None:
         if slot is None:

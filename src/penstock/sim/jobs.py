@@ -1,9 +1,9 @@
-"""What runs in a world: the parameters of a job, its input and source, its sink.
+"""The job of a world: its parameters, its input, its sources and its sinks.
 
-The input of a job is a function of its parameters. A key lives in one split of one source, so that its records have an
-order, unless the parameters say that all splits share their keys; event time is out of order by less than the
-watermark's delay, so that no record is ever late. How the steps between source and sink are put together is in
-`shapes`, what must come out in `expected`.
+The input of a job is a function of its parameters. All records of a key are in one split of one source, so that the
+records have an order, unless the parameters say that all splits share their keys. Event time is out of order by less
+than the watermark's delay, so that no record is ever late. `shapes` puts the steps between sources and sinks together;
+`expected` computes the rows that the job must show.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ Row = tuple[Any, ...]
 
 
 class Shape(Enum):
-    """Which job it is."""
+    """The steps of a job, and how the steps are joined; `shapes` has a picture of each shape."""
 
     WINDOW = "window"
     KEYED = "keyed"
@@ -62,19 +62,19 @@ class Shape(Enum):
     """Several sources, of which some end long before the others."""
     UNION_WINDOW = "union-window"
     TIMERS = "timers"
-    """Windows by a function with timers, each of whose results becomes many rows on the way."""
+    """Windows by a function with timers. A step behind the function makes many rows of each result."""
     HASH_HASH = "hash-hash"
     HASH_FORWARD = "hash-forward"
     HASH_BROADCAST = "hash-broadcast"
     REBALANCE_HASH = "rebalance-hash"
     PIPELINES = "pipelines"
-    """Two that have nothing to do with each other."""
+    """Two pipelines that nothing joins."""
     SLICES = "slices"
-    """No exchange at all: every subtask is by itself."""
+    """No exchange: nothing joins the tasks of one slot to the tasks of another slot."""
     WAITS = "waits"
     """Keyed rows wait for a broadcast stream."""
     MIXED = "mixed"
-    """Two that have nothing to do with each other, one of them without an exchange."""
+    """Two pipelines that nothing joins, one of them without an exchange."""
 
     @property
     def has_windows(self) -> bool:
@@ -83,20 +83,21 @@ class Shape(Enum):
 
     @property
     def most_sources(self) -> int:
-        """How many sources it can have; all but one need an entry in `Workload.other_rows`."""
+        """How many sources a job of this shape can have. Each source but the first needs an entry in
+        `Workload.other_rows`."""
         if self in (Shape.UNION, Shape.UNION_WINDOW):
             return 3
         return 2 if self in (*PAIRS, *PIPELINES, Shape.WAITS) else 1
 
 
 PAIRS = (Shape.HASH_HASH, Shape.HASH_FORWARD, Shape.HASH_BROADCAST, Shape.REBALANCE_HASH)
-"""Two sources that are read by one step, each distributed in its own way."""
+"""The shapes with two sources that one step reads, each source distributed in its own way."""
 
 PIPELINES = (Shape.PIPELINES, Shape.MIXED)
-"""Two sources, two sinks."""
+"""The shapes with two sources and two sinks."""
 
 APART = (Shape.PIPELINES, Shape.SLICES, Shape.MIXED)
-"""Of several regions, which can be restarted one by one."""
+"""The shapes with several regions, which can be restarted one by one."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,24 +105,24 @@ class OnDriver:
     """Which parts of a job run on the driver, and how they behave."""
 
     sources: tuple[int, ...] = ()
-    """Those that find their splits while the job runs."""
+    """The sources that find their splits while the job runs."""
     known: int = 0
-    """So many splits of each are there from the beginning."""
+    """How many splits of each such source are known from the beginning."""
     at_once: int = 1
-    """So many are found at a time, at most."""
+    """How many splits one look finds, at most."""
     look_ms: int = 10
-    """Time between two looks."""
+    """The time between two looks for splits."""
     unread: int | None = None
-    """More are looked for only while a subtask has fewer left than this, on average."""
+    """Splits are looked for only while a subtask has fewer unread splits than this, on average; None: always."""
     spoils_after: int | None = None
-    """Once the enumerator has been told of so many checkpoints, its position is what no checkpoint can hold, for a
-    while and once in a world: its snapshot raises. None: never."""
+    """After the enumerator was told of so many checkpoints, it returns a position that no checkpoint can hold, so that
+    its snapshot raises. That lasts for a while, and happens once in a world. None: never."""
     sinks: tuple[str, ...] = ()
-    """Those that commit what all subtasks prepared together."""
+    """The sinks that commit the transactions of all subtasks together."""
     work_us: tuple[int, int] = (50, 2_000)
-    """Time of half a call of either."""
+    """The time of half a call of an enumerator or a committer, from and to."""
     cleans_by_attempt: bool = False
-    """Whether what failed attempts prepared is told by the attempt or by the barrier."""
+    """Whether a committer knows the transactions of failed attempts by their attempt; otherwise by their barrier."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -130,11 +131,11 @@ class Workload:
 
     shape: Shape
     splits: int
-    """Of each source."""
+    """The number of splits of each source."""
     rows: int
-    """Of each split of the first source."""
+    """The number of rows of each split of the first source."""
     keys: int
-    """Of each split."""
+    """The number of keys of each split."""
     salt: int
     """Makes the input differ from world to world."""
     batch_rows: int
@@ -145,16 +146,16 @@ class Workload:
     disorder_us: int
     """A record is at most this much out of order within its split."""
     other_rows: tuple[int, ...] = ()
-    """Of each split of each further source."""
+    """For each further source: the number of rows of each split."""
     shares_keys: bool = False
     """Whether all splits have the same keys: records of one key then have no order."""
     slow_us: int = 0
     """How long the slow step of the job takes for a batch."""
     behind_rows: int = 0
-    """A reader is catching up while it has not come to this row of a split that it has; an enumerator, until it has
-    found that many splits, or all."""
+    """A reader is catching up while it has not come to this row in one of its splits. An enumerator is catching up
+    until it has found this many splits, or all splits."""
     wait: WaitFor | None = None
-    """What the rows of the first source wait for, in the shape that waits."""
+    """What the rows of the first source wait for, in the shape `WAITS`."""
     on_driver: OnDriver | None = None
     shares_files: bool = False
     """Whether keyed state is saved in files that later checkpoints refer to again."""
@@ -196,7 +197,8 @@ def make_inputs(workload: Workload) -> tuple[pa.RecordBatch, ...]:
 def _make_split(workload: Workload, split: int, count: int, seen: Counter[int]) -> pa.RecordBatch:
     splits = workload.splits * workload.sources
     source, place = divmod(split, workload.splits)
-    # Nobody can wait for the records of a split that has not been found: they must not be late for that.
+    # The watermark does not wait for a split that has not been found. Records of later splits have later times, so that
+    # they are not late.
     first = place * count if workload.finds_splits(source) else 0
     keys, seqs, values, times = [], [], [], []
     for row in range(count):
@@ -224,7 +226,7 @@ class Position(msgspec.Struct, frozen=True):
 
 
 class SimSource(Source):
-    """Reads the input tables of a world that belong to one of its sources."""
+    """Reads the input tables of one source of a world."""
 
     def __init__(self, world: int, workload: Workload, number: int = 0) -> None:
         self._world = world
@@ -242,30 +244,30 @@ class SimSource(Source):
 
     @property
     def induces_checkpoints(self) -> bool:
-        """In some worlds."""
+        """Whether marks in the data say where checkpoints begin."""
         return self._workload.induces
 
     def open(self, splits: Sequence[bytes]) -> SourceReader:
-        """A reader from the given positions on."""
+        """A reader that begins at the positions in `splits`."""
         return SimReader(system_of(self._world), self._workload, decode_positions(splits))
 
 
 def encode_position(position: Position) -> bytes:
-    """A split, as readers are given it."""
+    """The bytes of a split, from a position in the split."""
     return msgspec.msgpack.encode(position)
 
 
 def decode_positions(splits: Sequence[bytes]) -> list[Position]:
-    """Where a reader stood, by what its snapshot holds."""
+    """The positions that the bytes of splits hold."""
     return [msgspec.msgpack.decode(split, type=Position) for split in splits]
 
 
 MARKS_AGAIN = 3
-"""A reader that is opened comes to so many marks again."""
+"""How many of the last marks a reader that is opened sees again."""
 
 
 class SimReader(SourceReader):
-    """Serves its splits one after another, or a batch of any of them at a time; pauses after each burst."""
+    """Serves its splits one after another, or one batch of any split at a time; pauses after each burst."""
 
     def __init__(self, system: ExternalSystem, workload: Workload, positions: list[Position]) -> None:
         self._system = system
@@ -278,7 +280,7 @@ class SimReader(SourceReader):
         self._next_mark = max(0, system.marks - MARKS_AGAIN)
 
     def induced_checkpoint(self) -> int | None:
-        """The marks, one after another."""
+        """The checkpoint of the next mark; None if the reader does not see the next mark yet."""
         mark = self._system.mark(self._next_mark)
         self._next_mark += mark is not None
         return mark
@@ -306,11 +308,11 @@ class SimReader(SourceReader):
 
     @property
     def catching_up(self) -> bool:
-        """Whether one of its splits has not come to where it is no longer behind."""
+        """Whether the reader has not come to row `Workload.behind_rows` in one of its splits."""
         return any(row < self._workload.behind_rows for row in self._rows.values())
 
     def snapshot(self) -> list[bytes]:
-        """Every split that has records left."""
+        """The positions of all splits that have records left."""
         return [encode_position(Position(split, row)) for split, row in sorted(self._rows.items())]
 
     def progress(self) -> SplitProgress:
@@ -318,7 +320,8 @@ class SimReader(SourceReader):
         return SplitProgress(current=self._current, open=self._rows.keys(), ready=self._rows.keys())
 
     def _choose(self) -> int:
-        """Which split comes next. One after another is what tears their event times apart the most."""
+        """The split that comes next. In a quarter of the worlds splits come one after another: then the event times of
+        the splits differ most."""
         if self._workload.salt % 4 == 0:
             return min(self._rows)
         splits = sorted(self._rows)
@@ -329,14 +332,14 @@ class SimReader(SourceReader):
 
 
 class SimSink(Sink):
-    """Writes into the external system of a world, under its own name."""
+    """Writes into the external system of a world, under the name `target`."""
 
     def __init__(self, world: int, target: str = "sink") -> None:
         self.world = world
         self.target = target
 
     def writer(self, context: WriterContext) -> SinkWriter:
-        """A writer whose transactions bear the context's attempt."""
+        """A writer whose transactions carry the epoch of the context."""
         return SimWriter(system_of(self.world), context, self.target)
 
     def commit(self, committables: Sequence[bytes]) -> None:
@@ -344,17 +347,18 @@ class SimSink(Sink):
         system_of(self.world).commit(committables)
 
     def clean(self, context: WriterContext, keep: Sequence[bytes]) -> None:
-        """Drop what earlier attempts left."""
+        """Drop the transactions that earlier attempts of the subtask prepared, except the transactions in `keep`."""
         system_of(self.world).drop(self.target, subtask=context.subtask, before_epoch=context.epoch, keep=keep)
 
     def end(self, job: str) -> None:
-        """Drop all that the job never committed."""
+        """Drop all transactions that the job never committed."""
         system_of(self.world).drop_all(self.target, job=job)
 
 
 class SimWriter(SinkWriter):
-    """Collects batches; a transaction is whatever came between two checkpoints. What is not in it when its barrier
-    comes is in the next one, and lost if that never completes."""
+    """Collects batches. A transaction has the batches between two barriers. Only `before_barrier` puts batches into the
+    open transaction. If `before_barrier` was not called, the batches come into a later transaction, and are lost if the
+    checkpoint of the later transaction never completes."""
 
     def __init__(self, system: ExternalSystem, context: WriterContext, target: str = "sink") -> None:
         self.system = system
@@ -369,12 +373,12 @@ class SimWriter(SinkWriter):
         self.held_back.append(batch)
 
     def before_barrier(self) -> None:
-        """Put what came into the open transaction."""
+        """Put the batches that have come into the open transaction."""
         self.open_batches += self.held_back
         self.held_back = []
 
     def prepare(self, checkpoint: int) -> Callable[[], list[bytes]]:
-        """Close the transaction; one without rows is none."""
+        """Close the transaction. If it has no batches, nothing is prepared."""
         batches, self.open_batches = tuple(self.open_batches), []
 
         def work() -> list[bytes]:

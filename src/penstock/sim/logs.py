@@ -1,4 +1,5 @@
-"""What a reader of a failing world sees, and the drivers' own logs, in which an error is a violation."""
+"""The log of a world: the messages between its processes, and the log records of the drivers. A logged error is a
+violation."""
 
 from __future__ import annotations
 
@@ -19,14 +20,15 @@ from penstock.wire.frames import Kind, unpack
 
 
 class _WorldHandler(logging.Handler):
-    """Puts the records of our loggers into a world's log."""
+    """Puts the log records of this package into a world's log."""
 
     def __init__(self, world: World) -> None:
         super().__init__(logging.INFO)
         self._world = world
 
     def emit(self, record: logging.LogRecord) -> None:
-        """An error means lost, corrupt or unavailable data: no world may have one."""
+        """Put a log record into the world's log. An error means lost, corrupt or unavailable data, and is a
+        violation."""
         who = self._world.acting.name if self._world.acting is not None else "world"
         text = record.getMessage()
         if record.levelno >= logging.ERROR:
@@ -37,7 +39,7 @@ class _WorldHandler(logging.Handler):
 
 @contextmanager
 def watch_logs(world: World) -> Iterator[None]:
-    """While this is open, what our code logs goes to the world, and nowhere else."""
+    """While this context is open, the log records of this package go to the world, and nowhere else."""
     logger = logging.getLogger("penstock")
     handler = _WorldHandler(world)
     level, propagate = logger.level, logger.propagate
@@ -53,7 +55,7 @@ def watch_logs(world: World) -> Iterator[None]:
 
 
 def watch_messages(world: World, *, master: str) -> Tap:
-    """A tap that tells what the processes say to each other; heartbeats, watermarks, credits and data aside."""
+    """A tap that puts the messages between processes into the log, except heartbeats, watermarks, credits and data."""
 
     def tap(sender: str, receiver: str, frames: list[bytes]) -> None:
         for header, payload in unpack(frames):

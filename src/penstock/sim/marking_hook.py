@@ -1,8 +1,8 @@
-"""The hook of a world, the marks that it puts into the data, and what is checked of both.
+"""The hook of a world, the marks that the hook puts into the data, and the check of the hook.
 
-The outside system puts a mark for a checkpoint some time after it was asked to, whatever the job does then: a reader
-may come to it before the job's own trigger, or long after. A reader that is opened comes to the last few marks again,
-as one would that goes back in its data.
+The outside system puts a mark for a checkpoint some time after the hook has asked for the mark, whatever the job does
+then. A reader may see the mark before the job triggers the checkpoint in the source, or long after. A reader that is
+opened sees the last few marks again, as a reader that goes back in its data does.
 """
 
 from __future__ import annotations
@@ -26,21 +26,21 @@ NAME = "outside"
 
 @dataclass(frozen=True, kw_only=True)
 class Hooked:
-    """A job with a hook."""
+    """How the hook of a job behaves."""
 
     induces: bool
-    """Whether the sources take their part in a checkpoint where its mark is."""
+    """Whether the sources begin a checkpoint where its mark is in the data."""
     mark_us: int
     """The outside system takes up to this long to put a mark."""
 
 
 def draw_hook(random: Random) -> Hooked:
-    """What the hook of a world does."""
+    """How the hook of a world behaves."""
     return Hooked(induces=random.random() < 0.7, mark_us=random.choice((0, 1_000, 10_000, 100_000)))
 
 
 class SimHook(CheckpointHook):
-    """Talks to the external system, which is out of order for it as for everybody."""
+    """Calls the external system, whose faults strike the hook as well."""
 
     name = NAME
 
@@ -49,11 +49,11 @@ class SimHook(CheckpointHook):
         self._options = options
 
     def trigger(self, checkpoint: int, timestamp_ms: int) -> bytes:  # noqa: ARG002
-        """Have a mark put."""
+        """Ask for a mark for a checkpoint."""
         return system_of(self._world).put_mark(checkpoint, within_us=self._options.mark_us)
 
     def restore(self, checkpoint: int, state: bytes | None) -> None:
-        """Go back to what a checkpoint says."""
+        """Go back to a checkpoint, and to the state that the hook kept in it."""
         system_of(self._world).go_back(checkpoint, state)
 
     def reset(self) -> None:
@@ -62,7 +62,7 @@ class SimHook(CheckpointHook):
 
 
 class HookChecker:
-    """Tasks begin only when the hook is where the checkpoint is that they begin from."""
+    """Checks that tasks are deployed only after the hook was put back to the checkpoint that the tasks begin from."""
 
     def __init__(self, world: World, ledger: Ledger, external: ExternalSystem, *, master: str) -> None:
         self._world = world
@@ -88,5 +88,8 @@ class HookChecker:
             metadata = self._ledger.durable.get(restored, self._ledger.started_from)
             state = decode_metadata("_metadata", metadata).hooks.get(NAME) if metadata else None
         if self._external.is_at != (restored, state):
-            text = f"attempt {message.epoch} begins from {restored}, {state!r}; the hook is at {self._external.is_at}"
+            text = (
+                f"epoch {message.epoch} begins from checkpoint {restored} and hook state {state!r}; "
+                f"the hook is at {self._external.is_at}"
+            )
             self._world.violate(Rule.HOOKS, text)

@@ -1,5 +1,5 @@
-"""The driver processes of a world. When one dies, or sleeps too long, another takes the job over, if it is lasting; the
-one that slept wakes up beside it.
+"""The driver processes of a world. If the job is lasting, another driver takes the job over when a driver dies or
+sleeps too long. A driver that slept wakes up beside the other driver.
 
 boot ──► takes the job over ──► master takes turns ──► the job has ended
  ▲            └─ the storage says no: again, soon       └──► crashes
@@ -24,38 +24,38 @@ from penstock.storage.tenure import take_over
 MASTER = "master"
 
 AWAY_US = (1_000, 3_000_000)
-"""How long it takes until another driver takes a job over."""
+"""How long after a crash of the driver another driver takes the job over."""
 BOOT_AGAIN_US = 300_000
 CALL_AGAIN_US = 100_000
 TOLD_US = (1_000, 2_000_000)
-"""How long it takes until a driver that wakes up is told that another has the job, if it does not find out itself."""
+"""How long after its waking up a driver is told that another driver has the job, if the driver has not found out."""
 
 
 class Terms(Protocol):
-    """How a driver comes to have the job of a world."""
+    """How a driver gets the job of a world."""
 
     def begin(self, actor: Actor) -> Tenure:
         """A driver takes the job, in a process that comes up. Raises `StorageError` or `JobTakenOver`."""
         ...
 
     def end(self, actor: Actor) -> JobState | None:
-        """How the job has ended, if the next driver has nothing to do with that."""
+        """How the job has ended; None if the job has not ended, or if the next driver must clean up after the job."""
         ...
 
 
 class TakenOver:
-    """A job that another driver takes over when one dies."""
+    """A job that another driver takes over when its driver dies."""
 
     def __init__(self, disk: Disk, job: JobId) -> None:
         self._disk = disk
         self._folder = layout.job_folder(job)
 
     def begin(self, actor: Actor) -> Tenure:
-        """Take it over."""
+        """Take the job over."""
         return take_over(self._disk.store(actor), self._folder)
 
     def end(self, actor: Actor) -> None:
-        """Whoever takes over a job that has ended cleans up after it."""
+        """None: a driver that takes over a job that has ended cleans up after the job."""
 
 
 class MasterHost:
@@ -70,27 +70,28 @@ class MasterHost:
         set_aside: Callable[[int], None],
         terms: Terms | None,
     ) -> None:
-        """`set_aside` is told below which number slots belong to drivers that were taken over from. `terms` says how a
-        driver comes to have the job; None: there is one driver, and it never dies."""
+        """`set_aside` is called when a living driver's job is taken over, with a number: slots whose incarnation is
+        below the number belong to earlier drivers. `terms` says how a driver gets the job; None: there is one driver,
+        which never dies."""
         self._world = world
         self._build = build
         self._died = died
         self._set_aside = set_aside
         self._terms = terms
         self.actor: Actor | None = None
-        """None while no driver is there."""
+        """The process of the newest driver; None while there is no driver."""
         self.driver: MasterDriver | None = None
-        """The newest one, dead or alive."""
+        """The newest driver, dead or alive."""
         self.first_incarnation = 1
-        """Slots of the newest driver are numbered from here on."""
+        """The incarnations of the newest driver's slots begin with this number."""
         self.crashes = 0
         self.ended_as: JobState | None = None
-        """How the job has ended, if its driver died over that."""
+        """How the job has ended, if the driver died after the end and no other driver has to follow."""
         self.aside: list[Actor] = []
-        """Drivers that were taken over from while they lived."""
+        """The drivers whose job was taken over while they lived."""
 
     def start(self) -> None:
-        """The user starts the job; or another driver finds it without one."""
+        """The user starts the job, or another driver takes the job over."""
         actor = Actor(self._world, MASTER)
         try:
             with self._world.as_actor(actor):
@@ -135,8 +136,8 @@ class MasterHost:
         self._world.after(self._world.between(*AWAY_US), self.start)
 
     def oversleep(self, for_us: int, taken_over_us: int) -> None:
-        """The driver gets no processor for a while, and another takes the job over meanwhile. It then goes on as if
-        nothing had been."""
+        """The driver gets no processor for `for_us`. After `taken_over_us` another driver takes the job over. When the
+        first driver gets its processor back, it goes on, and does not know of the other driver."""
         actor, driver = self.actor, self.driver
         if actor is None or driver is None or self._terms is None:
             return
@@ -150,8 +151,9 @@ class MasterHost:
             actor.name = f"{MASTER}-{len(self.aside)}"
             actor.on_crash = actor.crash
             actor.fuse = None
-            # It has the job until the other one has claimed it, which may take as long as the storage says no.
-            self._world.note(actor.name, "is to be taken over from")
+            # This driver has the job until the other driver has claimed it. While the storage fails, the other driver
+            # cannot claim the job.
+            self._world.note(actor.name, "sleeps, and another driver takes the job over")
             self._set_aside(self.first_incarnation + EPOCHS_PER_TERM // 2)
             self.start()
             wakes_us = max(0, for_us - taken_over_us)
@@ -165,7 +167,7 @@ class MasterHost:
         self._world.after(taken_over_us, take_over)
 
     def call(self, what: Callable[[MasterDriver], None]) -> None:
-        """The user asks something of the job; when no driver is there, the next one."""
+        """The user asks the driver for something. While there is no driver, the request waits for the next driver."""
         actor, driver = self.actor, self.driver
         if self.ended_as is not None:
             return
@@ -182,14 +184,14 @@ class MasterHost:
         actor.wake()
 
     def leave(self) -> None:
-        """The driver's process goes away with the job."""
+        """The job has ended: the driver's process ends, too."""
         if self.actor is not None:
             self.actor.die()
             self.actor = None
 
     @property
     def has_ended(self) -> bool:
-        """Whether the job has ended, and somebody knows it."""
+        """Whether the job has ended, and a living driver or the records of the job say so."""
         if self.ended_as is not None:
             return True
         return self.actor is not None and self.driver is not None and self.driver.outcome is not None

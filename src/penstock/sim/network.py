@@ -1,8 +1,9 @@
-"""The network of a world: keeps order between two processes, takes its time, and loses connections.
+"""The network of a world: keeps messages between two processes in order, delays them, and loses connections.
 
-What is sent from one process to another arrives in order. It may be lost, never with a sign of it: when a connection
-breaks, what is on its way vanishes, and what is sent before it works again vanishes too or is held back until then. Who
-follows a process sees its death, and now and then a broken connection that looks like it; in some worlds, or never.
+Messages from one process to another arrive in order. When a connection breaks, the messages on their way are lost, and
+neither process is told. Messages that are sent before the connection works again are lost too, or held back until then.
+In some worlds a process that follows another process is told of the other's death, and sometimes of a broken
+connection, which looks like a death.
 """
 
 from __future__ import annotations
@@ -38,13 +39,13 @@ class _Wire:
         self.holds_back = False
 
     def lose(self, first: int) -> None:
-        """Everything on its way is lost, from the first-th parcel on."""
+        """The messages on their way are lost, from parcel number `first` on."""
         for parcel in list(self.parcels)[first:]:
             parcel.lost = True
 
 
 Tap = Callable[[str, str, list[bytes]], None]
-"""Called with sender, receiver and frames of whatever is sent."""
+"""Called with the sender, the receiver and the frames of every message that is sent."""
 
 
 class Network:
@@ -53,7 +54,8 @@ class Network:
     def __init__(
         self, world: World, *, latency_us: tuple[int, int], spike_share: float = 0.0, seen_share: float = 0.0
     ) -> None:
-        """Of all deaths `seen_share` is seen by those who follow the dead one, and a third of that of all cuts."""
+        """`seen_share` is the probability that a follower of a process is told of the process's death. A follower is
+        told of a broken connection with a third of this probability."""
         self._world = world
         self._seen_share = seen_share
         self._latency_us = latency_us
@@ -66,14 +68,14 @@ class Network:
         self.cuts = 0
 
     def transport(self, actor: Actor) -> SimTransport:
-        """The end of the network at a process."""
+        """The transport of a process."""
         end = SimTransport(self, actor)
         self._ends[actor.name] = end
         return end
 
     def cut(self, one: str, other: str, *, for_us: int, holds_back: bool) -> None:
-        """Break the connection between two processes, both ways. With `holds_back` what is sent meanwhile arrives when
-        it works again; otherwise it is lost."""
+        """Break the connection between two processes, both ways. With `holds_back`, messages that are sent meanwhile
+        arrive when the connection works again; otherwise they are lost."""
         self.cuts += 1
         for pair in ((one, other), (other, one)):
             wire = self._wire(*pair)
@@ -83,7 +85,7 @@ class Network:
             self._end_lifelines(*pair, self._seen_share / 3)
 
     def died(self, name: str) -> None:
-        """A process is gone: what it sent last may not have left its host."""
+        """A process is gone: the last messages that the process sent may be lost."""
         for (sender, _), wire in self._wires.items():
             if sender == name and wire.parcels:
                 wire.lose(self._world.random.randint(0, len(wire.parcels)))
@@ -97,7 +99,8 @@ class Network:
             self._world.after(self._world.between(100, 100_000), lambda: end.lose(followed))
 
     def set_aside(self, name: str, belongs: Callable[[str], bool]) -> None:
-        """Another process takes the name. What comes from those that `belongs` says goes to the first one still."""
+        """Another process takes the name of a process. Messages from the senders for which `belongs` is true still go
+        to the first process."""
         end = self._ends.pop(name, None)
         if end is not None:
             self._aside.append((name, belongs, end))
@@ -109,7 +112,7 @@ class Network:
         return self._ends.get(receiver)
 
     def forget(self, sender: str, receiver: str) -> None:
-        """The sender closed its side: what has not left yet is lost."""
+        """The sender closed its side: messages that have not left yet are lost."""
         wire = self._wire(sender, receiver)
         wire.lose(self._world.random.randint(0, len(wire.parcels)))
 
@@ -134,7 +137,7 @@ class Network:
         world.at(wire.last_us, lambda: self._arrive(sender, receiver, wire))
 
     def _arrive(self, sender: str, receiver: str, wire: _Wire) -> None:
-        # Arrivals of one wire are on the heap in the order of its parcels, so the oldest parcel is the one.
+        # Arrivals of one wire are on the heap in the order of its parcels, so the oldest parcel arrives.
         parcel = wire.parcels.popleft()
         end = self._end_of(sender, receiver)
         if parcel.lost or end is None:
@@ -160,13 +163,13 @@ class SimTransport:
         self.ipc_address: str | None = f"{ADDRESS_PREFIX}{actor.name}"
 
     def connect(self, peer: str, address: str) -> None:
-        """Make `peer` reachable. Its address is its name."""
+        """Make `peer` reachable. The address of a process follows from its name."""
         self._actor.used("connect")
         self._check(peer, address)
         self._connected[peer] = None
 
     def disconnect(self, peer: str) -> None:
-        """Forget `peer`; what was not yet sent is dropped."""
+        """Forget `peer`; messages to `peer` that have not left yet are dropped."""
         self._actor.used("disconnect")
         if peer in self._connected:
             del self._connected[peer]
@@ -188,7 +191,7 @@ class SimTransport:
         return arrived
 
     def follow(self, peer: str, address: str) -> None:
-        """Learn, maybe, when `peer` is gone."""
+        """From here on, tell in `gone` when `peer` is gone. The network may fail to notice it."""
         self._actor.used("follow")
         self._check(peer, address)
         self._followed[peer] = None
@@ -198,7 +201,7 @@ class SimTransport:
         self._followed.pop(peer, None)
 
     def gone(self) -> list[str]:
-        """Those that were followed and are gone since the last call."""
+        """The followed processes that are gone since the last call."""
         gone, self._gone = self._gone, []
         return gone
 
@@ -218,11 +221,11 @@ class SimTransport:
             raise ValueError(f"{peer} cannot be reached at {address!r}")
 
     def has_heard(self, peer: str) -> bool:
-        """Whether a message of that process has arrived here."""
+        """Whether a message of `peer` has arrived here."""
         return peer in self._callers
 
     def deliver(self, sender: str, frames: list[Frame]) -> None:
-        """A message has come."""
+        """A message of `sender` has arrived."""
         self._callers[sender] = None
         self._inbox.append((sender, frames))
         self._actor.wake()

@@ -1,9 +1,9 @@
 """Sources and sinks of a world that have a part on the driver, and which of them a world has.
 
     enumerator   looks every now and then; finds a few splits, or none; the position is the number of the next split
-    committer    makes what all subtasks prepared at one barrier visible, at once
+    committer    makes the transactions of all subtasks at one barrier visible, at once
 
-Both talk to the external system, which is out of order for them as for everybody.
+Both call the external system, whose faults strike them as well.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ from penstock.sim.jobs import (
 T = TypeVar("T")
 
 NOTHING_FOUND_EVERY = 4
-"""One of so many looks finds nothing."""
+"""One look in so many finds no split."""
 
 SPOILED_LOOKS = 20
-"""For so many looks in a row a position is spoiled."""
+"""For how many looks in a row the position is spoiled."""
 
 
 def make_source(world: int, workload: Workload, number: int) -> Source:
@@ -53,28 +53,28 @@ def make_driver_sink(world: int, target: str, *, cleans_by_attempt: bool) -> Sin
 
 
 class FindingSource(SimSource):
-    """Has an enumerator on the driver, which finds those splits that were not there at the beginning."""
+    """Has an enumerator on the driver, which finds the splits that are not known from the beginning."""
 
     @property
     def discovers(self) -> bool:
-        """Always."""
+        """True: the source finds splits while the job runs."""
         return True
 
     def splits(self, parallelism: int) -> list[bytes]:
-        """Those that are known from the beginning."""
+        """The splits that are known from the beginning."""
         return super().splits(parallelism)[: _options(self._workload).known]
 
     def enumerator(self) -> SplitEnumerator:
-        """Who finds the others."""
+        """The enumerator that finds the other splits."""
         return SimEnumerator(self._world, self._workload, self._number)
 
     def open(self, splits: Sequence[bytes]) -> SourceReader:
-        """A reader that may be given more."""
+        """A reader that may be given more splits."""
         return FindingReader(system_of(self._world), self._workload, decode_positions(splits))
 
 
 class FindingReader(SimReader):
-    """Counts what it has read to its end."""
+    """Counts the splits that it has read to their ends."""
 
     def __init__(self, system: ExternalSystem, workload: Workload, positions: list[Position]) -> None:
         super().__init__(system, workload, positions)
@@ -92,11 +92,11 @@ class FindingReader(SimReader):
 
     @property
     def splits_read(self) -> int:
-        """How many are read to their ends."""
+        """How many splits the reader has read to their ends."""
         return self._read
 
     def add_splits(self, splits: Sequence[bytes]) -> None:
-        """Read these, too."""
+        """Read these splits, too."""
         self._rows |= {position.split: position.row for position in decode_positions(splits)}
 
 
@@ -113,22 +113,22 @@ class SimEnumerator(SplitEnumerator):
         self._spoiled_until = 0
         self.unread = self._options.unread
 
-    def start(self, position: bytes | None) -> None:  # noqa: ARG002  # it is told with every look
-        """What was spoiled is well again."""
+    def start(self, position: bytes | None) -> None:  # noqa: ARG002  # every look gets the position
+        """The position is not spoiled any more."""
         self._spoiled_until = 0
 
     def discover(self, position: bytes | None) -> Found:
-        """The next few."""
+        """The next few splits."""
         self._looks += 1
         begin = _next_split(self._workload, self._splits, position)
         if self._is_spoiled():
-            # No bytes, as the contract has it, but what else says the same.
+            # A number; the contract asks for bytes.
             spoiled: Any = begin
             return Found(position=spoiled, wait_ms=self._options.look_ms)
         count = 0 if self._looks % NOTHING_FOUND_EVERY == 0 else self._options.at_once
         stop = min(begin + count, self._splits.stop)
         system_of(self._world).look(range(begin, stop))
-        # That nothing will follow is known at once, or found out by another look.
+        # In half of the worlds the look that finds the last split says that no split follows; otherwise the next look.
         ended = begin == stop == self._splits.stop or (stop == self._splits.stop and self._workload.salt % 2 == 0)
         return Found(
             position=str(stop).encode(),
@@ -139,7 +139,7 @@ class SimEnumerator(SplitEnumerator):
         )
 
     def consumed(self, position: bytes | None, unread: Sequence[bytes]) -> None:
-        """Let go of all others."""
+        """Let go of all splits before `position` that are not `unread`."""
         self._told += 1
         kept = [each.split for each in decode_positions(unread)]
         stop = _next_split(self._workload, self._splits, position)
@@ -162,7 +162,8 @@ def _next_split(workload: Workload, splits: range, position: bytes | None) -> in
 
 
 def next_splits(workload: Workload, metadata: CheckpointMetadata) -> dict[OperatorId, tuple[range, int]]:
-    """The splits of each source that finds them, and the first that was not found, by what a checkpoint says."""
+    """For each source that finds its splits while the job runs: the numbers of all its splits, and the number of the
+    first split that the source had not found when the checkpoint with this metadata was taken."""
     found: dict[OperatorId, tuple[range, int]] = {}
     for number in range(workload.sources):
         if workload.finds_splits(number):
@@ -181,7 +182,7 @@ def unfound_splits(workload: Workload, metadata: CheckpointMetadata) -> list[int
 
 
 class DriverSink(SimSink):
-    """Its transactions are committed on the driver, and those that nobody will commit are dropped there."""
+    """A sink whose transactions are committed, or dropped, on the driver."""
 
     def __init__(self, world: int, target: str, committer: Callable[[int, str], Committer]) -> None:
         super().__init__(world, target)
@@ -189,53 +190,56 @@ class DriverSink(SimSink):
 
     @property
     def commits_on_driver(self) -> bool:
-        """Always."""
+        """True: the committer commits."""
         return True
 
     def committer(self) -> Committer:
-        """Who commits."""
+        """The committer of this sink."""
         return self._committer(self.world, self.target)
 
     def clean(self, context: WriterContext, keep: Sequence[bytes]) -> None:
-        """Subtasks do not know of what others carry, and are not asked."""
-        raise NotImplementedError(f"subtask {context.subtask} of {self.target} was told to keep {len(keep)}")
+        """Must not be called: a subtask does not know which transactions the other subtasks have in their state."""
+        raise NotImplementedError(
+            f"subtask {context.subtask} of {self.target} was told to clean and to keep {len(keep)} committables; only "
+            f"the committer cleans"
+        )
 
     def end(self, job: str) -> None:
-        """The committer has done it when it was closed."""
+        """Nothing to do: the committer has dropped the transactions when it was closed."""
 
 
 class SimCommitter(Committer):
-    """Commits what belongs to one barrier at once."""
+    """Commits all transactions of one barrier at once."""
 
     def __init__(self, world: int, target: str) -> None:
         self._world = world
         self._target = target
 
     def commit(self, checkpoint: int, committables: Sequence[bytes]) -> None:
-        """Make it visible."""
+        """Make the transactions visible."""
         system_of(self._world).commit_group(self._target, checkpoint, committables)
 
     def abandon(self, checkpoint: int, promised: Sequence[bytes]) -> None:
-        """Drop what nobody will commit."""
+        """Drop the transactions of barriers up to `checkpoint` that are not `promised`."""
         system_of(self._world).abandon(
             lambda t: t.target == self._target and t.checkpoint <= checkpoint and t.token not in promised
         )
 
     def close(self, *, owes: bool) -> None:
-        """Drop everything, unless somebody may have to commit it."""
+        """Drop all transactions, unless another job or driver may have to commit them."""
         if not owes:
             system_of(self._world).drop_all(self._target)
 
 
 class AttemptCommitter(SimCommitter):
-    """Tells what nobody will commit by the attempt that prepared it."""
+    """Drops transactions by the attempt that prepared them, not by their barrier."""
 
-    def clean_up(self, job: str, epoch: int, keep: Sequence[bytes]) -> None:  # noqa: ARG002  # a world has one at a time
-        """Drop what earlier attempts left."""
+    def clean_up(self, job: str, epoch: int, keep: Sequence[bytes]) -> None:  # noqa: ARG002  # a world runs one job
+        """Drop the transactions of earlier attempts, except the transactions in `keep`."""
         system_of(self._world).abandon(lambda t: t.target == self._target and t.epoch < epoch and t.token not in keep)
 
     def abandon(self, checkpoint: int, promised: Sequence[bytes]) -> None:
-        """It has been cleaned up, or will be when the job has ended."""
+        """Nothing to do: `clean_up` drops the transactions, or `close` when the job has ended."""
 
 
 # --- what a world has -----------------------------------------------------------------------
@@ -244,13 +248,13 @@ class AttemptCommitter(SimCommitter):
 def draw_on_driver(random: Random, workload: Workload, *, sinks: Sequence[str], duration_ms: int) -> Workload:
     """The same job with parts on the driver: some of its sources, some of its sinks, or both."""
     which = random.choice(("sources", "sinks", "both"))
-    # A function that is called for every checkpoint may take longer than it takes to come to the next few.
+    # A call that is made for every checkpoint may take longer than several checkpoint intervals.
     work_us = (50, random.choice((500, 5_000, 30_000, 200_000)))
     chosen = OnDriver(cleans_by_attempt=random.random() < 0.5, work_us=work_us)
     if which != "sources":
         chosen = replace(chosen, sinks=_some(random, sinks))
     if which != "sinks":
-        # The same records in more splits, so that there is something to find for some time.
+        # The same records in more splits, so that splits are found for some time.
         splits = random.choice((workload.splits, 5, 8, 12))
         workload = replace(
             workload,

@@ -1,9 +1,8 @@
 """The program of a world that is run again by its name: the job of the name goes on, or a new job gets the name.
 
-Whichever driver comes next is the same program, run again: after a cancel, a failure, a stop, a driver that died, or a
-job that has finished. What is decided for it is decided by `runtime.master.runs`, as for a real program. Checked here:
-the first driver of a run finds what the runs before it left; of a job that was started over nothing goes before the new
-job has a checkpoint of its own, and all of it afterwards.
+Every further driver is the same program, run again: after a cancel, a failure, a stop, a driver that died, or a job
+that has finished. `runtime.master.runs` decides what a run does, as for a real program. Checked here: when the program
+starts over, the files of the job before stay until the next job has a checkpoint of its own, and are gone at the end.
 """
 
 from __future__ import annotations
@@ -25,11 +24,11 @@ from penstock.sim.rules import Rule
 from penstock.sim.world import Actor, World
 from penstock.storage.names import JobName
 from penstock.storage.records import FileRecords
-from penstock.storage.tenure import end_of, outcome_seal, take_over
+from penstock.storage.tenure import end_of, outcome_format, take_over
 
 NAME = "program"
 NAMES = layout.name_folder(NAME)
-"""What says which job has the name."""
+"""The folder of the records that say which job has the name."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,11 +36,11 @@ class Rerun:
     """How the program of a world is run again."""
 
     fresh: bool = False
-    """Whether the user asks it to start over."""
+    """Whether the user asks the program to start over."""
 
 
 def draw_rerun(random: Random, *, may_start_over: bool) -> Rerun:
-    """How."""
+    """How the program of a world is run again."""
     return Rerun(fresh=random.random() < 0.35 and may_start_over)
 
 
@@ -54,11 +53,11 @@ class SimLeader:
     is_lost: bool = False
 
     def resign(self) -> None:
-        """Nobody waits."""
+        """Nothing to do: no other driver waits for the job."""
 
 
 class Program:
-    """The program, as one simulated job has it."""
+    """The program of one simulated job."""
 
     def __init__(
         self, disk: Disk, job: JobId, *, fresh: bool, make_plan: Callable[[], Plan], settings: JobSettings
@@ -69,14 +68,14 @@ class Program:
         self._make_plan = make_plan
         self._settings = settings
         self.run: Run | None = None
-        """That of the newest driver."""
+        """The run of the newest driver."""
         self.plan: Plan = make_plan()
-        """Likewise."""
+        """The plan of the newest driver."""
         self.found: Tenure | None = None
-        """What its first driver found."""
+        """What the first driver of the program found."""
 
     def begin(self, actor: Actor) -> Tenure:
-        """Run the program, in a process that comes up. Raises what the storage does, and `JobTakenOver`."""
+        """Run the program, in a process that comes up. Raises `StorageError` or `JobTakenOver`."""
         store = self._disk.store(actor)
 
         def lead(job: JobId, _: LostJob, goes_on: bool) -> SimLeader:  # noqa: FBT001
@@ -86,7 +85,7 @@ class Program:
 
         names = JobName(store, NAME, NAME)
         run = take_job(names, None, fresh=self._fresh, lead=lead, new_job=lambda: self._job, path_of=store.path_of)
-        # Whoever starts over does so once.
+        # Only the first driver starts over: the next driver goes on.
         self._fresh = False
         tenure, plan = run.leader.tenure, self._make_plan()
         try:
@@ -104,7 +103,7 @@ class Program:
         return None if self.run is None else self.run.when_safe(self._disk.store(actor), None, self.plan)
 
     def end(self, actor: Actor) -> JobState | None:
-        """How the job has ended, if it has: what is left of it is for whoever runs the program again."""
+        """How the job has ended; None if it has not ended. The next run of the program takes care of what is left."""
         if self.found is not None and self.found.outcome is not None:
             return self.found.outcome.state
         store, folder = self._disk.store(actor), layout.job_folder(self._job)
@@ -112,11 +111,11 @@ class Program:
         if end is None or end.term is None:
             return None
         path = layout.outcome_file(folder, end.term)
-        return outcome_seal.decode(path, store.read(path)).state
+        return outcome_format.decode(path, store.read(path)).state
 
 
 class StartedOver:
-    """Watches what is left of a job whose name was given to another."""
+    """Watches the files of a job whose name was given to another job."""
 
     def __init__(self, world: World, disk: Disk, job: JobId) -> None:
         self._world = world
@@ -126,19 +125,19 @@ class StartedOver:
         self._looks = True
 
     def checkpoint_durable(self) -> None:
-        """The new job has a checkpoint: before it has, nothing of the old one may go."""
+        """The next job has a checkpoint: up to here no file of the job before may be deleted."""
         if not self._looks:
             return
         self._looks = False
-        # A term of the old job was taken with its name: what earlier terms had written went.
+        # With the name, a term of the job before was taken, and the records of its earlier terms were deleted.
         lasting = [p for p in self._left if not layout.outlives_the_job(self._folder, p.rpartition("/")[0])]
         gone = [path for path in lasting if path not in self._disk.files]
         if gone:
-            text = f"{len(gone)} files of the job before went when the new job had no checkpoint, such as {gone[0]}"
+            text = f"{len(gone)} files of the job before were deleted before the next job had a checkpoint: {gone[0]}"
             self._world.violate(Rule.STARTED_OVER, text)
 
     def check_end(self, checkpoints: Iterable[CheckpointId]) -> None:
-        """The new job has ended, and has had these checkpoints."""
+        """The next job has ended, and has had these checkpoints: check the files of the job before."""
         if not any(True for _ in checkpoints):
             self.checkpoint_durable()
             return

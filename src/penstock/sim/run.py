@@ -1,70 +1,18 @@
-"""One seed, one world: draw it, run it, check it.
-
-safety phase      faults strike; nothing wrong may happen
-liveness phase    no faults; the job must come to its end in bounded virtual time
-quiet             the job has ended; every process must leave, and no file may be left
-"""
+"""One seed, one world: draw the world, run it, and tell how it went."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from penstock.api.connector import Sink
-from penstock.api.restoring import Restore
-from penstock.core.errors import UsageError
-from penstock.core.ids import CheckpointId, JobId, SlotId
 from penstock.core.job.events import JobState
-from penstock.core.job.fail_fast import SAME_FAILURES
-from penstock.core.job.restart_pause import START_FAILURES_BEFORE_FIRST_RUN
-from penstock.core.recovery import layout
-from penstock.core.recovery.metadata import Claim, MatchingRules, SnapshotKind
-from penstock.core.recovery.tenure import Tenure
-from penstock.plan.graph import Plan
-from penstock.runtime.addresses import SlotAddress
-from penstock.runtime.master.driver import MasterDriver, MasterPorts
-from penstock.runtime.master.starting import StartingPoint, record_start, starting_point
-from penstock.runtime.slot.driver import SlotDriver
-from penstock.runtime.slot.ports import SlotPorts
-from penstock.runtime.views import JobView
-from penstock.settings import Mode, NoRestart, Retention
-from penstock.sim.aborted_files import AbortedFiles
-from penstock.sim.again import Again, Origin, check_both, check_spared, check_untouched, find_origin, take_origin
-from penstock.sim.background import Pace, SimBackground
-from penstock.sim.checkers import CommitChecker, Ledger, MessageChecker, check_files
-from penstock.sim.clock import SimClock
-from penstock.sim.comparison import Standard, check_order, check_output, shown_by
-from penstock.sim.disk import Disk, is_below
-from penstock.sim.driver_checks import GroupChecker, SplitChecker
-from penstock.sim.expected import Stage, expected_of_stages, next_stage, read_before
-from penstock.sim.external import ExternalSystem, enter, leave
-from penstock.sim.faults import Injector
-from penstock.sim.jobs import Shape, SimSink, make_inputs
-from penstock.sim.logs import watch_logs, watch_messages
-from penstock.sim.marking_hook import NAME as HOOK
-from penstock.sim.marking_hook import HookChecker, SimHook
-from penstock.sim.masters import MASTER, MasterHost, TakenOver
-from penstock.sim.network import ADDRESS_PREFIX, Network
-from penstock.sim.on_driver import make_driver_sink
-from penstock.sim.programs import NAME, NAMES, Program, StartedOver
-from penstock.sim.rules import Rule, Violation
+from penstock.sim.external import enter, leave
+from penstock.sim.logs import watch_logs
+from penstock.sim.rules import Violation
 from penstock.sim.scenario import Scenario, draw_scenario
-from penstock.sim.shapes import make_plan
-from penstock.sim.sharing import SharingBackend
-from penstock.sim.slots import SlotHost
-from penstock.sim.undisturbed import RegionChecker
-from penstock.sim.user import Moment, User, Wish
-from penstock.sim.waiting import WaitChecker
-from penstock.sim.world import Actor, World, seeded
-from penstock.storage.metadata import decode_metadata
-from penstock.storage.records import FileRecords
-
-JOB = JobId(f"{NAME}-1")
-JOB_AGAIN = JobId(f"{NAME}-2")
-"""The job that goes on from what the first one left."""
-
-QUIET_US = 60_000_000
-"""How long processes may take to leave when the job has ended."""
+from penstock.sim.simulation import SOUND, Parts, Simulation
+from penstock.sim.user import Wish
+from penstock.sim.verdict import Verdict
+from penstock.sim.world import seeded
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,43 +26,30 @@ class Result:
     takeovers: int
     """How many drivers died."""
     checkpoints: int
-    """How many became durable."""
+    """How many checkpoints became durable."""
     attempts: int
     restores: int
     """How many attempts began from a checkpoint."""
     repairs: int
-    """How many were of some tasks only, while others went on."""
+    """How many attempts were of some tasks only, while other tasks went on."""
     replaced: int
-    """How many of these because a slot had died."""
+    """How many of these attempts replaced a slot."""
     granted: tuple[Wish, ...]
-    """What the user asked for and got."""
+    """The wishes of the user that were granted."""
     refused: tuple[Wish, ...]
-    """What the user asked for and did not get."""
+    """The wishes of the user that were not granted."""
     virtual_ms: int
     digest: str
-    """Of everything that happened, in order. The same seed gives the same digest."""
+    """The digest of all events, in order. The same seed gives the same digest."""
     header: tuple[str, ...]
     log: tuple[str, ...]
     jobs: int = 1
-    """How many there were, one after the other."""
+    """How many jobs, or runs of a program, there were, one after the other."""
 
     @property
     def reproduce(self) -> str:
         """The command that runs this world again."""
         return f"penstock sim --seeds 1 --first-seed {self.seed}"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Parts:
-    """What a world is made of. A test puts in a part that is wrong on purpose, to see a checker find it."""
-
-    disk: Callable[[World], Disk] = Disk
-    sink: Callable[[int, str], Sink] = SimSink
-    driver_sink: Callable[..., Sink] = make_driver_sink
-
-
-SOUND = Parts()
-"""The parts of a world in which nothing is wrong but what its faults say."""
 
 
 def run_seed(seed: int, *, keep_log: bool = False) -> Result:
@@ -135,14 +70,19 @@ def run_scenario(scenario: Scenario, *, parts: Parts = SOUND, keep_log: bool = F
     enter(scenario.seed, first.external)
     try:
         with watch_logs(first.world):
-            first.run()
-            result = first.result()
+            _run(first)
+            result = _result_of(first)
             second = first.go_on()
             if second is not None:
-                second.run()
+                _run(second)
     finally:
         leave(scenario.seed)
-    return result if second is None else _together(result, second.result())
+    return result if second is None else _together(result, _result_of(second))
+
+
+def _run(simulation: Simulation) -> None:
+    if simulation.run():
+        Verdict(simulation).check()
 
 
 def _together(first: Result, second: Result) -> Result:
@@ -162,521 +102,22 @@ def _together(first: Result, second: Result) -> Result:
     )
 
 
-class Simulation:
-    """One job in a world: a world of its own, or the one that another job has left."""
-
-    def __init__(
-        self,
-        scenario: Scenario,
-        parts: Parts,
-        *,
-        keep_log: bool,
-        after: Simulation | None = None,
-        origin: Origin | None = None,
-    ) -> None:
-        """`origin` is what the user has a second job start from; without it the program is run again by its name."""
-        self._scenario = scenario
-        self._after = after
-        self._origin = origin
-        self._keeps_log = keep_log
-        self._is_over = False
-        self._point: StartingPoint | None = None
-        self._parts = parts
-        rerun = scenario.rerun
-        self._starts_over = after is not None and rerun is not None and rerun.fresh
-        goes_on = after is not None and rerun is not None and not rerun.fresh
-        self._job = JOB if after is None or goes_on else JOB_AGAIN
-        if after is None:
-            self.world = World(scenario.world_seed, keep_log=keep_log)
-            self.external = ExternalSystem(self.world)
-            self.external.inputs = make_inputs(scenario.workload)
-            self.disk = parts.disk(self.world)
-        else:
-            self.world, self.external, self.disk = after.world, after.external, after.disk
-        self._shown_before = tuple(self.external.committed)
-        self.ledger = Ledger(self.world, self.disk, self._job)
-        if after is not None and goes_on:
-            self.ledger = after.ledger
-            self.ledger.on_durable = []
-        self._durable_before = len(self.ledger.durable)
-        self._has_nothing_to_do = after is not None and goes_on and after.has_read_all
-        self._make_hosts()
-        self._make_checkers()
-        if after is not None and goes_on:
-            self.messages.go_on_from(after.messages, kept=bool(after.kept()) or after.user.stopped is not None)
-        self.stages: tuple[Stage, ...] = ()
-
-    def _make_hosts(self) -> None:
-        world, scenario = self.world, self._scenario
-        world.loses_unsynced = scenario.loses_unsynced
-        self.pace = Pace(world, work_us=scenario.work_us)
-        self.network = Network(
-            world,
-            latency_us=scenario.latency_us,
-            spike_share=scenario.spike_share,
-            seen_share=scenario.seen_share,
-        )
-        self.host = SlotHost(
-            world,
-            build=self._build_slot,
-            died=self.network.died,
-            start_us=scenario.start_us,
-            failing_starts=scenario.failing_starts,
-        )
-        self.program = None if scenario.rerun is None else self._make_program()
-        self.masters = MasterHost(
-            world,
-            build=self._build_master,
-            died=self._master_died,
-            set_aside=self._master_set_aside,
-            terms=self.program or (TakenOver(self.disk, self._job) if scenario.lasting else None),
-        )
-        self.user = User(world, disk=self.disk, ledger=self.ledger, masters=self.masters)
-        self.user.on_drain = lambda: setattr(self.external, "is_drained", True)
-
-    def _make_checkers(self) -> None:
-        world, scenario, after = self.world, self._scenario, self._after
-        self.messages = MessageChecker(world, self.ledger, master=MASTER, faults=scenario.faults)
-        self.regions = RegionChecker(world, master=MASTER)
-        self.aborted = AbortedFiles(world, self.disk, self._job, master=MASTER, faults=scenario.faults)
-        self.network.taps += [self.messages, self.regions, self.aborted]
-        if self._keeps_log:
-            self.network.taps.append(watch_messages(world, master=MASTER))
-        CommitChecker(world, self.ledger, self.messages, self.external)
-        self.external.on_unwaited = lambda text: world.violate(Rule.WAITS, text)
-        self.groups = GroupChecker(world, self.ledger, self.messages, self.external)
-        if after is not None:
-            self.groups.go_on_from(after.groups)
-        self._watch_parts_on_driver()
-        self._given_up: StartedOver | None = None
-        if self._starts_over:
-            self._given_up = StartedOver(world, self.disk, JOB)
-            self.ledger.on_durable.append(self._given_up.checkpoint_durable)
-        self.network.taps.append(WaitChecker(world, calm_from_ms=scenario.calm_from_ms, view=self._view))
-        self.messages.on_attempt = self._attempt_began
-        self.messages.on_run = lambda: self.user.happened(Moment.RUN)
-        self.messages.on_failure = lambda: self.user.happened(Moment.FAILURE)
-
-    def run(self) -> None:
-        """Through all phases."""
-        world, scenario = self.world, self._scenario
-        injector = Injector(
-            world,
-            host=self.host,
-            masters=self.masters,
-            network=self.network,
-            disk=self.disk,
-            external=self.external,
-            pace=self.pace,
-        )
-        injector.schedule(scenario.faults)
-        self.ledger.on_durable += [injector.checkpoint_durable, lambda: self.user.happened(Moment.CHECKPOINT)]
-
-        def job_ending() -> None:
-            self.aborted.job_ending()
-            injector.job_ending()
-
-        self.messages.on_ending = job_ending
-        self.user.on_rescale = injector.rescale_asked
-        world.at(scenario.calm_from_ms * 1_000, injector.disarm)
-        if scenario.cancel_at_ms is not None:
-            world.at(scenario.cancel_at_ms * 1_000, self._cancel)
-        self.user.schedule(scenario.requests)
-        if not self._begin():
-            return
-        self.masters.start()
-        ended = world.run(lambda: self.masters.has_ended, until_us=scenario.deadline_ms * 1_000)
-        if world.stopped:
-            return
-        if not ended:
-            world.violate(Rule.LIVENESS, f"the job had not ended by {scenario.deadline_ms} ms: {self._state()}")
-            return
-        self.masters.leave()
-        self._is_over = True
-        world.note(MASTER, f"job ended: {self._outcome}")
-        if not world.run(lambda: self.host.is_empty, until_us=world.now_us + QUIET_US) and not world.stopped:
-            names = ", ".join(str(slot) for slot in self.host.living)
-            world.violate(Rule.LIVENESS, f"slots did not leave when the job had ended: {names}")
-        self._check_end()
-
-    def result(self) -> Result:
-        """How it went."""
-        return Result(
-            seed=self._scenario.seed,
-            violations=tuple(self.world.violations),
-            outcome=self._outcome,
-            crashes=self.host.crashes,
-            takeovers=self.masters.crashes,
-            checkpoints=len(self.ledger.durable) - self._durable_before,
-            attempts=self.messages.attempts,
-            restores=self.messages.restores,
-            repairs=self.messages.repairs,
-            replaced=self.regions.replaced,
-            granted=tuple(asked.wish for asked in self.user.asked if asked.is_granted),
-            refused=tuple(asked.wish for asked in self.user.asked if not asked.is_granted),
-            virtual_ms=self.world.now_ms,
-            digest=self.world.digest,
-            header=tuple(self._scenario.header()),
-            log=tuple(self.world.log),
-        )
-
-    # --- the parts -----------------------------------------------------------------------
-
-    def _watch_parts_on_driver(self) -> None:
-        world, ledger, external, workload = self.world, self.ledger, self.external, self._scenario.workload
-        if workload.on_driver is not None:
-            self.network.taps.append(SplitChecker(world, ledger, external, workload, master=MASTER))
-        if self._scenario.hook is not None:
-            self.network.taps.append(HookChecker(world, ledger, external, master=MASTER))
-
-    def _attempt_began(self, restored: CheckpointId | None, parallelism: int) -> None:
-        if self.messages.epoch >= self.masters.first_incarnation:
-            # Else it is of a driver that was taken over from, and does not know it yet.
-            self.user.deployed(parallelism)
-        self.external.begins_at_beginning = restored is None
-        metadata = None if restored is None else self.ledger.durable.get(restored, self.ledger.started_from)
-        decoded = decode_metadata("_metadata", metadata) if metadata else None
-        self.stages = next_stage(self.stages, Stage(parallelism=parallelism, restored=restored, metadata=decoded))
-
-    def _master_died(self, name: str) -> None:
-        self.network.died(name)
-        self.user.lose_driver()
-
-    def _master_set_aside(self, below: int) -> None:
-        """Slots whose incarnation is below that belong to a driver that another has taken the job over from."""
-        self.network.set_aside(MASTER, lambda name: int(name.split(".")[1]) < below)
-        self.user.lose_driver()
-
-    def go_on(self) -> Simulation | None:
-        """A second job that goes on from what this one has left; None if the world has none, or nothing was left."""
-        again, world = self._scenario.again, self.world
-        if again is None or world.stopped or world.violations or self._outcome is None:
-            return None
-        if self._scenario.rerun is not None:
-            self._calm_down()
-            world.note("user", f"runs the program again, on {again.parallelism} slots: {self._scenario.rerun}")
-            scenario = self._scenario.second(again, from_ms=world.now_ms)
-            return Simulation(scenario, self._parts, keep_log=self._keeps_log, after=self)
-        savepoints = [asked.savepoint for asked in self.user.asked if asked.savepoint is not None]
-        found = find_origin(self.disk, layout.job_folder(self._job), kept=self.kept(), savepoints=savepoints)
-        # What has been committed since an older one would be shown again.
-        if found is None or found[0] < max(self.messages.relied_on, default=0):
-            return None
-        self._calm_down()
-        origin = take_origin(self.disk, found[1], again)
-        world.note("user", f"starts another job from {origin.folder}, on {again.parallelism} slots")
-        scenario = self._scenario.second(again, from_ms=world.now_ms)
-        return Simulation(scenario, self._parts, keep_log=self._keeps_log, after=self, origin=origin)
-
-    def _calm_down(self) -> None:
-        from_us = max(self.world.now_us, self._scenario.calm_from_ms * 1_000)
-        self.world.at(from_us, lambda: None)
-        self.world.run(lambda: self.world.now_us >= from_us, until_us=from_us)
-
-    def _begin(self) -> bool:
-        """Look at what the job starts from, if it is a second one; whether it can begin."""
-        origin = self._origin
-        if origin is None:
-            return True
-        self.ledger.started_from = origin.metadata
-        actor = Actor(self.world, "user")
-        store = self.disk.store(actor)
-        restore = Restore(path=f"/{origin.folder}", claim=origin.claim, rules=MatchingRules())
-        try:
-            with self.world.as_actor(actor):
-                self._point = starting_point(store, restore, self._make_plan(), self._scenario.settings)
-                record_start(FileRecords(store, layout.job_folder(self._job), term=None), self._point)
-        except UsageError as error:
-            self.world.violate(Rule.RESTORABLE, f"{origin.folder} cannot be started from: {error}")
-            return False
-        return True
-
-    def _make_plan(self) -> Plan:
-        scenario = self._scenario
-        plan = make_plan(
-            scenario.workload,
-            world=scenario.seed,
-            parallelism=scenario.settings.parallelism,
-            sink=self._make_sink,
-        )
-        return plan if scenario.hook is None else plan.with_hooks((HOOK,))
-
-    def _make_program(self) -> Program:
-        settings = self._scenario.settings
-        return Program(self.disk, self._job, fresh=self._starts_over, make_plan=self._make_plan, settings=settings)
-
-    def _workers(self, actor: Actor) -> Callable[[str], SimBackground]:
-        on_driver = self._scenario.workload.on_driver
-        pace = self.pace if on_driver is None else Pace(self.world, work_us=on_driver.work_us)
-        return lambda _operator: SimBackground(actor, pace)
-
-    def _make_sink(self, name: str) -> Sink:
-        world, on_driver = self._scenario.seed, self._scenario.workload.on_driver
-        if on_driver is None or name not in on_driver.sinks:
-            return self._parts.sink(world, name)
-        return self._parts.driver_sink(world, name, cleans_by_attempt=on_driver.cleans_by_attempt)
-
-    def _build_master(self, actor: Actor, tenure: Tenure | None) -> MasterDriver:
-        scenario = self._scenario
-        self.messages.ever_ran = tenure is not None and bool(tenure.completed)
-        self.user.driver_begins(scenario.settings.parallelism)
-        transport = self.network.transport(actor)
-        first_incarnation = tenure.first_epoch if tenure is not None else 1
-        self.host.has_called = transport.has_heard
-        plan = self._make_plan() if self._point is None else self._point.plan
-        if self.program is not None:
-            plan = self.program.plan
-            self._look_at_origin(self.program)
-        return MasterDriver(
-            job=self._job,
-            plan=plan,
-            settings=scenario.settings,
-            ports=MasterPorts(
-                clock=SimClock(actor),
-                transport=transport,
-                background=SimBackground(actor, self.pace),
-                store=self.disk.store(actor),
-                slots=self.host.of_driver(first_incarnation, actor.wake),
-                workers=self._workers(actor),
-                hooks={} if scenario.hook is None else {HOOK: SimHook(scenario.seed, scenario.hook)},
-                is_run=self.program is not None,
-                when_safe=None if self.program is None else self.program.when_safe(actor),
-            ),
-            draws=tuple(self.world.random.random() for _ in range(64)),
-            tenure=tenure,
-            started_from=None if self._point is None else self._point.record,
-        )
-
-    def _build_slot(self, slot: SlotId, actor: Actor) -> SlotDriver:
-        transport = self.network.transport(actor)
-        return SlotDriver(
-            slot,
-            job=self._job,
-            settings=self._scenario.settings,
-            ports=SlotPorts(
-                clock=SimClock(actor),
-                transport=transport,
-                background=SimBackground(actor, self.pace),
-                store=self.disk.store(actor),
-                slice_rows=self._scenario.slice_rows,
-                make_backend=SharingBackend if self._scenario.workload.shares_files else None,
-            ),
-            address=SlotAddress(
-                host="sim", pid=self.world.random.randint(2, 99_999), ipc_address=transport.ipc_address
-            ),
-            master_address=f"{ADDRESS_PREFIX}{MASTER}",
-        )
-
-    # --- the end -----------------------------------------------------------------------
-
-    @property
-    def _outcome(self) -> JobState | None:
-        if self.masters.ended_as is not None:
-            return self.masters.ended_as
-        return self.masters.driver.outcome if self.masters.driver is not None else None
-
-    def _cancel(self) -> None:
-        if self._is_over:
-            return
-        self.world.note("user", "cancels the job")
-        self.masters.call(lambda driver: driver.cancel())
-
-    def _view(self) -> JobView | None:
-        driver = self.masters.driver if self.masters.actor is not None else None
-        return None if driver is None else driver.view()
-
-    def _state(self) -> str:
-        if self.masters.driver is None:
-            return "no driver ever came up"
-        view = self.masters.driver.view()
-        failures = "; ".join(f"epoch {failure.epoch}: {failure.text}" for failure in view.failures[-3:])
-        return f"{view.state.value} in epoch {view.epoch}, {len(self.ledger.durable)} checkpoints, {failures}"
-
-    def _check_end(self) -> None:
-        world, outcome = self.world, self._outcome
-        if not self._is_legal(outcome):
-            world.violate(Rule.LIVENESS, f"the job ended as {outcome}: {self._state()}")
-        if self._after is not None and self._origin is not None and self.program is None:
-            self._check_both(self._after, self._origin)
-            return
-        if self._after is not None:
-            self._check_rerun(self._after)
-            return
-        self._check_rows()
-        self.user.check_end(outcome)
-        if self.masters.ended_as is None:
-            self._check_files(self.user.given)
-
-    def _check_files(self, given: Sequence[str]) -> None:
-        kept, outcome = self.kept(), self._outcome
-        # Whoever takes the job up again must not give away the ids of what it kept, or of a savepoint that it was to be
-        # stopped with.
-        stopped = any(record.kind.is_synchronous for record in self.ledger.records.values())
-        keeps_ids = bool(kept) or (stopped and outcome is not JobState.FINISHED) or self._has_terms
-        allowed = [*given, *self._strays()]
-        if self.program is not None:
-            # What savepoints promise is in nobody's way, and a run that goes on must not take it for a leftover.
-            places = (NAMES, layout.promised_folder(layout.job_folder(self._job)))
-            allowed += [path for path in self.disk.files if any(is_below(path, place) for place in places)]
-        check_files(self.world, self.disk, self._job, kept=kept, allowed=allowed, keeps_ids=keeps_ids)
-
-    @property
-    def _has_terms(self) -> bool:
-        """Whether the job keeps records of its drivers: it may begin once more, and uses no id a second time."""
-        return self.program is not None or self._scenario.lasting
-
-    def _check_rows(self) -> None:
-        scenario, workload = self._scenario, self._scenario.workload
-        stop = self.user.stopped
-        savepoint = stop.savepoint if stop is not None else None
-        inputs, complete, rule = self.external.inputs, self._outcome is JobState.FINISHED, Rule.EXACTLY_ONCE
-        # A job that fails after it was drained restarts from there, and ends again.
-        drained = [r for r in self.ledger.records.values() if r.kind is SnapshotKind.TERMINATE]
-        savepoint = next((r for r in drained if r.checkpoint in self.messages.relied_on), savepoint)
-        if savepoint is not None:
-            rule = Rule.STOPPED
-            holds_back = workload.shape.has_windows or workload.shape is Shape.WAITS
-            if holds_back and savepoint.kind is SnapshotKind.SUSPEND:
-                # Which windows were still open, and which rows still waited, is known to nobody outside; but no window
-                # that was shown may lack a record.
-                complete = False
-            else:
-                content = decode_metadata(savepoint.path, self.disk.files[savepoint.path])
-                inputs = read_before(workload, content, inputs)
-        elif self.user.may_have_stopped:
-            complete = False
-        # Every further attempt reads again what came behind the barriers that it starts from.
-        repeats = scenario.settings.checkpoint.mode is Mode.AT_LEAST_ONCE and self.messages.attempts > 1
-        standard = Standard(
-            complete=complete,
-            repeats=repeats,
-            rule=Rule.AT_LEAST_ONCE if repeats and rule is Rule.EXACTLY_ONCE else rule,
-        )
-        committed = list(self.external.committed.values())
-        check_output(
-            self.world,
-            shown_by(committed),
-            expected_of_stages(workload, inputs, self.stages),
-            standard,
-            windows=workload.shape.has_windows,
-            possible=expected_of_stages(workload, self.external.inputs, self.stages),
-        )
-        check_order(self.world, committed, workload)
-
-    def _check_both(self, first: Simulation, origin: Origin) -> None:
-        """What both jobs have shown and left."""
-        settings, finished = self._scenario.settings, self._outcome is JobState.FINISHED
-        repeats = settings.checkpoint.mode is Mode.AT_LEAST_ONCE
-        committed = list(self.external.committed.values())
-        rule = Rule.AT_LEAST_ONCE if repeats else Rule.EXACTLY_ONCE
-        check_both(
-            self.world,
-            shown_by(committed),
-            origin,
-            self._scenario.workload,
-            inputs=self.external.inputs,
-            stages=(*first.stages, Stage(parallelism=settings.parallelism, metadata=origin.content)),
-            standard=Standard(complete=finished, repeats=repeats, rule=rule),
-        )
-        check_order(self.world, committed, self._scenario.workload)
-        if finished:
-            untouched = check_untouched(self.world, self.disk, origin)
-            allowed = [*untouched, *self._strays(), *first.late_outcomes()]
-            check_files(self.world, self.disk, self._job, kept=(), allowed=allowed, keeps_ids=self._has_terms)
-        elif not self.ledger.durable:
-            check_spared(self.world, self.disk, origin)
-
-    def _look_at_origin(self, program: Program) -> None:
-        """What a run goes on from that is not the first."""
-        found, again = program.found, Again(parallelism=1, claim=Claim.NO_CLAIM, moved=False, safety_ms=0)
-        goes_on = found is not None and found.outcome is None and bool(found.completed)
-        if self._after is not None and self._origin is None and found is not None and goes_on:
-            self._origin = take_origin(self.disk, found.completed[-1].location.strip("/"), again)
-
-    def _check_rerun(self, first: Simulation) -> None:
-        """What both runs have shown and left."""
-        settings, finished = self._scenario.settings, self._outcome is JobState.FINISHED
-        new = [shown for token, shown in self.external.committed.items() if token not in self._shown_before]
-        repeats = settings.checkpoint.mode is Mode.AT_LEAST_ONCE
-        rule = Rule.AT_LEAST_ONCE if repeats else Rule.EXACTLY_ONCE
-        standard = Standard(complete=finished, repeats=repeats, rule=rule)
-        workload, inputs = self._scenario.workload, self.external.inputs
-        origin = self._origin
-        last = Stage(parallelism=settings.parallelism, metadata=None if origin is None else origin.content)
-        if self._has_nothing_to_do:
-            if new or self.host.started:
-                self.world.violate(rule, f"a job that had finished ran again, and committed {len(new)} transactions")
-        elif origin is not None:
-            committed = list(self.external.committed.values())
-            stages = (*first.stages, last)
-            check_both(
-                self.world, shown_by(committed), origin, workload, inputs=inputs, stages=stages, standard=standard
-            )
-            check_order(self.world, committed, workload)
-        else:
-            expected = expected_of_stages(workload, inputs, (last,))
-            check_output(self.world, shown_by(new), expected, standard, windows=workload.shape.has_windows)
-            check_order(self.world, new, workload)
-        first.user.check_end(first._outcome)
-        if self._given_up is not None:
-            self._given_up.check_end(self.ledger.durable)
-        if self.masters.ended_as is None:
-            left = [] if self._given_up is None else [p for p in self.disk.files if is_below(p, layout.job_folder(JOB))]
-            self._check_files([*first.user.given, *first._strays(), *first.late_outcomes(), *left])
-
-    @property
-    def has_read_all(self) -> bool:
-        """Whether the job has finished, and not by a stop: a job that fails after its savepoint, before it has stopped,
-        goes on, or ends again if it was drained, and takes a checkpoint for that."""
-        newest = max(self.ledger.records, default=None)
-        stopped = newest is not None and self.ledger.records[newest].kind.is_synchronous
-        return self._outcome is JobState.FINISHED and not stopped
-
-    def late_outcomes(self) -> list[str]:
-        """What drivers that were taken over from, and slept past the end of the job, then recorded as its outcome: each
-        writes in a place of its own, which nobody reads, before it looks whether it has the job."""
-        outcomes = layout.outcome_folder(layout.job_folder(self._job))
-        aside = [actor.name for actor in self.masters.aside]
-        return [path for path, writer in self.disk.writers.items() if is_below(path, outcomes) and writer in aside]
-
-    def _strays(self) -> list[str]:
-        """What slots of a driver that had died wrote when the end of the job was decided already, and what it had begun
-        for a user who never got an answer: nobody could tell them. What they wrote before is cleaned up."""
-        old = [str(slot) for slot in self.host.started if slot.incarnation < self.masters.first_incarnation]
-        old += [actor.name for actor in self.masters.aside]
-        outcomes = f"{layout.outcome_folder(layout.job_folder(self._job))}/"
-        since_us = min((at for path, at in self.disk.written_us.items() if path.startswith(outcomes)), default=0)
-        late = [path for path, at_us in self.disk.written_us.items() if at_us >= since_us]
-        written = [path for path in late if self.disk.writers[path] in old]
-        return written + [path for path in self.disk.files if self.user.may_have_begun(path)]
-
-    def _is_legal(self, outcome: JobState | None) -> bool:
-        if outcome is JobState.CANCELLED:
-            wishes = [request.wish for request in self._scenario.requests]
-            return self._scenario.cancel_at_ms is not None or Wish.CANCEL in wishes
-        if outcome is JobState.FAILED and isinstance(self._scenario.settings.restart, NoRestart):
-            return True
-        if outcome is JobState.FAILED:
-            # A job whose slots keep dying before it ever ran gives up: it is its environment that is wrong.
-            lost = self.host.losses + self.network.cuts
-            never_came_up = not self.messages.ever_ran and lost >= START_FAILURES_BEFORE_FIRST_RUN
-            return never_came_up or self._fails_fast
-        return outcome is JobState.FINISHED
-
-    @property
-    def _fails_fast(self) -> bool:
-        """Whether errors of the program may have ended the job, whose user has chosen no restart strategy."""
-        errors = self.messages.program_errors
-        return self._scenario.settings.restart is None and (0 in errors or len(errors) >= SAME_FAILURES)
-
-    def kept(self) -> list[CheckpointId]:
-        """The checkpoints that must outlive the job."""
-        checkpoint, outcome = self._scenario.settings.checkpoint, self._outcome
-        keeps = {
-            Retention.DELETE: (),
-            Retention.KEEP_ON_FAILURE: (JobState.FAILED,),
-            Retention.KEEP: (JobState.FAILED, JobState.CANCELLED),
-        }
-        if outcome not in keeps[checkpoint.retention]:
-            return []
-        return self.ledger.retained(checkpoint.num_retained)
+def _result_of(ended: Simulation) -> Result:
+    return Result(
+        seed=ended.scenario.seed,
+        violations=tuple(ended.world.violations),
+        outcome=ended.outcome,
+        crashes=ended.host.crashes,
+        takeovers=ended.masters.crashes,
+        checkpoints=len(ended.ledger.durable) - ended.durable_before,
+        attempts=ended.messages.attempts,
+        restores=ended.messages.restores,
+        repairs=ended.messages.repairs,
+        replaced=ended.regions.replaced,
+        granted=tuple(asked.wish for asked in ended.user.asked if asked.is_granted),
+        refused=tuple(asked.wish for asked in ended.user.asked if not asked.is_granted),
+        virtual_ms=ended.world.now_ms,
+        digest=ended.world.digest,
+        header=tuple(ended.scenario.header()),
+        log=tuple(ended.world.log),
+    )

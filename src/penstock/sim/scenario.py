@@ -41,7 +41,7 @@ from penstock.sim.shapes import sinks_of
 from penstock.sim.user import UserRequest, draw_requests, draw_rescales, draw_savepoint_and_cancel
 
 ROW_BYTES = 32
-"""Of a record in a channel."""
+"""The size of a record in a channel."""
 
 STEADY_BATCHES = 40
 """How many batches a steady stream has at most, over all splits."""
@@ -56,10 +56,10 @@ VERTICES = {
     Shape.SLICES: 3,
     Shape.MIXED: 3,
 }
-"""Of those shapes that have more than two, with one source."""
+"""The number of vertices, with one source, of the shapes that have more than two vertices."""
 
 LIVENESS_MS = 120_000
-"""Many times what the longest of the drawn jobs needs, time-outs and restarts included."""
+"""Many times as long as the longest of the drawn jobs needs, time-outs and restarts included."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,7 +73,7 @@ class Scenario:
     settings: JobSettings
     latency_us: tuple[int, int]
     spike_share: float
-    """The part of all messages that are late by up to 200 ms."""
+    """The share of messages that are late by up to 200 ms."""
     work_us: tuple[int, int]
     """Time of half a piece of background work."""
     start_us: tuple[int, int]
@@ -86,19 +86,19 @@ class Scenario:
     """No fault begins after this."""
     faults: tuple[Fault, ...]
     seen_share: float = 0.0
-    """The part of all deaths that the master sees at once."""
+    """The share of deaths that the followers of a process, such as the master, are told of."""
     lasting: bool = False
-    """Whether another driver takes the job over when one dies."""
+    """Whether another driver takes the job over when a driver dies."""
     loses_unsynced: bool = False
-    """Whether a crash may undo what was not yet synced."""
+    """Whether a crash may undo changes to the storage that are not synced."""
     requests: tuple[UserRequest, ...] = ()
     """What else the user asks for."""
     again: Again | None = None
-    """How another job goes on from what this one leaves, if it leaves something."""
+    """How a second job goes on from what this job leaves; None: there is no second job."""
     rerun: Rerun | None = None
-    """How the program is run again, by its name, if it goes on like that."""
+    """How the program is run again by its name; None: a second job starts from a snapshot instead."""
     hook: Hooked | None = None
-    """What the hook of the job does, if it has one."""
+    """How the hook of the job behaves; None: the job has no hook."""
     slice_rows: int = MOST_ROWS
     """Slots do at most so many rows, timers or results before they look for barriers again."""
     liveness_ms: int = LIVENESS_MS
@@ -106,16 +106,16 @@ class Scenario:
 
     @property
     def calm_from_ms(self) -> int:
-        """From here on nothing goes wrong."""
+        """From this time on no fault strikes."""
         return max([self.safety_ms, *(end_ms(fault) for fault in self.faults)])
 
     @property
     def deadline_ms(self) -> int:
-        """The job must have ended by then."""
+        """The job must have ended by this time."""
         return self.calm_from_ms + self.liveness_ms
 
     def second(self, again: Again, *, from_ms: int) -> Scenario:
-        """What is left of the world for the job that goes on at that time."""
+        """The scenario of the second job, which begins at `from_ms`."""
         return replace(
             self,
             settings=replace(
@@ -148,10 +148,10 @@ class Scenario:
 def draw_scenario(seed: int, random: Random) -> Scenario:
     """The scenario of a seed."""
     shape = random.choice(tuple(shape for shape in Shape if shape not in (*APART, Shape.TIMERS, Shape.WAITS)))
-    # The more vertices, the more channels a slot more brings: those shapes have fewer of them, most of the time.
+    # The more vertices a shape has, the more channels each slot adds: shapes with many vertices mostly get fewer slots.
     parallelism = random.choice((1, 2, 2, 2, 2, 3, 3, 4) if shape in VERTICES else (1, 2, 2, 2, 3, 3, 4, 5, 6))
     duration_ms = random.choice((300, 300, 600, 600, 2_000))
-    # Slots take their time to come up, and the job to restart.
+    # Slots take time to come up, and the job takes time to restart.
     safety_ms = duration_ms + 600
     # Under pressure a steady stream meets a slow network: something is in flight whenever a barrier comes.
     pressed = random.random() < 0.7
@@ -181,7 +181,7 @@ def draw_scenario(seed: int, random: Random) -> Scenario:
         loses_unsynced=random.random() < 0.3,
     )
     again = draw_again(random, parallelism=parallelism, safety_ms=safety_ms, lasting=lasting)
-    # Drawn last: what other seeds have found stays found by them.
+    # Drawn last, so that the draws above stay the same: a seed that has found a bug still finds it.
     slot = replace(drawn.settings.slot, spares=random.choice((0, 0, 1, 2)))
     drawn = replace(drawn, again=again, settings=replace(drawn.settings, slot=slot))
     rescales = draw_rescales(random, duration_ms=duration_ms)
@@ -205,7 +205,8 @@ def draw_scenario(seed: int, random: Random) -> Scenario:
 
 
 def _varied(random: Random, drawn: Scenario) -> Scenario:
-    """The same world, or one that differs in how it cuts work, lags, shares files, is run again or waits."""
+    """The same world, perhaps with small slices, a backlog, shared files, a program that is run again, or rows that
+    wait."""
     drawn = _in_slices(random, drawn) if random.random() < 0.4 else drawn
     drawn = _with_a_backlog(random, drawn) if random.random() < 0.15 else drawn
     drawn = _sharing_files(random, drawn) if random.random() < 0.2 else drawn
@@ -215,9 +216,9 @@ def _varied(random: Random, drawn: Scenario) -> Scenario:
 
 
 def _sharing_files(random: Random, drawn: Scenario) -> Scenario:
-    """The same world with keyed state that checkpoints share files of. In half of these worlds nothing goes wrong, and
-    several checkpoints are under way at once: when one completes, those before it are given up while slots may still be
-    writing them."""
+    """The same world with keyed state whose files checkpoints share. In half of these worlds no fault strikes, and
+    several checkpoints are under way at once: when a checkpoint completes, the earlier checkpoints are aborted while
+    slots may still be writing them."""
     workload, checkpoint = drawn.workload, drawn.settings.checkpoint
     if workload.shape.most_sources == 1 and len(sinks_of(workload.shape)) == 1:
         workload = replace(workload, shape=Shape.TIMERS)
@@ -230,20 +231,21 @@ def _sharing_files(random: Random, drawn: Scenario) -> Scenario:
 
 
 def _with_rows_that_wait(random: Random, drawn: Scenario) -> Scenario:
-    """The same world, in which the rows of the first source wait for the second one."""
+    """The same world, in which the rows of the first source wait for the second source."""
     workload = drawn.workload
     wait = draw_wait(random, rule_rows=workload.other_rows[0])
     return replace(drawn, workload=replace(workload, shape=Shape.WAITS, wait=wait))
 
 
 def _run_by_name(random: Random, drawn: Scenario) -> Scenario:
-    """The same world, in which the job has a name, and goes on by it when the program is run again."""
-    # What is begun at its beginning again must be readable once more, and ids of hooks mean one job.
+    """The same world, in which the job has a name; when the program is run again, the job of that name goes on."""
+    # A job that begins at the beginning again must be able to read its splits once more, and the checkpoint ids that a
+    # hook has been given mean one job.
     is_plain = drawn.hook is None and drawn.workload.on_driver is None
     retention = random.choice((*(Retention.KEEP,) * 5, Retention.DELETE)) if is_plain else Retention.KEEP
     checkpoint = replace(drawn.settings.checkpoint, retention=retention)
     rerun = draw_rerun(random, may_start_over=is_plain)
-    # Most others come to the end of their data, and nothing is left to do then.
+    # Most jobs that are not cancelled come to the end of their data, and the second run then has nothing to do.
     cancel_at_ms = random.randint(100, drawn.safety_ms) if random.random() < 0.5 else drawn.cancel_at_ms
     restart = NoRestart() if random.random() < 0.2 else drawn.settings.restart
     settings = replace(drawn.settings, checkpoint=checkpoint, restart=restart)
@@ -251,7 +253,8 @@ def _run_by_name(random: Random, drawn: Scenario) -> Scenario:
 
 
 def _with_a_backlog(random: Random, drawn: Scenario) -> Scenario:
-    """The same world, in which sources are behind at first, and checkpoints are rarer meanwhile, or none are taken."""
+    """The same world, in which sources are behind at first; until they have caught up, checkpoints are rarer, or no
+    checkpoints are taken."""
     workload, checkpoint = drawn.workload, drawn.settings.checkpoint
     longer_ms = None if checkpoint.interval_ms is None else random.choice((None, 2, 5))
     during = BacklogInterval(interval_ms=longer_ms and longer_ms * (checkpoint.interval_ms or 0))
@@ -263,15 +266,15 @@ def _with_a_backlog(random: Random, drawn: Scenario) -> Scenario:
 
 
 def _with_busy_loops(random: Random, drawn: Scenario) -> Scenario:
-    """The same world with steps that do not come back for a while; in half of these worlds nothing else goes wrong."""
+    """The same world with steps that do not return for a while; in half of these worlds there are no other faults."""
     busy = draw_busy_loops(random, parallelism=drawn.settings.parallelism, safety_ms=drawn.safety_ms)
     faults = (*drawn.faults, *busy) if random.random() < 0.5 else busy
     return replace(drawn, faults=tuple(sorted(faults, key=lambda fault: fault.at_ms)))
 
 
 def _in_slices(random: Random, drawn: Scenario) -> Scenario:
-    """The same world with slots that do little at a time, so that barriers come in the middle of what they do; and with
-    timers in many of these worlds."""
+    """The same world with slots that cut their work into small slices, so that barriers come in the middle of the work;
+    and with timers in many of these worlds."""
     workload = drawn.workload
     if workload.shape.most_sources == 1 and len(sinks_of(workload.shape)) == 1 and random.random() < 0.7:
         workload = replace(workload, shape=Shape.TIMERS)
@@ -292,7 +295,7 @@ def _with_a_hook(random: Random, drawn: Scenario) -> Scenario:
 
 def _left_with_a_savepoint(random: Random, drawn: Scenario, duration_ms: int) -> Scenario:
     """The same world, in which the user takes a savepoint, cancels the job before or after its next checkpoint, and
-    goes on from there: what sinks prepared for the savepoint is nobody's but the second job's."""
+    goes on from the savepoint: only the second job may commit what sinks prepared for the savepoint."""
     parallelism, safety_ms, lasting = drawn.settings.parallelism, drawn.safety_ms, drawn.lasting
     again = drawn.again or draw_again(random, parallelism=parallelism, safety_ms=safety_ms, lasting=lasting)
     interval_ms = random.choice((None, drawn.settings.checkpoint.interval_ms, 300))
@@ -321,7 +324,7 @@ def _taken_apart(random: Random, drawn: Scenario) -> Scenario:
     )
     workload = replace(workload, other_rows=_draw_other_rows(random, workload))
     errors = draw_task_errors(random, parallelism=drawn.settings.parallelism, safety_ms=drawn.safety_ms)
-    # In half of these worlds nothing else goes wrong, so that single regions are most of what restarts.
+    # In half of these worlds there are no other faults, so that most restarts are those of single regions.
     faults = (*drawn.faults, *errors) if random.random() < 0.5 else errors
     if random.random() < 0.4:
         workload, faults = _losing_slots(random, drawn, workload, faults)
@@ -333,7 +336,7 @@ def _taken_apart(random: Random, drawn: Scenario) -> Scenario:
 def _losing_slots(
     random: Random, drawn: Scenario, workload: Workload, faults: tuple[Fault, ...]
 ) -> tuple[Workload, tuple[Fault, ...]]:
-    """A job whose slots have tasks that nothing joins, and slots that die; with or without what else goes wrong."""
+    """A job whose slots have tasks that nothing joins, and slots that die, with or without the other faults."""
     workload = replace(workload, shape=random.choice((Shape.SLICES, Shape.MIXED)), other_rows=())
     workload = replace(workload, other_rows=_draw_other_rows(random, workload))
     crashes = draw_slot_crashes(random, parallelism=drawn.settings.parallelism, safety_ms=drawn.safety_ms)
@@ -341,8 +344,8 @@ def _losing_slots(
 
 
 def _outlasting_silence(random: Random, drawn: Scenario) -> Scenario:
-    """The same job, so slow that whoever is not heard of after a slot was replaced is missed before it ends; and maybe
-    slots that take as long to come up."""
+    """The same job, so slow that a slot that stays silent after another slot was replaced is missed before the job
+    ends. In some of these worlds slots take as long to come up."""
     settings, workload = drawn.settings, drawn.workload
     silence_ms = settings.slot.heartbeat_timeout_ms * 3 // 2
     batches = -(-workload.rows // workload.batch_rows)
@@ -361,7 +364,7 @@ def _with_parts_on_driver(random: Random, drawn: Scenario, duration_ms: int) -> 
     workload = draw_on_driver(random, drawn.workload, sinks=sinks_of(drawn.workload.shape), duration_ms=duration_ms)
     checkpoint = drawn.settings.checkpoint
     if not checkpoint.unaligned and random.random() < 0.5:
-        # What the driver says while one checkpoint is under way must be on the right side of the next one, too.
+        # Events of the driver while a checkpoint is under way must be on the right side of the next barrier, too.
         shortest = 10 if duration_ms <= 600 else 50
         checkpoint = replace(checkpoint, interval_ms=shortest, min_pause_ms=0, max_concurrent=random.choice((2, 4)))
     checkpoint = _possible(checkpoint, workload, drawn.work_us)
@@ -373,8 +376,9 @@ def _with_parts_on_driver(random: Random, drawn: Scenario, duration_ms: int) -> 
 
 
 def _possible(checkpoint: CheckpointSettings, workload: Workload, work_us: tuple[int, int]) -> CheckpointSettings:
-    """With a time-out in which a slot can write the snapshots of all its tasks, however many checkpoints are under way,
-    and a barrier gets through the queues before a slow step: a job that is always too slow need not come to its end."""
+    """The settings with a time-out that is long enough for a slot to write the snapshots of all its tasks, however many
+    checkpoints are under way, and for a barrier to get through the queues before a slow step. With a shorter time-out
+    checkpoints might never complete, and the job might not come to its end."""
     tasks = VERTICES.get(workload.shape, 2) + workload.sources - 1
     writing_us = 2 * tasks * work_us[1] * checkpoint.max_concurrent
     waiting_us = 4 * workload.slow_us * workload.splits * workload.sources
@@ -383,7 +387,7 @@ def _possible(checkpoint: CheckpointSettings, workload: Workload, work_us: tuple
 
 
 def _draw_other_rows(random: Random, workload: Workload) -> tuple[int, ...]:
-    """Further sources end with the first one, or long before it."""
+    """The rows of further sources, which end with the first source, or long before the first source."""
     shape, rows = workload.shape, workload.rows
     if shape.most_sources == 1:
         return ()
@@ -392,7 +396,7 @@ def _draw_other_rows(random: Random, workload: Workload) -> tuple[int, ...]:
 
 
 def _draw_cancel(random: Random, settings: JobSettings, duration_ms: int) -> int | None:
-    # What a cancelled job keeps shows best which files nobody took care of.
+    # A cancelled job that keeps its checkpoints shows best which files should have been deleted.
     share = 0.4 if settings.checkpoint.retention is Retention.KEEP else 0.05
     return random.randint(0, 2 * duration_ms) if random.random() < share else None
 
@@ -432,7 +436,7 @@ def _steady(workload: Workload, parallelism: int, duration_ms: int) -> Workload:
 
 
 def _pause_ms(parallelism: int, splits: int, batches: int, burst: int, duration_ms: int) -> int:
-    """So long that reading takes `duration_ms` without failures."""
+    """The pause between two bursts with which reading takes `duration_ms`, without failures."""
     pauses = splits * batches // min(parallelism, splits) // burst
     return duration_ms // max(1, pauses)
 
@@ -473,7 +477,7 @@ def _draw_checkpoint(random: Random, duration_ms: int) -> CheckpointSettings:
             (Mode.EXACTLY_ONCE, True, random.choice((1, 20))),
         )
     )
-    # Back to back, as far as the storage lets them: only where that does not last long.
+    # The shortest interval lets checkpoints follow each other without a pause: only in jobs that do not last long.
     shortest = 10 if duration_ms <= 600 else 50
     return CheckpointSettings(
         interval_ms=random.choice((None, shortest, 50, 100, max(50, duration_ms // 6), 2_000)),

@@ -20,8 +20,8 @@
                                      └─► same → second
     MIXED           source → double ═key═► same → sink,  source-2 → double-2 → second
 
-Where a workload has a slow step, it stands behind `same`, `negate`, the window or the timers: back-pressure builds up
-on the way to it. Steps have the same names in all shapes, so that tests can speak of them.
+A workload may have a slow step, which stands behind `same`, `waits`, the window or the timers; `negate` is slow itself.
+Back-pressure builds up before the slow step. Steps have the same names in all shapes, so that tests can name them.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ SECOND_SINK = "second"
 AGGREGATES = (Aggregate(name="n", kind="count", column=None), Aggregate(name="top", kind="max", column="value"))
 
 RESULTS = result_schema(SCHEMA, keys=("key",), time_column="ts", aggregates=AGGREGATES)
-"""Of windows."""
+"""The schema of the results of windows."""
 
 FORWARD, HASH = Partitioning.FORWARD, Partitioning.HASH
 REBALANCE, BROADCAST = Partitioning.REBALANCE, Partitioning.BROADCAST
@@ -78,23 +78,23 @@ DISTRIBUTIONS = {
 """How the two sources of a pair reach the step that reads both."""
 
 BUCKETS = 4
-"""So many values are left behind the first exchange of `TWICE`."""
+"""How many different values there are behind the first exchange of `TWICE`."""
 
 # --- the steps between -----------------------------------------------------------------------
 
 
 def keep_condition() -> pl.Expr:
-    """What windows and one branch of a diamond filter by."""
+    """The condition by which windows, timers and one branch of a diamond filter records."""
     return pl.col("value") % 3 != 0
 
 
 def double(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Twice the value."""
+    """The batch with doubled values."""
     return _with_values(batch, pl.Series(batch.column("value")) * 2)
 
 
 def bucket(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """One of few values."""
+    """The batch with one of `BUCKETS` values in each row."""
     return _with_values(batch, pl.Series(batch.column("value")) % BUCKETS)
 
 
@@ -108,7 +108,7 @@ def _with_values(batch: pa.RecordBatch, values: pl.Series) -> pa.RecordBatch:
 
 
 class Negate:
-    """Less than zero, row by row; a row may take its time."""
+    """Makes values negative, row by row. Each row may take processor time."""
 
     def __init__(self, world: int, row_us: int) -> None:
         self._world = world
@@ -122,7 +122,7 @@ class Negate:
 
 
 class Slow:
-    """The batch itself, after a while."""
+    """Hands batches on. Each batch takes processor time."""
 
     def __init__(self, world: int, batch_us: int) -> None:
         self._world = world
@@ -143,7 +143,7 @@ def sinks_of(shape: Shape) -> tuple[str, ...]:
 
 
 def make_plan(workload: Workload, *, world: int, parallelism: int, sink: Callable[[str], Sink]) -> Plan:
-    """The plan of a job, its splits filled in; `sink` makes the sink of a name."""
+    """The plan of a job, with the splits of its sources; `sink` makes a sink from its name."""
     return _Builder(workload, world, parallelism, sink).plan()
 
 
@@ -260,7 +260,7 @@ class _Builder:
 
     def _watermark(self, before: int, suffix: str) -> int:
         workload = self._workload
-        # A reader's splits differ by one batch at most, and each is out of order by its own disorder.
+        # Longer than the disorder within a split, by a batch: no record is late.
         delay_us = workload.disorder_us + (workload.batch_rows + 1) * TICK_US
         step = WatermarkStep(column="ts", delay_us=delay_us, idle_after_ms=None)
         return self._add(f"watermark{suffix}", step, (before, FORWARD))

@@ -1,8 +1,9 @@
-"""Keyed state of a world whose snapshots consist of files that later checkpoints refer to again, as those of RocksDB.
+"""Keyed state of a world whose snapshots consist of files that later checkpoints refer to again, as with RocksDB.
 
-The state itself is in memory. What a snapshot of it would write is cut into pieces; pieces that the newest completed
-checkpoint has as well are referred to, the others are written, each under a name that has the checkpoint in it. So a
-piece of a checkpoint that is aborted is of no use to any later checkpoint, and lies where nobody looks for it.
+The state itself is in memory. The bytes of a snapshot are cut into pieces. A snapshot refers to the pieces that the
+newest completed checkpoint has as well, and writes the other pieces. The name of a piece contains the checkpoint that
+the piece was written for. So no later checkpoint uses a piece of an aborted checkpoint, and a piece that the slot does
+not delete stays on the disk.
 """
 
 from __future__ import annotations
@@ -19,26 +20,27 @@ from penstock.state.backend import SnapshotFiles, StateContext, StateReader, Sta
 from penstock.state.memory import MemoryBackend
 
 PIECE_BYTES = 256
-"""So short that a state has several pieces, of which some stay the same."""
+"""So short that a state has several pieces, and some pieces stay the same."""
 
 
 class SharingBackend(MemoryBackend):
-    """Keyed state in memory, in shared files in checkpoints."""
+    """Keyed state in memory, whose checkpoints consist of shared files."""
 
     def __init__(self, context: StateContext) -> None:
         super().__init__(context)
-        # No two subtasks with the same place in the job begin at the same time.
+        # The time makes the name unique: a subtask is not begun twice at the same time.
         self._name = f"{context.operator}-{context.subtask}-{context.now()}"
         self._known: dict[tuple[int, bytes], StateFile] = {}
         """Pieces that later checkpoints may refer to, by their number and content."""
         self._uploaded: dict[CheckpointId, dict[tuple[int, bytes], StateFile]] = {}
 
     def restore(self, snapshots: Sequence[Sequence[StateFile]], reader: StateReader) -> None:
-        """Put the pieces of each old subtask together first. Savepoints have none."""
+        """Put the pieces of each old subtask's snapshot together, and restore the state from the whole. The files of a
+        savepoint are not cut into pieces, and are restored as they are."""
         super().restore([_put_together(files, reader) for files in snapshots], reader)
 
     def snapshot(self, checkpoint: CheckpointId, options: CheckpointOptions) -> SnapshotFiles:
-        """Freeze the state; the work writes those pieces of it that are new."""
+        """Freeze the state. The returned work writes the pieces that the newest completed checkpoint does not have."""
         inner = super().snapshot(checkpoint, options)
         if options.savepoint or options.canonical:
             return inner
@@ -63,7 +65,7 @@ class SharingBackend(MemoryBackend):
         return write
 
     def completed(self, checkpoint: CheckpointId) -> None:
-        """Later checkpoints may refer to the pieces of this one."""
+        """Later checkpoints may refer to the pieces of this checkpoint."""
         super().completed(checkpoint)
         self._known = self._uploaded.get(checkpoint, self._known)
         for earlier in [known for known in self._uploaded if known <= checkpoint]:
@@ -71,12 +73,12 @@ class SharingBackend(MemoryBackend):
 
 
 def checkpoint_of(path: str) -> CheckpointId:
-    """For which checkpoint a piece was written."""
+    """The checkpoint that a piece was written for, by the path of the piece."""
     return CheckpointId(int(path.rsplit("-", 2)[1]))
 
 
 class _InMemory:
-    """Takes what a snapshot writes."""
+    """Collects the bytes that a snapshot writes."""
 
     def __init__(self) -> None:
         self.data = b""

@@ -1,4 +1,4 @@
-"""The cluster of a world: starts slots, loses them, and tells the master about it, sometimes.
+"""The cluster of a world: starts slots, loses slots, and tells the master of lost slots, or does not.
 
 start ──► (boots) ──► actor takes turns ──► leaves as told ──────────► SlotEnded, error None
             │                    └────────► crashes, is stopped ─────► SlotEnded later | silence | started again
@@ -17,18 +17,19 @@ from penstock.sim.world import Actor, World
 
 
 class Notice(Enum):
-    """What the master learns of a crash."""
+    """How the master learns of a crash of a slot."""
 
     TOLD = "told"
-    """The cluster says so, after a while."""
+    """The cluster tells the master, after a while."""
     SILENT = "silent"
-    """Nobody says anything: only the missing heartbeats tell. Where there were none yet, the cluster does."""
+    """The cluster says nothing, and the master misses the heartbeats of the slot. If the master has not heard from the
+    slot yet, the cluster tells the master."""
     AGAIN = "again"
-    """The cluster says nothing and starts the slot again by itself, as the next attempt of its incarnation."""
+    """The cluster says nothing, and starts the slot again by itself, with the same incarnation."""
 
 
 class SlotLike(Protocol):
-    """What the host must know of a slot's driver."""
+    """The object that runs a slot, as far as `SlotHost` and the slot's actor use the object."""
 
     left: bool
     error: str | None
@@ -42,12 +43,12 @@ class SlotLike(Protocol):
         ...
 
     def close(self) -> None:
-        """Let go of everything."""
+        """Let go of all that the slot holds."""
         ...
 
 
 class SlotsOfDriver:
-    """`Slots` of one driver: hears only of those that it started."""
+    """`Slots` of one driver: the driver hears only of the slots that it started."""
 
     def __init__(self, host: SlotHost, first_incarnation: int, wake: Callable[[], None]) -> None:
         self.first_incarnation = first_incarnation
@@ -60,7 +61,7 @@ class SlotsOfDriver:
         self._host.start(slot)
 
     def stop(self, slot: SlotId) -> None:
-        """Kill a slot, whatever attempt of its incarnation runs."""
+        """Kill a slot, however often the cluster has started this incarnation of the slot again."""
         self._host.stop(slot)
 
     def ended(self) -> list[SlotEnded]:
@@ -95,7 +96,7 @@ class SlotHost:
         """Every slot that ever came up."""
         self.crashes = 0
         self.losses = 0
-        """Slots that died, did not come up, were stopped or gave up."""
+        """How many slots died, did not come up, were stopped or gave up."""
         self.notice = Notice.TOLD
         """How the next crash is made known."""
         self.wake_master: Callable[[], None] = lambda: None
@@ -110,7 +111,7 @@ class SlotHost:
         self._world.after(self._world.between(*self._start_us), lambda: self._boot(slot))
 
     def stop(self, slot: SlotId) -> None:
-        """Kill a slot, whatever attempt of its incarnation runs."""
+        """Kill a slot, however often the cluster has started this incarnation of the slot again."""
         self._world.after(self._world.between(1_000, 2_000_000), lambda: self._kill(slot))
 
     def ended(self) -> list[SlotEnded]:
@@ -119,7 +120,7 @@ class SlotHost:
         return news
 
     def of_driver(self, first_incarnation: int, wake: Callable[[], None]) -> SlotsOfDriver:
-        """The same for a driver whose slots are numbered from there on."""
+        """`Slots` of a driver; the incarnations of the driver's slots begin with `first_incarnation`."""
         made = SlotsOfDriver(self, first_incarnation, wake)
         self._drivers.append(made)
         return made
@@ -128,11 +129,11 @@ class SlotHost:
 
     @property
     def is_empty(self) -> bool:
-        """Whether no slot lives and none is about to."""
+        """Whether no slot lives, and no slot is being started."""
         return not self.living and not self._starting
 
     def current(self, number: int) -> SlotId | None:
-        """The youngest living slot of that number."""
+        """The living slot of that number with the highest incarnation; None if no slot of that number lives."""
         alive = [slot for slot in self.living if slot.number == number]
         return max(alive, default=None)
 
@@ -195,7 +196,8 @@ class SlotHost:
 
     def _tell_later(self, slot: SlotId, error: str | None) -> None:
         def tell() -> None:
-            # As Spark does: it knows a slot by the job that was submitted, however often it has run its task since.
+            # As Spark does: Spark knows a slot by the Spark job that was submitted, however often Spark has run its
+            # task.
             ended = SlotEnded(slot._replace(attempt=0), error)
             owners = [driver for driver in self._drivers if driver.first_incarnation <= slot.incarnation]
             if owners:

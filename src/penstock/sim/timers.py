@@ -1,8 +1,8 @@
-"""Windows of a world that are made by hand: a function with timers, and a step behind it that makes very many rows.
+"""Windows of a world that a function with timers makes, and a step behind the function that makes very many rows.
 
-The results are those of the window operator. What differs is what may be half done when a barrier comes: timers of one
-watermark of which some have fired, and rows that one call makes of which some are on their way. The counts are managed
-state, the greatest values raw state: numbers in a format of the function's own, by key group.
+The results are those of the window operator. But more may be half done when a barrier comes: some timers of a watermark
+have fired, and others have not; some rows of one call are on their way, and others are not made yet. The counts are
+managed state. The greatest values are raw state: numbers in a format of the function's own, by key group.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _TOP = struct.Struct(">qqq")
 """Key, start of the window, and the greatest value."""
 
 COPIES = SOME_ROWS + 3
-"""So many rows are made of each result: more than a generator is asked for at once."""
+"""How many rows are made of each result: more rows than a generator is asked for at once."""
 
 
 class WindowsByTimers(KeyedFunction):
@@ -33,17 +33,17 @@ class WindowsByTimers(KeyedFunction):
     def __init__(self, window_us: int) -> None:
         self._window_us = window_us
         self._tops: dict[int, dict[tuple[int, int], int]] = {}
-        """By key group: by key and start of the window."""
+        """By key group: the greatest values, by key and start of the window."""
 
     def open(self, context: FunctionContext) -> None:  # noqa: ARG002
-        """Read the greatest values of the key groups that the subtask has now."""
+        """Read the greatest values of the subtask's key groups."""
         self._tops = {
             group: {(key, start): top for key, start, top in _TOP.iter_unpack(data)}
             for group, data in self.tops.items()
         }
 
     def on_snapshot(self, checkpoint: int) -> None:  # noqa: ARG002
-        """Write them."""
+        """Write the greatest values into the raw state."""
         for group, tops in self._tops.items():
             self.tops.set(group, b"".join(_TOP.pack(*place, top) for place, top in tops.items()))
 
@@ -56,7 +56,7 @@ class WindowsByTimers(KeyedFunction):
         context.timers.at_event_time(start + self._window_us - 1)
 
     def on_timer(self, timer: Timer, context: KeyedContext) -> dict[str, Any]:
-        """The window is over."""
+        """A window is over. Returns the result of the window."""
         end = timer.time_us + 1
         start = end - self._window_us
         count, top = self.counts.get(start), self._tops.get(_group_of(context), {}).pop((context.key, start), None)
@@ -73,6 +73,6 @@ def _group_of(context: KeyedContext) -> int:
 
 
 def copies(row: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """The row once, and many times as none: with a count that no window has."""
+    """Many copies of the row with the count 0, which no window has, and the row itself once."""
     for number in range(COPIES):
         yield row if number == COPIES - 1 else {**row, "n": 0}

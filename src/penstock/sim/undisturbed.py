@@ -1,8 +1,8 @@
-"""Whether tasks that nothing joins to what failed go on as they were, by the messages between master and slots.
+"""Whether regions in which nothing failed go on as they were, as the messages between master and slots show.
 
-Some tasks may be restarted beside others only for a reason: one of their region has failed, or its slot is another now.
-Whoever is restarted with them belongs to such a region, and all of the region is. A slot that stays drops a task before
-it gets it again. Nobody else is told to drop anything, or speaks in an epoch that it was not deployed with.
+A region may restart beside other regions only for a reason: a task of the region has failed, or a task of the region
+gets another slot. All tasks of such a region restart, and no other tasks. A slot that stays drops a task before the
+slot gets the task again. No slot is told to drop other tasks. No task speaks in an epoch that it was not deployed with.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from penstock.wire.frames import Kind, unpack
 
 
 class RegionChecker:
-    """Follows which task is where, in which epoch, and why it was restarted."""
+    """Follows the slot and the epoch of each task, and why tasks restart."""
 
     def __init__(self, world: World, *, master: str) -> None:
         self._world = world
@@ -46,11 +46,11 @@ class RegionChecker:
         self._ever: dict[tuple[TaskId, Epoch], None] = {}
         self._failed: dict[TaskId, Epoch] = {}
         self._dropped: dict[TaskId, None] = {}
-        """Told to be dropped, and not deployed again since."""
+        """The tasks that slots were told to drop, and that were not deployed again since."""
         self._repairs: dict[Epoch, tuple[dict[TaskId, None], dict[TaskId, None]]] = {}
-        """Of each epoch that is not of all tasks, until it runs: its tasks, and those of them that are the reason."""
+        """For each epoch of some tasks only, until the epoch runs: its tasks, and the tasks that are the reason."""
         self.replaced = 0
-        """How many times a slot came to others that went on."""
+        """How many times a slot joined other slots that went on."""
         self._joined = Epoch(0)
 
     def __call__(self, sender: str, receiver: str, frames: list[bytes]) -> None:
@@ -78,7 +78,7 @@ class RegionChecker:
         if isinstance(message, Deploy):
             self._ever |= dict.fromkeys((task, message.epoch) for task in message.tasks)
         if message.epoch // EPOCHS_PER_TERM < self._attempt // EPOCHS_PER_TERM:
-            # Of a driver that another has taken the job over from.
+            # The message comes from a driver whose job was taken over.
             return
         match message:
             case Deploy(beside_others=False):
@@ -109,9 +109,9 @@ class RegionChecker:
             self.replaced += 1
         for task in message.tasks:
             if is_new and self._homes.get(task) == slot:
-                self._violate(f"{slot} is to join the job with {task}, which it has")
+                self._violate(f"{slot} is to join the job with {task}, which the slot already has")
             if not is_new and (self._homes.get(task) != slot or task not in self._dropped):
-                self._violate(f"{slot} gets {task} again, which it was not told to drop")
+                self._violate(f"{slot} gets {task} again, which the slot was not told to drop")
             tasks[task] = None
             if is_new or self._failed.get(task) == self._epochs.get(task):
                 reasons[task] = None
@@ -129,11 +129,11 @@ class RegionChecker:
             return
         joined = dict.fromkeys(task for reason in reasons for task in self._regions[reason])
         if needless := [str(task) for task in tasks if task not in joined]:
-            self._violate(f"{', '.join(needless)} restarted in epoch {epoch}, and nothing joins them to what failed")
+            self._violate(f"{', '.join(needless)} restarted in epoch {epoch}, and nothing in their region failed")
         if torn := [str(task) for task in joined if task not in tasks]:
-            self._violate(f"{', '.join(torn)} did not restart in epoch {epoch} with what they are joined to")
+            self._violate(f"{', '.join(torn)} did not restart in epoch {epoch} with the other tasks of their region")
         if gone := [str(task) for task in self._dropped]:
-            self._violate(f"{', '.join(gone)} dropped, and not deployed again in epoch {epoch}")
+            self._violate(f"{', '.join(gone)} were dropped, and were not deployed again in epoch {epoch}")
 
     def _violate(self, text: str) -> None:
         self._world.violate(Rule.REGIONS, text)

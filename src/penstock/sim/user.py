@@ -1,8 +1,8 @@
-"""The user of a job in a world: asks for checkpoints and savepoints, rescales, stops and cancels it, and is told the
-truth.
+"""The user of a job in a world: asks for checkpoints and savepoints, rescales, stops and cancels the job, and checks
+the answers.
 
-A request is made at its time, or when something happens for the first time after it: that is how the worst moments are
-hit. Every savepoint has a folder of its own, so that it can be seen what each request left behind.
+A request is made at its time, or when an event of a kind happens for the first time after that time: so requests hit
+the worst moments. Every savepoint has a folder of its own, which shows the files that each request left behind.
 """
 
 from __future__ import annotations
@@ -47,11 +47,11 @@ class Moment(Enum):
     """When a request is made."""
 
     THEN = "then"
-    """At its time."""
+    """At the time of the request."""
     RUN = "run"
     """When the next attempt has been told to run."""
     CHECKPOINT = "checkpoint"
-    """When the next checkpoint has become durable, and nobody knows of it yet."""
+    """When the next checkpoint has become durable, and the master does not know it yet."""
     FAILURE = "failure"
     """When the next attempt has failed, and the job is about to restart."""
 
@@ -64,13 +64,13 @@ class UserRequest:
     wish: Wish
     moment: Moment = Moment.THEN
     delay_ms: int = 0
-    """After the moment."""
+    """How long after the moment the request is made."""
     parallelism: int | None = None
-    """Of a rescale."""
+    """The parallelism that a rescale asks for; None for other requests."""
 
 
 def draw_requests(random: Random, *, duration_ms: int) -> tuple[UserRequest, ...]:
-    """The requests of a world, by time. Most end with the end of the data, some with a stop."""
+    """The requests of a world, by time. Most jobs end with the end of the data, some with a stop."""
     if random.random() < 0.45:
         return ()
     wishes = [random.choice((Wish.CHECKPOINT, Wish.SAVEPOINT)) for _ in range(random.choice((0, 1, 1, 2, 4)))]
@@ -79,7 +79,7 @@ def draw_requests(random: Random, *, duration_ms: int) -> tuple[UserRequest, ...
     )
     drawn = [_draw_request(random, wish, duration_ms) for wish in (*wishes, *ends)]
     if len(ends) > 1 and random.random() < 0.7:
-        # One right after the other.
+        # The second request follows right after the first request.
         first, second = drawn[-2:]
         drawn[-1] = UserRequest(
             at_ms=first.at_ms,
@@ -91,7 +91,7 @@ def draw_requests(random: Random, *, duration_ms: int) -> tuple[UserRequest, ...
 
 
 def draw_savepoint_and_cancel(random: Random, *, duration_ms: int) -> tuple[UserRequest, ...]:
-    """A savepoint while the job runs, and its end some time later."""
+    """A savepoint while the job runs, and a cancel of the job some time later."""
     at_ms, delay_ms = random.choice((0, random.randint(0, duration_ms))), random.randint(0, duration_ms)
     later_ms = delay_ms + random.choice((random.randint(5, 60), random.randint(5, 500)))
     return (
@@ -101,14 +101,14 @@ def draw_savepoint_and_cancel(random: Random, *, duration_ms: int) -> tuple[User
 
 
 def draw_rescales(random: Random, *, duration_ms: int) -> tuple[UserRequest, ...]:
-    """How often the user changes the parallelism, in some worlds again and again, and to what."""
+    """The rescales of a world: in some worlds none, in others several."""
     if random.random() < 0.4:
         return ()
     return tuple(
         UserRequest(
             at_ms=random.choice((0, random.randint(0, duration_ms // 2), random.randint(0, duration_ms))),
             wish=Wish.RESCALE,
-            # While the job does not run it cannot be rescaled: mostly it is asked for when it does.
+            # Only a job that runs can be rescaled, so most rescales are asked for while the job runs.
             moment=random.choice((Moment.RUN, Moment.RUN, Moment.RUN, Moment.CHECKPOINT, Moment.CHECKPOINT, *Moment)),
             delay_ms=random.choice((random.randint(0, 20), random.randint(0, 20), random.randint(0, duration_ms // 3))),
             parallelism=random.choice((*range(1, 7), *range(1, 4))),
@@ -153,24 +153,24 @@ class Asked:
     target: str | None
     answers: list[Answer] = field(default_factory=list)
     abandoned: bool = False
-    """The driver died before it could answer."""
+    """Whether the driver died, or lost the job, before the driver had answered the request."""
     failed_us: int | None = None
-    """When the user was told that it failed, with nothing left behind."""
+    """When the user was told that the request failed and that no savepoint exists; None: never."""
     forgotten_us: int | None = None
-    """When the driver died that had said so."""
+    """When the driver that had told the user of the failure died or lost the job; None: never."""
     given: dict[str, bytes] = field(default_factory=dict)
-    """The files of the savepoint that was promised, as they were then."""
+    """The files of the savepoint that was promised, as they were when it was promised."""
     parallelism: int | None = None
-    """Of a rescale."""
+    """The parallelism that a rescale asks for; None for other requests."""
 
     @property
     def is_granted(self) -> bool:
-        """Whether the first answer says that it was done."""
+        """Whether the first answer says that the request was fulfilled."""
         return bool(self.answers) and isinstance(self.answers[0], CompletedCheckpoint | Rescaled)
 
     @property
     def savepoint(self) -> CompletedCheckpoint | None:
-        """What was promised; None if nothing was."""
+        """The savepoint that was promised; None if no savepoint was promised."""
         answer = self.answers[0] if self.answers else None
         return answer if self.target is not None and isinstance(answer, CompletedCheckpoint) else None
 
@@ -189,9 +189,9 @@ class User:
         """How many requests were made before the newest driver had the job."""
         self.asked: list[Asked] = []
         self.on_rescale: Callable[[], None] = lambda: None
-        """Called when another parallelism is asked for."""
+        """Called when the user asks for another parallelism."""
         self.on_drain: Callable[[], None] = lambda: None
-        """Called when a stop with drain is asked for."""
+        """Called when the user asks for a stop with drain."""
 
     def schedule(self, requests: tuple[UserRequest, ...]) -> None:
         """Put all requests on the heap."""
@@ -199,7 +199,7 @@ class User:
             self._world.at(request.at_ms * 1_000, self._when_due(request))
 
     def happened(self, moment: Moment) -> None:
-        """Something for which requests may wait."""
+        """A moment has come: the requests that wait for the moment are made after their delays."""
         due, self._waiting[moment] = self._waiting[moment], []
         for request in due:
             self._world.after(request.delay_ms * 1_000, self._asking(request))
@@ -250,31 +250,35 @@ class User:
         self._asked_before = len(self.asked)
 
     def deployed(self, parallelism: int) -> None:
-        """An attempt begins with so many slots."""
-        # One that is to be taken over from has the job until another has claimed it: it may still do what it was asked.
+        """An attempt begins with `parallelism` slots."""
+        # Also requests that count as abandoned: a driver that sleeps has the job until another driver has claimed it,
+        # and may fulfil a request until then.
         wanted = [asked.parallelism for asked in self.asked[self._asked_before :] if not asked.answers]
         if parallelism != self._parallelism and parallelism not in wanted:
             self._world.violate(
-                Rule.ANSWERED, f"an attempt has {parallelism} slots instead of {self._parallelism}, and nobody asked"
+                Rule.ANSWERED,
+                f"an attempt has {parallelism} slots instead of {self._parallelism}, and no request asked for that",
             )
         self._parallelism = parallelism
 
     def lose_driver(self) -> None:
-        """The driver died: who waits for an answer of it gets none."""
+        """The driver has died, or its job is taken over: open requests get no answer."""
         for asked in self.asked:
             asked.abandoned = asked.abandoned or not asked.answers
             if asked.failed_us is not None and asked.forgotten_us is None:
                 asked.forgotten_us = self._world.now_us
 
     def may_have_begun(self, path: str) -> bool:
-        """Whether a file may be part of a savepoint whose driver died before it could answer, or before it could delete
-        what there was of it."""
+        """Whether a file may be part of a savepoint whose driver died before the driver had answered the user, or
+        before the driver had deleted the files of the failed savepoint."""
         concerned = [a for a in self.asked if a.target is not None and is_below(path, a.target)]
         return any(asked.abandoned or self._is_forgotten(asked, path) for asked in concerned)
 
     def _is_forgotten(self, asked: Asked, path: str) -> bool:
-        """A savepoint that failed is known to its driver only: whoever takes the job over cannot delete it. What was
-        there when the user was told is deleted soon; what is written later, when that is done or the job ends."""
+        """Whether a file of a failed savepoint may be left because the driver died or lost the job. Only that driver
+        knows of the failed savepoint: the next driver cannot delete the file. A file that exists when the user is told
+        of the failure is deleted within `DELETED_US`. A file that is written later is deleted at the latest when the
+        job ends."""
         if asked.failed_us is None or asked.forgotten_us is None:
             return False
         late = self._disk.written_us.get(path, 0) >= asked.failed_us
@@ -282,15 +286,15 @@ class User:
 
     @property
     def may_have_stopped(self) -> bool:
-        """Whether a driver may have stopped the job and died before it could say so."""
+        """Whether a driver may have stopped the job and died before the driver had told the user."""
         return any(asked.abandoned and asked.wish.stops for asked in self.asked)
 
-    # --- what the answers are worth -----------------------------------------------------------------------
+    # --- whether the answers are true -----------------------------------------------------------------------
 
     def _answered(self, asked: Asked, answer: Answer) -> None:
         asked.answers.append(answer)
         if isinstance(answer, Rescaled | NotRescaled):
-            # A driver that was taken over from may say so, and it is true of that one only.
+            # The answer of a driver whose job was taken over is true of that driver only.
             if not asked.abandoned:
                 self._check_rescaled(answer)
             return
@@ -305,7 +309,7 @@ class User:
         if asked.target is not None:
             if not is_below(answer.location, asked.target):
                 self._world.violate(
-                    Rule.SAVEPOINTS, f"{answer.location} is not below {asked.target}, where it was wanted"
+                    Rule.SAVEPOINTS, f"savepoint {answer.location} is not below {asked.target}, as the user asked"
                 )
             self._take(asked, answer.path, root_of(answer).rstrip("/"))
         elif answer.checkpoint not in self._ledger.durable:
@@ -318,33 +322,33 @@ class User:
         self._world.note("user", f"is told that the job has {answer.parallelism} slots")
         if self._parallelism != answer.parallelism:
             self._world.violate(
-                Rule.ANSWERED, f"{answer.parallelism} slots were promised, and the job has {self._parallelism}"
+                Rule.ANSWERED, f"{answer.parallelism} slots were promised, and the job has {self._parallelism} slots"
             )
 
     def _take(self, asked: Asked, path: str, location: str) -> None:
-        """Look at a savepoint that was promised."""
+        """Check the files of a savepoint that was promised, and remember them."""
         files, root = self._disk.files, f"{location}/"
         metadata = files.get(path)
         if metadata is None:
-            self._world.violate(Rule.SAVEPOINTS, f"{path} was promised and is not there")
+            self._world.violate(Rule.SAVEPOINTS, f"savepoint {path} was promised and does not exist")
             return
         for missing in missing_files(files, metadata, root=root):
-            self._world.violate(Rule.SAVEPOINTS, f"{path} was promised without its file {missing}")
+            self._world.violate(Rule.SAVEPOINTS, f"savepoint {path} was promised without its file {missing}")
         wanted = (path, *referred_files(metadata, root=root))
         asked.given = {each: files[each] for each in wanted if each in files}
 
     @property
     def stopped(self) -> Asked | None:
-        """The stop that ended the job; None if none did."""
+        """The stop that ended the job; None if no stop ended the job."""
         return next((asked for asked in self.asked if asked.wish.stops and asked.savepoint is not None), None)
 
     @property
     def given(self) -> list[str]:
-        """All files that belong to the user."""
+        """The files of all savepoints that were promised: the files belong to the user."""
         return [path for asked in self.asked for path in asked.given]
 
     def check_end(self, outcome: JobState | None) -> None:
-        """The job is over: all answers must be there, and be true to the last."""
+        """The job is over: check that every request was answered once, and that the promised savepoints are whole."""
         for number, asked in enumerate(self.asked):
             if len(asked.answers) != 1 and not asked.abandoned:
                 self._world.violate(
@@ -352,6 +356,9 @@ class User:
                 )
             gone = [path for path, data in asked.given.items() if self._disk.files.get(path) != data]
             if gone:
-                self._world.violate(Rule.SAVEPOINTS, f"{len(gone)} files are gone or changed, such as {gone[0]}")
+                self._world.violate(
+                    Rule.SAVEPOINTS,
+                    f"{len(gone)} files of a promised savepoint are gone or changed, such as {gone[0]}",
+                )
         if self.stopped is not None and outcome is not JobState.FINISHED:
-            self._world.violate(Rule.ANSWERED, f"the job was said to be stopped, and is {outcome}")
+            self._world.violate(Rule.ANSWERED, f"the user was told that the job has stopped, and the job is {outcome}")

@@ -6,9 +6,9 @@
 
 Rules of this file:
 * Nothing here reads a clock or draws a number that the seed does not decide. Virtual time is kept in microseconds, so
-  that things which happen in one millisecond still have an order; drivers see milliseconds.
-* An actor is one process: the job master or one life of a slot. It takes a turn when something arrived for it, when the
-  time that its last turn asked for has come, never while it is paused, never again once it is dead.
+  that the events of one millisecond still have an order; drivers see milliseconds.
+* An actor is one process: that of the job master, or one process of a slot. An actor takes a turn when something has
+  arrived for the actor, and when the time has come that its last turn asked for. A paused or dead actor takes no turn.
 * Every event goes into a running digest. Two runs of one seed must end with the same digest.
 
 Not handled here: what a message, a file or a fault is. The ports and `faults` put their events on the heap.
@@ -29,27 +29,27 @@ from penstock.core.ids import Instant
 from penstock.sim.rules import Rule, Violation
 
 BEGINNING_MS = 1_700_000_000_000
-"""What the clocks show when a world begins."""
+"""The time on all clocks when a world begins."""
 
 IDLE_TURNS_ALLOWED = 1_000
-"""A driver that asks for so many turns at once, one after another, without using a port, is caught in a loop."""
+"""A driver that asks so many times in a row for another turn at once, and uses no port, is caught in a loop."""
 
 WAKES_WITHIN_US = 1_000
-"""A process that something arrived for gets the processor within this time."""
+"""A process gets the processor within this time after something has arrived for the process."""
 
 
 def seeded(seed: int) -> Random:
-    """Chance, as that seed decides it."""
+    """The source of chance for a seed."""
     return Random(seed)
 
 
 class Crash(BaseException):
-    """The process dies here. Who takes it for a failure of user code gets no further than to the next port, and the
-    process is dead when its turn or work is over."""
+    """The process dies here. Code that catches the crash gets no further than the next call of a port, and the process
+    is dead when its turn or work is over."""
 
 
 BEATS_EVERY_US = 500_000
-"""How often a process looks at its loop from beside it."""
+"""How often a process looks, beside its loop, whether the loop turns."""
 
 
 class Driver(Protocol):
@@ -65,7 +65,7 @@ class Driver(Protocol):
 
 
 class World:
-    """Time, chance and the queue of what is going to happen."""
+    """Time, chance and the heap of the events to come."""
 
     def __init__(self, seed: int, *, keep_log: bool = False) -> None:
         self.random = Random(seed)
@@ -75,9 +75,9 @@ class World:
         self.stopped = False
         """Set by a violation after which going on makes no sense."""
         self.acting: Actor | None = None
-        """Whose turn or background work runs at this moment."""
+        """The actor whose turn or background work runs at this moment."""
         self.loses_unsynced = False
-        """Whether a crash may undo what the storage had done of a piece of work that had not ended."""
+        """Whether a crash may undo the changes that a piece of work, which has not ended, has made to the storage."""
         self._keep_log = keep_log
         self._heap: list[tuple[int, int, Callable[[], None]]] = []
         self._pushed = 0
@@ -91,25 +91,26 @@ class World:
         return self.now_us // 1_000
 
     def now(self) -> Instant:
-        """What a clock that is right shows."""
+        """The time on a clock that is right."""
         return Instant(BEGINNING_MS + self.now_us // 1_000)
 
     def at(self, time_us: int, action: Callable[[], None]) -> None:
-        """Have `action` happen at a point in time; what is pushed first happens first."""
+        """Have `action` happen at a point in time. Actions of the same time happen in the order of the calls."""
         self._pushed += 1
         heapq.heappush(self._heap, (max(time_us, self.now_us), self._pushed, action))
 
     def after(self, delay_us: int, action: Callable[[], None]) -> None:
-        """Have `action` happen `delay_us` from here."""
+        """Have `action` happen `delay_us` from now."""
         self.at(self.now_us + delay_us, action)
 
     def between(self, least_us: int, most_us: int) -> int:
-        """A delay drawn evenly."""
+        """A delay, drawn evenly between both limits."""
         # As `randint` does, at a fifth of its cost.
         return least_us + int(self.random.random() * (most_us - least_us + 1))
 
     def run(self, done: Callable[[], bool], *, until_us: int) -> bool:
-        """Let things happen until `done` (true), or until the time or the events have run out, or the world stopped."""
+        """Let events happen until `done` is true, the time is up, no event is left, or the world has stopped. Returns
+        whether `done` is true."""
         heap = self._heap
         while heap and not self.stopped:
             if done():
@@ -131,18 +132,18 @@ class World:
         self._digest.update(detail)
 
     def note(self, who: str, text: str) -> None:
-        """An event that a reader of the log wants to see; also goes into the digest."""
+        """Put an event into the digest, and into the log."""
         self.trace("note", who, text.encode())
         self.say(who, text)
 
     def say(self, who: str, text: str) -> None:
-        """Something that only a reader of the log wants to know."""
+        """Put an event into the log only."""
         if self._keep_log:
             self.log.append(f"{self.now_us / 1_000:12.3f}  {who:<12}  {text}")
 
     @property
     def digest(self) -> str:
-        """Of everything that happened so far."""
+        """The digest of all events so far."""
         return self._digest.hexdigest()
 
     def violate(self, rule: Rule, text: str) -> None:
@@ -151,18 +152,18 @@ class World:
         self.note("world", f"VIOLATION {rule.name}: {text}")
 
     def stop(self, rule: Rule, text: str) -> None:
-        """A rule did not hold, and nothing that would follow means anything."""
+        """A rule did not hold, and the world stops: the events that would follow mean nothing."""
         self.violate(rule, text)
         self.stopped = True
 
     def crash_acting(self) -> NoReturn:
-        """Whoever does something at this moment dies in the middle of it. Raises `Crash`."""
-        assert self.acting is not None, "nobody does anything"
+        """The acting process dies in the middle of its turn or work. Raises `Crash`."""
+        assert self.acting is not None, "no process acts at this moment"
         self.acting.crash_here()
 
     @contextmanager
     def as_actor(self, actor: Actor) -> Iterator[None]:
-        """While this is open, what happens is done by `actor`."""
+        """While this context is open, `actor` is the acting process."""
         before, self.acting = self.acting, actor
         try:
             yield
@@ -171,14 +172,15 @@ class World:
 
 
 class Fuse:
-    """Kills an actor in the middle of something: at the n-th call of a port, of one kind or (None) of any."""
+    """Kills an actor in the middle of its turn or work: at the n-th call of one kind, or (None) of any kind."""
 
     def __init__(self, call: str | None, calls_left: int) -> None:
         self._call = call
         self._calls_left = calls_left
 
     def burn(self, call: str) -> bool:
-        """Count a call; true if this is the one."""
+        """The actor has called a port: count the call, if the fuse is for calls of this kind. Returns whether the actor
+        dies at this call."""
         if self._call is not None and call != self._call:
             return False
         self._calls_left -= 1
@@ -186,7 +188,7 @@ class Fuse:
 
 
 class Actor:
-    """One simulated process. Its ports hang on it: they die, pause and count with it."""
+    """One simulated process. The ports of a process die and pause with their actor, and tell the actor of each call."""
 
     def __init__(self, world: World, name: str) -> None:
         self.world = world
@@ -199,11 +201,11 @@ class Actor:
         self.after_turn: Callable[[], None] = lambda: None
         self.turns = 0
         self.unsynced: list[Callable[[], None]] = []
-        """Undoes what the piece of work under way has done to the storage, one entry per step."""
+        """The functions that undo the changes of the piece of work under way to the storage, one for each step."""
         self.spent_us = 0
-        """How much of its processor's time the turn under way has taken so far."""
+        """How much processor time the turn under way has taken so far."""
         self.is_crashing = False
-        """Whether it is to be dead when what it does at this moment is over, whoever handles the `Crash`."""
+        """Whether the actor dies when its turn or work under way is over, even if some code has caught the `Crash`."""
         self._port_calls = 0
         self._idle_turns = 0
         self._paused_until_us = 0
@@ -213,24 +215,24 @@ class Actor:
         self._clock_shown = Instant(0)
 
     def now(self) -> Instant:
-        """What this process's clock shows: it may be wrong, and never goes back."""
+        """The time on the clock of this process: the clock may be wrong, and never goes back."""
         shown = Instant(BEGINNING_MS + (self.world.now_us + self._clock_ahead_us) // 1_000)
         self._clock_shown = max(self._clock_shown, shown)
         return self._clock_shown
 
     def jump(self, by_us: int) -> None:
-        """Someone sets the clock. One that is set back stands still until it is right about what it showed last."""
+        """The clock is set. A clock that is set back stands still until the time that it showed last has come."""
         self._clock_ahead_us += by_us
         self.wake()
 
     def die(self) -> None:
-        """Be no more. Whatever was scheduled for this actor finds it dead."""
+        """Die. Events that were scheduled for this actor do nothing."""
         self.alive = False
         self.driver = None
 
     def crash(self) -> None:
-        """Die without a warning. What was done to the storage and not yet synced may be undone, the last steps first:
-        a step begins when those before it are durable."""
+        """Die without a warning. Changes to the storage that are not synced may be undone, the last steps first: a step
+        begins only when the steps before it are durable."""
         if self.world.loses_unsynced and self.unsynced:
             for undo in reversed(self.unsynced[self.world.random.randint(0, len(self.unsynced)) :]):
                 undo()
@@ -241,13 +243,13 @@ class Actor:
         self._paused_until_us = max(self._paused_until_us, self.world.now_us + for_us)
 
     def spend(self, time_us: int) -> None:
-        """Work for so long: the turn under way lasts longer, and the next one comes later. Background work goes on."""
+        """Spend processor time: the turn under way lasts longer, and the next turn comes later. Background work goes
+        on."""
         self.spent_us += time_us
         self._busy_until_us = self.world.now_us + self.spent_us
 
     def keep_busy(self, for_us: int) -> None:
-        """Have the loop take no turn for a while, as with a step that does not come back. What the process does beside
-        its loop goes on."""
+        """The loop takes no turn for `for_us`, as with a step that does not return. Background work and beats go on."""
         self._busy_until_us = max(self._busy_until_us, self.world.now_us + for_us)
         self.world.after(BEATS_EVERY_US, lambda: self.when_awake(self._beat))
 
@@ -265,7 +267,7 @@ class Actor:
         self.world.after(BEATS_EVERY_US, lambda: self.when_awake(self._beat))
 
     def when_awake(self, action: Callable[[], None]) -> None:
-        """Do `action` here and at once, or as soon as the pause is over, or never if the actor is dead by then."""
+        """Do `action` at once, or when the pause of the actor is over; never if the actor is dead by then."""
         if not self.alive:
             return
         if self.world.now_us < self._paused_until_us:
@@ -281,7 +283,7 @@ class Actor:
         self.check_crash()
 
     def crash_here(self) -> NoReturn:
-        """Die in the middle of what the actor does at this moment. Raises `Crash`."""
+        """Die in the middle of the turn or work under way. Raises `Crash`."""
         self.fuse = None
         self.is_crashing = True
         raise Crash(self.name)
@@ -297,7 +299,7 @@ class Actor:
             self.turn_at(self.world.now_us + self.world.between(0, WAKES_WITHIN_US))
 
     def turn_at(self, time_us: int) -> None:
-        """Take a turn at that time, unless one comes sooner."""
+        """Take a turn at that time, unless a turn comes sooner."""
         if self._next_turn_us is None or time_us < self._next_turn_us:
             self._next_turn_us = time_us
             self.world.at(time_us, lambda: self._turn_if_due(time_us))
@@ -348,7 +350,8 @@ class Actor:
         if self._idle_turns >= IDLE_TURNS_ALLOWED:
             self.world.stop(
                 Rule.NO_LIVELOCK,
-                f"{self.name} asked for {self._idle_turns} turns at once, the last with deadline {deadline} at {now}",
+                f"{self.name} asked {self._idle_turns} times in a row for a turn at once and used no port, the last "
+                f"time with deadline {deadline} at {now}",
             )
 
     def _plan_next(self, deadline: Instant, now: Instant) -> None:

@@ -59,7 +59,7 @@ def is_local(session: Any) -> bool:
 
 
 def is_here(session: Any) -> bool:
-    """Whether the server was called at an address of this host's own."""
+    """Whether the client calls the Spark Connect server at a loopback address of this host."""
     return _numeric(session.client.host).startswith(("127.", "::1"))
 
 
@@ -75,14 +75,16 @@ def task_slots(session: Any) -> int:
 
 
 def default_parallelism(session: Any) -> int:
-    """How many partitions Spark makes of data that does not say how many. Raises `HostError` if a plan of Spark does
-    not tell."""
+    """How many partitions Spark makes of data that does not say how many. Raises `HostError` if the plan of a
+    query does not show the number."""
     # The query is planned and not run: a task would wait for a free core.
     with _unset(session, LEAF_PARALLELISM):
         plan = session.range(0, 1)._explain_string(extended=False)  # noqa: SLF001  # the public way prints it
     found = _SPLITS.search(plan)
     if found is None:
-        raise HostError(f"a plan of Spark {session.version} does not tell how many tasks Spark can run at once")
+        raise HostError(
+            f"the plan of a query in Spark {session.version} does not show how many tasks Spark can run at once"
+        )
     return int(found[1])
 
 

@@ -40,7 +40,7 @@ UNREAD_PARTITIONS = 2
 _BATCH_ROWS = 10_000
 """Rows that the driver read travel in Arrow batches of this size."""
 
-_BATCH_HINT = 'mode="batch" reads, once, the rows that the `reader` of the data source gives'
+_BATCH_HINT = 'give mode="batch" to read, once, the rows that the `reader` of the data source gives'
 
 T = TypeVar("T")
 
@@ -62,7 +62,9 @@ def batch_input(given: GivenSource) -> Source:
         reader = given.make("reader")
     except PySparkNotImplementedError:
         raise lacks(
-            given.name, "reader", hint='mode="stream" and mode="available-now" read the stream of the data source'
+            given.name,
+            "reader",
+            hint='give mode="stream" or mode="available-now" to read the stream of the data source',
         ) from None
     if not isinstance(reader, DataSourceReader):
         raise _no_reader(given, "reader", reader, "DataSourceReader")

@@ -455,7 +455,7 @@ class Environment(Program):
     def _run(
         self, run: Run, plan: Plan, name: str, store: Storage, given: Restore | None, lost: Callable[[], None]
     ) -> MasterParts:
-        """The master of a job that ends with this driver, and goes on when the program is run again."""
+        """The parts of the master of a job that ends with this driver, and goes on when the program is run again."""
         run.lost.call = lost
         try:
             parts = self._take_over(plan, run.job, name, store, given, run.leader, run=run)
@@ -475,8 +475,8 @@ class Environment(Program):
         leader: Leader,
         run: Run | None = None,
     ) -> MasterParts:
-        """The master of a job that may have had other drivers before: the job may outlive this driver, or is run
-        again."""
+        """The parts of the master of a job that may have had other drivers before: a job that can outlive its driver,
+        or a job whose program is run again (`run`)."""
         # This checks the records, and must come before anything that the records name is used.
         leader.tenure = found_by(leader.tenure, store, job, given, sealed=self._options.seal is not None)
         tenure = leader.tenure

@@ -65,7 +65,8 @@ class _FullPaths(SinkWriter):
 
 
 class LandedResults(StagedResults):
-    """The sink on the driver. Slots get only the part that writes files."""
+    """The sink on the driver, whose committer calls the function of the user. Slots get a `StagedResults`, which only
+    writes files."""
 
     def __init__(self, path: Path, session: Any, function: Callable[[Any, int], Any]) -> None:
         super().__init__(path=str(path))

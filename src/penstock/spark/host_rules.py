@@ -96,7 +96,8 @@ class Needs:
 
 @dataclass(frozen=True, kw_only=True)
 class Findings:
-    """Everything that is wrong, one sentence for each, with the setting to change."""
+    """Everything that is wrong with a Spark for a job. Each problem and each warning is a sentence that says what to
+    change."""
 
     problems: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()

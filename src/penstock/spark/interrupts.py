@@ -107,8 +107,8 @@ def _handler(context: Any, group: str | None, before: Handler) -> Handler:
 
 
 def _hang_up(frame: FrameType | None) -> None:
-    """Close the connection over which the interrupted thread waits for an answer of Spark, if the thread does. The next
-    call has a new connection."""
+    """If the interrupted thread waits for an answer of Spark, close the connection over which the answer would come.
+    The next call has a new connection."""
     while frame is not None:
         caller, connection = frame.f_locals.get("self"), frame.f_locals.get("connection")
         if isinstance(caller, JavaClient) and isinstance(connection, ClientServerConnection):

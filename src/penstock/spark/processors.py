@@ -139,8 +139,8 @@ def _check_output_mode(given: Any) -> None:
 
 
 def arrow_schema(given: Any, *, argument: str) -> pa.Schema:
-    """The Arrow schema of a Spark schema, or of anything else that Penstock accepts as a schema, such as a text in
-    Spark's language."""
+    """The Arrow schema that `given` means: a Spark schema, or anything else that Penstock accepts as a schema, such as
+    the text `'id bigint, price double'`."""
     if isinstance(given, StructType):
         return to_arrow_schema(given)
     return as_schema(given, argument=argument)

@@ -11,11 +11,8 @@ import os
 from dataclasses import dataclass
 
 from penstock.core.errors import UsageError
-from penstock.core.recovery import roots
+from penstock.core.recovery import layout, roots
 from penstock.storage.locations import open_store
-
-FOLDER = "savepoints"
-"""The folder for savepoints, below the checkpoint directory."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,4 +44,4 @@ class SavepointTargets:
                 "FOLDER, or penstock stop JOB --savepoint FOLDER; or give the job a checkpoint directory: "
                 "Environment(checkpointing=ps.Checkpointing(directory=...))",
             )
-        return roots.below(self.directory, FOLDER)
+        return roots.below(self.directory, layout.SAVEPOINTS)

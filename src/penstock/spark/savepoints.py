@@ -349,8 +349,8 @@ def _given_parts(frame: Frame, info: StateInfo, parallelism: int) -> Parts:
     for row in rows:
         if not 0 <= row["subtask"] < parallelism:
             raise UsageError(
-                f"state {info.name!r} has {parallelism} subtasks, counted from 0; the DataFrame has subtask "
-                f"{row['subtask']}"
+                f"the operator of state {info.name!r} has {parallelism} subtasks, counted from 0; "
+                f"the DataFrame has subtask {row['subtask']}"
             )
         found.setdefault(row["subtask"], []).append(bytes(row["value"]))
     if info.kind == StateKind.BROADCAST.value and any(len(parts) > 1 for parts in found.values()):

@@ -32,7 +32,7 @@ def remove(signs: Sequence[str]) -> None:
 
 
 def lacking(signs: Sequence[str]) -> list[str]:
-    """The folders that this host does not share with the program: their signs are missing."""
+    """The folders that this host does not share with the program: the host cannot find the signs in them."""
     return [str(Path(made).parent) for made in signs if not Path(made).exists()]
 
 

@@ -27,7 +27,7 @@ _numbers = itertools.count(1)
 
 
 class _ByThread(TaskContext):
-    """The context of the slot's own Spark task, with other numbers for each call."""
+    """The context of the slot's own Spark task, but each call of a data source's code gets numbers of its own."""
 
     def partitionId(self) -> int:
         """The number of the partition that the call is for."""

@@ -1,5 +1,5 @@
 """What Spark's types and expressions mean here.
 
-`kernels` and `values` compute as Spark does. `text` is a front end over them: it turns the SQL text of a user into
+`kernels` and `values` compute as Spark does. `text` is a front end over both: `text` turns the SQL text of a user into
 Polars expressions.
 """

@@ -1,9 +1,9 @@
 """Schemas and types as Spark writes them: "auction bigint, tags array<string>, at timestamp NOT NULL".
 
 The names are Spark's, in any case: boolean, tinyint (byte), smallint (short), int (integer), bigint (long), float
-(real), double, string (varchar(n) and char(n) are read as string), binary, date, timestamp, timestamp_ntz,
-decimal(p, s), array<…>, map<…, …>, struct<name: type, …>. A timestamp is in UTC, one with `_ntz` has no time zone; both
-count microseconds. A column name that is no plain word stands in `backquotes`.
+(real), double, string (varchar(n) and char(n) are read as string), binary, date, timestamp, timestamp_ntz, decimal(p,
+s), array<…>, map<…, …>, struct<name: type, …>. `timestamp` is in UTC, `timestamp_ntz` has no time zone; both count
+microseconds. A column name that is no plain word stands in `backquotes`.
 """
 
 from __future__ import annotations
@@ -91,7 +91,9 @@ class _Parser:
             case "decimal" | "dec" | "numeric":
                 precision, scale = self._numbers(2) if self._peek() == "(" else (10, 0)
                 if not 1 <= precision <= 38 or scale > precision:
-                    raise self._error(position, "a decimal of 1 to 38 digits, those of the scale included,")
+                    raise self._error(
+                        position, "a decimal with a precision from 1 to 38 and a scale up to the precision"
+                    )
                 return pa.decimal128(precision, scale)
             case "array":
                 self.expect("<")
@@ -158,6 +160,6 @@ class _Parser:
     def _error(self, position: int, expected: str) -> UsageError:
         rest = self._text[position:].strip()
         return UsageError(
-            f"{self._argument} is {self._text!r}; expected {expected} at {repr(rest) if rest else 'its end'}",
+            f"{self._argument} is {self._text!r}; expected {expected} at {repr(rest) if rest else 'the end'}",
             hint=f"write 'name type, name type'; types are {_KNOWN}",
         )

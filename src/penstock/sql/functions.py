@@ -151,7 +151,7 @@ def _extreme(translator: Translator, node: exp.Expression, reached: Reached) -> 
         return Value(pl.min_horizontal(exprs), dtype)
     greatest = pl.max_horizontal(exprs)
     if dtype in (pl.Float32(), DOUBLE):
-        # Polars passes over NaN, in Spark it is the greatest number of all.
+        # Polars ignores NaN; in Spark NaN is greater than every number.
         has_nan = reduce(lambda one, other: one | other, [expr.is_nan().fill_null(value=False) for expr in exprs])
         greatest = pl.when(has_nan).then(pl.lit(float("nan"), dtype)).otherwise(greatest)
     return Value(greatest, dtype)
@@ -163,7 +163,7 @@ def _extreme(translator: Translator, node: exp.Expression, reached: Reached) -> 
 @FUNCTIONS.rule(exp.DPipe, arguments=("this", "expression", "safe"))
 def _pipe(translator: Translator, node: exp.Expression, reached: Reached) -> Value:
     if isinstance(node.expression, exp.Add | exp.Sub):
-        # Spark gives || and + one rank and reads from the left, the parser does not.
+        # Spark gives || and + the same precedence and reads both from left to right; the parser does not.
         raise translator.error(node, "can be read in two ways", hint="put parentheses around what belongs together")
     return _joined(translator, [node.this, node.expression], node, reached)
 
@@ -211,7 +211,7 @@ def _trim(translator: Translator, node: exp.Expression, reached: Reached) -> Val
 def _substring(translator: Translator, node: exp.Expression, reached: Reached) -> Value:
     text = translator.of_type(node.this, STRING, reached).expr
     start = translator.whole(node.args["start"], reached).expr
-    # Positions count from 1, those below 0 from the end; 0 means 1.
+    # Positions count from 1, and positions below 0 count from the end; 0 means 1.
     size = text.str.len_chars().cast(BIGINT)
     first = pl.when(start > 0).then(start - 1).when(start < 0).then(size + start).when(start == 0).then(0)
     length_node = node.args.get("length")
@@ -258,7 +258,7 @@ def _matches_like(translator: Translator, node: exp.Expression, escape: str, rea
         if character == escape:
             escaped = next(characters, "")
             if escaped not in ("%", "_", escape):
-                raise translator.error(node, f"has {escape!r} before something that needs no escape")
+                raise translator.error(node, f"has {escape!r} before a character that needs no escape")
             regex += pl.escape_regex(escaped)
         else:
             regex += {"%": ".*", "_": "."}.get(character) or pl.escape_regex(character)
@@ -288,7 +288,8 @@ def _rlike(translator: Translator, node: exp.Expression, reached: Reached) -> Va
 
 
 def _time(translator: Translator, node: exp.Expression, reached: Reached) -> Value:
-    """A timestamp; a date stands for its midnight, a string literal for the time it shows."""
+    """What a node computes, as a timestamp: a date means its midnight, a string literal the time that its text
+    shows."""
     value = translator.value(node, reached)
     if value.dtype == TIMESTAMP_NTZ:
         return value
@@ -304,7 +305,7 @@ def _to_date(translator: Translator, node: exp.Expression, reached: Reached) -> 
 
 @FUNCTIONS.rule(exp.Year, exp.Month, exp.Day, exp.DayOfMonth, exp.Hour, exp.Minute, exp.Second)
 def _time_part(translator: Translator, node: exp.Expression, reached: Reached) -> Value:
-    # The parser puts a cast to date around some operands; parts of a date are the same without it.
+    # The parser puts a cast to date around some operands; the part of a time is the same without the cast.
     operand = node.this.this if isinstance(node.this, exp.TsOrDsToDate) else node.this
     time = _time(translator, operand, reached).expr.dt
     match node:
@@ -327,7 +328,7 @@ def _time_part(translator: Translator, node: exp.Expression, reached: Reached) -
 def _date_trunc(translator: Translator, node: exp.Expression, reached: Reached) -> Value:
     unit = node.args["unit"].name.upper()
     if unit not in _TRUNCATE:
-        raise translator.error(node, f"has the unit {unit!r}; there are {', '.join(_TRUNCATE)}")
+        raise translator.error(node, f"has the unit {unit!r}; the units are {', '.join(_TRUNCATE)}")
     time = _time(translator, node.this, reached)
     return Value(time.expr.dt.truncate(_TRUNCATE[unit]), time.dtype)
 
@@ -346,10 +347,10 @@ def _unix_time(translator: Translator, node: exp.Expression, reached: Reached) -
 
 @FUNCTIONS.rule(exp.StrToUnix, arguments=("this", "format"))
 def _unix_timestamp(translator: Translator, node: exp.Expression, reached: Reached) -> Value:
-    # The format is for texts; for a time it does not matter, and there is always one.
+    # The parser always gives a format. The format is for texts, and does not matter for a time.
     time = translator.cast(_time(translator, node.this, reached), TIMESTAMP, node, reached=None, lenient=False)
     micros = time.expr.dt.timestamp("us")
-    # Unlike unix_seconds it rounds towards 1970.
+    # Unlike unix_seconds, unix_timestamp rounds towards 1970.
     towards_zero = pl.when(micros < 0).then(-(-micros // 1_000_000)).otherwise(micros // 1_000_000)
     return Value(towards_zero, BIGINT)
 

@@ -1,8 +1,9 @@
-"""The arithmetic of SQL text that Polars does otherwise than Spark: never around the edge, never by zero.
+"""The arithmetic of SQL text that Polars computes differently from Spark: in Spark an overflow or a division by zero
+fails.
 
-A kernel is put into a Polars expression and runs there, batch by batch, in every slot: slots import this module, so it
-must stay light. Where Spark in ANSI mode fails, a kernel raises the error that Polars raises for records it cannot
-compute, with the part of the text that did it. Nulls are never looked at: what is computed from one is null.
+A kernel is put into a Polars expression and runs there, batch by batch, in every slot: slots import this module, so
+this module must stay light. Where Spark in ANSI mode fails, a kernel raises the error that Polars raises for records
+that Polars cannot compute, with the part of the text that failed. A result that is computed from a null is null.
 """
 
 from __future__ import annotations
@@ -52,12 +53,13 @@ def _arithmetic_error(reason: str, text: str) -> ComputeError:
 
 
 def _division_by_zero(text: str) -> ComputeError:
-    return ComputeError(f"division by zero in {text!r}: guard it, for example by nullif(divisor, 0)")
+    return ComputeError(f"division by zero in {text!r}: guard the division, for example by nullif(divisor, 0)")
 
 
 @dataclass(frozen=True)
 class Remainder:
-    """What a division towards zero leaves: it has the sign of the dividend, or with `positive` of the divisor."""
+    """The remainder of a division towards zero, with the sign of the dividend. With `positive`, as pmod has it, a
+    positive divisor never gives a negative remainder."""
 
     positive: bool
     text: str
@@ -81,9 +83,9 @@ class Remainder:
 
 @dataclass(frozen=True)
 class RoundHalfUp:
-    """Rounds floats to `digits` behind the point, halves away from zero, as they are written in decimal.
+    """Rounds floats, as they are written in decimal, to `digits` behind the point. Halves are rounded away from zero.
 
-    1.005 is rounded to 1.01 although the nearest float is a little less than it reads.
+    1.005 is rounded to 1.01, although the float that is written 1.005 is a little less than that.
     """
 
     digits: int
@@ -98,14 +100,15 @@ class RoundHalfUp:
             whole = np.floor(scaled)
             part = scaled - whole
             rounded = np.copysign((whole + (part >= 0.5)) / factor, values) + 0.0
-            # So near to a half that binary arithmetic cannot tell on which side the written number lies.
+            # A number is doubtful if it is so near to a half that binary arithmetic cannot tell on which side the
+            # written number lies.
             error = scaled * 4 * np.finfo(np.float64).eps
             doubtful = np.isfinite(values) & ~(np.abs(part - 0.5) > error)
         quantum = Decimal(1).scaleb(-self.digits)
         for row in np.flatnonzero(doubtful):
             written = Decimal(str(values[row]))
-            # A number with no digit behind the last one that is kept is already rounded; quantising it could need more
-            # digits than a decimal has room for.
+            # A number with no digit behind the last kept digit is already rounded; quantising such a number could need
+            # more digits than a decimal has room for.
             keeps = -int(written.as_tuple().exponent) <= self.digits
             rounded[row] = values[row] if keeps else float(written.quantize(quantum, ROUND_HALF_UP))
         return _series(rounded, column.is_null().to_numpy()).cast(column.dtype)

@@ -109,7 +109,8 @@ def checked(translator: Translator, node: exp.Expression, function: str, operand
 def operands(
     translator: Translator, node: exp.Expression, sides: list[exp.Expression], reached: Reached
 ) -> list[Value]:
-    """Two numbers in their common type, double if both are null; the first is null where nothing is to be computed."""
+    """Two numbers in their common type, double if both are null; the first number is null in rows that are not
+    computed."""
     values = [translator.numeric(side, reached) for side in sides]
     (left, right), dtype = translator.unified(values, node)
     if dtype == NULL:
@@ -173,7 +174,7 @@ def _modulo(translator: Translator, node: exp.Expression, reached: Reached) -> V
 
 
 def remainder(translator: Translator, node: exp.Expression, operands: list[Value], *, positive: bool) -> Value:
-    """The remainder of a division, towards zero or with the sign of the divisor."""
+    """The remainder of a division towards zero; see `Remainder` for `positive`."""
     kernel = Remainder(positive=positive, text=translator.written(node))
     dtype = operands[0].dtype
     exprs = [operand.expr for operand in operands]
@@ -196,7 +197,8 @@ def _negate(translator: Translator, node: exp.Expression, reached: Reached) -> V
 @OPERATORS.rule(*_COMPARISONS, arguments=_BOTH)
 def _comparison(translator: Translator, node: exp.Expression, reached: Reached) -> Value:
     right = node.expression
-    # Spark reads comparisons in a row from left to right, the parser by rank; with <=> it adds parentheses of its own.
+    # Spark reads several comparisons from left to right, and the parser reads them by precedence. With <=> the parser
+    # adds parentheses of its own.
     if isinstance(node, exp.NullSafeEQ | exp.NullSafeNEQ) and isinstance(right, exp.Paren):
         right = right.this
     if isinstance(right, _COMPARISONS):
@@ -208,7 +210,7 @@ def _comparison(translator: Translator, node: exp.Expression, reached: Reached) 
 
 
 def compared(translator: Translator, node: exp.Expression, sides: list[Value]) -> Value:
-    """Two values compared as `node` says, or for equality if it is no comparison."""
+    """Two values compared as `node` says, or for equality if `node` is no comparison."""
     (left, right), dtype = translator.unified(sides, node)
     if dtype.is_nested():
         raise translator.error(node, f"compares {sql_name(dtype)}, which is not supported")
@@ -229,7 +231,7 @@ def compared(translator: Translator, node: exp.Expression, sides: list[Value]) -
             expr = left.expr <= right.expr
         case _:
             expr = left.expr == right.expr
-    # Comparing nothing with nothing gives a column without a type.
+    # A comparison of null with null gives a column without a type.
     return Value(expr.cast(BOOLEAN) if dtype == NULL else expr, BOOLEAN)
 
 
@@ -343,6 +345,6 @@ def cast_to(translator: Translator, node: exp.Expression, type_name: str, reache
     try:
         kind = parse_type(type_name, argument="type")
     except UsageError:
-        raise translator.error(node, f"is not supported: {type_name.lower()} is no type known here") from None
+        raise translator.error(node, f"is not supported: {type_name.lower()} is no known type") from None
     value = translator.value(operand, reached)
     return translator.cast(value, polars_type(kind), node, reached=reached, lenient=bool(node.args.get("safe")))

@@ -1,8 +1,8 @@
 """Schemas: as users give them, and how Arrow's types and Polars' types stand for each other.
 
-A schema argument takes a `pa.Schema`, a mapping from name to type (a Python type, a `pa.DataType` or Spark's name of
-it), or a text such as "auction bigint, price double". Streams carry Arrow schemas; a column that an expression computes
-gets the plain Arrow type of its Polars type (`string`, not `large_string`).
+A schema argument takes a `pa.Schema`, a mapping from name to type (a Python type, a `pa.DataType` or the name of a
+Spark type), or a text such as "auction bigint, price double". Streams carry Arrow schemas; a column that an expression
+computes gets the plain Arrow type of its Polars type (`string`, not `large_string`).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from penstock.core.errors import UsageError
 from penstock.sql.ddl import TIMESTAMP, parse_columns, parse_type
 
 if TYPE_CHECKING:
-    # Every slot imports this module, and most start sooner without it.
+    # Every slot imports this module, and most slots start sooner without Polars.
     import polars as pl
 
 TypeLike = type | pa.DataType | str
@@ -40,7 +40,7 @@ _PYTHON_TYPES: dict[type, pa.DataType] = {
 
 
 def as_schema(given: SchemaLike, *, argument: str) -> pa.Schema:
-    """The Arrow schema that was meant. Raises `UsageError` naming `argument`."""
+    """The Arrow schema that `given` means. Raises `UsageError` naming `argument`."""
     if isinstance(given, pa.Schema):
         schema = given
     elif isinstance(given, str):
@@ -56,7 +56,7 @@ def as_schema(given: SchemaLike, *, argument: str) -> pa.Schema:
 
 
 def check_schema(schema: pa.Schema, *, argument: str) -> pa.Schema:
-    """The schema itself, if a stream can have it. Raises `UsageError` if it is empty or names a column twice."""
+    """The schema itself. Raises `UsageError` if the schema is empty or names a column twice."""
     if not schema.names:
         raise UsageError(f"{argument} has no columns", hint="records need at least one column")
     for name in schema.names:
@@ -66,7 +66,7 @@ def check_schema(schema: pa.Schema, *, argument: str) -> pa.Schema:
 
 
 def as_type(given: TypeLike, *, argument: str) -> pa.DataType:
-    """The Arrow type that was meant. Raises `UsageError` naming `argument`."""
+    """The Arrow type that `given` means. Raises `UsageError` naming `argument`."""
     found = _type(given, argument)
     if found is None:
         raise UsageError(f"{argument} is {given!r}, which is no type", hint=_type_hint())
@@ -74,7 +74,8 @@ def as_type(given: TypeLike, *, argument: str) -> pa.DataType:
 
 
 def _spelled_out(kind: pa.DataType) -> pa.DataType:
-    """The same values without dictionaries: no snapshot has any, since a few bytes of them stand for many values."""
+    """The type for the same values without dictionaries. No snapshot has dictionaries, since a few bytes of a
+    dictionary can stand for very many bytes of values."""
     if pa.types.is_dictionary(kind):
         return _spelled_out(kind.value_type)
     if pa.types.is_list(kind):
@@ -108,7 +109,7 @@ def _field(name: object, kind: object, argument: str) -> pa.Field[pa.DataType]:
 
 
 def empty_frame(schema: pa.Schema) -> pl.DataFrame:
-    """No rows, with the columns of `schema` as Polars sees them."""
+    """A frame without rows, with the columns of `schema` as Polars sees them."""
     import polars as pl
 
     frame = pl.from_arrow(schema.empty_table())
@@ -144,8 +145,8 @@ def _plain(kind: pa.DataType) -> pa.DataType:
 
 
 def common_schema(schemas: Sequence[pa.Schema], *, argument: str) -> pa.Schema:
-    """What records of all these schemas have in common: the columns of the first, null where they may be in any. Raises
-    `UsageError` that names what differs."""
+    """The schema for the records of all these schemas: the columns of the first schema. A column may be null if the
+    column may be null in any of the schemas. Raises `UsageError`, which names the differences."""
     first = schemas[0]
     for position, other in enumerate(schemas[1:], start=2):
         differences = _differences(first, other)
@@ -153,7 +154,7 @@ def common_schema(schemas: Sequence[pa.Schema], *, argument: str) -> pa.Schema:
             raise UsageError(
                 f"{argument} needs streams with the same columns; stream {position} differs from the first: "
                 f"{'; '.join(differences)}",
-                hint="bring them into one form with select(...) before",
+                hint="give all streams the same columns with select(...) before",
             )
     return pa.schema(
         [
@@ -165,7 +166,7 @@ def common_schema(schemas: Sequence[pa.Schema], *, argument: str) -> pa.Schema:
 
 def _differences(first: pa.Schema, other: pa.Schema) -> list[str]:
     found = [f"it has no column {name!r}" for name in first.names if name not in other.names]
-    found += [f"it has a column {name!r} besides" for name in other.names if name not in first.names]
+    found += [f"it also has a column {name!r}" for name in other.names if name not in first.names]
     found += [
         f"column {field.name!r} is {other.field(field.name).type} instead of {field.type}"
         for field in first
@@ -177,7 +178,7 @@ def _differences(first: pa.Schema, other: pa.Schema) -> list[str]:
 
 
 def unknown_column(name: str, columns: Sequence[str], *, argument: str) -> UsageError:
-    """The error for a column that is not there: lists those that are, and guesses which one was meant."""
+    """The error for a column that does not exist: lists the columns that exist, and guesses which column was meant."""
     near = get_close_matches(name, columns, n=1, cutoff=0.5) or [c for c in columns if c.lower() == name.lower()]
     return UsageError(
         f"{argument}: there is no column {name!r}; there are {', '.join(columns)}",
@@ -204,7 +205,7 @@ def can_be_key(kind: pa.DataType) -> bool:
 
 
 def as_timestamp(column: str, kind: pa.DataType) -> str:
-    """How a column that is no timestamp of microseconds can become one, as it would be written."""
+    """The argument of `with_columns` that makes a column a timestamp of microseconds, as a user would write it."""
     if pt.is_integer(kind):
         return f'{column}="timestamp_millis({column})"'
     if pt.is_timestamp(kind) or pt.is_date(kind):

@@ -21,12 +21,12 @@ class Translated:
 
     expr: pl.Expr
     name: str | None
-    """The column's name, or that behind AS; None if the text gives none."""
+    """The name of the column, or the name behind AS; None if the text gives no name."""
 
 
 def translate(text: str, columns: Mapping[str, pl.DataType], *, argument: str) -> Translated:
     """The Polars expression for one SQL expression over `columns`. Raises `UsageError` naming `argument`."""
-    # The name of a column is that column, whatever else it would mean as SQL.
+    # A text that is the name of a column means that column, whatever else the text would mean as SQL.
     if text in columns:
         return Translated(pl.col(text), text)
     translator = Translator(text, columns=columns, rules=_RULES, argument=argument)
@@ -35,7 +35,7 @@ def translate(text: str, columns: Mapping[str, pl.DataType], *, argument: str) -
     if isinstance(node, exp.Alias):
         translator.check_arguments(node, ("this", "alias"))
         node, name = node.this, node.alias
-    # A column by itself keeps its type, also one that Spark does not have.
+    # A column by itself keeps its type, even a type that Spark does not have.
     if isinstance(node, exp.Column) and len(node.parts) == 1:
         column = translator.column_name(node)
         return Translated(pl.col(column), name or column)

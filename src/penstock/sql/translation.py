@@ -1,11 +1,12 @@
-"""From SQL text to a Polars expression: the walk over the parsed text, and the errors for what it does not know.
+"""From SQL text to a Polars expression: the walk over the parsed text, and the errors for text that no rule knows.
 
-A rule book has one rule per kind of node, and one per name of a function that the parser has no kind for. A rule names
-the arguments of a node that it understands: a node with any other argument is refused, since leaving one out would
-compute something else than what was written.
+A rule book has one rule per kind of node, and one rule per name of a function that the parser has no kind for. A rule
+names the arguments of a node that the rule understands: a node with any other argument is refused, since ignoring an
+argument would compute something else than what was written.
 
 Spark computes a branch of CASE, or the right side of AND, only for the rows that need it, and Polars for all rows. So
-each rule is told which rows *reach* it: what could fail (a division, a cast) is given nulls in the others.
+each rule is told which rows *reach* the node: an operation that could fail (a division, a cast) gets nulls in all other
+rows.
 """
 
 from __future__ import annotations
@@ -35,11 +36,11 @@ from penstock.sql.values import (
 )
 
 Reached = pl.Expr | None
-"""The rows for which Spark would compute a part of the text; None: all of them."""
+"""The rows for which Spark would compute a part of the text; None: all rows."""
 
 Apply = Callable[["Translator", exp.Expression, Reached], Value]
 
-_WAY_OUT = "write it as a Polars expression, or use map_batches"
+_WAY_OUT = "write a Polars expression instead, or use map_batches"
 
 
 @dataclass(frozen=True)
@@ -47,7 +48,7 @@ class Rule:
     """How one kind of node is translated."""
 
     arguments: tuple[str, ...]
-    """What the rule understands of a node."""
+    """The arguments of a node that the rule understands."""
     apply: Apply
 
 
@@ -62,7 +63,7 @@ class RuleBook:
             self.by_name.update(book.by_name)
 
     def rule(self, *kinds: type[exp.Expression], arguments: tuple[str, ...] = ("this",)) -> Callable[[Apply], Apply]:
-        """Make a function the rule for kinds of nodes, of which it understands these arguments."""
+        """Make a function the rule for these kinds of nodes. The rule understands these arguments of a node."""
 
         def add(function: Apply) -> Apply:
             self.by_kind.update(dict.fromkeys(kinds, Rule(arguments, function)))
@@ -80,7 +81,7 @@ class RuleBook:
         return add
 
     def find(self, node: exp.Expression) -> Rule | None:
-        """The rule for a node; None if there is none."""
+        """The rule for a node; None if the book has no rule for the node."""
         return self.by_name.get(node.name.lower()) if isinstance(node, exp.Anonymous) else self.by_kind.get(type(node))
 
 
@@ -100,7 +101,7 @@ class Translator:
         except SqlglotError as error:
             raise UsageError(
                 f"{self._argument}: {self._text!r} is no SQL expression: {_parse_problem(error)}",
-                hint="it is read as Spark SQL; a column whose name is no plain word needs `backquotes`",
+                hint="the text is read as Spark SQL; a column whose name is no plain word needs `backquotes`",
             ) from None
         assert isinstance(node, exp.Expression)
         return node
@@ -139,7 +140,7 @@ class Translator:
             raise self.error(
                 node,
                 f"is {sql_name(value.dtype)} where a number is needed",
-                hint="use CAST(… AS BIGINT) or CAST(… AS DOUBLE); decimals are not computed with",
+                hint="use CAST(… AS BIGINT) or CAST(… AS DOUBLE); there is no arithmetic with decimals",
             )
         return value
 
@@ -151,7 +152,7 @@ class Translator:
         return cast(value, BIGINT, reached=None, lenient=False)
 
     def unified(self, values: list[Value], node: exp.Expression) -> tuple[list[Value], pl.DataType]:
-        """The values in their common type, and that type."""
+        """The values in their common type, and the common type."""
         try:
             dtype = common_type(values)
             return [widened(value, dtype) for value in values], dtype
@@ -178,7 +179,7 @@ class Translator:
         raise self.error(node, f"is not supported as {role}, only a literal from 0 is", hint=_WAY_OUT)
 
     def column_name(self, node: exp.Column) -> str:
-        """The column that a node names. Raises `UsageError` if there is none."""
+        """The column that a node names. Raises `UsageError` if there is no such column."""
         name = str(node.parts[0].name)
         if name not in self._columns:
             raise unknown_column(name, list(self._columns), argument=f"{self._argument} {self._text!r}")
@@ -197,7 +198,7 @@ class Translator:
         return column_value(expr, dtype)
 
     def check_arguments(self, node: exp.Expression, understood: tuple[str, ...]) -> None:
-        """Refuse a node that says more than its rule understands."""
+        """Raise `UsageError` if a node has arguments that its rule does not understand."""
         if any(given not in (None, False, []) for name, given in node.args.items() if name not in understood):
             raise self.unsupported(node)
 
@@ -217,7 +218,7 @@ class Translator:
             return self.error(
                 node,
                 "gives another result each time, so a replay after a failure would differ",
-                hint="take it from a column of the record",
+                hint="take the value from a column of the record",
             )
         return self.error(node, "is not supported", hint=_WAY_OUT)
 
@@ -236,7 +237,8 @@ _NOT_REPEATABLE = (exp.Rand, exp.CurrentTimestamp, exp.CurrentDate, exp.CurrentT
 
 
 def _with_escaped_quotes(text: str) -> str:
-    """The text with each doubled quote in a literal escaped by a backslash; the parser would read two literals."""
+    """The text with each doubled quote in a literal escaped by a backslash: the parser would read a literal with a
+    doubled quote as two literals."""
     tokens = sqlglot.tokenize(text, read="spark")
     for one, following in reversed(list(pairwise(tokens))):
         if one.token_type is following.token_type is TokenType.STRING and following.start == one.end + 1:

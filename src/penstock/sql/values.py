@@ -1,4 +1,4 @@
-"""Typed values of SQL text: what a part of it computes, and how types are brought together and changed.
+"""Typed values of SQL text: what a part of the text computes, how values get a common type, and how values are cast.
 
 The types are Spark's: a column of an unsigned or half-precision type is read as the next wider type that Spark has. The
 rules are those of ANSI mode, with three exceptions that keep programs predictable: a text is never turned into a number
@@ -56,7 +56,8 @@ _MICROSECONDS = 1_000_000
 
 
 class NotPossible(Exception):
-    """Two types do not go together, or one cannot be turned into another. No user sees it."""
+    """Two types do not go together, or a value cannot be cast to a type. The translator makes a `UsageError` of this
+    error."""
 
     def __init__(self, message: str, *, hint: str) -> None:
         super().__init__(message)
@@ -70,21 +71,21 @@ class Value:
     expr: pl.Expr
     dtype: pl.DataType
     text: str | None = None
-    """The characters, if it is a string literal: it can still become a date or a timestamp."""
+    """The characters of a string literal, which can still become a date or a timestamp; None for any other value."""
 
     @property
     def is_integer(self) -> bool:
-        """Whether it is one of Spark's whole numbers."""
+        """Whether the value is one of Spark's whole numbers."""
         return self.dtype in _INTEGERS
 
     @property
     def is_float(self) -> bool:
-        """Whether it is float or double."""
+        """Whether the value is float or double."""
         return self.dtype in _FLOATS
 
     @property
     def is_numeric(self) -> bool:
-        """Whether arithmetic is possible."""
+        """Whether arithmetic with the value is possible."""
         return self.is_integer or self.is_float
 
 
@@ -114,7 +115,7 @@ def common_type(values: list[Value]) -> pl.DataType:
         if value.text is None:
             found = _wider(found, value.dtype)
     for value in values:
-        # A string literal beside a date or a timestamp is one.
+        # A string literal beside a date or a timestamp is read as a date or a timestamp.
         if value.text is not None and found not in (DATE, TIMESTAMP, TIMESTAMP_NTZ):
             found = _wider(found, STRING)
     return found
@@ -133,7 +134,7 @@ def _wider(one: pl.DataType, other: pl.DataType) -> pl.DataType:
     if one in times and other in times:
         return max(one, other, key=times.index)
     raise NotPossible(
-        f"{sql_name(one)} and {sql_name(other)} do not go together", hint="use CAST to bring them to one type"
+        f"{sql_name(one)} and {sql_name(other)} do not go together", hint="use CAST to bring both to one type"
     )
 
 
@@ -143,7 +144,8 @@ def widened(value: Value, dtype: pl.DataType) -> Value:
 
 
 def guarded(expr: pl.Expr, reached: pl.Expr | None) -> pl.Expr:
-    """Null in rows for which Spark would not compute it, so that it cannot fail there."""
+    """The expression, but null in rows for which Spark would not compute the expression: it cannot fail in such
+    rows."""
     return expr if reached is None else pl.when(reached).then(expr)
 
 
@@ -157,7 +159,7 @@ def cast(value: Value, dtype: pl.DataType, *, reached: pl.Expr | None, lenient: 
     if changed is None:
         raise NotPossible(
             f"{sql_name(value.dtype)} cannot be cast to {sql_name(dtype)}",
-            hint="write it as a Polars expression, or use map_batches",
+            hint="write a Polars expression instead, or use map_batches",
         )
     return Value(changed, dtype)
 
@@ -233,14 +235,15 @@ def _from_time(source: pl.DataType, dtype: pl.DataType, expr: pl.Expr, *, lenien
 
 
 def time_literal(text: str, dtype: pl.DataType) -> pl.Expr:
-    """The date or timestamp that a literal in ISO form means; UTC unless it has an offset. Raises `NotPossible`."""
+    """The date or timestamp that a literal in ISO form means; UTC unless the literal has an offset. Raises
+    `NotPossible`."""
     try:
         if dtype == DATE:
             return pl.lit(date.fromisoformat(text.strip()), DATE)
         moment = datetime.fromisoformat(text.strip())
     except ValueError:
         example = "2024-02-29" if dtype == DATE else "2024-02-29 13:14:15.123456"
-        raise NotPossible(f"{text!r} is no {sql_name(dtype)}", hint=f"write it as {example!r}") from None
+        raise NotPossible(f"{text!r} is no {sql_name(dtype)}", hint=f"write a literal such as {example!r}") from None
     if dtype == TIMESTAMP_NTZ:
         return pl.lit(moment.replace(tzinfo=None), TIMESTAMP_NTZ)
     in_utc = moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)

@@ -1,8 +1,8 @@
 """Checks that Arrow data from a snapshot is no larger in memory than in its file.
 
 This package never writes state compressed, nor with types in which a few bytes stand for many values (dictionaries,
-runs, views, values without bytes). A file with such data was written by somebody else, and might be a bomb: 25 KB that
-become gigabytes. So the messages of an Arrow file are checked before the first message is decoded: `check_file`,
+runs, views, values without bytes). A file with such data was not written by this package, and might be a bomb: 25 KB
+that become gigabytes. So the messages of an Arrow file are checked before the first message is decoded: `check_file`,
 `check_stream`, `check_batch` and `check_types` raise `ValueError`.
 
 A message is a flatbuffer. Only the fields that show forbidden data are read here:
@@ -108,9 +108,9 @@ def check_file(data: pa.Buffer) -> None:
             _check_message(_flatbuffer(view, start, length), (_BATCH,))
             bodies += length + body
     except struct.error as error:
-        raise ValueError(f"its footer cannot be read: {error}") from error
+        raise ValueError(f"the footer of the file cannot be read: {error}") from error
     if bodies > len(view):
-        raise ValueError("its footer names more batches than the file has")
+        raise ValueError("the footer of the file names more batches than the file has")
 
 
 def _blocks(view: memoryview) -> Iterator[tuple[int, int, int]]:
@@ -124,7 +124,7 @@ def _blocks(view: memoryview) -> Iterator[tuple[int, int, int]]:
     footer = view[start : start + length]
     root = _U32.unpack_from(footer)[0]
     if _vector(footer, root, _DICTIONARIES)[1]:
-        raise ValueError("it has dictionaries, which no state has")
+        raise ValueError("the file has dictionaries, which no state has")
     at, count = _vector(footer, root, _BATCHES)
     for number in range(count):
         place, message, body = _BLOCK.unpack_from(footer, at + number * _BLOCK.size)
@@ -145,9 +145,9 @@ def _check_message(data: memoryview, kinds: tuple[int, ...]) -> None:
         kind_at, header_at = _field(data, root, _HEADER_KIND), _field(data, root, _HEADER)
         kind = 0 if kind_at is None else _U8.unpack_from(data, kind_at)[0]
         if kind == _DICTIONARY:
-            raise ValueError("it has dictionaries, which no state has")
+            raise ValueError("the data has dictionaries, which no state has")
         if kind not in kinds or header_at is None:
-            raise ValueError(f"it has a message of kind {kind}, which no state has")
+            raise ValueError(f"the data has a message of kind {kind}, which no state has")
         header = header_at + _U32.unpack_from(data, header_at)[0]
         if kind == _BATCH and _field(data, header, _COMPRESSION) is not None:
             raise ValueError("a batch is compressed, which no state is")

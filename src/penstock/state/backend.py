@@ -14,8 +14,8 @@ Rules that the contract suite (`tests/contracts`) holds every back end to:
 
 * Tables know nothing of defaults, types and time: handles add them, in the same way for all back ends
   (`penstock.state.handles`). `get` returns the value that was put, equal and of the same types, also after a restore.
-* A caller may change a value that it got in place, within the same call for the key. Such a change never reaches a
-  snapshot that was taken before. Whether the change reaches the state without a `put` is undefined.
+* A caller that got a value may change the value in place, within the same call for the key. Such a change never reaches
+  a snapshot that was taken before. Whether the change reaches the state without a `put` is undefined.
 * An entry of a state with a TTL is a pair `(value, written_ms)`. `ttl_expired` says when the entry has expired. Handles
   hide an expired entry; the back end leaves it out of snapshots and removes it in the background.
 * A snapshot is the state at the moment `snapshot` was called: every entry that existed then, and no later entry. That
@@ -23,12 +23,11 @@ Rules that the contract suite (`tests/contracts`) holds every back end to:
 * States that a snapshot has and the function does not declare are kept, and written again with the next snapshot,
   unless the context says that they are dropped. A state that is declared with another kind or another type than the
   snapshot has is refused with `UsageError`; integers and floats may become wider.
-* With `CheckpointOptions.canonical`, and in a savepoint unless the back end says otherwise, the snapshot is one file in
-  the canonical format (`penstock.state.format`), which every back end can restore; or several such files, if it is too
-  large to be made in memory at once. Snapshots of its own format may
-  consist of several files, private ones (`StateWriter.put`) and shared ones (`StateWriter.put_shared`): a later
-  snapshot refers to a shared file again by `reused(file)`, if a checkpoint that had it completed and `options.full` is
-  not set.
+* With `CheckpointOptions.canonical` the snapshot is in the canonical format (`penstock.state.format`), which every back
+  end can restore: one file; or several files, if the state is too large for one file to be made in memory.
+* Without `CheckpointOptions.canonical` a back end may write a format of its own, with private files (`StateWriter.put`)
+  and shared files (`StateWriter.put_shared`). A later snapshot refers to a shared file again by `reused(file)`, if a
+  checkpoint with that file has completed and `options.full` is not set.
 * An empty state is no file.
 
 Key groups are not computed here: `set_key` is given the key group of a key, and the context has a function for the key

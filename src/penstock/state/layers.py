@@ -72,7 +72,7 @@ class Layers(ABC, Generic[EntryT]):
         self._above: list[Layer[EntryT]] = []
 
     def freeze(self) -> tuple[Layer[EntryT], ...]:
-        """Freeze and return all layers, newest first. Nobody changes these dicts until `thaw`."""
+        """Freeze and return all layers, newest first. The returned layers are not changed until `thaw` is called."""
         if self._above:
             self._below, self._above = (*self._above, self.live), []
             self.live = {}
@@ -83,7 +83,7 @@ class Layers(ABC, Generic[EntryT]):
         return self._below
 
     def thaw(self) -> None:
-        """Nobody reads the frozen layers any more: begin to fold them."""
+        """The frozen layers are not read any more: begin to fold them."""
         if self._below:
             self._above = [layer for layer in (self.live, *self._below[:-1]) if layer]
             self.live = self._below[-1]

@@ -82,7 +82,7 @@ class _Expiry:
         return len(self._queue)
 
     def note(self, place: Any, written_ms: int) -> None:
-        """An entry was written. If the entry is in the queue already, it keeps its place there."""
+        """An entry was written: put the entry into the queue. An entry that is in the queue already keeps its place."""
         self._queue.setdefault(place, written_ms)
 
     def clean(self, now: int, budget: int, expire: Callable[[Any], int | None]) -> int:
@@ -116,7 +116,7 @@ class _Table:
         return 0 if self._expiry is None else self._expiry.clean(now, budget, partial(self._expire, now))
 
     def note_all(self) -> None:
-        """Put all restored entries into the queue, because they can expire like any other entry."""
+        """Put all restored entries into the queue of the entries that can expire, if the state has a TTL."""
         if self._expiry is not None:
             for written_ms, place in sorted(self._written(), key=lambda found: found[0]):
                 self._expiry.note(place, written_ms)
@@ -174,7 +174,7 @@ class MemoryValues(_Table, ValueTable):
             self.layers.live[key] = entry
 
     def rows(self, frozen: tuple[dict[Any, Any], ...]) -> Iterator[Row]:
-        """What was frozen, as rows."""
+        """The frozen entries, as rows."""
         return ((key, None, entry) for key, entry in frozen_values(frozen))
 
     def _written(self) -> list[tuple[int, Any]]:
@@ -227,7 +227,7 @@ class MemoryLists(_Table, ListTable):
                 part.append(entry)
 
     def rows(self, frozen: tuple[dict[Any, Any], ...]) -> Iterator[Row]:
-        """What was frozen, as rows."""
+        """The frozen entries, as rows."""
         return ((key, None, entry) for key, part in frozen_lists(frozen) for entry in part)
 
     def _written(self) -> list[tuple[int, Any]]:
@@ -282,7 +282,7 @@ class MemoryMaps(_Table, MapTable):
             entries[inner] = entry
 
     def rows(self, frozen: tuple[dict[Any, Any], ...]) -> Iterator[Row]:
-        """What was frozen, as rows."""
+        """The frozen entries, as rows."""
         found = frozen_maps(frozen)
         return ((key, inner, entry) for key, entries in found for inner, entry in entries.items())
 

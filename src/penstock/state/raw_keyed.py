@@ -131,7 +131,7 @@ class RawKeyedStates:
             for name, group, data in RawFile(reader.get(file), what=what).streams(self._own):
                 streams = self._streams.setdefault(name, {})
                 if group in streams:
-                    raise CorruptFile(f"{what} has key group {group} of {name!r}, as another file has", hint=_HINT)
+                    raise CorruptFile(f"{what} has key group {group} of {name!r}, and so has another file", hint=_HINT)
                 streams[group] = data
 
     def snapshot(self) -> Callable[[StateWriter], tuple[StateFile, ...]]:
@@ -202,8 +202,7 @@ class RawListHandle(ListHandle):
 
 
 def as_bytes(given: object, state: State) -> bytes:
-    """The given value of a raw state as `bytes`, which nobody can change. Raises `UsageError` if the value is not
-    bytes."""
+    """The given value of a raw state as `bytes`, which are immutable. Raises `UsageError` if the value is not bytes."""
     if isinstance(given, bytes):
         return given
     if isinstance(given, bytearray | memoryview):

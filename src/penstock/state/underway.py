@@ -39,14 +39,14 @@ class Underway:
         self._stage = _Stage.OVER
 
     def give_up(self) -> None:
-        """Nobody needs the snapshot any more. Work that has begun goes on."""
+        """The snapshot is not needed any more. Work that has begun goes on."""
         with self._lock:
             if self._stage is _Stage.WAITING:
                 self._stage = _Stage.OVER
 
     @property
     def is_over(self) -> bool:
-        """Whether nobody reads the frozen layers any more."""
+        """Whether the snapshot does not read the frozen layers any more."""
         return self._stage is _Stage.OVER
 
 

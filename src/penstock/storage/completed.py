@@ -57,7 +57,7 @@ class FileCompletedStore:
         """
         forgotten = sorted(forget)
         if checkpoint in forgotten:
-            raise InvariantError(f"checkpoint {checkpoint} was to be recorded and forgotten at once")
+            raise InvariantError(f"checkpoint {checkpoint} was to be recorded and dropped in the same call")
         self._store.write(layout.completed_file(self._job_dir, checkpoint), _encode(checkpoint, data))
         for old in forgotten:
             self.remove(old)

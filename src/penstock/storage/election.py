@@ -31,7 +31,7 @@ log = logging.getLogger(__name__)
 
 
 class FileElection:
-    """The election for a job, for one driver that waits for the job."""
+    """The part of one waiting driver in the election that decides which driver has a job."""
 
     def __init__(
         self,

@@ -294,7 +294,8 @@ def _local_path(root: str | os.PathLike[str]) -> Path:
     text = os.fspath(root)
     if not roots.is_local(text):
         raise UsageError(
-            f"directory {roots.shown(text)!r} is on a file system of kind {roots.scheme_of(text)!r}",
+            f"directory {roots.shown(text)!r} is on a file system of kind {roots.scheme_of(text)!r}, "
+            "and is no mounted folder",
             hint="use a path that every host of the job has mounted",
         )
     if roots.scheme_of(text) == "file":

@@ -165,8 +165,8 @@ class CopyingStore:
         return self._store.location
 
     def at(self, root: str) -> Store:
-        """The files below another root, without copies: these files belong to another job, or to a savepoint, which the
-        job itself does not read."""
+        """The files below another root: the files of another job or of a savepoint. No copies are kept of these
+        files."""
         return self._store.at(root)
 
     def path_of(self, place: str) -> str | None:

@@ -1,11 +1,11 @@
-"""The metadata file of a checkpoint: what a restore reads first. A sealed record of `CheckpointMetadata`."""
+"""The metadata file of a checkpoint: what a restore reads first. A record of `CheckpointMetadata`."""
 
 from __future__ import annotations
 
 import msgspec
 
 from penstock.core.recovery.metadata import METADATA_VERSION, CheckpointMetadata
-from penstock.storage.sealed import Seal
+from penstock.storage.record_formats import RecordFormat
 
 LARGEST_METADATA_BYTES = 1024 * 1024 * 1024
 """More than the metadata of any job takes: a larger file is not read."""
@@ -30,7 +30,7 @@ def _check_settings(data: memoryview) -> None:
         raise ValueError(f"the settings have {size} bytes, and at most {LARGEST_SETTINGS_BYTES} are expected")
 
 
-_seal = Seal(
+_format = RecordFormat(
     b"PMET",
     METADATA_VERSION,
     CheckpointMetadata,
@@ -42,10 +42,10 @@ _seal = Seal(
 
 def encode_metadata(metadata: CheckpointMetadata) -> bytes:
     """The content of the metadata file."""
-    return _seal.encode(metadata)
+    return _format.encode(metadata)
 
 
 def decode_metadata(path: str, content: bytes) -> CheckpointMetadata:
     """The metadata in the file at `path`. Raises `CorruptFile` if the file is cut, changed, foreign or of a newer
     format."""
-    return _seal.decode(path, content)
+    return _format.decode(path, content)

@@ -17,7 +17,7 @@ from penstock.core.errors import CorruptFile
 from penstock.core.ids import JobId
 from penstock.core.recovery import layout
 from penstock.ports import Store
-from penstock.storage.sealed import LARGEST_RECORD_BYTES, Seal
+from penstock.storage.record_formats import LARGEST_RECORD_BYTES, RecordFormat
 
 
 class Holder(msgspec.Struct, frozen=True, kw_only=True):
@@ -33,7 +33,7 @@ class Holder(msgspec.Struct, frozen=True, kw_only=True):
     checkpoint."""
 
 
-holder_seal = Seal(
+holder_format = RecordFormat(
     b"PNAM",
     1,
     Holder,
@@ -43,7 +43,8 @@ holder_seal = Seal(
 
 
 class JobName:
-    """A name in a checkpoint directory. Calls block, and raise `StorageError` or `CorruptFile`."""
+    """One name for jobs, and the files of a checkpoint directory that record which job has the name. Calls block, and
+    raise `StorageError` or `CorruptFile`."""
 
     def __init__(self, store: Store, name: str, slug: str) -> None:
         """`slug` is the id of the name (`api.job_names`): no other name has the same slug."""
@@ -58,7 +59,7 @@ class JobName:
         if not numbers:
             return 0, None
         path = self._path(max(numbers))
-        found = holder_seal.decode(path, self._store.read(path, limit=LARGEST_RECORD_BYTES))
+        found = holder_format.decode(path, self._store.read(path, limit=LARGEST_RECORD_BYTES))
         for job in (found.job, *found.gives_up):
             self._check(path, job)
         return max(numbers), found
@@ -68,7 +69,7 @@ class JobName:
         quicker, or if it is not certain which driver was quicker."""
         readable = self._name.encode("utf-8", "replace").decode()
         record = Holder(name=readable, job=job, started_from=started_from, gives_up=gives_up)
-        if not self._store.create(self._path(after + 1), holder_seal.encode(record)):
+        if not self._store.create(self._path(after + 1), holder_format.encode(record)):
             return False
         found = [(number, path) for path in self._store.list_files(self._folder) if (number := self._number(path))]
         if max((number for number, _ in found), default=0) != after + 1:
@@ -86,7 +87,7 @@ class JobName:
         number, holder = self.holder()
         if holder is not None and holder.gives_up:
             settled = msgspec.structs.replace(holder, gives_up=())
-            self._store.write(self._path(number), holder_seal.encode(settled))
+            self._store.write(self._path(number), holder_format.encode(settled))
 
     def _check(self, path: str, job: JobId) -> None:
         """Raise `CorruptFile` if the id of a job does not belong to the name. Otherwise a crafted file could have the

@@ -17,7 +17,7 @@ from penstock.core.recovery.metadata import CompletedCheckpoint
 from penstock.core.recovery.tenure import JobOutcome, Start
 from penstock.ports import Store
 from penstock.storage.completed import FileCompletedStore, checkpoint_ids
-from penstock.storage.tenure import inheritance_seal, outcome_seal, read_inheritance, taken_over, terms_of
+from penstock.storage.tenure import inheritance_format, outcome_format, read_inheritance, taken_over, terms_of
 
 
 class FileRecords:
@@ -37,7 +37,9 @@ class FileRecords:
         """Make it durable that `checkpoint` is complete; only then drop the records of the checkpoints in `forget`."""
         forgotten = sorted(forget)
         if checkpoint in forgotten:
-            raise InvariantError(f"checkpoint {checkpoint} was to be recorded and forgotten at once")
+            raise InvariantError(
+                f"one call was to record checkpoint {checkpoint} and to drop the record of the same checkpoint"
+            )
         self._completed.record(checkpoint, data)
         self.check()
         for old in forgotten:
@@ -66,14 +68,14 @@ class FileRecords:
             found = read_inheritance(self._store, self._job, self._term)
             began = found.completed if began_with is None else (began_with,)
             begun = msgspec.structs.replace(found, start=start, completed=began)
-            self._store.write(layout.tenure_file(self._job, self._term), inheritance_seal.encode(begun))
+            self._store.write(layout.tenure_file(self._job, self._term), inheritance_format.encode(begun))
         self.check()
 
     def record_outcome(self, outcome: JobOutcome) -> None:
         """Make it durable how the job ended."""
         if self._term is None:
             raise InvariantError("the outcome of a job that ends with its driver was to be recorded")
-        self._store.write(layout.outcome_file(self._job, self._term), outcome_seal.encode(outcome))
+        self._store.write(layout.outcome_file(self._job, self._term), outcome_format.encode(outcome))
         self.check()
 
     def clear(self) -> None:

@@ -24,16 +24,16 @@ from penstock.core.recovery.metadata import CompletedCheckpoint
 from penstock.core.recovery.tenure import INHERITANCE_VERSION, OUTCOME_VERSION, Inheritance, JobOutcome, Tenure
 from penstock.ports import Store
 from penstock.storage.completed import CompletedEntry, Counter, FileCompletedStore, checkpoint_ids
-from penstock.storage.sealed import LARGEST_RECORD_BYTES, Seal
+from penstock.storage.record_formats import LARGEST_RECORD_BYTES, RecordFormat
 
-outcome_seal = Seal(
+outcome_format = RecordFormat(
     b"PEND",
     OUTCOME_VERSION,
     JobOutcome,
     what="the outcome of a job",
     hint="restore the file from a copy; or delete the file to have the job go on from its newest checkpoint",
 )
-inheritance_seal = Seal(
+inheritance_format = RecordFormat(
     b"PTEN",
     INHERITANCE_VERSION,
     Inheritance,
@@ -85,7 +85,7 @@ def take_over(store: Store, job: JobFolder, *, after: End | None = None, goes_on
         found = Inheritance(first_id=found.first_id)
     if goes_on:
         found = found.going_on()
-    store.write(layout.tenure_file(job, term), inheritance_seal.encode(found))
+    store.write(layout.tenure_file(job, term), inheritance_format.encode(found))
     if terms.next() != term + 1:
         raise taken_over(job)
     # Files that are left over do no harm, and the next driver deletes them.
@@ -95,7 +95,7 @@ def take_over(store: Store, job: JobFolder, *, after: End | None = None, goes_on
 
 
 def tenure_of(term: Term, found: Inheritance) -> Tenure:
-    """The tenure that begins with an inheritance."""
+    """The tenure of the driver of `term`, which found the inheritance `found`."""
     return Tenure(
         term=term,
         next_id=found.first_id,
@@ -121,7 +121,7 @@ def taken_over(job: str) -> JobTakenOver:
 def read_inheritance(store: Store, job: JobFolder, term: Term) -> Inheritance:
     """What the driver of `term` found. Raises `StorageError` or `CorruptFile`."""
     path = layout.tenure_file(job, term)
-    return inheritance_seal.decode(path, store.read(path, limit=LARGEST_RECORD_BYTES))
+    return inheritance_format.decode(path, store.read(path, limit=LARGEST_RECORD_BYTES))
 
 
 def decode_completed(checkpoint: CheckpointId, data: bytes) -> CompletedCheckpoint:
@@ -173,7 +173,7 @@ def _read_outcome(store: Store, job: JobFolder, term: Term | None) -> JobOutcome
     # To read the file at once would not tell a missing file from a store that is out of order.
     if path not in store.list_files(layout.outcome_folder(job)):
         return None
-    return outcome_seal.decode(path, store.read(path, limit=LARGEST_RECORD_BYTES))
+    return outcome_format.decode(path, store.read(path, limit=LARGEST_RECORD_BYTES))
 
 
 def _tidy(store: Store, job: JobFolder, term: Term, found: Inheritance) -> None:

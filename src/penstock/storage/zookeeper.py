@@ -31,7 +31,7 @@ from penstock.core.recovery.metadata import CompletedCheckpoint
 from penstock.core.recovery.tenure import Inheritance, JobOutcome, Start, Tenure
 from penstock.ports import Store
 from penstock.storage.completed import FileCompletedStore
-from penstock.storage.tenure import decode_completed, inheritance_seal, outcome_seal, read_inheritance, taken_over
+from penstock.storage.tenure import decode_completed, inheritance_format, outcome_format, read_inheritance, taken_over
 
 try:
     from kazoo import exceptions as zk
@@ -277,7 +277,7 @@ class ZooKeeperRecords:
             term=self._term,
             next_id=CheckpointId(1 if next_id is None else next_id),
             completed=tuple(self._completed(checkpoint) for checkpoint in self._checkpoints()),
-            outcome=None if outcome is None else outcome_seal.decode(f"{self._base}/outcome", outcome),
+            outcome=None if outcome is None else outcome_format.decode(f"{self._base}/outcome", outcome),
             start=self._start(is_needed=outcome is None),
         )
 
@@ -285,7 +285,7 @@ class ZooKeeperRecords:
         """Make it durable that `checkpoint` is complete; only then drop the records of the checkpoints in `forget`."""
         forgotten = sorted(forget)
         if checkpoint in forgotten:
-            raise InvariantError(f"checkpoint {checkpoint} was to be recorded and forgotten at once")
+            raise InvariantError(f"checkpoint {checkpoint} was to be recorded and dropped in the same call")
         self._files.record(checkpoint, data)
         self._put(_name_of(checkpoint), b"")
         for old in forgotten:
@@ -313,14 +313,14 @@ class ZooKeeperRecords:
     def record_start(self, start: Start, began_with: CompletedCheckpoint | None) -> None:
         """Make it durable how the job began, and with which snapshot."""
         found = Inheritance(start=start)
-        self._store.write(layout.tenure_file(self._job, self._term), inheritance_seal.encode(found))
+        self._store.write(layout.tenure_file(self._job, self._term), inheritance_format.encode(found))
         if began_with is not None:
             self.record(began_with.checkpoint, msgspec.msgpack.encode(began_with))
         self._put("start", b"%d" % self._term)
 
     def record_outcome(self, outcome: JobOutcome) -> None:
         """Make it durable how the job ended."""
-        self._put("outcome", outcome_seal.encode(outcome))
+        self._put("outcome", outcome_format.encode(outcome))
 
     def clear(self) -> None:
         """Drop the records of all checkpoints."""

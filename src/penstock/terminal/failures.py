@@ -1,7 +1,8 @@
-"""How a command ends when something is wrong: one line on standard error and an exit code, never a traceback.
+"""How a command ends when something is wrong: with one line on standard error and an exit code. Only a bug shows a
+traceback.
 
-1    the job failed, or its result is not what it must be
-2    it could not begin: a wrong argument, no Java, no Spark, no place to write
+1    the job failed, or its result is wrong
+2    the command could not begin: a wrong argument, no Java, no Spark, no place to write
 130  interrupted from the keyboard
 143  told to end by SIGTERM
 """
@@ -27,14 +28,15 @@ EXIT_TERMINATED = 143
 
 
 def one_line(error: StreamError) -> str:
-    """The first line of an error's text, and what to do about it."""
+    """The first line of an error's text, and the hint of the error."""
     head = error.message.strip().splitlines()[0] if error.message.strip() else type(error).__name__
     return plain(f"{head} ({error.hint})" if error.hint else head)
 
 
 @contextmanager
 def reported_failures() -> Iterator[None]:
-    """Turn errors of ours and interrupts into a line and an exit code. Bugs keep their traceback."""
+    """Turn a `StreamError`, an interrupt or a SIGTERM inside the block into one line and an exit code. Bugs, which are
+    an `InvariantError` or any other error, keep their traceback."""
     previous = signal.signal(signal.SIGTERM, _leave)
     try:
         yield
@@ -54,7 +56,7 @@ def reported_failures() -> Iterator[None]:
 
 @contextmanager
 def uninterrupted() -> Iterator[None]:
-    """Signals that ask to end are ignored inside: for the cleaning up, which must not be left half done."""
+    """Ignore SIGINT and SIGTERM inside the block, for clean-up that must not be left half done."""
     previous = {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield
@@ -64,8 +66,9 @@ def uninterrupted() -> Iterator[None]:
 
 
 class _Terminated(KeyboardInterrupt):
-    """Told to end by SIGTERM. A kind of keyboard interrupt because that is what Spark's client knows how to let go of a
-    call for; after any other exception its next call waits for the answer to the one that was left."""
+    """SIGTERM told the command to end. The class is a `KeyboardInterrupt`, because Spark's client gives a call up only
+    for a keyboard interrupt. After any other exception the next call of the client would wait for the answer to the
+    interrupted call."""
 
 
 def _leave(_number: int, _frame: FrameType | None) -> NoReturn:

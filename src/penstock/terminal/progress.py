@@ -1,10 +1,11 @@
-"""From one look at a job to the next: how far it is, how fast it goes, and what happened in between.
+"""The progress of a job from one view to the next: how far the job is, how fast it reads, and what has happened.
 
-Looks come in as frozen views with the time at which they were taken; nothing here reads a clock.
+Each view comes with the time at which it was taken; nothing here reads a clock.
 
-A view counts what the sources of one attempt have read since it began. How far the *job* is must be put together: an
-attempt that was restored from a checkpoint begins where the sources were when that checkpoint was triggered, which is
-known from the looks around that time, as well as slots report: twice a second.
+A view counts the events that the sources have read since the attempt began. How far the *job* is must be computed: an
+attempt that was restored from a checkpoint begins where the sources were when that checkpoint was triggered. Where the
+sources were at that time is estimated from the views before and after that time. Slots report twice a second, so the
+estimate is not exact.
 """
 
 from __future__ import annotations
@@ -31,20 +32,20 @@ class Watch:
         self._events = events
         self._start_ms = start_ms
         self._looks: deque[tuple[int, int]] = deque(maxlen=LOOKS_KEPT)
-        """(time, events read), oldest first."""
+        """The time of each view of this attempt and the events read up to that time, oldest first."""
         self._rates: deque[float] = deque(maxlen=RATES_KEPT)
         self._rated_at_ms = start_ms
         self._epoch: int | None = None
         self._base = 0
-        """Where this attempt began."""
+        """How many events had been read when this attempt began."""
         self._triggered: dict[int, int] = {}
-        """Checkpoint -> when it was triggered."""
+        """When each completed checkpoint was triggered."""
         self._failures: set[tuple[int, int]] = set()
         self.first_read_ms: int | None = None
-        """When the first records had been read."""
+        """The time of the first view in which events had been read; None before that."""
 
     def look(self, view: JobView, now_ms: int) -> tuple[Progress, list[str]]:
-        """The job at `now_ms`, and a sentence for everything that happened since the last look."""
+        """The progress of the job at `now_ms`, and a sentence for each event since the last call."""
         notes = self._new_failures(view.failures)
         if view.checkpoints.latest_completed is not None:
             self._remember(view.checkpoints.latest_completed)
@@ -78,7 +79,7 @@ class Watch:
         if view.state is JobState.FINISHED:
             return self._events
         if view.epoch != self._epoch or not view.rows_in:
-            # Between two attempts nothing is read, and nothing is lost.
+            # Between two attempts nothing is read: the last known position is shown.
             return self._looks[-1][1] if self._looks else self._base
         return min(self._base + view.rows_in, self._events)
 
@@ -96,7 +97,8 @@ class Watch:
         self._triggered.setdefault(checkpoint.checkpoint, checkpoint.triggered)
 
     def _new_attempt(self, view: JobView) -> list[str]:
-        """Wait with the attempt until it is deployed: before that it is not known what it is restored from."""
+        """Begin to follow an attempt when its tasks run. Before that the view does not say which checkpoint the attempt
+        is restored from."""
         if view.state is not JobState.RUNNING:
             return []
         first = self._epoch is None
@@ -110,7 +112,7 @@ class Watch:
         return [f"restored from checkpoint {restored}" if restored is not None else "started from the beginning"]
 
     def _position_at(self, time_ms: int) -> int:
-        """Events read at that time, from the looks before and after it."""
+        """How many events had been read at `time_ms`, estimated from the views before and after that time."""
         before = (self._start_ms, 0)
         for after in self._looks:
             if after[0] >= time_ms:

@@ -1,4 +1,4 @@
-"""Jobs as commands run them: over when their block is, whatever happens in it."""
+"""Jobs that run as long as a block of code, whatever happens in the block."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ CANCEL_TIMEOUT_S = 60.0
 
 
 class PlannedEnvironment(Environment):
-    """Runs a plan that was made elsewhere, for what cannot be said with streams."""
+    """An environment that runs a given plan, for jobs that cannot be written with streams."""
 
     def __init__(
         self,
@@ -41,7 +41,8 @@ class PlannedEnvironment(Environment):
 
 @contextmanager
 def running_job(environment: Environment, name: str) -> Iterator[Job]:
-    """Start the job; if the block is left before it is over, cancel it and wait until nothing of it is left."""
+    """Start a job. If the block ends before the job is over, cancel the job. In any case wait until the job has ended
+    and has closed its connections."""
     job = environment.start(name)
     try:
         yield job
@@ -49,5 +50,5 @@ def running_job(environment: Environment, name: str) -> Iterator[Job]:
         with uninterrupted(), suppress(StreamError, TimeoutError):
             if not job.is_over:
                 job.cancel()
-            # A job that has ended may still be letting go of its socket.
+            # A job that is over may still be closing its socket.
             job.wait(timeout=CANCEL_TIMEOUT_S)

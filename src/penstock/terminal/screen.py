@@ -1,6 +1,6 @@
-"""What a person sees while a job runs: a panel that stays in place on a terminal, a line a second anywhere else.
+"""What people see while a job runs: on a terminal a panel that stays in place, anywhere else a line a second.
 
-Displays are fed with `Progress`, a plain picture, and with notes: one sentence about something that happened.
+A display gets the `Progress` of the job, and notes. A note is one sentence about something that has happened.
 """
 
 from __future__ import annotations
@@ -54,14 +54,14 @@ class Progress:
 
 
 class Display(Protocol):
-    """Where progress and notes go. Used as a context manager, so that the terminal is always given back."""
+    """Shows progress and notes. To be used as a context manager, which leaves the terminal as it was."""
 
     def update(self, progress: Progress) -> None:
-        """The job is at this point."""
+        """Show the progress of the job."""
         ...
 
     def note(self, text: str) -> None:
-        """Something happened that people want to know."""
+        """Show a note."""
         ...
 
     def __enter__(self) -> Self: ...
@@ -99,7 +99,7 @@ class QuietDisplay:
 
 
 class PlainDisplay(QuietDisplay):
-    """One line a second, and one for each note."""
+    """Prints one line a second, and one line for each note."""
 
     def __init__(self, stream: IO[str]) -> None:
         self._stream = stream
@@ -107,7 +107,7 @@ class PlainDisplay(QuietDisplay):
         self._elapsed_s = 0.0
 
     def update(self, progress: Progress) -> None:
-        """Print a line if the last one is a second old."""
+        """Print a line, unless a line was printed less than a second ago."""
         self._elapsed_s = progress.elapsed_s
         if self._shown_at is not None and progress.elapsed_s < self._shown_at + LINE_EVERY_S:
             return
@@ -115,7 +115,7 @@ class PlainDisplay(QuietDisplay):
         self._print(summary_line(progress))
 
     def note(self, text: str) -> None:
-        """Print it at once."""
+        """Print the note at once."""
         self._print(f"* {text}")
 
     def _print(self, text: str) -> None:
@@ -133,7 +133,7 @@ class LiveDisplay:
         self._live = Live(console=console, refresh_per_second=REFRESH_PER_SECOND, get_renderable=self._render)
 
     def update(self, progress: Progress) -> None:
-        """Show this from the next refresh on."""
+        """Show the progress from the next refresh on."""
         self._progress = progress
 
     def note(self, text: str) -> None:
@@ -169,19 +169,20 @@ def summary_line(progress: Progress) -> str:
 
 
 def time_text(time_us: int | None) -> str:
-    """A point in event time, to the millisecond; a dash if there is none that people could read."""
+    """A point in event time, to the millisecond. A dash if there is no such point, or if the point is before the
+    calendar begins."""
     if time_us is None:
         return "-"
     try:
         moment = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=time_us)
     except OverflowError:
-        # The watermark after the last record and before the first one is beyond the calendar.
+        # The watermarks before the first record and after the last record are outside of the calendar.
         return "end of time" if time_us > 0 else "-"
     return moment.strftime("%Y-%m-%d %H:%M:%S.") + f"{moment.microsecond // 1_000:03d}"
 
 
 def checkpoint_text(checkpoint: LastCheckpoint | None) -> str:
-    """The newest checkpoint with its duration and size."""
+    """The number, the duration and the size of the newest checkpoint."""
     if checkpoint is None:
         return "none yet"
     return f"{checkpoint.number} ({checkpoint.duration_ms} ms, {size_text(checkpoint.size_bytes)})"
@@ -198,7 +199,7 @@ def size_text(size_bytes: int) -> str:
 
 
 def sparkline(values: Sequence[float]) -> str:
-    """Bars between nothing and the largest value."""
+    """One bar for each value. The largest value has the highest bar."""
     highest = max(values, default=0.0)
     if highest <= 0:
         return BARS[0] * len(values)

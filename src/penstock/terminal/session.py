@@ -1,8 +1,8 @@
-"""A Spark of the command's own: found, started quietly, stopped without a trace.
+"""The Spark session of a command: started for the command, and stopped with all its processes.
 
-All that Java and Spark print goes to one file in the work directory, and all that Penstock logs to another, so that the
-terminal is the command's alone. What can go wrong on somebody else's machine (no Java, an old one, a JVM that ends at
-once) is told in one line as `HostError`; a taken port or a directory that cannot be written as `UsageError`.
+The output of Java and Spark goes to one file in the work directory, and the log of Penstock goes to another file, so
+that only the command itself prints to the terminal. If Java is missing or too old, or if the JVM does not start, a
+`HostError` says so in one line. A `UsageError` says that a port is taken or that a directory cannot be written.
 """
 
 from __future__ import annotations
@@ -39,25 +39,26 @@ class SessionOptions:
     application: str
     cores: int
     work: Path
-    """Where Spark keeps its files and its log."""
+    """The directory for the files of Spark, and for the logs."""
     ui: bool = False
     ui_port: int | None = None
-    """None: 4040, or the next one that is free."""
+    """The port of Spark's page. None: the first free port from 4040 on."""
     settings: Mapping[str, str] | None = None
-    """More Spark settings, above the ones made here."""
+    """More Spark settings. They replace the settings of this module that have the same names."""
 
 
 @contextmanager
 def spark_session(options: SessionOptions) -> Iterator[Any]:
-    """A SparkSession on `local[cores]`. When the block ends, its JVM and all its workers are gone.
+    """A SparkSession on `local[cores]`. When the block has ended, the JVM and all Python workers have ended.
 
-    What Spark itself raises inside the block leaves it as a `HostError`.
+    An error that Spark itself raises inside the block becomes a `HostError`.
     """
     if options.ui and options.ui_port is not None:
         check_port(options.ui_port)
     check_java(os.environ)
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-    # Spark's Python side looks here, its Java side at the setting; both must start this interpreter.
+    # The Python side of Spark reads this variable, and the Java side reads `spark.pyspark.python`. Both must start this
+    # interpreter.
     os.environ["PYSPARK_PYTHON"] = sys.executable
     with _logged_to(options.work / OWN_LOG_NAME):
         gateway, spark = _start(options)
@@ -71,9 +72,10 @@ def spark_session(options: SessionOptions) -> Iterator[Any]:
 
 @contextmanager
 def work_directory(given: Path | None, *, keep: bool, prefix: str) -> Iterator[Path]:
-    """A directory that can be written: `given`, which stays, or a fresh one that is removed unless `keep`.
+    """A directory that can be written. The directory `given` stays when the block has ended. Without `given`, the
+    directory is a temporary directory, which is removed at the end unless `keep`.
 
-    It also stays if Spark did not start in it, for the log's sake.
+    After a `HostError` the temporary directory stays if it has Spark's log, because the log says what was wrong.
     """
     if given is not None:
         yield _writable(given)
@@ -82,7 +84,7 @@ def work_directory(given: Path | None, *, keep: bool, prefix: str) -> Iterator[P
         path = Path(tempfile.mkdtemp(prefix=prefix))
     except OSError as error:
         raise UsageError(
-            f"no temporary directory can be made: {error.strerror or error}", hint="name a place with --directory"
+            f"no temporary directory can be made: {error.strerror or error}", hint="give a directory with --directory"
         ) from error
     stays = keep
     try:
@@ -97,17 +99,18 @@ def work_directory(given: Path | None, *, keep: bool, prefix: str) -> Iterator[P
 
 
 def check_port(port: int) -> None:
-    """Raise `UsageError` if somebody listens on `port` already."""
+    """Raise `UsageError` if `port` is taken."""
     host = os.environ.get("SPARK_LOCAL_IP", "127.0.0.1")
     with socket.socket() as probe:
-        # As Spark's server does: the rest of a connection that was closed just now does not count.
+        # Spark's server sets the same option: with it, a connection that was closed a moment ago does not block the
+        # port.
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind((host, port))
         except OSError as error:
             raise UsageError(
                 f"port {port} cannot be used for Spark's page: {error.strerror or error}",
-                hint="choose another one with --ui-port",
+                hint="choose another port with --ui-port",
             ) from error
 
 
@@ -119,7 +122,7 @@ def _writable(path: Path) -> Path:
     except OSError as error:
         raise UsageError(
             f"directory {str(path)!r} cannot be written: {error.strerror or error}",
-            hint="choose another one with --directory",
+            hint="choose another directory with --directory",
         ) from error
     return path.resolve()
 
@@ -135,14 +138,15 @@ def _spark_errors(log: Path) -> Iterator[None]:
         try:
             text = str(error)
         except Py4JError:
-            # Its text is in the JVM, which may be gone.
-            text = "it does not answer"
-        raise HostError(f"Spark failed: {short_reason(text)}", hint=f"its log is {log}") from error
+            # The text of the error is in the JVM, which may have ended.
+            text = "the JVM does not answer"
+        raise HostError(f"Spark failed: {short_reason(text)}", hint=f"the log of Spark is {log}") from error
 
 
 @contextmanager
 def _logged_to(path: Path) -> Iterator[None]:
-    """What is logged goes to a file: without a handler, warnings of ours and of Spark's client go to the terminal."""
+    """Log to a file inside the block. Without a handler, warnings of Penstock and of Spark's client would be printed to
+    the terminal."""
     handler = logging.FileHandler(path, encoding="utf-8")
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
     root, ours = logging.getLogger(), logging.getLogger("penstock")
@@ -163,7 +167,8 @@ def _start(options: SessionOptions) -> tuple[Any, Any]:
     from pyspark.logger import PySparkLogger
     from pyspark.sql import SparkSession
 
-    # It would print every error of a query to the terminal, with the JVM's whole stack; the exception says the same.
+    # This logger would print every error of a query to the terminal, with the whole stack of the JVM. The exception has
+    # the same content.
     PySparkLogger.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL + 1)
     log = options.work / LOG_NAME
     conf = SparkConf(loadDefaults=False).setAll(list(_settings(options).items()))
@@ -178,9 +183,10 @@ def _start(options: SessionOptions) -> tuple[Any, Any]:
             _end_jvm(gateway)
         if isinstance(error, Exception):
             printed = log.read_text(encoding="utf-8", errors="replace")
-            raise HostError(f"Spark did not start: {log_reason(printed)}", hint=f"its log is {log}") from error
+            raise HostError(f"Spark did not start: {log_reason(printed)}", hint=f"the log of Spark is {log}") from error
         raise
-    # Spark's own handler cancels every Spark job, and so tears slots down that a cancelled job would let leave.
+    # Spark's own handler of SIGINT cancels every Spark job. It would tear down slots that end by themselves when their
+    # job is cancelled.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     return gateway, spark
 
@@ -201,7 +207,7 @@ def _settings(options: SessionOptions) -> dict[str, str]:
         "spark.ui.showConsoleProgress": "false",
     }
     if options.ui_port is not None:
-        # Exactly this port: one that is taken is an error, not a reason to take the next.
+        # Spark must use exactly this port: if the port is taken, Spark must fail and not take the next port.
         settings |= {"spark.ui.port": str(options.ui_port), "spark.port.maxRetries": "0"}
     return settings | dict(options.settings or {})
 
@@ -211,7 +217,7 @@ def _stop(gateway: Any, spark: Any) -> None:
 
     try:
         with warnings.catch_warnings():
-            # Spark warns of a JVM that is gone or does not answer; it is ended below in any case.
+            # Spark warns if the JVM has ended or does not answer. The JVM is ended below in any case.
             warnings.simplefilter("ignore", RuntimeWarning)
             spark.stop()
     except (Py4JError, OSError):
@@ -221,7 +227,7 @@ def _stop(gateway: Any, spark: Any) -> None:
 
 
 def _end_jvm(gateway: Any) -> None:
-    """The JVM ends by itself when its standard input closes; its Python workers end with it."""
+    """End the JVM, which ends by itself when its standard input is closed. The Python workers end with the JVM."""
     process: subprocess.Popen[bytes] | None = getattr(gateway, "proc", None)
     if process is None:
         return

@@ -1,7 +1,8 @@
 """Test a program without Spark: in milliseconds, with crashes, the same way every time.
 
-`run` takes the function that builds a program and runs it in a simulated cluster: real operators, checkpoints and
-commits, simulated processes, network, storage and clock. Everything that chance decides is decided by `seed`.
+`run` takes the function that builds a program, and runs the program in a simulated cluster. Operators, checkpoints and
+commits are real; processes, network, storage and clock are simulated. `seed` decides everything that chance decides on
+a real cluster.
 
     import penstock as ps
     from penstock.testing import collect, crash, pause, run, scripted
@@ -29,9 +30,9 @@ commits, simulated processes, network, storage and clock. Everything that chance
             ]
 
 The seed also decides how records are cut into batches and which of two processes is faster. So the order of the results
-differs from seed to seed, while the results of a program that has no late records do not. `scripted` sources are for
-this module only; `collect` is `penstock.collect`. Other sources and sinks can be used in a run too, and are called for
-real.
+differs from seed to seed. The results themselves are the same for every seed, unless records are late. `scripted`
+sources are for this module only; `collect` is `penstock.collect`. Other sources and sinks can be used in a run too, and
+are called for real.
 """
 
 from __future__ import annotations

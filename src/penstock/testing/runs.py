@@ -1,8 +1,9 @@
 """Runs of a program in a simulated cluster.
 
-A run is a world of the simulator with a job of the user's in it. Its sources are read in small steps, between which
-time passes, so that checkpoints and crashes fall between them. A process that is to die is killed near a batch that was
-read, where the seed says; what is left of the crashes that were asked for strikes when the last reader is at its end.
+A run is a world of the simulator with the user's job in it. The sources are read in small steps. Time passes between
+two steps, so that checkpoints and crashes fall between them. A process that is to die is killed shortly after a batch
+was read, or when a reader comes to its end; the seed decides where. If a crash is left when the last reader comes to
+its end, the process of that reader dies.
 """
 
 from __future__ import annotations
@@ -53,16 +54,16 @@ from penstock.testing.scripts import Mark, Scripted, ScriptReader
 JOB_PREFIX = "penstock-testing-run-"
 
 LIMIT_MS = 120_000
-"""A job that has not ended so long after its pauses and crashes never will."""
+"""A run that has not ended after this time, and the time for its pauses and crashes, fails."""
 
 CRASH_MS = 5_000
-"""More than a crash can cost."""
+"""Longer than the delay that one crash can cause."""
 
 QUIET_US = 60_000_000
 """How long processes may take to leave when the job has ended."""
 
 STRIKE_SHARE = 0.3
-"""How likely a process dies near a batch, while crashes are left."""
+"""The probability that a process dies after a batch, while crashes are left."""
 
 LOOK_EVERY_MS = 50
 """How often a run looks for failures that no crash can have caused."""
@@ -70,7 +71,7 @@ LOOK_EVERY_MS = 50
 Row = dict[str, Any]
 
 _numbers = itertools.count(1)
-"""Tells runs apart, also in sources that were pickled into a simulated process."""
+"""The numbers that tell runs apart, also in sources that were pickled into a simulated process."""
 
 
 # --- runs ------------------------------------------------------------------------------------------------------------
@@ -85,19 +86,21 @@ def run(
     checkpoint_interval: Duration | None = "50ms",
     linger: Duration = "2s",
 ) -> list[Row]:
-    """Run the program that `build` makes in the environment it is given; the records that its collecting sinks got.
+    """Run a program in a simulated cluster, and return the records that its `collect` sinks have committed.
 
-    `crashes` processes die, at moments that the seed decides, besides those that scripts name. A job with a source that
-    does not end is ended when nothing has come for `linger` of simulated time. With several collecting sinks their
-    records follow each other in the order of the program; each sink also has its own.
+    `build` is called with an environment and builds the program in that environment. `crashes` is the number of
+    processes that die at moments that the seed decides; the crashes of the scripts come on top. A job with a source
+    that is `scripted(..., end=False)` is ended when no record has come for `linger` and two checkpoint intervals of
+    simulated time. With several `collect` sinks, the records of the sinks follow each other in the order of the
+    program; `Collected.rows` has the records of one sink.
 
     Raises:
-        JobFailed: a function of the program, a source or a sink raised, which is not tried again here; or the job did
-            not come to its end.
+        JobFailed: a function of the program, a source or a sink raised (a run does not try again after such an error);
+            or the job did not come to its end.
 
     """
     if crashes < 0:
-        raise UsageError(f"crashes is {crashes}; it cannot be negative")
+        raise UsageError(f"crashes is {crashes}; the number of crashes cannot be negative")
     world = World(seed)
     interval_ms = (
         None if checkpoint_interval is None else duration_ms(checkpoint_interval, argument="checkpoint_interval")
@@ -149,7 +152,7 @@ def _run_plan(
 
 
 def _host_processor(given: HostedProcessor) -> GroupedFunction:
-    # Only programs that have processors of Spark's pay for it.
+    # Imported here: only programs that have processors of Spark's pay for the import.
     from penstock.spark.processors import host_processor
 
     return host_processor(given)
@@ -172,7 +175,7 @@ def _sinks(plan: Plan) -> list[Any]:
 
 
 def _prepared(plan: Plan, watch: RunWatch, job: JobId, number: int) -> Plan:
-    """The plan with its splits, its sinks started, and its sources watched."""
+    """The plan with the splits of its sources, with its sinks started, and with its sources watched."""
 
     def prepared(operator: OperatorPlan) -> OperatorPlan:
         step = operator.step
@@ -190,11 +193,11 @@ def _prepared(plan: Plan, watch: RunWatch, job: JobId, number: int) -> Plan:
 
 
 class RunWatch:
-    """What all processes of a run have in common: how far it has come, and who dies next."""
+    """What all processes of a run share: how far the run has come, and how many processes are still to die."""
 
     def __init__(self, world: World, *, crashes: int, linger_ms: int) -> None:
         self.strike: Callable[[], bool] = lambda: False
-        """Kills a process; False if there is none."""
+        """Kills the process of a slot; returns False if no slot lives."""
         self.longest_ms = LIMIT_MS + linger_ms + CRASH_MS * crashes
         self._world = world
         self._crashes_left = crashes
@@ -204,16 +207,16 @@ class RunWatch:
         self._silent: dict[tuple[int, int], None] = {}
         self._crashed: dict[tuple[int, int, int], None] = {}
         self._last_ms = 0
-        """When something was read or somebody died for the last time."""
+        """When a reader began, a batch was read or a process died for the last time."""
         self._begun = False
-        """Whether a batch was ever read."""
+        """Whether any batch was read."""
         self._reading: dict[int, None] = {}
         """The readers of this attempt that are not at their end."""
         self._readers = 0
         self._strike_is_due = False
 
     def expect(self, source: Scripted) -> None:
-        """A source of the program."""
+        """Count the records, the pauses and the crashes of a source of the program."""
         for script, items in enumerate(source.scripts):
             marks = [item for item in items if isinstance(item, Mark)]
             self._rows += sum(item.num_rows for item in items if isinstance(item, pa.RecordBatch))
@@ -222,25 +225,26 @@ class RunWatch:
                 self._unending[source.number, script] = None
 
     def draw_batch_rows(self) -> int:
-        """How many records a reader gives at a time: few enough for something to happen between them."""
+        """How many records a reader gives at a time: so few that checkpoints and crashes fall between two batches."""
         return max(1, self._rows // self._world.random.choice((4, 15, 60))) if self._rows else 1_000
 
     # --- what readers tell -----------------------------------------------------------------------
 
     def opened(self) -> int:
-        """A reader has begun, perhaps before what was read already; its number."""
+        """A reader has begun, perhaps with records that another reader has already read. Returns the number of the
+        reader."""
         self._readers += 1
         self._reading[self._readers] = None
         self._something_happened()
         return self._readers
 
     def reopened(self, reader: int) -> None:
-        """A reader has been given more to read."""
+        """A reader has been given more splits."""
         self._reading[reader] = None
         self._something_happened()
 
     def batch_read(self) -> int:
-        """A reader has read a batch; how many milliseconds it waits before the next one."""
+        """A reader has read a batch. Returns how many milliseconds the reader waits before its next batch."""
         world = self._world
         self._begun = True
         self._something_happened()
@@ -250,8 +254,9 @@ class RunWatch:
         return world.between(0, 5)
 
     def ended(self, reader: int) -> None:
-        """A reader is at its end. Raises `Crash` if its process dies there; it does for certain if that is the last
-        moment for a crash that was asked for."""
+        """A reader is at its end. Raises `Crash` if the reader's process dies here. If a process is still to die and a
+        batch has been read, the process of the last reader always dies: the job ends soon, and no later moment for the
+        crash is certain."""
         self._reading.pop(reader, None)
         is_last = not self._reading
         if self._crashes_left and self._begun and (is_last or self._world.random.random() < STRIKE_SHARE):
@@ -266,13 +271,14 @@ class RunWatch:
             self._world.crash_acting()
 
     def silent(self, script: tuple[int, int]) -> None:
-        """A script that does not end has been read to where it falls silent."""
+        """A script that does not end has been read to the point where it falls silent."""
         self._silent[script] = None
 
-    # --- what becomes of it -----------------------------------------------------------------------
+    # --- silence and crashes -----------------------------------------------------------------------
 
     def is_quiet(self) -> bool:
-        """Whether nothing will come any more, and has not for long enough."""
+        """Whether every script that does not end is silent, and nothing has happened for long enough. If a crash is
+        left then, a process dies first."""
         if not self._unending or len(self._silent) < len(self._unending):
             return False
         if self._world.now_ms < self._last_ms + self._linger_ms:
@@ -296,17 +302,17 @@ class RunWatch:
         self._died()
 
     def _died(self) -> None:
-        # The attempt is over: its other readers are closed, whatever they still read until then.
+        # The attempt is over: its other readers are closed soon, and do not count, even if they still read until then.
         self._reading.clear()
         self._something_happened()
 
 
 _watches: dict[int, RunWatch] = {}
-"""The runs that are on, for readers that were pickled into their processes."""
+"""The runs under way, by number: a reader that was pickled into a simulated process finds its run here."""
 
 
 class _Watched(Source):
-    """Another source, read in small steps and under the eyes of its run."""
+    """Wraps a source of the program: the source is read in small steps, and its run is told of every step."""
 
     def __init__(self, source: Source, number: int) -> None:
         self._source = source
@@ -342,7 +348,8 @@ class _Watched(Source):
 
 
 class _WatchedReader(SourceReader):
-    """Another reader; after each of its batches time passes, so that something can happen."""
+    """Wraps a reader of the program: time passes after each batch, so that checkpoints and crashes fall between
+    batches."""
 
     def __init__(self, reader: SourceReader, watch: RunWatch) -> None:
         self._reader = reader
@@ -419,7 +426,8 @@ class _Cluster:
         self._look_again_ms = 0
 
     def run(self) -> None:
-        """Until the job has ended and all processes have left. Raises `JobFailed` if it did not finish."""
+        """Run the job until the job has ended and all processes have left. Raises `JobFailed` if the job failed, or did
+        not end in time."""
         world, master = self._world, self._master
         self._watch.strike = self._strike
         master.start(world.now())
@@ -448,8 +456,8 @@ class _Cluster:
             view = self._master.view()
             raise JobFailed(
                 f"the job is {view.state.value} after {self._world.now_ms / 1_000:.0f} s of simulated time, "
-                f"{view.restarts} restarts and {view.rows_read} records",
-                hint="every source must end, or be scripted(..., end=False)",
+                f"{view.restarts} restarts and {view.rows_read} records read",
+                hint="every source must end, unless it is scripted(..., end=False)",
             )
 
     def _check_world(self) -> None:
@@ -470,13 +478,14 @@ class _Cluster:
             self._look_for_failure()
 
     def _look_for_failure(self) -> None:
-        """A crash ends one attempt at most; whatever else ends one is the fault of the program."""
+        """Each crash ends one attempt at most. If more attempts have ended than processes crashed, the program is at
+        fault."""
         view = self._master.view()
         failed = [failure for failure in view.failures if failure.user_code]
         if view.restarts > self._host.crashes:
             failed.append(view.failures[-1])
         if view.state is JobState.FAILED and view.failures:
-            # What ended the job is what has to be mended.
+            # The failure that ended the job is the failure that the user has to mend.
             failed.insert(0, view.failures[-1])
         if failed:
             self._failure = failed[0]

@@ -1,4 +1,4 @@
-"""Sources that give what a script says: records, and marks for pauses and crashes between them."""
+"""Sources that read scripts: lists of records, with marks for pauses and crashes between the records."""
 
 from __future__ import annotations
 
@@ -15,29 +15,29 @@ from penstock.core.errors import UsageError
 from penstock.sql.schemas import SchemaLike, as_schema, check_schema, unknown_column
 
 SILENCE_MS = 1_000
-"""A reader that has nothing for ever is asked again after this."""
+"""How long a reader pauses at the end of a script that falls silent instead of ending."""
 
 _numbers = itertools.count(1)
-"""Tells sources apart, also after they were pickled into a simulated process."""
+"""The numbers that tell sources apart, also after they were pickled into a simulated process."""
 
 
 @dataclass(frozen=True)
 class Mark:
-    """Something in a script that is no record. Made by `pause` and `crash`."""
+    """An item of a script that is not a record: a pause or a crash. Made by `pause` and `crash`."""
 
     pause_ms: int | None
-    """None: a crash."""
+    """How long the pause lasts; None if the mark is a crash."""
 
 
 def pause(ms: int) -> Mark:
-    """A mark for a script: nothing comes for so many milliseconds."""
+    """A mark for a script: no record of the script comes for `ms` milliseconds."""
     if not isinstance(ms, int) or isinstance(ms, bool) or ms < 1:
-        raise UsageError(f"pause takes whole milliseconds from 1, not {ms!r}")
+        raise UsageError(f"pause takes whole milliseconds, at least 1, not {ms!r}")
     return Mark(ms)
 
 
 def crash() -> Mark:
-    """A mark for a script: the process of the subtask that reads it dies there, the first time that it is reached."""
+    """A mark for a script: the process that reads the mark dies at the mark, the first time that the mark is read."""
     return Mark(None)
 
 
@@ -45,13 +45,13 @@ ScriptItem = Mapping[str, Any] | pa.RecordBatch | Mark
 
 
 def scripted(*scripts: Iterable[ScriptItem], schema: SchemaLike | None = None, end: bool = True) -> Scripted:
-    """A source that gives what its scripts say: records as dicts or Arrow batches, and marks between them.
+    """A source that reads scripts: records as dicts or Arrow batches, and marks between the records.
 
     Each script is a split of its own: it is read in its order, by one subtask, and has an event time of its own.
-    Records of different scripts come in any order; those of one are not late for the event time of another.
-    Without `schema` the columns are those of the first batch, or what Arrow makes of the dicts. A column that a dict
-    leaves out is null. With `end=False` the source stays silent after its scripts instead of ending, and `run` ends the
-    job.
+    Records of different scripts come in any order. A record of one script is not late because another script is further
+    in event time. Without `schema` the source has the columns of the first Arrow batch; if no script has a batch, Arrow
+    infers the columns from the dicts. A column that a dict leaves out is null. With `end=False` the source stays silent
+    after its scripts instead of ending, and `run` ends the job.
     """
     if not scripts:
         raise UsageError("scripted needs at least one script", hint='for example scripted([{"word": "to"}, crash()])')
@@ -86,14 +86,20 @@ def _schema_of(scripts: list[list[ScriptItem]]) -> pa.Schema:
     try:
         columns = {str(name): pa.array([row.get(name) for row in rows]) for name in names}
     except pa.ArrowException as error:
-        raise UsageError(f"the columns of the script cannot be told: {error}", hint="give scripted a schema") from error
+        raise UsageError(
+            f"the columns of the scripts cannot be inferred from their records: {error}",
+            hint='give scripted a schema, for example schema="word string, n bigint"',
+        ) from error
     if not columns:
-        raise UsageError("a script without records needs a schema", hint='for example schema="word string, n bigint"')
+        raise UsageError(
+            "scripts without records need a schema",
+            hint='give scripted a schema, for example schema="word string, n bigint"',
+        )
     return pa.schema([pa.field(name, column.type) for name, column in columns.items()])
 
 
 def _chunks(items: list[ScriptItem], schema: pa.Schema) -> tuple[pa.RecordBatch | Mark, ...]:
-    """The same script, where dicts that follow each other are one batch."""
+    """The same script; dicts that follow each other become one batch."""
     chunks: list[pa.RecordBatch | Mark] = []
     rows: list[Mapping[str, Any]] = []
     for item in items:
@@ -104,7 +110,10 @@ def _chunks(items: list[ScriptItem], schema: pa.Schema) -> tuple[pa.RecordBatch 
             chunks.append(_batch_of(rows, schema))
             rows = []
         if isinstance(item, pa.RecordBatch) and not item.schema.equals(schema):
-            raise UsageError(f"a batch of the script has columns {item.schema.names}, the source has {schema.names}")
+            raise UsageError(
+                f"a batch of a script does not have the schema of the source: the batch has columns "
+                f"{item.schema.names}, the source has columns {schema.names}"
+            )
         chunks.append(item)
     return (*chunks, _batch_of(rows, schema)) if rows else tuple(chunks)
 
@@ -117,26 +126,28 @@ def _batch_of(rows: list[Mapping[str, Any]], schema: pa.Schema) -> pa.RecordBatc
     try:
         return pa.RecordBatch.from_pylist([dict(row) for row in rows], schema=schema)
     except (pa.ArrowException, OverflowError, TypeError, ValueError) as error:
-        raise UsageError(f"a record of the script does not fit its schema: {error}") from error
+        raise UsageError(f"a record of a script does not fit the schema of the source: {error}") from error
 
 
 # --- reading ---------------------------------------------------------------------------------------------------------
 
 
 class Watch(Protocol):
-    """Who a reader tells of what stands in its scripts besides records."""
+    """What a reader tells its run about the scripts, besides the records."""
 
     def crash_once(self, place: tuple[int, int, int]) -> None:
-        """A crash mark was reached, in an item of a script of a source. Does not return if the process dies of it."""
+        """A reader has come to a crash mark; `place` has the numbers of the source, the script and the item. Does not
+        return if the process dies at the mark."""
         ...
 
     def silent(self, script: tuple[int, int]) -> None:
-        """A script of a source that does not end has been read to where it falls silent."""
+        """A script that does not end has been read to the point where it falls silent; `script` has the numbers of the
+        source and the script."""
         ...
 
 
 class _Position(msgspec.Struct):
-    """Where a reader stands in a script: before that row of that item."""
+    """Where a reader stands in a script: before row `row` of item `item`."""
 
     script: int
     item: int = 0
@@ -163,11 +174,11 @@ class Scripted(Source):
         return not self.ends
 
     def splits(self, parallelism: int) -> list[bytes]:  # noqa: ARG002
-        """One for each script."""
+        """One split for each script."""
         return [msgspec.msgpack.encode(_Position(script)) for script in range(len(self.scripts))]
 
     def open(self, splits: Sequence[bytes]) -> ScriptReader:
-        """A reader from these positions on."""
+        """A reader that begins at the positions in `splits`."""
         return ScriptReader(self, [msgspec.msgpack.decode(split, type=_Position) for split in splits])
 
 
@@ -180,7 +191,7 @@ class ScriptReader(SourceReader):
         self._source = source
         self._positions = positions
         self._resumes_ms: dict[int, int] = {}
-        """When the pause is over that a script stands at."""
+        """By script that stands at a pause: when the pause is over."""
         self._current: int | None = None
 
     def poll(self, max_rows: int, now_ms: int) -> Polled:
@@ -199,11 +210,11 @@ class ScriptReader(SourceReader):
         return Pause(min(waits_ms)) if waits_ms else End()
 
     def snapshot(self) -> list[bytes]:
-        """The scripts that are not read to their end; one that then stays silent has none."""
+        """The positions in the scripts that have not ended. A script that falls silent instead of ending never ends."""
         return [msgspec.msgpack.encode(p) for p in self._positions if not self._source.ends or not self._is_read(p)]
 
     def progress(self) -> SplitProgress:
-        """Scripts that go on; those at a pause, and those that have fallen silent, have nothing to give."""
+        """The scripts that have not ended are open. Open scripts that are at a pause, or silent, are not ready."""
         going_on = {
             p.script: self._is_read(p) for p in self._positions if not self._source.ends or not self._is_read(p)
         }
@@ -214,7 +225,7 @@ class ScriptReader(SourceReader):
         return position.item == len(self._source.scripts[position.script])
 
     def _read(self, position: _Position, max_rows: int, now_ms: int) -> pa.RecordBatch | Pause | None:
-        """The next records of one script; None if it has ended."""
+        """The next records of one script; None if the script has ended."""
         source = self._source
         while not self._is_read(position):
             item = source.scripts[position.script][position.item]
@@ -237,7 +248,7 @@ class ScriptReader(SourceReader):
         return Pause(SILENCE_MS)
 
     def _obey(self, position: _Position, mark: Mark, now_ms: int) -> int:
-        """For how many milliseconds a mark still makes the script wait; 0 if it may go on."""
+        """For how many milliseconds a mark still makes the script wait; 0 or less if the script may go on."""
         if mark.pause_ms is None:
             if self.watch is None:
                 raise UsageError("a script with crash() in it can be read in penstock.testing.run only")

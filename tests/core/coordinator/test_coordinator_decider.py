@@ -127,7 +127,7 @@ def test_among_equals_the_older_goes_first():
 
 
 def test_among_equals_of_the_same_moment_the_one_that_came_first_goes_first():
-    twins = [Request(kind=SnapshotKind.CHECKPOINT, submitted=NOW, request=RequestId(i)) for i in (2, 1, 3)]
+    twins = [Request(kind=SnapshotKind.CHECKPOINT, submitted=NOW, answer_to=RequestId(i)) for i in (2, 1, 3)]
     assert order(decider(*twins)) == twins
 
 
@@ -190,7 +190,7 @@ def test_a_dropped_periodic_request_comes_back_when_the_pause_ends(rig, pick):
     assert r.coordinator.view().next_trigger == 1_320
 
 
-def test_a_savepoint_ends_the_time_from_which_the_pause_counts(rig, pick):
+def test_the_pause_also_counts_from_the_completion_of_a_savepoint(rig, pick):
     r = rig(interval_ms=100, min_pause_ms=100).start()
     r.until(1_050)
     r.request(RequestKind.SAVEPOINT)

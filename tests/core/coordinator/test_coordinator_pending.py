@@ -85,7 +85,8 @@ def test_a_checkpoint_leaves_shared_files_to_the_registry_and_a_savepoint_has_no
 
 
 @pytest.mark.parametrize(
-    ("field", "text"), [("location", "has no folder"), ("metadata", "metadata was written that nobody made")]
+    ("field", "text"),
+    [("location", "has no folder"), ("metadata", "metadata was written before the coordinator made metadata")],
 )
 def test_a_checkpoint_that_lost_what_it_needs_to_complete_is_a_bug(rig, field, text):
     r = rig().start()

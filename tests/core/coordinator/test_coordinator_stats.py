@@ -302,8 +302,11 @@ def tampered(rig, change):
     ("change", "text"),
     [
         (lambda c: setattr(c._under_way, "next_id", CheckpointId(2)), "not given away yet"),
-        (lambda c: setattr(c._under_way._triggering, "current", c._under_way._pending[2]), "another one is being"),
-        (lambda c: setattr(c._under_way.archive, "_storing", "x"), "0 checkpoints wait for the store"),
+        (
+            lambda c: setattr(c._under_way._triggering, "current", c._under_way._pending[2]),
+            "does not fit the checkpoint that is being triggered",
+        ),
+        (lambda c: setattr(c._under_way.archive, "_storing", "x"), "0 checkpoints are being stored"),
         (lambda c: setattr(c._under_way.archive._retained, "_list", [c.latest, c.latest]), "not in order"),
         (lambda c: c._under_way.outcomes.append("x"), "left lying"),
         (lambda c: c._effects.append("x"), "left lying"),

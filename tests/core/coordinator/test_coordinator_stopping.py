@@ -24,13 +24,17 @@ from penstock.core.coordinator.events import (
     ScheduleAllowed,
     ScheduleForbidden,
     ShutDown,
+    TaskAsksToEnd,
+    TaskDataEnded,
     TaskEnded,
     TaskFailing,
     TaskRunning,
 )
 from penstock.core.ids import CheckpointId, Epoch
+from penstock.core.messages import LetEnd
 from penstock.core.reasons import CheckpointFailure
 from penstock.core.recovery.metadata import SnapshotKind
+from penstock.settings import Retention
 
 ONE = CheckpointId(1)
 PATH = "savepoints/chk-1/_metadata"
@@ -170,6 +174,35 @@ def test_other_requests_wait_until_the_stop_is_decided(rig, pick):
     assert pick.begun(r.decline("t1", 1, CheckpointFailure.DECLINED)) == [2, 3]
 
 
+def test_requests_that_wait_for_a_stop_are_answered_when_its_savepoint_is_complete(rig, make, pick):
+    """1. The user stops the job. 2. Two requests wait. 3. The savepoint is complete, and a slot has died that nobody
+    misses yet. 4. The tasks of that slot do not end: no checkpoint can begin, however long that takes."""
+    r = rig(max_concurrent=9).start()
+    r.request(RequestKind.STOP)
+    r.request(RequestKind.SAVEPOINT)
+    r.request()
+    answers = pick.answers(r.ack_all(1))
+    assert [(request, a.reason) for request, a in answers.items()] == [
+        (2, CheckpointFailure.COORDINATOR_SUSPENDED),
+        (3, CheckpointFailure.COORDINATOR_SUSPENDED),
+    ]
+    assert all("the savepoint that stops the job is complete" in a.text for a in answers.values())
+    assert r.waiting == 0
+    assert pick.answers(end(r, make, "t1", "t2"))[1].path == PATH
+
+
+@pytest.mark.parametrize("kind", [RequestKind.SAVEPOINT, RequestKind.CHECKPOINT])
+def test_a_request_is_refused_when_the_savepoint_that_stops_the_job_is_complete(rig, make, pick, kind):
+    r = stopped(rig)
+    answer = pick.answers(r.request(kind))[2]
+    assert answer.reason is CheckpointFailure.COORDINATOR_SUSPENDED
+    assert (r.in_progress, r.waiting, r.coordinator.next_id) == ([], 0, 2)
+    fail(r, make, "t1")
+    r.feed(FailedOver())
+    r.start()
+    assert pick.begun(r.request(kind)) == [2]
+
+
 @pytest.mark.parametrize(("drain", "kind"), [(False, SnapshotKind.SUSPEND), (True, SnapshotKind.TERMINATE)])
 def test_the_barrier_says_whether_to_drain(rig, pick, drain, kind):
     r = rig().start()
@@ -201,6 +234,72 @@ def test_what_is_saved_after_a_drained_stop_that_failed_says_so_and_overtakes_no
     r.start()
     assert pick.of(r.request(), CreateLocation)[0].options.unaligned
     assert drained_by(r.ack_all(3), pick) == [False]
+
+
+def drained_and_restarted(rig, make, **more):
+    """A job that failed after the savepoint that drained it, and is about to restart from there."""
+    r = rig(**more).start()
+    r.request(RequestKind.STOP, drain=True)
+    r.ack_all(1)
+    fail(r, make, "t1")
+    r.feed(FailedOver())
+    return r
+
+
+def test_a_job_that_restarts_from_the_savepoint_that_drained_it_ends_with_that_savepoint(rig, make, pick):
+    """A checkpoint would save nothing new. It would take the place of the savepoint, and go with the job: when the
+    program is run again, nothing would say that the sources have more data."""
+    r = drained_and_restarted(rig, make, interval_ms=100, retention=Retention.DELETE).start(drained=True, is_last=True)
+    r.feed(*(TaskDataEnded(task=t, epoch=Epoch(r.epoch)) for t in r.graph.tasks))
+    assert r.coordinator.next_deadline() is None
+    sent = r.feed(*(TaskAsksToEnd(task=t, epoch=Epoch(r.epoch)) for t in r.graph.tasks))
+    let_go = [e.task for e in pick.of(sent, SendToTask) if isinstance(e.message, LetEnd)]
+    assert let_go == [make.task("t1"), make.task("t2")]
+    end(r, make, "t1", "t2")
+    assert r.coordinator.next_id == 2
+    assert [c.checkpoint for c in r.coordinator.records_after(JobEnd.FINISHED)] == [1]
+    r.feed(ShutDown(status=JobEnd.FINISHED))
+    assert r.deleted == []
+
+
+@pytest.mark.parametrize(
+    ("kind", "text"),
+    [
+        (RequestKind.CHECKPOINT, "the savepoint that stops the job is complete"),
+        (RequestKind.SAVEPOINT, "the savepoint that stops the job is complete"),
+        (RequestKind.STOP, "the job is already being stopped"),
+    ],
+)
+def test_no_request_becomes_a_checkpoint_in_a_job_that_ends_with_the_savepoint_that_drained_it(
+    rig, make, pick, kind, text
+):
+    r = drained_and_restarted(rig, make).start(drained=True, is_last=True)
+    assert text in pick.answers(r.request(kind))[2].text
+    assert r.coordinator.is_stopping
+    r.feed(FailedOver())
+    r.start()
+    assert not r.coordinator.is_stopping
+    assert pick.begun(r.request(kind)) == [2]
+
+
+def test_requests_that_wait_for_a_restart_are_answered_when_the_job_ends_with_the_savepoint_that_drained_it(
+    rig, make, pick
+):
+    """1. Files of failed checkpoints take long to delete. 2. A stop with drain is saved, and the job fails. 3. The user
+    stops the job again, which has to wait. 4. The job restarts from the savepoint."""
+    r = rig(tolerable_failures=None).start()
+    r.hold = {DeleteFiles}
+    for checkpoint in (1, 2):
+        r.request()
+        r.ack("t1", checkpoint)
+        r.decline("t2", checkpoint)
+    r.feed(ScheduleForbidden(), FailedOver())
+    assert pick.answers(r.request(RequestKind.STOP)) == {}
+    before = len(r.log)
+    r.start(drained=True, is_last=True)
+    answers = pick.answers(r.log[before:])
+    assert [a.reason for a in answers.values()] == [CheckpointFailure.COORDINATOR_SUSPENDED]
+    assert r.waiting == 0
 
 
 def test_a_task_that_gives_up_the_savepoint_fails_the_job_at_once(rig, pick):

@@ -175,7 +175,7 @@ def test_a_slot_of_the_clusters_second_try_may_be_the_first_to_call_in():
 def test_gives_up_when_the_strategy_is_used_up_and_says_why():
     job = running(NoRestart())
     effects = feed(job, 10, failed(1))
-    told = FailureCause(text="boom", why_final="no restart strategy is set")
+    told = FailureCause(text="boom", why_final="no_restart() was given")
     assert effects[0] == AttemptEnded(epoch=Epoch(1), cause=told, restart_in_ms=None)
     assert effects[1] == JobEnding(outcome=JobState.FAILED, cause=told)
     feed(job, 11, SlotGone(slot=A1, error=None))

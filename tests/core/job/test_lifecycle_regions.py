@@ -246,7 +246,7 @@ def test_a_job_that_is_one_region_restarts_as_a_whole():
 def test_the_strategy_may_give_up():
     job = running(NoRestart())
     effects = feed(job, 10, failed(V0))
-    told = FailureCause(text="boom", why_final="no restart strategy is set")
+    told = FailureCause(text="boom", why_final="no_restart() was given")
     assert effects[0] == AttemptEnded(epoch=Epoch(1), cause=told, restart_in_ms=None)
     assert job.state is JobState.ENDING
 

@@ -153,7 +153,7 @@ def test_a_slot_that_keeps_its_tasks_is_stopped_though_another_is_missing():
 def test_without_a_strategy_the_first_that_cannot_be_started_fails_a_job_that_was_taken_over():
     job = JobLifecycle(slots=1, tasks=TASKS[:1], settings=SlotSettings(), restart=NoRestart(), ran_before=True)
     feed(job, 0, JobStarted())
-    told = FailureCause(text=f"slot 0 was lost: {NO_PYTHON}", why_final="no restart strategy is set")
+    told = FailureCause(text=f"slot 0 was lost: {NO_PYTHON}", why_final="no_restart() was given")
     assert cause_of(feed(job, 1, gone(A, NO_PYTHON))) == told
 
 

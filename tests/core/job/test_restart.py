@@ -12,7 +12,7 @@ from penstock.settings import ExponentialDelay, FailureRate, FixedDelay, NoResta
 def test_none_gives_up_at_once():
     strategy = make_restart_strategy(NoRestart())
     assert strategy.failed(Instant(0), 0.5) is None
-    assert "no restart strategy" in strategy.why_not
+    assert "no_restart() was given" in strategy.why_not
 
 
 def test_who_chooses_nothing_gets_pauses_that_add_up_to_an_hour_and_then_an_end():

@@ -91,7 +91,7 @@ def test_a_record_as_the_job_writes_it_is_believed(record: CompletedCheckpoint):
     ],
 )
 def test_a_record_that_names_a_file_where_the_job_has_none_is_refused(record: CompletedCheckpoint):
-    with pytest.raises(CorruptFile, match="does not lie where that can have files"):
+    with pytest.raises(CorruptFile, match="does not lie where such a snapshot can have files"):
         believed_record(record, GROUNDS)
 
 

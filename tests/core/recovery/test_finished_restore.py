@@ -126,6 +126,35 @@ def test_a_job_that_is_started_from_a_stop_with_drain_goes_on_reading(kind):
     assert any(task.data_ended for task in started.tasks.values()) is (kind is not SnapshotKind.TERMINATE)
 
 
+def drained(*operators, kind=SnapshotKind.TERMINATE, **more):
+    """A snapshot of a job that a stop with drain had taken to the end of its data."""
+    return msgspec.structs.replace(snapshot_of(*operators), kind=kind, **more)
+
+
+@pytest.mark.parametrize("parallelism", [2, 3])
+def test_a_job_that_restarts_from_a_stop_with_drain_ends_with_that_savepoint(parallelism):
+    for read in (ended("read", 0, 1), done("read")):
+        again = assign(drained(read, ended("count", 0, 1)), simple_graph(parallelism))
+        assert again.is_last
+        assert all(task.is_last for task in again.tasks.values())
+
+
+def test_a_job_that_has_something_to_save_after_a_stop_with_drain_does_not_end_with_that_savepoint():
+    ends = (ended("read", 0, 1), ended("count", 0, 1))
+    new_source = graph_of(
+        vertex("read"), vertex("new"), vertex("count"), edges=(edge("read", "count"), edge("new", "count", number=1))
+    )
+    for metadata, graph in (
+        (drained(*ends), new_source),
+        (with_more_data(drained(*ends)), simple_graph(2)),
+        (drained(*ends, kind=SnapshotKind.SUSPEND), simple_graph(2)),
+        (drained(*ends, kind=SnapshotKind.CHECKPOINT, drained=True), simple_graph(2)),
+    ):
+        again = assign(metadata, graph)
+        assert not again.is_last
+        assert not any(task.is_last for task in again.tasks.values())
+
+
 def test_a_job_that_goes_on_behind_the_end_of_its_data_has_no_task_that_has_ended():
     finished = snapshot_of(done("read"), ended("count", 0, 1))
     going_on = assign(reopened(finished), simple_graph(2))

@@ -97,6 +97,15 @@ def test_a_job_that_has_not_ended_goes_on_as_any_driver_would_find_it() -> None:
     assert FOUND.going_on() is FOUND
 
 
+def test_a_job_whose_driver_died_after_the_savepoint_of_a_stop_goes_on_as_if_the_stop_were_on_record() -> None:
+    """1. The savepoint that stops the job is complete. 2. The driver dies before the outcome is on record. 3. The
+    program is run again: after a drain the sources go on reading, and the job does not end a second time."""
+    for kind, at in ((SnapshotKind.SUSPEND, msgspec.UNSET), (SnapshotKind.TERMINATE, 7)):
+        found = msgspec.structs.replace(FOUND, completed=(completed_records.completed(7, kind=kind),))
+        assert found.going_on() == msgspec.structs.replace(found, finished_with=at)
+    assert Inheritance().going_on() == Inheritance()
+
+
 def test_a_job_that_was_cancelled_or_failed_goes_on_from_what_it_kept() -> None:
     for state in (JobState.CANCELLED, JobState.FAILED):
         found = ended(state, *completed(4, 7)).going_on()

@@ -40,7 +40,7 @@ def test_at_a_mark_without_a_trigger_nothing_is_read_until_the_trigger_is_here(s
 
 def test_behind_a_mark_that_waits_no_other_can_be_read(source):
     source.reach(mark(5))
-    with pytest.raises(InvariantError, match="mark 6 was read behind mark 5"):
+    with pytest.raises(InvariantError, match="read on to the mark of checkpoint 6"):
         source.reach(mark(6))
 
 

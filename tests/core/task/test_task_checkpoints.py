@@ -77,12 +77,18 @@ def abort(number: int, completed: int | None = None) -> AbortNotified:
 
 
 def task(
-    *, restored: int | None = None, max_concurrent: int = 1, started: bool = True, after_tasks_finish: bool = True
+    *,
+    restored: int | None = None,
+    max_concurrent: int = 1,
+    started: bool = True,
+    after_tasks_finish: bool = True,
+    restored_is_last: bool = False,
 ) -> TaskCheckpoints:
     machine = TaskCheckpoints(
         restored=None if restored is None else c(restored),
         max_concurrent=max_concurrent,
         after_tasks_finish=after_tasks_finish,
+        restored_is_last=restored_is_last,
     )
     if started:
         feed(machine, TaskStarted())
@@ -396,6 +402,17 @@ def test_a_synchronous_savepoint_is_the_only_one_that_ends_the_task():
     machine = task()
     feed(machine, due(1, synchronous=True, savepoint=True))
     assert AskToEnd() in feed(machine, complete(1))
+
+
+@pytest.mark.parametrize("after_tasks_finish", [False, True])
+def test_a_task_that_is_restored_from_the_savepoint_that_was_to_end_it_ends_without_another_checkpoint(
+    after_tasks_finish: bool,
+):
+    """1. The savepoint of a stop with drain is complete. 2. The job fails before the task has ended. 3. The task comes
+    to the end of its data again, and has nothing to save that the savepoint does not have."""
+    machine = task(restored=3, after_tasks_finish=after_tasks_finish, restored_is_last=True)
+    assert feed(machine, DataFinished()) == [TellCompleted(checkpoint=c(3)), AskToEnd()]
+    assert feed(machine, EndAllowed()) == [EndTask()]
 
 
 def test_stopped_without_drain_the_snapshot_does_not_say_that_the_task_had_finished():

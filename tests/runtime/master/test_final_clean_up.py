@@ -158,6 +158,13 @@ def test_of_a_job_that_keeps_nothing_nothing_is_left(ending):
     assert ending.sink.calls == 1
 
 
+def test_files_in_the_jobs_folder_that_no_job_makes_stay(ending):
+    ending.store.write("job/savepoint-other-2/_metadata", b"")
+    ending.store.write("job/notes", b"")
+    ending.run(spared=("job/chk-1",))
+    assert ending.left == ["job/chk-1/x", "job/notes", "job/savepoint-other-2/_metadata"]
+
+
 def test_a_job_that_keeps_a_checkpoint_keeps_what_a_start_from_it_needs_and_nothing_else(ending):
     ending.run(2)
     assert ending.left == ["job/chk-2/_metadata", "job/chk-2/x", "job/counter/3", "job/inputs/s/a"]

@@ -40,7 +40,7 @@ from penstock.ports import SlotEnded
 from penstock.runtime.master.driver import MasterDriver, MasterPorts, SnapshotRequest
 from penstock.runtime.master.slot_links import NO_EPOCH
 from penstock.settings import CheckpointSettings, FixedDelay, JobSettings, Retention
-from penstock.storage.tenure import inheritance_seal, take_over
+from penstock.storage.tenure import inheritance_format, take_over
 from penstock.wire.codec import encode_message
 from penstock.wire.frames import Header, Kind, pack
 
@@ -107,7 +107,7 @@ class Stage:
         if tenure is not None:
             self.claim(tenure.term)
             found = Inheritance(first_id=tenure.next_id, completed=tenure.completed, outcome=tenure.outcome)
-            self.store[layout.tenure_file(FOLDER, tenure.term)] = inheritance_seal.encode(found)
+            self.store[layout.tenure_file(FOLDER, tenure.term)] = inheritance_format.encode(found)
         program = Program(settings)
         stream = program.read(NoSource())
         stream.write(NotingSink("broken", self.ended))

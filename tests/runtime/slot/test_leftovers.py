@@ -10,7 +10,7 @@ from penstock.core.elements import Barrier
 from penstock.core.errors import StorageError
 from penstock.core.ids import CheckpointId, Epoch, Instant, OperatorId
 from penstock.core.messages import NotifyComplete, OperatorState, SubtaskState
-from penstock.runtime.slot.leftovers import ATTEMPTS, Leftovers, SnapshotPlace
+from penstock.runtime.slot.leftovers import TRIES, Leftovers, SnapshotPlace
 from penstock.state.backend import reused
 
 
@@ -85,7 +85,7 @@ def test_what_can_never_be_deleted_is_told_once(rig, caplog):
     place, rig.store.sick = rig.place(), True
     place.put(b"one")
     place.discard()
-    for _ in range(2 * ATTEMPTS):
+    for _ in range(2 * TRIES):
         rig.leftovers.try_again()
         rig.background.collect()
     assert [record.path for record in caplog.records] == ["job/chk-3/task-0"]

@@ -128,7 +128,7 @@ def test_a_slot_that_does_not_hear_of_its_master_leaves(stage):
     stage.clock.time += 1
     stage.turn()
     assert stage.driver.left
-    assert "not heard of" in stage.driver.error
+    assert "heard nothing from the master for" in stage.driver.error
 
 
 @pytest.mark.parametrize("payload", [b"", b"\xc1\xc1", encode_message(Leaving(slot=SLOT)), b"\x91" * 10_000])
@@ -484,7 +484,7 @@ def test_credit_that_cannot_be_breaks_the_link(stage, granted):
 def test_an_item_behind_the_end_of_its_channel_breaks_the_link(stage):
     stage.run()
     stage.from_peer(Kind.ELEMENT, encode_element(EndOfPartition()), channel=Channel(0, 1, 0))
-    assert "after its end" in broken_by(stage.batch(1))
+    assert "after the end of the channel" in broken_by(stage.batch(1))
 
 
 def test_lost_packets_break_the_link(stage):
@@ -618,4 +618,4 @@ def test_a_task_ends_when_the_slots_downstream_have_processed_its_data_and_the_m
 
 def test_data_that_was_taken_before_its_end_was_sent_breaks_the_link(stage):
     stage.run()
-    assert "was taken before its end was sent" in broken_by(stage.credit(0, data_taken=True))
+    assert "was said to be processed before the end of the data was sent" in broken_by(stage.credit(0, data_taken=True))

@@ -370,7 +370,7 @@ def test_resuming_before_the_block_was_noticed_reads_nothing_twice():
 def test_what_comes_after_the_end_of_a_channel_is_malformed():
     gate, _ = gate_of(1)
     gate.channels[0].ended = True
-    with pytest.raises(MalformedMessage, match="after its end"):
+    with pytest.raises(MalformedMessage, match="after the end of the channel"):
         push(gate, 0, rows(1))
 
 

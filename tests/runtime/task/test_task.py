@@ -232,6 +232,26 @@ def test_a_checkpoint_whose_place_a_newer_barrier_has_taken_is_given_up_once():
     assert rig.sent == [CancelMarker(checkpoint=CheckpointId(1)), unaligned_barrier(2), [1]]
 
 
+def test_nothing_stays_of_a_checkpoint_that_times_out_after_its_abort():
+    """1. The barrier is in on channel 0. 2. The checkpoint is aborted. 3. The alignment times out: input is collected
+    for a snapshot that is never taken. 4. The barrier comes in on channel 1, too."""
+    rig = Rig(channels=2, unaligned=True, aligned_timeout_ms=100).run()
+    for number in range(1, 4):
+        began = rig.host.time
+        options = CheckpointOptions(aligned_timeout_ms=100)
+        sent = Barrier(checkpoint=CheckpointId(number), timestamp=began, options=options)
+        rig.push(0, sent)
+        rig.steps()
+        rig.task.notify(AbortNotified(checkpoint=CheckpointId(number)), began)
+        rig.host.time = Instant(began + 500)
+        rig.task.tick(rig.host.time)
+        rig.push(1, rows(number), sent)
+        rig.steps()
+    rig.host.background.run()
+    assert rig.sum.sum == 1 + 2 + 3
+    assert rig.task._part._snapshots._open == {}
+
+
 def test_operators_hear_of_a_completed_checkpoint_once():
     rig = Rig(channels=1).run()
     for _ in range(2):
@@ -505,7 +525,7 @@ def test_upstream_is_told_when_its_data_has_been_processed_to_its_end():
 def test_data_cannot_be_taken_before_its_end_was_sent():
     rig = Rig(script=[rows(1), Pause(1_000)]).run()
     rig.steps()
-    with pytest.raises(MalformedMessage, match="was taken before its end was sent"):
+    with pytest.raises(MalformedMessage, match="was said to be processed before the end of the data was sent"):
         rig.data_taken()
 
 
@@ -533,7 +553,7 @@ def test_a_stop_that_is_given_up_fails_the_task_and_is_called_no_bug():
     rig = Rig(script=[rows(1)]).run()
     options = CheckpointOptions(synchronous=True, savepoint=True, target="elsewhere")
     rig.task.trigger(Barrier(checkpoint=CheckpointId(3), timestamp=Instant(0), options=options), Instant(0))
-    with pytest.raises(SnapshotFailed, match=r"savepoint 3, for which v\[0\] had ended its data, was given up"):
+    with pytest.raises(SnapshotFailed, match=r"savepoint 3 was given up after v\[0\] had ended its data for it"):
         rig.task.notify(AbortNotified(checkpoint=CheckpointId(3)), Instant(0))
 
 

@@ -1,4 +1,4 @@
-"""Keyed records beside those of a broadcast stream."""
+"""Keyed records together with the records of a broadcast stream."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from penstock.sql.schemas import SchemaLike
 
 @at_user_line
 class ConnectedStream:
-    """Keyed records, and those of a broadcast stream. Made by `KeyedStream.connect`."""
+    """Keyed records, and the records of a broadcast stream. Made by `KeyedStream.connect`."""
 
     def __init__(
         self, state: StreamState, keys: tuple[str, ...], broadcast: StreamState, wait: WaitFor | None = None
@@ -26,10 +26,10 @@ class ConnectedStream:
         self._wait = wait
 
     def process(self, function: KeyedBroadcastFunction, *, schema: SchemaLike, name: str | None = None) -> Stream:
-        """What a function with state makes of the records of both; see `KeyedBroadcastFunction`.
+        """The records that a function with state makes of the records of both streams; see `KeyedBroadcastFunction`.
 
-        If the broadcast stream has a watermark, event time is that of the stream which is behind; if it has none, it is
-        that of the keyed stream alone.
+        If the broadcast stream has a watermark, the event time of the step is the event time of the stream that is
+        behind. Otherwise the event time of the step is the event time of the keyed stream alone.
         """
         check_function(function, KeyedBroadcastFunction, argument="process", methods=("on_broadcast",))
         check_function(function, KeyedFunction, argument="process", methods=("on_row",))

@@ -1,7 +1,7 @@
 """Streams: what a program is written with.
 
 A stream is a handle on the last step made so far; every method makes a step and returns a new handle, so a stream can
-be used for several branches. What a method is given is checked at once, against the columns that the records have.
+be used for several branches. The arguments of a method are checked at once, against the columns that the records have.
 
     bids.where("price > 100").key_by("auction").window(tumbling("10s")).aggregate(n=count())
 
@@ -67,7 +67,7 @@ class Stream(HandsOver, CanBeLookedAt):
         return self._then(step, self.schema, kind="where", name=name, time_column=self._state.time_column)
 
     def select(self, *columns: ExpressionLike, **named: ExpressionLike) -> Stream:
-        """Only these columns, in this order. A computed one is named by AS or by keyword: `select("a", b="a + 1")`.
+        """Only these columns, in this order. A computed column is named by AS or by keyword: `select("a", b="a + 1")`.
 
         To name the step, call `.name(...)` on the result.
         """
@@ -84,7 +84,8 @@ class Stream(HandsOver, CanBeLookedAt):
         return self._then(step, step.schema, kind="select", time_column=kept.get(time_column) if time_column else None)
 
     def with_columns(self, *columns: ExpressionLike, **named: ExpressionLike) -> Stream:
-        """All columns, and these besides; one that exists is replaced. Each sees the columns as they were before.
+        """All columns of this stream, and the given columns. A given column replaces the column of the same name. Every
+        expression sees the columns of this stream, and not the columns that replace them.
 
         To name the step, call `.name(...)` on the result.
         """
@@ -141,11 +142,12 @@ class Stream(HandsOver, CanBeLookedAt):
         kind: BatchKind = "arrow",
         name: str | None = None,
     ) -> Stream:
-        """What `function` makes of each batch: another batch, None for nothing, or several batches.
+        """The records that `function` makes of each batch. The function returns a batch, several batches, or None
+        for no records.
 
-        `kind` says what it takes and returns: "arrow" `pa.RecordBatch`, "polars" or "pandas" `DataFrame`. Without
-        `schema` the function is called once, here, with a batch that has no rows. How many rows a batch has changes
-        from run to run; a function whose results depend on it breaks exactly-once.
+        `kind` says what the function takes and returns: "arrow" `pa.RecordBatch`, "polars" or "pandas" `DataFrame`.
+        Without `schema` the function is called once, here, with a batch that has no rows. The number of rows in a batch
+        changes from run to run; a function whose results depend on that number breaks exactly-once.
         """
         check_callable(function, "map_batches")
         check_kind(kind)
@@ -154,7 +156,8 @@ class Stream(HandsOver, CanBeLookedAt):
         return self._then_function(step, kind="map_batches", name=name)
 
     def map(self, function: Callable[[Row], Row], *, schema: SchemaLike, name: str | None = None) -> Stream:
-        """What `function` makes of each record, both as a dict. Row by row is slow: prefer expressions or batches."""
+        """The record that `function` makes of each record, both as a dict. Row by row is slow: prefer expressions or
+        batches."""
         check_callable(function, "map")
         given = as_schema(schema, argument="schema")
         return self._then_function(MapStep(function=function, flat=False, schema=given), kind="map", name=name)
@@ -168,9 +171,10 @@ class Stream(HandsOver, CanBeLookedAt):
         return self._then_function(MapStep(function=function, flat=True, schema=given), kind="flat_map", name=name)
 
     def process(self, function: ProcessFunction, *, schema: SchemaLike, name: str | None = None) -> Stream:
-        """What a function with state of its own makes of each record, or of each batch; see `ProcessFunction`.
+        """The records that a function with state of its own makes of each record, or of each batch; see
+        `ProcessFunction`.
 
-        Its state is kept under `name`.
+        The state of the function is kept under `name`.
         """
         check_function(function, ProcessFunction, argument="process", methods=("on_row", "on_batch"))
         keyed = tuple(kind for kind in StateKind if not kind.is_of_subtask)
@@ -183,18 +187,19 @@ class Stream(HandsOver, CanBeLookedAt):
     def watermark(
         self, column: str, *, delay: Duration = "0s", idle_after: Duration | None = None, name: str | None = None
     ) -> Stream:
-        """Event time is in `column`, and records come at most `delay` later than one with a greater time.
+        """Event time is in `column`, and records come at most `delay` later than a record with a greater time.
 
-        Records that come later than that are late: windows that are closed do not count them. Right behind a source
-        each of its splits has an event time of its own, and the one that is furthest behind counts. A part of the input
-        that has been silent for `idle_after` no longer holds the others back; without it, it does so for ever.
+        Records that come later than that are late: windows that have been emitted do not count late records. Right
+        behind a source each split of the source has an event time of its own, and the split that is furthest behind
+        counts. A part of the input that has had no record for `idle_after` is idle, and does not hold the other parts
+        back. Without `idle_after` a silent part of the input holds the other parts back for ever.
         """
         self._check_columns([column], "watermark")
         kind = self.schema.field(column).type
         if not isinstance(kind, pa.TimestampType) or kind.unit != "us":
             raise UsageError(
-                f"watermark: column {column!r} is of type {kind}, event time must be timestamp[us]",
-                hint=f"convert it first: .with_columns({as_timestamp(column, kind)})",
+                f"watermark: column {column!r} is of type {kind}, and event time must be timestamp[us]",
+                hint=f"convert the column first: .with_columns({as_timestamp(column, kind)})",
             )
         step = WatermarkStep(
             column=column,
@@ -206,10 +211,10 @@ class Stream(HandsOver, CanBeLookedAt):
         return self._then(step, self.schema, kind="watermark", name=name, time_column=column)
 
     def key_by(self, *columns: str) -> KeyedStream:
-        """The same records, where those with equal values in these columns belong together."""
+        """The same records, where records with equal values in these columns belong together."""
         self._check_columns(columns, "key_by")
         check_key_types(self.schema, columns)
-        # Not above: the methods of keyed streams make streams.
+        # Not imported above: the module of keyed streams imports this module.
         from penstock.api.streams.keyed_stream import KeyedStream
 
         return KeyedStream(self._state, columns)
@@ -219,7 +224,7 @@ class Stream(HandsOver, CanBeLookedAt):
         return Stream(replace(self._state, partitioning=Partitioning.REBALANCE, partition_keys=()))
 
     def repartition(self, *columns: str) -> Stream:
-        """The same records; those with equal values in these columns go to the same subtask of the next step."""
+        """The same records; records with equal values in these columns go to the same subtask of the next step."""
         self._check_columns(columns, "repartition")
         check_key_types(self.schema, columns)
         return Stream(replace(self._state, partitioning=Partitioning.HASH, partition_keys=columns))
@@ -229,11 +234,12 @@ class Stream(HandsOver, CanBeLookedAt):
         return Stream(replace(self._state, partitioning=Partitioning.BROADCAST, partition_keys=()))
 
     def union(self, *others: Stream, name: str | None = None) -> Stream:
-        """The records of this stream and of others, which have the same columns; in no order among each other.
+        """The records of this stream and of other streams with the same columns. The streams come in no particular
+        order.
 
-        Event time is kept if it is in the same column of all of them, and is as far as that of the stream which is
-        furthest behind. What holds state behind a union has an id made of all that is united: name it if more streams
-        may join later.
+        Event time is kept if event time is in the same column of all streams: the stream that is furthest behind
+        counts. A step with state behind a union has an id made of the ids of all united streams: name the step if more
+        streams may join later.
         """
         states = [self._state, *(self._state_to_unite(other) for other in others)]
         if not others:
@@ -246,7 +252,7 @@ class Stream(HandsOver, CanBeLookedAt):
         lost = next((state.time_lost for state in states if state.time_lost), None)
         if len(time_columns) > 1:
             places = " and ".join("nowhere" if each is None else f"in {each!r}" for each in time_columns)
-            lost = f"the streams of {self._state.ledger.step(number)} have it {places}"
+            lost = f"the streams of {self._state.ledger.step(number)} have event time {places}"
         return Stream(
             StreamState(
                 ledger=self._state.ledger,
@@ -267,7 +273,7 @@ class Stream(HandsOver, CanBeLookedAt):
         for other in self._state.ledger.steps:
             if isinstance(other.step, WriteStep) and other.step.sink == sink:
                 raise UsageError(
-                    f"one sink cannot be written by two steps; the other is {other}",
+                    f"one sink cannot be written by two steps; the other step is {other}",
                     hint="make a second sink, with a target of its own",
                 )
         sink.check(self.schema)
@@ -320,7 +326,7 @@ class Stream(HandsOver, CanBeLookedAt):
             )
         if other._state.ledger is not self._state.ledger:  # noqa: SLF001  # of the same class
             raise UsageError(
-                "union takes streams of one environment, and one of these is of another",
+                "union takes streams of one environment, and one of these streams is of another environment",
                 hint="read all sources with the same environment",
             )
         return other._state  # noqa: SLF001  # of the same class
@@ -338,7 +344,8 @@ class Stream(HandsOver, CanBeLookedAt):
         ]
 
     def _one_per_record(self, exprs: list[pl.Expr]) -> tuple[pl.Expr, ...]:
-        """The expressions such that at least one has a value per record: constants alone would make a single row."""
+        """The expressions. If all expressions are constants, the first expression is repeated for every record: Polars
+        would make a single row of constants alone."""
         if empty_frame(self.schema).select(exprs).height == 0:
             return tuple(exprs)
         first = exprs[0]

@@ -33,7 +33,7 @@ class KeyedStream:
         self._keys = keys
 
     def window(self, window: WindowType) -> WindowedStream:
-        """The records of each key, cut into windows of event time. Needs a watermark before."""
+        """The records of each key, cut into windows of event time. Needs a watermark before `key_by`."""
         if not isinstance(window, WindowType):
             raise UsageError(f"window takes a window, not {window!r}", hint='for example tumbling("10s")')
         if self._state.time_column is None:
@@ -41,7 +41,7 @@ class KeyedStream:
         return WindowedStream(self._state, self._keys, window)
 
     def process(self, function: KeyedFunction, *, schema: SchemaLike, name: str | None = None) -> Stream:
-        """What a function with state makes of each record, and of its timers; see `KeyedFunction`.
+        """The records that a function with state makes of each record and each timer; see `KeyedFunction`.
 
         State and timers are kept under `name`. Records of one key are handled in the order in which they come.
         """
@@ -57,8 +57,8 @@ class KeyedStream:
         )
 
     def reduce(self, function: Callable[[Row, Row], Row], *, name: str | None = None) -> Stream:
-        """For each record, all records of its key so far, reduced to one by `function(before, record)`: a dict with the
-        same columns. The first record of a key is handed on as it is."""
+        """For each record, all records of its key so far, reduced to one record by `function(before, record)`: a dict
+        with the same columns. The first record of a key is handed on as it is."""
         check_callable(function, "reduce")
         step = keyed_step(RunningReduce(function, self.schema), self._state, self._keys, self.schema)
         return stream_behind(
@@ -76,11 +76,13 @@ class KeyedStream:
         kind: Literal["row", "pandas"] = "row",
         name: str | None = None,
     ) -> Stream:
-        """What a PySpark `StatefulProcessor` makes of each key's records and timers; it runs as it is written.
+        """The records that a PySpark `StatefulProcessor` makes of each key's records and timers. The processor runs
+        unchanged.
 
-        `time_mode` and `output_mode` mean what they mean to Spark's `transformWithState`. With `kind="pandas"` it is
-        one for `transformWithStateInPandas`. `initial_state` is a DataFrame with the key columns, whose rows go to
-        `handleInitialState` before anything else. State and timers are kept under `name`. See docs/spark.md.
+        `time_mode` and `output_mode` mean what they mean to Spark's `transformWithState`. With `kind="pandas"` the
+        processor is a processor for `transformWithStateInPandas`. `initial_state` is a DataFrame with the key columns,
+        whose rows go to `handleInitialState` before anything else. State and timers are kept under `name`. See
+        docs/spark.md.
         """
         host = self._state.ledger.processor_host
         if host is None:
@@ -106,12 +108,13 @@ class KeyedStream:
     def connect(
         self, broadcast: Stream, *, wait: Literal["end"] | Duration | datetime.datetime | None = None
     ) -> ConnectedStream:
-        """These records, and besides them all records of another stream in every subtask: rules, settings, prices.
+        """These records, and in every subtask all records of another stream as well: rules, settings, prices.
 
-        The two streams come in no order among each other: the first records may come before any rule. With `wait` the
-        keyed records wait in front of the step: until the broadcast stream has been read to its end (`"end"`, for a
-        stream that ends), until its event time has come to a `datetime`, or for a duration (`"30s"`) after each start
-        of the step. Checkpoints are taken meanwhile; records that must be read for them are kept in their state.
+        The records of the two streams come in no particular order: the first keyed records may come before any rule.
+        With `wait` the keyed records wait in front of the step: until the broadcast stream has been read to its end
+        (`"end"`, for a stream that ends), until the event time of the broadcast stream has come to a `datetime`, or for
+        a duration (`"30s"`) after each start of the step. Checkpoints are taken while keyed records wait; records that
+        must be read for a checkpoint are kept in its state.
         """
         if not isinstance(broadcast, Stream):
             raise UsageError(f"connect takes a stream, not {broadcast!r}")

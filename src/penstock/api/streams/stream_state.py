@@ -1,4 +1,4 @@
-"""What is known about the records of a stream, of whatever kind, and how keyed records become a step."""
+"""What is known about the records of a stream of any kind, and how a step over keyed records is made."""
 
 from __future__ import annotations
 
@@ -24,21 +24,21 @@ class StreamState:
     last_step: int
     schema: pa.Schema
     time_column: str | None = None
-    """Where the event time is that watermarks tell of; None if there is none."""
+    """The column with the event time of the watermarks; None if the stream has no event time."""
     time_lost: str | None = None
-    """How an event time that was there got lost, as a part of a sentence."""
+    """How an event time that an earlier step had was lost, as a part of a sentence."""
     partitioning: Partitioning = Partitioning.FORWARD
     """How records go to the next step."""
     partition_keys: tuple[str, ...] = ()
-    """By which columns, if that is by key."""
+    """The columns by which records go to the next step, if they go by key."""
 
     def input(self) -> tuple[Input, ...]:
         """The input of the next step."""
         return (Input(node=self.last_step, partitioning=self.partitioning, keys=self.partition_keys),)
 
     def behind(self, number: int, schema: pa.Schema) -> StreamState:
-        """What is known about the records that a function makes, in step `number`. It may compute anything; a column
-        of the same name and type is taken to be the same time."""
+        """What is known about the records that a function makes in step `number`. A function may compute anything; a
+        column with the name and the type of the time column is taken to be the same time."""
         column, lost = self.time_column, self.time_lost
         kept = column is not None and column in schema.names and self.schema.field(column) == schema.field(column)
         if column is not None and not kept:
@@ -52,7 +52,7 @@ class StreamState:
         )
 
     def input_by_key(self, keys: tuple[str, ...]) -> Input:
-        """The input of a next step that gets the records of each key together."""
+        """The input of the next step, if that step gets the records of each key together."""
         return Input(node=self.last_step, partitioning=Partitioning.HASH, keys=keys)
 
     def described(self) -> str:

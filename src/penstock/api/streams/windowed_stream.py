@@ -22,10 +22,10 @@ class WindowedStream:
         self._window = window
 
     def aggregate(self, **aggregates: AggregateCall) -> Stream:
-        """One record per key and window, when the watermark has passed its end: the keys, `window_start`, `window_end`
-        and one column per aggregate, such as `n=count(), top=max("price")`.
+        """One record per key and window, when the watermark has passed the end of the window: the keys, `window_start`,
+        `window_end` and one column per aggregate, such as `n=count(), top=max("price")`.
 
-        To name the step, call `.name(...)` on the result; its state is kept under the name.
+        To name the step, call `.name(...)` on the result; the state of the step is kept under that name.
         """
         calls = [named_aggregate(name, call) for name, call in aggregates.items()]
         state, keys = self._state, self._keys

@@ -53,7 +53,8 @@ class Waiting(_Aligned):
     """No barrier has come. Some barriers may be announced."""
 
     def ended(self, inputs: Inputs, barrier: Barrier) -> State:
-        """The snapshot is triggered by a barrier, unless no channel is left to bring one."""
+        """A channel has ended. Trigger the snapshot only if all channels have ended, because no barrier can come
+        then."""
         if not inputs.all_in:
             return self
         if barrier.options.overtakes:
@@ -116,7 +117,8 @@ class WaitingUnaligned(_Unaligned):
         return CollectingUnaligned().barrier(inputs, arrival)
 
     def ended(self, inputs: Inputs, barrier: Barrier) -> State:
-        """The snapshot is triggered by a barrier, unless no channel is left to bring one."""
+        """A channel has ended. Trigger the snapshot only if all channels have ended, because no barrier can come
+        then."""
         if not inputs.all_in:
             return self
         inputs.trigger_unaligned(barrier)

@@ -42,8 +42,8 @@ class ChannelPersister:
         """The number of the barrier, if the barrier has been received."""
 
     def barrier_arrived(self, checkpoint: CheckpointId, sequence: int) -> bool:
-        """A barrier, aligned or not, has arrived in the queue as number `sequence`. Returns whether the barrier
-        counts."""
+        """A barrier, aligned or not, has arrived in the queue as number `sequence`. Returns False if the barrier is
+        ignored: its checkpoint is older than the newest checkpoint seen, or saving for its checkpoint has stopped."""
         completed = self.status is PersistStatus.COMPLETED
         if checkpoint < self._last or (completed and checkpoint == self._last):
             return False

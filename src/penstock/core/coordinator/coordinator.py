@@ -90,6 +90,9 @@ MAX_MIN_PAUSE_MS = 365 * 24 * 3_600_000
 
 DEFAULT_OPTIONS = CoordinatorOptions()
 
+STOPS = "the savepoint that stops the job is complete"
+"""Why no request becomes a checkpoint from then on."""
+
 TaskEvent = TaskRunning | TaskDataEnded | TaskAsksToEnd | TaskEnded | TaskFailing
 JobEvent = AttemptStarted | FailedOver | ScheduleAllowed | ScheduleForbidden | BacklogChanged | ShutDown
 
@@ -235,7 +238,8 @@ class CheckpointCoordinator:
 
     @property
     def is_stopping(self) -> bool:
-        """Whether a stop with savepoint is under way."""
+        """Whether a stop with savepoint is under way, or the job restarts from the savepoint of such a stop and
+        ends."""
         return self._stopping.is_under_way
 
     @property
@@ -298,6 +302,8 @@ class CheckpointCoordinator:
         match event:
             case TaskRunning():
                 self._board.run(task)
+                if self._stopping.ends_again:
+                    self._board.settle([task])
             case TaskDataEnded():
                 self._board.end_data(task)
                 # The task's last data may still wait behind back-pressure for long, but the task has nothing left to
@@ -386,6 +392,9 @@ class CheckpointCoordinator:
         tasks = self._board.tasks if event.tasks is None else event.tasks
         self._board.deploy(event.epoch, tasks, event.finished_vertices)
         self._under_way.is_drained = event.drained
+        self._stopping.ends_again = event.is_last
+        if event.is_last:
+            self._drop_waiting(CheckpointFailure.COORDINATOR_SUSPENDED, STOPS, now)
         if event.restored is not None:
             self._under_way.stats.restored(event.restored, now)
 
@@ -397,7 +406,7 @@ class CheckpointCoordinator:
             self._effects += self._stopping.all_finished()
         else:
             self._effects += self._stopping.attempt_ended(f"the job is {status.value}")
-        self._drop_waiting(CheckpointFailure.COORDINATOR_SHUTDOWN, now)
+        self._drop_waiting(CheckpointFailure.COORDINATOR_SHUTDOWN, "", now)
         self._under_way.shut_down(status, now)
 
     def _update_schedule(self, now: Instant) -> None:
@@ -421,7 +430,7 @@ class CheckpointCoordinator:
         self._final.give_up()
 
     def _suspend(self, text: str, now: Instant) -> None:
-        self._drop_waiting(CheckpointFailure.COORDINATOR_SUSPENDED, now)
+        self._drop_waiting(CheckpointFailure.COORDINATOR_SUSPENDED, "", now)
         self._under_way.abort_all(CheckpointFailure.COORDINATOR_SUSPENDED, text, now)
         self._settle_outcomes(now)
 
@@ -440,7 +449,7 @@ class CheckpointCoordinator:
             Request(
                 kind=kind,
                 submitted=now,
-                request=event.request,
+                answer_to=event.request,
                 # Unaligned checkpoints must run one at a time, so a savepoint waits its turn like every other request.
                 forced=kind.is_savepoint and not self._settings.unaligned,
                 target=event.target,
@@ -454,6 +463,8 @@ class CheckpointCoordinator:
             return failure_of(CheckpointFailure.COORDINATOR_SHUTDOWN, f"the job is {self._ended.value}")
         if event.kind is RequestKind.STOP and self._stopping.is_under_way:
             return RequestFailure(reason=None, text="the job is already being stopped with a savepoint")
+        if self._stopping.is_saved:
+            return failure_of(CheckpointFailure.COORDINATOR_SUSPENDED, STOPS)
         return refusal_of(event)
 
     def _submit(self, request: Request, now: Instant) -> None:
@@ -493,9 +504,9 @@ class CheckpointCoordinator:
             last_completion=self._under_way.last_completion,
         )
 
-    def _drop_waiting(self, reason: CheckpointFailure, now: Instant) -> None:
+    def _drop_waiting(self, reason: CheckpointFailure, text: str, now: Instant) -> None:
         for request in self._decider.clear():
-            self._fail(request, reason, "", now)
+            self._fail(request, reason, text, now)
 
     def _drop(self, dropped: Dropped, now: Instant) -> None:
         if dropped.retry_after_ms is not None:
@@ -518,13 +529,14 @@ class CheckpointCoordinator:
         failed = isinstance(result, RequestFailure)
         if request.final and failed:
             self._final.retry(now)
-        if request.request is None:
+        if request.answer_to is None:
             return
         if request.kind.is_synchronous and isinstance(result, CompletedCheckpoint):
             self._effects += self._stopping.saved(result)
             if self._board.all_finished:
                 self._effects += self._stopping.all_finished()
+            self._drop_waiting(CheckpointFailure.COORDINATOR_SUSPENDED, STOPS, now)
             return
         if request.kind.is_synchronous:
             self._stopping.failed()
-        self._effects.append(AnswerRequest(request=request.request, result=result))
+        self._effects.append(AnswerRequest(request=request.answer_to, result=result))

@@ -1,7 +1,9 @@
 """Which request becomes a checkpoint, and when.
 
-Requests wait in one line: savepoints first, then forced requests, then requests of users, then the oldest requests. At
-most one request at a time becomes a checkpoint, and no request becomes a checkpoint
+Requests wait in one line: savepoints first, then the checkpoints that users asked for and the last checkpoint of a job,
+then periodic checkpoints; among equals, the oldest first. A savepoint of a job without unaligned checkpoints is forced:
+it need not wait until fewer checkpoints are under way. At most one request at a time becomes a checkpoint, and no
+request becomes a checkpoint
 
 * while another checkpoint is being triggered,
 * while more checkpoints than may run at once are being deleted: a slow storage must not get files faster than it
@@ -11,8 +13,8 @@ most one request at a time becomes a checkpoint, and no request becomes a checkp
 * while the job is being stopped with a savepoint, except the request for that savepoint.
 
 A periodic request that comes before the minimum pause is over is dropped, not kept: the schedule makes another request
-when the pause ends. A line that is too long loses its last request. If the last request is a user's, the new request is
-refused instead.
+when the pause ends. A line that is too long loses its last request. If the last request is not periodic, the new
+request is refused instead.
 """
 
 from __future__ import annotations
@@ -91,8 +93,8 @@ class RequestDecider:
 
     def clear_unasked(self) -> list[Request]:
         """Remove, and return, the requests whose answer nobody waits for."""
-        gone = [request for request in self._line if request.request is None]
-        self._line = [request for request in self._line if request.request is not None]
+        gone = [request for request in self._line if request.answer_to is None]
+        self._line = [request for request in self._line if request.answer_to is not None]
         return gone
 
     def clear(self) -> list[Request]:

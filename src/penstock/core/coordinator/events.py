@@ -34,6 +34,8 @@ class AttemptStarted(Event, frozen=True, kw_only=True):
     """Set if the job has been rescaled: the same vertices, with another parallelism."""
     drained: bool = False
     """The restored snapshot was taken after a stop with drain, and the tasks go on to their end."""
+    is_last: bool = False
+    """The restored savepoint is the last checkpoint of every task: the attempt takes no checkpoint."""
 
 
 class TaskRunning(Event, frozen=True, kw_only=True):

@@ -99,7 +99,8 @@ class Finalizer:
         }
 
     def _resolved(self, part: OperatorState, pending: PendingCheckpoint) -> OperatorState:
-        """The state with the files that exist in place of placeholders and superfluous copies."""
+        """The operator's state, with the file that the registry has in the place of each shared file. The task may have
+        named a placeholder, or a second copy of a file that is registered already."""
         if pending.kind.is_savepoint or all(f.shared_key is None for f in part.keyed):
             return part
         return msgspec.structs.replace(part, keyed=tuple(self._registry.resolve(f) for f in part.keyed))

@@ -46,7 +46,7 @@ class SubtaskGateway:
     """Closed ids, oldest first, each with the events that wait in its line."""
 
     def mark(self, checkpoint: CheckpointId) -> None:
-        """The operator coordinator has been asked for its snapshot."""
+        """Note that the operator coordinator has been asked for its snapshot."""
         if self.latest_mark is not None and checkpoint <= self.latest_mark:
             raise InvariantError(f"gateway marked for checkpoint {checkpoint} after {self.latest_mark}")
         self.latest_mark = checkpoint
@@ -110,7 +110,7 @@ class Gateways:
         return tuple(self._vertices)
 
     def mark(self, checkpoint: CheckpointId) -> None:
-        """All operator coordinators are asked for their snapshots."""
+        """Note in every gateway that its operator coordinator has been asked for its snapshot."""
         for gateways in self._gateways.values():
             for gateway in gateways:
                 gateway.mark(checkpoint)

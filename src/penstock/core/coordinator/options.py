@@ -8,7 +8,7 @@ import msgspec
 
 
 class CoordinatorOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """Facts about the job that are no checkpoint settings."""
+    """The options of the coordinator that are not checkpoint settings."""
 
     job_settings: dict[str, Any] = {}
     """The job's settings as they are written into the metadata of each checkpoint."""

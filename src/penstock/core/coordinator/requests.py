@@ -16,7 +16,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
 
     kind: SnapshotKind
     submitted: Instant
-    request: RequestId | None = None
+    answer_to: RequestId | None = None
     """Which caller gets the answer; None: nobody waits for an answer."""
     periodic: bool = False
     forced: bool = False

@@ -44,7 +44,8 @@ class PeriodicSchedule:
         return None if backlog_ms is None else max(backlog_ms, self._interval_ms)
 
     def start(self, now: Instant, draw: float) -> None:
-        """Switch the schedule on; `draw` is a random number in [0, 1)."""
+        """Switch the schedule on. `draw`, a random number in [0, 1), chooses the time of the first checkpoint when the
+        schedule is started for the first time."""
         self.is_on = True
         if self._interval_ms is None or self._current_interval_ms is None:
             return

@@ -40,7 +40,7 @@ checkpoints."""
 
 
 class RunningSpread:
-    """The spread of a number that gets more and more values."""
+    """Collects the values of a number, one after another, and computes their spread."""
 
     def __init__(self) -> None:
         self._window: deque[float] = deque(maxlen=SUMMARY_WINDOW)
@@ -119,7 +119,7 @@ class _VertexRecord:
         self.unaligned = self.unaligned or view.unaligned
 
     def totals(self) -> CheckpointTotals:
-        """What the subtasks of the vertex have acknowledged."""
+        """The sums over the acknowledgements of the vertex that have come so far."""
         return CheckpointTotals(
             num_subtasks=len(self.subtasks),
             num_acknowledged=len(self.acks),
@@ -228,7 +228,7 @@ def _added_up(parts: list[CheckpointTotals]) -> CheckpointTotals:
 
 
 class CheckpointStatistics:
-    """Keeps the numbers."""
+    """Keeps the numbers of the checkpoints of one job."""
 
     def __init__(self, graph: CheckpointGraph, history_size: int) -> None:
         self._order = [v.vertex for v in graph.vertices]

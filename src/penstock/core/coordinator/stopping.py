@@ -11,6 +11,14 @@ failure of a task while the request still waits in line is forgotten: all tasks 
 
 When a savepoint fails after tasks were triggered for it, sources may have ended because of the savepoint. So all tasks
 are started again, and the restart strategy does not count this restart (`restart_after`).
+
+Other requests wait in line while the stop is in SAVING, and go on if the savepoint fails. From SAVED on, no checkpoint
+can begin before the attempt ends. So the requests that wait are answered when the savepoint is complete, and a request
+that comes later is refused: tasks may take long to end, and a slot may be dead that nobody misses yet.
+
+A job that fails in SAVED after a drain restarts from the savepoint and ends again. From the restart on, no checkpoint
+begins: a checkpoint would save nothing new, and would take the place of the savepoint, which the job goes on from when
+its program is run again. The request for the stop has its answer by then.
 """
 
 from __future__ import annotations
@@ -49,11 +57,18 @@ class StopWithSavepoint:
         self._savepoint: CompletedCheckpoint | None = None
         self._trouble: str | None = None
         self._restarts_anyway = False
+        self.ends_again = False
+        """Whether the job has restarted from the savepoint that drained the job, and ends with that savepoint."""
 
     @property
     def is_under_way(self) -> bool:
-        """Whether a stop has begun and is not answered yet."""
-        return self._request is not None
+        """Whether a stop has begun and is not answered yet, or the job ends again."""
+        return self._request is not None or self.ends_again
+
+    @property
+    def is_saved(self) -> bool:
+        """Whether the savepoint is complete, and tasks have yet to end."""
+        return self._savepoint is not None or self.ends_again
 
     def begin(self, request: RequestId) -> None:
         """The savepoint has been asked for. Failures of tasks before the request do not count."""

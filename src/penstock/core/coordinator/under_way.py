@@ -352,7 +352,7 @@ class CheckpointsUnderWay:
     def _completed_from(self, pending: PendingCheckpoint, event: MetadataWritten, now: Instant) -> CompletedCheckpoint:
         metadata = pending.metadata
         if metadata is None:
-            raise self.stories.broken(pending.checkpoint, "metadata was written that nobody made")
+            raise self.stories.broken(pending.checkpoint, "metadata was written before the coordinator made metadata")
         savepoint = pending.kind.is_savepoint
         return CompletedCheckpoint(
             job=self._job,
@@ -536,10 +536,14 @@ class CheckpointsUnderWay:
                 raise self.stories.broken(checkpoint, f"is under way although {latest.checkpoint} is complete")
             early = pending.phase in EARLY_PHASES
             if early != (self._triggering.current is pending):
-                raise self.stories.broken(checkpoint, f"is {pending.phase.value}, but another one is being triggered")
+                raise self.stories.broken(
+                    checkpoint, f"is {pending.phase.value}, which does not fit the checkpoint that is being triggered"
+                )
         storing = sum(p.phase is Phase.STORING for p in self._pending.values())
         if storing != self.archive.is_storing:
-            raise InvariantError(f"{storing} checkpoints wait for the store of completed checkpoints")
+            raise InvariantError(
+                f"{storing} checkpoints are being stored as complete, and the archive of checkpoints says otherwise"
+            )
 
 
 def _missing(pending: PendingCheckpoint, now: Instant) -> str:

@@ -31,10 +31,10 @@ class RestartStrategy(Protocol):
 
 
 class _Never:
-    why_not = "no restart strategy is set"
+    why_not = "no_restart() was given"
 
     def progressed(self) -> None:
-        """Nothing is counted."""
+        """Nothing to do: this strategy counts nothing."""
 
     def failed(self, now: Instant, draw: float) -> int | None:  # noqa: ARG002
         return None
@@ -50,7 +50,7 @@ class _Fixed:
         return f"all {self._settings.attempts} restarts of the fixed-delay strategy are used up"
 
     def progressed(self) -> None:
-        """Restarts are counted over the whole life of the job."""
+        """Nothing to do: all restarts count, also restarts before a completed checkpoint."""
 
     def failed(self, now: Instant, draw: float) -> int | None:  # noqa: ARG002
         if self._used >= self._settings.attempts:
@@ -72,7 +72,7 @@ class _Exponential:
         return f"{self._settings.attempts} restarts in a row have not led to a completed checkpoint"
 
     def progressed(self) -> None:
-        """Only restarts without a completed checkpoint between are counted."""
+        """Count restarts from zero again: only restarts without a completed checkpoint between them count."""
         # The pause is not reset: a job that fails again and again must not restart faster because it completes
         # checkpoints.
         self._used = 0
@@ -103,7 +103,7 @@ class _Rate:
         return f"more than {settings.max_failures} failures came within {settings.interval_ms} ms"
 
     def progressed(self) -> None:
-        """Failures are counted by their time alone."""
+        """Nothing to do: only the times of the failures count."""
 
     def failed(self, now: Instant, draw: float) -> int | None:  # noqa: ARG002
         recent, settings = self._recent, self._settings

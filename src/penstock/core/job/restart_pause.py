@@ -71,7 +71,7 @@ class RestartPause:
         return self._ever_ran and self.lasts(now)
 
     def end(self) -> None:
-        """The job starts again, or ends."""
+        """End the pause. Called when the job starts again or ends, and when the time of the pause is over."""
         self.until = None
 
     def _decide(self, cause: FailureCause, now: Instant) -> tuple[FailureCause, int | None]:

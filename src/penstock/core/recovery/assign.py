@@ -14,7 +14,7 @@ import msgspec
 from penstock.core.graph import CheckpointGraph, CheckpointVertex
 from penstock.core.ids import OperatorId, TaskId, VertexId
 from penstock.core.messages import TaskRestore
-from penstock.core.recovery.finished import check_finished, finished_vertices
+from penstock.core.recovery.finished import check_finished, ends_with, finished_vertices
 from penstock.core.recovery.hook_states import hook_states
 from penstock.core.recovery.in_flight import Flow, add_in_flight, flows_of
 from penstock.core.recovery.key_group_count import key_group_count
@@ -46,6 +46,8 @@ class Assignment(msgspec.Struct, frozen=True, kw_only=True):
     """A stop with drain had ended the data, and the data ends again after the restore."""
     more_data: bool = False
     """The data had come to its end, and the sources look for more data."""
+    is_last: bool = False
+    """The restored savepoint is the last checkpoint of every task: the tasks end without another checkpoint."""
 
 
 NOTHING_RESTORED = Assignment(
@@ -70,6 +72,9 @@ def assign(metadata: CheckpointMetadata, graph: CheckpointGraph, rules: Matching
             restores.update(_deal_vertex(vertex, known, _fed_tasks(vertex, graph, restores)))
     flows = flows_of(metadata, graph, _unwanted(metadata, graph, matched, rules))
     add_in_flight(restores, flows, graph)
+    is_last = ends_with(metadata) and all(r.finished or r.data_ended for r in restores.values())
+    if is_last:
+        restores = {task: msgspec.structs.replace(restore, is_last=True) for task, restore in restores.items()}
     coordinators = {o: state for o, state in metadata.coordinators.items() if o in matched.restored}
     return Assignment(
         tasks=restores,
@@ -79,14 +84,15 @@ def assign(metadata: CheckpointMetadata, graph: CheckpointGraph, rules: Matching
         coordinators=coordinators,
         hooks=hook_states(metadata, graph, rules),
         drained=metadata.is_drained,
+        is_last=is_last,
     )
 
 
 def fitting_key_groups(
     metadata: CheckpointMetadata, graph: CheckpointGraph, rules: MatchingRules, *, given: int | None
 ) -> int:
-    """How many key groups the graph must have for `assign`. `given` is the number that the user asked for. Raises
-    `UsageError` if no number fits."""
+    """The number of key groups that `graph` must have so that `assign` can deal the snapshot out. `given` is the number
+    that the user asked for. Raises `UsageError` if no number fits."""
     return key_group_count(_restored_part(metadata, match(metadata, graph, rules)), graph, given=given)
 
 

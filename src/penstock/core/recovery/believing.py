@@ -1,21 +1,24 @@
 """Which paths in the records of a job are believed.
 
-Records (pointers, tenures, outcomes) lie in the checkpoint directory, and whoever can write there can craft one: for a
-driver to read files elsewhere, or to delete them. So every path in a record goes through here before anything is done
-with it:
+Records (pointers, tenures, outcomes) lie in the checkpoint directory. Anybody who can write to that directory can craft
+a record that makes a driver read or delete other files. So every path in a record is checked here before the path is
+used:
 
-    a checkpoint of the job      lies in `<job>/chk-<n>` with its files; what it shares, in `<job>/shared`
-    another snapshot             has its metadata and its files directly in its folder
-      in the directory           may be the job's, which then deletes it
-      that the user named        likewise
-      elsewhere                  is read, since a job may go on from a savepoint anywhere, and never deleted
-    files that others shared     lie in the directory, or where the user named; or in a folder as jobs and savepoints
-                                 have them, and then are never deleted
+    a checkpoint of the job      has its metadata and its private files directly in `<job>/chk-<n>`, and its shared
+                                 files directly in `<job>/shared`
+    another snapshot             has its metadata and its private files directly in its folder; its shared files may
+                                 also lie in the folder, or directly in `shared` beside the folder
+      in the directory           may be owned by the job, which then deletes the snapshot
+      that the user named        may be owned by the job, too
+      elsewhere                  is read, because a job may go on from a savepoint anywhere, and is never deleted
+    files that others shared     lie in the directory or in a folder that the user named; or directly in a folder that
+                                 has the name of a `shared` folder or of a savepoint, and then are never deleted
 
-`CorruptFile` is raised for whatever else a record names. Records with a seal are those of the job itself: what they say
-is the job's is the job's, wherever it lies.
+`CorruptFile` is raised for every other path. Records with a seal were written by the job itself: the job owns the files
+that such a record says the job owns, wherever the files lie.
 
-Deliberately not here: links. Whoever opens a file sees to it that none leads out (`storage.places`).
+Deliberately not here: links. The code that opens a file makes sure that no link leads out of the folder
+(`storage.places`).
 """
 
 from __future__ import annotations
@@ -35,24 +38,24 @@ from penstock.core.recovery.tenure import Foreign, JobOutcome, Tenure
 
 @dataclass(frozen=True, kw_only=True)
 class Grounds:
-    """Where things of a job may lie."""
+    """The places where the files of a job may lie."""
 
     job: JobFolder
     directory: tuple[str, ...]
-    """The checkpoint directory, by every name that it has."""
+    """The checkpoint directory, under every name of the directory."""
     named: tuple[str, ...] = ()
-    """Folders that the user has the job start from: what a job claims of them is the job's."""
+    """The folders of the snapshots that the user starts the job from. The job may own files in these folders."""
     readable: tuple[str, ...] = ()
-    """Checkpoint directories that the user named besides: what lies there is read and never deleted."""
+    """Other checkpoint directories that the user named. Files in these directories are read and never deleted."""
     sealed: bool = False
-    """Whether records have a seal of the job's key."""
+    """Whether the records have a seal, made with the job's key."""
 
     def may_own(self, path: str) -> bool:
-        """Whether a job may delete what lies there."""
+        """Whether the job may own the file or folder at `path`, and so delete it."""
         return is_straight(path) and (self.sealed or _is_in((*self.directory, *self.named), path))
 
     def may_read(self, path: str) -> bool:
-        """Whether a job may read the file there, which others have shared with it."""
+        """Whether the job may read the file at `path`, which another job or a savepoint shares with the job."""
         if self.may_own(path) or (is_straight(path) and _is_in(self.readable, path)):
             return True
         _, folder = split(split(path)[0])
@@ -60,14 +63,15 @@ class Grounds:
 
 
 def is_straight(path: str) -> bool:
-    """Whether a full path leads where its names say, and nowhere else."""
+    """Whether a path is a full path and has no name such as `..` that leads elsewhere."""
     text = path if scheme_of(path) is None else path.partition("?")[0].partition(":")[2].lstrip("/")
     names = text.rstrip("/").removeprefix("/").split("/")
     return is_full(path) and all(map(is_plain, names))
 
 
 def believed(found: Tenure, grounds: Grounds) -> Tenure:
-    """What a driver found, as far as it is believed. Raises `CorruptFile`."""
+    """The tenure `found`, in which the job owns only files that the job may own. Raises `CorruptFile` if a record names
+    a path that is not believed."""
     outcome = found.outcome
     return msgspec.structs.replace(
         found,
@@ -77,8 +81,8 @@ def believed(found: Tenure, grounds: Grounds) -> Tenure:
 
 
 def believed_record(record: CompletedCheckpoint, grounds: Grounds) -> CompletedCheckpoint:
-    """The record of one checkpoint, as far as it is believed: what it says that the job owns stays where it is, if it
-    lies where nothing of the job's can be expected. Raises `CorruptFile`."""
+    """The record of one checkpoint, in which the job owns only files that the job may own. All other files are read and
+    never deleted. Raises `CorruptFile` if the record names a path that is not believed."""
     _check_places(record, grounds)
     shared = tuple(_shared(one, record, grounds) for one in record.shared_files)
     if record.claim is None and not record.kind.is_savepoint:
@@ -94,7 +98,8 @@ def believed_record(record: CompletedCheckpoint, grounds: Grounds) -> CompletedC
 
 
 def _check_places(record: CompletedCheckpoint, grounds: Grounds) -> None:
-    """Raise `CorruptFile` unless a snapshot lies where such a snapshot can lie, with all that is its alone."""
+    """Raise `CorruptFile` unless the folder, the metadata and the private files of a snapshot lie where such a snapshot
+    can have them."""
     location = record.location
     if record.claim is None and not record.kind.is_savepoint:
         is_there = location == layout.checkpoint_folder(grounds.job, record.checkpoint)
@@ -127,7 +132,8 @@ def _shared(one: SharedFile, record: CompletedCheckpoint, grounds: Grounds) -> S
 
 
 def _outcome(outcome: JobOutcome, grounds: Grounds) -> JobOutcome:
-    """What is to be deleted elsewhere goes only if it may be the job's."""
+    """The outcome without the files to delete that the job may not own, and with believed records of the kept
+    checkpoints."""
     foreign, kept = outcome.foreign, outcome.kept
     if foreign is not msgspec.UNSET:
         foreign = tuple(_foreign(place, grounds) for place in foreign)
@@ -149,7 +155,7 @@ def _is_in(roots: tuple[str, ...], path: str) -> bool:
 
 def _strange(record: CompletedCheckpoint, path: str) -> CorruptFile:
     return CorruptFile(
-        f"the record of {record.title} names {path!r}, which does not lie where that can have files",
-        hint="the record was changed, or made to read or delete other files: do not go on from it; if the job was "
-        "started from a snapshot in that place, name the snapshot by restore=",
+        f"the record of {record.title} names {path!r}, which does not lie where such a snapshot can have files",
+        hint="somebody may have changed the record to make the job read or delete other files: do not go on from this "
+        "record; if the job was started from a snapshot in that place, name the snapshot by restore=",
     )

@@ -5,8 +5,13 @@ finished vertex is deployed as finished: its tasks run no user code again. That 
 has ended as well. So the program that starts from the snapshot must not have a new step upstream of a finished vertex.
 
 A stop with drain ends the data of every task. If the job fails after the savepoint and before its end, the job restarts
-from that savepoint and ends again. So every checkpoint of such a job counts as drained, whatever its kind. A user who
-starts another job from a drained snapshot wants the sources to go on reading (`with_more_data`).
+from that savepoint and ends again. The savepoint is the last checkpoint of such a job (`ends_with`): no task has
+anything to save that the savepoint does not have. So the job ends as it would have ended without the failure, and goes
+on from that savepoint when its program is run again. If the program has a step that the savepoint does not have, the
+step may read data of its own. Then checkpoints are taken as ever, and every checkpoint counts as drained, whatever its
+kind.
+
+A user who starts another job from a drained snapshot wants the sources to go on reading (`with_more_data`).
 """
 
 from __future__ import annotations
@@ -18,7 +23,7 @@ import msgspec
 from penstock.core.errors import UsageError
 from penstock.core.graph import CheckpointEdge, CheckpointGraph, CheckpointVertex
 from penstock.core.ids import OperatorId, VertexId
-from penstock.core.recovery.metadata import CheckpointMetadata
+from penstock.core.recovery.metadata import CheckpointMetadata, SnapshotKind
 
 HINT = "remove the steps that were added to or before a finished part of the job, or give the changed steps new names"
 
@@ -36,6 +41,11 @@ def finished_vertices(metadata: CheckpointMetadata, graph: CheckpointGraph) -> t
     return tuple(
         v.vertex for v in graph.vertices if all(_progress(metadata, o) is Progress.FINISHED for o in v.operators)
     )
+
+
+def ends_with(metadata: CheckpointMetadata) -> bool:
+    """Whether a job that restarts from this snapshot ends with it, if the data of every task had ended."""
+    return metadata.kind is SnapshotKind.TERMINATE and metadata.is_drained
 
 
 def with_more_data(metadata: CheckpointMetadata) -> CheckpointMetadata:

@@ -115,6 +115,16 @@ def is_savepoint_folder(name: str) -> bool:
 METADATA_NAME = "_metadata"
 RESULTS = "results"
 """The folder of the results of all jobs that drivers are to hand on."""
+NAMES = "names"
+"""The folder of the records of names."""
+SAVEPOINTS = "savepoints"
+"""The folder of the savepoints for which the user named no other folder."""
+
+
+def is_of_no_job(name: str) -> bool:
+    """Whether a folder of this name in the checkpoint directory belongs to no single job, so that no job may have the
+    name for its id: the job would delete the folder with its own files."""
+    return name in (RESULTS, NAMES, SAVEPOINTS) or is_savepoint_folder(name)
 
 
 def shared_folder(job: JobFolder) -> str:
@@ -154,22 +164,23 @@ def outcome_folder(job: JobFolder) -> str:
 
 
 def outcome_file(job: JobFolder, term: Term) -> str:
-    """The outcome of the job, as the driver of that term recorded it."""
+    """The file of the outcome of the job, as the driver of `term` recorded the outcome."""
     return f"{outcome_folder(job)}/{term:0{_DIGITS}d}"
 
 
 def termless_outcome_file(job: JobFolder) -> str:
-    """The outcome of the job, as recorded by older programs, which had no tenures."""
+    """The file of the outcome of the job, as older versions of this package recorded the outcome: they had no
+    tenures."""
     return f"{outcome_folder(job)}/_outcome"
 
 
 def tenures_folder(job: JobFolder) -> str:
-    """The folder of what drivers found when they took the job over. Nothing else lies in the folder."""
+    """The folder of the tenures of the job. Nothing else lies in the folder."""
     return f"{job}/tenures"
 
 
 def tenure_file(job: JobFolder, term: Term) -> str:
-    """The file of what the driver of that term found when the driver took the job over."""
+    """The file of the tenure of `term`: what the driver found when it took the job over."""
     return f"{tenures_folder(job)}/{term:0{_DIGITS}d}"
 
 
@@ -179,13 +190,14 @@ def leases_folder(job: JobFolder) -> str:
 
 
 def lease_file(job: JobFolder, term: Term) -> str:
-    """The lease of the driver of that term."""
+    """The file of the lease of the driver of `term`."""
     return f"{leases_folder(job)}/{term:0{_DIGITS}d}"
 
 
 def outlives_the_job(job: JobFolder, folder: str) -> bool:
-    """Whether what is in a folder of a job tells later drivers that it has ended, and which terms and checkpoint ids
-    are taken: a job that begins once more, or is run again, uses none of them a second time."""
+    """Whether a folder of a job is kept when the job has ended. The files in such a folder tell later drivers that the
+    job has ended, and which terms and checkpoint ids are taken. A job that begins once more, or is run again, uses no
+    term and no checkpoint id a second time."""
     folders = (outcome_folder(job), counter_folder(job), drivers_folder(job), tenures_folder(job), leases_folder(job))
     return folder in folders
 
@@ -208,18 +220,18 @@ def name_folder(key: str) -> str:
     """The folder that records which jobs have had a name. Nothing else lies in the folder. `key` is the name, as text
     that may be long and have any character; different names have different keys. The beginning `names/name-` keeps the
     folder apart from the folders of jobs."""
-    return f"names/name-{component(key)}"
+    return f"{NAMES}/name-{component(key)}"
 
 
 def promised_folder(job: JobFolder) -> str:
-    """The folder that records the results in savepoints that no checkpoint has committed yet. Nothing else lies in the
-    folder."""
+    """The folder of the records of results that savepoints name and that no checkpoint has committed yet. Nothing else
+    lies in the folder."""
     return f"{job}/promised"
 
 
 def results_folder(job: JobFolder, operator: OperatorId) -> str:
     """The folder of an operator's results that the driver is to hand on. The folder lies outside the job's folder,
-    because promised results outlive the job."""
+    because results that a snapshot names outlive the job."""
     return f"{results_of_job(job)}/{component(operator)}"
 
 

@@ -96,7 +96,7 @@ class DiscardRules(msgspec.Struct, frozen=True, kw_only=True):
 
     @staticmethod
     def of(retention: Retention, *, finished: bool = True) -> DiscardRules:
-        """The rules of a checkpoint that the job has taken. `finished` says whether the checkpoint is deleted when the
+        """The rules for a checkpoint that the job has taken. `finished` says whether the checkpoint is deleted when the
         job has finished its data."""
         return DiscardRules(
             subsumed=True,
@@ -107,8 +107,9 @@ class DiscardRules(msgspec.Struct, frozen=True, kw_only=True):
 
     @staticmethod
     def of_claimed(retention: Retention) -> DiscardRules:
-        """The rules of a snapshot that the job was started from and owns: no failure of the job deletes the snapshot.
-        The rules hold once the job has a completed checkpoint of its own; until then nothing deletes the snapshot."""
+        """The rules for a snapshot that the job was started from and owns: the same rules as for a checkpoint of the
+        job, except that no failure of the job deletes the snapshot. The rules hold once the job has a completed
+        checkpoint of its own; until then nothing deletes the snapshot."""
         return msgspec.structs.replace(DiscardRules.of(retention), failed=False)
 
 

@@ -132,12 +132,16 @@ class Inheritance(msgspec.Struct, frozen=True, kw_only=True):
     savepoint that drained the job. Otherwise unset."""
 
     def going_on(self) -> Inheritance:
-        """The inheritance for a job that has ended and goes on, because its program is run again. A job that kept
-        checkpoints goes on from them. A job that kept nothing and had come to the end of its data stays ended. A job
-        that kept nothing and ended in another way begins at its beginning."""
+        """The inheritance for a job whose program is run again. A job that kept checkpoints goes on from them. A job
+        that kept nothing and had come to the end of its data stays ended. A job that kept nothing and ended in another
+        way begins at its beginning. A job whose driver died goes on from its newest checkpoint, also if that is the
+        savepoint that drained the job: the stop has happened, and only its outcome is not on record."""
         outcome = self.outcome
         if outcome is None:
-            return self
+            newest = self.completed[-1] if self.completed else None
+            if newest is None or newest.kind is not SnapshotKind.TERMINATE:
+                return self
+            return msgspec.structs.replace(self, finished_with=newest.checkpoint)
         if outcome.kept is msgspec.UNSET:
             return self if outcome.state is JobState.FINISHED else Inheritance(first_id=self.first_id)
         last = outcome.kept[-1]
@@ -176,7 +180,8 @@ class Tenure(msgspec.Struct, frozen=True, kw_only=True):
     start: Start | None = None
     """None if the job has not begun yet."""
     finished_with: CheckpointId | msgspec.UnsetType = msgspec.UNSET
-    """As in `Inheritance`."""
+    """Set if the job had come to the end of its data and goes on with more data: the snapshot with which the job had
+    come to that end. Otherwise unset."""
 
     @property
     def first_epoch(self) -> Epoch:

@@ -20,6 +20,7 @@ Rules of this file:
 * Ids only grow. Notifications may be lost, so the completion of a checkpoint covers all earlier checkpoints, and an
   abort carries the id of the latest completed checkpoint.
 * A task that has stopped says nothing to the master.
+* A task that is restored from the savepoint that was to end the task has its final checkpoint, and takes no other.
 * A task whose final checkpoint is complete asks to end, and takes part in checkpoints until the master agrees: its data
   may wait behind back-pressure for long, and checkpoints must not wait that long. The master agrees when no checkpoint
   waits for the task. Behind the end of its channels a task sends nothing.
@@ -89,7 +90,16 @@ class _Running:
 class TaskCheckpoints:
     """The checkpoint machine of one subtask."""
 
-    def __init__(self, *, restored: CheckpointId | None, max_concurrent: int, after_tasks_finish: bool = True) -> None:
+    def __init__(
+        self,
+        *,
+        restored: CheckpointId | None,
+        max_concurrent: int,
+        after_tasks_finish: bool = True,
+        restored_is_last: bool = False,
+    ) -> None:
+        """`restored_is_last` says that the restored savepoint is the last checkpoint of the task."""
+        self._restored_is_last = restored_is_last
         self._last = CheckpointId(restored or 0)
         """The newest checkpoint that this task has begun or given up."""
         self._last_completed = CheckpointId(restored or 0)
@@ -139,7 +149,7 @@ class TaskCheckpoints:
             case DataFinished():
                 # After a stop without drain the operators have not finished: after a restore the operators go on.
                 self._data_finished = self._data_finished or event.drained
-                return []
+                return self._end_with_restored() if self._restored_is_last else []
             case EndAllowed():
                 return self._handle_end_allowed()
             case TaskStopped():
@@ -311,6 +321,12 @@ class TaskCheckpoints:
             # stay behind.
             return completed == self._final
         return self._final is not None and completed >= self._final
+
+    def _end_with_restored(self) -> list[TaskEffect]:
+        """The savepoint that was to end the task is complete, and nobody says so a second time. Operators may wait for
+        that: what the savepoint promised must be committed before the task ends."""
+        self._asks = True
+        return [TellCompleted(checkpoint=self._last_completed), AskToEnd()]
 
     def _handle_end_allowed(self) -> list[TaskEffect]:
         if self._stopped or self._ended:

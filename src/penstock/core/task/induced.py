@@ -57,7 +57,10 @@ class InducedCheckpoints:
         """The data has come to the mark of a checkpoint. Returns the barrier if the checkpoint begins now; otherwise
         None."""
         if self._reached is not None:
-            raise InvariantError(f"mark {checkpoint} was read behind mark {self._reached}, which has no trigger yet")
+            raise InvariantError(
+                f"the source read on to the mark of checkpoint {checkpoint}, but must wait at the mark of checkpoint "
+                f"{self._reached} until the master triggers that checkpoint"
+            )
         barrier = self._triggered.get(checkpoint)
         if barrier is not None:
             self._pass(checkpoint)

@@ -12,8 +12,9 @@
 Rules of this file:
 
 * A task goes through its states in this order and never back. A task that is restarted is another task.
-* A task that is over, ENDED or CANCELLED, hears nothing: no event changes its state. A call of a task may fail a
-  neighbour of the task, and so stop the task itself before the call returns.
+* A task that is over, ENDED or CANCELLED, hears nothing: no event changes its state. A task may be over
+  before one of its own calls returns: the call may make another task of the region fail, and then all tasks of the
+  region in this slot are stopped.
 * An event that is not in the table is a bug of this package, and raises `InvariantError`.
 * The master may let a task go before the task has asked. The checkpoint machine checks that the last checkpoint of the
   task is complete by then.

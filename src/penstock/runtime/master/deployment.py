@@ -1,7 +1,8 @@
 """Deploys an attempt of a job: finds the checkpoint that the tasks start from, tells the slots, and has the tasks run.
 
-    DeployTasks ──► no storage work of checkpoints is under way ──► the newest checkpoint is read ──► hooks are back
-                ──► Deploy to every slot …  RunTasks ──► Run to every slot
+    DeployTasks ──► no storage work of checkpoints is under way ──► the newest checkpoint is read
+                ──► all hooks have gone back to that checkpoint ──► Deploy to every slot
+    RunTasks    ──► Run to every slot
 
 The attempt may fail, or the job may be cancelled, at any of these steps. Then the later steps are left out.
 """
@@ -166,6 +167,7 @@ class Deployment:
                 finished_vertices=assignment.finished,
                 graph=self._rescaled_graph,
                 drained=assignment.drained,
+                is_last=assignment.is_last,
             )
         )
         self._rescaled_graph = None

@@ -217,7 +217,7 @@ class MasterDriver:
             self._decisions.feed_job(JobStarted())
 
     def cancel(self) -> None:
-        """End the job as soon as possible. Belongs to the loop's thread."""
+        """End the job as soon as possible. Must be called on the loop's thread."""
         if self._closing.has_no_slot:
             # The job has ended, perhaps with an earlier driver, and this driver only cleans up: the outcome stays as it
             # is.
@@ -227,7 +227,7 @@ class MasterDriver:
 
     def lose(self, why: str = "another driver has taken the job over") -> None:
         """Another driver has the job, or must take the job over: let the slots go; store, commit and delete nothing
-        more. `why` is for the log. Belongs to the loop's thread."""
+        more. `why` is for the log. Must be called on the loop's thread."""
         # If the outcome is on record, the job has ended with this driver.
         if not self._closing.is_shut_down:
             log.warning("job %s: %s", self._job, why, extra={"job": self._job})
@@ -235,8 +235,8 @@ class MasterDriver:
             self._decisions.feed_job(LeadershipLost())
 
     def request(self, request: SnapshotRequest, answer: Answer) -> None:
-        """Take a checkpoint or savepoint, or stop with a savepoint; `answer` is called once, from a turn. Belongs to
-        the loop's thread."""
+        """Take a checkpoint or savepoint, or stop with a savepoint; `answer` is called once, from a turn. Must be
+        called on the loop's thread."""
         if self._closing.has_no_slot:
             answer(RequestFailure(reason=CheckpointFailure.COORDINATOR_SHUTDOWN, text="the job has ended"))
             return
@@ -244,7 +244,7 @@ class MasterDriver:
         self._requests.ask(request, answer)
 
     def rescale(self, parallelism: int, answer: RescaleAnswer) -> None:
-        """Change the parallelism of the running job; `answer` is called once, from a turn. Belongs to the loop's
+        """Change the parallelism of the running job; `answer` is called once, from a turn. Must be called on the loop's
         thread."""
         plan = self._deployment.plan
         if self._closing.has_no_slot:
@@ -313,7 +313,7 @@ class MasterDriver:
         return lifecycle.state, lifecycle.epoch, self._progress.restarts
 
     def view(self) -> JobView:
-        """The job as it is now, frozen. Belongs to the loop's thread."""
+        """The job as it is now, frozen. Must be called on the loop's thread."""
         lifecycle, registered = self._decisions.lifecycle, self._links.registered
         return JobView(
             job=self._job,

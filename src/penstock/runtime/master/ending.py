@@ -199,7 +199,7 @@ class Ending:
 
     def _delete_all(self) -> None:
         """Delete everything of the job, except for its outcome and what savepoints need. Files outside the job's
-        folder, which the outcome names, go first."""
+        folder, which the outcome names, go first. Files in the job's folder that no job makes are not the job's."""
         self._storage.records.clear()
         delete_foreign(self._store, self._foreign)
         kept = [*([] if self._landing is not None else self._inputs.kept()), *self._spared_here(self._store)]
@@ -210,7 +210,7 @@ class Ending:
         self._store.delete_tree(layout.completed_folder(self._folder))
         start = len(self._folder) + 1
         names = dict.fromkeys(path[start:].partition("/")[0] for path in self._store.list_files(self._folder))
-        for folder in (f"{self._folder}/{name}" for name in names):
+        for folder in (f"{self._folder}/{name}" for name in names if layout.is_job_folder_with(name)):
             if not self._has_record or not layout.outlives_the_job(self._folder, folder):
                 self._delete_but(self._store, folder, kept)
 

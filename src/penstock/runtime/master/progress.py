@@ -86,12 +86,12 @@ class JobProgress:
         log.warning("slot %d of job %s goes on: the code that it was in has returned", slot.number, self._job)
 
     def heard(self, metrics: dict[str, dict[str, float]]) -> None:
-        """Running totals of tasks of the attempt that was deployed last."""
+        """A slot has reported running totals of its tasks, in the attempt that was deployed last."""
         self._metrics.update(metrics)
 
     def begins(self, plan: Plan, tasks: Iterable[TaskId] | None) -> None:
-        """These tasks, or all tasks of `plan`, are deployed: their totals begin at zero. The totals of their earlier
-        deployment are shown until here. They are final by now, unless the slot of a task died."""
+        """These tasks, or all tasks of `plan`, are deployed: their totals begin at zero. Until now the totals of the
+        tasks' earlier deployment were shown. The totals of a task whose slot died may lack its last work."""
         names = list(self._metrics) if tasks is None else [str(task) for task in tasks]
         before = self.totals().rows_in
         for name in names:

@@ -40,7 +40,7 @@ Blocks."""
 
 
 class Run:
-    """The hold of a driver on the job that has a name."""
+    """One run of a program: this driver's hold on the job that has the program's name."""
 
     def __init__(
         self,

@@ -26,7 +26,7 @@ from penstock.core.recovery.layout import JobFolder
 from penstock.core.recovery.metadata import CheckpointMetadata
 from penstock.ports import Store
 from penstock.runtime.task.operators.sink import COMMITTABLES
-from penstock.storage.sealed import LARGEST_RECORD_BYTES
+from penstock.storage.record_formats import LARGEST_RECORD_BYTES
 
 Saved = dict[OperatorId, tuple[bytes, ...]]
 """The parts of sinks' state that name prepared transactions, by operator."""
@@ -52,7 +52,8 @@ class SavedResults:
     only."""
 
     def __init__(self, folder: JobFolder, store: Store, *, taken_over: bool) -> None:
-        """`taken_over`: the driver has taken the job over, and must `read` before its first attempt."""
+        """`taken_over`: the driver has taken the job over from an earlier driver. Then `read` must be called before the
+        first attempt."""
         self.is_unread = taken_over
         self._is_needed = False
         self.owed: Saved = {}

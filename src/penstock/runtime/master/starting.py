@@ -116,9 +116,10 @@ def point_of(
     *,
     finished_with: CheckpointId | msgspec.UnsetType = msgspec.UNSET,
 ) -> StartingPoint:
-    """Look at the snapshot that a job of an earlier driver goes on from: the program of this driver may be another.
-    `finished_with` is as in `Tenure`. Blocks. Raises `UsageError` if the snapshot does not fit the program,
-    `CorruptFile` or `StorageError` if the snapshot cannot be read."""
+    """Read the snapshot that a job of an earlier driver goes on from, and check that the snapshot fits the program of
+    this driver, which may differ from the earlier program. `finished_with` is the snapshot with which the job had come
+    to the end of its data, if the job goes on with more data; otherwise unset. Blocks. Raises `UsageError` if the
+    snapshot does not fit the program, `CorruptFile` or `StorageError` if the snapshot cannot be read."""
     metadata = read_completed(store, record)
     if finished_with == record.checkpoint:
         metadata = reopened(metadata)

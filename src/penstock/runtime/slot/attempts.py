@@ -1,7 +1,8 @@
-"""Which attempt each task of a slot, and each of its channels, belongs to.
+"""Which attempt each task and each channel of a slot belongs to.
 
-All tasks of a slot begin with the epoch of the whole attempt. Those of a region that was restarted alone have a later
-one, as have the channels between them; a packet of a channel that carries another one is of tasks that are no more.
+All tasks of a slot begin with the epoch of the whole attempt. The tasks of a region that was restarted alone have a
+later epoch, and so have the channels between these tasks. A packet with another epoch than its channel belongs to tasks
+that have been dropped.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ class Attempts:
         self._inputs: dict[ChannelKey, Epoch] = {}
         self._outputs: dict[ChannelKey, Epoch] = {}
         self.newest = NONE
-        """The highest epoch that anything was deployed with."""
+        """The highest epoch that a task was deployed with."""
 
     def begin(self, task: TaskId, epoch: Epoch, inputs: Iterable[ChannelKey], outputs: Iterable[ChannelKey]) -> None:
         """A task, with these channels, was deployed."""
@@ -34,21 +35,21 @@ class Attempts:
         self._outputs.update(dict.fromkeys(outputs, epoch))
 
     def of(self, task: TaskId) -> Epoch:
-        """The epoch of a task that was deployed here, also when it is gone."""
+        """The epoch of a task that was deployed in this slot, even if the task is gone; `NONE` for any other task."""
         return self._tasks.get(task, NONE)
 
     def of_channel(self, key: ChannelKey) -> Epoch:
-        """The epoch of a channel, of which either end is here."""
+        """The epoch of a channel with an end in this slot; `NONE` for any other channel."""
         return self._inputs.get(key, self._outputs.get(key, NONE))
 
     def reads(self, key: ChannelKey) -> bool:
-        """Whether the receiving end of a channel belongs here."""
+        """Whether the receiving end of a channel belongs to this slot."""
         return key in self._inputs
 
     def writes(self, key: ChannelKey) -> bool:
-        """Whether the sending end of a channel belongs here."""
+        """Whether the sending end of a channel belongs to this slot."""
         return key in self._outputs
 
     def region_of(self, task: TaskId) -> Region:
-        """Whoever must be restarted with a task."""
+        """The tasks that restart together with a task, the task included."""
         return self._regions.get(task, (task,))

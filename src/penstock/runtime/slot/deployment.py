@@ -1,4 +1,4 @@
-"""From a plan and what is to be restored to the tasks of one slot, ready to be loaded."""
+"""Builds the tasks of one slot from the plan and the state to restore."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from penstock.state.backends import MakeBackend
 
 @dataclass(frozen=True, kw_only=True)
 class Deployment:
-    """Everything the tasks of one slot have in common in one epoch."""
+    """What the tasks of one slot have in common in one epoch."""
 
     job: JobId
     epoch: Epoch
@@ -37,27 +37,29 @@ class Deployment:
     settings: JobSettings
     restored: CheckpointId | None
     first_checkpoint: CheckpointId
-    """Ids below it belong to earlier attempts."""
+    """Checkpoint ids below this id belong to earlier attempts."""
     saved: Mapping[OperatorId, tuple[bytes, ...]]
-    """Parts of operators' lists that savepoints have, and that must not be removed."""
+    """By operator: parts of the operator's list of committables that savepoints contain. What these parts name must not
+    be removed."""
     host: TaskHost
     reader: StateReader
     deliver: Callable[[ChannelKey, Item, int], None]
-    """Hands an item to the receiving end of a channel, wherever it is."""
+    """Hands an item to the receiving end of a channel, in this slot or in another slot."""
     grant: Callable[[ChannelKey, int], None]
+    """Hands credit to the sending end of a channel, in this slot or in another slot."""
     data_taken: Callable[[ChannelKey], None]
-    """Hands credit to the sending end of a channel, wherever it is."""
+    """Tells the sending end of a channel that all data of the channel has been processed."""
     make_backend: MakeBackend | None = None
-    """Makes what holds keyed state. None: what the settings name."""
+    """Makes the back end of keyed state. None: the back end that the settings name."""
 
 
 def build_task(task: TaskId, restore: TaskRestore, deployment: Deployment) -> Task:
-    """A task with its operators and both kinds of channel ends; nothing is read or opened yet."""
+    """Build a task with its operators, its input channels and its output channels. Nothing is read or opened."""
     settings = deployment.settings
     gate = _build_gate(task, deployment)
 
     def fail(error: BaseException) -> None:
-        # By the task and not by its id: the next attempt has a task of the same id.
+        # The failure goes to this task object and not to its id: a task of the next attempt has the same id.
         built.fail(error)
 
     def wake_at(time: Instant) -> None:
@@ -75,6 +77,7 @@ def build_task(task: TaskId, restore: TaskRestore, deployment: Deployment) -> Ta
             restored=deployment.restored,
             max_concurrent=settings.checkpoint.max_concurrent,
             after_tasks_finish=settings.checkpoint.after_tasks_finish,
+            restored_is_last=restore.is_last,
         ),
         host=deployment.host,
         first_checkpoint=deployment.first_checkpoint,
@@ -156,7 +159,7 @@ def _build_chain(
 
 
 def edge_schemas(plan: Plan) -> dict[int, pa.Schema]:
-    """The schema of the records on every edge, by its number."""
+    """The schema of the records on every edge, by the number of the edge."""
     leaving: dict[VertexId, pa.Schema] = {}
     for vertex in plan.vertices:
         inputs = plan.inputs_of(vertex.vertex)

@@ -1,13 +1,14 @@
-"""The driver of a slot: one loop that feeds its tasks and talks to the master and to the other slots.
+"""The driver of a slot: one loop that lets the slot's tasks make steps and exchanges messages with the master and with
+other slots.
 
-Life of a slot: call in at the master; build tasks when it says `Deploy`, answer `Ready`; begin with `Run`; drop them
-with `CancelTasks` and wait for the next `Deploy`; end with `Leave`. A slot that loses its link to the master ends by
-itself: it can no longer know what is true.
+Life of a slot: the slot registers with the master. On `Deploy` the slot builds tasks and answers `Ready`. On `Run` the
+tasks begin. On `CancelTasks` the slot drops tasks and waits for the next `Deploy`. On `Leave` the slot ends. A slot
+that loses its link to the master ends by itself, because the master may have replaced the slot.
 
-    master     the link to the master, and whether the master is heard of        master_link.py
-    tasks      the tasks that are here, and which attempt each belongs to        tasks.py
+    master     the link to the master, and whether the master is silent          master_link.py
+    tasks      the tasks of this slot, and the attempt of each task              tasks.py
     peers      the other slots with which this slot shares a channel             peers.py
-    exchange   what goes over the channels, to and from these slots              exchange.py
+    exchange   batches, elements and credit of the channels                      exchange.py
     host       what the tasks ask of the slot                                    task_host.py
 """
 
@@ -64,15 +65,15 @@ from penstock.wire.codec import decode_to_slot
 from penstock.wire.frames import Kind, Packet
 
 STEPS_PER_TURN = 64
-"""A turn lets each task do at most this many things."""
+"""In one turn each task makes at most this many steps."""
 TURN_BUDGET_MS = 2.0
-"""A turn looks at its messages again after working this long."""
+"""After this long a turn makes no further steps: the next turn receives messages first."""
 
 log = logging.getLogger(__name__)
 
 
 class SlotDriver:
-    """One slot, from its call to the master until it leaves."""
+    """One slot, from its registration with the master until the slot leaves."""
 
     def __init__(
         self,
@@ -91,7 +92,7 @@ class SlotDriver:
         self._settings = settings
         self._ports = ports
         self._address = address
-        # Later than the master finds out about a slot that hangs: this is for two that cannot reach each other.
+        # Longer than the master waits for a slot that hangs: this limit is for two slots that cannot reach each other.
         silence_ms = settings.slot.heartbeat_timeout_ms * 3 // 2
         self._links = Links(
             ports.transport, on_packet=self._on_packet, on_broken=self._on_broken, silence_ms=silence_ms
@@ -120,7 +121,8 @@ class SlotDriver:
     # --- the driver's contract -----------------------------------------------------------
 
     def turn(self, now: Instant) -> Instant | None:
-        """Take what has arrived and work for a while; when to be called again at the latest."""
+        """Take the messages that have arrived and work for a while. Returns when the next turn must begin at the
+        latest; None if the slot has left."""
         self._host.time = now
         self._pulse.turned(now)
         if not self._master.has_called_in:
@@ -130,7 +132,7 @@ class SlotDriver:
         if self.left:
             return None
         if self._master.is_silent(now):
-            self._leave(f"the master was not heard of for {self._settings.slot.heartbeat_timeout_ms} ms")
+            self._leave(f"the slot heard nothing from the master for {self._settings.slot.heartbeat_timeout_ms} ms")
         busy = self._work()
         for task in self._tasks.named():
             self._guard(task, task.tick, now)
@@ -141,12 +143,13 @@ class SlotDriver:
         return min((d for d in deadlines if d is not None), default=None)
 
     def beat(self, now: Instant) -> None:
-        """Say that the process lives, and where its loop is, if the loop has not turned for a while. To be called
-        several times in a second, from beside the loop: from another thread, at any time before `close`."""
+        """If the loop has not turned for a while, tell the other processes that this process lives, and tell the master
+        where the loop is. To be called several times a second, from a thread beside the loop, at any time before
+        `close`."""
         self._pulse.beat(now)
 
     def close(self) -> None:
-        """Drop all tasks, as if cancelled, and tell nobody. The shell closes the ports."""
+        """Drop all tasks as if they were cancelled, without a message to the master. The shell closes the ports."""
         self._stop_tasks(self._tasks.named())
         self._host.copies.close()
 
@@ -156,13 +159,14 @@ class SlotDriver:
             task.validate()
 
     def _work(self) -> bool:
-        """Step the tasks in turn until none has anything to do or the turn has lasted long enough."""
+        """Let the tasks make steps, in rounds, until no task has anything to do or the turn has lasted long enough.
+        Returns whether a task made a step in the last round."""
         clock, now, max_rows = self._ports.clock, self._host.time, self._settings.source_batch_rows
         until = clock.precise_ms() + TURN_BUDGET_MS
         did = False
         for _ in range(STEPS_PER_TURN):
             did = False
-            # Downstream first: what is on its way gets out before more comes in.
+            # Downstream tasks first: the data in the slot leaves before more data comes in.
             for task in reversed(list(self._tasks.by_id.values())):
                 if self._guard(task, task.step, now, max_rows):
                     did = True
@@ -171,7 +175,8 @@ class SlotDriver:
         return did
 
     def _guard(self, task: Task, call: Callable[..., bool | None], *args: object) -> bool:
-        """Call into a task; whatever it raises fails the attempt."""
+        """Call into a task. If the call raises, the task fails with its region. Returns what the call returned, as a
+        bool."""
         try:
             return bool(call(*args))
         except BaseException as error:  # noqa: BLE001  # user code and connectors raise anything; the attempt ends
@@ -180,18 +185,18 @@ class SlotDriver:
             return False
 
     def _pass_on(self, error: BaseException) -> None:
-        """Raise what is not meant for a task, but for the process."""
+        """Raise an error again that is meant for the process, and not for a task."""
         if isinstance(error, KeyboardInterrupt) and not self._ports.owns_process:
             raise error
 
     # --- failures ------------------------------------------------------------------------
 
     def _fail_with_region(self, task: TaskId, error: BaseException) -> None:
-        """End the task here, with all of its region, and tell the master why."""
+        """Drop the failed task and the other tasks of its region in this slot, and tell the master why."""
         self._fail(task, error, self._tasks.attempts.region_of(task))
 
     def _fail(self, task: TaskId, error: BaseException, region: Sequence[TaskId] | None) -> None:
-        """Without a region, no task of this slot goes on."""
+        """Tell the master why a task failed, and drop the tasks of the region in this slot. None: drop all tasks."""
         if task not in self._tasks.by_id:
             return
         epoch, vertex = self._tasks.attempts.of(task), self._tasks.name_of(task.vertex)
@@ -240,7 +245,7 @@ class SlotDriver:
         self._hand_on_logs()
 
     def _report_stuck(self, stuck: Stuck) -> None:
-        """Called beside the loop."""
+        """Called from the thread beside the loop."""
         self._tell(stuck.told_by(self.slot, self._tasks.epoch))
         self._hand_on_logs()
 
@@ -258,8 +263,8 @@ class SlotDriver:
             if header.kind is Kind.CONTROL:
                 self._on_message(packet)
         elif header.epoch == self._tasks.epoch:
-            # Others are of another attempt: fenced. What is for tasks that have ended here, and not yet everywhere,
-            # finds nobody.
+            # Packets of other epochs are fenced. The exchange drops packets for tasks that this slot has dropped and
+            # other slots have not dropped yet.
             self._exchange.receive(packet)
 
     def _on_broken(self, peer: str, text: str) -> None:
@@ -312,7 +317,7 @@ class SlotDriver:
             barrier = Barrier(checkpoint=checkpoint, timestamp=message.timestamp, options=message.options)
             self._with_task(task, epoch, lambda t: t.trigger(barrier, self._host.time))
             return
-        # Nobody else would say so, and the master would wait for the acknowledgement until the checkpoint expires.
+        # Without this answer the master would wait for the acknowledgement until the checkpoint expires.
         reason, error = CheckpointFailure.UNKNOWN_TASK_NOTIFICATION_FAILED, f"{self.slot} does not run the task"
         self._tell(Decline(job=self._job, epoch=epoch, task=task, checkpoint=checkpoint, reason=reason, error=error))
 
@@ -321,7 +326,7 @@ class SlotDriver:
         is_alive = self._tasks.is_alive(task, epoch)
         if is_alive:
             self._with_task(task, epoch, lambda t: t.handle_event(message.operator, message.event))
-        # A task that failed over the event does not have it.
+        # A task that failed while it handled the event does not have the event.
         delivered = is_alive and task in self._tasks.by_id
         self._tell(OperatorEventTaken(epoch=epoch, task=task, number=message.number, delivered=delivered))
 
@@ -401,14 +406,14 @@ class SlotDriver:
         return built
 
     def _run(self, message: Run) -> None:
-        # Every slot that is deployed has said so, and has its links.
+        # The master sends `Run` when every slot is ready. So every slot has its links, and silence counts from here.
         self._links.all_have_begun()
         for task in self._tasks.named():
             if self._tasks.attempts.of(task.task) == message.epoch:
                 self._guard(task, task.run, self._host.time)
 
     def _drop_tasks(self, names: Sequence[TaskId] | None = None) -> None:
-        """Drop tasks, those named or all, and tell the master what they have done."""
+        """Drop the named tasks, or all tasks, and tell the master the totals of the dropped tasks."""
         dropped = self._tasks.named(names)
         if dropped:
             self._tell_totals(dropped)

@@ -1,7 +1,7 @@
-"""What goes over the channels of a slot's tasks: items to the receiving end, credit to the sending end.
+"""Carries items to the receiving ends of the channels of a slot's tasks, and credit to the sending ends.
 
-Both ends of a channel may be in this slot: then a call is all it takes. Otherwise a packet goes over the link to the
-neighbour that has the other end.
+If both ends of a channel are in this slot, a call carries the item or the credit. Otherwise a packet goes over the link
+to the neighbour that has the other end.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from penstock.wire.frames import Channel, Kind, Packet
 
 
 class Exchange:
-    """Of one slot. `guard` calls into a task, and fails the task if the call raises."""
+    """The exchange of one slot. `guard` calls into a task, and fails the task if the call raises."""
 
     def __init__(
         self, slot: SlotId, *, links: Links, peers: Peers, tasks: SlotTasks, guard: Callable[..., bool]
@@ -38,7 +38,7 @@ class Exchange:
     # --- to the other end ----------------------------------------------------------------
 
     def deliver(self, key: ChannelKey, item: Item, cost: int) -> None:
-        """Send an item to the receiving end of its channel: to ourselves by a queue, to others by their link."""
+        """Send an item to the receiving end of its channel: by a call in this slot, over a link to another slot."""
         if key.downstream == self._peers.place:
             self._deliver_here(key, item, cost)
             return
@@ -61,7 +61,7 @@ class Exchange:
             self._send_credit(key, bytes_granted)
 
     def tell_data_taken(self, key: ChannelKey) -> None:
-        """Tell the sending end of a channel that all its data has been processed."""
+        """Tell the sending end of a channel that all data of the channel has been processed."""
         if key.upstream == self._peers.place:
             self._data_taken_here(key)
         else:
@@ -82,13 +82,14 @@ class Exchange:
     # --- from the other end --------------------------------------------------------------
 
     def receive(self, packet: Packet) -> None:
-        """Hand on what a neighbour has sent, of the attempt that is on here."""
+        """Hand a neighbour's packet to the end of the channel in this slot. A packet with another epoch than its
+        channel is dropped. Raises `MalformedMessage` if this slot does not have that end of the channel."""
         header, attempts = packet.header, self._tasks.attempts
         if header.kind is Kind.CREDIT:
             credit = decode_credit(packet.payload)
             key = ChannelKey(credit.edge, credit.upstream, credit.downstream)
             if not attempts.writes(key):
-                raise MalformedMessage(f"credit for channel {key}, which no task of {self._slot} writes")
+                raise MalformedMessage(f"credit came for channel {key}, which no task of {self._slot} writes")
             if credit.epoch == attempts.of_channel(key):
                 if credit.bytes_granted or not credit.data_taken:
                     self._grant_here(key, credit.bytes_granted)
@@ -97,9 +98,9 @@ class Exchange:
         elif header.channel is not None:
             key = ChannelKey(*header.channel)
             if not attempts.reads(key):
-                raise MalformedMessage(f"item in channel {key}, which no task of {self._slot} reads")
+                raise MalformedMessage(f"an item came in channel {key}, which no task of {self._slot} reads")
             if (header.attempt or header.epoch) != attempts.of_channel(key) or key not in self._tasks.readers:
-                # Of tasks that are being restarted, or have been.
+                # The packet belongs to tasks that have been dropped for a restart.
                 return
             is_batch = header.kind is Kind.BATCH
             item = self._tasks.codecs[key.edge].decode(packet.payload) if is_batch else decode_element(packet.payload)

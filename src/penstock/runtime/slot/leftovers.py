@@ -1,18 +1,19 @@
-"""What a slot wrote for snapshots that nobody will use, and deletes again.
+"""Deletes the files that a slot wrote for snapshots that are not acknowledged.
 
-Whose is a file that a snapshot wrote?
+Who owns a file of a snapshot?
 
-    not acknowledged                        the slot's: the master has never heard of the file
-    acknowledged, whatever becomes of it    the master's, from the moment the acknowledgement is sent: an abort, a lost
-                                            message or the end of the link does not say whether the master has
-                                            registered a shared file, which later checkpoints may then refer to
+    not acknowledged    the slot: the master has never heard of the file
+    acknowledged        the master, from the moment the acknowledgement is sent: an abort, a lost message or the end of
+                        the link does not tell the slot whether the master has registered a shared file, and later
+                        checkpoints may refer to a registered file
 
-A task either acknowledges a snapshot or discards it, never both; so whatever is discarded here is the slot's. A handle
-that is a placeholder names a file of an earlier checkpoint, and is never deleted. Files of one checkpoint alone go with
-its folder as well, which the master deletes; shared ones lie beside all others, and nobody else knows of them.
+A task either acknowledges a snapshot or discards the snapshot, never both. So the slot owns every file that is
+discarded here. A handle that is a placeholder names a file of an earlier checkpoint, and that file is never deleted. A
+file that belongs to a single checkpoint also goes when the master deletes the checkpoint's folder. A shared file lies
+outside that folder, and only the slot knows of it.
 
-A storage that refuses a snapshot often refuses to delete what there is of it, too. So what could not be deleted is
-tried again whenever a checkpoint has completed: the storage works then.
+A storage that refuses the files of a snapshot often refuses to delete files, too. So failed deletions are tried again
+whenever a checkpoint has completed, because the storage works then.
 """
 
 from __future__ import annotations
@@ -26,8 +27,8 @@ from penstock.core.errors import StorageError
 from penstock.ports import Background, Store
 from penstock.storage.snapshots import SnapshotWriter
 
-ATTEMPTS = 5
-"""A file that cannot be deleted so often stays, and is told."""
+TRIES = 5
+"""After this many failed tries a file stays, and a warning names the file."""
 
 log = logging.getLogger(__name__)
 
@@ -35,11 +36,11 @@ log = logging.getLogger(__name__)
 class _Leftover(NamedTuple):
     store: Store
     path: str
-    attempts: int = 0
+    tries: int = 0
 
 
 class Leftovers:
-    """Deletes files off the loop, and remembers what could not be deleted."""
+    """Deletes files off the loop, and remembers the files that could not be deleted."""
 
     def __init__(self, background: Background) -> None:
         self._background = background
@@ -51,11 +52,11 @@ class Leftovers:
         self._submit([_Leftover(store, path) for path in paths])
 
     def delete_here(self, store: Store, paths: Iterable[str]) -> None:
-        """Delete files. Blocks, and may be called beside the loop."""
+        """Delete files in the calling thread. Blocks; may be called off the loop."""
         self._delete([_Leftover(store, path) for path in paths])
 
     def try_again(self) -> None:
-        """Have deleted what could not be deleted before."""
+        """Have the files deleted in the background that could not be deleted before."""
         with self._lock:
             left, self._left = self._left, []
         self._submit(left)
@@ -69,21 +70,19 @@ class Leftovers:
             try:
                 file.store.delete(file.path)
             except StorageError as error:
-                self._not_deleted(file._replace(attempts=file.attempts + 1), error)
+                self._not_deleted(file._replace(tries=file.tries + 1), error)
 
     def _not_deleted(self, file: _Leftover, error: StorageError) -> None:
-        if file.attempts < ATTEMPTS:
+        if file.tries < TRIES:
             with self._lock:
                 self._left.append(file)
         else:
-            text = (
-                "%s, a file of a checkpoint that failed, could not be deleted (%s); penstock verify shows what is left"
-            )
+            text = "%s, a file of a failed checkpoint, could not be deleted (%s); penstock verify shows such files"
             log.warning(text, file.path, error, extra={"path": file.path, "error": str(error)})
 
 
 class SnapshotPlace(SnapshotWriter):
-    """Where a task writes one snapshot, and can take back what it wrote."""
+    """Where a task writes the files of one snapshot, and can delete these files again."""
 
     def __init__(
         self,
@@ -99,5 +98,5 @@ class SnapshotPlace(SnapshotWriter):
         self._leftovers = leftovers
 
     def discard(self) -> None:
-        """Delete everything that was written here; for a snapshot that is not acknowledged. Blocks."""
+        """Delete all files that were written here, because the snapshot will not be acknowledged. Blocks."""
         self._leftovers.delete_here(self._store, self.take_written())

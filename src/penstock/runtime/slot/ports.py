@@ -21,12 +21,13 @@ class SlotPorts:
     background: Background
     store: Store
     whereabouts: Callable[[], Whereabouts] = lambda: NOWHERE
-    """Where the loop is, asked from beside it."""
+    """Says where the loop is. Called from a thread beside the loop."""
     logs: WorkerLogs | None = None
-    """What code in the process logs, if it is to be handed on."""
+    """Keeps what code in the process logs until the slot sends it to the master. None: nothing is sent."""
     owns_process: bool = False
-    """Whether nothing else runs in the process: then nobody but user code raises `KeyboardInterrupt` there."""
+    """Whether nothing but the slot runs in the process. Then only user code raises `KeyboardInterrupt`, and the error
+    fails a task instead of the process."""
     slice_rows: int = MOST_ROWS
-    """A slice of work has at most so many rows, timers or results, however fast they are."""
+    """A slice of work has at most this many rows, timers or results, however fast they are."""
     make_backend: MakeBackend | None = None
-    """Makes what holds keyed state. None: what the settings name."""
+    """Makes the back end of keyed state. None: the back end that the settings name."""

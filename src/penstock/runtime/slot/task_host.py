@@ -1,4 +1,4 @@
-"""What the tasks of a slot ask of the slot: the time, a place for their snapshots, and words to the master."""
+"""What the tasks of a slot ask of the slot: the time, a place for snapshots, and messages to the master."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class SlotTaskHost:
         failed: Callable[[TaskId, BaseException], None],
         totals: Callable[[list[Task]], None],
     ) -> None:
-        """`failed` ends a task that cannot go on, and `totals` tells the master what tasks have done."""
+        """`failed` drops a task that cannot go on, with its region. `totals` tells the master the totals of tasks."""
         self.background = ports.background
         self.slice_rows = ports.slice_rows
         self.time = Instant(0)
@@ -63,10 +63,10 @@ class SlotTaskHost:
         self._fail = failed
         self._folder = layout.job_folder(job)
         self.copies = LocalCopies(settings.checkpoint.local_copies_bytes, self._folder)
-        """Of what the tasks have written, for a restart in this slot."""
+        """Local copies of files of checkpoints, for a restart in this slot."""
         self._store = CopyingStore(ports.store, self.copies)
         self.leftovers = Leftovers(ports.background)
-        """Files of snapshots that nobody will use."""
+        """Deletes the files of snapshots that are not acknowledged."""
         self.channel_files = self._new_channel_files()
 
     # --- time ----------------------------------------------------------------------------
@@ -82,7 +82,8 @@ class SlotTaskHost:
     # --- files ---------------------------------------------------------------------------
 
     def plan_taken(self) -> None:
-        """The whole job was deployed anew: the edges, and so the codecs of their batches, are others."""
+        """The whole job was deployed with another plan: the edges have changed, and so have the codecs of their
+        batches."""
         self.channel_files = self._new_channel_files()
 
     def _new_channel_files(self) -> ChannelFiles:
@@ -96,7 +97,7 @@ class SlotTaskHost:
         )
 
     def state_reader(self) -> SnapshotReader:
-        """Reads what is to be restored."""
+        """A reader of the state to restore."""
         return SnapshotReader(Anywhere(self._ports.store), self.copies)
 
     def snapshot_files(self, task: TaskId, barrier: Barrier) -> SnapshotPlace:
@@ -104,7 +105,8 @@ class SlotTaskHost:
         threshold, left = self._checkpoint_settings.inline_threshold_bytes, self.leftovers
         store, prefix, target = self._store, layout.snapshot_prefix(task), barrier.options.target
         if target is not None:
-            # The savepoint's own folder: paths inside it are relative, so that it can be moved.
+            # A savepoint has a folder of its own. Paths inside the folder are relative, so that the folder can be
+            # moved.
             return SnapshotPlace(store.at(target), "", prefix, threshold, leftovers=left)
         folder, shared = layout.checkpoint_folder(self._folder, barrier.checkpoint), layout.shared_folder(self._folder)
         return SnapshotPlace(store, folder, prefix, threshold, leftovers=left, shared_folder=shared)
@@ -117,21 +119,21 @@ class SlotTaskHost:
         self.leftovers.delete(store, paths)
 
     def save_channels(self, task: TaskId, collected: InFlight, saved: Callable[[WorkResult], None]) -> None:
-        """Write a task's in-flight data, together with that of the slot's other tasks."""
+        """Write a task's in-flight data, together with the in-flight data of the slot's other tasks."""
         self.channel_files.submit(task, collected, saved, self._tasks.active)
 
     def save_no_channels(self, task: TaskId, checkpoint: CheckpointId) -> None:
-        """The task gives the checkpoint up: others need not wait for its in-flight data."""
+        """The task gives the checkpoint up: the slot's other tasks need not wait for the task's in-flight data."""
         self.channel_files.give_up(task, checkpoint, self._tasks.active)
 
-    # --- the end of a task, and words to the master -------------------------------------------------------------
+    # --- the end of a task, and messages to the master ----------------------------------------------------------
 
     def failed(self, task: TaskId, error: BaseException) -> None:
-        """End the task here, with all of its region, and tell the master why."""
+        """Drop the failed task and the other tasks of its region in this slot, and tell the master why."""
         self._fail(task, error)
 
     def acknowledge(self, task: TaskId, effect: AcknowledgeSnapshot) -> None:
-        """Tell the master that the task's part is durable."""
+        """Tell the master that the task's part of the checkpoint is durable."""
         metrics = SnapshotMetrics(
             start_delay_ms=effect.metrics.start_delay_ms,
             alignment_ms=effect.metrics.alignment_ms,
@@ -154,7 +156,7 @@ class SlotTaskHost:
         )
 
     def decline(self, task: TaskId, effect: DeclineSnapshot) -> None:
-        """Tell the master that the task will not take part."""
+        """Tell the master that the task does not take part in the checkpoint, and why."""
         self._tell(
             Decline(
                 job=self._job,
@@ -167,7 +169,7 @@ class SlotTaskHost:
         )
 
     def barrier_taken(self, task: TaskId, checkpoint: CheckpointId) -> None:
-        """Tell the coordinators of the task's operators, if there are any."""
+        """Tell the operator coordinators of the task's operators, if there are any, that the task has the barrier."""
         if task.vertex in self._tasks.coordinated:
             self._tell(BarrierTaken(epoch=self._tasks.attempts.of(task), task=task, checkpoint=checkpoint))
 
@@ -180,15 +182,15 @@ class SlotTaskHost:
         self._tell(WantsToEnd(slot=self._slot, epoch=self._tasks.attempts.of(task), task=task))
 
     def finished(self, task: TaskId) -> None:
-        """Tell the master that the task has ended for good, and what it has done."""
+        """Tell the master the totals of the task, and that the task has ended for good."""
         self._tell_totals([self._tasks.by_id[task]])
         self._tell(TaskFinished(slot=self._slot, epoch=self._tasks.attempts.of(task), task=task))
 
     def splits_read(self, task: TaskId, operator: OperatorId, count: int) -> None:
-        """Tell the master how far a source has come."""
+        """Tell the master how many splits the task has read to their ends."""
         self._tell(SplitsRead(epoch=self._tasks.attempts.of(task), task=task, operator=operator, count=count))
 
     def catching_up(self, task: TaskId, operator: OperatorId, is_behind: bool) -> None:  # noqa: FBT001
-        """Tell the master that a source is behind, or no longer."""
+        """Tell the master whether the source of the task is behind."""
         epoch = self._tasks.attempts.of(task)
         self._tell(CatchingUp(epoch=epoch, task=task, operator=operator, is_behind=is_behind))

@@ -1,4 +1,4 @@
-"""The tasks that a slot has: of which plan, of which attempt, and which of them has which end of a channel."""
+"""The tasks of a slot: their plan, the attempt of each task, and which task has which end of a channel."""
 
 from __future__ import annotations
 
@@ -19,27 +19,28 @@ from penstock.wire.codec import BatchCodec
 
 
 class SlotTasks:
-    """Of one slot. Tasks are added when they are deployed, and removed when they are dropped."""
+    """The tasks of one slot. A task is added when it is deployed, and removed when it is dropped."""
 
     def __init__(self, slot: SlotId) -> None:
         self._slot = slot
         self.epoch = Epoch(0)
-        """That of the whole attempt, and of links. Tasks that were restarted beside others have a later one."""
+        """The epoch of the whole attempt and of the links. Tasks of a region that was restarted alone have a later
+        epoch."""
         self._plan: Plan | None = None
         self.coordinated: frozenset[VertexId] = frozenset()
-        """Vertices of which an operator has a coordinator on the driver."""
+        """The vertices with an operator that has an operator coordinator."""
         self.by_id: dict[TaskId, Task] = {}
         """In the order of the plan."""
         self.attempts = Attempts()
         self.readers: dict[ChannelKey, Task] = {}
-        """Who has the receiving end of a channel."""
+        """The task that has the receiving end of each channel."""
         self.writers: dict[ChannelKey, Task] = {}
-        """Who has the sending end of a channel."""
+        """The task that has the sending end of each channel."""
         self.codecs: dict[int, BatchCodec] = {}
-        """For the batches of each edge."""
+        """The codec for the batches of each edge, by the number of the edge."""
 
     def take_plan(self, pickled: bytes) -> None:
-        """The whole job is deployed; this is its plan."""
+        """The whole job is deployed with this plan."""
         plan: Plan = cloudpickle.loads(pickled)
         self._plan = plan
         graph = checkpoint_graph(plan)
@@ -51,45 +52,45 @@ class SlotTasks:
     def plan(self) -> Plan:
         """The plan of the job that runs here."""
         if self._plan is None:
-            raise InvariantError(f"{self._slot} is to restart tasks of a job that it does not run")
+            raise InvariantError(f"{self._slot} was told to restart tasks of a job whose plan it does not have")
         return self._plan
 
     def name_of(self, vertex: VertexId) -> str:
-        """What people call a vertex."""
+        """The name of a vertex, for people; the id of the vertex if there is no plan."""
         return self._plan.vertex(vertex).name if self._plan is not None else str(vertex)
 
     def add(self, built: Sequence[Task], epoch: Epoch) -> None:
-        """These were deployed, in this attempt."""
+        """Add tasks that were deployed in this epoch."""
         for task in built:
             inputs, outputs = [channel.key for channel in task.gate.channels], tuple(task.outputs.channels)
             self.by_id[task.task] = task
             self.attempts.begin(task.task, epoch, inputs, outputs)
             self.readers.update(dict.fromkeys(inputs, task))
             self.writers.update(dict.fromkeys(outputs, task))
-        # In the order of the plan, whoever was restarted.
+        # In the order of the plan, even if only some tasks were restarted.
         self.by_id = {task: self.by_id[task] for task in self.plan.tasks if task in self.by_id}
 
     def remove(self, dropped: Sequence[Task]) -> None:
-        """These are no more."""
+        """Remove tasks that are dropped."""
         for task in dropped:
             del self.by_id[task.task]
         self.readers = {key: task for key, task in self.readers.items() if task.task in self.by_id}
         self.writers = {key: task for key, task in self.writers.items() if task.task in self.by_id}
 
     def named(self, names: Sequence[TaskId] | None = None) -> list[Task]:
-        """The tasks with these names, as far as they are here; without names, all."""
+        """The tasks of this slot that have one of these ids; None: all tasks of this slot."""
         return [task for task in self.by_id.values() if names is None or task.task in names]
 
     def has(self, task: Task) -> bool:
-        """Whether this very task is here, and not another one of the same name."""
+        """Whether this task object is in this slot. A task of another attempt may have the same id."""
         return self.by_id.get(task.task) is task
 
     def of_epoch(self, task: TaskId, epoch: Epoch) -> Task | None:
-        """A task, if it is here and belongs to this attempt."""
+        """The task with this id, if the task is in this slot and has this epoch; otherwise None."""
         return self.by_id.get(task) if epoch == self.attempts.of(task) else None
 
     def is_alive(self, task: TaskId, epoch: Epoch) -> bool:
-        """Whether a task is here, belongs to this attempt, and is not over."""
+        """Whether the task with this id is in this slot, has this epoch and is not over."""
         found = self.of_epoch(task, epoch)
         return found is not None and found.is_alive
 

@@ -1,8 +1,9 @@
-"""Which inputs of a task may be read already.
+"""Which inputs of a task may be read.
 
-Upstream is let in, which is to say that its channels get their first credit, when the task runs; but if batches that
-were in flight to other subtasks were restored, not before these are read. And if the first operator waits for another
-input, the records of the first input are held until that input is far enough.
+Upstream may send when the channels of the task have their first credit. The channels get this credit when the
+task runs; or, if the task has restored batches that were in flight to other subtasks, when all restored batches have
+been read. If the first operator waits for another input, the records of the first input are held until the other
+input has come far enough.
 """
 
 from __future__ import annotations
@@ -14,18 +15,18 @@ from penstock.runtime.task.operators.base import Operator
 
 
 class InputAdmission:
-    """Of one task. `head` is its first operator."""
+    """The admission of the inputs of one task. `head` is the first operator of the task."""
 
     def __init__(self, gate: InputGate, head: Operator) -> None:
         self._gate = gate
         self._head = head
         self.holds_back = False
-        """Whether upstream has not been let in, because what was in flight elsewhere comes first."""
+        """Whether upstream may not send, because restored batches that were in flight to other subtasks come first."""
         self._is_held = False
-        """Whether records of the first input wait for another one."""
+        """Whether the records of the first input wait for another input."""
 
     def begin(self, now: Instant) -> None:
-        """The task runs: let upstream send, unless there is something to do first."""
+        """The task runs: let upstream send, unless restored batches must be read first."""
         if self._head.is_waiting:
             others = (ChannelIndex(i) for i, channel in enumerate(self._gate.channels) if channel.input_number)
             self._is_held = True
@@ -35,20 +36,20 @@ class InputAdmission:
             self._let_in()
 
     def has_read(self) -> None:
-        """A batch was read while upstream was held back."""
+        """A batch was read while upstream was held back: let upstream send if nothing else waits to be read."""
         if self._gate.is_drained:
             self._let_in()
 
     def _let_in(self) -> None:
         self.holds_back = False
         if self._is_held:
-            # Not before: what was in flight elsewhere must be read before anything can come.
+            # Not earlier: the restored batches must be read before upstream may send.
             self._gate.hold(0)
         for channel in self._gate.channels:
             channel.open()
 
     def heard(self, index: ChannelIndex, element: Watermark | EndOfData) -> None:
-        """Event time of a channel has come further, or its data has ended."""
+        """The event time of a channel has advanced, or the data of the channel has ended."""
         if self._is_held and self._gate.channels[index].input_number:
             self._head.heard(index, element)
             self.release_if_waited()
@@ -60,6 +61,6 @@ class InputAdmission:
             self._gate.release()
 
     def look_for_barriers(self, *, are_due: bool) -> None:
-        """A barrier that is due may be behind the records that are held: these are read then."""
+        """If barriers are due, let the held records be read: a barrier may stand behind them."""
         if self._is_held:
             self._gate.let_through(barriers_are_due=are_due)

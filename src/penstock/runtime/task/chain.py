@@ -1,5 +1,5 @@
-"""The operators of one task, called one after another: what is handed to the first comes out of the last at once, or in
-slices if it takes long."""
+"""The operators of one task, called one after another. The results of a batch leave the last operator at once, or in
+slices if the work takes long."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ class StepFailed(Exception):
 
 
 class OperatorChain:
-    """Head to tail for data, tail to head for snapshots.
+    """The operators of one task: data goes from head to tail, snapshots are taken from tail to head.
 
-    What is handed to the head goes through all operators at once, unless it is too much for one slice: then the chain
-    `is_busy`, takes nothing more in, and `go_on` does another slice.
+    A batch or a watermark goes through all operators at once, unless the work is too much for one slice. Then the chain
+    `is_busy` and must be given nothing more, and `go_on` does the next slice.
     """
 
     def __init__(self, operators: list[Operator], contexts: list[OperatorContext]) -> None:
@@ -46,14 +46,15 @@ class OperatorChain:
         self._contexts = contexts
         self.head = operators[0]
         self.is_busy = False
-        """Whether an operator has something left to do."""
+        """Whether an operator has work left."""
         self.row_slices: Slices | None = None
-        """How many rows the chain takes at once; None if no operator is slow for a row."""
+        """How many rows the chain takes at once; None if no operator calls user code for every row."""
         self._slice = Slice()
         self._stages = [Stage(operator, self._slice) for operator in operators]
         self._firings = Slices()
         self._unit: tuple[Slices, int] | None = None
-        """What is under way and cannot be cut by a snapshot, and how many rows, timers or results it began with."""
+        """The work under way up to the next point where a snapshot may be taken: the `Slices` that learn from how long
+        the work takes, and how many rows, timers or results the work began with."""
         self._unit_ms = 0.0
         self._to_finish: deque[Stage] = deque()
         self._has_begun_to_finish = False
@@ -63,7 +64,7 @@ class OperatorChain:
                     operator.progress = self.head.progress
 
     def run_by(self, clock_ms: Callable[[], float], most: int) -> None:
-        """Slices end by this clock, and have at most so many rows, timers or results."""
+        """From here on slices end by this clock, and have at most `most` rows, timers or results."""
         self._slice.run_by(clock_ms, most)
         self._firings = Slices(most=most)
         if any(operator.is_row_wise for operator in self.operators):
@@ -73,11 +74,12 @@ class OperatorChain:
 
     @property
     def source(self) -> SourceOperator | None:
-        """The head, if it is a source."""
+        """The head, if the head is a source; otherwise None."""
         return self.head if isinstance(self.head, SourceOperator) else None
 
     def load(self) -> None:
-        """The blocking part of a start. Runs off the loop."""
+        """The blocking part of the start of every operator. Runs off the loop. Raises `UserCodeError` or
+        `StepFailed`."""
         for operator, context in zip(self.operators, self._contexts, strict=True):
             try:
                 operator.load(context)
@@ -87,7 +89,7 @@ class OperatorChain:
                 raise StepFailed(context.name) from error
 
     def open(self, outputs: TaskOutputs) -> None:
-        """Start all operators, the last one first, so that none emits into one that is not open."""
+        """Start all operators, the last operator first, so that no operator emits into an operator that is not open."""
         behind: Output = outputs
         for stage, context in reversed(list(zip(self._stages, self._contexts, strict=True))):
             stage.operator.slice = self._slice
@@ -98,8 +100,8 @@ class OperatorChain:
 
     @property
     def may_snapshot(self) -> bool:
-        """Whether all that is left to do is in the state of the operators, as timers that are due are, and all that has
-        been done has been handed on."""
+        """Whether a snapshot may be taken: all work that is left is in the state of the operators, as timers that are
+        due are, and all results of the work that is done have left the chain."""
         if not self.is_busy:
             return True
         head, *behind = self._stages
@@ -119,7 +121,8 @@ class OperatorChain:
         self._settle(begun_ms, (self._firings, self._slice.spent))
 
     def tick(self, now: Instant) -> Instant | None:
-        """Processing time has come to `now`; the next time an operator wants to be called. Not while it is busy."""
+        """Processing time has come to `now`. Returns the next time at which an operator must be called, if there is
+        one. Must not be called while the chain `is_busy`."""
         begun_ms = self._slice.begin(self._firings.rows)
         for stage in self._stages:
             stage.left(stage.operator.fire(now))
@@ -128,15 +131,16 @@ class OperatorChain:
         return min(times, default=None)
 
     def finish(self) -> None:
-        """All input has been seen: each operator emits what is left, before the one behind it does. Nothing comes out
-        of it any more when it is not busy."""
+        """All input has been seen: each operator emits what it still holds, before the operator behind it does. When
+        the chain is not busy, everything has left the chain."""
         self._to_finish.extend(self._stages)
         if not self.is_busy:
             self.is_busy = True
             self.go_on()
 
     def go_on(self) -> None:
-        """Do another slice of what is left, but never beyond a point where a snapshot may be taken: one may be due."""
+        """Do the next slice of the work that is left. A slice that begins where no snapshot may be taken ends at the
+        first point where a snapshot may be taken, because a snapshot may be due."""
         is_firing = self.may_snapshot
         begun_ms = self._slice.begin(self._firings.rows if is_firing else MOST_ROWS)
         while self.is_busy and not self._slice.is_over:
@@ -146,7 +150,8 @@ class OperatorChain:
         self._settle(begun_ms, (self._firings, self._slice.spent) if is_firing else None)
 
     def _advance(self) -> None:
-        """Go on with the last operator that has something left: what is on its way comes before what it was made of."""
+        """Go on with the last operator that has work left: records that are in the chain leave the chain before the
+        operators further in front make more records."""
         busy = self._last_busy()
         if busy is not None:
             busy.go_on()
@@ -161,7 +166,7 @@ class OperatorChain:
         return next((stage for stage in reversed(self._stages) if stage.is_busy), None)
 
     def _settle(self, begun_ms: float, unit: tuple[Slices, int] | None) -> None:
-        """See whether something is left, and learn from how long a unit took that is through."""
+        """Find out whether work is left. If a unit of work is done, learn from how long the unit took."""
         if self._slice.was_ended or self.is_busy:
             self.is_busy = bool(self._to_finish) or self._has_begun_to_finish or self._last_busy() is not None
         self._unit = self._unit or unit
@@ -174,8 +179,8 @@ class OperatorChain:
             self._unit, self._unit_ms = None, 0.0
 
     def before_barrier(self) -> None:
-        """Emit what must come before the barrier: each operator before the one behind it does. All of it goes to the
-        end of the chain at once."""
+        """Each operator emits what must come before the barrier, before the operator behind it does. When the call
+        returns, everything that was emitted has left the chain."""
         for number, operator in enumerate(self.operators):
             operator.before_barrier()
             while any(stage.is_busy for stage in self._stages[number + 1 :]):
@@ -185,22 +190,24 @@ class OperatorChain:
     # --- checkpoints ---------------------------------------------------------------------
 
     def snapshot(self, checkpoint: CheckpointId, options: CheckpointOptions) -> list[SnapshotWork]:
-        """The synchronous part of every operator, from tail to head; the returned work writes what was frozen."""
+        """The synchronous part of a snapshot: freeze the state of every operator, from tail to head. The returned work
+        writes the frozen state."""
         taken = (operator.snapshot(checkpoint, options) for operator in reversed(self.operators))
         return [work for work in taken if work is not None]
 
     def handle_event(self, operator: OperatorId, event: bytes) -> None:
-        """Hand on what the coordinator of an operator says. One that had ended for good needs to hear nothing."""
+        """Hand an event of an operator coordinator to its operator. The event is dropped if the operator had ended for
+        good in the restored checkpoint."""
         for known, context in zip(self.operators, self._contexts, strict=True):
             if context.operator == operator:
                 known.handle_event(event)
 
     def completed(self, checkpoint: CheckpointId) -> None:
-        """`checkpoint` and all before it are durable."""
+        """`checkpoint` is complete: everything up to its barrier is durable."""
         self._tell_all(lambda operator: operator.completed(checkpoint))
 
     def subsumed(self, checkpoint: CheckpointId) -> None:
-        """`checkpoint` and all before it are deleted."""
+        """`checkpoint` and all checkpoints before it are deleted."""
         self._tell_all(lambda operator: operator.subsumed(checkpoint))
 
     def aborted(self, checkpoint: CheckpointId) -> None:
@@ -208,8 +215,8 @@ class OperatorChain:
         self._tell_all(lambda operator: operator.aborted(checkpoint))
 
     def _tell_all(self, tell: Callable[[Operator], None]) -> None:
-        """Tell every operator, even if another raises: what is not let go now is never let go. The first error is
-        raised when all have been told."""
+        """Tell every operator, even if another operator raises: an operator that is not told never releases what it
+        keeps for the checkpoint. The first error is raised when all operators have been told."""
         first: BaseException | None = None
         for operator in self.operators:
             try:
@@ -221,11 +228,12 @@ class OperatorChain:
 
     @property
     def pending(self) -> bool:
-        """Whether an operator still has something under way that must end before the task may."""
+        """Whether an operator has something under way that must end before the task may end."""
         return any(operator.pending for operator in self.operators)
 
     def close(self) -> None:
-        """Let go of everything; errors of one operator do not keep the others from closing."""
+        """Drop the work that is left, and close all operators. An error of one operator does not keep the other
+        operators from closing."""
         for stage in self._stages:
             with contextlib.suppress(BaseException):
                 stage.drop()
@@ -235,7 +243,7 @@ class OperatorChain:
 
 
 class _Ended(Operator):
-    """Stands where operators were that had ended for good."""
+    """Takes the place of the operators of a task that had ended for good."""
 
     def process(self, batch: pa.RecordBatch) -> None:
         raise InvariantError(f"{batch.num_rows} records came to a task that had ended for good")
@@ -245,8 +253,8 @@ class _Ended(Operator):
 
 
 class FinishedChain(OperatorChain):
-    """The operators of a task that had ended for good in the restored checkpoint: none is made, so no code of the
-    user's runs."""
+    """The chain of a task that had ended for good in the restored checkpoint. The chain has no operators, so no user
+    code runs."""
 
     def __init__(self) -> None:
         super().__init__([_Ended()], [])
@@ -257,13 +265,13 @@ class FinishedChain(OperatorChain):
 
 
 def write_snapshot(work: list[SnapshotWork], writer: StateWriter) -> tuple[OperatorState, ...]:
-    """The asynchronous part: write what every operator froze. Runs off the loop."""
+    """The asynchronous part of a snapshot: write the frozen state of every operator. Runs off the loop."""
     states = [piece(writer) for piece in work]
     return tuple(state for state in reversed(states) if not state.is_empty)
 
 
 def describe_failure(error: BaseException, *, vertex: str) -> tuple[str, str, str, bool]:
-    """(operator, one line, traceback, whether it was user code) of what a task raised."""
+    """An error of a task as (operator, error in one line, traceback, whether user code raised)."""
     if isinstance(error, StepFailed) and error.__cause__ is not None:
         return describe_failure(error.__cause__, vertex=error.step)
     if isinstance(error, UserCodeError):
@@ -271,15 +279,15 @@ def describe_failure(error: BaseException, *, vertex: str) -> tuple[str, str, st
         return error.operator, line, error.traceback_text, True
     step = step_of(error)
     if step is not None and not isinstance(error, Exception):
-        # `SystemExit` and the like: nobody but user code raises them.
+        # Only user code raises `SystemExit` and the like.
         return describe_failure(user_error(error, step), vertex=vertex)
     named = vertex if step is None else step.name
     if isinstance(error, UsageError | CorruptFile) and _is_raised_here(error):
-        # What has to be changed is said by the line, and is not in this package.
+        # The line says what the user must change. A traceback of this package would not help.
         return named, with_hint(error), "", False
     return named, one_line(error), "".join(traceback.format_exception(error)), False
 
 
 def _is_raised_here(error: BaseException) -> bool:
-    """Whether no code but that of this package led to an error."""
+    """Whether all frames of the traceback of an error belong to this package."""
     return all(frame.filename.startswith(_PACKAGE) for frame in traceback.extract_tb(error.__traceback__))

@@ -1,11 +1,12 @@
 """The two ends of a channel: what waits to be sent, and what waits to be read.
 
-A channel joins one upstream subtask to one downstream subtask; batches and elements keep their order in it. Batches
-need credit, which the receiving end grants in bytes; elements do not, but nothing at all is sent before the first grant
-has come, which says that the other end is there. Of watermarks that follow each other only the last is kept: they need
-no credit, so a reader that stands still would otherwise gather them without end.
+A channel joins one upstream subtask to one downstream subtask. Batches and elements keep their order in the channel.
+Batches need credit, which the receiving end grants in bytes. Elements need no credit. But nothing at all is sent before
+the first grant, because the first grant shows that the receiving end exists. Of watermarks that follow each other only
+the last watermark is kept: watermarks need no credit, so they would otherwise pile up without limit in front of a task
+that reads nothing.
 
-What the other end does wrong is a `MalformedMessage`.
+If the other end breaks these rules, `MalformedMessage` is raised.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from penstock.core.task.output import OutputQueue
 Item = pa.RecordBatch | AnyElement
 
 RoomlessElement = Barrier | CancelMarker | EndOfPartition
+"""Elements that a task may read without room in its output queues."""
 
 
 class ChannelKey(NamedTuple):
@@ -37,7 +39,7 @@ class ChannelKey(NamedTuple):
 
 
 class Subpartition:
-    """The sending end: queues until there is credit, merging what waits."""
+    """The sending end of a channel: queues batches until there is credit, and merges batches that wait."""
 
     def __init__(
         self,
@@ -54,21 +56,21 @@ class Subpartition:
         self._open = False
         self._end_sent = False
         self.is_taken = False
-        """Whether the receiving end has processed all data, to the end of the data."""
+        """Whether the receiving end has processed all data, the end of the data included."""
         self._queue: OutputQueue[pa.RecordBatch] = OutputQueue()
 
     @property
     def queued_bytes(self) -> int:
-        """What waits to be sent."""
+        """How many bytes wait to be sent."""
         return self._queue.queued_bytes
 
     def add_batch(self, batch: pa.RecordBatch) -> None:
-        """Queue records behind all that waits; large batches are cut to what a channel can carry."""
+        """Queue records behind everything that waits. A large batch is cut into batches that a channel can carry."""
         size = batch.nbytes
         if size <= self._batch_bytes or batch.num_rows <= 1:
             self._append(batch, size)
             return
-        # Columns of views share their text: cutting rows off does not make that part smaller.
+        # Columns of views share their text: a slice with fewer rows still has all of the text.
         fixed = batch.slice(0, 0).nbytes
         pieces = -(-(size - fixed) // self._batch_bytes)
         if pieces <= 1:
@@ -80,50 +82,54 @@ class Subpartition:
             self.add_batch(batch.slice(start, rows))
 
     def _append(self, batch: pa.RecordBatch, size: int) -> None:
-        # What cannot be cut may be larger than a batch should be; it then costs the whole window at most.
+        # A batch that cannot be cut may be larger than the window. Such a batch costs the whole window, and not more.
         self._queue.add_data(batch, max(1, min(size, self._credit.window_bytes)))
 
     def add_element(self, element: AnyElement) -> None:
-        """Queue an element behind all that waits."""
+        """Queue an element behind everything that waits."""
         self._queue.add_element(element)
 
     def add_barrier(self, barrier: Barrier) -> list[pa.RecordBatch]:
-        """Queue a barrier where its options want it; the batches that it overtook, oldest first."""
+        """Queue a barrier, at the place that its options ask for. Returns the batches that the barrier overtook, oldest
+        first."""
         return self._queue.add_barrier(barrier)
 
     def time_out(self, checkpoint: CheckpointId) -> list[pa.RecordBatch]:
-        """The barrier of `checkpoint`, if it still waits, overtakes; the batches that it overtook, oldest first."""
+        """If the barrier of `checkpoint` still waits, the barrier overtakes. Returns the batches that the barrier
+        overtook, oldest first."""
         return self._queue.time_out(checkpoint) or []
 
     @property
     def waiting(self) -> CheckpointId | None:
-        """The checkpoint of which it is not known yet what its barrier will have overtaken here."""
+        """The checkpoint whose barrier waits here and may still overtake; None if there is none."""
         return self._queue.waiting
 
     def grant(self, bytes_granted: int) -> None:
-        """The receiving end has room for more."""
+        """The receiving end has room for this many more bytes."""
         credit = self._credit
         if not 0 < bytes_granted <= credit.window_bytes - credit.available:
             raise MalformedMessage(
-                f"credit of {bytes_granted} bytes on top of {credit.available} for channel {self.key}, "
-                f"whose window is {credit.window_bytes}"
+                f"channel {self.key} was granted a credit of {bytes_granted} bytes on top of {credit.available}, "
+                f"but its window is {credit.window_bytes} bytes"
             )
         self._open = True
         credit.granted(bytes_granted)
 
     def data_taken(self) -> None:
-        """The receiving end has processed all data."""
+        """The receiving end has processed all data, the end of the data included."""
         if not self._end_sent:
-            raise MalformedMessage(f"all data of channel {self.key} was taken before its end was sent")
+            raise MalformedMessage(
+                f"all data of channel {self.key} was said to be processed before the end of the data was sent"
+            )
         self.is_taken = True
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing waits."""
+        """Whether nothing waits to be sent."""
         return len(self._queue) == 0
 
     def flush(self) -> None:
-        """Send what may be sent."""
+        """Send everything that the credit allows."""
         queue = self._queue
         if not self._open:
             return
@@ -142,7 +148,7 @@ class Subpartition:
             self._deliver(self.key, merged, total)
 
     def _merge(self, first: pa.RecordBatch, cost: int) -> tuple[pa.RecordBatch, int]:
-        """Put together the batches at the head, as far as they fit a batch and the credit."""
+        """Put the first batches of the queue together, as many as fit into one batch and into the credit."""
         queue, parts, total = self._queue, [first], cost
         while (head := queue.peek()) is not None:
             item, more = head
@@ -157,7 +163,7 @@ class Subpartition:
 
 
 class InputChannel:
-    """The receiving end: a queue, and the credit that is owed for what was read from it."""
+    """The receiving end of a channel: a queue, and the credit that is owed for batches that were processed."""
 
     def __init__(
         self,
@@ -170,40 +176,41 @@ class InputChannel:
     ) -> None:
         self.key = key
         self.input_number = input_number
-        """Which input of the task's first operator it feeds."""
+        """The number of the input of the task's first operator that the channel feeds."""
         self.queue: deque[tuple[Item, int, int]] = deque()
-        """What waits, with its cost and its number; numbers follow the order of arrival."""
+        """The items that wait, each with its cost and its number. Items are numbered in the order of arrival."""
         self.blocked = False
         self.is_held = False
-        """Whether its batches are to wait unread, as far as what stands behind them allows it."""
+        """Whether the batches of the channel wait unread, unless a barrier or an end stands behind them."""
         self.ended = False
         self.persister = ChannelPersister()
         self.arrived = 0
         self.last_read = 0
-        """The number of what was read last."""
+        """The number of the item that was read last."""
         self._grant = grant
         self._data_taken = data_taken
         self._credit = CreditReceiver(window_bytes)
 
     @property
     def has_news(self) -> bool:
-        """Whether a barrier or an end waits in it: these must not wait, and so nothing that stands before them."""
+        """Whether a barrier, a cancel marker or an end waits in the queue. Such an element must not be held, and so
+        everything that stands before it must be read."""
         return any(not isinstance(item, pa.RecordBatch | Watermark) for item, _, _ in self.queue)
 
     def reserve(self, batches: Sequence[pa.RecordBatch]) -> list[int]:
-        """Before the channel opens: what each of these restored batches costs."""
+        """Before the channel opens: take room in the window for restored batches. Returns the cost of each batch."""
         return self._credit.reserve([batch.nbytes for batch in batches])
 
     def open(self) -> None:
-        """Let the other end begin."""
+        """Grant the first credit, so that the sending end may send."""
         self._grant(self.key, self._credit.open())
 
     def data_processed(self) -> None:
-        """All data has been processed, to its end: the other end may end."""
+        """Tell the sending end that all data has been processed, the end of the data included."""
         self._data_taken(self.key)
 
     def consumed(self, cost: int) -> None:
-        """A batch has been processed: its room is free again."""
+        """A batch of this cost has been processed: grant the cost again, at once or later together with other costs."""
         owed = self._credit.consumed(cost, queue_empty=not self.queue)
         if owed:
             self._grant(self.key, owed)
@@ -215,19 +222,19 @@ class InputGate:
     def __init__(self, channels: list[InputChannel]) -> None:
         self.channels = channels
         self.on_announced: Callable[[ChannelIndex, Barrier, int], None] | None = None
-        """Told of barriers that may time out, with their number, when they have to wait behind something."""
+        """Called when a barrier that may time out has arrived, with its channel and its number."""
         self._index = {channel.key: ChannelIndex(i) for i, channel in enumerate(channels)}
         self._ready: deque[ChannelIndex] = deque()
         self._save: Callable[[ChannelKey, pa.RecordBatch], None] | None = None
         self._lets_through = False
-        """Whether held channels are read all the same."""
+        """Whether held channels are read nevertheless."""
 
     def push(self, key: ChannelKey, item: Item, cost: int) -> None:
-        """Something arrived."""
+        """An item has arrived."""
         index = self._index[key]
         channel = self.channels[index]
         if channel.ended:
-            raise MalformedMessage(f"channel {key} went on after its end")
+            raise MalformedMessage(f"an item came in channel {key} after the end of the channel")
         channel.arrived += 1
         number = channel.arrived
         if isinstance(item, Barrier):
@@ -245,21 +252,22 @@ class InputGate:
             self._ready.append(index)
 
     def restore(self, key: ChannelKey, batches: Sequence[pa.RecordBatch]) -> None:
-        """Put back what was in flight on a channel when the checkpoint was taken, before anything new."""
+        """Put back the batches that were in flight on a channel in the restored checkpoint, before upstream may
+        send."""
         costs = self.channels[self._index[key]].reserve(batches)
         for batch, cost in zip(batches, costs, strict=True):
             self.push(key, batch, cost)
 
     def restore_all_first(self, restored: Mapping[ChannelKey, Sequence[pa.RecordBatch]]) -> None:
-        """Put in what was in flight elsewhere. It takes no room: nothing may come, on any channel, before all of it has
-        been read, so no channel is opened before `is_drained`."""
+        """Put in batches that were in flight at another parallelism. These batches take no room in the windows. So no
+        channel may be opened before all of them have been read (`is_drained`)."""
         for key, batches in restored.items():
             for batch in batches:
                 self.push(key, batch, 0)
 
     @property
     def is_drained(self) -> bool:
-        """Whether nothing at all waits to be read."""
+        """Whether nothing waits to be read, on any channel."""
         return not any(channel.queue for channel in self.channels)
 
     def _push_barrier(self, index: ChannelIndex, barrier: Barrier, number: int) -> None:
@@ -276,7 +284,7 @@ class InputGate:
             self.on_announced(index, barrier, number)
 
     def prioritize(self, index: ChannelIndex, number: int) -> None:
-        """Take the barrier with this number to the head of its channel's queue; nothing if it has been read."""
+        """Move the barrier with this number to the head of its channel's queue, unless the barrier has been read."""
         queue = self.channels[index].queue
         for place, (item, _, found) in enumerate(queue):
             if found == number and isinstance(item, Barrier):
@@ -294,7 +302,8 @@ class InputGate:
         self._ready.appendleft(index)
 
     def next(self) -> tuple[ChannelIndex, Item, int] | None:
-        """The next thing to process, channels taking turns; None if all are empty or blocked."""
+        """The next item to process, with its channel and its cost. Channels take turns. None if no channel has an item
+        that may be read."""
         ready = self._ready
         while ready:
             index = ready.popleft()
@@ -308,8 +317,8 @@ class InputGate:
         return None
 
     def next_without_room(self) -> tuple[ChannelIndex, RoomlessElement] | None:
-        """The next thing to process that makes no output but elements: what a task without room may read. Whoever waits
-        for a checkpoint waits for these, and not for room."""
+        """The next element, with its channel, that a task may process without room in its output queues. A checkpoint
+        waits for such elements, so they must not wait for room."""
         for index in self._ready:
             channel = self.channels[index]
             if channel.blocked or not channel.queue:
@@ -331,7 +340,8 @@ class InputGate:
         return any(c.queue and not c.blocked and isinstance(c.queue[0][0], RoomlessElement) for c in heads)
 
     def give_back(self, index: ChannelIndex, rest: pa.RecordBatch, cost: int) -> None:
-        """Only the beginning of what was read last is processed now; the rest is the next to be read."""
+        """Put back the rest of the batch that was read last, of which only the beginning is processed now. The rest is
+        the next item of the channel."""
         channel = self.channels[index]
         was_empty = not channel.queue
         channel.queue.appendleft((rest, cost, channel.last_read))
@@ -341,8 +351,9 @@ class InputGate:
     # --- in-flight data -------------------------------------------------------------------
 
     def start_saving(self, checkpoint: CheckpointId, save: Callable[[ChannelKey, pa.RecordBatch], None]) -> bool:
-        """Hand every batch that is ahead of the checkpoint's barrier and not read to `save`: those that wait now, and
-        those that arrive until `stop_saving`. False if a newer checkpoint's barrier is in the way."""
+        """Hand every unread batch that is ahead of the checkpoint's barrier to `save`: the batches that wait, and the
+        batches that arrive before `stop_saving`. Returns False, and saves nothing, if the barrier of a newer checkpoint
+        has arrived."""
         if not all(channel.persister.start(checkpoint) for channel in self.channels):
             self.stop_saving(checkpoint)
             return False
@@ -354,13 +365,13 @@ class InputGate:
         return True
 
     def stop_saving(self, checkpoint: CheckpointId) -> None:
-        """All barriers of the checkpoint are in, or it is over."""
+        """Save no more batches: all barriers of the checkpoint have come in, or the checkpoint is over."""
         self._save = None
         for channel in self.channels:
             channel.persister.stop(checkpoint)
 
     def hold(self, input_number: int) -> None:
-        """Leave the batches of an input unread, as far as barriers and ends allow it."""
+        """Leave the batches of an input unread, unless a barrier or an end stands behind them."""
         for channel in self.channels:
             channel.is_held = channel.input_number == input_number
 
@@ -372,8 +383,9 @@ class InputGate:
                 self._look_at(ChannelIndex(index))
 
     def let_through(self, *, barriers_are_due: bool) -> None:
-        """While a barrier has come on one channel and not on all: a barrier may be behind what is held, at its sender,
-        and nothing that the records wait for comes before it."""
+        """Read held channels while barriers are due: a barrier has come on one channel, and not on all channels. A
+        barrier that is missing may stand behind held records, still at the sender. The input that the records wait for
+        may be blocked until that barrier has come."""
         if barriers_are_due != self._lets_through:
             self._lets_through = barriers_are_due
             for index, channel in enumerate(self.channels):
@@ -390,11 +402,11 @@ class InputGate:
             self._ready.append(index)
 
     def block(self, index: ChannelIndex) -> None:
-        """Read nothing more from a channel for now."""
+        """Read nothing from a channel until `resume`."""
         self.channels[index].blocked = True
 
     def resume(self, index: ChannelIndex) -> None:
-        """Go on reading from a channel."""
+        """Read again from a channel that was blocked."""
         channel = self.channels[index]
         if channel.blocked:
             channel.blocked = False

@@ -1,4 +1,4 @@
-"""A task's part in checkpoints: feeds the barrier handler and the checkpoint machine, and does what they want done."""
+"""A task's part in checkpoints: feeds the barrier handler and the checkpoint machine, and performs their effects."""
 
 from __future__ import annotations
 
@@ -67,8 +67,8 @@ from penstock.runtime.task.snapshots import TaskSnapshots
 
 
 class CheckpointPart:
-    """Of one task. Snapshots wait until the operators are through with what they do: `settle` is called when one may be
-    due, and calls `take_due`."""
+    """The part of one task. A snapshot waits until the chain of operators allows it. `settle` is called when a snapshot
+    is due, and must call `take_due`."""
 
     def __init__(  # noqa: PLR0913  # one keyword per part of the task
         self,
@@ -98,7 +98,7 @@ class CheckpointPart:
         self._settle = settle
         self._snapshots = TaskSnapshots(task, gate=gate, outputs=outputs, host=host, written=self._written)
         self._due: deque[SnapshotDue] = deque()
-        """Snapshots that wait until an operator is through with what it does."""
+        """Snapshots that wait until the chain of operators allows them."""
         gate.on_announced = self._announced
 
     def stop(self, now: Instant) -> None:
@@ -107,8 +107,7 @@ class CheckpointPart:
         self._snapshots.stop()
 
     def fail(self, error: BaseException) -> None:
-        """Something that was under way off the loop went wrong. A task that has stopped has nothing to fail: the
-        attempt that it belonged to is over."""
+        """Work of the task off the loop has failed: fail the task, unless the task is over."""
         if not self._life.state.is_over:
             self._host.failed(self._task, error)
 
@@ -133,7 +132,7 @@ class CheckpointPart:
     # --- barriers ------------------------------------------------------------------------
 
     def feed(self, event: HandlerEvent, now: Instant) -> None:
-        """Tell the barrier handler what came in."""
+        """Feed an event to the barrier handler, and perform the effects."""
         self._perform_handler(self.handler.handle(event, now), now)
         self._admission.look_for_barriers(are_due=self.handler.pending is not None)
 
@@ -157,7 +156,7 @@ class CheckpointPart:
                 case AllBarriersIn():
                     self.decide(InputStateComplete(checkpoint=effect.checkpoint, metrics=effect.metrics), now)
                 case CorruptInput():
-                    raise MalformedMessage(f"input of {self._task} is corrupt: {effect.text}")
+                    raise MalformedMessage(f"the input of {self._task} is corrupt: {effect.text}")
                 case PrioritizeBarrier():
                     self._gate.prioritize(effect.channel, effect.sequence)
                 case StartPersisting():
@@ -175,40 +174,41 @@ class CheckpointPart:
     # --- when a snapshot may be taken ----------------------------------------------------
 
     def snapshot_due(self, due: SnapshotDue, now: Instant) -> None:
-        """A snapshot is to be taken, as soon as the operators allow it."""
+        """Take a snapshot as soon as the operators allow it."""
         self._due.append(due)
         self._settle(now)
 
     def take_due(self, now: Instant) -> None:
-        """Take the snapshots that are due, as far as the operators are through."""
+        """Take the snapshots that are due, as far as the operators allow it."""
         while self._due and self._may_take(self._due[0]):
             self.decide(self._due.popleft(), now)
 
     def _may_take(self, due: SnapshotDue) -> bool:
-        # A savepoint that ends the task has all that was left at the end of the data.
+        # A savepoint that ends the task is taken after the operators have emitted everything at the end of the data.
         is_finishing = self._life.state is LifeState.FINISHING
         return self._chain.may_snapshot and not (is_finishing and due.barrier.options.synchronous)
 
     @property
     def waits_for_operators(self) -> bool:
-        """Whether a snapshot is due that cannot be taken before the operators have gone on."""
+        """Whether a snapshot is due that cannot be taken before the operators have done more of their work."""
         return bool(self._due) and not self._chain.may_snapshot
 
     # --- snapshots -----------------------------------------------------------------------
 
     def output_sent(self) -> None:
-        """Something left the output queues."""
+        """An item may have left the output queues."""
         self._snapshots.output_sent()
 
     def decide(self, event: TaskEvent, now: Instant) -> None:
-        """Tell the checkpoint machine what happened, and do what it wants."""
+        """Feed an event to the checkpoint machine, and perform the effects."""
         for effect in self._checkpoints.handle(event, now):
             self._perform(effect, now)
 
     def _perform(self, effect: TaskEffect, now: Instant) -> None:
         match effect:
             case PrepareOperators():
-                # After the end of the data no record may follow; what was held has gone out with it.
+                # After the end of the data no record may follow. Records that operators held back have gone out before
+                # the end.
                 if self._life.state.emits and not self._restored.has_finished:
                     self._chain.before_barrier()
             case BroadcastBarrier():
@@ -236,7 +236,7 @@ class CheckpointPart:
                 self._outputs.broadcast(EndOfPartition())
             case GiveUpStop():
                 raise SnapshotFailed(
-                    f"savepoint {effect.checkpoint}, for which {self._task} had ended its data, was given up",
+                    f"savepoint {effect.checkpoint} was given up after {self._task} had ended its data for it",
                     hint="the task restarts from the latest checkpoint; stop the job again",
                 )
             case FailTask():
@@ -260,7 +260,7 @@ class CheckpointPart:
                 assert_never(effect)
 
     def _snapshot(self, effect: TakeSnapshot, now: Instant) -> None:
-        """The synchronous part, and the start of the asynchronous one."""
+        """Do the synchronous part of a snapshot, and start the asynchronous part."""
         checkpoint = effect.barrier.checkpoint
         begun = self._host.precise_ms()
         work = self._chain.snapshot(checkpoint, effect.barrier.options)

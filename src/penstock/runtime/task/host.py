@@ -13,40 +13,40 @@ class TaskHost(SnapshotHost, Protocol):
     """What a task asks of its slot."""
 
     slice_rows: int
-    """A slice has at most so many rows, timers or results, however fast they are."""
+    """A slice has at most this many rows, timers or results, however fast they are."""
 
     def now(self) -> Instant:
         """The time of this turn."""
         ...
 
     def acknowledge(self, task: TaskId, effect: AcknowledgeSnapshot) -> None:
-        """Tell the master."""
+        """Tell the master that the task's part of the checkpoint is durable."""
         ...
 
     def decline(self, task: TaskId, effect: DeclineSnapshot) -> None:
-        """Tell the master."""
+        """Tell the master that the task does not take part in the checkpoint, and why."""
         ...
 
     def barrier_taken(self, task: TaskId, checkpoint: CheckpointId) -> None:
-        """Tell the coordinators of the task's operators."""
+        """Tell the operator coordinators of the task's operators that the task has the barrier."""
         ...
 
     def data_ended(self, task: TaskId) -> None:
-        """Tell the master."""
+        """Tell the master that the task has seen all its data."""
         ...
 
     def wants_to_end(self, task: TaskId) -> None:
-        """Tell the master."""
+        """Tell the master that the task has nothing left to do."""
         ...
 
     def finished(self, task: TaskId) -> None:
-        """Tell the master."""
+        """Tell the master that the task has ended for good."""
         ...
 
     def splits_read(self, task: TaskId, operator: OperatorId, count: int) -> None:
-        """Tell the master."""
+        """Tell the master how many splits the task has read to their ends."""
         ...
 
     def catching_up(self, task: TaskId, operator: OperatorId, is_behind: bool) -> None:  # noqa: FBT001
-        """Tell the master."""
+        """Tell the master whether the source of the task is behind."""
         ...

@@ -1,12 +1,13 @@
-"""In-flight data of unaligned checkpoints: collecting it, writing it down, and reading it back.
+"""Collects, writes and reads the in-flight data of unaligned checkpoints.
 
-A task collects what barriers overtook: batches in its output queues, and batches of its input channels that were sent
-before a barrier and not read when the snapshot was taken. When a task's collection is complete it is handed to the
-slot, which writes one file for all its tasks, for most collections are small and files are not free. A collection that
-is small enough becomes no file at all: it travels in the acknowledgement.
+A task collects the batches that barriers overtook: batches in its output queues, and batches of its input channels that
+were sent before a barrier and had not been read when the snapshot was taken. When the collection of a task is complete,
+the task hands the collection to the slot. The slot writes one file for all its tasks, because most collections are
+small and every file has a cost. If all collections together are small enough, no file is written: each collection
+travels in the acknowledgement of its task.
 
-A batch holds whole records, so that at another parallelism what was in flight can be split by key exactly: whoever may
-own some of its rows reads it and takes those.
+A batch holds whole records. So at another parallelism in-flight data can be split by key: every subtask that may own
+rows of a batch reads the batch and takes its own rows.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ Batches = dict[ChannelKey, list[pa.RecordBatch]]
 
 @dataclass
 class InFlight:
-    """What one task collects for one checkpoint."""
+    """The in-flight data that one task collects for one checkpoint."""
 
     checkpoint: CheckpointId
     inputs: Batches = field(default_factory=dict)
@@ -45,20 +46,20 @@ class InFlight:
 
     @property
     def is_complete(self) -> bool:
-        """Whether nothing more can be added."""
+        """Whether no batch can be added any more."""
         return self.input_complete and self.output_complete
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing was overtaken."""
+        """Whether the barriers overtook no batch."""
         return not self.inputs and not self.outputs
 
     def add_input(self, key: ChannelKey, batch: pa.RecordBatch) -> None:
-        """A batch of an input channel belongs to the checkpoint."""
+        """Add a batch of an input channel to the collection."""
         self.inputs.setdefault(key, []).append(batch)
 
     def add_outputs(self, overtaken: Mapping[ChannelKey, list[pa.RecordBatch]]) -> None:
-        """Batches of output channels belong to the checkpoint."""
+        """Add the batches of output channels that the barriers overtook to the collection."""
         for key, batches in overtaken.items():
             if batches:
                 self.outputs.setdefault(key, []).extend(batches)
@@ -73,25 +74,25 @@ class SavedChannels:
 
     @property
     def size(self) -> int:
-        """Bytes of in-flight data."""
+        """How many bytes of in-flight data were written."""
         return sum(length for c in (*self.inputs, *self.outputs) for _, length in c.ranges)
 
 
 Saved = Callable[[WorkResult], None]
-"""Told of the `SavedChannels` of one task, or of the error that kept them from being written."""
+"""Called with the `SavedChannels` of one task, or with the error that kept the collection from being written."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Written:
     saved: list[SavedChannels]
-    """Of each task."""
+    """One `SavedChannels` for each collection, in the order of the collections."""
     path: str | None
     """None if no file was needed."""
     content: bytes
 
 
 class ChannelFiles:
-    """Writes the collections of a slot's tasks, those of one checkpoint together."""
+    """Writes the collections of a slot's tasks: all collections of one checkpoint together."""
 
     def __init__(
         self,
@@ -111,11 +112,12 @@ class ChannelFiles:
         self._inline_threshold = inline_threshold
         self._waiting: dict[CheckpointId, dict[TaskId, tuple[InFlight, Saved]]] = {}
         self._answered: dict[CheckpointId, dict[TaskId, None]] = {}
-        """Of checkpoints for which some task has yet to answer."""
+        """The tasks that have submitted a collection or given up, by checkpoint. A checkpoint is removed when all tasks
+        have submitted or given up."""
 
     def submit(self, task: TaskId, collected: InFlight, saved: Saved, members: tuple[TaskId, ...]) -> None:
-        """A task's collection is complete. It is written when every one of `members`, the slot's tasks that take part
-        in checkpoints, has submitted or given up."""
+        """Take the complete collection of a task. The collection is written when all `members`, the slot's tasks that
+        take part in checkpoints, have submitted a collection or given up."""
         checkpoint = collected.checkpoint
         self._answered.setdefault(checkpoint, {})[task] = None
         if collected.is_empty:
@@ -125,13 +127,14 @@ class ChannelFiles:
         self._write_if_all(checkpoint, members)
 
     def give_up(self, task: TaskId, checkpoint: CheckpointId, members: tuple[TaskId, ...]) -> None:
-        """A task will not submit anything for a checkpoint, or not any more."""
+        """A task will not submit a collection for a checkpoint, or takes its collection back."""
         self._waiting.get(checkpoint, {}).pop(task, None)
         self._answered.setdefault(checkpoint, {})[task] = None
         self._write_if_all(checkpoint, members)
 
     def forget_before(self, checkpoint: CheckpointId) -> None:
-        """Older checkpoints are over: who gave up after all had answered, or without the others, is not waited for."""
+        """Forget the checkpoints before `checkpoint`, which are over. Such a checkpoint still has an entry if a task
+        took its collection back after all tasks had submitted or given up, or if some tasks did neither."""
         for old in [c for c in self._answered if c < checkpoint]:
             self._answered.pop(old)
             self._waiting.pop(old, None)
@@ -157,7 +160,7 @@ class ChannelFiles:
         self._background.submit(write, done)
 
     def _write(self, checkpoint: CheckpointId, collections: list[InFlight]) -> _Written:
-        """One file for all collections, or none if they are small. Runs off the loop."""
+        """Write one file for all collections, or no file if the collections are small. Runs off the loop."""
         encoded = [self._encode(c.inputs) + self._encode(c.outputs) for c in collections]
         total = sum(len(piece) for collection in encoded for _, pieces in collection for piece in pieces)
         path, content = None, b""
@@ -185,7 +188,7 @@ class ChannelFiles:
         return _Written(saved=saved, path=path, content=content)
 
     def _copy(self, written: _Written) -> None:
-        """Keep a local copy of the file; the checkpoint does not wait for it."""
+        """Keep a local copy of the file. The checkpoint does not wait for the copy."""
         path = written.path
         if path is not None:
             self._background.submit(lambda: self._copies.keep(path, written.content), lambda _: None)
@@ -219,7 +222,7 @@ class ChannelReader:
         self._contents: dict[str, bytes] = {}
 
     def read(self, states: tuple[ChannelState, ...]) -> Batches:
-        """The batches of saved channels, in order."""
+        """The batches of saved channels, by channel, in the order in which they were sent."""
         found: Batches = {}
         for state in states:
             key = ChannelKey(state.edge, state.upstream, state.downstream)
@@ -227,7 +230,8 @@ class ChannelReader:
         return found
 
     def read_dealt(self, task: TaskId, dealt: tuple[DealtChannel, ...]) -> Batches:
-        """What a task gets of channels of another parallelism, by the channel it goes into, each in order."""
+        """The batches that a task gets of channels of another parallelism, by the channel into which the batches are
+        put, in the order in which they were sent."""
         found: Batches = {}
         for channel in dealt:
             for part in channel.parts:
@@ -242,7 +246,7 @@ class ChannelReader:
         codec = self._codecs.get(state.edge)
         if codec is None:
             raise StorageError(
-                f"in-flight data of edge {state.edge} was saved, and the program has no such edge",
+                f"the checkpoint has in-flight data of edge {state.edge}, and the program has no such edge",
                 hint="restore with the program that took the checkpoint",
             )
         content = memoryview(self._content(state.file))

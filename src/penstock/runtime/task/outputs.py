@@ -1,4 +1,4 @@
-"""Where a task's results go: the partitioner of each edge and the subpartitions behind it."""
+"""Where a task's results go: each edge out of the task has a partitioner and subpartitions."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ class OutputEdge:
         self._split(batch)
 
     def send_barrier(self, barrier: Barrier) -> dict[ChannelKey, list[pa.RecordBatch]]:
-        """Queue a barrier on every channel; what it overtook there. Where the edge cannot carry one that overtakes, it
-        is told to align."""
+        """Queue a barrier on every channel. Returns the batches that the barrier overtook, by channel. If no barrier
+        may overtake on this edge, the barrier is sent as an aligned barrier."""
         if not self._can_overtake and (barrier.options.unaligned or barrier.options.timeoutable):
             forced = msgspec.structs.replace(barrier.options, forced_aligned=True)
             barrier = msgspec.structs.replace(barrier, options=forced)
@@ -88,22 +88,23 @@ class TaskOutputs:
             subpartition.add_element(element)
 
     def send_barrier(self, barrier: Barrier) -> dict[ChannelKey, list[pa.RecordBatch]]:
-        """Queue the task's barrier on every channel; the batches that it overtook, by channel."""
+        """Queue the task's barrier on every channel. Returns the batches that the barrier overtook, by channel."""
         overtaken: dict[ChannelKey, list[pa.RecordBatch]] = {}
         for edge in self._edges:
             overtaken.update(edge.send_barrier(barrier))
         return overtaken
 
     def time_out(self, checkpoint: CheckpointId) -> dict[ChannelKey, list[pa.RecordBatch]]:
-        """Where the barrier of `checkpoint` still waits it overtakes; the batches that it overtook, by channel."""
+        """On every channel on which the barrier of `checkpoint` still waits, the barrier overtakes. Returns the batches
+        that the barrier overtook, by channel."""
         return {s.key: s.time_out(checkpoint) for s in self._all}
 
     def is_waiting(self, checkpoint: CheckpointId) -> bool:
-        """Whether it is not known yet what the barrier of `checkpoint` will have overtaken."""
+        """Whether the barrier of `checkpoint` waits on a channel and may still overtake."""
         return any(s.waiting == checkpoint for s in self._all)
 
     def restore(self, key: ChannelKey, batches: list[pa.RecordBatch]) -> None:
-        """Queue what was in flight on a channel when the checkpoint was taken, before anything new."""
+        """Queue the batches that were in flight on a channel in the restored checkpoint, before the operators emit."""
         for batch in batches:
             self._by_key[key].add_batch(batch)
 
@@ -117,21 +118,21 @@ class TaskOutputs:
         self._by_key[key].grant(bytes_granted)
 
     def data_taken(self, key: ChannelKey) -> None:
-        """The receiving end of a channel has processed all its data."""
+        """The receiving end of a channel has processed all data of the channel."""
         self._by_key[key].data_taken()
 
     @property
     def is_taken(self) -> bool:
-        """Whether all data of every channel has been processed at its other end."""
+        """Whether the receiving end of every channel has processed all data of the channel."""
         return all(s.is_taken for s in self._all)
 
     def flush_channel(self, key: ChannelKey) -> None:
-        """Send what may be sent on one channel."""
+        """Send everything that the credit of one channel allows."""
         self._by_key[key].flush()
 
     @property
     def has_room(self) -> bool:
-        """Whether the task may go on: no channel has too much waiting."""
+        """Whether the task may make more output: on no channel too many bytes wait to be sent."""
         limit = self._output_bytes
         return all(s.queued_bytes < limit for s in self._all)
 
@@ -142,10 +143,10 @@ class TaskOutputs:
 
     @property
     def queued_bytes(self) -> int:
-        """What waits to be sent, for people to look at."""
+        """How many bytes wait to be sent on all channels together, for people to look at."""
         return sum(s.queued_bytes for s in self._all)
 
     def flush(self) -> None:
-        """Send what may be sent."""
+        """Send everything that the credit of every channel allows."""
         for subpartition in self._all:
             subpartition.flush()

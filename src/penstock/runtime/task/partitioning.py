@@ -1,14 +1,18 @@
-"""From key columns to key groups, a batch at a time.
+"""Computes the key group of every row of a batch from the key columns.
 
-The hash is part of the storage format: state is laid out by key group, so it never changes. Three steps:
+The hash never changes, because the hash is part of the storage format: state is laid out by key group. The hash has
+three steps:
 
-1. A 32-bit hash per value, as Java's: integers, dates, times and timestamps are widened to 64 bits (in the unit they
-   are stored in) and folded, low half xor high half; booleans are 1231 or 1237; floats are widened to float64 and their
-   bits folded, with one NaN and one zero (-0.0 hashes as 0.0); strings are s[0]*31^(n-1) + ... + s[n-1] over UTF-16
-   units, binary the same over signed bytes; of a decimal the number without its point is taken, the same over the four
-   32-bit words of its amount, with its sign, times 31, plus the scale; null is 0.
-2. One column is taken as it is; several are combined by h = 31*h + value, starting from 1.
-3. The bits are mixed as murmur3 does for one 4-byte block, made non-negative, and taken modulo the number of groups.
+1. Every value gets a 32-bit hash, as in Java. Integers, dates, times and timestamps are widened to 64 bits (in the unit
+   in which they are stored) and folded: low half xor high half. Booleans are 1231 or 1237. Floats are widened to
+   float64 and their bits folded, with one NaN and one zero (-0.0 hashes as 0.0). Strings are s[0]*31^(n-1) + ... +
+   s[n-1] over UTF-16 units; binary values have the same sum over signed bytes. A decimal is taken as an integer without
+   its point: the same sum over the four 32-bit words of the absolute value, with the sign of the decimal, times 31,
+   plus the scale. Null is 0.
+2. The hash of a single key column is taken as it is. The hashes of several key columns are combined by h = 31*h + hash,
+   starting from 1.
+3. The bits of the hash are mixed as murmur3 does for one 4-byte block. The result is made non-negative, and taken
+   modulo the number of key groups.
 """
 
 from __future__ import annotations
@@ -29,13 +33,13 @@ __all__ = ["check_key_types", "key_groups", "partition"]
 
 UInt32s = npt.NDArray[np.uint32]
 Column = Any
-"""A pyarrow array. What compute functions return is not typed closely enough to say more."""
+"""A pyarrow array. The type stubs of compute functions do not allow a closer type."""
 
 _CHARACTERS_AT_ONCE = 1 << 20
-"""Strings are hashed in runs of about this many characters: it bounds the tables of powers."""
+"""Strings are hashed in runs of about this many characters, which bounds the tables of powers."""
 
 _FEW_TARGETS = 4
-"""Up to here a scan per target is quicker than a sort."""
+"""Up to this many targets one scan per target is quicker than a sort."""
 
 
 def key_groups(batch: pa.RecordBatch, columns: Sequence[str], groups: int) -> npt.NDArray[np.int32]:
@@ -48,7 +52,7 @@ def key_groups(batch: pa.RecordBatch, columns: Sequence[str], groups: int) -> np
             combined += _value_hashes(batch, column)
         hashes = combined
     mixed = _mixed(hashes).view(np.int32)
-    # The least int32 has no positive counterpart: it stays negative here, and counts as 0.
+    # The least int32 has no positive counterpart: `abs` leaves it negative, and `maximum` makes it 0.
     np.abs(mixed, out=mixed)
     np.maximum(mixed, 0, out=mixed)
     if groups & (groups - 1) == 0:
@@ -87,7 +91,7 @@ def _owners(parallelism: int, groups: int) -> npt.NDArray[np.uint16]:
 
 
 def _stable_order(targets: npt.NDArray[np.uint16], parallelism: int) -> npt.NDArray[np.int64]:
-    """Rows ordered by target: one gather per column then serves all targets."""
+    """The numbers of the rows, ordered by target. With this order one gather per column serves all targets."""
     if parallelism <= _FEW_TARGETS:
         return np.concatenate([np.flatnonzero(targets == target) for target in range(parallelism)])
     # A stable sort of 16-bit numbers is a radix sort: linear whatever the parallelism.
@@ -137,7 +141,7 @@ def _value_hashes(batch: pa.RecordBatch, column: str) -> UInt32s:
 
 
 def _bits(values: Column, column: str) -> npt.NDArray[np.int64]:
-    """Values as 64 bits each; null as 0, which folds to 0."""
+    """Every value as 64 bits. Null is 0, because 0 folds to the hash 0."""
     kind = values.type
     if pt.is_timestamp(kind) or pt.is_date64(kind) or pt.is_time64(kind):
         values = values.view(pa.int64())
@@ -164,7 +168,8 @@ def _decimal_hashes(values: Column) -> UInt32s:
     halves = np.frombuffer(memoryview(digits), np.uint64)[2 * values.offset : 2 * (values.offset + len(values))].copy()
     low, high = halves[0::2], halves[1::2]
     negative = high.view(np.int64) < 0
-    # The amount of a negative number: all bits turned around, plus one, which carries where the low half becomes 0.
+    # The absolute value of a negative number: all bits inverted, plus one. The one carries into the high half where the
+    # low half becomes 0.
     low[negative] = ~low[negative] + np.uint64(1)
     high[negative] = ~high[negative] + (low[negative] == 0)
     words = halves.view(np.uint32)
@@ -185,7 +190,8 @@ def _folded(bits: npt.NDArray[np.int64]) -> UInt32s:
 
 
 def _characters(values: Column) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]]:
-    """The bytes of all values, one after another, and where each begins (and the last ends)."""
+    """The bytes of all values, one after another; and where each value begins, followed by where the last value
+    ends."""
     kind = values.type
     width = np.int64 if pt.is_large_string(kind) or pt.is_large_binary(kind) else np.int32
     _, where, content = values.buffers()
@@ -210,8 +216,8 @@ def _string_hashes(values: Column) -> UInt32s:
 def _polynomials(characters: npt.NDArray[Any], offsets: npt.NDArray[np.int64]) -> UInt32s:
     """s[0]*31^(n-1) + ... + s[n-1] of every value, modulo 2^32.
 
-    31 has an inverse there, so running sums of s[i] * 31^-(i+1) over all characters give the hash of each value as the
-    difference of two sums times a power: no loop over values or lengths.
+    31 has an inverse modulo 2^32. So running sums of s[i] * 31^-(i+1) over all characters give the hash of each value
+    as the difference of two sums, times a power. No loop over values or lengths is needed.
     """
     rows = len(offsets) - 1
     hashes = np.empty(rows, np.uint32)

@@ -1,6 +1,7 @@
-"""What comes next out of the source of a task, and when the source is asked again.
+"""Asks the source of a task for what comes next, and says when to ask again.
 
-That is a batch, the end of the data, or, if marks in the data say where checkpoints begin, the barrier of a checkpoint.
+A source gives a batch or the end of the data. If marks in the data say where checkpoints begin, the barrier of a
+checkpoint may come next as well.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from penstock.runtime.task.operators.source import SourceOperator
 
 
 class SourcePolling:
-    """Of one task whose first operator is a source."""
+    """The polling of one task whose first operator is a source."""
 
     def __init__(self, chain: OperatorChain, source: SourceOperator, first_checkpoint: CheckpointId) -> None:
         """Checkpoints below `first_checkpoint` belong to earlier attempts."""
@@ -24,10 +25,10 @@ class SourcePolling:
         self._source = source
         self._induced = InducedCheckpoints(first_checkpoint) if source.induces else None
         self.at: Instant | None = None
-        """When the source, which had nothing to give, is asked again; None if it can be asked at once."""
+        """When to ask the source again, if the source had nothing to give; None: ask at once."""
 
     def next(self, max_rows: int, now: Instant) -> pa.RecordBatch | Barrier | End | None:
-        """Ask the source, if it is time to; None if nothing comes yet."""
+        """Ask the source, if it is time to ask. Returns None if nothing comes yet."""
         if self.at is not None and now < self.at:
             return None
         if self._induced is not None:
@@ -43,10 +44,10 @@ class SourcePolling:
         return polled
 
     def _reached(self, induced: InducedCheckpoints) -> Barrier | None:
-        """The barrier of the checkpoint that begins here, if one does."""
+        """The barrier of the checkpoint that begins at this place in the data; None if no checkpoint begins there."""
         passed = None
-        # Several marks may stand at one place. Behind marks that nobody waits for, the awaited mark comes before any
-        # record.
+        # Several marks may stand at one place. Marks of checkpoints that are over are passed by, because the mark of an
+        # awaited checkpoint may stand behind them, before the next record.
         while not induced.awaits_trigger and (mark := self._source.mark()) is not None and mark != passed:
             barrier = induced.reach(mark)
             if barrier is not None:
@@ -55,19 +56,20 @@ class SourcePolling:
         return None
 
     def ask_again(self) -> None:
-        """The source may have something to give."""
+        """The source may have something to give: ask at once."""
         self.at = None
 
     @property
     def awaits_trigger(self) -> bool:
-        """Whether the data is at a mark whose trigger is not here: nothing behind it may be read."""
+        """Whether the data is at a mark whose trigger has not come. Nothing behind the mark may be read before the
+        trigger has come."""
         return self._induced is not None and self._induced.awaits_trigger
 
     def trigger(self, barrier: Barrier) -> Barrier | None:
-        """The master starts a checkpoint; the barrier if the checkpoint begins here and now."""
+        """The master triggers a checkpoint. Returns the barrier if the checkpoint begins at once."""
         if self._induced is None:
             return barrier
-        # A mark in the data says where; the source is asked for it at once.
+        # A mark in the data says where the checkpoint begins. The source is asked for the mark at once.
         self.at = None
         return self._induced.trigger(barrier)
 
@@ -77,5 +79,6 @@ class SourcePolling:
             self._induced.abort(checkpoint)
 
     def unmarked(self) -> list[Barrier]:
-        """The data has ended, so no mark comes any more: the barriers of all checkpoints that begin now."""
+        """The data has ended, so no further mark comes. Returns the barriers of all checkpoints that were triggered and
+        wait for a mark: these checkpoints begin at the end of the data."""
         return [] if self._induced is None else self._induced.end()

@@ -10,24 +10,24 @@ from penstock.runtime.task.outputs import TaskOutputs
 
 
 class Restored:
-    """Is read off the loop, and put back when the operators are open."""
+    """What one task was restored with. The batches are read off the loop, and put back when the operators are open."""
 
     def __init__(self) -> None:
         self.has_finished = False
-        """Whether the operators finished before the checkpoint that was restored: they do not finish again."""
+        """Whether the operators finished before the restored checkpoint. If so, the operators do not finish again."""
         self._inputs: Batches = {}
         self._outputs: Batches = {}
         self._dealt: Batches = {}
-        """Batches that were in flight to other subtasks, and of which this subtask owns rows now."""
+        """Batches that were in flight at another parallelism, with the rows that this subtask owns."""
 
     def load(self, task: TaskId, restore: TaskRestore, channels: ChannelReader) -> None:
-        """Read what was in flight. Runs off the loop."""
+        """Read the batches that were in flight. Runs off the loop."""
         self._inputs = channels.read(restore.input_channels)
         self._outputs = channels.read(restore.output_channels)
         self._dealt = channels.read_dealt(task, restore.dealt_channels)
 
     def put_back(self, gate: InputGate, outputs: TaskOutputs) -> bool:
-        """Put the batches into the queues. Returns whether upstream must not be let in before all of them are read."""
+        """Put the batches into the queues. Returns whether upstream must not send before all batches have been read."""
         for key, batches in self._outputs.items():
             outputs.restore(key, batches)
         holds_back = bool(self._dealt)

@@ -1,9 +1,8 @@
-"""What takes long, cut into slices, so that a barrier, a heartbeat or a cancel never waits long behind it.
+"""Cuts work that takes long into slices, so that a barrier, a heartbeat or a cancel never waits long.
 
-Rows are cut before they are handed to an operator: `Slices` learns how many take a few milliseconds. What an operator
-makes of them, or of the passing of time, cannot be cut from outside: timers that are due, results of windows, rows that
-a function yields. The operator does it as `Work`: it stops when the `Slice` of its chain is over, and goes on when told
-to.
+Rows are cut before they are handed to an operator: `Slices` learns how many rows take a few milliseconds. Timers that
+are due, results of windows and rows that a function yields cannot be cut from outside. The operator cuts them as
+`Work`: the work stops when the `Slice` of the chain is over, and goes on with `Work.go_on`.
 """
 
 from __future__ import annotations
@@ -15,13 +14,14 @@ import pyarrow as pa
 SLICE_MS = 3.0
 """How long a slice should take."""
 FIRST_ROWS = 16
-"""Few, for every attempt begins with them, and a barrier may wait behind the first slice already."""
+"""The rows of the first slice. Few, because every attempt begins with a first slice, and a barrier may wait behind
+it."""
 LEAST_ROWS = 1
 MOST_ROWS = 65_536
 
 
 class Slices:
-    """Learns how many rows a task's functions get through in `slice_ms`."""
+    """Learns how many rows a task's functions process in `slice_ms`."""
 
     def __init__(self, slice_ms: float = SLICE_MS, most: int = MOST_ROWS) -> None:
         self._slice_ms = slice_ms
@@ -34,7 +34,8 @@ class Slices:
         return batch.slice(0, self.rows), rest, cost * rest.num_rows // batch.num_rows
 
     def took(self, rows: int, took_ms: float) -> None:
-        """So many rows took so long. The size changes by a factor of two at most: one slow row proves nothing."""
+        """Learn from `rows` rows that took `took_ms`. The size of a slice changes by a factor of two at most, because
+        one slow row proves nothing."""
         if rows < self.rows // 2 or took_ms <= 0:
             return
         wanted = int(rows * self._slice_ms / took_ms)
@@ -42,9 +43,9 @@ class Slices:
 
 
 class Slice:
-    """How much the operators of a chain may do before their task looks at the world again.
+    """How much the operators of a chain may do before their task looks for barriers and for room again.
 
-    Without a clock it never ends: that is for an operator that is in no chain.
+    A slice without a clock never ends: it is for an operator that is in no chain.
     """
 
     __slots__ = ("_clock_ms", "_ended", "_left", "_most", "_until_ms", "spent")
@@ -55,20 +56,20 @@ class Slice:
         self._until_ms = 0.0
         self._ended = False
         self.spent = 0
-        """How many timers, results or rows have been counted since it was begun."""
+        """How many timers, results or rows have been counted since the slice began."""
 
     def run_by(self, clock_ms: Callable[[], float], most: int) -> None:
-        """From now on it ends: by this clock, and after so many timers, results or rows."""
+        """From here on slices end: by this clock, and after `most` timers, results or rows."""
         self._clock_ms = clock_ms
         self._most = most
 
     @property
     def most(self) -> int:
-        """It never has more than so many timers, results or rows."""
+        """A slice never has more timers, results or rows than this."""
         return self._most
 
     def begin(self, most: int = MOST_ROWS) -> float:
-        """Begin the next one, which may have at most so many timers, results or rows; the time on its clock."""
+        """Begin the next slice, with at most `most` timers, results or rows. Returns the time on the clock."""
         self._ended = False
         self._left = min(most, self._most)
         self.spent = 0
@@ -78,42 +79,43 @@ class Slice:
 
     @property
     def left(self) -> int:
-        """How many timers, results or rows may still be done: one at least, so that something is."""
+        """How many timers, results or rows may still be done in this slice. At least one, so that the work goes on."""
         return MOST_ROWS if self._clock_ms is None else max(1, self._left)
 
     def spend(self, count: int = 1) -> bool:
-        """So much has been done; whether that is enough."""
+        """Count timers, results or rows as done. Returns whether the slice is over."""
         self._left -= count
         self.spent += count
         return self.is_over
 
     def end(self) -> None:
-        """End it before its time: an operator further on has more than it may do at once."""
+        """End the slice early: an operator further down the chain has more work than fits into one slice."""
         self._ended = True
 
     @property
     def was_ended(self) -> bool:
-        """Whether it was ended before its time."""
+        """Whether the slice was ended early."""
         return self._ended
 
     @property
     def is_over(self) -> bool:
-        """Whether enough has been done."""
+        """Whether the slice is over: ended early, by its count, or by the clock."""
         clock_ms = self._clock_ms
         return clock_ms is not None and (self._ended or self._left <= 0 or clock_ms() >= self._until_ms)
 
     def now_ms(self) -> float:
-        """The time on its clock."""
+        """The time on the clock; 0 without a clock."""
         return 0.0 if self._clock_ms is None else self._clock_ms()
 
 
 Steps = Generator[bool, None, None]
-"""Does one slice for every value that it gives. The value says whether a snapshot may be taken there: what has been
-done is in the state and has been handed on, and what has not been done is still in the state."""
+"""A generator that does one slice of work for every value that it yields. The value says whether a snapshot may be
+taken at that point: the effects of the work that is done are in the state, its results have been handed on, and the
+work that is left is still in the state."""
 
 
 class Work:
-    """What is left of something that takes an operator more than one slice."""
+    """The rest of work that takes an operator more than one slice."""
 
     __slots__ = ("_steps", "may_snapshot")
 
@@ -123,12 +125,12 @@ class Work:
 
     @classmethod
     def begin(cls, steps: Steps) -> Work | None:
-        """Do the first slice; None if nothing is left then."""
+        """Do the first slice. Returns None if no work is left."""
         work = cls(steps)
         return work if work.go_on() else None
 
     def go_on(self) -> bool:
-        """Do the next slice; whether something is left then."""
+        """Do the next slice. Returns whether work is left."""
         cut = next(self._steps, None)
         if cut is None:
             return False
@@ -136,5 +138,5 @@ class Work:
         return True
 
     def drop(self) -> None:
-        """It will not be gone on with. Generators of the user's are closed, and may raise."""
+        """Give the work up. This closes generators of user code, which may raise."""
         self._steps.close()

@@ -1,7 +1,7 @@
-"""The snapshots a task has under way: what its operators froze, and the in-flight data that belongs to them.
+"""The snapshots that a task has under way: the frozen state of the operators, and the in-flight data.
 
-A snapshot is written when its operators' state is durable and, if the checkpoint is unaligned or may have become so,
-when all in-flight data has been collected and is durable too.
+A snapshot counts as written when the state of the operators is durable. If the checkpoint is unaligned, or may have
+become unaligned, all in-flight data must also have been collected and be durable.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class SnapshotPlace(StateWriter, Protocol):
     """Where a snapshot is written. Calls block."""
 
     def discard(self) -> None:
-        """Delete what was written here: nobody will be told of it."""
+        """Delete all files that were written here, because the snapshot will not be acknowledged."""
         ...
 
 
@@ -48,19 +48,19 @@ class SnapshotHost(Protocol):
         ...
 
     def save_channels(self, task: TaskId, collected: InFlight, saved: Callable[[WorkResult], None]) -> None:
-        """Write a task's in-flight data, together with that of the slot's other tasks."""
+        """Write a task's in-flight data, together with the in-flight data of the slot's other tasks."""
         ...
 
     def save_no_channels(self, task: TaskId, checkpoint: CheckpointId) -> None:
-        """The task gives the checkpoint up: others need not wait for its in-flight data."""
+        """The task gives the checkpoint up: the slot's other tasks need not wait for the task's in-flight data."""
         ...
 
     def discard(self, state: SubtaskState | None, target: str | None = None) -> None:
-        """Delete the files of a snapshot that nobody will use; `target` is the folder of a savepoint."""
+        """Delete the files of a snapshot that was not acknowledged; `target` is the folder of a savepoint."""
         ...
 
     def failed(self, task: TaskId, error: BaseException) -> None:
-        """End this attempt: the task cannot go on."""
+        """The task cannot go on: drop the task with its region, and tell the master why."""
         ...
 
 
@@ -68,6 +68,8 @@ class SnapshotHost(Protocol):
 class _Open:
     """One snapshot under way."""
 
+    begun: bool = False
+    """Whether the operators' state is being written, or is written."""
     frozen: float = 0.0
     after_data: bool = False
     operators: tuple[OperatorState, ...] | None = None
@@ -97,7 +99,7 @@ class TaskSnapshots:
         self._written = written
         self._open: dict[CheckpointId, _Open] = {}
         self._overtaken: dict[ChannelKey, list[pa.RecordBatch]] = {}
-        """What the barrier that was sent last overtook."""
+        """The batches that the last barrier overtook in the output queues."""
         self._waiting: CheckpointId | None = None
         """The checkpoint whose barrier still waits in an output queue and may time out there."""
         self._deadline: Instant | None = None
@@ -105,8 +107,8 @@ class TaskSnapshots:
     # --- in-flight data ------------------------------------------------------------------
 
     def start_input(self, checkpoint: CheckpointId) -> bool:
-        """Collect the input that is ahead of the checkpoint's barriers and not read. False if it cannot be told any
-        more which that is."""
+        """Collect the unread input that is ahead of the checkpoint's barriers. Returns False if the barrier of a newer
+        checkpoint has arrived: then it is not known which input that is."""
         collected = InFlight(checkpoint)
         if not self._gate.start_saving(checkpoint, collected.add_input):
             return False
@@ -114,7 +116,7 @@ class TaskSnapshots:
         return True
 
     def input_ended(self, checkpoint: CheckpointId, *, aborted: bool) -> None:
-        """All barriers are in, or the checkpoint is over."""
+        """All barriers of the checkpoint have come in, or the checkpoint is aborted: collect no more input."""
         self._gate.stop_saving(checkpoint)
         found = self._open.get(checkpoint)
         if found is not None and found.collected is not None and not aborted:
@@ -122,17 +124,18 @@ class TaskSnapshots:
             self._advance(checkpoint)
 
     def barrier_sent(self, barrier: Barrier, overtaken: dict[ChannelKey, list[pa.RecordBatch]]) -> None:
-        """The task's own barrier is in its output queues, and has overtaken this."""
+        """The task's own barrier is in the output queues, and has overtaken these batches."""
         self._overtaken = overtaken if barrier.options.unaligned else {}
 
     def save_output(self, checkpoint: CheckpointId) -> None:
-        """What the barrier overtook belongs to the checkpoint; if it may still time out, more may follow."""
+        """Add the batches that the barrier overtook to the checkpoint. If the barrier may still time out, more batches
+        may follow."""
         found = self._open.get(checkpoint)
         if found is None or found.collected is None:
-            # Nothing was in flight on the way in: it is a source, or its barriers were aligned.
+            # No input is in flight: the task is a source, or the barriers of its inputs are aligned.
             found = self._open[checkpoint] = _Open(collected=InFlight(checkpoint, input_complete=True))
         if found.collected is None:
-            raise InvariantError(f"in-flight data of checkpoint {checkpoint} is nowhere to be collected")
+            raise InvariantError(f"checkpoint {checkpoint} has no collection for in-flight data")
         found.collected.add_outputs(self._overtaken)
         self._overtaken = {}
         if self._outputs.is_waiting(checkpoint):
@@ -142,11 +145,11 @@ class TaskSnapshots:
             self._advance(checkpoint)
 
     def arm(self, barrier: Barrier) -> None:
-        """When the barrier is too old and still waits to be sent, it overtakes."""
+        """Set the time at which the barrier overtakes, if the barrier still waits to be sent."""
         self._deadline = Instant(barrier.timestamp + (barrier.options.aligned_timeout_ms or 0))
 
     def tick(self, now: Instant) -> None:
-        """Time has passed."""
+        """Time has passed: a barrier that has waited for too long overtakes."""
         checkpoint = self._waiting
         if checkpoint is None or self._deadline is None or now < self._deadline:
             return
@@ -157,7 +160,7 @@ class TaskSnapshots:
         return self._deadline if self._waiting is not None else None
 
     def output_sent(self) -> None:
-        """Something left the output queues."""
+        """An item may have left the output queues."""
         if self._waiting is not None and not self._outputs.is_waiting(self._waiting):
             self._output_known(self._waiting, {})
 
@@ -172,9 +175,10 @@ class TaskSnapshots:
     # --- writing -------------------------------------------------------------------------
 
     def write(self, barrier: Barrier, work: list[SnapshotWork], *, after_data: bool, frozen: float) -> None:
-        """Start the asynchronous part."""
+        """Start the asynchronous part of a snapshot."""
         checkpoint = barrier.checkpoint
         found = self._open.setdefault(checkpoint, _Open())
+        found.begun = True
         found.after_data = after_data
         found.frozen = frozen
         files = self._host.snapshot_files(self._task, barrier)
@@ -187,24 +191,24 @@ class TaskSnapshots:
             if self._open.get(checkpoint) is found:
                 self._advance(checkpoint)
             else:
-                # Its in-flight data could not be written, and the checkpoint was declined.
+                # The in-flight data of the snapshot could not be written, and the task has declined the checkpoint.
                 self._host.discard(SubtaskState(operators=outcome.value), barrier.options.target)
 
         def is_cancelled() -> bool:
             return found.cancelled
 
         def write_unless_cancelled() -> tuple[OperatorState, ...]:
-            # A slot that is behind must not spend its time on snapshots that nobody waits for any more.
+            # A slot that is behind must not spend its time on snapshots that are cancelled.
             if is_cancelled():
                 return ()
             try:
                 written = write_snapshot(work, files)
             except BaseException:
-                # There are no handles of what was written before: only the place knows.
+                # Files that were written before the error have no handles: only the place knows these files.
                 files.discard()
                 raise
             if is_cancelled():
-                # At once, since the slot may be about to leave and hear no outcome any more.
+                # Discarded here and not in `done`: a slot that is about to leave may not call `done`.
                 files.discard()
                 return ()
             return written
@@ -212,23 +216,28 @@ class TaskSnapshots:
         self._host.background.submit(write_unless_cancelled, done)
 
     def cancel(self, checkpoint: CheckpointId) -> None:
-        """Nobody needs this snapshot. What is being written is let run to its end, and is then discarded."""
+        """Give a snapshot up. A write that is under way runs to its end, and the files are then discarded."""
         if self._waiting == checkpoint:
-            # Its barrier overtakes nothing any more, and leaves in its turn.
+            # The barrier stays in line in the output queues, and does not overtake.
             self._waiting = None
         self._host.save_no_channels(self._task, checkpoint)
         found = self._open.get(checkpoint)
-        if found is not None:
-            found.cancelled = True
+        if found is None:
+            return
+        found.cancelled = True
+        if found.begun:
             self._advance(checkpoint)
+        else:
+            # In-flight data was collected, and the operators froze nothing: no write will end this snapshot.
+            del self._open[checkpoint]
 
     def stop(self) -> None:
-        """The task has stopped."""
+        """The task has stopped: give up every snapshot."""
         for checkpoint in list(self._open):
             self.cancel(checkpoint)
 
     def _advance(self, checkpoint: CheckpointId) -> None:
-        """Go on with a snapshot of which something has become known."""
+        """Do the next step of a snapshot, as far as its parts allow it."""
         found = self._open[checkpoint]
         collected = found.collected
         if collected is not None and collected.is_complete and not found.submitted and not found.cancelled:
@@ -256,7 +265,8 @@ class TaskSnapshots:
             return
         self._host.save_no_channels(self._task, checkpoint)
         if isinstance(error, UserCodeError):
-            # What code of the user's was given is gone with its failure: the next checkpoint could do no better.
+            # The records that the failed user code was given are lost, so the next checkpoint would miss them: the task
+            # must restart.
             self._host.failed(self._task, error)
             return
         self._written(SnapshotWriteFailed(checkpoint=checkpoint, error=one_line(error)))

@@ -1,8 +1,8 @@
-"""An operator at its place in a chain: what it has left to do, and what waits in front of it meanwhile.
+"""The place of an operator in a chain: the work that the operator has left, and the records that wait for the operator.
 
-A stage is the output of the operator before it. As long as its own operator has nothing left to do, it only hands on.
-When its operator does, the slice of the chain is ended, so that the operators before it stop soon; what they still hand
-on waits here, in its order.
+A stage is the output of the operator in front. As long as its own operator has no work left, the stage hands on what it
+gets. When its own operator has work left, the stage ends the slice of the chain, so that the operators in front stop
+soon. What these operators still emit waits in the stage, in order.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ from penstock.runtime.task.slices import SLICE_MS, Slice, Slices, Work
 
 
 class Stage:
-    """The place of one operator."""
+    """One operator in a chain, with the work that the operator has left, and the batches and watermarks that wait for
+    the operator."""
 
     def __init__(self, operator: Operator, slice_: Slice) -> None:
         self.operator = operator
@@ -27,24 +28,26 @@ class Stage:
         self._waiting: deque[pa.RecordBatch | Watermark] = deque()
 
     def cut_rows(self) -> None:
-        """Cut what is handed to the operator, if it may be slow for a row: operators before it make as many as they
-        like."""
+        """Cut the batches for the operator, if the operator calls user code for every row: the operators in front may
+        make any number of rows."""
         if self.operator.is_row_wise:
-            # The task cuts by what the whole chain takes; here only what has become more on the way is cut again.
+            # The task cuts batches by the time that the whole chain takes. Only batches that have grown in the chain
+            # are cut again here.
             self._rows = Slices(2 * SLICE_MS, self._slice.most)
 
     @property
     def is_busy(self) -> bool:
-        """Whether something is left to do."""
+        """Whether the operator has work left, or something waits for the operator."""
         return self._work is not None or bool(self._waiting)
 
     @property
     def may_snapshot(self) -> bool:
-        """Whether all that is left to do is in the operator's state."""
+        """Whether a snapshot of the operator lacks nothing: no batch and no watermark waits for the operator, and the
+        work that the operator has left, if any, is in the operator's state."""
         return not self._waiting and (self._work is None or self._work.may_snapshot)
 
     def emit(self, batch: pa.RecordBatch) -> None:
-        """Hand records to the operator, or let them wait for it."""
+        """Hand records to the operator, or let the records wait for the operator."""
         rows = self._rows
         if self._work is None and not self._waiting and (rows is None or batch.num_rows <= rows.rows):
             self.left(self.operator.process(batch))
@@ -52,7 +55,7 @@ class Stage:
             self._wait(batch)
 
     def watermark(self, time_us: int, *, idle: bool = False) -> None:
-        """Hand a watermark to the operator, or let it wait for it."""
+        """Hand a watermark to the operator, or let the watermark wait for the operator."""
         if self._work is None and not self._waiting:
             self.left(self.operator.watermark(time_us, idle=idle))
         else:
@@ -63,13 +66,13 @@ class Stage:
         self._slice.end()
 
     def left(self, work: Work | None) -> None:
-        """The operator was told something; this is what it has left to do."""
+        """Take the work that a call of the operator has left; None if no work is left."""
         if work is not None:
             self._work = work
             self._slice.end()
 
     def go_on(self) -> None:
-        """Do what is left and what waits, until the slice is over."""
+        """Do the work that is left, then hand on what waits, until the slice is over."""
         while True:
             if self._work is not None:
                 if self._work.go_on():
@@ -99,7 +102,7 @@ class Stage:
             rows.took(item.num_rows, self._slice.now_ms() - begun_ms)
 
     def drop(self) -> None:
-        """Nothing of what is left will be done."""
+        """Give up the work that is left and everything that waits."""
         self._waiting.clear()
         work, self._work = self._work, None
         if work is not None:

@@ -1,11 +1,11 @@
 """One subtask: reads its channels or its source, drives its operators, and takes its part in checkpoints.
 
-A task makes steps: one batch or one element each. Between steps it obeys the checkpoint machines of the core, which are
-asked about barriers, ends and notifications, and never about batches.
+A task makes steps. Each step takes one batch or one element. The machines of the core decide about barriers, ends and
+notifications, and never see batches.
 
     life       where the task is between its restore and its end           core/task/life.py
-    restored   what was in flight when the task was saved                  restored.py
-    admission  which inputs may be read already                            admission.py
+    restored   the batches that were in flight in the restored checkpoint  restored.py
+    admission  which inputs may be read                                    admission.py
     polling    what comes next out of the source, if the task has one      polling.py
     part       barriers, snapshots and notifications                       checkpoint_part.py
 """
@@ -68,7 +68,7 @@ class TaskCounters:
     batches_in: int = 0
     rows_in: int = 0
     watermark_us: int | None = None
-    """How far event time has come; None if nothing was heard of it."""
+    """How far event time has come; None if no watermark has come."""
 
 
 class Task:
@@ -118,25 +118,26 @@ class Task:
                 self._valve.end(index)
         self._ends = DataEnds(len(gate.channels))
         self._end = EndOfData()
-        """What to tell downstream when the operators are through."""
+        """The end of the data that goes downstream when the operators have no work left."""
         self._tick_at: Instant | None = None
 
     # --- life ----------------------------------------------------------------------------
 
     def load(self, restore: TaskRestore, channels: ChannelReader) -> None:
-        """Do everything about the start that blocks. Runs off the loop."""
+        """The blocking part of the start: load the operators, and read the in-flight data. Runs off the loop."""
         self._restored.has_finished = restore.finished or restore.data_ended
         self.chain.load()
         self._restored.load(self.task, restore, channels)
 
     def open(self) -> None:
-        """Start the operators, and put back what was in flight, before anything new; all that blocks has been done."""
+        """Start the operators, and put the restored in-flight data into the queues. `load` has done everything that
+        blocks."""
         if self.is_alive:
             self.chain.open(self.outputs)
             self._admission.holds_back = self._restored.put_back(self.gate, self.outputs)
 
     def run(self, now: Instant) -> None:
-        """Begin: let upstream send, unless there is something to do first."""
+        """Begin: let upstream send, unless restored batches must be read first."""
         if not self.is_alive:
             return
         self._life.handle(LifeEvent.STARTED)
@@ -157,7 +158,7 @@ class Task:
             self.chain.close()
 
     def fail(self, error: BaseException) -> None:
-        """Something that was under way off the loop went wrong."""
+        """Work of the task off the loop has failed: fail the task, unless the task is over."""
         self._part.fail(error)
 
     def validate(self) -> None:
@@ -180,18 +181,18 @@ class Task:
 
     @property
     def is_alive(self) -> bool:
-        """Whether it is not over; a task that is over hears nothing."""
+        """Whether the task is not over. A task that is over hears nothing."""
         return not self._life.state.is_over
 
     @property
     def is_active(self) -> bool:
-        """Whether it takes part in checkpoints."""
+        """Whether the task takes part in checkpoints."""
         return self._life.state.takes_part
 
     # --- steps ---------------------------------------------------------------------------
 
     def step(self, now: Instant, max_rows: int) -> bool:
-        """Do one thing if there is one to do, and send what came of it; whether there was."""
+        """Make one step, if there is anything to do, and send the results. Returns whether a step was made."""
         if not self._life.state.takes_steps or not self._step(now, max_rows):
             return False
         self._send()
@@ -238,12 +239,13 @@ class Task:
         return self.gate.has_work
 
     def _go_on(self, now: Instant) -> bool:
-        """Do another slice of what the operators have left. Before they are through nothing is read but barriers and
-        the like, and these where a snapshot may be taken."""
+        """Do the next slice of the operators' work. As long as operators have work left, only elements that need no
+        room are read, and only where a snapshot may be taken. Returns whether a step was made."""
         may_snapshot = self.chain.may_snapshot
         if may_snapshot and self._take_without_room(now):
             return True
-        # What one call of a function makes is not cut by a barrier. It does not keep a barrier waiting for room either.
+        # A barrier does not cut the rows that one call of a function makes. So if a checkpoint waits for these rows,
+        # they are emitted even without room.
         if not self.outputs.has_room and (may_snapshot or not self._is_awaited):
             return False
         self.chain.go_on()
@@ -253,11 +255,12 @@ class Task:
 
     @property
     def _is_awaited(self) -> bool:
-        """Whether a checkpoint can go on if the task makes a step, be there room or not."""
+        """Whether a checkpoint waits for a step of the task. The task makes such a step even without room."""
         return self.gate.has_without_room or self._part.waits_for_operators
 
     def _settle(self, now: Instant) -> None:
-        """Do what waited for the operators, as far as they are through."""
+        """Do what waits for the operators: tell downstream of the end of the data, and take the snapshots that are
+        due."""
         if self._life.state is LifeState.FINISHING and not self.chain.is_busy:
             self._life.handle(LifeEvent.OPERATORS_THROUGH)
             self._data_is_through(self._end, now)
@@ -306,8 +309,9 @@ class Task:
             self._part.feed(InputConsumed(bytes_processed=cost), now)
 
     def _take_without_room(self, now: Instant) -> bool:
-        """Barriers need no room, and one that overtakes must not wait for the data that keeps the room taken. Nor must
-        the end of a channel, which stands for its barriers."""
+        """Take the next element that needs no room in the output queues. Returns whether there was such an element. A
+        barrier that overtakes must not wait for the data that fills the queues. Nor must the end of a channel, which
+        stands for all further barriers of the channel."""
         taken = self.gate.next_without_room()
         if taken is None:
             return False
@@ -315,7 +319,7 @@ class Task:
         return True
 
     def _take(self, index: ChannelIndex, element: AnyElement, now: Instant) -> None:
-        # It took no room; but if nothing waits behind it, the credit that is owed for earlier batches is due.
+        # An element costs nothing. But if nothing waits behind the element, the credit that is owed for batches is due.
         self.gate.channels[index].consumed(0)
         match element:
             case Barrier():
@@ -328,7 +332,7 @@ class Task:
             case EndOfData():
                 self._admission.heard(index, element)
                 end = self._ends.ended(element)
-                # Stopped without drain, the channel's data goes on after a restore, and must not be late then.
+                # Data that was stopped without drain goes on after a restore, and must not be late then.
                 if element.drain:
                     self._advance(self._valve.end(index, stopped=element.stopped))
                 if end is not None:
@@ -349,7 +353,7 @@ class Task:
     # --- the end -------------------------------------------------------------------------
 
     def _finish_data(self, now: Instant, *, drain: bool = True, stopped: bool = False) -> None:
-        """All input has been seen: let the operators finish, then say so."""
+        """All input has been seen: let the operators finish, then tell downstream of the end of the data."""
         self._life.handle(LifeEvent.DATA_SEEN)
         self._end = EndOfData(drain=drain, stopped=stopped and drain)
         if drain and not self._restored.has_finished:
@@ -358,8 +362,8 @@ class Task:
 
     def _data_is_through(self, end: EndOfData, now: Instant) -> None:
         if end.drain and self._restored.has_finished:
-            # Operators that finished before the restored checkpoint do not finish again; what they said of event time
-            # was not saved.
+            # Operators that finished before the restored checkpoint do not finish again. Watermarks are not saved, so
+            # the end of event time is sent again.
             self.outputs.watermark(MAX_WATERMARK)
         if not end.drain and not self._restored.has_finished:
             self.chain.before_barrier()
@@ -370,11 +374,11 @@ class Task:
 
     @property
     def _is_done(self) -> bool:
-        """Whether nothing is left to do but to ask the master for the end, if the last checkpoint is complete."""
+        """Whether downstream has processed all data and no operator has anything under way."""
         return self.outputs.is_taken and not self.chain.pending
 
     def let_end(self, now: Instant) -> None:
-        """The master waits for nothing from this task any more."""
+        """The master lets the task end."""
         self._part.decide(EndAllowed(), now)
 
     def _try_to_end(self, now: Instant) -> bool:
@@ -388,7 +392,7 @@ class Task:
     # --- time ----------------------------------------------------------------------------
 
     def tick(self, now: Instant) -> None:
-        """Time has passed: operators' processing time, and the deadlines of the barrier handler."""
+        """Time has passed: for the operators' processing time, and for the deadlines of barriers."""
         if not self._life.state.takes_steps:
             return
         if self._reads and (self._tick_at is None or now >= self._tick_at):
@@ -398,13 +402,13 @@ class Task:
         self._send()
 
     def wake_at(self, time: Instant) -> None:
-        """An operator wants to be called at `time`, if not before."""
+        """Have `tick` call the operators at `time` at the latest."""
         if self._tick_at is not None:
             self._tick_at = min(self._tick_at, max(time, Instant(self._host.now() + 1)))
 
     @property
     def _reads(self) -> bool:
-        """Whether there may be something new for the operators, who have nothing left to do."""
+        """Whether more data may come, and the operators have no work left."""
         return self._life.state.reads and not self.chain.is_busy
 
     def next_deadline(self) -> Instant | None:
@@ -414,7 +418,8 @@ class Task:
         times = [*self._part.next_deadlines()]
         if self._reads:
             times.append(self._tick_at)
-            # Without room the source is not asked, however late it is: the credit that makes room wakes the slot.
+            # Without room the source is not asked, even if the source is due: the credit that makes room wakes the
+            # slot.
             if self._polling is not None and self.outputs.has_room and not self._polling.awaits_trigger:
                 times.append(self._polling.at)
         return min((t for t in times if t is not None), default=None)
@@ -422,7 +427,7 @@ class Task:
     # --- what the master says ------------------------------------------------------------
 
     def trigger(self, barrier: Barrier, now: Instant) -> None:
-        """The master starts a checkpoint at this task."""
+        """The master triggers a checkpoint at this task."""
         if self.gate.channels:
             self._part.feed(TriggeredByMaster(barrier=barrier), now)
         elif self._polling is None or not self._life.state.reads or self._polling.trigger(barrier) is not None:
@@ -430,22 +435,22 @@ class Task:
         self._send()
 
     def _begin(self, barrier: Barrier, now: Instant) -> None:
-        """A checkpoint begins in this source, here and now."""
+        """A checkpoint begins at this task: take the snapshot as soon as the operators allow it."""
         if barrier.options.synchronous and self._life.state.reads:
-            # The savepoint ends the task: nothing is read after it.
+            # The savepoint ends the task: no data is read after the savepoint.
             self._finish_data(now, drain=barrier.options.drain, stopped=True)
         metrics = AlignmentMetrics(start_delay_ms=max(0, now - barrier.timestamp))
         self._part.snapshot_due(SnapshotDue(barrier=barrier, metrics=metrics), now)
 
     def notify(self, event: CompletionNotified | AbortNotified, now: Instant) -> None:
-        """The master says what became of a checkpoint."""
+        """The master says that a checkpoint is complete or aborted."""
         if self._polling is not None and isinstance(event, AbortNotified):
             self._polling.aborted(event.checkpoint)
         self._part.decide(event, now)
         self._send()
 
     def handle_event(self, operator: OperatorId, event: bytes) -> None:
-        """The coordinator of one of its operators says something. Only while it `is_alive`."""
+        """Hand an event of an operator coordinator to its operator. Must be called only while the task `is_alive`."""
         self.chain.handle_event(operator, event)
         if self._polling is not None:
             self._polling.ask_again()

@@ -1,9 +1,9 @@
-"""Event time at a task with several input channels: the least of the channels that are not idle.
+"""The event time of a task with several input channels: the least event time of the channels that are not idle.
 
-A channel at the end of its data holds nobody back. It does not push anybody on either: while another channel is only
-idle, records may still come there, and must not be late because of the one that has ended. Nor does a channel that a
-stop with drain took to the end of event time: after a restore its data goes on from where it was, so it holds event
-time there until all channels have ended.
+A channel whose data has ended does not hold event time back. Nor does such a channel advance event time: records may
+still come in an idle channel, and must not be late because another channel has ended. A channel that a stop with drain
+took to the end of event time holds event time where the channel was, until all channels have ended: after a restore the
+data of the channel goes on from there.
 """
 
 from __future__ import annotations
@@ -14,20 +14,21 @@ BEFORE_TIME = -(2**63)
 
 
 class WatermarkValve:
-    """Merges the watermarks of all input channels into one that never goes back."""
+    """Merges the watermarks of all input channels into one watermark, which never goes back."""
 
     def __init__(self, channels: int) -> None:
         self._times = [BEFORE_TIME] * channels
         self._idle = [False] * channels
         self._ended = [False] * channels
         self._at_end = [False] * channels
-        """Those that said that event time is at its end. What that means is known when their data has ended."""
+        """The channels whose watermark says that event time is at its end. What that means is known when the data of
+        the channel has ended."""
         self._stopped = [False] * channels
         self._emitted = BEFORE_TIME
         self._emitted_idle = False
 
     def advance(self, channel: int, watermark: Watermark) -> Watermark | None:
-        """Take in what a channel said; returns what the task must hear, if anything changed."""
+        """Take in the watermark of a channel. Returns the watermark of the task if it has changed, otherwise None."""
         if watermark.time_us == MAX_WATERMARK:
             self._at_end[channel] = True
             return None
@@ -40,7 +41,8 @@ class WatermarkValve:
         return self._merged()
 
     def end(self, channel: int, *, stopped: bool = False) -> Watermark | None:
-        """The data of a channel has ended, by itself or because it was `stopped`."""
+        """The data of a channel has ended, by itself or because a stop with drain ended it (`stopped`). Returns the
+        watermark of the task if it has changed, otherwise None."""
         self._ended[channel] = True
         self._stopped[channel] = stopped
         return self._merged()
@@ -52,7 +54,7 @@ class WatermarkValve:
         if all(self._ended):
             furthest = MAX_WATERMARK if any(self._at_end) else max(self._times)
             return self._tell(furthest, idle=False)
-        # When all are idle nothing holds time back: it goes as far as the furthest channel had come.
+        # When all channels are idle, nothing holds event time back: event time goes as far as the furthest channel is.
         return self._tell(min(active) if active else max(waiting), idle=not active)
 
     def _tell(self, time_us: int, *, idle: bool) -> Watermark | None:

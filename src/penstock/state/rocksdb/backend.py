@@ -1,12 +1,12 @@
 """Keyed state in RocksDB: the back end itself.
 
-    tables, timers      what a key in the database is, and how entries are read        tables.py, timers.py
+    tables, timers      the keys in the database, and how entries are read             tables.py, timers.py
     store               changes in memory, over the database                           store.py
     database            RocksDB                                                        database.py
 
-A snapshot freezes the changes in memory, whatever their number. Its work writes them to the database, links the
-database's files, and uploads those that no completed checkpoint has. A canonical one reads through a view of the
-database instead.
+A snapshot freezes the changes in memory, in a time that does not grow with their number. The work of the snapshot
+writes the changes to the database, links the database's files into a folder, and uploads the files that no completed
+checkpoint has. The work of a canonical snapshot reads the frozen changes and the database through an iterator instead.
 """
 
 from __future__ import annotations
@@ -47,17 +47,18 @@ from penstock.state.rocksdb.tables import (
 from penstock.state.rocksdb.timers import RocksTimers, TimerLimits
 
 _SHARE_IN_MEMORY = 4
-"""Changes in memory may take this part of what write buffers may take."""
+"""Changes in memory may take this part of the memory that RocksDB's write buffers may take: a fourth."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
-    """How much is in memory at once."""
+    """How much of the state is in memory at once."""
 
     changes_bytes: int = 16 * 1024 * 1024
-    """Changes that are not in the database, while no snapshot waits for its files."""
+    """The size of the changes that are not yet written to the database. While a snapshot waits for its files, the
+    changes may grow beyond this size."""
     piece_rows: int = 200_000
-    """Rows of a canonical file."""
+    """About how many rows a canonical file has."""
     timers: TimerLimits = field(default_factory=TimerLimits)
 
 
@@ -109,7 +110,7 @@ class RocksBackend(TabledBackend):
     # --- the current key -----------------------------------------------------------------
 
     def set_key(self, key: Key, group: int) -> None:
-        """Tables and timers are those of `key` from now on."""
+        """`key` is the current key from now on: tables and timers are the key's."""
         scope = self._scope
         scope.key = self._encode_key(key)
         scope.group = self._group_bytes[group]
@@ -119,14 +120,14 @@ class RocksBackend(TabledBackend):
         self._scope.key = NO_KEY_BYTES
 
     def key_group(self) -> int | None:
-        """That of the current key."""
+        """The key group of the current key; None if there is no current key."""
         scope = self._scope
         return None if scope.key is NO_KEY_BYTES else int.from_bytes(scope.group, "big")
 
     # --- snapshots -----------------------------------------------------------------------
 
     def restore(self, snapshots: Sequence[Sequence[StateFile]], reader: StateReader) -> None:
-        """Take in what old subtasks saved, as far as it is of the own key groups."""
+        """Take in the state that old subtasks saved. Only the entries of this subtask's key groups are taken."""
         restored = Restored(self._context, self._folder.path, self._folder.path / "restored")
         db = restored.open(snapshots, reader)
         self._store.close()
@@ -137,8 +138,8 @@ class RocksBackend(TabledBackend):
         self._use(db)
 
     def snapshot(self, checkpoint: CheckpointId, options: CheckpointOptions) -> SnapshotFiles:
-        """Freeze the changes in memory; the work uploads the database with them, or writes it in the canonical
-        format."""
+        """Freeze the changes in memory, and return the work that uploads the database with the frozen changes, or
+        writes both in the canonical format."""
         return self._canonical(checkpoint) if options.canonical else self._native(checkpoint, options)
 
     def _canonical(self, checkpoint: CheckpointId) -> SnapshotFiles:
@@ -175,7 +176,8 @@ class RocksBackend(TabledBackend):
                     index,
                     writer,
                     known=known,
-                    # The subtask of another attempt has another folder, and another try another checkpoint.
+                    # The key is unique: a subtask of another attempt has another folder, and a later snapshot of this
+                    # subtask has another checkpoint id.
                     key_of=lambda name: f"{context.operator}-{context.subtask}-{token}-{checkpoint}-{name}",
                 )
             finally:
@@ -198,15 +200,17 @@ class RocksBackend(TabledBackend):
         )
 
     def completed(self, checkpoint: CheckpointId) -> None:
-        """The table files of the checkpoint need not be uploaded again. Nobody waits for earlier ones."""
+        """The checkpoint is complete: later snapshots may refer to its table files. The snapshots of earlier
+        checkpoints are given up."""
         if (uploaded := self._uploaded.get(checkpoint)) is not None:
             self._reusable = uploaded
-        # What was given up while it was being written has no cut any more.
+        # A checkpoint that was aborted while its snapshot was being written has no cut any more, but may have uploaded
+        # files since then.
         for earlier in [known for known in (*self._cuts, *self._uploaded) if known <= checkpoint]:
             self._forget(earlier)
 
     def aborted(self, checkpoint: CheckpointId) -> None:
-        """Nobody waits for the checkpoint."""
+        """The checkpoint is aborted: its snapshot is given up."""
         self._forget(checkpoint)
 
     def _forget(self, checkpoint: CheckpointId) -> None:
@@ -217,7 +221,7 @@ class RocksBackend(TabledBackend):
     # --- upkeep --------------------------------------------------------------------------
 
     def maintain(self, budget: int) -> bool:
-        """Remove what has expired."""
+        """Remove expired entries."""
         return self._sweep.run(self._context.now(), budget)
 
     def is_compacting(self) -> bool:
@@ -225,6 +229,6 @@ class RocksBackend(TabledBackend):
         return self._store.db.is_compacting()
 
     def close(self) -> None:
-        """Let go of everything, and remove the local folder."""
+        """Close the database, and remove the local folder."""
         self._store.close()
         self._folder.remove()

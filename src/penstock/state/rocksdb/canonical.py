@@ -1,7 +1,8 @@
-"""The canonical format, written from a database and read into one, in pieces that fit into memory.
+"""The canonical format: a database is written to canonical files, and canonical files are loaded into a database, in
+pieces that fit into memory.
 
-What is written is as many canonical files as it takes, one after the other: each is complete in itself, and the rows of
-all of them are the state. A state that fits into one piece is one file.
+Each piece of the state is written to a canonical file of its own, which is complete in itself. The rows of all files
+together are the state. A state that fits into one piece is one file.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ _BY_KEY = TIMERS_BY_KEY.to_bytes(2, "big")
 
 
 class Loader:
-    """Takes rows in any order into a database."""
+    """Loads rows, which may come in any order, into a database."""
 
     def __init__(self, db: Database, folder: Path) -> None:
         self._db = db
@@ -45,7 +46,7 @@ class Loader:
         self._files = 0
 
     def add(self, rows: Iterable[Row]) -> None:
-        """Add rows. Keys differ from all that are in the database."""
+        """Add rows. The key of each row must not be in the database yet."""
         for row in rows:
             self._rows.append(row)
             self._bytes += len(row[0]) + len(row[1])
@@ -53,7 +54,7 @@ class Loader:
                 self.finish()
 
     def finish(self) -> None:
-        """Have everything in the database that was added."""
+        """Write the added rows that are still in memory to the database."""
         if self._rows:
             self._rows.sort()
             self._files += 1
@@ -64,7 +65,7 @@ class Loader:
 def load(
     file: canonical.CanonicalFile, context: StateContext, catalog: Catalog, loader: Loader, counter: Counter
 ) -> None:
-    """Take the rows of a canonical file in, as far as they are of the own key groups."""
+    """Load the rows of a canonical file. Only the rows of this subtask's key groups are loaded."""
     own, now = context.own_groups, context.now()
     keys = KeyCodec(context.keys)
     for entry in file.header.tables:
@@ -85,7 +86,7 @@ def load(
 
 
 class _Piece:
-    """Rows of one file."""
+    """The rows of one canonical file."""
 
     def __init__(self) -> None:
         self.states: dict[bytes, list[canonical.Row]] = {}
@@ -103,8 +104,8 @@ def write(
     now: int,
     piece_rows: int,
 ) -> tuple[StateFile, ...]:
-    """Write everything in canonical files of about `piece_rows` rows. To be run off the loop: reads nothing but its
-    arguments."""
+    """Write all `items` to canonical files of about `piece_rows` rows each. The function reads nothing but its
+    arguments, so that it can run off the loop."""
     by_number = {codec.number: codec for codec in codecs}
     files: list[StateFile] = []
     for piece in _pieces(KeyCodec(context.keys), by_number, items, piece_rows):
@@ -131,7 +132,7 @@ def _pieces(keys: KeyCodec, codecs: dict[bytes, EntryCodec], items: Iterator[Row
         if piece.rows >= piece_rows or piece.bytes >= _PIECE_BYTES:
             yield piece
             piece = _Piece()
-        # A thread that lets go of the interpreter for no time at all gets it back before another one wakes up.
+        # A pause of zero would not help: this thread would have the interpreter back before another thread wakes up.
         time.sleep(_PAUSE_SECONDS)
     if piece.rows:
         yield piece

@@ -1,7 +1,8 @@
-"""Which states a database holds: under which number, of which type.
+"""The states that a database holds: the number and the type of each state.
 
-Numbers are given in the order in which states come and are never given again. Those below `FIRST_STATE` are for timers.
-A state stays in the catalog, and its entries in the database, when the program no longer declares it.
+A state that comes into the catalog gets the number above the highest number of the catalog. Numbers below `FIRST_STATE`
+are for timers. A state that the program does not declare any more stays in the catalog, and its entries stay in the
+database.
 """
 
 from __future__ import annotations
@@ -29,17 +30,19 @@ class StateEntry(msgspec.Struct, frozen=True, kw_only=True):
     number: int
     kind: str
     value_type: bytes | None
-    """The type, as an Arrow schema of one field; None for any object."""
+    """The type of the values, as an Arrow schema of one field; None if values are any objects."""
     map_key_type: bytes | None = None
     ttl_ms: int | None = None
     ttl_reads: bool = False
     timed: bool = False
-    """Whether entries may have a time. They keep it when the program no longer declares a TTL."""
+    """Whether entries may have a time of writing in front of the value. Entries keep their time when the program does
+    not declare a TTL any more."""
     timed_since_ms: int | None = None
-    """What was written before the state had its TTL lives since then."""
+    """When the state got its TTL. An entry with an earlier time, or without a time, counts as written at this time.
+    None: the time of each entry counts."""
 
     def spec(self) -> StateSpec:
-        """What was declared."""
+        """The declaration of the state."""
         return StateSpec(
             name=self.name,
             kind=StateKind(self.kind),
@@ -57,7 +60,7 @@ class Catalog:
 
     @property
     def entries(self) -> tuple[StateEntry, ...]:
-        """Every state, by number."""
+        """Every state, in the order of the numbers."""
         return tuple(sorted(self._entries.values(), key=lambda entry: entry.number))
 
     def number_of(self, name: str) -> int:
@@ -65,14 +68,15 @@ class Catalog:
         return self._entries[name].number
 
     def declare(self, specs: Iterable[StateSpec]) -> None:
-        """Add the states of a program that starts without any."""
+        """Add the declared states that are not in the catalog yet."""
         for spec in specs:
             if spec.name not in self._entries:
                 self._entries[spec.name] = _entry(spec, self._next_number())
 
     def take_in(self, found: Iterable[tuple[StateSpec, StateEntry | None]], context: StateContext, *, now: int) -> None:
-        """States of a snapshot come in, each with its entry in the snapshot's catalog, if that has one. Those that are
-        declared go on as declared. Raises `UsageError` if they cannot."""
+        """Add states of a snapshot. Each state comes with its entry in the catalog of the snapshot; None if the
+        snapshot has no catalog. A state that the program declares gets the program's declaration. Raises `UsageError`
+        if the state of the snapshot does not fit the declaration."""
         declared = {spec.name: spec for spec in context.specs}
         for old_spec, old in found:
             spec = declared.get(old_spec.name, old_spec)
@@ -90,18 +94,19 @@ class Catalog:
             )
 
     def adopt(self, entries: Iterable[StateEntry]) -> None:
-        """The database of a snapshot becomes this one, with its numbers."""
+        """Replace the catalog with the entries of a snapshot whose database is taken over. The numbers stay."""
         self._entries = {entry.name: entry for entry in entries}
 
     def drop(self, name: str) -> None:
-        """Forget a state, whose entries are gone."""
+        """Remove a state whose entries have been removed from the database."""
         del self._entries[name]
 
     def _next_number(self) -> int:
         number = max((entry.number + 1 for entry in self._entries.values()), default=FIRST_STATE)
         if number > LAST_STATE:
             raise UsageError(
-                f"a step cannot have had more than {LAST_STATE - FIRST_STATE + 1} states", hint="rename the step"
+                f"a step has had more than {LAST_STATE - FIRST_STATE + 1} states, which is the limit",
+                hint="give the step another name, so that it starts without state",
             )
         return number
 
@@ -129,5 +134,5 @@ def _read_type(data: bytes | None) -> pa.DataType | None:
     try:
         found: pa.DataType = pa.ipc.read_schema(pa.py_buffer(data)).field(0).type
     except (pa.ArrowException, OSError, ValueError, IndexError) as error:
-        raise CorruptFile(f"a type in a snapshot cannot be read: {error}") from error
+        raise CorruptFile(f"the type of a state in the snapshot cannot be read: {error}") from error
     return found

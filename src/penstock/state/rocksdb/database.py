@@ -1,14 +1,15 @@
-"""One RocksDB database: how it is opened, what it shares with others of the process, and what is asked of it.
+"""One RocksDB database: its options, the memory that the databases of a process share, and the calls of the library.
 
-Everything that is said to the library is said here. What is chosen, and why:
+Only this module calls the library. The options, and the reason for each option:
 
 * No write-ahead log: after a failure the state comes from a checkpoint.
-* Universal compaction: a file is written again seldom, so that few bytes are new from one checkpoint to the next. With
-  levels, a change of one row in a hundred, spread over all, has most of the state written again every few checkpoints.
-* No write waits for compaction until there are very many files, because making a checkpoint waits as well.
-* Files that consist of removed entries for a large part are compacted. This is how expired entries, which are removed
-  one by one, give their room back: the library has no filters for compaction.
-* Blocks, indexes and filters are in one cache of all databases of the process, and so are the buffers for writes.
+* Universal compaction: a file is seldom written again, so that few bytes are new from one checkpoint to the next. With
+  leveled compaction, changes of one row in a hundred, spread over all rows, would cause most of the state to be written
+  again every few checkpoints.
+* A write does not wait for compaction until there are very many files. If writes waited, checkpoints would wait too.
+* A file with many removed entries is compacted. Expired entries are removed one by one, and only compaction frees their
+  space: the library offers no filters that drop expired entries during compaction.
+* All databases of the process share one cache for blocks, indexes and filters, and one limit for write buffers.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from penstock.core.errors import HostError, Retry
 from penstock.settings import StateSettings
 
 Change = tuple[bytes, bytes | None]
-"""A key, and its value or None if it is removed."""
+"""A key and its new value; None removes the key."""
 
 _BACKGROUND_JOBS = 2
 _BLOCK_BYTES = 16 * 1024
@@ -41,7 +42,7 @@ _LOG_BYTES = 1024 * 1024
 
 
 class _Shared:
-    """The caches that databases of this process have in common, while at least one is open."""
+    """The caches that the databases of this process share, while at least one database is open."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -49,7 +50,7 @@ class _Shared:
         self._open = 0
 
     def join(self, settings: StateSettings) -> tuple[Any, Any]:
-        """The cache of blocks and the manager of write buffers."""
+        """A database is opened. Returns the cache of blocks and the manager of write buffers for these settings."""
         with self._lock:
             self._open += 1
             sizes = (settings.block_cache_bytes, settings.write_buffer_bytes)
@@ -71,9 +72,9 @@ _shared = _Shared()
 
 
 class Database:
-    """An open database. Methods may be called by several threads; what is written is seen by all at once.
+    """An open database. Several threads may call the methods; all threads see a change as soon as it is written.
 
-    Raises `HostError` if the disk fails, or if it is used after `close`.
+    Opening, `write`, `ingest` and `link_files` raise `HostError` if the disk fails, or if the database is closed.
     """
 
     def __init__(self, path: Path, settings: StateSettings, *, read_only: bool = False) -> None:
@@ -90,20 +91,20 @@ class Database:
         self._writing = rocksdict.WriteOptions()
         self._writing.disable_wal = True  # type: ignore[method-assign,assignment]
         self.get = self._db.get
-        """The value of a key, or None."""
+        """The value of a key; None if the database does not have the key."""
 
     def items(self, start: bytes) -> Iterator[tuple[bytes, bytes]]:
-        """Keys and values from `start` on, in order, as they are now, whatever is written before they are read. The
-        iterator may be read by another thread, and outlive the database."""
-        # The library's snapshots would be the other way to do this; their iterators show what was written later.
+        """Keys and values from `start` on, in order, as the database has them at this moment: the iterator does not
+        show later writes. The iterator may be read by another thread, and may outlive the database."""
+        # Not by a snapshot of the library: an iterator over such a snapshot shows later writes.
         return self._db.items(from_key=start)  # type: ignore[return-value]
 
     def items_backwards(self, start: bytes) -> Iterator[tuple[bytes, bytes]]:
-        """Keys and values from `start` down, in descending order, as they are now."""
+        """Keys and values from `start` down, in descending order, as the database has them at this moment."""
         return self._db.items(backwards=True, from_key=start)  # type: ignore[return-value]
 
     def write(self, changes: Iterable[Change]) -> None:
-        """Make the changes, all at once."""
+        """Write the changes, all or none."""
         batch = rocksdict.WriteBatch(raw_mode=True)
         for key, value in changes:
             if value is None:
@@ -116,11 +117,12 @@ class Database:
             raise _failed("write to", self.path, error) from error
 
     def remove_range(self, first: bytes, end: bytes) -> None:
-        """Remove all keys from `first` up to and without `end`."""
+        """Remove all keys from `first`, inclusive, to `end`, exclusive."""
         self._db.delete_range(first, end, self._writing)
 
     def ingest(self, path: Path, rows: Iterable[tuple[bytes, bytes]]) -> None:
-        """Add rows, given in ascending order of their keys, which are written to `path` for that."""
+        """Add rows, which must be in ascending order of their keys. The rows are written to a table file at `path`, and
+        the file becomes a file of the database."""
         try:
             writer = rocksdict.SstFileWriter(self._options)
             writer.open(os.fspath(path))
@@ -134,21 +136,22 @@ class Database:
             raise _failed("write to", self.path, error) from error
 
     def link_files(self, folder: Path) -> None:
-        """Make a copy of the database, as it is now, in a new folder of the same disk. Table files are hard links."""
+        """Make a copy of the database, as it is at this moment, in a new folder on the same disk. The table files of
+        the copy are hard links."""
         try:
-            # The checkpoint would flush too, but without letting other threads of the interpreter go on.
+            # `create_checkpoint` would flush too, but while it does, no other thread could use the interpreter.
             self._db.flush()
             rocksdict.Checkpoint(self._db).create_checkpoint(os.fspath(folder))
         except Exception as error:
             raise _failed("make a checkpoint of", self.path, error) from error
 
     def is_compacting(self) -> bool:
-        """Whether files are being rewritten, or are about to be."""
+        """Whether the database is rewriting files, or is about to."""
         names = ("num-running-compactions", "compaction-pending", "num-running-flushes", "mem-table-flush-pending")
         return any(self._db.property_int_value(f"rocksdb.{name}") for name in names)
 
     def close(self) -> None:
-        """Let go of everything. Nothing happens the second time."""
+        """Close the database. A second call does nothing."""
         if not self._closed:
             self._closed = True
             self._db.close()
@@ -190,6 +193,7 @@ def _options(settings: StateSettings, cache: Any, buffers: Any) -> Any:
 def _failed(what: str, path: Path, error: Exception) -> HostError:
     return HostError(
         f"RocksDB could not {what} its database in {path}: {error}",
-        hint="look at the free room on that disk; local_directory of the state settings says where such folders lie",
+        hint="check the free space on that disk; local_directory of the state settings says in which folder databases "
+        "lie",
         retry=Retry.LATER,
     )

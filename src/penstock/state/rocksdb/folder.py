@@ -1,7 +1,8 @@
-"""Folders on the local disk, each of one back end, that are never left behind for good.
+"""Folders on the local disk, one for each back end. A folder that is left behind is removed sooner or later.
 
-Beside a folder lies a file of the same name with `.lock` at its end, which its owner keeps locked as long as it lives.
-The system lets go of the lock however the process ends. Whoever makes a folder removes those whose lock can be had.
+Beside each folder lies a lock file with the same name and the ending `.lock`. The process that made the folder keeps
+the lock as long as the folder is in use. The operating system frees the lock however the process ends. A process that
+makes a folder first removes every folder whose lock is free.
 
     <local directory>/penstock-state-<user>/<name>.lock
     <local directory>/penstock-state-<user>/<name>/…
@@ -26,13 +27,15 @@ _LOCK = ".lock"
 
 
 class LocalFolder:
-    """A fresh folder, for one back end, that is removed when it is told, when nobody has this object any more, or when
-    the process ends. Raises `HostError` if none can be made, and `UsageError` if others could reach it."""
+    """An empty folder for one back end. The folder is removed by `remove`, when this object is garbage-collected, or
+    when the process ends. Raises `HostError` if no folder can be made, and `UsageError` if other users could reach the
+    folder."""
 
     def __init__(self, local_directory: str | None) -> None:
         base = Path(local_directory or tempfile.gettempdir()).absolute() / f"penstock-state-{os.geteuid()}"
         try:
-            # Its name can be guessed, and in a folder for temporary files everybody may make one.
+            # The name of the folder can be guessed, and every user may make a folder among temporary files. So another
+            # user could have made the folder before.
             make_private(base, what="the folder for state", setting="local_directory of the state settings")
             _remove_abandoned(base)
             lock, lock_path = _locked_file(base)
@@ -52,12 +55,12 @@ class LocalFolder:
         return self.path.name
 
     def remove(self) -> None:
-        """Remove the folder with everything in it. Nothing happens the second time."""
+        """Remove the folder and its content. A second call does nothing."""
         self._remove()
 
 
 def _remove_own(path: Path, lock_path: Path, lock: int, owner: int) -> None:
-    # A process that the owner has forked has the same object.
+    # A process that the owner has forked has a copy of the object, and must not remove the owner's folder.
     if os.getpid() == owner:
         shutil.rmtree(path, ignore_errors=True)
         lock_path.unlink(missing_ok=True)
@@ -69,7 +72,7 @@ def _locked_file(base: Path) -> tuple[int, Path]:
         descriptor, name = tempfile.mkstemp(suffix=_LOCK, dir=base)
         with contextlib.suppress(BlockingIOError):
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            # Somebody who cleans up may have been faster than the lock.
+            # Before the lock was taken, another process may have taken the file for abandoned and removed it.
             if os.fstat(descriptor).st_nlink:
                 return descriptor, Path(name)
         os.close(descriptor)

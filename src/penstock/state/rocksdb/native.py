@@ -1,4 +1,4 @@
-"""Snapshots in the own format: the table files of a database, shared between checkpoints, and an index.
+"""Snapshots in RocksDB's own format: an index, and the table files of a database, which checkpoints share.
 
     4 bytes   PKRX
     2 bytes   version of this format
@@ -6,9 +6,9 @@
     …         the header: `Index` as JSON
     …         the small files that the header names, one after the other
 
-Numbers are unsigned, most significant byte first. The index is the first file of a snapshot and belongs to it alone;
-the others are the table files that it names, in its order. Table files never change: a later snapshot of the same
-database refers to those that it still has.
+Numbers are unsigned, most significant byte first. The index is the first file of a snapshot, and belongs to that
+snapshot alone. The other files are the table files that the index names, in the order of the index. Table files never
+change: a later snapshot of the same database refers to the table files that the database still has.
 """
 
 from __future__ import annotations
@@ -37,9 +37,10 @@ _LOG = ".log"
 _LIBRARY = "rocksdict-config.json"
 _SMALL = re.compile(rf"CURRENT|IDENTITY|MANIFEST-\d+|OPTIONS-\d+|{re.escape(_LIBRARY)}", re.ASCII)
 _TABLE = re.compile(r"\d+\.sst", re.ASCII)
-"""What files of a database are called: no other file comes into its folder."""
+"""The names that files of a database can have. A file of a snapshot with another name is refused, so that a snapshot
+cannot write elsewhere."""
 _PREFIX = struct.Struct(">4sHI")
-_HINT = "restore it from a copy, or restore from another checkpoint or savepoint"
+_HINT = "copy the file back from a backup, or restore from another checkpoint or savepoint"
 
 
 class _Library(msgspec.Struct, frozen=True, kw_only=True):
@@ -47,7 +48,7 @@ class _Library(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Index(msgspec.Struct, frozen=True, kw_only=True):
-    """What a snapshot says about itself. New fields: at the end, with a default."""
+    """What the index of a snapshot says. New fields: at the end, with a default."""
 
     operator: str
     keys: bytes
@@ -55,14 +56,14 @@ class Index(msgspec.Struct, frozen=True, kw_only=True):
     groups: int
     """Key groups of the job."""
     own_groups: tuple[int, int]
-    """First and last key group of the subtask that wrote it."""
+    """First and last key group of the subtask that wrote the snapshot."""
     states: tuple[StateEntry, ...]
     next_element: int
     """No element of a list has this number or a higher one."""
     tables: tuple[str, ...] = ()
     """Names of the table files, in the order of the snapshot's files after the index."""
     small_files: tuple[tuple[str, int], ...] = ()
-    """Names and sizes of those in the index itself."""
+    """Names and sizes of the small files, whose content is in the index itself."""
 
     @property
     def key_schema(self) -> pa.Schema:
@@ -78,8 +79,9 @@ def upload(
     known: dict[str, StateFile],
     key_of: Callable[[str], str],
 ) -> tuple[tuple[StateFile, ...], dict[str, StateFile]]:
-    """Write the files of a database that lie in `folder`. Those that are `known`, by their names, are referred to.
-    Returns the handles, and the table files by their names, to be known from now on. An empty database has none."""
+    """Write the files of a database, which lie in `folder`. `known` has the table files that were uploaded before, by
+    name: the snapshot refers to them, and they are not written again. Returns the handles of the snapshot's files, and
+    all table files by name, for `known` of a later call. For an empty database, returns no handles."""
     names = sorted(path.name for path in folder.iterdir())
     tables = [name for name in names if name.endswith(TABLE)]
     if not tables:
@@ -94,7 +96,7 @@ def upload(
             files.append(file)
         uploaded[name] = file
     contents = {n: (folder / n).read_bytes() for n in names if not n.endswith(TABLE)}
-    # Nothing is ever written to the log.
+    # The database has no write-ahead log, so its log file has no content.
     small = {name: content for name, content in contents.items() if content and not name.endswith(_LOG)}
     header = msgspec.json.encode(
         msgspec.structs.replace(
@@ -111,12 +113,13 @@ def is_native(data: bytes) -> bool:
 
 
 class NativeSnapshot:
-    """A snapshot whose index was read. Raises `CorruptFile` if that is cut, changed or newer; `what` names it."""
+    """A snapshot whose index was read; `what` names the index in errors. Raises `CorruptFile` if the index is cut
+    short, was changed, or has a newer format."""
 
     def __init__(self, data: bytes, files: Sequence[StateFile], *, what: str) -> None:
         self._what = what
         if len(data) < _PREFIX.size:
-            raise self._corrupt(f"is cut: {len(data)} bytes are not even its beginning")
+            raise self._corrupt(f"is cut short: it has {len(data)} bytes, fewer than its prefix alone")
         _, version, size = _PREFIX.unpack_from(data)
         if version > VERSION:
             raise CorruptFile(
@@ -135,7 +138,7 @@ class NativeSnapshot:
         if len(data) != body:
             raise self._corrupt(f"has {len(data)} bytes instead of {body}")
         if len(self.index.tables) != len(files) - 1:
-            raise self._corrupt(f"names {len(self.index.tables)} table files, the checkpoint has {len(files) - 1}")
+            raise self._corrupt(f"names {len(self.index.tables)} table files, but the checkpoint has {len(files) - 1}")
         self._check_library()
         self.tables = {self._known(name, _TABLE): file for name, file in zip(self.index.tables, files[1:], strict=True)}
         paths = [file.path for file in files if file.path is not None]
@@ -143,24 +146,27 @@ class NativeSnapshot:
             raise self._corrupt("names a table file twice")
 
     def _check_states(self) -> None:
-        """A database has every state under a name and a number of its own, so that nothing in it can be read as another
-        type than the index says."""
+        """Raise `CorruptFile` unless every state has a name and a number that no other state has. Otherwise the rows of
+        one state could be read with the type of another state."""
         first, last = self.index.own_groups
         if not 0 <= first <= last < self.index.groups <= MOST_GROUPS:
-            raise self._corrupt(f"has key groups {first} to {last} of {self.index.groups}")
+            raise self._corrupt(f"has the impossible key groups {first} to {last} of {self.index.groups}")
         names: dict[str, None] = {}
         numbers: dict[int, None] = {}
         for entry in self.index.states:
             if entry.name in names or entry.number in numbers or not FIRST_STATE <= entry.number <= LAST_STATE:
-                raise self._corrupt(f"has a state {entry.name!r} with number {entry.number}, which cannot be")
+                raise self._corrupt(
+                    f"has state {entry.name!r} with number {entry.number}: another state has this name or number, or "
+                    "no state can have this number"
+                )
             if entry.kind not in _KINDS:
-                raise self._corrupt(f"has a state {entry.name!r} of kind {entry.kind!r}")
+                raise self._corrupt(f"has state {entry.name!r} of kind {entry.kind!r}, which is no kind of keyed state")
             names[entry.name], numbers[entry.number] = None, None
 
     def check_rows(self, db: Database) -> None:
-        """Raise `CorruptFile` if the database holds what the index does not name. Such rows would lie in wait for a
-        state that the program declares later, and that gets their number: if its values are objects, they would be
-        unpickled. Looks at one row of each state and key group."""
+        """Raise `CorruptFile` if the database has rows of a state or a key group that the index does not name. A state
+        that the program declares later could get the number of such rows. If the values of that state are objects, the
+        rows would be unpickled, which can run code. Reads one row of each state and key group."""
         first, last = (group.to_bytes(2, "big") for group in self.index.own_groups)
         known = {number.to_bytes(2, "big") for number in (TIMERS_BY_TIME, TIMERS_BY_KEY)}
         known |= {entry.number.to_bytes(2, "big") for entry in self.index.states}
@@ -169,13 +175,13 @@ class NativeSnapshot:
             group, number = row[0][:2], row[0][2:4]
             if not first <= group <= last or number not in known:
                 raise self._corrupt(
-                    f"has table files with state {int.from_bytes(number, 'big')} of key group "
-                    f"{int.from_bytes(group, 'big')}, which it does not name"
+                    f"has table files with rows of state number {int.from_bytes(number, 'big')} in key group "
+                    f"{int.from_bytes(group, 'big')}, which the index does not name"
                 )
             start = _following(group + number)
 
     def download(self, folder: Path, reader: StateReader) -> None:
-        """Bring the files of the database into a new folder."""
+        """Write the files of the database into a new folder."""
         folder.mkdir()
         for name, content in self._small.items():
             (folder / name).write_bytes(content)
@@ -183,7 +189,8 @@ class NativeSnapshot:
             (folder / name).write_bytes(reader.get(file))
 
     def _check_library(self) -> None:
-        """The library could unpickle values by itself, and keeps beside the database whether it does."""
+        """Raise `CorruptFile` if the library would unpickle values by itself. The library reads whether to do so from a
+        file beside the database."""
         if (content := self._small.get(_LIBRARY)) is None:
             return
         try:
@@ -191,11 +198,11 @@ class NativeSnapshot:
         except (msgspec.MsgspecError, ValueError, RecursionError) as error:
             raise self._corrupt(f"has a file {_LIBRARY} that cannot be read: {error}") from error
         if not said.raw_mode:
-            raise self._corrupt("says that the values of its database are objects of the library's")
+            raise self._corrupt(f"has a file {_LIBRARY} that tells the database library to unpickle values")
 
     def _known(self, name: str, pattern: re.Pattern[str]) -> str:
         if not pattern.fullmatch(name):
-            raise self._corrupt(f"names a file {name!r}")
+            raise self._corrupt(f"names a file {name!r}, which is not a file of a database")
         return name
 
     def _corrupt(self, text: str) -> CorruptFile:
@@ -203,6 +210,6 @@ class NativeSnapshot:
 
 
 def _following(prefix: bytes) -> bytes | None:
-    """What is behind all keys with a prefix; None if nothing can be."""
+    """The lowest key above all keys with a prefix; None if there is no such key."""
     number = int.from_bytes(prefix, "big") + 1
     return None if number >> (8 * len(prefix)) else number.to_bytes(len(prefix), "big")

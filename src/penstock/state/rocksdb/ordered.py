@@ -1,7 +1,8 @@
-"""Keys as bytes whose order is that of the keys: null first, then ascending, NaN last; by columns.
+"""Keys as bytes. The order of the bytes is the order of the keys: null first, then ascending, NaN last; column by
+column.
 
-No encoding is the beginning of another one, so that what lies under a key begins with its bytes, and nothing else does.
-Every column begins with a byte:
+The bytes of one key are never the beginning of the bytes of another key. So exactly the rows of a key begin with the
+bytes of that key. Every column begins with a byte:
 
     00   null
     01   a value
@@ -9,16 +10,16 @@ Every column begins with a byte:
 
 After 01 come, most significant byte first:
 
-    signed integers                 as many bytes as the type has, the sign bit turned around
+    signed integers                 as many bytes as the type has, the sign bit inverted
     unsigned integers               as many bytes as the type has
     booleans                        one byte, 00 or 01
-    floats of any width             the 8 bytes of a double: all bits turned around if it is negative, else the sign bit
-    decimals                        16 bytes, the number without its point, the sign bit turned around
-    dates                           4 bytes, the days since 1970-01-01, the sign bit turned around
-    times and timestamps            8 bytes, the number that Arrow has for it, the sign bit turned around
+    floats of any width             the 8 bytes of a double: all bits inverted if negative, else the sign bit inverted
+    decimals                        16 bytes, the number without its point, the sign bit inverted
+    dates                           4 bytes, the days since 1970-01-01, the sign bit inverted
+    times and timestamps            8 bytes, the number that Arrow has for the time, the sign bit inverted
     strings (UTF-8) and binaries    the bytes, 00 written as 00 FF, and then 00 00
 
-The encoding is part of the format of snapshots: it never changes without a new version of it.
+The encoding is part of the format of snapshots. A change of the encoding needs a new version of the format.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ from penstock.state.values import to_python
 
 Encode = Callable[[Any], bytes]
 Decode = Callable[[bytes, int], tuple[Any, int]]
-"""The value that begins at a place, and the place behind it."""
+"""Takes bytes and an offset. Returns the value that begins at the offset, and the offset behind the value."""
 
 _NULL, _VALUE, _NAN = b"\x00", b"\x01", b"\x02"
 _DOUBLE = struct.Struct(">d")
@@ -51,12 +52,12 @@ _ALL = (1 << 64) - 1
 _EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 _NAIVE_EPOCH = datetime.datetime(1970, 1, 1)  # noqa: DTZ001  # for timestamps that have no time zone
 _DIGITS = decimal.Context(prec=76)
-"""For computing with any decimal without rounding it."""
+"""Enough digits to compute with any decimal without rounding."""
 _EPOCH_DAY = datetime.date(1970, 1, 1).toordinal()
 
 
 class KeyCodec:
-    """Keys with certain columns, to bytes and back."""
+    """Turns keys with the columns of a schema into bytes, and back."""
 
     def __init__(self, schema: pa.Schema) -> None:
         columns = [_column(field.type) for field in schema]
@@ -72,7 +73,8 @@ class KeyCodec:
 
 
 def value_codec(kind: pa.DataType) -> tuple[Encode, Decode]:
-    """What turns single values of a type that can be a key into bytes, and back."""
+    """The functions that turn values of a type into bytes, and back. Raises `UsageError` if values of the type cannot
+    be keys."""
     return _column(kind)
 
 
@@ -109,7 +111,7 @@ def _column(kind: pa.DataType) -> tuple[Encode, Decode]:
 
 
 def micros(since: datetime.timedelta) -> int:
-    """A difference of times in microseconds."""
+    """A time difference in microseconds."""
     return (since.days * 86_400 + since.seconds) * 1_000_000 + since.microseconds
 
 
@@ -126,7 +128,9 @@ def _without_point(kind: Any) -> tuple[Callable[[Any], int], Callable[[int], Any
         scaled = _DIGITS.scaleb(value, scale)
         number = int(scaled)
         if number != scaled or not -end < number < end:
-            raise UsageError(f"{value} is no {kind}: it has {kind.precision} digits, {scale} of them behind the point")
+            raise UsageError(
+                f"{value} does not fit {kind}, which has {kind.precision} digits, {scale} of them behind the point"
+            )
         return number
 
     return to_number, lambda number: _DIGITS.scaleb(number, -scale)
@@ -141,7 +145,8 @@ def _from_days(days: int) -> datetime.date:
 
 
 def _nullable(encode: Encode, decode: Decode) -> tuple[Encode, Decode]:
-    """`encode` has to write the first byte of a value itself; `decode` begins behind it."""
+    """The same functions for values that may be null. `encode` must write the first byte of a value itself; `decode` is
+    called with the offset behind that byte."""
 
     def encode_nullable(value: Any) -> bytes:
         return _NULL if value is None else encode(value)
@@ -226,12 +231,12 @@ def _decode_text(data: bytes, place: int) -> tuple[str, int]:
 
 
 def encode_time(time_us: int) -> bytes:
-    """A time of a timer, in 8 bytes."""
+    """The time of a timer, in 8 bytes."""
     return _NUMBER.pack(time_us + _HALF)
 
 
 def decode_time(data: bytes, place: int) -> int:
-    """The time that begins at a place."""
+    """The time that begins at an offset."""
     return int(_NUMBER.unpack_from(data, place)[0]) - _HALF
 
 
@@ -239,11 +244,11 @@ def decode_time(data: bytes, place: int) -> int:
 
 
 def object_identity(value: Any) -> bytes:
-    """Bytes that are the same for equal objects, as far as that can be told without the process they are in.
+    """Bytes that identify an object as a map key, in every process.
 
-    Numbers, texts, bytes, None, and tuples and frozen sets of such are told by what they are: 1, 1.0 and True are one
-    key, as in a dict. Other objects are told by what they are pickled to, without regard to parts that are the same
-    object; of these, two that are equal and not pickled alike are two keys.
+    Numbers, texts, bytes, None, and tuples and frozen sets of these have the same bytes if they are equal: 1, 1.0 and
+    True are one key, as in a dict. For any other object the bytes are its pickle, in which it makes no difference
+    whether equal parts are the same object. Two such objects that are equal but have different pickles are two keys.
     """
     kind = type(value)
     if kind is str:
@@ -262,7 +267,8 @@ def object_identity(value: Any) -> bytes:
         return b"z" + _counted(b"".join(sorted(_counted(object_identity(part)) for part in value)))
     target = BytesIO()
     pickler = pickle.Pickler(target, protocol=5)
-    # Without this, a part that is one object twice gives other bytes than two equal objects.
+    # Without the fast mode, a value that has one object twice would have other bytes than a value that has two equal
+    # objects.
     pickler.fast = True
     pickler.dump(value)
     return b"p" + _counted(target.getvalue())

@@ -1,20 +1,20 @@
-"""Values as bytes: MessagePack for typed ones, pickles for those of any type.
+"""Values as bytes: values of a declared type as MessagePack, objects of any type as pickles.
 
     booleans, integers, floats, strings, binaries    themselves; floats of any width as doubles
     dates                                            days since 1970-01-01
-    times, timestamps, durations                     the number that Arrow has for it, in the unit of the type
+    times, timestamps, durations                     the number that Arrow has for the value, in the unit of the type
     decimals                                         text
     lists                                            arrays
-    structs                                          arrays of the fields' values, in their order
+    structs                                          arrays of the fields' values, in the order of the fields
     maps                                             arrays of pairs
     any other type                                   an Arrow IPC stream of one row, as binary
-    null, also inside                                nil
+    null, also inside of a value                     nil
 
-An entry of a state with a TTL begins with the byte C1, which no value begins with, and 8 bytes: the time since which it
-lives, in milliseconds since 1970, signed, most significant byte first. In a map whose keys are of any type, 4 bytes
-with the length of the pickled key and that key come next. Then comes the value.
+An entry of a state with a TTL begins with the byte C1, with which no value begins. Then come 8 bytes: the time of
+writing, in milliseconds since 1970, signed, most significant byte first. In a map whose keys are of any type, 4 bytes
+with the length of the pickled key and the pickled key come next. Then comes the value.
 
-The encoding is part of the format of snapshots: it never changes without a new version of it.
+The encoding is part of the format of snapshots. A change of the encoding needs a new version of the format.
 """
 
 from __future__ import annotations
@@ -37,7 +37,8 @@ Pack = Callable[[Any], bytes]
 Unpack = Callable[[bytes], Any]
 _Convert = Callable[[Any], Any]
 _Pair = tuple[_Convert, _Convert] | None
-"""To what MessagePack can hold and back; None if it can hold the values as they are."""
+"""The functions that turn a value into a value that MessagePack can hold, and back; None if MessagePack can hold the
+value as it is."""
 
 UNREADABLE = (
     msgspec.MsgspecError,
@@ -51,9 +52,9 @@ UNREADABLE = (
     OSError,
     EOFError,
 )
-"""How it shows that bytes are no value of a type."""
+"""The errors that show that bytes are not a value of a type."""
 TIMED = 0xC1
-"""The first byte of an entry with a time."""
+"""The first byte of an entry that has a time of writing."""
 TIMED_SIZE = 9
 _TIMED = struct.Struct(">Bq")
 _EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
@@ -62,9 +63,13 @@ _EPOCH_DAY = datetime.date(1970, 1, 1).toordinal()
 
 
 def value_packer(kind: pa.DataType | None, *, what: str, unpickles: bool = True) -> tuple[Pack, Unpack]:
-    """What turns values of a type (None: any object) into bytes, and back. `what` is named if one cannot be read.
-    Objects are read as `Pickle`s unless it `unpickles`. Values of a type are never unpickled, whatever their bytes are:
-    bytes that are no such value raise one of `UNREADABLE`."""
+    """The function that turns values of a type into bytes, and the function that turns the bytes back into values.
+
+    If the type is None, the functions take any object, and the bytes are a pickle. With `unpickles=False` a pickle is
+    not unpickled, but handed on as a `Pickle`. The error for an object that cannot be unpickled names `what`, the place
+    of the object. Values of a type are never unpickled, whatever their bytes are: bytes that are not a value of the
+    type raise one of the errors in `UNREADABLE`.
+    """
     if kind is None:
         return pickled, object_reader(what=what, unpickles=unpickles)
     encode, decode = msgspec.msgpack.Encoder().encode, msgspec.msgpack.Decoder(_python_type(kind)).decode
@@ -84,22 +89,22 @@ def value_packer(kind: pa.DataType | None, *, what: str, unpickles: bool = True)
 
 
 def object_reader(*, what: str, unpickles: bool) -> Unpack:
-    """What turns pickled bytes into objects, or into `Pickle`s."""
+    """The function that turns pickled bytes into objects; or, unless `unpickles`, into `Pickle`s."""
     return (lambda data: unpickled(data, what=what)) if unpickles else Pickle
 
 
 def with_time(packed: bytes, written_ms: int) -> bytes:
-    """An entry that lives since `written_ms`."""
+    """The bytes of an entry that was written at `written_ms`."""
     return _TIMED.pack(TIMED, written_ms) + packed
 
 
 def time_of(data: bytes) -> int | None:
-    """Since when an entry lives; None if it was written without a time."""
+    """When an entry was written; None if the entry has no time."""
     return int(_TIMED.unpack_from(data)[1]) if data[0] == TIMED else None
 
 
 def without_time(data: bytes) -> bytes:
-    """The value of an entry that may have a time."""
+    """The bytes of an entry without its time, if the entry has a time."""
     return data[TIMED_SIZE:] if data[0] == TIMED else data
 
 
@@ -124,7 +129,7 @@ def _conversion(kind: pa.DataType) -> _Pair:
     if pt.is_list(kind) or pt.is_large_list(kind) or pt.is_fixed_size_list(kind):
         return _lists(_conversion(kind.value_type))
     if pt.is_dictionary(kind):
-        # No snapshot has a dictionary, by which a few bytes stand for many values.
+        # Snapshots have no dictionaries, in which a few bytes stand for many values. So the values are written.
         return _conversion(kind.value_type)
     if pt.is_struct(kind):
         return _structs([kind.field(number) for number in range(kind.num_fields)])
@@ -149,7 +154,8 @@ def _is_plain(kind: pa.DataType) -> bool:
 
 
 def _python_type(kind: pa.DataType) -> Any:
-    """What MessagePack must hold for a value of a type that needs no conversion."""
+    """The Python type that MessagePack must hold for a value of a type; `Any` if the values of the type are
+    converted."""
     if pt.is_list(kind) or pt.is_large_list(kind) or pt.is_fixed_size_list(kind):
         return list[_python_type(kind.value_type)] | None  # type: ignore[misc]
     for python, is_such in _PYTHON_TYPES.items():
@@ -221,7 +227,10 @@ def _by_arrow(kind: pa.DataType) -> _Pair:
         check_stream(buffer)
         table = pa.ipc.open_stream(buffer).read_all()
         if table.schema != schema or table.num_rows != 1:
-            raise ValueError(f"a value of type {kind} is of type {', '.join(map(str, table.schema.types))}")
+            raise ValueError(
+                f"one value of type {kind} is expected; the data has columns of the types "
+                f"{', '.join(map(str, table.schema.types))}"
+            )
         table.validate(full=True)
         return table.column(0)[0].as_py()
 

@@ -1,8 +1,9 @@
-"""How the state of old subtasks becomes that of one new one.
+"""How the database of a subtask is restored from the snapshots of old subtasks.
 
-A snapshot in the own format of which at least half of the key groups belong to the new subtask becomes its database:
-what belongs to others is removed, and the table files may be referred to by the next checkpoint. Everything else, other
-snapshots in the own format and canonical files, is read and added, as far as it belongs to the new subtask.
+If at least half of the key groups of a snapshot in RocksDB's own format belong to the subtask, the database of that
+snapshot becomes the database of the subtask. The rows of other subtasks are removed, and the next checkpoint may refer
+to the table files. From all other snapshots, in the own format or canonical, the rows of the subtask's key groups are
+read and added to the database.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ _END_OF_GROUPS = b"\xff\xff\xff"
 
 
 class Restored:
-    """A database with what old subtasks saved."""
+    """A database with the state that old subtasks saved."""
 
     def __init__(self, context: StateContext, folder: Path, database: Path) -> None:
         self._context = context
@@ -33,10 +34,10 @@ class Restored:
         self.catalog = Catalog()
         self.counter = Counter()
         self.reusable: dict[str, StateFile] = {}
-        """Table files that a checkpoint has, by name."""
+        """The table files that the next checkpoint may refer to, by name."""
 
     def open(self, snapshots: Sequence[Sequence[StateFile]], reader: StateReader) -> Database:
-        """Read the snapshots into a database, which is returned."""
+        """Read the snapshots into a database. Returns the database."""
         natives: list[NativeSnapshot] = []
         canonical: list[StateFile] = []
         for files in snapshots:

@@ -1,19 +1,22 @@
-"""Changes in memory over a database: what is written often is written to it seldom, and a snapshot freezes at once.
+"""Changes in memory over a database. An entry that changes often is seldom written to the database, and a snapshot
+freezes the changes in constant time.
 
-Changes go into the *live* layer, a dict. When it is full, its oldest entries are written to the database, a few at a
-time. A snapshot freezes the live layer and starts another one; from then on nothing that comes later may get into the
-database before the snapshot has its files:
+Changes go into the *live* layer, a dict. When the live layer is full, its oldest entries are written to the database, a
+few at a time. A snapshot freezes the live layer and starts another live layer. If the snapshot needs the files of the
+database, no later change may be written to the database before the snapshot has its files:
 
     live            changes since the last snapshot
-    frozen, …       changes up to a snapshot, newest first; they wait to be written
-    the database    everything before
+    frozen, …       changes up to a snapshot, newest first; these layers wait to be written
+    the database    all earlier changes
 
-A *cut* writes the frozen layers up to its own and links the files of the database into a folder. The snapshot's work
-makes it, off the loop. The loop makes it itself if the live layer has grown far beyond its size meanwhile. Cuts are
-made in the order of their snapshots, one at a time.
+Each snapshot has a *cut*. To make a cut, the frozen layers up to the layer of the cut are written to the database, and
+the files of the database are linked into a folder. The work of the snapshot makes the cut, off the loop. If the live
+layer grows far beyond its size before that, the loop makes the cut. Cuts are made in the order of their snapshots, one
+at a time.
 
-Most entries have a key of their own. Those that are also read in groups (the entries of a map, the elements of a list,
-timers) are kept in memory by the prefix that they have in common, so that a group is found without looking at others.
+Most entries are read one by one. The entries of a map, the elements of a list and timers are also read in groups. The
+entries of a group have a common prefix, and layers keep them by this prefix, so that a group is found without reading
+other groups.
 """
 
 from __future__ import annotations
@@ -31,13 +34,14 @@ from penstock.state.backend import MISSING
 from penstock.state.rocksdb.database import Change, Database
 
 _ENTRY_BYTES = 256
-"""What an entry takes in memory, beside its value."""
+"""About how much memory an entry takes, without its value."""
 _SPILL_BYTES = 256 * 1024
-"""So much leaves the live layer at a time."""
+"""How much of a full live layer is written to the database at a time."""
 _FULLEST = 4
-"""How many times its size the live layer may grow to, while a cut is to be made."""
+"""How many times its size the live layer may grow to, while a snapshot waits for its files."""
 _PIECE = 2_000
-"""Changes of one write off the loop; in between others get hold of the interpreter."""
+"""How many changes are written to the database at a time. Between two writes off the loop, other threads may use the
+interpreter."""
 _PAUSE_SECONDS = 0.0003
 
 Singles = dict[bytes, bytes | None]
@@ -45,7 +49,7 @@ Groups = dict[bytes, Singles]
 
 
 class Layer:
-    """Changes that were frozen. Nobody changes them."""
+    """The frozen changes of one snapshot. A layer gets no further changes."""
 
     __slots__ = ("groups", "singles", "written")
 
@@ -53,10 +57,10 @@ class Layer:
         self.singles = singles
         self.groups = groups
         self.written = not singles and not groups
-        """Whether the database has all of it."""
+        """Whether all changes of the layer are in the database."""
 
     def changes(self) -> Iterator[Change]:
-        """Every key that was changed, once, in no order."""
+        """Every changed key once, with its value, in no particular order."""
         yield from self.singles.items()
         for prefix, entries in self.groups.items():
             for suffix, value in entries.items():
@@ -64,18 +68,19 @@ class Layer:
 
 
 class Cut:
-    """One snapshot's claim to the files of the database, as they are with all layers up to its own written."""
+    """The files of the database for one snapshot: with the layer of the snapshot and all earlier layers, and without
+    later changes."""
 
     def __init__(self, layer: Layer, folder: Path | None) -> None:
         self.layer = layer
         self.folder = folder
-        """Where the files are linked to; None if the snapshot needs none."""
+        """The folder that the files are linked into; None if the snapshot needs no files."""
         self.made = False
         self.given_up = False
 
 
 class LayeredStore:
-    """The entries of one back end. To be used on the loop, but for what says otherwise."""
+    """The entries of one back end. Only the loop may call the methods, except for methods that say otherwise."""
 
     def __init__(self, db: Database, memory_bytes: int) -> None:
         self.db = db
@@ -91,7 +96,7 @@ class LayeredStore:
     # --- single entries ------------------------------------------------------------------
 
     def get(self, key: bytes) -> bytes | None:
-        """The value of a key; None if there is none."""
+        """The value of a key; None if the key has no value."""
         found = self._singles.get(key, MISSING)
         if found is not MISSING:
             return found  # type: ignore[no-any-return]
@@ -102,7 +107,7 @@ class LayeredStore:
         return self.db.get(key)
 
     def put(self, key: bytes, value: bytes | None) -> None:
-        """Set a value; None removes it."""
+        """Set the value of a key; None removes the entry."""
         singles = self._singles
         if (old := singles.get(key, MISSING)) is MISSING:
             self._weight += _ENTRY_BYTES
@@ -117,7 +122,7 @@ class LayeredStore:
     # --- entries of a group --------------------------------------------------------------
 
     def get_in(self, prefix: bytes, suffix: bytes) -> bytes | None:
-        """The value of one entry of a group."""
+        """The value of one entry of a group; None if the group does not have the entry."""
         entries = self._groups.get(prefix)
         if entries is not None and (found := entries.get(suffix, MISSING)) is not MISSING:
             return found  # type: ignore[no-any-return]
@@ -128,7 +133,7 @@ class LayeredStore:
         return self.db.get(prefix + suffix)
 
     def put_in(self, prefix: bytes, suffix: bytes, value: bytes | None) -> None:
-        """Set one entry of a group; None removes it."""
+        """Set the value of one entry of a group; None removes the entry."""
         entries = self._groups.get(prefix)
         if entries is None:
             entries = self._groups[prefix] = {}
@@ -144,11 +149,11 @@ class LayeredStore:
             self._relieve()
 
     def scan(self, prefix: bytes, start: bytes = b"") -> Iterator[tuple[bytes, bytes]]:
-        """The entries of a group from `start` on, as suffix and value, in order, as they are now."""
+        """Suffix and value of the entries of a group from `start` on, in order, as they are at this moment."""
         return _merged_group(self.db.items(prefix + start), prefix, start, self._changes_of(prefix))
 
     def last(self, prefix: bytes) -> bytes | None:
-        """The last suffix of a group, whose prefix does not end in FF; None if it has no entries."""
+        """The last suffix of a group; None if the group has no entries. The prefix of the group must not end in FF."""
         changes, size = self._changes_of(prefix), len(prefix)
         suffixes = [suffix for suffix, value in changes.items() if value is not None]
         behind = prefix[:-1] + bytes([prefix[-1] + 1])
@@ -173,7 +178,8 @@ class LayeredStore:
     # --- room ----------------------------------------------------------------------------
 
     def _relieve(self) -> None:
-        """The live layer is full: write some of it to the database, if that is possible now."""
+        """The live layer is full: write its oldest entries to the database. While a snapshot waits for its files, do so
+        only if the live layer has grown far beyond its size, and make the cuts first."""
         if self._wait_for_files():
             if self._weight < _FULLEST * self._memory_bytes:
                 return
@@ -182,7 +188,8 @@ class LayeredStore:
         self._write_oldest(self._memory_bytes - min(_SPILL_BYTES, self._memory_bytes // 2))
 
     def write_all(self) -> bool:
-        """Write all changes to the database, unless a snapshot must have its files first; whether it was done."""
+        """Write all changes to the database, unless a snapshot waits for its files. Returns whether the changes were
+        written."""
         if self._wait_for_files():
             return False
         self.write_frozen()
@@ -190,7 +197,7 @@ class LayeredStore:
         return True
 
     def write_frozen(self) -> None:
-        """Write what snapshots that need no files have frozen. On the loop, and only while none waits for files."""
+        """Write the frozen layers to the database. May be called only while no snapshot waits for its files."""
         if self._frozen:
             with self._lock:
                 self._write_layers(self._cuts)
@@ -201,7 +208,7 @@ class LayeredStore:
         return any(cut.folder is not None for cut in self._cuts)
 
     def _settle(self) -> None:
-        """Forget what was written."""
+        """Forget the cuts that are made and the layers that are written."""
         if self._cuts:
             self._cuts = [cut for cut in self._cuts if not (cut.made or (cut.folder is None and cut.layer.written))]
         if self._frozen:
@@ -247,7 +254,8 @@ class LayeredStore:
     # --- snapshots -----------------------------------------------------------------------
 
     def freeze(self, folder: Path | None) -> Cut:
-        """Everything up to now belongs to the cut. If it is to have files, nothing that comes later is in them."""
+        """Freeze the live layer. The returned cut has all changes up to this moment. If `folder` is given, the files of
+        the cut will have these changes and no later changes."""
         self._settle()
         cut = Cut(Layer(self._singles, self._groups), folder)
         if self._singles or self._groups:
@@ -258,15 +266,15 @@ class LayeredStore:
         return cut
 
     def frozen_items(self) -> Iterator[tuple[bytes, bytes]]:
-        """Every entry that is frozen or in the database now, in order. May be read by any thread."""
+        """Every entry that is frozen or in the database at this moment, in order. Any thread may read the iterator."""
         return _merged_all(self.db.items(b""), self._frozen)
 
     def make(self, cut: Cut) -> None:
-        """Link the files of the cut into its folder. By any thread; blocks. Raises `HostError` when the store is
-        closed, or the disk fails."""
+        """Link the files of the cut into the cut's folder. Any thread may call this; blocks. Raises `HostError` if the
+        store is closed, or if the disk fails."""
         with self._lock:
             if self._closed:
-                raise HostError("the state was closed before its snapshot was written")
+                raise HostError("the state back end was closed before its snapshot was written")
             if not cut.made and cut.folder is not None:
                 cuts = self._cuts
                 for earlier in cuts[: cuts.index(cut)]:
@@ -274,7 +282,7 @@ class LayeredStore:
                 self._make(cut, pause=_PAUSE_SECONDS)
 
     def give_up(self, cut: Cut) -> None:
-        """Nobody needs the files of the cut any more."""
+        """The files of the cut are not needed any more: remove them, if the cut is made."""
         cut.given_up = True
         with self._lock:
             folder, cut.folder = cut.folder, None
@@ -288,7 +296,7 @@ class LayeredStore:
         self._settle()
 
     def _make(self, cut: Cut, *, pause: float | None) -> None:
-        """To be called with the lock, in the order of cuts."""
+        """Make one cut. The caller has the lock, and has made all earlier cuts."""
         if cut.made:
             return
         self._write_layer(cut.layer, pause=pause)
@@ -307,12 +315,13 @@ class LayeredStore:
         while piece := list(islice(changes, _PIECE)):
             self.db.write(piece)
             if pause is not None:
-                # A thread that lets go of the interpreter for no time at all gets it back before another one wakes up.
+                # A pause of zero would not help: this thread would have the interpreter back before another thread
+                # wakes up.
                 time.sleep(pause)
         layer.written = True
 
     def close(self) -> None:
-        """Let go of everything; waits for a cut that is being made."""
+        """Close the database and forget all changes. Waits for a cut that is being made."""
         with self._lock:
             self._closed = True
             self.db.close()

@@ -1,7 +1,8 @@
-"""Removes what has expired: a slow walk over the states with a TTL, a few entries at a time.
+"""Removes expired entries: a slow walk over the states with a TTL, a few entries at a time.
 
-A pass goes over everything once. It begins with all changes written to the database, so that it sees them; while a
-snapshot must have its files first, it waits. Passes have a pause in between, a part of the shortest TTL.
+A pass looks at every entry once. Before a pass begins, all changes are written to the database, because the pass reads
+only the database. While a snapshot waits for its files, no pass begins. Between two passes there is a pause of a part
+of the shortest TTL.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ _LEAST_PAUSE_MS = 1_000
 
 
 class Sweep:
-    """One walk after the other."""
+    """The passes over the states of one back end."""
 
     def __init__(
         self, store: LayeredStore, codecs: Iterable[EntryCodec], keys: KeyCodec, groups: tuple[int, int]
@@ -32,11 +33,12 @@ class Sweep:
         ttls = [codec.spec.ttl.duration_ms for codec in self._codecs.values() if codec.spec.ttl is not None]
         self._pause_ms = max(min(ttls, default=0) // _PASSES_PER_TTL, _LEAST_PAUSE_MS)
         self._sections: Iterator[bytes] | None = None
-        """What is still to be walked over, while a pass is under way."""
+        """The sections that the pass has not come to yet; None between two passes. A section is the entries of one
+        state in one key group."""
         self._section = self._start = b""
 
     def run(self, now: int, budget: int) -> bool:
-        """Look at up to `budget` entries; whether there are more."""
+        """Look at up to `budget` entries. Returns whether the pass has more entries to look at."""
         if not self._codecs:
             return False
         if self._sections is None:
@@ -51,7 +53,7 @@ class Sweep:
         return self._sections is not None
 
     def _walk(self, now: int, budget: int) -> int:
-        """Look at entries of the current section; how many."""
+        """Look at up to `budget` entries of the current section. Returns how many entries were looked at."""
         looked_at, last = 0, b""
         for row, value in self._store.db.items(self._start):
             if looked_at == budget or not row.startswith(self._section):

@@ -1,14 +1,15 @@
-"""The tables of a back end: what a state's entries are called in the database, and how they are read.
+"""The tables of a back end: the keys of entries in the database, and how entries are read and written.
 
 A key in the database is, most significant byte first:
 
     2 bytes   key group
     2 bytes   number of the state (`penstock.state.rocksdb.catalog`)
-    …         the key, in order (`penstock.state.rocksdb.ordered`)
-    …         of a map: the map's key, in order too, or what tells objects apart
-    8 bytes   of a list: the number of its element
+    …         the key (`penstock.state.rocksdb.ordered`)
+    …         of a map: the map key, encoded like a key; or, for a map key of any type, its `object_identity`
+    8 bytes   of a list: the number of the element
 
-An element of a list is numbered by a counter of the whole back end: adding one does not read the others.
+One counter of the back end numbers the elements of all lists, so that an element is added to a list without reading the
+list.
 """
 
 from __future__ import annotations
@@ -42,7 +43,8 @@ Row = tuple[bytes, bytes]
 
 
 class _NoKeyBytes:
-    """In the place of the current key's bytes while there is none."""
+    """Stands for the bytes of the current key while there is no current key. To look up an entry then raises
+    `UsageError`."""
 
     def __radd__(self, other: object) -> NoReturn:
         hash(NO_KEY)
@@ -64,7 +66,7 @@ class Scope:
 
 
 class Counter:
-    """Numbers for elements of lists, each once."""
+    """The numbers of list elements. No number is given twice."""
 
     def __init__(self) -> None:
         self.next = 0
@@ -77,7 +79,7 @@ class Counter:
 
 
 class EntryCodec:
-    """Entries of one state, as tables hold them, to bytes and back."""
+    """Turns the entries of one state, as tables hold the entries, into bytes, and back."""
 
     def __init__(self, entry: StateEntry, *, unpickles: bool = True) -> None:
         spec = entry.spec()
@@ -89,7 +91,8 @@ class EntryCodec:
         self._read_object = object_reader(what=what, unpickles=unpickles)
         self._since = entry.timed_since_ms
         self.keeps_map_keys = spec.kind is StateKind.MAP and spec.map_key is None
-        """Whether the key of an entry stands in its value, because it cannot be told from its bytes."""
+        """Whether the value of an entry has the map key in front: a map key of any type cannot be decoded from the key
+        in the database."""
         if spec.kind is StateKind.MAP and spec.map_key is not None:
             self.encode_map_key, self._decode_map_key = value_codec(spec.map_key)
         else:
@@ -104,14 +107,14 @@ class EntryCodec:
             self.encode, self.decode = self._pack, self._unpack
 
     def unreadable(self, error: BaseException) -> CorruptFile:
-        """What to raise for an entry that is none of this state."""
+        """The error for an entry that cannot be read with the type of this state."""
         return CorruptFile(
-            f"an entry of {self._what} is no {self.spec}: {error}",
-            hint="restore it from a copy, or restore from another checkpoint or savepoint",
+            f"an entry of {self._what} cannot be read as {self.spec}: {error}",
+            hint="restore from another checkpoint or savepoint",
         )
 
     def written_ms(self, value: bytes) -> int:
-        """Since when an entry lives."""
+        """When an entry was written; or when the state got its TTL, if that is later."""
         found = time_of(value)
         return max(time for time in (found, self._since, 0) if time is not None)
 
@@ -125,7 +128,7 @@ class EntryCodec:
         return self._unpack(without_time(value))
 
     def encode_in_map(self, key: Any, entry: Any) -> bytes:
-        """An entry of a map."""
+        """The bytes of an entry of a map."""
         if not self.keeps_map_keys:
             return self.encode(entry)
         kept = pickled(key)
@@ -135,7 +138,7 @@ class EntryCodec:
         return with_time(kept + self._pack(entry[0]), entry[1])
 
     def decode_in_map(self, suffix: bytes, value: bytes) -> tuple[Any, Any]:
-        """Map key and entry."""
+        """The map key and the entry."""
         if not self.keeps_map_keys:
             return self._decode_map_key(suffix, 0)[0], self.decode(value)
         rest = without_time(value)
@@ -153,7 +156,7 @@ class RocksValues(ValueTable):
         self.bind(codec, store)
 
     def bind(self, codec: EntryCodec, store: LayeredStore) -> None:
-        """The entries are those of this store from now on."""
+        """Read and write the entries of this store from now on."""
         self._number = codec.number
         self._codec = codec
         self._encode, self._decode = codec.encode, codec.decode
@@ -188,7 +191,7 @@ class RocksLists(ListTable):
         self.bind(codec, store)
 
     def bind(self, codec: EntryCodec, store: LayeredStore) -> None:
-        """The entries are those of this store from now on."""
+        """Read and write the entries of this store from now on."""
         self._codec = codec
         self._store = store
 
@@ -221,14 +224,14 @@ class RocksLists(ListTable):
 
 
 class RocksMaps(MapTable):
-    """Entries by a key of their own, for each key."""
+    """A map of entries per key."""
 
     def __init__(self, codec: EntryCodec, store: LayeredStore, scope: Scope) -> None:
         self._scope = scope
         self.bind(codec, store)
 
     def bind(self, codec: EntryCodec, store: LayeredStore) -> None:
-        """The entries are those of this store from now on."""
+        """Read and write the entries of this store from now on."""
         self._codec = codec
         self._store = store
 
@@ -256,7 +259,8 @@ class RocksMaps(MapTable):
 
     def items(self) -> Iterator[tuple[Any, Any]]:
         """All entries."""
-        # As they are now, and not as they are when the first is asked for.
+        # `scan` is called here and not in the generator. Otherwise the iterator would show the entries as they are when
+        # the first entry is read.
         return self._decoded(self._store.scan(self._prefix()))
 
     def _decoded(self, rows: Iterator[Row]) -> Iterator[tuple[Any, Any]]:
@@ -284,7 +288,8 @@ def make_table(codec: EntryCodec, store: LayeredStore, scope: Scope, counter: Co
 
 
 def database_rows(codec: EntryCodec, rows: Iterable[tuple[bytes, Any, Any]], counter: Counter) -> Iterator[Row]:
-    """Entries as the database has them. Given are what the key in the database begins with, map key and entry."""
+    """The rows of entries in the database. Each entry is given with the beginning of its key in the database and its
+    map key (None if the state is no map)."""
     is_list, is_map = codec.spec.kind is StateKind.LIST, codec.spec.kind is StateKind.MAP
     for prefix, map_key, entry in rows:
         if is_map:

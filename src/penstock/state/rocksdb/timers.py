@@ -1,4 +1,5 @@
-"""Timers in the database, twice: by time, to find the next one, and by key, to find those of a key.
+"""Timers in the database. Each timer has two rows: by time, to find the next timer, and by key, to find the timers of a
+key.
 
     2 bytes   key group
     2 bytes   0: by time                    2 bytes   1: by key
@@ -6,10 +7,11 @@
     8 bytes   time                          1 byte    kind
     …         the key                       8 bytes   time
 
-The next timers are also in memory. Of every key group, those before its *horizon* are; what lies beyond is only in the
-database. While a group's horizon is before the first timer in memory, more are read and the horizon moves on. When too
-many are in memory, the later half is forgotten and horizons move back. So a timer is found by a look into a heap, and
-there may be more of them than memory has room for.
+The next timers are also in memory. Every key group has a *horizon*: the timers before the horizon are in memory, and
+the timers behind the horizon are only in the database. While the horizon of a key group is before the first timer in
+memory, more timers of that key group are read, and the horizon moves forward. When too many timers are in memory, the
+later half is forgotten, and horizons move back. So the next timer is found in a heap, and there may be more timers than
+fit into memory.
 """
 
 from __future__ import annotations
@@ -31,7 +33,7 @@ _BY_TIME = TIMERS_BY_TIME.to_bytes(2, "big")
 _BY_KEY = TIMERS_BY_KEY.to_bytes(2, "big")
 _TIME_SIZE = 8
 _Place = tuple[bytes, bytes]
-"""Time and key in one, and the key group: the order in which timers fire."""
+"""The bytes of time and key together, and the key group. The order of places is the order in which timers fire."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,9 +41,9 @@ class TimerLimits:
     """How many timers are in memory."""
 
     most_in_memory: int = 65_536
-    """Of one kind."""
+    """How many timers of one kind are in memory, at most."""
     read_at_once: int = 64
-    """Of one key group."""
+    """How many timers of one key group are read from the database at a time."""
 
 
 class _Upcoming:
@@ -56,12 +58,12 @@ class _Upcoming:
         self._horizons: dict[bytes, bytes] = {
             group.to_bytes(2, "big"): b"" for group in range(groups[0], groups[1] + 1)
         }
-        """Where the unread timers of a key group begin; there is none if all are in memory."""
+        """The horizon of each key group. A key group whose timers are all in memory has no horizon."""
         self._nearest: list[_Place] = [(b"", group) for group in self._horizons]
-        """A heap of horizons; those that were moved on are in it too, until their turn comes."""
+        """A heap of horizons. An entry whose horizon has moved stays in the heap until the entry is the first."""
 
     def add(self, place: _Place) -> bool:
-        """A timer is set; False if it was known to be."""
+        """A timer is set. Returns False if the timer is in memory already, which means that it is set already."""
         if place in self._known:
             return False
         horizon = self._horizons.get(place[1])
@@ -72,13 +74,13 @@ class _Upcoming:
         return True
 
     def remove(self, place: _Place) -> None:
-        """A timer is not set any more."""
+        """A timer is removed."""
         self._known.pop(place, None)
         if len(self._heap) > 2 * len(self._known) + self._limits.read_at_once:
             self._heap = sorted(self._known)
 
     def first(self) -> _Place | None:
-        """The next timer."""
+        """The next timer; None if there is no timer."""
         while True:
             while self._heap and self._heap[0] not in self._known:
                 heapq.heappop(self._heap)
@@ -102,7 +104,7 @@ class _Upcoming:
         if len(found) < limit:
             del self._horizons[group]
         else:
-            # The least that comes after it.
+            # The lowest suffix above the last suffix that was read.
             self._set_horizon(group, found[-1] + b"\x00")
 
     def _forget(self) -> None:
@@ -134,7 +136,7 @@ class RocksTimers(TimerTable):
         self.bind(store)
 
     def bind(self, store: LayeredStore) -> None:
-        """The timers are those of this store from now on."""
+        """Read and write the timers of this store from now on."""
         self._store = store
         self._upcoming = {kind: _Upcoming(kind, self._groups, store, self._limits) for kind in TimerKind}
 
@@ -147,7 +149,7 @@ class RocksTimers(TimerTable):
             self._store.put_in(scope.group + _BY_KEY + scope.key + byte, time, b"")
 
     def remove(self, kind: TimerKind, time_us: int) -> None:
-        """Take a timer of the current key back."""
+        """Remove a timer of the current key."""
         scope, time = self._scope, encode_time(time_us)
         self._remove(kind, scope.group, time, scope.key)
 
@@ -189,13 +191,13 @@ class RocksTimers(TimerTable):
 
 
 def timer_rows(group: int, key: bytes, kind: TimerKind, time_us: int) -> Iterator[Row]:
-    """What the database has for a timer."""
+    """The two rows of a timer in the database."""
     prefix, byte, time = group.to_bytes(2, "big"), _KINDS[kind], encode_time(time_us)
     yield prefix + _BY_TIME + byte + time + key, b""
     yield prefix + _BY_KEY + key + byte + time, b""
 
 
 def timer_of(keys: KeyCodec, row: bytes) -> tuple[Key, TimerKind, int]:
-    """Key, kind and time of a timer, from its key in the database, by key."""
+    """Key, kind and time of a timer, from the key of its row by key."""
     key, place = keys.decode(row, PREFIX_SIZE)
     return key, _KIND_OF[row[place]], decode_time(row, place + 1)

@@ -113,8 +113,8 @@ def test_a_function_from_row_to_rows(rig):
     ("function", "text"),
     [
         (lambda row: None, "expected a dict with n, text; got None"),
-        (lambda row: {"n": 1}, "expected a dict with n, text; got one with n$"),
-        (lambda row: {"n": 1, "text": "", "x": 1}, "expected a dict with n, text; got one with n, text, x"),
+        (lambda row: {"n": 1}, "expected a dict with n, text; got a dict with n$"),
+        (lambda row: {"n": 1, "text": "", "x": 1}, "expected a dict with n, text; got a dict with n, text, x"),
         (lambda row: {"n": "one", "text": ""}, "expected rows of n: int64, text: string; "),
         (lambda row: {"n": 2**70, "text": ""}, "expected rows of n: int64, text: string; "),
     ],

@@ -192,9 +192,9 @@ def test_a_method_returns_one_row_several_or_none(rig, result, rows_out):
 @pytest.mark.parametrize(
     ("result", "text"),
     [
-        ({"k": 1}, "expected a dict with k, text; got one with k"),
-        ({"k": 1, "text": "a", "more": 1}, "got one with k, text, more"),
-        ({"k": 1, "txt": "a"}, "got one with k, txt"),
+        ({"k": 1}, "expected a dict with k, text; got a dict with k"),
+        ({"k": 1, "text": "a", "more": 1}, "got a dict with k, text, more"),
+        ({"k": 1, "txt": "a"}, "got a dict with k, txt"),
         ({"k": "x", "text": "a"}, "expected rows of k: int64, text: string"),
         ("text", "expected a dict with k, text; got str"),
         (5, "'int' object is not iterable"),
@@ -258,7 +258,7 @@ def test_a_value_of_another_type_says_which_state(rig):
 
 def test_a_declaration_outside_of_a_job_says_so():
     for use in (Misuse().seen.get, lambda: Misuse.seen.set(1), Misuse.seen.exists, Misuse.seen.clear):
-        with pytest.raises(UsageError, match="state 'seen' is declared, but no job is running it"):
+        with pytest.raises(UsageError, match="state 'seen' is declared, but is not in use by a running job"):
             use()
 
 

@@ -122,5 +122,5 @@ def test_the_reader_hears_of_completed_checkpoints_and_is_closed_once(rig):
 def test_a_batch_of_another_schema_is_refused(rig):
     other = pa.schema([("text", pa.large_string())])
     made = rig(ReadStep(source=Alphabet([], returned=other), splits=(b"a",)))
-    with pytest.raises(UsageError, match="returned columns text: large_string, its schema has text: string"):
+    with pytest.raises(UsageError, match="returned columns text: large_string, but its schema has text: string"):
         made.operator.poll(1, made.time)

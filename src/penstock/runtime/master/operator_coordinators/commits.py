@@ -73,7 +73,8 @@ class DriverCommits(OperatorCoordinator):
         self._waiting.clear()
 
     def run(self) -> None:
-        """Tell the subtasks which groups are committed, and commit the further groups of the restored checkpoint."""
+        """Tell the subtasks up to which checkpoint all groups are committed, and commit the groups of the restored
+        checkpoint that are not committed yet. The committer removes prepared results that no snapshot names."""
         super().run()
         if self._committed:
             self.tell_all(encode_event(Committed(checkpoint=self._committed)))
@@ -82,8 +83,8 @@ class DriverCommits(OperatorCoordinator):
         self._commit(promised)
 
     def _let_go_of_all_but(self, promised: Sequence[bytes]) -> None:
-        """Earlier attempts may have prepared results that no completed checkpoint and no savepoint names: have the
-        committer remove them."""
+        """Have the committer remove the results that earlier attempts prepared, except for the results that a completed
+        checkpoint or a savepoint names."""
         newest, epoch = self._asked_for, self.epoch
         if epoch > 1:
             self.off_loop(lambda: self._committer.clean_up(self.host.job, epoch, promised), lambda _: None)
@@ -91,7 +92,7 @@ class DriverCommits(OperatorCoordinator):
             self.off_loop(lambda: self._committer.abandon(newest, promised), lambda _: None)
 
     def snapshot(self, checkpoint: CheckpointId) -> bytes:
-        """The checkpoint id up to which all groups are committed."""
+        """The state of this coordinator: the checkpoint id up to which all groups of committables are committed."""
         self._asked_for = max(self._asked_for, checkpoint)
         return msgspec.msgpack.encode(self._committed)
 

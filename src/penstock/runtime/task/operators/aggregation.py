@@ -1,7 +1,7 @@
 """Windowed aggregates over tables: records to partials, partials to partials, partials to results.
 
-Pure functions of their input. A partial is one row per key and window; merging partials in any order and grouping gives
-the same result, except for the last bits of sums over floats, which depend on the order they arrived in.
+All functions here are pure. A partial is one row per key and window. Partials may be merged in any order with the same
+result, except for the last bits of sums of floats, which depend on the order.
 """
 
 from __future__ import annotations
@@ -24,9 +24,10 @@ _INT64_MAX = 2**63 - 1
 
 
 def group(table: pa.Table, keys: Sequence[str], calculations: Sequence[Calculation], *, window: WindowType) -> pa.Table:
-    """One row per distinct key, columns: keys, then calculations. The columns of a window may be the last keys.
+    """One row per distinct key. The columns are the keys, then the calculations. The columns of a window may be the
+    last keys.
 
-    Raises `UsageError` if a sum leaves int64.
+    Raises `UsageError` if a sum does not fit into int64.
     """
     risky = [c for c in calculations if c.function == "sum" and _sum_may_overflow(table.column(str(c.column)))]
     if not risky:
@@ -54,7 +55,8 @@ def group(table: pa.Table, keys: Sequence[str], calculations: Sequence[Calculati
 
 
 def of_records(aggregates: Sequence[Aggregate]) -> list[Calculation]:
-    """How records become partials; their values are looked for under `value_name`."""
+    """The calculations that make partials of records. The value columns of the records must be named by
+    `value_name`."""
     found: list[Calculation] = []
     for aggregate in aggregates:
         column = None if aggregate.column is None else value_name(aggregate.column)
@@ -67,12 +69,13 @@ def of_records(aggregates: Sequence[Aggregate]) -> list[Calculation]:
 
 
 def value_name(column: str) -> str:
-    """What a value column is called while it is grouped: a record may well have a `window_start` of its own."""
+    """The name of a value column while records are grouped. Records may have a `window_start` column of their own, so a
+    value column needs another name."""
     return f"\0{column}"
 
 
 def of_partials(aggregates: Sequence[Aggregate]) -> list[Calculation]:
-    """How partials become fewer partials."""
+    """The calculations that merge partials."""
     found: list[Calculation] = []
     for aggregate in aggregates:
         function = aggregate.kind if aggregate.kind in ("min", "max") else "sum"
@@ -85,7 +88,7 @@ def of_partials(aggregates: Sequence[Aggregate]) -> list[Calculation]:
 def results(
     merged: pa.Table, *, keys: Sequence[str], window: WindowType, aggregates: Sequence[Aggregate], schema: pa.Schema
 ) -> pa.Table:
-    """Results of merged partials, in their order."""
+    """The results of merged partials, in the order of the partials."""
     starts: Any = merged.column(WINDOW_START)
     columns: dict[str, Any] = {WINDOW_START: starts}
     if window.length_us is None:
@@ -113,7 +116,7 @@ def normal_keys(column: Any) -> Any:
 
 
 def in_order(merged: pa.Table, windows: Sequence[str], keys: Sequence[str]) -> pa.Table:
-    """Merged partials, ordered by the columns of their windows, the last of them first, and by keys (null last)."""
+    """Merged partials, ordered by the columns of the window, the last column first, and then by keys (null last)."""
     names = [*reversed(windows), *keys]
     columns: list[Any] = [merged.column(name) for name in names]
     if len(columns) == 2 and pt.is_int64(columns[1].type) and columns[1].null_count == 0:
@@ -135,7 +138,8 @@ def _has_nan(column: Any) -> bool:
 
 
 def _with_nan(grouped: pa.Table, name: str, mark: str) -> pa.Table:
-    """The greatest value is NaN where one of the values is. Arrow leaves NaN out; to Spark nothing is greater."""
+    """Make the greatest value NaN where one of the values is NaN. Arrow leaves NaN out; in Spark NaN is the
+    greatest."""
     column: Any = grouped.column(name)
     found = pc.if_else(grouped.column(mark), pa.scalar(float("nan"), column.type), column)
     return grouped.set_column(grouped.schema.get_field_index(name), name, found)
@@ -150,7 +154,8 @@ def _sum_may_overflow(column: Any) -> bool:
 
 
 def _with_halves(table: pa.Table, calculation: Calculation) -> tuple[pa.Table, list[Calculation]]:
-    """Columns of the upper and lower 32 bits of each value: their sums cannot overflow, and tell the true sum."""
+    """Add columns with the upper and the lower 32 bits of each value. The sums of these columns cannot overflow, and
+    together are the true sum."""
     values = table.column(str(calculation.column)).cast(pa.int64())
     high, low = f"{calculation.name}\0high", f"{calculation.name}\0low"
     table = table.append_column(high, pc.shift_right(values, 32))

@@ -1,12 +1,12 @@
-"""What an operator is: the contract between a task and the steps chained in it.
+"""The contract between a task and the operators that are chained in the task.
 
-An operator is driven by its task, on the slot's loop, one call at a time. It hands results to `self.output`, which is
-the next operator of the chain or the task's partitioner. It never blocks; the work that a snapshot returns runs off the
-loop and must touch only what the synchronous part froze for it.
+A task calls its operators on the slot's loop, one call at a time. An operator hands results to `self.output`, which is
+the next operator of the chain or the outputs of the task. An operator must not block the loop. The work that `snapshot`
+returns runs off the loop, and must touch only what `snapshot` froze.
 
-Whatever may make more than a batch's worth of results of one call looks at `self.slice` meanwhile. When the slice is
-over, the call returns what is left to do as `Work`. Until that is done the operator is given nothing more. Snapshots
-are taken where the work says so.
+A call that may make more results than fit into one batch looks at `self.slice` meanwhile. When the slice is over, the
+call returns the rest as `Work`. Until that work is done the operator is given nothing more. Snapshots are taken only
+where the work allows them.
 """
 
 from __future__ import annotations
@@ -48,15 +48,15 @@ SnapshotWork = Callable[[StateWriter], OperatorState]
 
 @dataclass(frozen=True, kw_only=True)
 class OperatorContext:
-    """Who an operator is, and what it may use."""
+    """What identifies an operator in its task, and what the operator may use."""
 
     job: JobId
     epoch: Epoch
     task: TaskId
     operator: str
-    """Its id, which names its state."""
+    """The id of the operator. The state of the operator is saved under this id."""
     name: str
-    """What people call it."""
+    """The name of the step, for people."""
     parallelism: int
     max_parallelism: int
     key_groups: tuple[int, int]
@@ -64,18 +64,19 @@ class OperatorContext:
     now: Callable[[], Instant]
     background: Background
     restored: tuple[OperatorState, ...]
-    """What to start from; empty on a fresh start."""
+    """The state to start from; empty on a fresh start."""
     fresh: bool
     """True when there is no checkpoint to restore from, or when the checkpoint does not know this operator."""
     reader: StateReader
     fail: Callable[[BaseException], None]
     """Fail the task because of something that happened in the background."""
     saved: tuple[bytes, ...] = ()
-    """Parts of the operator's list state that savepoints have, and that must not be removed."""
+    """Parts of the operator's list of committables that savepoints contain. What these parts name must not be
+    removed."""
     rescaled: bool = False
     """Whether `restored` was taken with another parallelism, and dealt out anew."""
     wake_at: Callable[[Instant], None] = lambda _: None
-    """Have `tick` called at that time, if not before."""
+    """Have `fire` and `tick` called at that time at the latest."""
     catching_up: Callable[[bool], None] = lambda _: None
     """Tell the master whether this subtask of a source is behind."""
     splits_read: Callable[[int], None] = lambda _: None
@@ -83,92 +84,96 @@ class OperatorContext:
     state: StateSettings = field(default_factory=StateSettings)
     """Where keyed state is kept."""
     make_backend: MakeBackend | None = None
-    """Makes what holds keyed state. None: what `state` names."""
+    """Makes the back end of keyed state. None: the back end that `state` names."""
 
 
 class Operator(ABC):
-    """One step of a chain."""
+    """A step as it runs in a task."""
 
     output: Output
     context: OperatorContext
     slice: Slice = Slice()
-    """That of the chain it is in."""
+    """The slice of the chain that the operator is in."""
     is_waiting = False
-    """Whether the records of its first input have to wait for another input."""
+    """Whether the records of the first input have to wait for another input."""
 
     def open(self, context: OperatorContext, output: Output) -> None:
-        """Start, from `context.restored` if there is something."""
+        """Start, from `context.restored` if there is state to restore."""
         self.context = context
         self.output = output
 
     def load(self, context: OperatorContext) -> None:  # noqa: B027
-        """The blocking part of a start: read state, commit what a checkpoint promised. Runs off the loop, before
-        `open`."""
+        """The blocking part of the start: read state, commit what the restored checkpoint promised. Runs off the loop,
+        before `open`."""
 
     @property
     def is_row_wise(self) -> bool:
-        """Whether it calls a function of the user's for every row, which may be slow."""
+        """Whether the operator calls user code, which may be slow, for every row."""
         return False
 
     @property
     def timeless_inputs(self) -> tuple[int, ...]:
-        """The numbers of those inputs that have no event time, and so must not hold it back."""
+        """The numbers of the inputs that have no event time, and so must not hold event time back."""
         return ()
 
     def begin_waiting(self, channels: tuple[ChannelIndex, ...], now: Instant) -> None:  # noqa: B027
-        """The task begins; these channels are of other inputs than the first. Called if it is waiting."""
+        """The task begins. `channels` are the channels of all inputs but the first input. Called only if
+        `is_waiting`."""
 
     def heard(self, channel: ChannelIndex, element: Watermark | EndOfData) -> None:  # noqa: B027
-        """What a channel of another input than the first has said about how far it is. Called while it is waiting."""
+        """A channel of another input than the first input has sent a watermark or the end of its data. Called only
+        while records of the first input are held."""
 
     @abstractmethod
     def process(self, batch: pa.RecordBatch) -> Work | None:
-        """Take one batch in; what is left to do, if that is too much for a slice."""
+        """Process one batch. Returns the work that is left, if the work is too much for one slice."""
 
     def process_input(self, batch: pa.RecordBatch, number: int) -> Work | None:  # noqa: ARG002
-        """Take one batch of an input in, where there are several; by default it makes no difference which."""
+        """Process one batch of the input with this number. By default all inputs are processed alike."""
         return self.process(batch)
 
     def watermark(self, time_us: int, *, idle: bool = False) -> Work | None:
-        """Event time has reached `time_us`: handed on when all is done that was to be done at that time."""
+        """Event time has reached `time_us`. The operator hands the watermark on when everything that is due is done."""
         self.output.watermark(time_us, idle=idle)
         return None
 
     def fire(self, now: Instant) -> Work | None:  # noqa: ARG002
-        """Processing time has reached `now`: fire what is due. `tick` follows."""
+        """Processing time has reached `now`: do what is due. `tick` follows."""
         return None
 
     def tick(self, now: Instant) -> Instant | None:  # noqa: ARG002
-        """Processing time has reached `now`: say when to be called next."""
+        """Processing time has reached `now`. Returns when the operator must be called next; None: at no given time."""
         return None
 
     def finish(self) -> Work | None:
-        """All input has been seen: emit what is left."""
+        """All input has been seen: emit everything that the operator still holds."""
         return None
 
     def before_barrier(self) -> None:  # noqa: B027
-        """A barrier goes out next, or the data of a job that is stopped without drain has ended: emit what is held, so
-        that it need not be in the snapshot. `finish` does the same at the end of the data."""
+        """A barrier goes out next, or the data of a job that is stopped without drain has ended. Emit the records that
+        are held back, so that these records need not be in the snapshot. `finish` does the same at the end of the
+        data."""
 
     def snapshot(self, checkpoint: CheckpointId, options: CheckpointOptions) -> SnapshotWork | None:  # noqa: ARG002
-        """Freeze the state in constant time; return the work that writes it. None if there is no state."""
+        """Freeze the state in constant time. Returns the work that writes the frozen state; None if there is no
+        state."""
         return None
 
     def handle_event(self, event: bytes) -> None:  # noqa: B027
-        """Its coordinator on the driver says something; only an operator that has one hears anything."""
+        """The operator coordinator of this operator has sent an event."""
 
     def completed(self, checkpoint: CheckpointId) -> None:  # noqa: B027
-        """`checkpoint` and all before it are durable."""
+        """`checkpoint` is complete: everything up to its barrier is durable."""
 
     def subsumed(self, checkpoint: CheckpointId) -> None:  # noqa: B027
-        """`checkpoint` and all before it are deleted: nobody will restore them."""
+        """`checkpoint` and all checkpoints before it are deleted: no restore needs them."""
 
     def aborted(self, checkpoint: CheckpointId) -> None:  # noqa: B027
         """`checkpoint` will never complete."""
 
     @property
     def pending(self) -> bool:
-        """Whether something that `completed` started is still under way; the task ends only after it."""
+        """Whether something that `completed` started is under way. The task does not end before that is done."""
         return False
 
     def metrics(self) -> dict[str, float]:
@@ -176,4 +181,4 @@ class Operator(ABC):
         return {}
 
     def close(self) -> None:  # noqa: B027
-        """Let go of everything. Called once, also after a failure."""
+        """Release everything that the operator holds. Called once, also after a failure."""

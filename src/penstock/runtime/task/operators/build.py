@@ -1,4 +1,4 @@
-"""From a step of the program to the operator that runs it."""
+"""Builds the operator that runs a step of the program."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def build_operator(step: Step) -> Operator:
 
 
 def _operator_on_columns(step: WhereStep | SelectStep | UnionStep) -> Operator:
-    # Not above: a slot that needs no Polars starts sooner without it.
+    # Not imported at the top: a slot that needs no Polars starts sooner without Polars.
     from penstock.runtime.task.operators.columns import SelectOperator, UnionOperator, WhereOperator
 
     match step:

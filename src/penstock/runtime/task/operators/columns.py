@@ -1,7 +1,8 @@
-"""Filters and computed columns, by Polars expressions over whole batches; and streams that become one.
+"""Filters and computed columns, by Polars expressions over whole batches; and the union of streams.
 
-Only the columns an expression reads go into Polars; what it does not compute stays the array it was, so nothing is
-copied or changes its type on the way. Polars runs in its own pool, whose size the process sets before it is imported.
+Only the columns that an expression reads go into Polars. A column that is not computed stays the same Arrow array: the
+column is not copied, and its type does not change. Polars has a thread pool of its own. The process sets the size of
+the pool before Polars is imported.
 """
 
 from __future__ import annotations
@@ -20,14 +21,14 @@ _MASK = "condition"
 
 
 class WhereOperator(Operator):
-    """Only records for which the condition is true; null counts as false."""
+    """Hands on only the records for which the condition is true; null counts as false."""
 
     def __init__(self, step: WhereStep) -> None:
         self._condition = step.condition.alias(_MASK)
         self._reads = _reads((step.condition,))
 
     def process(self, batch: pa.RecordBatch) -> None:
-        """Hand on the records that meet the condition; the batch itself if all do."""
+        """Hand on the records that meet the condition; if all records do, the batch itself."""
         if batch.num_rows == 0:
             return
         try:
@@ -42,7 +43,7 @@ class WhereOperator(Operator):
 
 
 class SelectOperator(Operator):
-    """Computed columns, in place of the record or beside its other columns."""
+    """Computes columns, in place of the record or beside the other columns of the record."""
 
     def __init__(self, step: SelectStep) -> None:
         self._step = step
@@ -57,7 +58,7 @@ class SelectOperator(Operator):
         try:
             frame = _frame(batch, self._reads)
             if self._computed is None:
-                # Only against columns is it known what an expression such as `all()` makes.
+                # Which columns an expression such as `all()` makes is known only with the columns of a batch.
                 self._computed = frozenset(frame.lazy().select(*self._step.columns).collect_schema().names())
             frame = frame.with_columns(*self._step.columns)
             columns = [
@@ -72,7 +73,8 @@ class SelectOperator(Operator):
 
 
 class UnionOperator(Operator):
-    """What comes in on any input, under one schema: batches that are merged behind it must agree on all of it."""
+    """Hands on the records of all inputs under one schema. Batches that are merged behind the operator must have the
+    same schema, metadata included."""
 
     def __init__(self, step: UnionStep) -> None:
         self._schema = step.schema
@@ -85,7 +87,7 @@ class UnionOperator(Operator):
 
 
 def _reads(expressions: Sequence[pl.Expr]) -> list[str] | None:
-    """The columns that expressions read; None if that depends on what columns there are."""
+    """The columns that expressions read; None if these depend on which columns a batch has."""
     if any(expression.meta.has_multiple_outputs() for expression in expressions):
         return None
     return list(dict.fromkeys(name for expression in expressions for name in expression.meta.root_names()))
@@ -94,7 +96,7 @@ def _reads(expressions: Sequence[pl.Expr]) -> list[str] | None:
 def _frame(batch: pa.RecordBatch, reads: list[str] | None) -> pl.DataFrame:
     if reads is None:
         return pl.DataFrame(batch)
-    # Where nothing is read, any column will do: it gives the frame its height.
+    # If no column is read, any column will do: the column gives the frame its height.
     return pl.DataFrame(batch.select(reads or batch.schema.names[:1]))
 
 
@@ -103,6 +105,7 @@ def _as_type(column: Any, wanted: pa.DataType) -> Any:
 
 
 def _user_error(operator: Operator, error: Exception) -> UserCodeError:
-    # Polars appends what it was doing, in a form that says nothing to who wrote the expression.
+    # Only the first line: the lines that follow describe what Polars was doing, and do not help the author of the
+    # expression.
     text = f"{type(error).__name__}: {error}".splitlines()[0]
     return UserCodeError(operator=operator.context.name, subtask=operator.context.task.subtask, traceback_text=text)

@@ -1,8 +1,8 @@
 """Grouping by addressing instead of hashing, for keys that lie close together.
 
-One integer key, with or without a window, is often dense: ids handed out in turn, of which a batch sees the newest.
-Then every possible (window, key) gets a cell of a table, and a record finds its cell by arithmetic. Several times as
-fast as a hash table; not tried where there would be many more cells than rows.
+A single integer key, with or without a window, is often dense: ids are handed out in turn, and a batch has the newest
+ids. Then every possible (window, key) gets a cell of a table, and the cell of a record is found by arithmetic.
+Addressing is several times as fast as hashing, and is not tried if there would be many more cells than rows.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ class Calculation(NamedTuple):
     """One column of a grouping."""
 
     column: str | None
-    """None counts rows."""
+    """None: rows are counted."""
     function: str
     """`count`, `sum`, `min` or `max`."""
     name: str
-    """Of the result."""
+    """The name of the result column."""
 
 
 _CELLS_PER_ROW = 4
@@ -38,10 +38,10 @@ _INT64 = np.iinfo(np.int64)
 def group_dense(
     table: pa.Table, keys: Sequence[str], calculations: Sequence[Calculation], *, spacing_us: int | None
 ) -> pa.Table | None:
-    """One row per distinct key, ordered by window and key; None if this is not a case for it.
+    """One row per distinct key, ordered by window and key; None if the table cannot be grouped in this way.
 
-    The key is one int64 column, `WINDOW_START` may follow it, whose times are whole multiples of `spacing_us` apart;
-    values are int64 without nulls, and their sums are known to fit.
+    The key is one int64 column. `WINDOW_START` may be a second key column; its times are whole multiples of
+    `spacing_us` apart. Values are int64 without nulls. The caller knows that the sums fit into int64.
     """
     windowed = len(keys) == 2 and keys[1] == WINDOW_START
     if table.num_rows == 0 or not (windowed or len(keys) == 1):
@@ -97,7 +97,8 @@ def _reduced(
 
 
 def int64_values(column: Any) -> npt.NDArray[np.int64]:
-    """A column of 64-bit values without nulls (int64, timestamps), as numpy sees it; only copied if it is in pieces."""
+    """A column of 64-bit values without nulls (int64, timestamps), as a numpy array. The values are copied only if the
+    column has several chunks."""
     if isinstance(column, pa.ChunkedArray):
         column = column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
     return np.asarray(column.view(pa.int64()).to_numpy())

@@ -1,7 +1,8 @@
-"""A sink whose transactions are committed on the driver, those of all subtasks together.
+"""A sink whose transactions are committed on the driver, the transactions of all subtasks together.
 
-The subtask's part is to prepare and to carry: a transaction is named again by every snapshot until the committer says
-that it is committed. The committer finds it in the metadata of the completed checkpoint (`runtime.commits`).
+The subtask prepares transactions and carries them: every snapshot names a prepared transaction again, until the
+committer says that the transaction is committed. The committer finds the transaction in the metadata of the completed
+checkpoint (`runtime/master/operator_coordinators/commits.py`).
 """
 
 from __future__ import annotations
@@ -16,15 +17,16 @@ from penstock.runtime.task.operators.sink import SinkOperator, Transaction, rest
 
 
 class DriverCommittedSink(SinkOperator):
-    """Writes into a sink in two phases, of which the second is the driver's."""
+    """Writes into a sink in two phases. The driver does the second phase, the commit."""
 
     def __init__(self, step: WriteStep) -> None:
         super().__init__(step)
         self._waits_for: CheckpointId = CheckpointId(0)
 
     def load(self, context: OperatorContext) -> None:
-        """Carry what the restored checkpoint promised to commit. What nobody will commit is the committer's to remove:
-        after a rescale some of it may be carried by another subtask than the one that prepared it, for long."""
+        """Carry the transactions that the restored checkpoint promised to commit. This subtask removes no transactions:
+        after a rescale another subtask may carry, for long, a transaction that this subtask prepared. The committer
+        removes the transactions that will not be committed."""
         parts = restored_committables(context)
         for checkpoint in sorted(dict.fromkeys(checkpoint for checkpoint, _ in parts)):
             promised = [committable for known, committable in parts if known == checkpoint]
@@ -33,16 +35,17 @@ class DriverCommittedSink(SinkOperator):
             self._transactions.append(transaction)
 
     def completed(self, checkpoint: CheckpointId) -> None:
-        """The driver commits what belongs to `checkpoint`; where there is nothing, nobody will say so."""
+        """The driver commits the transactions of `checkpoint`. A transaction with nothing to commit is forgotten here,
+        because no event will say that it is committed."""
         self._waits_for = max(self._waits_for, checkpoint)
         self._forget([t for t in self._transactions if t.checkpoint <= self._waits_for and not t.prepared])
 
     def handle_event(self, event: bytes) -> None:
-        """The driver has committed."""
+        """The driver has committed all transactions up to a checkpoint."""
         committed = decode_committed(event).checkpoint
         self._forget([t for t in self._transactions if t.checkpoint <= committed])
 
     @property
     def pending(self) -> bool:
-        """Whether the driver has something of a completed checkpoint to commit."""
+        """Whether the driver still has to commit a transaction of a completed checkpoint."""
         return any(t.checkpoint <= self._waits_for for t in self._transactions)

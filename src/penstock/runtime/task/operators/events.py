@@ -1,4 +1,4 @@
-"""What the coordinators of operators say to their subtasks. It travels inside `OperatorEvent`."""
+"""The events that operator coordinators send to the subtasks of their operators, each inside an `OperatorEvent`."""
 
 from __future__ import annotations
 
@@ -6,17 +6,18 @@ import msgspec
 
 
 class SplitsAdded(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """Enumerator to reader: read these, too."""
+    """Enumerator to reader: read these splits, too."""
 
     splits: tuple[bytes, ...]
 
 
 class NoMoreSplits(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """Enumerator to reader: when you have read what you have, you are done. Said again in every attempt."""
+    """Enumerator to reader: no further splits will come. The data ends with the splits that the reader has. Sent again
+    in every attempt."""
 
 
 class Committed(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """Committer to sink: everything up to `checkpoint` is committed, and need not be carried any more."""
+    """Committer to sink: all transactions up to `checkpoint` are committed, and need not be carried any longer."""
 
     checkpoint: int
 
@@ -33,10 +34,10 @@ def encode_event(event: ReaderEvent | Committed) -> bytes:
 
 
 def decode_reader_event(payload: bytes) -> ReaderEvent:
-    """What an enumerator says."""
+    """The event of an enumerator."""
     return _reader_events.decode(payload)
 
 
 def decode_committed(payload: bytes) -> Committed:
-    """What a committer says."""
+    """The event of a committer."""
     return _committed.decode(payload)

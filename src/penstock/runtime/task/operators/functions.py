@@ -23,12 +23,12 @@ from penstock.runtime.task.operators.user_code import (
 from penstock.runtime.task.slices import MOST_ROWS, Steps, Work
 
 if TYPE_CHECKING:
-    # Every slot imports this module, and most start sooner without it.
+    # Every slot imports this module, and most slots start sooner without Polars.
     import polars as pl
 
 
 class MapBatchesOperator(Operator):
-    """A function from batch to batch, to nothing, or to several."""
+    """Calls a function with every batch. The function returns a batch, several batches or nothing."""
 
     def __init__(self, step: MapBatchesStep) -> None:
         self._step = step
@@ -45,14 +45,15 @@ class MapBatchesOperator(Operator):
 
 
 class MapOperator(Operator):
-    """A function from row to row, or to any number of rows. A row is a dict of Python values."""
+    """Calls a function with every row. The function returns a row or, in a flat step, any number of rows. A row is a
+    dict of Python values."""
 
     def __init__(self, step: MapStep) -> None:
         self._step = step
 
     @property
     def is_row_wise(self) -> bool:
-        """It calls a function for every row."""
+        """True: the operator calls a function for every row."""
         return True
 
     def open(self, context: OperatorContext, output: Output) -> None:
@@ -100,8 +101,8 @@ _NOTHING_MORE = object()
 
 
 def emitted(operator: Operator, batches: Iterator[pa.RecordBatch]) -> Steps:
-    """Hand on what an operator makes of one batch, in slices. A snapshot waits for all of it: what is left is nowhere
-    but here."""
+    """Hand on the batches that an operator makes of one batch, in slices. A snapshot waits for the last of these
+    batches: batches that have not been handed on are in no state."""
     is_first = True
     for batch in batches:
         if not is_first and operator.slice.is_over:
@@ -112,7 +113,7 @@ def emitted(operator: Operator, batches: Iterator[pa.RecordBatch]) -> Steps:
 
 
 def results_of(call: Callable[[], Any], context: OperatorContext) -> Iterator[Any]:
-    """Each result of a user's function, by itself; a generator runs as far as it must for the next one."""
+    """The results of a user's function, one at a time. A generator runs only as far as the next result needs."""
     returned = guarded(call, context)
     if returned is None:
         return
@@ -125,7 +126,8 @@ def results_of(call: Callable[[], Any], context: OperatorContext) -> Iterator[An
 
 
 def _is_several(result: Any) -> bool:
-    """Whether a result is a collection of results. Frames and tables can be iterated too, but are one."""
+    """Whether a result is a collection of results. Frames and tables can be iterated, too, but each is a single
+    result."""
     return isinstance(result, Iterable) and (isinstance(result, list | tuple | Iterator))
 
 
@@ -156,13 +158,14 @@ def _require_pandas() -> None:
         importlib.import_module("pandas")
     except ImportError as error:
         raise UsageError(
-            "map_batches with kind 'pandas' needs pandas, which is not installed here",
+            "map_batches with kind 'pandas' needs pandas, which this process cannot import",
             hint="install pandas where Spark's Python workers run, or use kind 'arrow' or 'polars'",
         ) from error
 
 
 def from_arrow(result: Any, schema: pa.Schema, wrong: Wrong) -> list[pa.RecordBatch]:
-    """What a function over Arrow batches returned, in exactly `schema`. Raises what `wrong` makes."""
+    """The result of a function over Arrow batches, as batches in exactly `schema`. If the result does not fit, raises
+    the error that `wrong` makes."""
     if not isinstance(result, pa.RecordBatch | pa.Table):
         raise wrong(f"expected a pyarrow RecordBatch or Table; got {describe(result)}")
     if sorted(result.schema.names) != sorted(schema.names):

@@ -1,6 +1,6 @@
 """Functions that are called once per key and batch.
 
-Grouping is done by columns: only one row of each key becomes a Python value before the calls.
+Rows are grouped by columns: before the calls only the key columns become Python values, one row per key.
 """
 
 from __future__ import annotations
@@ -30,17 +30,18 @@ from penstock.state.keys import key_values, keys_of
 
 @dataclass(frozen=True, kw_only=True)
 class Grouped:
-    """The rows of a batch, those of one key next to each other, keys in the order of their first rows."""
+    """The rows of a batch, grouped by key: the rows of one key are next to each other, and the keys are in the order of
+    their first rows."""
 
     rows: pa.RecordBatch
     firsts: pa.RecordBatch
     """The key columns, one row per key."""
     bounds: list[int]
-    """Where the rows of each key begin, and the end of the last."""
+    """Where the rows of each key begin, followed by where the rows of the last key end."""
 
 
 def group_rows(batch: pa.RecordBatch, keys: Sequence[str]) -> Grouped:
-    """Group the rows of a batch, which has some, by key. Rows of one key keep their order."""
+    """Group the rows of a batch by key. The batch must not be empty. Rows of one key keep their order."""
     columns = batch.select(list(keys))
     codes = _codes(columns)
     counts = np.bincount(codes)
@@ -54,7 +55,7 @@ def group_rows(batch: pa.RecordBatch, keys: Sequence[str]) -> Grouped:
 
 
 def _codes(columns: pa.RecordBatch) -> npt.NDArray[np.int64]:
-    """A number for the key of every row: 0 for that of the first, and then the next one for every new key."""
+    """The number of the key of every row. Keys are numbered from 0, in the order of their first rows."""
     codes = _column_codes(columns.column(0))
     for column in columns.columns[1:]:
         others = _column_codes(column)
@@ -68,7 +69,7 @@ def _codes(columns: pa.RecordBatch) -> npt.NDArray[np.int64]:
 
 def _column_codes(column: Any) -> npt.NDArray[np.int64]:
     if pt.is_floating(column.type):
-        # There is one NaN and one zero among keys, however many there are among floats.
+        # All NaNs are one key, and so are 0.0 and -0.0.
         numbers: dict[Any, int] = {}
         return np.array([numbers.setdefault(value, len(numbers)) for value in key_values(column)], np.int64)
     indices = column.dictionary_encode(null_encoding="encode").indices
@@ -83,7 +84,8 @@ class GroupedOperator(KeyedOperator):
         self._grouped = function
 
     def load(self, context: OperatorContext) -> None:
-        """Restore, open the function, and let it make its first state if there is nothing to restore."""
+        """Restore state and open the function. If there is nothing to restore, let the function make its initial
+        state."""
         super().load(context)
         if context.fresh and not self._closed:
             guarded(lambda: self._take_initial(context), context)
@@ -102,10 +104,10 @@ class GroupedOperator(KeyedOperator):
             own = batch.filter(pa.array((groups >= first) & (groups <= last)))
             if own.num_rows:
                 for _ in self._each_key(own, self._grouped.on_initial):
-                    """It makes state, and no rows."""
+                    """`on_initial` makes state, and no rows."""
 
     def process(self, batch: pa.RecordBatch) -> Work | None:
-        """Call the function for every key, with its rows and its state."""
+        """Call the function for every key, with the rows and the state of the key."""
         admitted = self._grouped.admitted(batch, self._keyed_context.watermark)
         pieces = self._each_key(admitted, self._grouped.on_group) if admitted.num_rows else iter(())
         return self._begin(pieces, batch.num_rows)

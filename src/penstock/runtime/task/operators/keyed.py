@@ -1,7 +1,8 @@
-"""Functions over keyed streams: row by row, with state and timers per key, and a broadcast input if they are connected.
+"""Functions over keyed streams: row by row, with state and timers per key. A connected function has a broadcast input,
+too.
 
-What a batch costs is mostly the user's own code and the making of Python values, so the loop over rows does nothing
-that can be done for the whole batch: key groups and keys are computed by columns, results become one batch.
+The cost of a batch is mostly user code and the making of Python values. So the loop over rows does nothing that can be
+done for the whole batch: key groups and keys are computed by columns, and the results become one batch.
 """
 
 from __future__ import annotations
@@ -40,12 +41,12 @@ from penstock.state.keys import keys_of
 from penstock.state.raw_keyed import RawKeyedStates
 
 _LEAST_UPKEEP = 256
-"""Steps of upkeep after every batch, however small."""
+"""At least this many steps of upkeep follow every batch, however small the batch is."""
 _BROADCAST_INPUT = 1
 
 
 class _KeyedTimers(Timers):
-    """The timers of the current key, over those of the back end."""
+    """The timers of the current key. The back end keeps them."""
 
     def __init__(self, operator: KeyedOperator, backend: KeyedBackend, *, has_event_time: bool) -> None:
         self._operator = operator
@@ -56,7 +57,7 @@ class _KeyedTimers(Timers):
         """Set an event-time timer."""
         if not self._has_event_time:
             raise UsageError(
-                "at_event_time needs event time, and no step before this one has a watermark: the timer would fire "
+                "at_event_time needs event time, and no step before this step has a watermark: the timer would fire "
                 "only when all data has been seen",
                 hint='add .watermark("<column>", delay="...") before key_by; or use at_processing_time, or on_end',
             )
@@ -71,19 +72,19 @@ class _KeyedTimers(Timers):
         self._operator.context.wake_at(_in_ms(time_us))
 
     def delete_event_time(self, time: datetime.datetime | int) -> None:
-        """Take an event-time timer back."""
+        """Delete an event-time timer."""
         self._timers.remove(TimerKind.EVENT_TIME, time_in_us(time))
 
     def delete_processing_time(self, time: datetime.datetime | int) -> None:
-        """Take a processing-time timer back."""
+        """Delete a processing-time timer."""
         self._timers.remove(TimerKind.PROCESSING_TIME, time_in_us(time))
 
     def event_times(self) -> list[datetime.datetime]:
-        """For when event-time timers are set."""
+        """The times of the key's event-time timers."""
         return [EPOCH + datetime.timedelta(microseconds=t) for t in self._timers.of_key(TimerKind.EVENT_TIME)]
 
     def processing_times(self) -> list[datetime.datetime]:
-        """For when processing-time timers are set."""
+        """The times of the key's processing-time timers."""
         return [EPOCH + datetime.timedelta(microseconds=t) for t in self._timers.of_key(TimerKind.PROCESSING_TIME)]
 
 
@@ -107,10 +108,11 @@ class KeyedOperator(FunctionOperator):
         super().__init__(step.function, step.schema)
         self._step = step
         self._past_timer = False
-        """Whether an event-time timer was set that is due already."""
+        """Whether an event-time timer was set for a time that has passed."""
         self.timers_fired = 0
         self._ends_at: int | None = None
-        """While event time is at its end and the function has not finished: the time of the last timer that fires."""
+        """While event time is at its end and the function has not finished: the time of the last timer that fires.
+        Otherwise None."""
         self._to_close: KeyedBackend | None = None
 
     def _load_keyed(self, context: OperatorContext) -> None:
@@ -163,13 +165,13 @@ class KeyedOperator(FunctionOperator):
 
     @property
     def timeless_inputs(self) -> tuple[int, ...]:
-        """The broadcast input, if it has no event time."""
+        """The broadcast input, if there is a broadcast input and it has no event time."""
         return () if self._step.broadcast_has_time or not self._step.is_connected else (_BROADCAST_INPUT,)
 
     # --- rows ----------------------------------------------------------------------------
 
     def process(self, batch: pa.RecordBatch) -> Work | None:
-        """Call the function for every row, with the state of its key."""
+        """Call the function for every row, with the state of the row's key."""
         if batch.num_rows == 0:
             return None
         keys = keys_of([batch.column(key) for key in self._step.keys])
@@ -181,7 +183,8 @@ class KeyedOperator(FunctionOperator):
         return Work.begin(self._processed(pieces, rows))
 
     def _processed(self, pieces: Pieces, rows: int) -> Steps:
-        """Hand on what calls for the rows of a batch make, and fire what they set for a time that has passed."""
+        """Hand on the rows that the calls for a batch make, and fire the timers that these calls set for a time that
+        has passed."""
         yield from self._handed_on(pieces)
         if self._past_timer:
             yield from self._fire_event_time(self._keyed_context.watermark_us)
@@ -210,7 +213,8 @@ class KeyedOperator(FunctionOperator):
         yield made, None
 
     def _many(self, made: list[Any], rest: Iterator[Any] | None, key: Any, group: int) -> Pieces:
-        """What one call makes, if that is much; the key is entered again when it goes on."""
+        """The rows of one call that makes many rows. The key is left between two pieces, and set again before the call
+        goes on."""
         while rest is not None or len(made) >= EMITTED_ROWS:
             if len(made) >= EMITTED_ROWS or self.slice.spend(SOME_ROWS):
                 self._leave_key()
@@ -222,12 +226,12 @@ class KeyedOperator(FunctionOperator):
                 rest = add_more(made, rest)
 
     def process_input(self, batch: pa.RecordBatch, number: int) -> Work | None:
-        """Rows of the broadcast input go to `on_broadcast`, others are those of a key."""
+        """Hand rows of the broadcast input to `on_broadcast`, and rows of the keyed input to `process`."""
         if number != _BROADCAST_INPUT:
             return self.process(batch)
         function = self._step.function
         if not isinstance(function, KeyedBroadcastFunction):
-            raise InvariantError(f"{self.context.name!r} has a second input and no function for it")
+            raise InvariantError(f"{self.context.name!r} has a broadcast input, and its function has no on_broadcast")
         return self._begin(self._broadcast_rows(function, rows_of(batch)), 0)
 
     def _broadcast_rows(self, function: KeyedBroadcastFunction, rows: list[dict[str, Any]]) -> Pieces:
@@ -253,7 +257,7 @@ class KeyedOperator(FunctionOperator):
         yield made, None
 
     def finish(self) -> Work | None:
-        """All data has been seen."""
+        """All data has been seen: hand on what the function holds back, and the rows of its `on_end`."""
         self._ends_at = None
         return super().finish()
 
@@ -267,7 +271,8 @@ class KeyedOperator(FunctionOperator):
     # --- time ----------------------------------------------------------------------------
 
     def event_timer_set(self, time_us: int) -> None:
-        """An event-time timer was set; one that is due already fires after the rows at hand."""
+        """An event-time timer was set. A timer for a time that has passed fires after the rows that are being
+        processed."""
         watermark_us = self._keyed_context.watermark_us
         if watermark_us is not None and time_us <= watermark_us < MAX_WATERMARK:
             self._past_timer = True
@@ -277,8 +282,8 @@ class KeyedOperator(FunctionOperator):
         horizon, ends_at = time_us, self._ends_at
         self._ends_at = None
         if time_us == MAX_WATERMARK:
-            # A timer that sets itself again would have no end. Where a restored snapshot was taken in the middle of
-            # this, the timers that were set by others then have set the limit.
+            # Without a limit a timer that sets itself again would fire without end. The limit is the last timer that is
+            # set before the first timer fires. A snapshot that was taken between two of these timers has the limit.
             last = self._backend.timers.last(TimerKind.EVENT_TIME) if ends_at is None else ends_at
             horizon = time_us if last is None else last
             self._ends_at = last
@@ -290,7 +295,8 @@ class KeyedOperator(FunctionOperator):
         self.output.watermark(time_us, idle=idle)
 
     def fire(self, now: Instant) -> Work | None:
-        """Fire processing-time timers, and what they set for an event time that has passed."""
+        """Fire the processing-time timers that are due, and event-time timers that they set for a time that has
+        passed."""
         return Work.begin(self._to_time(now))
 
     def _to_time(self, now: Instant) -> Steps:
@@ -299,7 +305,7 @@ class KeyedOperator(FunctionOperator):
             yield from self._fire_event_time(self._keyed_context.watermark_us)
 
     def tick(self, now: Instant) -> Instant | None:
-        """Do some upkeep; when the next processing-time timer is due."""
+        """Do some upkeep. Returns when the next processing-time timer is due."""
         self._backend.maintain(UPKEEP)
         first = self._backend.timers.first(TimerKind.PROCESSING_TIME)
         return None if first is None else max(_in_ms(first), Instant(now + 1))
@@ -310,8 +316,8 @@ class KeyedOperator(FunctionOperator):
         self._past_timer = False
 
     def _fire(self, kind: TimerKind, until_us: int) -> Pieces:
-        """Call the function for every timer that is due, also for timers that it sets meanwhile. A timer is in the
-        state until it fires, so a snapshot may be taken between two timers."""
+        """Call the function for every timer that is due, also for timers that the function sets meanwhile. A timer is
+        in the state until it fires, so a snapshot may be taken between two timers."""
         timers, set_key, context = self._backend.timers, self._backend.set_key, self._keyed_context
         on_timer, name, spend = self._step.function.on_timer, kind.value, self.slice.spend
         made: list[Any] = []
@@ -360,21 +366,21 @@ class KeyedOperator(FunctionOperator):
         return write
 
     def completed(self, checkpoint: CheckpointId) -> None:
-        """Tell the back end."""
+        """Tell the back end and the function."""
         self._backend.completed(checkpoint)
         super().completed(checkpoint)
 
     def aborted(self, checkpoint: CheckpointId) -> None:
-        """Tell the back end."""
+        """Tell the back end and the function."""
         self._backend.aborted(checkpoint)
         super().aborted(checkpoint)
 
     def metrics(self) -> dict[str, float]:
-        """Timers that have fired."""
+        """How many timers have fired."""
         return {"timers_fired": self.timers_fired}
 
     def close(self) -> None:
-        """Close the function and the back end, which may be there although the function was never opened."""
+        """Close the function and the back end. The back end may exist although the function was never opened."""
         backend, self._to_close = self._to_close, None
         try:
             super().close()

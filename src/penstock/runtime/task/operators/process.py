@@ -1,7 +1,7 @@
-"""Functions with state that know no key: over rows or over batches, with operator state.
+"""Functions without a key: over rows or over batches, with operator state.
 
-`FunctionOperator` is what they have in common with functions over keyed streams: a function object of the user's with
-handles in the places of its declarations, and operator state.
+`FunctionOperator` is the part that functions over keyed streams need, too: a function object of the user's whose
+declared states are replaced by handles, and operator state.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ from penstock.state.operator_state import OperatorStates
 EMITTED_ROWS = 65_536
 """Rows that a function makes are handed on in batches of at most this many."""
 Pieces = Iterator[tuple[list[Any], bool | None]]
-"""Rows that calls of a function have made, a slice at a time. With each piece, whether a snapshot may be taken behind
-it: false in the middle of a call's rows or a batch's calls; None behind the last piece."""
+"""Rows that calls of a function have made, one piece per slice. With each piece comes whether a snapshot may be taken
+behind the piece: False in the middle of the rows of a call or the calls of a batch; None behind the last piece."""
 UPKEEP = 1_000
 """Steps of upkeep at every tick."""
 
@@ -40,7 +40,7 @@ _EARLIEST = datetime.datetime.min.replace(tzinfo=datetime.UTC)
 
 
 class RunningContext(FunctionContext):
-    """Where a function runs."""
+    """The context of a function in a running subtask."""
 
     def __init__(self, context: OperatorContext) -> None:
         self._context = context
@@ -53,17 +53,17 @@ class RunningContext(FunctionContext):
 
     @property
     def subtask(self) -> int:
-        """Which subtask this is."""
+        """The number of the subtask."""
         return self._context.task.subtask
 
     @property
     def parallelism(self) -> int:
-        """How many there are."""
+        """How many subtasks the step has."""
         return self._context.parallelism
 
     @property
     def watermark(self) -> datetime.datetime | None:
-        """How far event time has come."""
+        """How far event time has come; None before event time has begun."""
         if self.watermark_us is None or self.watermark_us == BEFORE_TIME:
             return None
         try:
@@ -108,11 +108,11 @@ class FunctionOperator(Operator):
         self._opened = True
         guarded(lambda: self._function.open(self._running), context)
         if self._closed:
-            # The attempt was given up meanwhile, and nobody will close it any more.
+            # The task was stopped meanwhile, and will not close this operator again.
             self.close()
 
     def _load_keyed(self, context: OperatorContext) -> None:
-        """Restore keyed state, where there is such."""
+        """Restore keyed state, if the operator has keyed state."""
 
     def _make_context(self, context: OperatorContext) -> RunningContext:
         return RunningContext(context)
@@ -125,26 +125,26 @@ class FunctionOperator(Operator):
         if not self._may_write_broadcast:
             raise UsageError(
                 "broadcast state was written where the records of one key are handled",
-                hint="write it in on_broadcast, which every subtask calls for the same records",
+                hint="write broadcast state in on_broadcast only, which every subtask calls for the same records",
             )
 
     @property
     def is_row_wise(self) -> bool:
-        """It calls a function for every row."""
+        """True: the operator calls a function for every row."""
         return True
 
     def watermark(self, time_us: int, *, idle: bool = False) -> Work | None:
-        """Tell the function's context, then hand it on."""
+        """Put the watermark into the function's context, then hand the watermark on."""
         self._running.watermark_us = time_us
         self.output.watermark(time_us, idle=idle)
         return None
 
     def _emit(self, rows: Sequence[Any]) -> None:
-        """Hand on rows: some, and not more than a batch may have."""
+        """Hand on rows: at least one row, and at most `EMITTED_ROWS`."""
         self.output.emit(batch_of(rows, self._schema, self._wrong))
 
     def _handed_on(self, pieces: Pieces) -> Steps:
-        """Hand on what calls of the function make, in slices."""
+        """Hand on the rows that calls of the function make, in slices."""
         for rows, cut in pieces:
             last = 0
             for start in range(0, len(rows) - EMITTED_ROWS, EMITTED_ROWS):
@@ -158,7 +158,7 @@ class FunctionOperator(Operator):
                 yield cut
 
     def _called(self, call: Callable[[], Any]) -> Pieces:
-        """What one call makes."""
+        """The rows that one call makes."""
         made: list[Any] = []
         try:
             result = call()
@@ -181,7 +181,7 @@ class FunctionOperator(Operator):
             """Nothing else may be done meanwhile."""
 
     def finish(self) -> Work | None:
-        """All data has been seen: hand on what the function holds back, and what it makes of the end."""
+        """All data has been seen: hand on what the function holds back, and the rows of its `on_end`."""
         return Work.begin(self._finished())
 
     def _flushed(self) -> Steps:
@@ -199,7 +199,7 @@ class FunctionOperator(Operator):
         return is_overridden(self._function, Function, method)
 
     def _tell_function(self, method: str, checkpoint: CheckpointId) -> None:
-        """Call one of the function's methods that are about checkpoints, if the user wrote it."""
+        """Call a method of the function that is about checkpoints, if the user wrote the method."""
         if self._is_written(method):
             guarded(lambda: getattr(self._function, method)(int(checkpoint)), self.context)
 
@@ -210,22 +210,22 @@ class FunctionOperator(Operator):
             return None
         work, operator = self._operator_states.snapshot(checkpoint), OperatorId(self.context.operator)
 
-        def write(writer: StateWriter) -> OperatorState:  # noqa: ARG001  # it travels in the handle
+        def write(writer: StateWriter) -> OperatorState:  # noqa: ARG001  # operator state travels in the handle
             return work(operator)
 
         return write
 
     def completed(self, checkpoint: CheckpointId) -> None:
-        """What was frozen for it can be let go."""
+        """Release what was frozen for the checkpoint, and tell the function."""
         self._operator_states.completed(checkpoint)
         self._tell_function("on_checkpoint_complete", checkpoint)
 
     def subsumed(self, checkpoint: CheckpointId) -> None:
-        """Only the function may have kept something for it."""
+        """Tell the function, which may have kept something for the checkpoint."""
         self._tell_function("on_checkpoint_subsumed", checkpoint)
 
     def aborted(self, checkpoint: CheckpointId) -> None:
-        """What was frozen for it can be let go."""
+        """Release what was frozen for the checkpoint, and tell the function."""
         self._operator_states.aborted(checkpoint)
         self._tell_function("on_checkpoint_aborted", checkpoint)
 
@@ -247,7 +247,7 @@ class ProcessOperator(FunctionOperator):
 
     @property
     def is_row_wise(self) -> bool:
-        """Whether it calls a function for every row."""
+        """Whether the operator calls the function for every row."""
         return not self._by_batch
 
     def process(self, batch: pa.RecordBatch) -> Work | None:

@@ -16,7 +16,7 @@ from penstock.state.values import to_python
 Row = dict[str, Any]
 
 SOME_ROWS = 64
-"""A generator is asked for so many rows before it is looked at whether the slice is over."""
+"""A generator is asked for this many rows before the operator checks whether the slice is over."""
 
 
 def rows_of(batch: pa.RecordBatch) -> list[Row]:
@@ -34,8 +34,8 @@ def _values(name: str, column: Any) -> list[Any]:
 
 
 def add_some(made: list[Any], result: Any) -> Iterator[Any] | None:
-    """Append what a function returned, if it is not None: one row, or several. Of a generator, only the first rows: it
-    is returned if it may have more, for `add_more`."""
+    """Append the row or the rows that a function returned; `result` must not be None. Of a generator only the first
+    rows are appended. Returns the generator if it may have more rows, for `add_more`; otherwise None."""
     kind = type(result)
     if kind is dict:
         made.append(result)
@@ -51,15 +51,15 @@ def add_some(made: list[Any], result: Any) -> Iterator[Any] | None:
 
 
 def add_more(made: list[Any], rest: Iterator[Any]) -> Iterator[Any] | None:
-    """Append the next rows of what a function returned; it is returned if it may have more."""
+    """Append the next rows of an iterator. Returns the iterator if it may have more rows; otherwise None."""
     before = len(made)
     made.extend(islice(rest, SOME_ROWS))
     return rest if len(made) - before == SOME_ROWS else None
 
 
 def batch_of(rows: Sequence[Any], schema: pa.Schema, wrong: Wrong) -> pa.RecordBatch:
-    """A batch of rows that a user's function made. Raises what `wrong` makes unless all are dicts with exactly the
-    columns of `schema`, of values that fit."""
+    """A batch of the rows that a user's function made. Every row must be a dict with exactly the columns of `schema`,
+    and its values must fit. Otherwise raises the error that `wrong` makes."""
     names = schema.names
     if set(map(type, rows)) - {dict} or set(map(len, rows)) - {len(names)}:
         _check_rows(rows, names, wrong)
@@ -81,4 +81,4 @@ def _check_rows(rows: Iterable[Any], names: Sequence[str], wrong: Wrong) -> None
         if not isinstance(row, Mapping):
             raise wrong(f"expected a dict with {', '.join(names)}; got {describe(row)}")
         if row.keys() != expected:
-            raise wrong(f"expected a dict with {', '.join(names)}; got one with {', '.join(map(str, row))}")
+            raise wrong(f"expected a dict with {', '.join(names)}; got a dict with {', '.join(map(str, row))}")

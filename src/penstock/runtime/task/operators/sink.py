@@ -1,14 +1,16 @@
 """The operator at the end of a chain: writes records into transactions that become visible with their checkpoint.
 
 A transaction is closed by a checkpoint's barrier and *prepared* (made durable, not visible) in the asynchronous part of
-the snapshot. It is carried from then on: every later snapshot names it again, until a checkpoint that named it is
-complete and the commit has been done. So an aborted checkpoint loses nothing, a lost notification is made good by the
-next one, and a restore finds in the checkpoint exactly what that checkpoint promised to commit.
+the snapshot. From then on the subtask carries the transaction: every later snapshot names the transaction again, until
+a checkpoint that named it is complete and the transaction is committed. So an aborted checkpoint loses nothing, the
+next notification makes up for a lost notification, and a restore finds in the checkpoint exactly the transactions that
+the checkpoint promised to commit.
 
     open --barrier--> closed --snapshot work--> prepared --completed--> committing --done--> forgotten
 
 One commit is under way at a time: records become visible in the order in which they came, also when a commit fails. For
-the same reason all that a subtask carries is one part of its state, which goes to one subtask at any parallelism.
+the same reason all transactions that a subtask carries are one part of its state: at any parallelism one subtask gets
+the whole part.
 """
 
 from __future__ import annotations
@@ -31,14 +33,16 @@ from penstock.runtime.task.operators.base import Operator, OperatorContext, Outp
 from penstock.runtime.task.operators.user_code import user_code_raised
 
 COMMITTABLES = "committables"
-"""The name of its state: (checkpoint, what a committer needs) for each piece of a prepared transaction, in order."""
+"""The name of the sink's state. A part of the state has a `Committable` for each piece of a prepared transaction, in
+order."""
 
 Committable = tuple[int, bytes]
-"""One of these. A part that holds only one of them, not in a list, is as good."""
+"""The id of a checkpoint, and what the sink needs to commit a piece of its transaction. A part of the state may also be
+a single committable, without a list."""
 
 
 class Transaction:
-    """What was written between two barriers."""
+    """The records that were written between two barriers."""
 
     def __init__(self, checkpoint: CheckpointId, work: Callable[[], list[bytes]]) -> None:
         self.checkpoint = checkpoint
@@ -48,7 +52,7 @@ class Transaction:
         self._lock = threading.Lock()
 
     def prepare(self) -> list[bytes]:
-        """Make it durable, once; off the loop. Tried again by the next snapshot if it raised."""
+        """Make the transaction durable, once. Runs off the loop. If the call raises, the next snapshot tries again."""
         with self._lock:
             if self._prepared is None:
                 self._prepared = list(self._work())
@@ -56,7 +60,7 @@ class Transaction:
 
     @property
     def prepared(self) -> list[bytes]:
-        """What to commit."""
+        """What the sink needs to commit the transaction."""
         if self._prepared is None:
             raise InvariantError(f"checkpoint {self.checkpoint} is complete but its transaction was never prepared")
         return self._prepared
@@ -74,13 +78,13 @@ class SinkOperator(Operator):
         self._committing: list[Transaction] = []
 
     def load(self, context: OperatorContext) -> None:
-        """Commit what the restored checkpoint promised, then remove what nobody will commit: neither this job, nor
-        one that starts from a savepoint of it."""
+        """Commit the transactions that the restored checkpoint promised. Then remove the transactions that neither this
+        job nor a job that starts from one of its savepoints will commit."""
         committables = [committable for _, committable in restored_committables(context)]
         if committables:
             self._sink.commit(committables)
-        # At another parallelism a transaction that this subtask of then prepared may be another one's to commit, and
-        # that one may not have come to it yet.
+        # After a rescale another subtask may have to commit a transaction that the subtask with this number prepared,
+        # and may not have committed the transaction yet.
         if not context.rescaled:
             saved = [committable for part in context.saved for _, committable in decode_committables(part)]
             self._sink.clean(writer_context(context), [*committables, *saved])
@@ -106,7 +110,8 @@ class SinkOperator(Operator):
         self.before_barrier()
 
     def snapshot(self, checkpoint: CheckpointId, options: CheckpointOptions) -> SnapshotWork:  # noqa: ARG002
-        """Close the open transaction; the work prepares it and names all that are not committed."""
+        """Close the open transaction. The returned work prepares the transaction, and names all transactions that are
+        not committed."""
         with self._naming():
             self._transactions.append(Transaction(checkpoint, self._opened().prepare(checkpoint)))
         carried, operator = tuple(self._transactions), OperatorId(self.context.operator)
@@ -120,7 +125,7 @@ class SinkOperator(Operator):
         return prepare
 
     def completed(self, checkpoint: CheckpointId) -> None:
-        """Commit everything that belongs to `checkpoint` or an earlier one."""
+        """Commit all transactions of `checkpoint` and of earlier checkpoints."""
         self._completed = max(self._completed, checkpoint)
         if not self._committing:
             self._commit_next()
@@ -148,7 +153,7 @@ class SinkOperator(Operator):
     def _committed(self, outcome: WorkResult) -> None:
         done, self._committing = self._committing, []
         if outcome.error is not None:
-            # They stay carried: the restore that follows commits them again.
+            # The transactions stay in the state: the restore that follows commits them again.
             self.context.fail(outcome.error)
             return
         self._forget(done)
@@ -159,7 +164,7 @@ class SinkOperator(Operator):
 
     @contextmanager
     def _naming(self) -> Iterator[None]:
-        """Name this operator in errors of code of the user's that the sink runs."""
+        """Name this operator in errors of user code that the sink runs."""
         try:
             yield
         except UserCodeRaised as error:
@@ -172,20 +177,20 @@ class SinkOperator(Operator):
 
 
 def restored_committables(context: OperatorContext) -> list[Committable]:
-    """What the restored checkpoint promised to commit: (checkpoint, what a committer needs)."""
+    """The committables that the restored checkpoint promised to commit."""
     parts = [part for state in context.restored for part in state.split_lists.get(COMMITTABLES, ())]
     return [piece for part in parts for piece in decode_committables(part)]
 
 
 def writer_context(context: OperatorContext) -> WriterContext:
-    """Who writes."""
+    """What identifies the writer of a subtask."""
     return WriterContext(
         job=context.job, subtask=context.task.subtask, parallelism=context.parallelism, epoch=context.epoch
     )
 
 
 def decode_committables(part: bytes) -> list[Committable]:
-    """What a part of the state says, in the order in which it must be committed."""
+    """The committables of a part of the state, in the order in which they must be committed."""
     try:
         return msgspec.msgpack.decode(part, type=list[Committable])
     except msgspec.ValidationError:

@@ -17,14 +17,16 @@ from penstock.runtime.task.operators.events import NoMoreSplits, SplitsAdded, de
 from penstock.runtime.task.operators.user_code import user_code_raised
 
 WAIT_MS = 1_000
-"""A reader without splits is asked again after this time, or when it is given some."""
+"""A reader without splits is asked again after this time, or when the reader is given splits."""
 
 SPLITS = "splits"
-"""The name of its state: unread splits with their positions, dealt out anew when the parallelism changes."""
+"""The name of the source's state: the splits that are not read to their ends, with their positions. The splits are
+dealt out anew when the parallelism changes."""
 
 
 class SourceOperator(Operator):
-    """Polled by its task; what `poll` returns goes back in by `process`, which hands it down the chain."""
+    """Reads splits. The task calls `poll`, and hands each batch that it got to `process`, which hands the batch down
+    the chain."""
 
     def __init__(self, step: ReadStep) -> None:
         self._step = step
@@ -33,12 +35,13 @@ class SourceOperator(Operator):
         self.ended = False
         self._may_get_more = step.source.discovers
         self._told = 0
-        """How many splits the enumerator knows to be read."""
+        """How many splits the enumerator was told to be read."""
         self._is_behind = False
-        """What the master knows of the reader."""
+        """Whether the master was told that the reader is behind."""
 
     def open(self, context: OperatorContext, output: Output) -> None:
-        """Open a reader over the own splits: a fresh start deals them out in turn, a restore was dealt them."""
+        """Open a reader over the splits of this subtask. On a fresh start the splits are dealt out in turn; after a
+        restore the restored state has the splits."""
         super().open(context, output)
         if context.fresh:
             own = list(self._step.splits[context.task.subtask :: context.parallelism])
@@ -47,7 +50,7 @@ class SourceOperator(Operator):
         self._reader = self._step.source.open(own)
 
     def poll(self, max_rows: int, now: Instant) -> Polled:
-        """The next records, or why there are none. Never blocks; after `End` it is always `End`."""
+        """The next records, or why there are none. Never blocks. After `End` every call returns `End`."""
         if self.ended or self._reader is None:
             return End()
         polled = self._poll(self._reader, max_rows, now)
@@ -58,7 +61,7 @@ class SourceOperator(Operator):
         elif isinstance(polled, pa.RecordBatch) and not polled.schema.equals(self._schema):
             raise UsageError(
                 f"source {self._step.source.name!r} returned columns {_columns(polled.schema)}, "
-                f"its schema has {_columns(self._schema)}"
+                f"but its schema has {_columns(self._schema)}"
             )
         return polled
 
@@ -82,7 +85,7 @@ class SourceOperator(Operator):
         return self._step.source.induces_checkpoints
 
     def mark(self) -> CheckpointId | None:
-        """The checkpoint whose mark the data has come to, if it has come to one. Told once."""
+        """The checkpoint whose mark the data has come to; None if the data is at no mark. Every mark is told once."""
         found = None if self._reader is None or self.ended else self._reader.induced_checkpoint()
         return None if found is None else CheckpointId(found)
 
@@ -99,7 +102,7 @@ class SourceOperator(Operator):
                 assert_never(found)
 
     def progress(self) -> SplitProgress | None:
-        """How far the reader has come with its splits, if it tells them apart."""
+        """How far the reader has come with its splits; None if the reader does not tell its splits apart."""
         return None if self._reader is None else self._reader.progress()
 
     def process(self, batch: pa.RecordBatch) -> None:
@@ -111,7 +114,7 @@ class SourceOperator(Operator):
         self.output.watermark(MAX_WATERMARK)
 
     def snapshot(self, checkpoint: CheckpointId, options: CheckpointOptions) -> SnapshotWork | None:  # noqa: ARG002
-        """Splits that are not read to their end, at their positions."""
+        """Freeze the splits that are not read to their ends, with their positions."""
         if self._reader is None:
             return None
         parts = () if self.ended else tuple(self._reader.snapshot())
@@ -123,7 +126,7 @@ class SourceOperator(Operator):
         return give
 
     def completed(self, checkpoint: CheckpointId) -> None:
-        """Tell the reader, which may let go of what came before."""
+        """Tell the reader, which may release what it keeps for data before the checkpoint."""
         if self._reader is not None:
             self._reader.checkpoint_completed(checkpoint)
 

@@ -1,5 +1,5 @@
-"""The boundary to user code: whatever it raises, and whatever it returns that is not what the step promised, becomes a
-`UserCodeError` that names the operator and the subtask."""
+"""The boundary to user code. An error that user code raises, or a result of user code that does not fit the step,
+becomes a `UserCodeError` that names the operator and the subtask."""
 
 from __future__ import annotations
 
@@ -16,42 +16,44 @@ from penstock.core.job.events import FailureCause
 from penstock.runtime.task.operators.base import Operator, OperatorContext
 
 Wrong = Callable[[str], UserCodeError]
-"""Makes the error for a result that is not what was promised."""
+"""Makes the error for a result that does not fit the step, from a text that says what is wrong."""
 
 _OURS = str(Path(__file__).parents[2])
-"""What calls user code, from the loop of a slot down to the operators."""
+"""The folder of the code that calls user code, from the loop of a slot down to the operators."""
 
 
 def guarded(call: Callable[[], Any], context: OperatorContext) -> Any:
-    """Run user code; its exceptions come out as `UserCodeError` with its own part of the traceback."""
+    """Call user code. Exceptions of user code come out as `UserCodeError`, with the user code's part of the
+    traceback."""
     try:
         return call()
     except (UserCodeError, KeyboardInterrupt):
-        # The latter may be meant for the whole process, which only the slot knows.
+        # `KeyboardInterrupt` may be meant for the whole process, which only the slot knows.
         raise
     except BaseException as error:
         raise user_error(error, context) from error
 
 
 def user_error(error: BaseException, context: OperatorContext) -> UserCodeError:
-    """The error for what user code raised; frames of what called it are left out."""
+    """The error for an exception of user code. The frames of the code that called user code are left out."""
     inner = error.__traceback__
     while inner is not None and inner.tb_frame.f_code.co_filename.startswith(_OURS):
         inner = inner.tb_next
     if isinstance(error, StreamError):
-        # The last line is what is shown first: it must be what is wrong, and not only what to do about it.
+        # The last line is shown first, so the last line must say what is wrong, and not only what to do.
         lines = ["Traceback (most recent call last):\n", *traceback.format_tb(inner), with_hint(error)]
         return _error(context, "".join(lines))
     return _error(context, "".join(traceback.format_exception(type(error), error, inner)))
 
 
 def with_hint(error: StreamError) -> str:
-    """What is wrong and what to do about it, in a line."""
+    """What is wrong and what to do, in one line."""
     return f"{type(error).__name__}: {error.message}" + (f"; {error.hint}" if error.hint else "")
 
 
 def step_of(error: BaseException) -> OperatorContext | None:
-    """The step in whose code an error was raised: the innermost on its traceback; None if there is none."""
+    """The step in whose code an error was raised: the innermost operator on the traceback. None if there is no operator
+    on the traceback."""
     found, trace = None, error.__traceback__
     while trace is not None:
         owner = trace.tb_frame.f_locals.get("self")
@@ -61,7 +63,7 @@ def step_of(error: BaseException) -> OperatorContext | None:
 
 
 def user_code_raised(error: UserCodeRaised, context: OperatorContext) -> UserCodeError:
-    """The error for what code of the user's raised inside a connector."""
+    """The error for an exception of user code inside a connector."""
     cause = error.__cause__ or error
     lines = "".join(traceback.format_exception(cause)).rstrip().splitlines()
     told = f"{error.what} raised {one_line(cause)}"
@@ -69,7 +71,7 @@ def user_code_raised(error: UserCodeRaised, context: OperatorContext) -> UserCod
 
 
 def wrong_result(context: OperatorContext) -> Wrong:
-    """What makes errors for results of this operator's function."""
+    """The function that makes the errors for wrong results of this operator's user code."""
     return lambda what: _error(context, f"TypeError: {what}")
 
 
@@ -78,7 +80,8 @@ def _error(context: OperatorContext, text: str) -> UserCodeError:
 
 
 def one_line(error: BaseException) -> str:
-    """What went wrong, without the traceback. Works for errors of any author: their text may itself raise."""
+    """The type and the text of an error, without the traceback. Works for every error, even if the making of its text
+    raises."""
     try:
         text = str(error)
     except Exception:  # noqa: BLE001  # connectors bring errors of their own, and no report may be lost for one
@@ -87,7 +90,7 @@ def one_line(error: BaseException) -> str:
 
 
 def driver_cause(name: str, error: BaseException) -> FailureCause:
-    """Why an attempt fails when code on the driver, which people know by this name, raised."""
+    """The failure cause for an error of code on the driver. `name` is the name of the code, for people."""
     line, raised = one_line(error), error
     if isinstance(error, UserCodeRaised) and error.__cause__ is not None:
         line, raised = f"{error.what} raised {one_line(error.__cause__)}", error.__cause__
@@ -96,7 +99,7 @@ def driver_cause(name: str, error: BaseException) -> FailureCause:
 
 
 def describe(value: Any) -> str:
-    """What kind of thing a value is."""
+    """The type of a value, for people."""
     if value is None:
         return "None"
     kind = type(value)

@@ -1,12 +1,13 @@
 """A connected function whose keyed rows wait until the broadcast input has come far enough.
 
-The rows wait where they are, unread: the task does not read their channels meanwhile (`InputGate.hold`). Only what
-stands before a barrier, or before the end of the data, is read, since barriers must not wait. Such rows are kept here,
-and are in the snapshot. So the rows that wait are bounded by the room of the channels, once for every checkpoint that
-is taken meanwhile.
+The rows wait unread in their channels: the task does not read these channels meanwhile (`InputGate.hold`). Only rows
+that stand before a barrier, or before the end of the data, are read, because barriers must not wait. The operator keeps
+these rows, and the snapshot has them. So every checkpoint that is taken meanwhile adds at most as many rows as the
+channels have room for.
 
-In a snapshot the rows are a list of which every subtask gets all parts, and takes the rows of its own keys. A snapshot
-with such a list was taken while rows had to wait; a snapshot without it, when the waiting was over.
+In a snapshot the rows are a list. After a restore every subtask gets all parts of the list, and takes the rows of its
+own keys. A snapshot with such a list was taken while rows had to wait. A snapshot without the list was taken when the
+wait was over.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from penstock.runtime.task.partitioning import key_groups
 from penstock.runtime.task.slices import Steps, Work
 
 WAITING = "penstock.waiting"
-"""The name of the list in snapshots; its first part is empty."""
+"""The name of the list in snapshots. The first part of the list is empty, so that the list exists even without rows."""
 
 
 class WaitingOperator(KeyedOperator):
@@ -37,16 +38,16 @@ class WaitingOperator(KeyedOperator):
     def __init__(self, step: KeyedProcessStep) -> None:
         super().__init__(step)
         if step.wait is None:
-            raise InvariantError("a step that waits for nothing was built to wait")
+            raise InvariantError("a waiting operator was built for a step that waits for nothing")
         self._wait = InputWait(step.wait)
         self.is_waiting = True
         self._is_due = False
-        """Whether there is nothing left to wait for: the rows are handled with the next tick."""
+        """Whether there is nothing left to wait for. The next `fire` handles the rows."""
         self._rows_before: list[pa.RecordBatch] = []
         self._watermark_before: tuple[int, bool] | None = None
 
     def load(self, context: OperatorContext) -> None:
-        """Take back the rows that waited in the snapshot."""
+        """Take back the rows of this subtask's keys that waited in the snapshot, and load the function."""
         parts = [part for state in context.restored for part in state.union_lists.get(WAITING, ())]
         self.is_waiting = context.fresh or bool(parts)
         for part in parts:
@@ -60,7 +61,7 @@ class WaitingOperator(KeyedOperator):
     # --- what is waited for --------------------------------------------------------------
 
     def begin_waiting(self, channels: tuple[ChannelIndex, ...], now: Instant) -> None:
-        """The subtask begins; these channels are of the broadcast input."""
+        """The subtask begins. `channels` are the channels of the broadcast input."""
         self._wait.begin(channels, now)
         self._look(now)
 
@@ -69,7 +70,7 @@ class WaitingOperator(KeyedOperator):
         if not isinstance(element, EndOfData):
             self._wait.advanced(channel, element.time_us, idle=element.idle)
         elif element.drain:
-            # Stopped without drain, the channel's data goes on after a restore.
+            # Data that was stopped without drain goes on after a restore, so the rows go on waiting for it.
             self._wait.ended(channel)
         self._look(self.context.now())
 
@@ -79,14 +80,14 @@ class WaitingOperator(KeyedOperator):
             self.context.wake_at(now)
 
     def fire(self, now: Instant) -> Work | None:
-        """Time has passed: if the rows have waited long enough, they are the first to be handled."""
+        """Time has passed: if the rows have waited long enough, the rows are handled first."""
         if not self.is_waiting:
             return super().fire(now)
         self._is_due = self._is_due or self._wait.is_over(now)
         return Work.begin(self._released(now)) if self._is_due else super().fire(now)
 
     def tick(self, now: Instant) -> Instant | None:
-        """When to look again."""
+        """Do some upkeep. Returns when the operator must be called next."""
         times = (super().tick(now), self._wait.next_deadline() if self.is_waiting and not self._is_due else None)
         return min((time for time in times if time is not None), default=None)
 
@@ -95,7 +96,8 @@ class WaitingOperator(KeyedOperator):
         yield from self._to_time(now)
 
     def _waited(self) -> Steps:
-        """Handle the rows that were read; a snapshot between two batches has those that are left."""
+        """Handle the rows that were read while they had to wait. A snapshot between two batches has the batches that
+        are left."""
         while self._rows_before:
             batch = self._rows_before.pop(0)
             yield from _steps_of(super().process(batch))
@@ -109,27 +111,27 @@ class WaitingOperator(KeyedOperator):
     # --- meanwhile -----------------------------------------------------------------------
 
     def process(self, batch: pa.RecordBatch) -> Work | None:
-        """Rows that stood before a barrier are kept."""
+        """While rows have to wait, keep the rows: they stood before a barrier or the end of the data."""
         if not self.is_waiting:
             return super().process(batch)
         self._rows_before.append(batch)
         return None
 
     def watermark(self, time_us: int, *, idle: bool = False) -> Work | None:
-        """Event time waits with the rows: none may be late for having waited."""
+        """While rows have to wait, keep the watermark, too: no row may be late because it had to wait."""
         if not self.is_waiting:
             return super().watermark(time_us, idle=idle)
         self._watermark_before = time_us, idle
         return None
 
     def _finished(self) -> Steps:
-        """All data has been seen, that of the broadcast input too."""
+        """All data has been seen, the data of the broadcast input included."""
         if self.is_waiting:
             yield from self._waited()
         yield from super()._finished()
 
     def snapshot(self, checkpoint: CheckpointId, options: CheckpointOptions) -> SnapshotWork:
-        """With the rows that wait here."""
+        """Freeze the state, and the rows that the operator keeps."""
         work = super().snapshot(checkpoint, options)
         if not self.is_waiting:
             return work
@@ -157,7 +159,7 @@ def _as_bytes(batch: pa.RecordBatch) -> bytes:
 
 
 def _own_rows(part: bytes, keys: tuple[str, ...], context: OperatorContext) -> list[pa.RecordBatch]:
-    """The rows of this subtask's keys among those that a subtask had."""
+    """The rows of this subtask's keys in one part of the list."""
     if not part:
         return []
     first, last = context.key_groups

@@ -1,10 +1,10 @@
-"""Watermarks from a time column: how far event time has come, as far as this subtask can tell.
+"""Makes watermarks from a time column: how far event time has come, as far as this subtask can tell.
 
-Behind a source event time is kept for each split, and the watermark is that of the split that is furthest behind. So it
-makes no difference in which order a reader takes its splits, or how far apart they are when another number of subtasks
-goes on with them: whatever is still to be read of a split has a time above every watermark that was told, and above
-those that a restored checkpoint remembers. A split that has not begun holds event time back; one that has ended, or has
-been idle for long enough, does not.
+Behind a source event time is kept for each split, and the watermark is the event time of the split that is furthest
+behind. So it makes no difference in which order a reader takes its splits, or how far apart the splits are when another
+number of subtasks goes on with them: the records that are still to be read have times above every watermark that was
+sent, and above the watermarks that a restored checkpoint remembers. A split that has not begun holds event time back. A
+split that has ended, or has been idle for long enough, does not.
 """
 
 from __future__ import annotations
@@ -26,14 +26,15 @@ MIN_WATERMARK = -(2**63)
 
 _MICROSECONDS = {"s": 1_000_000, "ms": 1_000, "us": 1}
 _ALL_IN_ONE = SplitProgress(current=None, open=(None,))
-"""Stands for an input that does not tell its parts apart."""
+"""The progress of an input that does not tell its splits apart."""
 
 
 class WatermarkOperator(Operator):
-    """The latest time seen of each split, less the delay and one microsecond; the least of them; never goes back.
+    """The event time of a split is the latest time seen, less the delay and one microsecond. The watermark is the least
+    event time of all open splits, and never goes back.
 
     Watermarks from upstream are ignored, except that the end of event time is handed on. After `idle_after_ms` without
-    a record a split is left out, until its next record; when all are, the output is declared idle.
+    a record a split is left out until its next record. When all splits are left out, the output is declared idle.
     """
 
     def __init__(self, step: WatermarkStep) -> None:
@@ -48,15 +49,15 @@ class WatermarkOperator(Operator):
         self._current = MIN_WATERMARK
         self._idle = False
         self._looked = Instant(0)
-        """Silence counts from here for a split that is seen for the first time."""
+        """The time from which the silence of a split counts that is seen for the first time."""
 
     def open(self, context: OperatorContext, output: Output) -> None:
-        """Start; silence counts from here."""
+        """Start. The silence of splits counts from here."""
         super().open(context, output)
         self._looked = context.now()
 
     def process(self, batch: pa.RecordBatch) -> None:
-        """Hand the records on, then the watermark if they moved it. Null times do not count."""
+        """Hand the records on, then the watermark if the records moved the watermark. Null times do not count."""
         if batch.num_rows == 0:
             return
         self.output.emit(batch)
@@ -79,7 +80,7 @@ class WatermarkOperator(Operator):
             self._tell(MAX_WATERMARK, idle=False)
 
     def tick(self, now: Instant) -> Instant | None:
-        """Leave out what has been silent for long enough; say when to look again."""
+        """Leave out the splits that have been silent for long enough. Returns when to look again."""
         if self._current == MAX_WATERMARK:
             return None
         after_ms = self._step.idle_after_ms
@@ -105,13 +106,13 @@ class WatermarkOperator(Operator):
         """Tell how far event time has come, if that has changed."""
         if self._current == MAX_WATERMARK:
             return
-        # When the last split has ended nothing more follows, and its own time holds for what came.
+        # When the last split has ended, no record follows, and the event time of the last split counts.
         splits = progress.open or (progress.current,)
         if len(splits) != self._open:
             self._open = len(splits)
             self._forget_all_but(splits)
         active = [self._times.get(split, MIN_WATERMARK) for split in splits if split not in self._idle_splits]
-        # When all are idle nothing holds time back: it goes as far as the furthest had come.
+        # When all splits are idle, nothing holds event time back: event time goes as far as the furthest split is.
         time_us = min(active) if active else max(self._times.get(split, MIN_WATERMARK) for split in splits)
         self._tell(max(time_us, self._current), idle=not active)
 
@@ -131,5 +132,6 @@ def _latest(times: Any) -> int | None:
     if value is None:
         return None
     factor = _MICROSECONDS.get(times.type.unit)
-    # Times of a coarser unit go further than microseconds do, and none of them is the end of event time.
+    # Seconds and milliseconds go further than microseconds. A time that does not fit becomes the last time before the
+    # end of event time.
     return value // 1_000 if factor is None else min(value * factor, MAX_WATERMARK - 1)

@@ -1,14 +1,15 @@
 """The state of a window: partial aggregates in immutable tables.
 
-Batches are appended as they come. When the appended part has outgrown the newest merged part, or windows are due, it is
-grouped into a new *run*, and runs of like size are grouped together: runs shrink from oldest to newest, every row is
-grouped a few times over its life, and distinct keys bound the size. Runs are ordered by the time by which windows
-become complete (their starts, or their ends if they differ in length), so that the windows that are due are the head of
-each run.
+Tables of partials are appended as they come. When the appended tables have outgrown the newest run, or windows are due,
+the appended tables are grouped into another *run*, and runs of like size are grouped together. So runs shrink from
+oldest to newest, every row is grouped only a few times, and distinct keys bound the size. The rows of a run are ordered
+by the time by which their windows become complete (the start of a window, or its end if windows differ in length), so
+that the windows that are due are the head of each run.
 
-A snapshot takes references to these tables. It is written off the loop as an Arrow stream: the merged partials ordered
-by key group, with the key group in a last column, and in the schema's metadata up to which time the windows of each
-range of key groups have fired. Any parallelism can restore it by taking the rows of its own key groups.
+A snapshot takes references to these tables. The snapshot is written off the loop as an Arrow stream: the merged
+partials ordered by key group, with the key group in the last column. The schema's metadata says up to which time the
+windows of each range of key groups have fired. At any parallelism a subtask restores the snapshot by taking the rows of
+its own key groups.
 """
 
 from __future__ import annotations
@@ -33,13 +34,13 @@ KEY_GROUP = "__key_group"
 FORMAT = 1
 
 _METADATA_KEY = b"penstock.window"
-_HINT = "restore it from a copy, or restore from another checkpoint or savepoint"
+_HINT = "restore the file from a copy, or restore the job from another checkpoint or savepoint"
 _LEAST_RUN_ROWS = 16_384
-"""Appended rows are not grouped before there are so many."""
+"""Appended rows are not grouped before there are this many rows."""
 PART_ROWS = 1_048_576
-"""Windows that are due are grouped and ordered in parts of about this many rows, but never less than a window."""
+"""Windows that are due are grouped and ordered in parts of about this many rows. A part has at least one window."""
 _MOST_APPENDED = 64
-"""Appended batches are grouped when there are so many, however small they are."""
+"""Appended tables are grouped when there are this many tables, however small they are."""
 
 
 class FiredRange(msgspec.Struct, frozen=True, kw_only=True):
@@ -52,17 +53,17 @@ class FiredRange(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Layout(msgspec.Struct, frozen=True, kw_only=True):
-    """What the rows mean: state of one layout cannot go on under another."""
+    """What the rows of a snapshot mean. State of one layout cannot be restored under another layout."""
 
     keys: tuple[str, ...]
     size_us: int | msgspec.UnsetType = msgspec.UNSET
-    """Of tumbling windows, as `offset_us` is."""
+    """The size of tumbling windows. Like `offset_us`, unset for windows of any other type."""
     offset_us: int | msgspec.UnsetType = msgspec.UNSET
     aggregates: tuple[Aggregate, ...]
     columns: tuple[str, ...]
     """Result columns, as `name: type`."""
     window: str | msgspec.UnsetType = msgspec.UNSET
-    """Windows of any other type, as the type describes itself."""
+    """The description of windows of any other type; unset for tumbling windows."""
 
     @classmethod
     def of(cls, step: WindowStep) -> Layout:
@@ -81,7 +82,7 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Header(msgspec.Struct, frozen=True, kw_only=True):
-    """What the metadata of a snapshot's schema says."""
+    """What is written beside the rows of a window snapshot, in the metadata of the Arrow schema."""
 
     layout: Layout
     fired: tuple[FiredRange, ...]
@@ -125,8 +126,9 @@ class WindowTable:
         return int64_values(partials.column(self._completing))
 
     def due_parts(self, last_us: int) -> list[int]:
-        """In which parts to take every window up to `last_us`, a time as `last_complete` of the window type gives it:
-        the last time of each part. A part is a window at least, and several of them if they are small."""
+        """The parts in which to take every window up to `last_us`, as the last time of each part. `last_us` is a time
+        that `last_complete` of the window type returns. A part has at least one window, and several windows if they are
+        small."""
         if self._earliest is None or last_us < self._earliest:
             return []
         self._merge()
@@ -137,7 +139,8 @@ class WindowTable:
         return list(dict.fromkeys([*times[PART_ROWS - 1 :: PART_ROWS].tolist(), last_us]))
 
     def take_due(self, last_us: int) -> pa.Table | None:
-        """Remove every window up to `last_us`; return their merged partials, None if there are none."""
+        """Remove every window up to `last_us`. Returns the merged partials of these windows; None if there are no such
+        windows."""
         if self._earliest is None or last_us < self._earliest:
             return None
         self._merge()
@@ -149,18 +152,19 @@ class WindowTable:
                 due.append(run.slice(0, count))
             if count < run.num_rows:
                 left = run.slice(count)
-                # A slice keeps the memory of the whole: copy it once most of that is gone.
+                # A slice keeps the memory of the whole run. So the rest is copied when it is less than half of the run.
                 rest.append(left.take(np.arange(left.num_rows)) if left.num_rows < count else left)
         self._runs = rest
         self._earliest = min((int(self.completing_times(run.slice(0, 1))[0]) for run in rest), default=None)
         return due[0] if len(due) == 1 else self._grouped(due)
 
     def freeze(self) -> tuple[pa.Table, ...]:
-        """Everything held, by reference: later changes replace these tables, they do not change them."""
+        """All tables, by reference. Later changes replace these tables, and do not change them."""
         return (*self._runs, *self._appended)
 
     def encode(self, frozen: Sequence[pa.Table], *, header: Header, groups: int) -> bytes:
-        """The bytes of a snapshot of what `freeze` returned. Reads nothing that changes: may run off the loop."""
+        """The bytes of a snapshot of the tables that `freeze` returned. Reads nothing that changes, and may run off the
+        loop."""
         merged = self._grouped(frozen) if frozen else pa.table({})
         batches = merged.combine_chunks().to_batches() if frozen else []
         numbers = np.concatenate([np.empty(0, np.int32), *(key_groups(b, self._keys, groups) for b in batches)])
@@ -189,7 +193,7 @@ class WindowTable:
 
 
 def decode(data: bytes, own: tuple[int, int]) -> tuple[pa.Table, Header]:
-    """Of a snapshot, what belongs to the key groups from `own[0]` to `own[1]`. Raises `CorruptFile`."""
+    """The rows and the header of a snapshot, cut to the key groups from `own[0]` to `own[1]`. Raises `CorruptFile`."""
     table, header = read_file(data)
     numbers = np.asarray(table.column(table.num_columns - 1).to_numpy())
     first, last = np.searchsorted(numbers, [own[0], own[1] + 1])
@@ -216,7 +220,7 @@ def write_file(table: pa.Table, header: Header) -> bytes:
 
 
 def read_file(data: bytes) -> tuple[pa.Table, Header]:
-    """All of a snapshot: its rows, the key group in the last column, and what it says about itself. Raises
+    """The rows of a snapshot, with the key group in the last column, and the header of the snapshot. Raises
     `CorruptFile`."""
     try:
         buffer = pa.py_buffer(data)
@@ -231,15 +235,15 @@ def read_file(data: bytes) -> tuple[pa.Table, Header]:
         raise CorruptFile(f"the snapshot of a window cannot be read: {error}", hint=_HINT) from error
     if header.format != FORMAT:
         raise CorruptFile(
-            f"the snapshot of a window has format {header.format}, this program knows {FORMAT}",
-            hint="restore it with the version that wrote it, or a newer one",
+            f"the snapshot of a window has format {header.format}; this program reads format {FORMAT}",
+            hint="restore with the version of penstock that wrote the snapshot, or with a newer version",
         )
     _check_rows(table, header)
     return table, header
 
 
 def _check_rows(table: pa.Table, header: Header) -> None:
-    """Raise `CorruptFile` unless the rows can be what the header says."""
+    """Raise `CorruptFile` unless the rows fit the header."""
     last = table.schema.field(table.num_columns - 1) if table.num_columns else None
     if last is None or last.name != KEY_GROUP or last.type != pa.int32() or table.column(KEY_GROUP).null_count:
         raise CorruptFile("the snapshot of a window has no key groups", hint=_HINT)
@@ -250,7 +254,7 @@ def _check_rows(table: pa.Table, header: Header) -> None:
     if not (numbers[1:] >= numbers[:-1]).all():
         raise CorruptFile("the snapshot of a window is not in the order of its key groups", hint=_HINT)
     if table.num_rows and not pa.types.is_timestamp(table.schema.field(WINDOW_START).type):
-        raise CorruptFile("the snapshot of a window has no times in its windows", hint=_HINT)
+        raise CorruptFile("the snapshot of a window has windows whose starts are not timestamps", hint=_HINT)
 
 
 def _count_due(times: npt.NDArray[np.int64], last_us: int) -> int:

@@ -1,9 +1,9 @@
-"""Windows of event time, of any type that does not merge. They have two halves: partial aggregates before the exchange
-by key, merged ones behind it.
+"""Windows of event time, of any type that does not merge. A window step has two halves: partial aggregates before the
+exchange by key, and merged aggregates behind the exchange.
 
 A window [start, end) is due when the watermark has reached end - 1. Partials of a window that has fired are late: they
-are dropped and counted. That a window has fired is state, by key group: after a restore, at whatever parallelism, it
-does not fire again even though event time starts anew.
+are dropped and counted. Up to which time windows have fired is state, by key group. So after a restore, at any
+parallelism, a window that has fired does not fire again, even though event time starts anew.
 """
 
 from __future__ import annotations
@@ -37,17 +37,17 @@ from penstock.runtime.task.partitioning import key_groups
 from penstock.runtime.task.slices import Steps, Work
 
 _NOT_BEGUN = -(2**63)
-"""Stands for a key group none of whose windows has fired, where only integers fit."""
+"""Stands for a key group of which no window has fired, where only integers fit."""
 _RESULT_ROWS = 65_536
 """Results are handed on in batches of at most this many rows."""
 _HELD_ROWS = 4_096
-"""Partials are held back to be merged while there are fewer than this."""
+"""Partials are held back to be merged while they have fewer rows than this."""
 
 
 class CombineOperator(Operator):
-    """Partial aggregates of the batches between two watermarks, or of fewer. No window fires before the watermark
-    moves, so holding a few partials back delays no result, and fewer of them cross the exchange. Before a barrier they
-    are handed on: there is no state."""
+    """Makes partial aggregates of the batches between two watermarks, or of fewer batches. No window fires before the
+    watermark moves. So partials that are held back delay no result, and fewer partials cross the exchange. All held
+    partials are handed on before a barrier: the operator has no state."""
 
     def __init__(self, step: CombineStep) -> None:
         self._step = step
@@ -57,11 +57,12 @@ class CombineOperator(Operator):
         self._held: list[pa.Table] = []
         self._held_rows = 0
         self.timeless_dropped = 0
-        """Records without a time: they belong to no window."""
+        """How many records had no time: such records belong to no window."""
         self._windows = kept_columns(step.window)
         self._earliest, self._latest = step.window.times()
         self.beyond_time_dropped = 0
-        """Records so near to the limits of 64 bits that the start or the end of their window lies beyond."""
+        """How many records had a time so near to the limits of 64 bits that the start or the end of the window does not
+        fit."""
 
     def process(self, batch: pa.RecordBatch) -> None:
         """Make one row per key and window of the batch."""
@@ -100,8 +101,8 @@ class CombineOperator(Operator):
             self.before_barrier()
 
     def _only_window(self, instants: npt.NDArray[np.int64]) -> tuple[int, ...] | None:
-        """The start, and the end unless it is known, of the window that all records of a batch are in; most batches
-        have one. None if there are several."""
+        """The start of the window that all records of a batch are in, and the end if windows differ in length. Most
+        batches have only one window. None if the batch has several windows."""
         window = self._step.window
         if window.overlaps:
             return None
@@ -118,12 +119,12 @@ class CombineOperator(Operator):
         return table if ends is None else table.append_column(WINDOW_END, pa.array(ends).view(time_type))
 
     def watermark(self, time_us: int, *, idle: bool = False) -> None:
-        """What is held belongs before the watermark."""
+        """Hand on the partials that are held, then the watermark."""
         self.before_barrier()
         self.output.watermark(time_us, idle=idle)
 
     def before_barrier(self) -> None:
-        """Hand on what is held."""
+        """Hand on the partials that are held."""
         held, self._held, self._held_rows = self._held, [], 0
         if not held:
             return
@@ -132,7 +133,7 @@ class CombineOperator(Operator):
             self.output.emit(part)
 
     def finish(self) -> None:
-        """All data has been seen."""
+        """All data has been seen: hand on the partials that are held."""
         self.before_barrier()
 
     def _merged(self, partials: pa.Table) -> pa.Table:
@@ -141,26 +142,27 @@ class CombineOperator(Operator):
         return merged.select(step.schema.names).cast(step.schema)
 
     def metrics(self) -> dict[str, float]:
-        """Records that belong to no window: they had no time, or a time whose window does not fit into 64 bits."""
+        """How many records belong to no window: they had no time, or a time whose window does not fit into 64 bits."""
         return {"timeless_dropped": self.timeless_dropped, "beyond_time_dropped": self.beyond_time_dropped}
 
 
 class WindowOperator(Operator):
-    """Aggregates per key and window, from partials; emitted when the watermark passes."""
+    """Merges partials per key and window. The results of a window are emitted when the watermark passes the window."""
 
     def __init__(self, step: WindowStep) -> None:
         self._step = step
         self._table = WindowTable(step)
         self._fired_us: int | None = None
         self._fired_by_group: npt.NDArray[np.int64] | None = None
-        """Only while key groups differ: restored from subtasks that had come to different times."""
+        """Set only while key groups differ, because they were restored from subtasks that had come to different
+        times."""
         self._leaving: pa.Table | None = None
         """Partials of windows that fire, whose results have not been handed on."""
         self.late_dropped = 0
-        """Partial aggregates of windows that had fired already."""
+        """How many partials came after their windows had fired."""
 
     def load(self, context: OperatorContext) -> None:
-        """Restore the rows of the own key groups and how far their windows have fired."""
+        """Restore the rows of this subtask's key groups, and how far the windows of these key groups have fired."""
         if context.fresh or not context.restored:
             return
         first, last = context.key_groups
@@ -176,7 +178,7 @@ class WindowOperator(Operator):
         self._set_fired(fired)
 
     def process(self, batch: pa.RecordBatch) -> None:
-        """Take partials in, late ones aside."""
+        """Take partials in. Late partials are dropped and counted."""
         late = self._late(batch)
         if late is not None and late.any():
             self.late_dropped += int(late.sum())
@@ -186,8 +188,8 @@ class WindowOperator(Operator):
     def watermark(self, time_us: int, *, idle: bool = False) -> Work | None:
         """Fire the windows that are due, then hand the watermark on."""
         if time_us == MAX_WATERMARK:
-            # After a stop with drain the data goes on, should the job be started from its savepoint: nothing is late
-            # because of that stop.
+            # After a stop with drain the data goes on if a job starts from the savepoint. So no record may be late
+            # because of the stop.
             pass
         elif self._fired_by_group is not None:
             self._set_fired(np.maximum(self._fired_by_group, time_us))
@@ -197,7 +199,8 @@ class WindowOperator(Operator):
 
     def _to_watermark(self, time_us: int, *, idle: bool) -> Steps:
         """Partials that are due are in the state until their results are handed on, so a snapshot may be taken between
-        two batches of results. After a restore they are not late, though their window has fired: they are there."""
+        two batches of results. After a restore these partials are not late, although their window has fired: they are
+        in the restored table."""
         step = self._step
         for last in self._table.due_parts(step.window.last_complete(time_us)):
             due = self._table.take_due(last)
@@ -216,11 +219,12 @@ class WindowOperator(Operator):
         self.output.watermark(time_us, idle=idle)
 
     def metrics(self) -> dict[str, float]:
-        """Partial results whose window had closed when they came."""
+        """How many partials came after their windows had fired."""
         return {"late_dropped": self.late_dropped}
 
     def snapshot(self, checkpoint: CheckpointId, options: CheckpointOptions) -> SnapshotWork:  # noqa: ARG002
-        """Freeze by reference; the work merges, orders by key group and writes."""
+        """Freeze the tables by reference. The returned work merges the partials, orders them by key group and writes
+        them."""
         leaving = () if self._leaving is None else (self._leaving,)
         table, frozen, context = self._table, (*self._table.freeze(), *leaving), self.context
         header = Header(layout=Layout.of(self._step), fired=tuple(self._fired_ranges()))
@@ -234,12 +238,13 @@ class WindowOperator(Operator):
         return write
 
     def _late(self, batch: pa.RecordBatch) -> npt.NDArray[np.bool_] | None:
-        """Which rows are late; None if none can be."""
+        """Which rows are late; None if no row is late."""
         times, window = self._table.completing_times(batch), self._step.window
         if self._fired_by_group is not None:
             groups = key_groups(batch, self._step.keys, self.context.max_parallelism) - self.context.key_groups[0]
             begun = self._fired_by_group != _NOT_BEGUN
-            # So far before all times that no window can have ended: subtracting its length would wrap around.
+            # Raised to a time before which no window can have ended: otherwise the subtraction of the length would wrap
+            # around.
             fired = np.maximum(self._fired_by_group, _NOT_BEGUN + (window.length_us or 0))
             last_complete = np.where(begun, fired, 0) + window.last_complete(0)
             late: npt.NDArray[np.bool_] = begun[groups] & (times <= last_complete[groups])
@@ -273,6 +278,6 @@ class WindowOperator(Operator):
         expected = Layout.of(self._step)
         if found != expected:
             raise UsageError(
-                f"the state of {context.name!r} is of {found}; the program has {expected}",
+                f"the state of {context.name!r} is of {found}; the step in the program has {expected}",
                 hint="give the changed window another name, so that it starts without state",
             )

@@ -28,7 +28,7 @@ LARGEST_RECORD_BYTES = 1024 * 1024 * 1024
 """More than any record has: a larger file is not read."""
 
 
-class Seal(Generic[T]):
+class RecordFormat(Generic[T]):
     """One kind of record: `kind` is a struct, written as msgpack. Nothing in a record is pickled."""
 
     def __init__(
