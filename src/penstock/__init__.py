@@ -71,8 +71,11 @@ if TYPE_CHECKING:
     from penstock.api.streams.windowed_stream import WindowedStream
     from penstock.api.windows import tumbling
     from penstock.connectors import nexmark
+    from penstock.connectors.collect_sink import collect
+    from penstock.connectors.csv_sink import csv
     from penstock.connectors.files import files
     from penstock.connectors.generated import generate
+    from penstock.connectors.json_sink import json
     from penstock.connectors.parquet import parquet
     from penstock.connectors.sockets import socket
     from penstock.connectors.table import table
@@ -164,6 +167,9 @@ _HOMES = {
     "penstock.api.streams.windowed_stream": ("WindowedStream",),
     "penstock.api.windows": ("tumbling",),
     "penstock.connectors": ("nexmark",),
+    "penstock.connectors.collect_sink": ("collect",),
+    "penstock.connectors.csv_sink": ("csv",),
+    "penstock.connectors.json_sink": ("json",),
     "penstock.connectors.files": ("files",),
     "penstock.connectors.generated": ("generate",),
     "penstock.connectors.parquet": ("parquet",),
@@ -295,7 +301,9 @@ __all__ = [
     "WriterContext",
     "aggregating_state",
     "broadcast_state",
+    "collect",
     "count",
+    "csv",
     "data_sink",
     "data_source",
     "exponential_delay",
@@ -304,6 +312,7 @@ __all__ = [
     "fixed_delay",
     "generate",
     "ha_files",
+    "json",
     "list_state",
     "map_state",
     "max",

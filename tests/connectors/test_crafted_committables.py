@@ -7,8 +7,8 @@ import pyarrow as pa
 import pytest
 
 from penstock.api.connector import WriterContext
-from penstock.connectors import parquet
-from penstock.connectors.parquet import publish_files
+from penstock.connectors import parquet, prepared_files
+from penstock.connectors.prepared_files import publish_files
 from penstock.core.errors import CorruptFile, StorageError, UsageError
 from penstock.descents import make_folders
 
@@ -107,7 +107,7 @@ def test_a_folder_that_is_swapped_for_a_link_after_the_look_at_it_is_not_followe
         (folder / swapped).symlink_to(private)
         make_folders(root, names)
 
-    monkeypatch.setattr(parquet, "make_folders", swap_and_make)
+    monkeypatch.setattr(prepared_files, "make_folders", swap_and_make)
     with pytest.raises(CorruptFile, match="no sink has prepared such a file"):
         publish_files(folder, [msgspec.msgpack.encode((STAGED, "day=1/part.parquet"))])
     assert [path.name for path in private.iterdir()] == ["s0-p1-e1-0.parquet"]

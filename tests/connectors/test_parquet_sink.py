@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from penstock.api.connector import WriterContext
-from penstock.connectors import parquet as connector
+from penstock.connectors import file_writing as connector
 from penstock.connectors.parquet import parquet
 from penstock.core.errors import StorageError, UsageError
 

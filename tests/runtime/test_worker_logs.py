@@ -4,11 +4,21 @@ from __future__ import annotations
 
 import logging
 
+import pyarrow as pa
 import pytest
-from slot_rig import SLOT, Stage
+from slot_rig import SCRIPT, SLOT, WINDOW, Stage, plan
 
-from penstock.core.ids import TaskId, VertexId
-from penstock.core.messages import LogLine, WorkerLog
+from penstock.api.connector import End
+from penstock.core.ids import CheckpointId, Epoch, Instant, TaskId, VertexId
+from penstock.core.messages import (
+    LetEnd,
+    LogLine,
+    NotifyComplete,
+    TaskFailed,
+    TaskFinished,
+    TriggerCheckpoint,
+    WorkerLog,
+)
 from penstock.runtime.task.operators.base import Operator
 from penstock.runtime.worker_logs import MOST_CHARACTERS, MOST_LINES, WorkerLogs, collected, tell
 
@@ -95,3 +105,38 @@ def test_a_slot_that_is_stuck_hands_it_on_beside_its_loop(logs):
     stage.driver.beat(stage.clock.now() + 20_000)
     [told] = [message for message in stage.answers() if isinstance(message, WorkerLog)]
     assert [line.text for line in told.lines] == ["hello"]
+
+
+@pytest.fixture
+def _no_script():
+    SCRIPT.clear()
+    yield
+    SCRIPT.clear()
+
+
+@pytest.mark.usefixtures("_no_script")
+def test_what_a_task_that_fails_has_logged_is_told_with_its_failure(logs):
+    stage = Stage(logs=logs).run()
+    MINE.info("about to fail")
+    SCRIPT.append(pa.record_batch({"other": ["columns"]}))
+    stage.clock.time += 50
+    told = [message for message in stage.order() if isinstance(message, WorkerLog | TaskFailed)]
+    assert [type(message) for message in told] == [WorkerLog, TaskFailed]
+    assert told[0].lines[0].text == "about to fail"
+
+
+@pytest.mark.usefixtures("_no_script")
+def test_what_a_task_that_ends_has_printed_is_told_with_its_end(logs):
+    """A short job ends between two heartbeats."""
+    SCRIPT.append(End())
+    stage = Stage(logs=logs).run()
+    source = plan().tasks_of_slot(0)[0]
+    first = {"epoch": Epoch(1), "task": source}
+    stage.credit(WINDOW)
+    stage.order(TriggerCheckpoint(**first, checkpoint=CheckpointId(1), timestamp=Instant(0)))
+    stage.order(NotifyComplete(**first, checkpoint=CheckpointId(1)))
+    stage.credit(0, data_taken=True)
+    logs.print_lines(["{n: 1}"], 7)
+    told = stage.order(LetEnd(**first))
+    assert [type(message) for message in told[:2]] == [WorkerLog, TaskFinished]
+    assert (told[0].printed, told[0].unprinted) == (("{n: 1}",), 7)

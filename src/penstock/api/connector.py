@@ -264,6 +264,11 @@ class Source(ABC):
         return Footprint()
 
     @property
+    def is_unbounded(self) -> bool:
+        """Whether it is known never to come to an end by itself: `stream.collect()` refuses such a source."""
+        return False
+
+    @property
     def finds_more_later(self) -> bool:
         """Whether the source, after it has come to its end, may find more data when the program is run again."""
         return False

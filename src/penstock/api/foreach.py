@@ -8,8 +8,11 @@ from typing import Any
 
 import pyarrow as pa
 
+from penstock.api.boundary import at_user_line
 from penstock.api.callables import check_callable
 from penstock.api.connector import Footprint, Sink, Site, UnpreparedSink
+from penstock.api.printing import PrintSink
+from penstock.core.errors import UsageError
 
 
 @dataclass(frozen=True)
@@ -42,12 +45,37 @@ class ForEachCheckpoint(UnpreparedSink):
         return site.handing_over(self.function)
 
 
+@at_user_line
 class HandsOver:
     """The methods of a stream that hand results to the driver."""
 
     def write(self, sink: Sink, *, name: str | None = None) -> None:
         """End the stream in a sink."""
         raise NotImplementedError
+
+    def print(self, n: int | None = None, *, prefix: str | None = None, name: str | None = None) -> None:
+        """End the stream on the standard output of this process, one line a record: for a first look at a job.
+
+        Lines come while the job runs, and do not wait for checkpoints. So records that are processed again after a
+        failure are **printed again**: this is no sink to rely on. A slot hands on at most 200 lines with each of its
+        heartbeats, two a second, and 100 of a batch; how many more there were is told. The job never waits for it.
+
+        >>> from penstock.testing import run, scripted
+        >>> words = scripted([{"word": "to", "n": 1}], schema="word string, n bigint")
+        >>> _ = run(lambda env: env.read(words).print(prefix="words"))
+        words> {word: to, n: 1}
+
+        Args:
+            n: only the first `n` records of each subtask are printed.
+            prefix: a text before each line, to tell several streams apart.
+            name: the name of the step.
+
+        """
+        if n is not None and (isinstance(n, bool) or not isinstance(n, int) or n < 1):
+            raise UsageError(f"n is {n!r}; give the number of records to print, or nothing for all")
+        if prefix is not None and (not isinstance(prefix, str) or not prefix.isprintable()):
+            raise UsageError(f"prefix is {prefix!r}; give a text of one line")
+        self.write(PrintSink(most=n, prefix=prefix), name=name)
 
     def for_each_checkpoint(self, function: Callable[[Any, int], Any], *, name: str | None = None) -> None:
         """End the stream in `function`, which is called on the driver with a Spark DataFrame and an id.

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
+import pyarrow as pa
+
+from penstock.api.connector import Sink
 from penstock.api.grouped import ProcessorHost
 from penstock.api.naming import RecordedStep, operator_ids
 from penstock.api.notebook import CellRun, current_cell_run
+from penstock.api.running import Runner
 from penstock.api.steps import ReadStep, Step, WriteStep
 from penstock.core.errors import UsageError
+from penstock.core.ids import OperatorId
 from penstock.plan.graph import Input, Node, Plan, build_plan
 
 _LONGEST_NAME = 200
@@ -21,15 +26,24 @@ class Ledger:
     """Collects the steps of a program. A stream holds the number of its last step and looks the step up here."""
 
     def __init__(
-        self, *, parallelism: int, max_parallelism: int | None, processor_host: ProcessorHost | None = None
+        self,
+        *,
+        parallelism: int,
+        max_parallelism: int | None,
+        processor_host: ProcessorHost | None = None,
+        runner: Runner | None = None,
     ) -> None:
         self.processor_host = processor_host
         """Makes a function of a Spark processor; None in a program without Spark."""
+        self.runner = runner
+        """Runs the path to a stream at once; None where nothing can be run."""
         self._parallelism = parallelism
         self._max_parallelism = max_parallelism
         self._steps: list[RecordedStep] = []
         self._replaced: dict[int, None] = {}
         """Numbers of steps whose notebook cell has been run again: such steps are in no plan."""
+        self._looked_at: dict[int, None] = {}
+        """Numbers of steps whose records somebody has looked at: it is no mistake if they lead to no sink."""
 
     def add(
         self,
@@ -94,9 +108,54 @@ class Ledger:
                 wanted.update(source.node for source in step.inputs)
         return tuple(step for step in self._steps if step.number in wanted)
 
+    def looked_at(self, number: int) -> None:
+        """Somebody looks at the records of a step: that is a use of the step, though not in a job."""
+        self._looked_at[number] = None
+
+    @property
+    def steps_of_job(self) -> tuple[RecordedStep, ...]:
+        """The steps of the job: all but the steps that lead only to streams which were looked at."""
+        consumed = {source.node for step in self.steps for source in step.inputs}
+        ends = [s.number for s in self.steps if s.number not in consumed and s.number not in self._looked_at]
+        wanted = {step.number for end in ends for step in self.path_to(end)}
+        return tuple(step for step in self.steps if step.number in wanted)
+
+    def plan_of_job(self) -> Plan:
+        """The plan of the job. Raises `UsageError` unless every step leads to a sink, or was looked at."""
+        self._check_complete()
+        steps = self.steps_of_job
+        return self._plan(steps, operator_ids(steps), self._parallelism)
+
     def plan_of(self, steps: Iterable[RecordedStep]) -> Plan:
         """The plan of some of the steps. Every step has the id that the step has in the whole program."""
-        ids = operator_ids(self.steps)
+        return self._plan(steps, operator_ids(self.steps), self._parallelism)
+
+    def plan_into(
+        self, sink: Sink, inputs: tuple[Input, ...], schema: pa.Schema, *, parallelism: int | None = None
+    ) -> Plan:
+        """The plan of the steps that lead to `inputs`, with a sink behind them that is no step of the program.
+
+        Raises `UsageError` if a step is no more, because the notebook's cell that made it was run again."""
+        path = {step.number: step for source in inputs for step in self.path_to(source.node)}
+        if any(number in self._replaced for number in path):
+            raise UsageError(
+                "a step that leads to this stream is no more: the notebook's cell that made it was run again",
+                hint="run the cell that made this stream again, too",
+            )
+        sink.check(schema)
+        end = RecordedStep(
+            number=len(self._steps),
+            step=WriteStep(sink=sink.fitted(schema), schema=schema),
+            kind=sink.name,
+            label=sink.name,
+            given_name=None,
+            inputs=inputs,
+            place=_place_in_user_code(),
+        )
+        steps = (*(path[number] for number in sorted(path)), end)
+        return self._plan(steps, operator_ids(steps), parallelism or self._parallelism)
+
+    def _plan(self, steps: Iterable[RecordedStep], ids: Mapping[int, OperatorId], parallelism: int) -> Plan:
         nodes = tuple(
             Node(
                 number=step.number,
@@ -108,14 +167,15 @@ class Ledger:
             )
             for step in steps
         )
-        return build_plan(nodes, parallelism=self._parallelism, max_parallelism=self._max_parallelism)
+        return build_plan(nodes, parallelism=parallelism, max_parallelism=self._max_parallelism)
 
-    def check_complete(self) -> None:
-        """Raise `UsageError` unless every step leads to a sink."""
-        if not self.steps:
-            raise UsageError("the program has no steps", hint="begin with read(source) and end with write(sink)")
-        consumed = {source.node for step in self.steps for source in step.inputs}
-        loose = [s for s in self.steps if s.number not in consumed and not isinstance(s.step, WriteStep)]
+    def _check_complete(self) -> None:
+        if not self.steps_of_job:
+            raise UsageError(
+                "the program has no steps that lead to a sink", hint="begin with read(source) and end with write(sink)"
+            )
+        consumed = {source.node for step in self.steps_of_job for source in step.inputs}
+        loose = [s for s in self.steps_of_job if s.number not in consumed and not isinstance(s.step, WriteStep)]
         if loose:
             raise UsageError(
                 f"nothing is done with the results of {', '.join(map(str, loose))}",

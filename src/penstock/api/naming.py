@@ -30,6 +30,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from penstock.api.notebook import CellRun
+from penstock.api.printing import PrintSink
 from penstock.api.state import declared_states
 from penstock.api.steps import KeyedProcessStep, ProcessStep, ReadStep, Step, WindowStep, WriteStep
 from penstock.core.errors import UsageError
@@ -68,6 +69,8 @@ class RecordedStep:
         """Whether checkpoints contain state of the step."""
         if isinstance(self.step, ProcessStep):
             return bool(declared_states(self.step.function))
+        if isinstance(self.step, WriteStep) and isinstance(self.step.sink, PrintSink):
+            return False
         return isinstance(self.step, ReadStep | WindowStep | KeyedProcessStep | WriteStep)
 
     def __str__(self) -> str:

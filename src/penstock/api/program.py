@@ -12,6 +12,7 @@ from penstock.api.hooks import CheckpointHook
 from penstock.api.iterables import Rows, iterable_source
 from penstock.api.ledger import Ledger
 from penstock.api.notebook import CellRun, current_cell_run
+from penstock.api.running import Runner
 from penstock.api.steps import ReadStep
 from penstock.api.streams.data_stream import Stream
 from penstock.api.streams.stream_state import StreamState
@@ -30,7 +31,13 @@ class Program:
     """Collects the steps of one job and makes the plan of the job. Environments, which run programs, inherit from this
     class."""
 
-    def __init__(self, settings: JobSettings | None = None, *, processor_host: ProcessorHost | None = None) -> None:
+    def __init__(
+        self,
+        settings: JobSettings | None = None,
+        *,
+        processor_host: ProcessorHost | None = None,
+        runner: Runner | None = None,
+    ) -> None:
         shown_at_user_line()
         self._settings = JobSettings() if settings is None else settings
         problems = self._settings.problems()
@@ -40,6 +47,7 @@ class Program:
             parallelism=self._settings.parallelism,
             max_parallelism=self._settings.max_parallelism,
             processor_host=processor_host,
+            runner=runner,
         )
         self._hooks: dict[str, CheckpointHook] = {}
         self._hooks_made_in: dict[str, CellRun | None] = {}
@@ -122,8 +130,7 @@ class Program:
     def plan(self) -> Plan:
         """The plan of the job. Raises `UsageError` if a stream does not end in a sink, or if two steps would have the
         same id."""
-        self._ledger.check_complete()
-        return self._ledger.plan_of(self._ledger.steps).with_hooks(tuple(self._hooks))
+        return self._ledger.plan_of_job().with_hooks(tuple(self._hooks))
 
     def __repr__(self) -> str:
         steps = self._ledger.steps

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from penstock.api.connector import End, Polled, Source, SourceReader, SplitProgress
-from penstock.connectors.parquet import local_path
+from penstock.connectors.file_sink import local_path
 from penstock.core.errors import StorageError, UsageError
 
 SPLIT_ROWS = 1_000_000

@@ -10,7 +10,8 @@ from pathlib import Path
 import pyarrow as pa
 
 from penstock.api.connector import Sink, Site, UnpreparedSink
-from penstock.connectors.parquet import ParquetSink, as_columns, local_path
+from penstock.connectors.file_sink import as_columns, local_path
+from penstock.connectors.parquet import ParquetSink
 from penstock.core.errors import UsageError
 
 

@@ -190,12 +190,16 @@ class LogLine(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class WorkerLog(Message, frozen=True, kw_only=True):
-    """Slot to master: code in the slot's process has logged these lines."""
+    """Slot to master: code in the slot's process has logged these lines, and `stream.print` has made others."""
 
     slot: SlotId
     lines: tuple[LogLine, ...]
     dropped: int = 0
     """How many more lines were logged and are not sent."""
+    printed: tuple[str, ...] = ()
+    """Lines of records that are to be printed on the driver."""
+    unprinted: int = 0
+    """How many more records were to be printed and are not sent."""
 
 
 class Ready(Message, frozen=True, kw_only=True):

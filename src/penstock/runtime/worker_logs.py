@@ -1,4 +1,4 @@
-"""Brings the log lines of user code in a slot to the driver's log.
+"""Brings the log lines of user code in a slot to the driver's log, and what a slot prints to the driver's output.
 
 A handler of Python's logging takes the log records of all threads, and never waits. The handler keeps a bounded number
 of lines, and only counts further records. The slot sends the kept lines with its heartbeats. While the loop of the slot
@@ -10,10 +10,11 @@ from __future__ import annotations
 import logging
 import sys
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from types import FrameType
 
+from penstock.api.printing import print_here, printed_by
 from penstock.core.ids import SlotId
 from penstock.core.messages import LogLine, WorkerLog
 from penstock.runtime.task.operators.base import Operator
@@ -23,6 +24,8 @@ log = logging.getLogger(__name__)
 MOST_LINES = 200
 """How many lines wait at most until the slot sends them. With a heartbeat twice a second, that is 400 lines a
 second."""
+MOST_PRINTED = 200
+"""How many lines of `stream.print` wait at most, besides."""
 MOST_CHARACTERS = 2_000
 """The longest line. The rest of a longer line is cut off."""
 
@@ -34,6 +37,14 @@ class WorkerLogs(logging.Handler):
         super().__init__(level)
         self._lines: deque[LogLine] = deque()
         self._dropped = 0
+        self._printed: deque[str] = deque()
+        self._unprinted = 0
+
+    def print_lines(self, lines: Sequence[str], left_out: int) -> None:
+        """Keep lines that are to be printed on the driver; or only count them, if too many lines wait."""
+        room = max(0, MOST_PRINTED - len(self._printed))
+        self._printed.extend(line[:MOST_CHARACTERS] for line in lines[:room])
+        self._unprinted += left_out + len(lines[room:])
 
     def emit(self, record: logging.LogRecord) -> None:
         """Keep the line of a log record; or only count the record, if too many lines wait."""
@@ -47,13 +58,19 @@ class WorkerLogs(logging.Handler):
         self._lines.append(LogLine(level=record.levelno, logger=record.name, text=text, step=_step()))
 
     def take(self, slot: SlotId) -> WorkerLog | None:
-        """The lines that wait, and the number of records that were only counted since the last call; None if there are
+        """The lines that wait, and the numbers of lines that were only counted since the last call; None if there are
         neither."""
         lines: list[LogLine] = []
         while self._lines and len(lines) < MOST_LINES:
             lines.append(self._lines.popleft())
         dropped, self._dropped = self._dropped, 0
-        return WorkerLog(slot=slot, lines=tuple(lines), dropped=dropped) if lines or dropped else None
+        printed: list[str] = []
+        while self._printed and len(printed) < MOST_PRINTED:
+            printed.append(self._printed.popleft())
+        unprinted, self._unprinted = self._unprinted, 0
+        if not (lines or dropped or printed or unprinted):
+            return None
+        return WorkerLog(slot=slot, lines=tuple(lines), dropped=dropped, printed=tuple(printed), unprinted=unprinted)
 
 
 def _step() -> str | None:
@@ -69,24 +86,28 @@ def _step() -> str | None:
 
 @contextmanager
 def collected(logs: WorkerLogs) -> Iterator[None]:
-    """While the block runs, all loggers of this process hand their records to `logs`, from the level of `logs` on."""
+    """While the block runs, all loggers of this process hand their records to `logs`, from the level of `logs` on; and
+    so does whatever prints records."""
     root = logging.getLogger()
     level = root.level
     root.addHandler(logs)
     root.setLevel(min(level, logs.level) if level else logs.level)
     try:
-        yield
+        with printed_by(logs.print_lines):
+            yield
     finally:
         root.removeHandler(logs)
         root.setLevel(level)
 
 
 def tell(message: WorkerLog) -> None:
-    """Put the log lines of a slot into this process's log. A line of the logger `x` goes to the logger `x` below the
-    logger of this file."""
+    """Put the log lines of a slot into this process's log, and print what the slot has printed. A line of the logger
+    `x` goes to the logger `x` below the logger of this file."""
     for line in message.lines:
         step = "" if line.step is None else f", step {line.step!r}"
         logger = logging.getLogger(f"{__name__}.{line.logger}")
         logger.log(line.level, "slot %d%s: %s", message.slot.number, step, line.text)
+    if message.printed or message.unprinted:
+        print_here(message.printed, message.unprinted)
     if message.dropped:
         log.warning("slot %d logged too fast: %d lines are not in this log", message.slot.number, message.dropped)

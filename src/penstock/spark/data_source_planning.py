@@ -104,7 +104,12 @@ def stream_input(given: GivenSource, *, available_now: bool, poll_ms: int) -> So
         enumerator: type[_Enumerator] = _SimpleEnumerator
     else:
         enumerator = _StreamEnumerator
-    return _StreamInput(given, reader, lambda: enumerator(given, available_now=available_now, poll_ms=poll_ms))
+    return _StreamInput(
+        given,
+        reader,
+        lambda: enumerator(given, available_now=available_now, poll_ms=poll_ms),
+        ends=available_now,
+    )
 
 
 def _stream_reader(given: GivenSource) -> DataSourceStreamReader | SimpleDataSourceStreamReader:
@@ -126,10 +131,18 @@ def _stream_reader(given: GivenSource) -> DataSourceStreamReader | SimpleDataSou
 class _StreamInput(DiscoveredInput):
     """The source on the driver. Slots get only the part that reads partitions."""
 
-    def __init__(self, given: GivenSource, reader: Any, enumerator: Callable[[], SplitEnumerator]) -> None:
+    def __init__(
+        self, given: GivenSource, reader: Any, enumerator: Callable[[], SplitEnumerator], *, ends: bool
+    ) -> None:
         what = f"the stream reader of data source {given.name!r}"
         super().__init__(given.name, given.struct, given.schema, pickled(reader, what=what))
         self._enumerator = enumerator
+        self._ends = ends
+
+    @property
+    def is_unbounded(self) -> bool:
+        """Whether the source goes on with data that comes later."""
+        return not self._ends
 
     def __reduce__(self) -> tuple[Callable[..., Source], tuple[Any, ...]]:
         return DiscoveredInput, (self._name, self._struct, self._schema, self._reader)

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import copy
 import logging
 import os
+import shutil
 import socket
 import tempfile
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import cloudpickle
+import pyarrow as pa
 
 from penstock.api.backends import StateBackend, as_state_settings
 from penstock.api.boundary import at_user_line
@@ -24,7 +29,7 @@ from penstock.api.program import Program
 from penstock.api.restoring import Restore
 from penstock.api.restoring import restore as make_restore
 from penstock.api.streams.data_stream import Stream
-from penstock.connectors.parquet import local_path
+from penstock.connectors.file_sink import local_path
 from penstock.core.durations import Duration, duration_ms
 from penstock.core.errors import SettingsError, UsageError
 from penstock.core.ids import JobId, SlotId
@@ -36,6 +41,7 @@ from penstock.net.keys import JobKeys, make_job_keys
 from penstock.net.zeromq import ZmqTransport
 from penstock.plan.graph import Plan
 from penstock.ports import Leader
+from penstock.runtime.in_process import look
 from penstock.runtime.master.driver import MasterDriver, MasterPorts
 from penstock.runtime.master.runs import Run, settings_of_run
 from penstock.runtime.master.savepoint_folders import TRIAL
@@ -49,6 +55,7 @@ from penstock.settings import (
     NetworkSettings,
     NoRestart,
     Restart,
+    Retention,
     SlotSettings,
 )
 from penstock.spark import shared_folders
@@ -60,6 +67,7 @@ from penstock.spark.host_rules import Needs
 from penstock.spark.interrupts import spare_jobs
 from penstock.spark.java import session_of
 from penstock.spark.job import Job, MasterParts, Seek, master_thread
+from penstock.spark.looking import SparkRunner
 from penstock.spark.preflight import (
     advice_on,
     check_host,
@@ -168,7 +176,8 @@ class Environment(Program):
         )
         if problems := settings.problems():
             raise SettingsError(problems)
-        super().__init__(settings, processor_host=self._host_processor)
+        runner = SparkRunner(spark, run=self._run_apart, look=self._look)
+        super().__init__(settings, processor_host=self._host_processor, runner=runner)
         self._spark = spark
         self._checkpointing = checkpointing
         self._options = StoreOptions() if checkpointing is None else _options_of(checkpointing)
@@ -279,16 +288,9 @@ class Environment(Program):
                 hint="give the job another name; or, if the job has ended, give ha_files(..., restart_finished=True)",
             )
         plan = self.plan()
-        check_functions_travel(plan)
-        needs = Needs(parallelism=self.settings.parallelism, spare_slots=self.settings.slot.spares)
-        check_host(self._spark, needs, self.settings.network, self._shared_folders())
-        use_own_interpreter(self._spark)
-        keep_quiet(self._spark)
-        spare_jobs(self._spark)
+        self._check(plan)
         given = restore if restore is None or isinstance(restore, Restore) else make_restore(restore)
         chosen = self._high_availability
-        if needs_landing(plan):
-            self._check_landing()
         store = open_store(self._storage_root(), options=self._options)
         obstacle = store.obstacle_to_create() if chosen is None and self._checkpointing is not None else None
         if chosen is None and self._checkpointing is not None and obstacle is None:
@@ -309,6 +311,59 @@ class Environment(Program):
         build = partial(self._take_over, plan, job, name, store, given)
         standby = Standby(election=open_election(chosen, job, store), build=build)
         return self._job(job, name, plan, store, attempt=standby.attempt, seek=standby.seek)
+
+    def _check(self, plan: Plan) -> None:
+        """Raise `UsageError` or `HostError` if the plan cannot run on this Spark; and get Spark ready."""
+        check_functions_travel(plan)
+        needs = Needs(parallelism=self.settings.parallelism, spare_slots=self.settings.slot.spares)
+        check_host(self._spark, needs, self.settings.network, self._shared_folders())
+        use_own_interpreter(self._spark)
+        keep_quiet(self._spark)
+        spare_jobs(self._spark)
+        if needs_landing(plan):
+            self._check_landing()
+
+    def _run_apart(self, plan: Plan) -> None:
+        """Run a plan to its end as a job of its own: no run of the program goes on from it, no hook is called, and
+        nothing of it is left."""
+        check_session(self._spark)
+        self._check(plan)
+        apart = copy.copy(self)
+        checkpoint = replace(self.settings.checkpoint, retention=Retention.DELETE)
+        vars(apart).update(_hooks={}, _settings=replace(self.settings, checkpoint=checkpoint))
+        begin = apart._begin  # noqa: SLF001  # of the same class
+        with self._storage_apart() as (job, store):
+            begun = self._job(job, "collect", plan, store, attempt=lambda _: begin(plan, job, "collect", store, None))
+            try:
+                begun.wait()
+            except KeyboardInterrupt:
+                begun.cancel()
+                begun.finish()
+                raise
+
+    def _look(self, plan: Plan, *, rows: int, timeout_ms: int | None) -> list[pa.RecordBatch]:
+        """The first rows that come to the sink of a plan, which runs in this process."""
+        check_session(self._spark)
+        with self._storage_apart() as (job, store):
+            ready = Preparation(
+                job=job, spark=self._spark, landing=(self._landing or store).location, options=self._options
+            ).prepare(plan)
+            wait = threading.Event().wait
+            return look(ready, self.settings, rows=rows, timeout_ms=timeout_ms, clock=WallClock(), wait=wait)
+
+    @contextmanager
+    def _storage_apart(self) -> Iterator[tuple[JobId, Storage]]:
+        """A job of its own, and where it has its files, which are deleted when the block ends."""
+        job = JobId(f"collect-{fresh_token()}")
+        store = open_store(self._storage_root(), options=self._options)
+        try:
+            yield job, store
+        finally:
+            for place in (store, self._landing):
+                if place is not None:
+                    place.delete_tree(layout.job_folder(job))
+            if self._checkpointing is None:
+                shutil.rmtree(store.location, ignore_errors=True)
 
     def _job(
         self,

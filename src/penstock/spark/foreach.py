@@ -20,7 +20,8 @@ from pathlib import Path
 from typing import Any
 
 from penstock.api.connector import Committer, Footprint, Sink, SinkWriter, WriterContext
-from penstock.connectors.parquet import ParquetSink, is_staged, staged_before, staged_file
+from penstock.connectors.parquet import ParquetSink
+from penstock.connectors.prepared_files import is_staged, staged_before, staged_file
 from penstock.core.errors import StorageError
 from penstock.core.recovery import layout
 from penstock.descents import create_file, opened_folder, remove_tree, unlink

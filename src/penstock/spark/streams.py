@@ -98,6 +98,11 @@ class StreamSource(UnlandedFrame):
         return Footprint(in_landing=self._directory is None)
 
     @property
+    def is_unbounded(self) -> bool:
+        """Whether the query goes on with data that comes later."""
+        return not self._available_now
+
+    @property
     def finds_more_later(self) -> bool:
         """Whether the stream ends with the data that is there when the job starts: later there may be more data."""
         return self._available_now

@@ -19,8 +19,9 @@ from pyspark.errors import PySparkException
 
 from penstock.api.connector import Committer, Footprint, Sink
 from penstock.api.hold import Hold
-from penstock.connectors.parquet import ParquetSink, final_folder, publish_files, staged_before, staged_file
+from penstock.connectors.parquet import ParquetSink
 from penstock.connectors.partitions import check_partitions
+from penstock.connectors.prepared_files import final_folder, publish_files, staged_before, staged_file
 from penstock.connectors.table import TableSink
 from penstock.core.errors import HostError, UsageError
 from penstock.spark import connect

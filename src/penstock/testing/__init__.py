@@ -31,13 +31,15 @@ a real cluster.
 
 The seed also decides how records are cut into batches and which of two processes is faster. So the order of the results
 differs from seed to seed. The results themselves are the same for every seed, unless records are late. `scripted`
-sources and `collect` sinks are for this module only; other sources and sinks can be used in a run too, and are called
-for real.
+sources are for this module only; `collect` is `penstock.collect`. Other sources and sinks can be used in a run too, and
+are called for real.
 """
 
 from __future__ import annotations
 
-from penstock.testing.runs import Collected, collect, run
+from penstock.connectors.collect_sink import CollectSink as Collected
+from penstock.connectors.collect_sink import collect
+from penstock.testing.runs import run
 from penstock.testing.scripts import Mark, Scripted, crash, pause, scripted
 
 __all__ = ["Collected", "Mark", "Scripted", "collect", "crash", "pause", "run", "scripted"]

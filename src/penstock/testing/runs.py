@@ -1,4 +1,4 @@
-"""Runs of a program in a simulated cluster, and the sink that keeps the records that a run has committed.
+"""Runs of a program in a simulated cluster.
 
 A run is a world of the simulator with the user's job in it. The sources are read in small steps. Time passes between
 two steps, so that checkpoints and crashes fall between them. A process that is to die is killed shortly after a batch
@@ -13,7 +13,6 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
-from weakref import WeakKeyDictionary
 
 import pyarrow as pa
 
@@ -21,18 +20,17 @@ from penstock.api.connector import (
     End,
     Pause,
     Polled,
-    Sink,
-    SinkWriter,
     Source,
     SourceReader,
     SplitEnumerator,
     SplitProgress,
-    WriterContext,
 )
 from penstock.api.grouped import GroupedFunction, HostedProcessor
 from penstock.api.hooks import CheckpointHook
 from penstock.api.program import Program
+from penstock.api.running import Runner, StreamPath
 from penstock.api.steps import ReadStep, WriteStep
+from penstock.connectors.collect_sink import LIMIT, CollectSink
 from penstock.core.durations import Duration, duration_ms
 from penstock.core.errors import InvariantError, JobFailed, UsageError, UserCodeError
 from penstock.core.ids import JobId, SlotId
@@ -48,8 +46,6 @@ from penstock.settings import CheckpointSettings, FixedDelay, JobSettings, Netwo
 from penstock.sim.background import Pace, SimBackground
 from penstock.sim.clock import SimClock
 from penstock.sim.disk import Disk
-from penstock.sim.external import ExternalSystem, enter, leave
-from penstock.sim.jobs import SimSink
 from penstock.sim.logs import watch_logs
 from penstock.sim.network import ADDRESS_PREFIX, Network
 from penstock.sim.slots import Notice, SlotHost
@@ -76,59 +72,7 @@ LOOK_EVERY_MS = 50
 Row = dict[str, Any]
 
 _numbers = itertools.count(1)
-"""The numbers that tell sinks and runs apart, also after they were pickled into a simulated process."""
-
-
-# --- results ---------------------------------------------------------------------------------------------------------
-
-
-def collect() -> Collected:
-    """A sink that keeps the committed records; read them from `rows` after the run."""
-    return Collected()
-
-
-class Collected(Sink):
-    """What `collect` returns."""
-
-    def __init__(self) -> None:
-        # Negative: the worlds of the simulator have the numbers from 0 on.
-        self.number = -next(_numbers)
-        self._inside = SimSink(self.number)
-
-    @property
-    def name(self) -> str:
-        """The name of the step, unless the user names the step."""
-        return "collect"
-
-    @property
-    def rows(self) -> list[Row]:
-        """The committed records of the last run, in the order of the commits."""
-        if self not in _collected:
-            raise UsageError(
-                "this collect() sink has no rows: no run with the sink has returned yet, or the last run raised",
-                hint="read the rows when run(...) has returned",
-            )
-        return _collected[self]
-
-    def start(self, job: str) -> None:
-        """Raises if the job is not a run of `penstock.testing.run`: only after such a run can the rows be read."""
-        if not job.startswith(JOB_PREFIX):
-            raise UsageError("a collect() sink can be used in penstock.testing.run only", hint="write to files instead")
-
-    def writer(self, context: WriterContext) -> SinkWriter:
-        """A writer that writes into the memory of the run."""
-        return self._inside.writer(context)
-
-    def commit(self, committables: Sequence[bytes]) -> None:
-        """Make each transaction visible, once."""
-        self._inside.commit(committables)
-
-    def clean(self, context: WriterContext, keep: Sequence[bytes]) -> None:
-        """Drop the transactions that earlier attempts of the subtask prepared, except the transactions in `keep`."""
-        self._inside.clean(context, keep)
-
-
-_collected: WeakKeyDictionary[Collected, list[Row]] = WeakKeyDictionary()
+"""The numbers that tell runs apart, also in sources that were pickled into a simulated process."""
 
 
 # --- runs ------------------------------------------------------------------------------------------------------------
@@ -164,30 +108,49 @@ def run(
     )
     linger_ms = duration_ms(linger, argument="linger") + 2 * (interval_ms or 0)
     settings = _settings(world, parallelism, interval_ms)
-    program = Program(settings, processor_host=_host_processor)
+    program = Program(settings, processor_host=_host_processor, runner=_KitRunner(settings, seed, linger_ms))
     build(program)
     plan = program.plan()
     watch = RunWatch(world, crashes=crashes, linger_ms=linger_ms)
-    sinks = [sink for sink in _sinks(plan) if isinstance(sink, Collected)]
-    systems = {sink.number: ExternalSystem(world) for sink in sinks}
+    sinks = [sink for sink in _sinks(plan) if isinstance(sink, CollectSink)]
+    _run_plan(world, watch, settings, plan, program.checkpoint_hooks)
+    return [row for sink in sinks for row in sink.rows]
+
+
+class _KitRunner(Runner):
+    """Runs the path to a stream in a simulated cluster of its own, without crashes."""
+
+    def __init__(self, settings: JobSettings, seed: int, linger_ms: int) -> None:
+        self._settings = settings
+        self._seed = seed
+        self._linger_ms = linger_ms
+
+    def collected(self, path: StreamPath, *, limit: int) -> pa.Table:
+        """All results of a run."""
+        sink = CollectSink(limit)
+        world = World(self._seed)
+        watch = RunWatch(world, crashes=0, linger_ms=self._linger_ms)
+        _run_plan(world, watch, self._settings, path.into(sink), {})
+        return sink.to_arrow()
+
+    def sampled(self, path: StreamPath, *, rows: int, timeout_ms: int | None) -> pa.Table:  # noqa: ARG002
+        """The first results of a run, which takes no time here."""
+        return self.collected(path, limit=LIMIT).slice(0, rows)
+
+
+def _run_plan(
+    world: World, watch: RunWatch, settings: JobSettings, plan: Plan, hooks: Mapping[str, CheckpointHook]
+) -> None:
     number = next(_numbers)
     _watches[number] = watch
-    for sink in sinks:
-        _collected.pop(sink, None)
-        enter(sink.number, systems[sink.number])
     try:
         with watch_logs(world):
             job = JobId(f"{JOB_PREFIX}{number}")
-            prepared, hooks = _prepared(plan, watch, job, number), program.checkpoint_hooks
+            prepared = _prepared(plan, watch, job, number)
             _Cluster(world, watch, settings, job=job, plan=prepared, hooks=hooks).run()
     finally:
         watch.close_left()
         del _watches[number]
-        for key in systems:
-            leave(key)
-    for sink in sinks:
-        _collected[sink] = _committed(systems[sink.number])
-    return [row for sink in sinks for row in sink.rows]
 
 
 def _host_processor(given: HostedProcessor) -> GroupedFunction:
@@ -195,11 +158,6 @@ def _host_processor(given: HostedProcessor) -> GroupedFunction:
     from penstock.spark.processors import host_processor
 
     return host_processor(given)
-
-
-def _committed(system: ExternalSystem) -> list[Row]:
-    batches = [batch for transaction in system.committed.values() for batch in transaction.batches]
-    return [row for batch in batches for row in batch.to_pylist()]
 
 
 def _settings(world: World, parallelism: int, interval_ms: int | None) -> JobSettings:

@@ -168,6 +168,11 @@ class Scripted(Source):
         """The columns of the records."""
         return self._schema
 
+    @property
+    def is_unbounded(self) -> bool:
+        """Whether the source stays silent after its scripts, instead of ending."""
+        return not self.ends
+
     def splits(self, parallelism: int) -> list[bytes]:  # noqa: ARG002
         """One split for each script."""
         return [msgspec.msgpack.encode(_Position(script)) for script in range(len(self.scripts))]

@@ -38,6 +38,7 @@ from penstock.api.steps import (
     WhereStep,
     WriteStep,
 )
+from penstock.api.streams.looking import CanBeLookedAt
 from penstock.api.streams.stream_state import Row, StreamState
 from penstock.api.window_schema import check_key_types
 from penstock.core.durations import Duration, duration_ms, duration_us
@@ -51,7 +52,7 @@ if TYPE_CHECKING:
 
 
 @at_user_line
-class Stream(HandsOver):
+class Stream(HandsOver, CanBeLookedAt):
     """Records that flow, all with the same columns. Made by `Program.read` and by the methods of streams."""
 
     def __init__(self, state: StreamState) -> None:

@@ -115,7 +115,7 @@ class SlotDriver:
             tasks=self._tasks,
             master=self._master,
             failed=self._fail_with_region,
-            totals=self._tell_totals,
+            totals=self._tell_last,
         )
 
     # --- the driver's contract -----------------------------------------------------------
@@ -208,6 +208,8 @@ class SlotDriver:
         raised = error.__cause__ if isinstance(error, StepFailed) and error.__cause__ is not None else error
         known = {"job": self._job, "task": str(task), "operator": operator, "error": line}
         log.warning("%r of job %s failed in subtask %d: %s", operator, self._job, task.subtask, line, extra=known)
+        # The slot may have no other chance: what led to the failure may be among the lines.
+        self._hand_on_logs()
         self._tell(
             TaskFailed(
                 slot=self.slot,
@@ -236,6 +238,11 @@ class SlotDriver:
     def _tell_totals(self, tasks: Sequence[Task]) -> None:
         metrics = {str(task.task): task.metrics() for task in tasks}
         self._tell(Heartbeat(slot=self.slot, epoch=self._tasks.epoch, metrics=metrics))
+
+    def _tell_last(self, tasks: Sequence[Task]) -> None:
+        """Tell what tasks have done that end: what they have logged and printed must not be left behind."""
+        self._tell_totals(tasks)
+        self._hand_on_logs()
 
     def _report_stuck(self, stuck: Stuck) -> None:
         """Called from the thread beside the loop."""
