@@ -153,3 +153,14 @@ def test_generated_rows_come_out_once_whoever_dies(seed):
     source = ps.generate(numbers, schema=NUMBERS, rows=COUNT, rate=None if seed % 2 else 400_000)
     found = run(lambda env: env.read(source).write(collect()), seed=seed, crashes=2, checkpoint_interval="10ms")
     assert sorted(row["n"] for row in found) == list(range(COUNT))
+
+
+def test_sources_that_may_never_end_say_so(tmp_path):
+    def numbers(first, count):
+        return {"n": np.arange(first, first + count)}
+
+    assert ps.generate(numbers, schema="n bigint").is_unbounded
+    assert ps.files(tmp_path, format="text", follow=True).is_unbounded
+    assert ps.socket("127.0.0.1", 9).is_unbounded
+    assert not ps.generate(numbers, schema="n bigint", rows=5).is_unbounded
+    assert not ps.files(tmp_path, format="text").is_unbounded

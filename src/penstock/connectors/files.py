@@ -152,6 +152,11 @@ class Files(Source):
         return self.follow
 
     @property
+    def is_unbounded(self) -> bool:
+        """Whether the source follows the folder: then files may appear for ever."""
+        return self.follow
+
+    @property
     def finds_more_later(self) -> bool:
         """Whether files may have appeared when the program is run again: only if the source follows the folder."""
         return self.follow

@@ -108,6 +108,11 @@ class GeneratedRows(Source):
         """The columns of the rows."""
         return self._schema
 
+    @property
+    def is_unbounded(self) -> bool:
+        """Whether rows are made without end: the user gave no number of rows."""
+        return self._rows is None
+
     def splits(self, parallelism: int) -> list[bytes]:
         """Blocks of numbers in turn. With a rate, a block lasts about a millisecond, so that splits stay together."""
         count = max(SPLITS, parallelism)

@@ -78,6 +78,11 @@ class SocketLines(Source):
         """The column `line`."""
         return TEXT_SCHEMA
 
+    @property
+    def is_unbounded(self) -> bool:
+        """True: only the other side knows whether lines are still to come."""
+        return True
+
     def prepared(self, site: Site) -> Source:
         """Warn that lines may be lost."""
         if not site.has_ended:
