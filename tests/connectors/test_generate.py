@@ -159,6 +159,7 @@ def test_sources_that_may_never_end_say_so(tmp_path):
     def numbers(first, count):
         return {"n": np.arange(first, first + count)}
 
+    (tmp_path / "a.txt").write_text("line\n")
     assert ps.generate(numbers, schema="n bigint").is_unbounded
     assert ps.files(tmp_path, format="text", follow=True).is_unbounded
     assert ps.socket("127.0.0.1", 9).is_unbounded
