@@ -96,6 +96,16 @@ def test_what_goes_wrong_between_a_drain_and_the_end_of_a_job_keeps_no_run_from_
     assert all(result.restores for result in ran)
 
 
+def test_a_drained_job_that_is_cancelled_before_its_end_reads_on_when_it_is_run_again(make: Any):
+    """1. A stop with drain has its savepoint. 2. A slot dies in silence, so that the job does not end. 3. The user
+    cancels the job. 4. The program is run again."""
+    crash = CrashAfterCheckpoint(at_ms=100, slot=0, delay_ms=0, notice=Notice.SILENT)
+    cancel = UserRequest(at_ms=0, wish=Wish.CANCEL, moment=Moment.RUN, delay_ms=1_000)
+    end = {"requests": (*DRAIN["requests"], cancel), "faults": (crash,)}
+    worlds = [make.checkpoints(world, interval_ms=None) for world in run_again(make, end, faults=())]
+    assert {result.outcome for result in results(worlds)} == {JobState.FINISHED}
+
+
 @pytest.mark.parametrize("fresh", [False, True])
 def test_a_second_run_that_ends_early_leaves_what_a_third_would_go_on_from(make: Any, fresh: bool):
     early = (UserRequest(at_ms=0, wish=Wish.CANCEL, moment=Moment.RUN, delay_ms=5),)

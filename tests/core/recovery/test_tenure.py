@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import completed_records
 import msgspec
+import pytest
 
 from penstock.core.graph import CheckpointVertex, OperatorLabel
 from penstock.core.ids import CheckpointId, OperatorId, Term, VertexId
@@ -94,7 +95,7 @@ def ended(state: JobState, *kept: CompletedCheckpoint) -> Inheritance:
 
 
 def test_a_job_that_has_not_ended_goes_on_as_any_driver_would_find_it() -> None:
-    assert FOUND.going_on() is FOUND
+    assert FOUND.going_on() == FOUND
 
 
 def test_a_job_whose_driver_died_after_the_savepoint_of_a_stop_goes_on_as_if_the_stop_were_on_record() -> None:
@@ -110,6 +111,29 @@ def test_a_job_that_was_cancelled_or_failed_goes_on_from_what_it_kept() -> None:
     for state in (JobState.CANCELLED, JobState.FAILED):
         found = ended(state, *completed(4, 7)).going_on()
         assert found == Inheritance(first_id=CheckpointId(65), completed=completed(4, 7), start=program("read"))
+
+
+@pytest.mark.parametrize("state", [JobState.CANCELLED, JobState.FAILED])
+def test_a_job_that_was_drained_and_then_ended_in_another_way_goes_on_behind_the_end_of_its_data(
+    state: JobState,
+) -> None:
+    """1. The savepoint that drains the job is complete. 2. The user cancels the job before its end, or the job fails.
+    3. The program is run again: the job goes on, and does not end a second time."""
+    saved = completed_records.completed(7, kind=SnapshotKind.TERMINATE)
+    assert ended(state, saved).going_on().finished_with == 7
+
+
+@pytest.mark.parametrize("kind", [SnapshotKind.CHECKPOINT, SnapshotKind.TERMINATE])
+def test_a_run_that_had_no_checkpoint_of_its_own_leaves_the_data_where_it_was(kind: SnapshotKind) -> None:
+    """1. A job has finished, and kept its last checkpoint. 2. A run goes on behind the end of the data, and is
+    cancelled, or loses its driver, before the run has a checkpoint. 3. The next run goes on behind the end, too."""
+    last, own = completed_records.completed(7, kind=kind), completed(66)
+    before = ended(JobState.FINISHED, last).going_on()
+    assert before.going_on() == before
+    cancelled = msgspec.structs.replace(before, outcome=JobOutcome(state=JobState.CANCELLED, kept=(last,)))
+    assert cancelled.going_on() == before
+    further = msgspec.structs.replace(before, outcome=JobOutcome(state=JobState.CANCELLED, kept=(last, *own)))
+    assert further.going_on().finished_with is msgspec.UNSET
 
 
 def test_a_job_that_kept_nothing_begins_at_its_beginning_with_new_ids() -> None:

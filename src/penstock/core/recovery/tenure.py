@@ -134,25 +134,24 @@ class Inheritance(msgspec.Struct, frozen=True, kw_only=True):
     def going_on(self) -> Inheritance:
         """The inheritance for a job whose program is run again. A job that kept checkpoints goes on from them. A job
         that kept nothing and had come to the end of its data stays ended. A job that kept nothing and ended in another
-        way begins at its beginning. A job whose driver died goes on from its newest checkpoint, also if that is the
-        savepoint that drained the job: the stop has happened, and only its outcome is not on record."""
+        way begins at its beginning. A job whose driver died goes on from its newest checkpoint."""
         outcome = self.outcome
         if outcome is None:
-            newest = self.completed[-1] if self.completed else None
-            if newest is None or newest.kind is not SnapshotKind.TERMINATE:
-                return self
-            return msgspec.structs.replace(self, finished_with=newest.checkpoint)
+            return self.reading_on(self.completed[-1], at_end=False) if self.completed else self
         if outcome.kept is msgspec.UNSET:
             return self if outcome.state is JobState.FINISHED else Inheritance(first_id=self.first_id)
         last = outcome.kept[-1]
-        at_its_end = outcome.state is JobState.FINISHED and last.kind is not SnapshotKind.SUSPEND
-        return msgspec.structs.replace(
-            self,
-            completed=outcome.kept,
-            outcome=None,
-            ended_in=msgspec.UNSET,
-            finished_with=last.checkpoint if at_its_end else msgspec.UNSET,
-        )
+        found = msgspec.structs.replace(self, completed=outcome.kept, outcome=None, ended_in=msgspec.UNSET)
+        at_end = outcome.state is JobState.FINISHED and last.kind is not SnapshotKind.SUSPEND
+        return found.reading_on(last, at_end=at_end)
+
+    def reading_on(self, last: CompletedCheckpoint, *, at_end: bool) -> Inheritance:
+        """The same for a job that goes on from `last`: the sources look for more data if the data had come to its end
+        there. The data had come to its end if the job was `at_end`. The savepoint that drained the job says the same,
+        however the job ended after that savepoint. A run that goes on from such a checkpoint and ends before the run
+        has a checkpoint of its own leaves the data at its end."""
+        at_end = at_end or last.kind is SnapshotKind.TERMINATE or last.checkpoint == self.finished_with
+        return msgspec.structs.replace(self, finished_with=last.checkpoint if at_end else msgspec.UNSET)
 
     def counting(self, recorded: Sequence[CompletedCheckpoint]) -> tuple[CompletedCheckpoint, ...]:
         """Which checkpoints count, if `recorded` are on record now, in the order of their ids. The driver's own
