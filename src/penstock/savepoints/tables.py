@@ -14,6 +14,7 @@ Windows have `key_group`, the keys, `window_start` and one column per partial ag
 
 from __future__ import annotations
 
+import io
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -187,8 +188,8 @@ class NativeContent:
     """The files of RocksDB that are the state of one subtask. Entries are read in order, and at most one piece of the
     entries is in memory. No entry expires meanwhile. Raises `CorruptFile` if the files cannot be read."""
 
-    def __init__(self, files: tuple[StateFile, ...], reader: StateReader, *, what: str) -> None:
-        self._snapshot = NativeSnapshot(reader.get(files[0]), files, what=what)
+    def __init__(self, index: bytes, files: tuple[StateFile, ...], reader: StateReader, *, what: str) -> None:
+        self._snapshot = NativeSnapshot(index, files, what=what)
         self._reader = reader
         self._what = what
         self._stored_bytes = sum(file.size for file in files[1:])
@@ -309,21 +310,37 @@ def _items_of(db: Database, number: int, groups: tuple[int, int]) -> Iterator[Ro
 def file_sets(files: tuple[StateFile, ...], reader: StateReader) -> list[tuple[StateFile, ...]]:
     """The files of one subtask, in sets that can be read alone: each file by itself; or all files together, if they are
     in a back end's own format."""
-    return [(file,) for file in files] if files and _is_ours(reader.get(files[0])) else [files] * bool(files)
+    if len(files) > 1 and _is_ours(next(reader.pieces(files[0]), b"")):
+        return [(file,) for file in files]
+    return [files] * bool(files)
 
 
 def read_files(files: tuple[StateFile, ...], reader: StateReader, *, what: str) -> StateFileContent | NativeContent:
     """The content of one of the `file_sets`. Blocks. Raises `CorruptFile` or `StorageError`; and `UsageError` for files
     in a back end's own format that is not known here."""
-    data = reader.get(files[0])
-    if _is_ours(data):
-        return StateFileContent(data, what=what)
-    if is_native(data):
-        return NativeContent(files, reader, what=what)
+    pieces = reader.pieces(files[0])
+    # The first bytes tell the format. Of a file in no known format no more than a piece is kept, however large it is.
+    start = next(pieces, b"")
+    if _is_ours(start):
+        return StateFileContent(_joined(start, pieces), what=what)
+    if is_native(start):
+        return NativeContent(_joined(start, pieces), files, reader, what=what)
+    for _ in pieces:
+        # A file that was changed is corrupt. Only the checksum tells this from a file in another format.
+        pass
     raise UsageError(
         f"{what} was saved by a state back end in its own format, which cannot be read as a table",
         hint="start the job from this snapshot, take a canonical savepoint, and read that savepoint",
     )
+
+
+def _joined(start: bytes, rest: Iterator[bytes]) -> bytes:
+    # Pieces in a list would be in memory a second time when they are joined.
+    content = io.BytesIO()
+    content.write(start)
+    for piece in rest:
+        content.write(piece)
+    return content.getvalue()
 
 
 def _is_ours(data: bytes) -> bool:

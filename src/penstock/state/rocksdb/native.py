@@ -188,7 +188,9 @@ class NativeSnapshot:
         for name, content in self._small.items():
             (folder / name).write_bytes(content)
         for name, file in self.tables.items():
-            (folder / name).write_bytes(reader.get(file))
+            with (folder / name).open("xb") as table:
+                for piece in reader.pieces(file):
+                    table.write(piece)
             try:
                 check_table(folder / name)
             except ValueError as error:
