@@ -8,6 +8,7 @@ that was opened. Links in the path of the root itself are followed: the user cho
 from __future__ import annotations
 
 import errno
+import io
 import os
 import stat
 from collections.abc import Iterator, Sequence
@@ -17,7 +18,7 @@ from pathlib import Path
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 _NO_LINK = os.O_NOFOLLOW
 _LINK = "the path is a symbolic link, or leads through a symbolic link"
-_READ_BYTES = 16 * 1024 * 1024
+_READ_BYTES = 4 * 1024 * 1024
 
 
 @contextmanager
@@ -73,8 +74,18 @@ class TooLarge(OSError):
 
 
 def read_regular(folder: int, name: str, *, limit: int | None) -> bytes:
-    """The content of a file. Raises `OSError` if `name` is no regular file: a pipe would keep its reader waiting for
-    ever, and a device has no end. Raises `TooLarge`, and reads nothing, if the file has more than `limit` bytes."""
+    """The content of a file. Raises `OSError` like `regular_pieces`."""
+    # Pieces in a list would be in memory a second time when they are joined.
+    content = io.BytesIO()
+    for piece in regular_pieces(folder, name, limit=limit):
+        content.write(piece)
+    return content.getvalue()
+
+
+def regular_pieces(folder: int, name: str, *, limit: int | None) -> Iterator[bytes]:
+    """The content of a file, in pieces. Raises `OSError` if `name` is no regular file: a pipe would keep its reader
+    waiting for ever, and a device has no end. Raises `TooLarge`, and reads nothing, if the file has more than `limit`
+    bytes."""
     try:
         descriptor = os.open(name, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | _NO_LINK, dir_fd=folder)
     except OSError as error:
@@ -89,18 +100,12 @@ def read_regular(folder: int, name: str, *, limit: int | None) -> bytes:
             raise OSError(errno.ENXIO, "the path names no file, but a pipe, a socket or a device", name)
         if limit is not None and status.st_size > limit:
             raise TooLarge(errno.EFBIG, f"it has {status.st_size} bytes, and at most {limit} are expected", name)
-        return _content(file.fileno(), status.st_size)
-
-
-def _content(descriptor: int, size: int) -> bytes:
-    """`size` bytes of the file. A file that is cut meanwhile gives fewer bytes, which the checksum of the file
-    shows."""
-    parts: list[bytes] = []
-    left = size
-    while left > 0 and (part := os.read(descriptor, min(left, _READ_BYTES))):
-        parts.append(part)
-        left -= len(part)
-    return parts[0] if len(parts) == 1 else b"".join(parts)
+        # A file that grows meanwhile is read to its former end. A file that is cut meanwhile gives fewer bytes, which
+        # the checksum of the file shows.
+        left = status.st_size
+        while left > 0 and (piece := os.read(file.fileno(), min(left, _READ_BYTES))):
+            left -= len(piece)
+            yield piece
 
 
 def remove_tree(folder: int, name: str) -> None:

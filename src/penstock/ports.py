@@ -6,7 +6,7 @@ the next turn must begin at the latest. Nothing in a turn blocks; blocking work 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
@@ -133,6 +133,11 @@ class Store(Protocol):
 
     def read(self, path: str, *, limit: int | None = None) -> bytes:
         """The whole file. Raises, and reads nothing, if the file has more than `limit` bytes."""
+        ...
+
+    def read_pieces(self, path: str, *, limit: int | None = None) -> Iterator[bytes]:
+        """The file in pieces, of which one is in memory at a time. Raises, and reads nothing, if the file has more than
+        `limit` bytes. A wrong seal raises after the last piece, so no piece may be believed before the end."""
         ...
 
     def list_files(self, prefix: str) -> list[str]:

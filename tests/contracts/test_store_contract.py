@@ -27,6 +27,21 @@ def test_a_large_file_comes_back_whole(store):
     assert store.read("large") == data
 
 
+@pytest.mark.parametrize("size", [0, 1, 40, 41, 16 * 1024 * 1024, 16 * 1024 * 1024 + 7])
+def test_a_file_in_pieces_is_the_whole_file(store, size):
+    data = (b"0123456789abcdef" * (size // 16 + 1))[:size]
+    store.write("file", data)
+    assert b"".join(store.read_pieces("file")) == data
+    assert b"".join(store.read_pieces("file", limit=size)) == data
+
+
+def test_of_a_file_that_is_too_large_or_not_there_no_piece_is_read(store):
+    store.write("file", bytes(1_000))
+    for path in ("file", "nothing"):
+        with pytest.raises(StorageError, match=path):
+            next(store.read_pieces(path, limit=900))
+
+
 def test_writing_again_replaces_the_file(store):
     store.write("file", b"a long first version")
     store.write("file", b"short")

@@ -322,7 +322,7 @@ def test_keyed_state_that_fits_its_checksum_is_read_with_the_right_types_or_refu
 def test_state_is_shown_as_a_table_or_refused():
     def read(data):
         file = StateFileContent(data, what="the file")
-        return [file.rows(table) for table in file.tables]
+        return [rows for table in file.tables for rows in file.row_tables(table.name, table.kind)]
 
     def check(tables):
         for table in tables:

@@ -126,7 +126,7 @@ def test_a_piece_can_be_read_in_another_process(data):
     pieces = data.pieces("every", "big")
     assert len(pieces) == 2
     sent = [msgspec.msgpack.decode(msgspec.msgpack.encode(piece), type=Piece) for piece in pieces]
-    assert sum(read_piece(piece, data.location).num_rows for piece in sent) == len(KEYS)
+    assert sum(table.num_rows for piece in sent for table in read_piece(piece, data.location)) == len(KEYS)
 
 
 def test_what_was_in_flight_can_be_read_with_its_schema():

@@ -85,6 +85,9 @@ class Saved:
     def get(self, file):
         return self._reader.get(file)
 
+    def pieces(self, file):
+        return self._reader.pieces(file)
+
     def metadata(self, files) -> CheckpointMetadata:
         operator = OperatorId("step")
         state = OperatorState(operator=operator, keyed=files, key_groups=(0, 127))

@@ -65,6 +65,27 @@ def test_what_was_written_without_the_key_is_refused(store, others):
         store.read("a")
 
 
+@pytest.mark.parametrize("others", [StoreOptions(), StoreOptions(seal=OTHER)])
+def test_pieces_that_were_written_without_the_key_are_refused_at_the_end(store, others):
+    for content in (b"", b"content", bytes(1_000)):
+        FileStore(store.root, options=others).write("a", content)
+        with pytest.raises(CorruptFile, match=r"is not sealed|does not fit"):
+            list(store.read_pieces("a"))
+
+
+@pytest.mark.parametrize("step", [1, 7, 39, 40, 41, 48, 500])
+@pytest.mark.parametrize("content", [b"", b"x", bytes(40), bytes(200)], ids=len)
+def test_a_seal_is_found_however_the_pieces_are_cut(content, step):
+    sealed = content + SEALED.seal_of(content)
+    pieces = [sealed[at : at + step] for at in range(0, len(sealed), step)]
+    for options in (SEALED, StoreOptions()):
+        assert b"".join(options.opened_pieces(pieces, "a")) == content
+    plain = [content[at : at + step] for at in range(0, len(content), step)]
+    assert b"".join(StoreOptions().opened_pieces(plain, "a")) == content
+    with pytest.raises(CorruptFile, match="a is not sealed"):
+        list(SEALED.opened_pieces(plain, "a"))
+
+
 def test_stores_elsewhere_have_the_same_key(store, tmp_path):
     opened = open_store(tmp_path, options=SEALED)
     for elsewhere in (store.at(str(tmp_path / "saved")), opened.at(str(tmp_path / "saved"))):

@@ -60,6 +60,9 @@ class Files:
             raise CorruptFile(f"{file.path} was changed")
         return data
 
+    def pieces(self, file):
+        yield self.get(file)
+
     def _put(self, data, key):
         if self.fails is not None:
             raise self.fails

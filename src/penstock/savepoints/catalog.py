@@ -2,7 +2,8 @@
 
 The metadata is read at once, and names the files of every operator. The states of an operator are found by reading its
 files, one after another, when the operator is asked about. A `Piece` is a file, or a part of a file, that can be read
-alone and in any process. A reader that reads the pieces of a state one by one never holds more than one file in memory.
+alone and in any process. A reader that reads the pieces of a state one by one never holds more than one file in memory;
+of files of RocksDB, it never holds more than a part.
 """
 
 from __future__ import annotations
@@ -66,13 +67,14 @@ class Piece(msgspec.Struct, frozen=True, kw_only=True):
     """The rows of other key groups are left out."""
 
 
-def read_piece(piece: Piece, location: str) -> pa.Table:
-    """The rows of a piece; `location` is the snapshot's folder. Blocks. Raises `CorruptFile` or `StorageError`."""
+def read_piece(piece: Piece, location: str) -> Iterator[pa.Table]:
+    """The rows of a piece, in tables that are read one by one; `location` is the snapshot's folder. Blocks. Raises
+    `CorruptFile` or `StorageError`."""
     content = read_files(piece.files, SnapshotReader(Anywhere(open_store(location))), what=piece.what)
-    for table in content.tables:
-        if (table.name, table.kind) == (piece.name, piece.kind):
-            return content.rows(table, piece.groups)
-    raise CorruptFile(f"{piece.what} has no {piece.kind} {piece.name!r}", hint="read the snapshot again")
+    tables = content.row_tables(piece.name, piece.kind, piece.groups)
+    if tables is None:
+        raise CorruptFile(f"{piece.what} has no {piece.kind} {piece.name!r}", hint="read the snapshot again")
+    yield from tables
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -251,9 +253,9 @@ class SnapshotData:
         for piece in found.pieces:
             if piece.groups[0] <= groups[1] and piece.groups[1] >= groups[0]:
                 within = (max(piece.groups[0], groups[0]), min(piece.groups[1], groups[1]))
-                table = read_piece(msgspec.structs.replace(piece, groups=within), self.location)
-                if table.num_rows:
-                    yield table
+                for table in read_piece(msgspec.structs.replace(piece, groups=within), self.location):
+                    if table.num_rows:
+                        yield table
 
     def _stream_tables(self, found: _Found, groups: tuple[int, int]) -> Iterator[pa.Table]:
         for what, file in found.streams:

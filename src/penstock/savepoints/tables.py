@@ -14,24 +14,24 @@ Windows have `key_group`, the keys, `window_start` and one column per partial ag
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+import io
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import pyarrow as pa
 
 from penstock.api.state import StateSpec
-from penstock.core.elements import CheckpointOptions
 from penstock.core.errors import CorruptFile, UsageError
-from penstock.core.ids import CheckpointId, Instant
+from penstock.core.ids import Instant
 from penstock.core.messages import StateFile
-from penstock.ports import Frame
 from penstock.runtime.task.operators.window_table import KEY_GROUP as WINDOW_KEY_GROUP
 from penstock.runtime.task.operators.window_table import read_file
 from penstock.runtime.task.partitioning import key_groups
 from penstock.settings import StateSettings
 from penstock.state.backend import StateContext, StateReader
-from penstock.state.backends import make_backend
 from penstock.state.format import (
     KEY_GROUP,
     MAGIC,
@@ -43,8 +43,16 @@ from penstock.state.format import (
     WRITTEN,
     CanonicalFile,
     TableEntry,
+    state_schema,
+    timer_schema,
 )
+from penstock.state.rocksdb.canonical import contents
+from penstock.state.rocksdb.catalog import TIMERS_BY_KEY, StateEntry
+from penstock.state.rocksdb.database import Database
+from penstock.state.rocksdb.folder import LocalFolder
 from penstock.state.rocksdb.native import NativeSnapshot, is_native
+from penstock.state.rocksdb.table_bounds import most_entry_bytes
+from penstock.state.rocksdb.tables import PREFIX_SIZE, EntryCodec, Row
 
 WINDOWS = "windows"
 """The kind, and the name, of the state of a window."""
@@ -52,6 +60,8 @@ STREAM_START = b"\xff\xff\xff\xff"
 """The first bytes of an Arrow stream. The state of a window is saved as an Arrow stream."""
 
 ALL_GROUPS = (0, 2**31 - 2)
+_PIECE_ROWS = 200_000
+"""How many rows of RocksDB are in one table, at most."""
 
 _OURS = {
     KEY_GROUP: "key_group",
@@ -110,8 +120,12 @@ class StateFileContent:
             self._canonical = CanonicalFile(data, what=what)
             self.tables = tuple(self._found(entry) for entry in self._canonical.header.tables)
 
-    def rows(self, table: FoundTable, groups: tuple[int, int] = ALL_GROUPS) -> pa.Table:
-        """The rows of a table in a range of key groups."""
+    def row_tables(self, name: str, kind: str, groups: tuple[int, int] = ALL_GROUPS) -> Iterator[pa.Table] | None:
+        """The rows of a table in a range of key groups; None if the file has no such table."""
+        found = next((table for table in self.tables if (table.name, table.kind) == (name, kind)), None)
+        return None if found is None else iter([self._rows(found, groups)])
+
+    def _rows(self, table: FoundTable, groups: tuple[int, int]) -> pa.Table:
         if self._canonical is None:
             found = self._named_window()
             first, last = groups
@@ -170,76 +184,101 @@ class StateFileContent:
         return ordered.rename_columns(column_names(ordered.schema.names, keys))
 
 
-class SeveralFiles:
-    """Several files that together are the state of one subtask."""
+class NativeContent:
+    """The files of RocksDB that are the state of one subtask. Entries are read in order, and at most one piece of the
+    entries is in memory. No entry expires meanwhile. Raises `CorruptFile` if the files cannot be read."""
 
-    def __init__(self, contents: Sequence[StateFileContent]) -> None:
-        self._contents = contents
-        found: dict[tuple[str, str], FoundTable] = {}
-        for content in contents:
-            for table in content.tables:
-                known = found.get((table.name, table.kind))
-                more = (0, 0) if known is None else (known.rows, known.size_bytes)
-                found[table.name, table.kind] = replace(
-                    table, rows=table.rows + more[0], size_bytes=table.size_bytes + more[1]
-                )
-        self.tables: tuple[FoundTable, ...] = tuple(found.values())
+    def __init__(self, index: bytes, files: tuple[StateFile, ...], reader: StateReader, *, what: str) -> None:
+        self._snapshot = NativeSnapshot(index, files, what=what)
+        self._reader = reader
+        self._what = what
+        self._stored_bytes = sum(file.size for file in files[1:])
+        self._entries = {(entry.name, entry.kind): entry for entry in self._snapshot.index.states}
 
-    def rows(self, table: FoundTable, groups: tuple[int, int] = ALL_GROUPS) -> pa.Table:
-        """The rows of a table in a range of key groups."""
-        return pa.concat_tables(
-            content.rows(found, groups)
-            for content in self._contents
-            for found in content.tables
-            if (found.name, found.kind) == (table.name, table.kind)
+    @cached_property
+    def tables(self) -> tuple[FoundTable, ...]:
+        """The tables that have rows. Entries are counted, and are not decoded."""
+        counts: dict[bytes, list[int]] = {}
+        with self._opened() as db:
+            for key, value in self._bounded(db.items(b"")):
+                count = counts.setdefault(key[2:PREFIX_SIZE], [0, 0])
+                count[0] += 1
+                count[1] += len(key) + len(value)
+        numbered = [(entry.number, entry) for entry in self._entries.values()]
+        return tuple(
+            self._found(entry, *counts[prefix])
+            for number, entry in (*numbered, (TIMERS_BY_KEY, None))
+            if (prefix := number.to_bytes(2, "big")) in counts
         )
 
+    def row_tables(self, name: str, kind: str, groups: tuple[int, int] = ALL_GROUPS) -> Iterator[pa.Table] | None:
+        """The rows of a table in a range of key groups, piece by piece; None if the files have no such table."""
+        if kind == TIMERS:
+            return self._read(None, groups)
+        entry = self._entries.get((name, kind))
+        return None if entry is None else self._read(entry, groups)
 
-def file_sets(files: tuple[StateFile, ...], reader: StateReader) -> list[tuple[StateFile, ...]]:
-    """The files of one subtask, in sets that can be read alone: each file by itself; or all files together, if they are
-    in a back end's own format."""
-    return [(file,) for file in files] if files and _is_ours(reader.get(files[0])) else [files] * bool(files)
+    def _read(self, entry: StateEntry | None, groups: tuple[int, int]) -> Iterator[pa.Table]:
+        number, codecs = TIMERS_BY_KEY, []
+        name, kind = TIMERS, TIMERS
+        if entry is not None:
+            number, codecs = entry.number, [EntryCodec(entry, unpickles=False)]
+            name, kind = entry.name, entry.kind
+        own = self._snapshot.index.own_groups
+        within = (max(groups[0], own[0]), min(groups[1], own[1]))
+        with self._opened() as db:
+            items = self._bounded(_items_of(db, number, within))
+            for data in contents(self._context(), codecs, items, now=0, piece_rows=_PIECE_ROWS):
+                yield from StateFileContent(data.to_pybytes(), what=self._what).row_tables(name, kind, groups) or ()
 
+    def _bounded(self, items: Iterator[Row]) -> Iterator[Row]:
+        """The same rows. Raises `CorruptFile` as soon as the rows have more bytes than honest table files can have."""
+        most = most_entry_bytes(self._stored_bytes)
+        found = 0
+        for key, value in items:
+            found += len(key) + len(value)
+            if found > most:
+                raise CorruptFile(
+                    f"{self._what} has table files of {self._stored_bytes} bytes, and the entries in these files have "
+                    f"at least {found} bytes; at most {most} bytes are read",
+                    hint="do not use the snapshot unless a job of yours has written it; if so, start the job from the "
+                    "snapshot, take a canonical savepoint, and read that savepoint",
+                )
+            yield key, value
 
-def read_files(files: tuple[StateFile, ...], reader: StateReader, *, what: str) -> StateFileContent | SeveralFiles:
-    """The content of one of the `file_sets`. Blocks. Raises `CorruptFile` or `StorageError`; and `UsageError` for files
-    in a back end's own format that is not known here."""
-    data = reader.get(files[0])
-    if _is_ours(data):
-        return StateFileContent(data, what=what)
-    if is_native(data):
-        return SeveralFiles([StateFileContent(content, what=what) for content in _canonical(files, reader, what)])
-    raise UsageError(
-        f"{what} was saved by a state back end in its own format, which cannot be read as a table",
-        hint="start the job from this snapshot, take a canonical savepoint, and read that savepoint",
-    )
+    @contextmanager
+    def _opened(self) -> Iterator[Database]:
+        folder = LocalFolder(None)
+        try:
+            self._snapshot.download(folder.path / "db", self._reader)
+            db = Database(folder.path / "db", StateSettings(backend="rocksdb"), read_only=True)
+            try:
+                self._snapshot.check_rows(db)
+                yield db
+            finally:
+                db.close()
+        finally:
+            folder.remove()
 
+    def _found(self, entry: StateEntry | None, rows: int, size_bytes: int) -> FoundTable:
+        keys = self._snapshot.index.key_schema
+        spec = None if entry is None else entry.spec()
+        schema = timer_schema(keys) if spec is None else state_schema(spec, keys)
+        names = column_names(schema.names, keys.names)
+        return FoundTable(
+            name=TIMERS if spec is None else spec.name,
+            kind=TIMERS if spec is None else spec.kind.value,
+            keys=keys,
+            columns=pa.schema([f.with_name(name) for f, name in zip(schema, names, strict=True)]),
+            rows=rows,
+            size_bytes=size_bytes,
+            spec=spec,
+        )
 
-def _is_ours(data: bytes) -> bool:
-    return data[:4] in (MAGIC, STREAM_START)
-
-
-class _Kept:
-    """A writer that keeps the files of a back end in memory, because they are read at once."""
-
-    def __init__(self) -> None:
-        self.contents: list[bytes] = []
-
-    def put(self, data: Frame) -> StateFile:
-        self.contents.append(bytes(memoryview(data)))
-        return StateFile(path=None, size=len(self.contents[-1]), checksum=0)
-
-    def put_shared(self, data: Frame, key: str) -> StateFile:  # noqa: ARG002  # nothing is shared
-        return self.put(data)
-
-
-def _canonical(files: tuple[StateFile, ...], reader: StateReader, what: str) -> list[bytes]:
-    """Files of RocksDB, converted to the canonical format: they are restored into a database, which writes a canonical
-    snapshot. No entry expires meanwhile."""
-    index = NativeSnapshot(reader.get(files[0]), files, what=what).index
-    keys = index.key_schema
-    backend = make_backend(
-        StateContext(
+    def _context(self) -> StateContext:
+        index = self._snapshot.index
+        keys = index.key_schema
+        return StateContext(
             operator=index.operator,
             name=index.operator,
             subtask=0,
@@ -252,11 +291,57 @@ def _canonical(files: tuple[StateFile, ...], reader: StateReader, what: str) -> 
             settings=StateSettings(backend="rocksdb"),
             unpickles=False,
         )
+
+
+def _items_of(db: Database, number: int, groups: tuple[int, int]) -> Iterator[Row]:
+    """The entries of a state in a range of key groups. The entries of other states are skipped."""
+    group, last = groups
+    while group <= last:
+        prefix = group.to_bytes(2, "big") + number.to_bytes(2, "big")
+        for key, value in db.items(prefix):
+            if not key.startswith(prefix):
+                group = max(group + 1, int.from_bytes(key[:2], "big"))
+                break
+            yield key, value
+        else:
+            return
+
+
+def file_sets(files: tuple[StateFile, ...], reader: StateReader) -> list[tuple[StateFile, ...]]:
+    """The files of one subtask, in sets that can be read alone: each file by itself; or all files together, if they are
+    in a back end's own format."""
+    if len(files) > 1 and _is_ours(next(reader.pieces(files[0]), b"")):
+        return [(file,) for file in files]
+    return [files] * bool(files)
+
+
+def read_files(files: tuple[StateFile, ...], reader: StateReader, *, what: str) -> StateFileContent | NativeContent:
+    """The content of one of the `file_sets`. Blocks. Raises `CorruptFile` or `StorageError`; and `UsageError` for files
+    in a back end's own format that is not known here."""
+    pieces = reader.pieces(files[0])
+    # The first bytes tell the format. Of a file in no known format no more than a piece is kept, however large it is.
+    start = next(pieces, b"")
+    if _is_ours(start):
+        return StateFileContent(_joined(start, pieces), what=what)
+    if is_native(start):
+        return NativeContent(_joined(start, pieces), files, reader, what=what)
+    for _ in pieces:
+        # A file that was changed is corrupt. Only the checksum tells this from a file in another format.
+        pass
+    raise UsageError(
+        f"{what} was saved by a state back end in its own format, which cannot be read as a table",
+        hint="start the job from this snapshot, take a canonical savepoint, and read that savepoint",
     )
-    kept = _Kept()
-    try:
-        backend.restore([files], reader)
-        backend.snapshot(CheckpointId(1), CheckpointOptions(canonical=True))(kept)
-    finally:
-        backend.close()
-    return kept.contents
+
+
+def _joined(start: bytes, rest: Iterator[bytes]) -> bytes:
+    # Pieces in a list would be in memory a second time when they are joined.
+    content = io.BytesIO()
+    content.write(start)
+    for piece in rest:
+        content.write(piece)
+    return content.getvalue()
+
+
+def _is_ours(data: bytes) -> bool:
+    return data[:4] in (MAGIC, STREAM_START)

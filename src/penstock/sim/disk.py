@@ -7,7 +7,7 @@ write has ended: if the writer crashes before, the write may be undone.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from penstock.core.errors import Retry, StorageError
 from penstock.ports import Frame
@@ -149,6 +149,10 @@ class SimStore:
         if limit is not None and len(content) > limit:
             raise StorageError(f"{path} has {len(content)} bytes, and at most {limit} bytes are expected")
         return content
+
+    def read_pieces(self, path: str, *, limit: int | None = None) -> Iterator[bytes]:
+        """The file in one piece."""
+        yield self.read(path, limit=limit)
 
     def list_files(self, prefix: str) -> list[str]:
         """All files below a folder, sorted."""

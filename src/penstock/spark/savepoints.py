@@ -383,14 +383,16 @@ def _readable_type(field: Any) -> Any:
     return pa.field(field.name, kind)
 
 
-def _piece_reader(location: str) -> Callable[[bytes], pa.Table]:
-    def read(piece: bytes) -> pa.Table:
+def _piece_reader(location: str) -> Callable[[bytes], Iterator[pa.Table]]:
+    def read(piece: bytes) -> Iterator[pa.Table]:
         return read_piece(msgspec.msgpack.decode(piece, type=Piece), location)
 
     return read
 
 
-def _read_in_tasks(spark: Any, pieces: list[bytes], schema: pa.Schema, read: Callable[[bytes], pa.Table]) -> Frame:
+def _read_in_tasks(
+    spark: Any, pieces: list[bytes], schema: pa.Schema, read: Callable[[bytes], Iterator[pa.Table]]
+) -> Frame:
     from pyspark.sql.pandas.types import from_arrow_schema
 
     columns = from_arrow_schema(schema)
@@ -401,7 +403,8 @@ def _read_in_tasks(spark: Any, pieces: list[bytes], schema: pa.Schema, read: Cal
         for batch in batches:
             column: Any = batch.column(0)
             for piece in column.to_pylist():
-                yield from read(piece).cast(schema).to_batches()
+                for table in read(piece):
+                    yield from table.cast(schema).to_batches()
 
     # One piece per task.
     frame = spark.createDataFrame([(piece,) for piece in pieces], "piece binary").repartition(len(pieces))

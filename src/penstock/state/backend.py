@@ -111,6 +111,11 @@ class StateReader(Protocol):
         """The bytes of a handle, checked against their checksum. Raises `CorruptFile` or `StorageError`."""
         ...
 
+    def pieces(self, file: StateFile) -> Iterator[bytes]:
+        """The bytes of a handle, in pieces. Raises `StorageError`. Raises `CorruptFile` after the last piece if the
+        checksum does not fit, so no piece may be believed before the end."""
+        ...
+
 
 def reused(file: StateFile) -> StateFile:
     """A reference to a shared file that an earlier checkpoint has uploaded."""

@@ -17,7 +17,7 @@ from urllib.parse import unquote, urlsplit
 
 from penstock.core.errors import Retry, StorageError, UsageError
 from penstock.core.recovery import roots
-from penstock.descents import opened_folder, read_regular, remove_tree, unlink
+from penstock.descents import opened_folder, read_regular, regular_pieces, remove_tree, unlink
 from penstock.ports import Frame, Store
 from penstock.storage.paths import check_path, is_temporary, temporary_name
 from penstock.storage.seals import PLAIN, SEAL_BYTES, StoreOptions
@@ -151,6 +151,14 @@ class FileStore:
         with _translated("reading", target), opened_folder(self._root, folder) as inside:
             content = read_regular(inside, name, limit=None if limit is None else limit + SEAL_BYTES)
         return self.options.opened(content, str(target))
+
+    def read_pieces(self, path: str, *, limit: int | None = None) -> Iterator[bytes]:
+        """The file in pieces, of which one is in memory at a time. Raises like `read`; a wrong seal raises after the
+        last piece."""
+        folder, name, target = self._locate(path)
+        with _translated("reading", target), opened_folder(self._root, folder) as inside:
+            pieces = regular_pieces(inside, name, limit=None if limit is None else limit + SEAL_BYTES)
+            yield from self.options.opened_pieces(pieces, str(target))
 
     def list_files(self, prefix: str) -> list[str]:
         """All files below a folder, sorted; empty if there is no such folder. The empty prefix is the root."""

@@ -15,6 +15,7 @@ import logging
 import os
 import tempfile
 import threading
+from collections.abc import Iterator
 from typing import IO
 
 import xxhash
@@ -196,6 +197,10 @@ class CopyingStore:
     def read(self, path: str, *, limit: int | None = None) -> bytes:
         """The whole file, from the store."""
         return self._store.read(path, limit=limit)
+
+    def read_pieces(self, path: str, *, limit: int | None = None) -> Iterator[bytes]:
+        """The file in pieces, from the store."""
+        return self._store.read_pieces(path, limit=limit)
 
     def list_files(self, prefix: str) -> list[str]:
         """All files below a folder, sorted."""

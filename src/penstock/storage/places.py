@@ -6,7 +6,7 @@ link. Any other full path is opened from the folder above the file's folder, so 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from penstock.core.errors import StorageError
 from penstock.core.recovery import layout
@@ -25,6 +25,11 @@ class Anywhere:
     def read(self, path: str, *, limit: int | None = None) -> bytes:
         """The whole file, of at most `limit` bytes. Raises `StorageError`."""
         return read_file(self._store, path, limit=limit)
+
+    def read_pieces(self, path: str, *, limit: int | None = None) -> Iterator[bytes]:
+        """The file in pieces, of at most `limit` bytes together. Raises `StorageError`."""
+        place, name = _located(self._store, path)
+        return place.read_pieces(name, limit=limit)
 
 
 def read_file(store: Store, path: str, *, limit: int | None = None) -> bytes:

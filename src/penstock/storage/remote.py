@@ -35,6 +35,7 @@ from penstock.storage.seals import PLAIN, SEAL_BYTES, StoreOptions
 
 # Well below the size from which pyarrow uploads in parts.
 _ONE_REQUEST_BYTES = 4 * 1024 * 1024
+_PIECE_BYTES = 16 * 1024 * 1024
 _ONE_REQUEST_OPTION = "allow_delayed_open=true"
 
 
@@ -153,10 +154,20 @@ class RemoteStore:
         with self._translated("reading", path):
             connection = self._connected()
             with connection.files.open_input_file(f"{connection.path}/{path}") as file:
-                if limit is not None and file.size() > limit + SEAL_BYTES:
-                    raise OSError(f"it has {file.size()} bytes, and at most {limit} are expected")
+                _check_size(file, limit)
                 content: bytes = file.read()
         return self.options.opened(content, roots.shown(roots.below(self._root, path)))
+
+    def read_pieces(self, path: str, *, limit: int | None = None) -> Iterator[bytes]:
+        """The file in pieces, of which one is in memory at a time. Raises like `read`; a wrong seal raises after the
+        last piece."""
+        self._check(path)
+        with self._translated("reading", path):
+            connection = self._connected()
+            with connection.files.open_input_file(f"{connection.path}/{path}") as file:
+                _check_size(file, limit)
+                pieces = iter(lambda: file.read(_PIECE_BYTES), b"")
+                yield from self.options.opened_pieces(pieces, roots.shown(roots.below(self._root, path)))
 
     def list_files(self, prefix: str) -> list[str]:
         """All files below a folder, sorted; empty if there is no such folder. The empty prefix is the root."""
@@ -267,6 +278,11 @@ def connect_by_uri(root: str) -> Connection:
         renames=scheme not in roots.OBJECT_STORES,
         exclusive=partial(open_exclusive, root, files, path.partition("/")[0]),
     )
+
+
+def _check_size(file: Any, limit: int | None) -> None:
+    if limit is not None and file.size() > limit + SEAL_BYTES:
+        raise OSError(f"it has {file.size()} bytes, and at most {limit} are expected")
 
 
 def _tried(create: Create, connection: Connection) -> Create | str:

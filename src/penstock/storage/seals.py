@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -58,24 +59,52 @@ class StoreOptions:
     def opened(self, content: bytes, where: str) -> bytes:
         """The content of a file, without the seal; `content` is the whole file. Raises `CorruptFile` if this store has
         a key and the file has no seal of the key."""
-        is_sealed = content[-len(_MARK) :] == _MARK and len(content) >= SEAL_BYTES
+        is_sealed = _is_sealed(content)
         if self.seal is None:
             return content[:-SEAL_BYTES] if is_sealed else content
-        hint = "do not use the file: it was written without the key that is given here, or was changed since"
-        if not is_sealed:
-            raise CorruptFile(f"{where} is not sealed", hint=hint)
-        view = memoryview(content)
-        data, digest = view[:-SEAL_BYTES], view[-SEAL_BYTES : -len(_MARK)]
-        if not hmac.compare_digest(_digest(self.seal, data), digest):
-            raise CorruptFile(f"the seal of {where} does not fit its content", hint=hint)
+        data = memoryview(content)[:-SEAL_BYTES]
+        self._check(_digest(self.seal, data) if is_sealed else None, content[-SEAL_BYTES:], where)
         return bytes(data)
+
+    def opened_pieces(self, pieces: Iterable[bytes], where: str) -> Iterator[bytes]:
+        """The same for a file that is read in pieces. The error comes after the last piece, because the seal is at the
+        end of the file."""
+        digest = None if self.seal is None else _keyed(self.seal)
+        held = b""
+        for piece in pieces:
+            # What is held back is small, and is not put together with a large piece, which would copy the piece.
+            parts = (held, piece[:-SEAL_BYTES]) if len(piece) >= SEAL_BYTES else ((held + piece)[:-SEAL_BYTES],)
+            held = (held + piece[-SEAL_BYTES:])[-SEAL_BYTES:]
+            for content in filter(None, parts):
+                if digest is not None:
+                    digest.update(content)
+                yield content
+        if digest is not None:
+            self._check(digest.digest() if _is_sealed(held) else None, held, where)
+        elif not _is_sealed(held):
+            yield held
+
+    def _check(self, digest: bytes | None, seal: bytes, where: str) -> None:
+        hint = "do not use the file: it was written without the key that is given here, or was changed since"
+        if digest is None:
+            raise CorruptFile(f"{where} is not sealed", hint=hint)
+        if not hmac.compare_digest(digest, seal[: -len(_MARK)]):
+            raise CorruptFile(f"the seal of {where} does not fit its content", hint=hint)
 
 
 PLAIN = StoreOptions()
 """No seals, and files for their owner alone."""
 
 
+def _is_sealed(content: bytes) -> bool:
+    return len(content) >= SEAL_BYTES and content[-len(_MARK) :] == _MARK
+
+
 def _digest(key: bytes, data: memoryview) -> bytes:
-    made = hashlib.blake2b(digest_size=_DIGEST_BYTES, key=hashlib.sha512(key).digest(), person=_PERSON)
+    made = _keyed(key)
     made.update(data)
     return made.digest()
+
+
+def _keyed(key: bytes) -> hashlib.blake2b:
+    return hashlib.blake2b(digest_size=_DIGEST_BYTES, key=hashlib.sha512(key).digest(), person=_PERSON)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Protocol
 
 import xxhash
@@ -17,6 +18,10 @@ class Readable(Protocol):
 
     def read(self, path: str, *, limit: int | None = None) -> bytes:
         """The whole file. Raises, and reads nothing, if the file has more than `limit` bytes."""
+        ...
+
+    def read_pieces(self, path: str, *, limit: int | None = None) -> Iterator[bytes]:
+        """The file in pieces. Raises, and reads nothing, if the file has more than `limit` bytes."""
         ...
 
 
@@ -112,11 +117,30 @@ class SnapshotReader:
             self._copies.keep(file.path, data)
         return data
 
+    def pieces(self, file: StateFile) -> Iterator[bytes]:
+        """The bytes of a handle, in pieces, of which one is in memory at a time. Raises `StorageError`. Raises
+        `CorruptFile` after the last piece if size or checksum do not fit, so no piece may be believed before the
+        end."""
+        if file.path is None or file.inline is not None or self._copies is not None:
+            # A slot keeps copies, and a copy is kept of the whole file.
+            yield self.get(file)
+            return
+        found, size = xxhash.xxh3_64(), 0
+        for piece in self._store.read_pieces(file.path, limit=max(0, file.size)):
+            found.update(piece)
+            size += len(piece)
+            yield piece
+        _check(file, size, found.intdigest(), f"state file {file.path}")
+
 
 def _checked(file: StateFile, data: bytes, what: str) -> bytes:
-    hint = "restore the file from a copy, or restore from another checkpoint or savepoint"
-    if len(data) != file.size:
-        raise CorruptFile(f"{what} has {len(data)} bytes instead of {file.size}", hint=hint)
-    if xxhash.xxh3_64_intdigest(data) != file.checksum:
-        raise CorruptFile(f"{what} was changed: its checksum does not fit", hint=hint)
+    _check(file, len(data), xxhash.xxh3_64_intdigest(data), what)
     return data
+
+
+def _check(file: StateFile, size: int, checksum: int, what: str) -> None:
+    hint = "restore the file from a copy, or restore from another checkpoint or savepoint"
+    if size != file.size:
+        raise CorruptFile(f"{what} has {size} bytes instead of {file.size}", hint=hint)
+    if checksum != file.checksum:
+        raise CorruptFile(f"{what} was changed: its checksum does not fit", hint=hint)

@@ -408,6 +408,9 @@ class _Inside:
     def read(self, path: str, *, limit: int | None = None) -> bytes:
         return self._store.read(f"{self._start}{path}", limit=limit)
 
+    def read_pieces(self, path: str, *, limit: int | None = None) -> Iterator[bytes]:
+        return self._store.read_pieces(f"{self._start}{path}", limit=limit)
+
 
 # --- files -----------------------------------------------------------------------------------------------------------
 
@@ -436,7 +439,8 @@ class _FileCheck:
 
     def _try(self, file: StateFile) -> str | None:
         try:
-            self._reader.get(file)
+            for _ in self._reader.pieces(file):
+                pass
         except (StorageError, UsageError) as error:
             return error.message
         return None

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator
-from itertools import islice
 from pathlib import Path
 from typing import Any
+
+import pyarrow as pa
 
 from penstock.api.state import StateKind
 from penstock.core.messages import StateFile
@@ -106,34 +107,40 @@ def write(
 ) -> tuple[StateFile, ...]:
     """Write all `items` to canonical files of about `piece_rows` rows each. The function reads nothing but its
     arguments, so that it can run off the loop."""
+    return tuple(map(writer.put, contents(context, codecs, items, now=now, piece_rows=piece_rows)))
+
+
+def contents(
+    context: StateContext, codecs: Iterable[EntryCodec], items: Iterator[Row], *, now: int, piece_rows: int
+) -> Iterator[pa.Buffer]:
+    """The contents of the canonical files that `items` fill, one after another. At most one piece is in memory."""
     by_number = {codec.number: codec for codec in codecs}
-    files: list[StateFile] = []
     for piece in _pieces(KeyCodec(context.keys), by_number, items, piece_rows):
         states = ((by_number[number].spec, iter(rows)) for number, rows in piece.states.items())
         data = canonical.encode(context, states, iter(piece.timers), now=now)
         if data is not None:
-            files.append(writer.put(data))
-    return tuple(files)
+            yield data
 
 
 def _pieces(keys: KeyCodec, codecs: dict[bytes, EntryCodec], items: Iterator[Row], piece_rows: int) -> Iterator[_Piece]:
     piece = _Piece()
-    while some := list(islice(items, min(_ROWS_BETWEEN_PAUSES, piece_rows))):
-        for row, value in some:
-            number = row[2:PREFIX_SIZE]
-            if number == _BY_TIME:
-                continue
+    for number_of_row, (row, value) in enumerate(items, start=1):
+        number = row[2:PREFIX_SIZE]
+        if number != _BY_TIME:
             if number == _BY_KEY:
                 piece.timers.append(timer_of(keys, row))
             else:
                 piece.states.setdefault(number, []).append(_state_row(keys, codecs[number], row, value))
             piece.rows += 1
             piece.bytes += len(row) + len(value)
-        if piece.rows >= piece_rows or piece.bytes >= _PIECE_BYTES:
-            yield piece
-            piece = _Piece()
-        # A pause of zero would not help: this thread would have the interpreter back before another thread wakes up.
-        time.sleep(_PAUSE_SECONDS)
+            # Asked after every row: a few thousand rows can have gigabytes.
+            if piece.rows >= piece_rows or piece.bytes >= _PIECE_BYTES:
+                yield piece
+                piece = _Piece()
+        if number_of_row % _ROWS_BETWEEN_PAUSES == 0:
+            # A pause of zero would not help: this thread would have the interpreter back before another thread wakes
+            # up.
+            time.sleep(_PAUSE_SECONDS)
     if piece.rows:
         yield piece
 

@@ -27,6 +27,7 @@ from penstock.core.messages import StateFile
 from penstock.state.backend import StateReader, StateWriter, reused
 from penstock.state.rocksdb.catalog import FIRST_STATE, LAST_STATE, TIMERS_BY_KEY, TIMERS_BY_TIME, StateEntry
 from penstock.state.rocksdb.database import Database
+from penstock.state.rocksdb.table_bounds import check_table
 
 MAGIC = b"PKRX"
 VERSION = 1
@@ -181,12 +182,21 @@ class NativeSnapshot:
             start = _following(group + number)
 
     def download(self, folder: Path, reader: StateReader) -> None:
-        """Write the files of the database into a new folder."""
+        """Write the files of the database into a new folder. Raises `CorruptFile` if a table file could be larger in
+        memory than this package can have made it."""
         folder.mkdir()
         for name, content in self._small.items():
             (folder / name).write_bytes(content)
         for name, file in self.tables.items():
-            (folder / name).write_bytes(reader.get(file))
+            with (folder / name).open("xb") as table:
+                for piece in reader.pieces(file):
+                    table.write(piece)
+            try:
+                check_table(folder / name)
+            except ValueError as error:
+                raise self._corrupt(
+                    f"names the table file {file.path or name}, which this package cannot have written: {error}"
+                ) from error
 
     def _check_library(self) -> None:
         """Raise `CorruptFile` if the library would unpickle values by itself. The library reads whether to do so from a
