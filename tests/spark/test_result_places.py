@@ -32,5 +32,5 @@ def test_places_of_the_operator_are_believed_whatever_the_landing_folder_was(pla
     ],
 )
 def test_any_other_place_is_refused(place):
-    with pytest.raises(CorruptFile, match="which cannot be"):
+    with pytest.raises(CorruptFile, match="where no operator can keep"):
         check_known(place, WANTED)

@@ -14,7 +14,7 @@ import tempfile
 from pathlib import Path
 
 from penstock.core.errors import HostError, Retry
-from penstock.private_folders import check_private
+from penstock.private_folders import check_private, make_above
 
 _LONGEST_ADDRESS = 107
 """The longest path of a unix socket in bytes, without the zero at its end."""
@@ -83,7 +83,7 @@ class SocketFolder:
     def _claim(self, ipc_dir: Path, prefix: str) -> Path:
         for _ in range(_TRIES):
             try:
-                ipc_dir.parent.mkdir(parents=True, exist_ok=True)
+                make_above(ipc_dir)
                 ipc_dir.mkdir(mode=stat.S_IRWXU)
                 self._made = ipc_dir
             except FileExistsError:
