@@ -18,6 +18,7 @@ from typing import Any
 import cloudpickle
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.types as pt
 
 from penstock.core.errors import CorruptFile, UsageError
@@ -28,6 +29,7 @@ _EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 _MICROSECOND = datetime.timedelta(microseconds=1)
 _EARLIEST_US = (datetime.datetime.min.replace(tzinfo=datetime.UTC) - _EPOCH) // _MICROSECOND
 _LATEST_US = (datetime.datetime.max.replace(tzinfo=datetime.UTC) - _EPOCH) // _MICROSECOND
+_NOT_A_TIME = -(2**63)
 _IMMUTABLE = frozenset(
     {
         int,
@@ -63,6 +65,10 @@ def to_python(column: Any) -> list[Any]:
             for place in np.flatnonzero(numbers.is_null().to_numpy(zero_copy_only=False)).tolist():
                 values[place] = None
         return values
+    is_nanos = (pt.is_timestamp(kind) or pt.is_duration(kind)) and kind.unit == "ns"
+    # Pandas, whose objects Arrow makes for nanoseconds, takes this number for no value: such values are not equal.
+    if is_nanos and pc.any(pc.equal(column.view(pa.int64()), _NOT_A_TIME)).as_py():
+        raise _beyond_python(kind, _NOT_A_TIME)
     try:
         return column.to_pylist()  # type: ignore[no-any-return]
     except (OverflowError, ValueError) as error:
