@@ -163,6 +163,7 @@ class _Slot:
         from penstock.spark.background import ThreadBackground
         from penstock.spark.clock import WallClock
         from penstock.spark.collector import out_of_sight
+        from penstock.spark.lock_watch import LockWatch
         from penstock.spark.pulse import PulseThread
         from penstock.storage.locations import open_store
 
@@ -197,8 +198,9 @@ class _Slot:
                 master_address=master,
             )
             try:
-                beside = PulseThread(driver.beat, clock, name="penstock-slot-pulse")
-                with watch, out_of_sight(), collected(logs), beside:
+                lock_watch = LockWatch(str(self._slot), master, keys=spec.keys, settings=spec.settings.slot)
+                beside = PulseThread(lock_watch.before(driver.beat), clock, name="penstock-slot-pulse")
+                with watch, out_of_sight(), collected(logs), lock_watch, beside:
                     _take_turns(driver, watch, clock, transport)
                 # The last message, that the slot leaves, may not be sent yet.
                 transport.wait(20)
