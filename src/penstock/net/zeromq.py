@@ -39,7 +39,6 @@ import zmq
 from penstock.core.errors import HostError, Retry, UsageError
 from penstock.net.access import call, has_input, limit
 from penstock.net.door import Door
-from penstock.net.dumps import Dumps
 from penstock.net.folders import SocketFolder
 from penstock.net.keys import JobKeys
 from penstock.net.lifelines import Lifelines
@@ -107,7 +106,6 @@ class ZmqTransport:
         self._to_self: list[list[Frame]] = []
         self._dealers: dict[str, zmq.Socket[bytes]] = {}
         self._callers: set[str] = set()
-        self._dumps = Dumps()
         self._folder: SocketFolder | None = None
         self._tcp_address: str | None = None
         self._closed = False
@@ -190,7 +188,6 @@ class ZmqTransport:
         """Forget `peer`. Messages that were not sent yet are dropped. If `peer` calls again, `peer` can be answered."""
         self._check_open()
         self._callers.discard(peer)
-        self._dumps.forget(peer)
         self._lifelines.let_go(peer)
         dealer = self._dealers.pop(peer, None)
         if dealer is not None:
@@ -226,7 +223,7 @@ class ZmqTransport:
         arrived = [(self.name, frames) for frames in self._to_self]
         self._to_self.clear()
         for routing_id, *frames in _drain(self._router):
-            if frames and not self._dumps.take(routing_id, frames):
+            if frames and not self._lifelines.dumps.take(routing_id, frames):
                 peer = routing_id.decode("utf-8", "surrogateescape")
                 self._callers.add(peer)
                 arrived.append((peer, whole(frames)))
@@ -268,7 +265,7 @@ class ZmqTransport:
     def dumped(self) -> list[tuple[str, str]]:
         """The peers whose relays have sent bytes of a dump, as far as `receive` has taken them since the last call, and
         the text of each peer's newest whole dump."""
-        return self._dumps.heard()
+        return self._lifelines.dumps.heard()
 
     def wake(self) -> None:
         """End the current or the next `wait`. May be called from any thread, at any time, also after `close`."""
