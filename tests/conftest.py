@@ -84,7 +84,12 @@ def _started_jobs(patch: pytest.MonkeyPatch) -> list[ps.Job]:
 
 
 def _threads_left(before: set[threading.Thread], deadline: float) -> list[str]:
-    found = [thread for thread in threading.enumerate() if thread not in before and not _is_of_py4j(thread)]
+    # A native thread that has called Python once is listed for good, cannot be joined, and is not ours to end.
+    found = [
+        thread
+        for thread in threading.enumerate()
+        if thread not in before and not _is_of_py4j(thread) and not isinstance(thread, threading._DummyThread)
+    ]
     for thread in found:
         thread.join(max(0.0, deadline - time.monotonic()))
     return [f"thread {thread.name!r}" for thread in found if thread.is_alive()]

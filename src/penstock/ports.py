@@ -69,6 +69,11 @@ class Transport(Protocol):
         """The followed peers that are gone since the last call. A peer that is gone is named once, or never."""
         ...
 
+    def dumped(self) -> list[tuple[str, str]]:
+        """The peers that live and cannot run Python, as (peer, stacks): signs of life that have come since the last
+        call. The stacks of all threads of the peer are empty until they are known."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class WorkResult:

@@ -225,7 +225,8 @@ class SlotSettings:
     """How often a slot says that its loop turns."""
     heartbeat_timeout_ms: int = 30_000
     """A slot whose process has been silent for this long is given up and replaced. User code that does not return is no
-    silence: the process sends its signs of life from another thread than the loop, which runs user code."""
+    silence: the process sends its signs of life from another thread than the loop, which runs user code, and also while
+    native code holds Python's lock."""
     stuck_after_ms: int = 10_000
     """A slot that has been in one piece of user code for this long is reported as stuck, with the step and the Python
     stack. The report comes again each time the slot has been stuck for twice as long."""

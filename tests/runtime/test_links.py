@@ -219,6 +219,21 @@ def test_silence_of_a_peer_counts_when_it_was_heard_of_or_all_have_begun(a):
     assert [peer for peer, _ in end.broken] == ["a", "c", "d"]
 
 
+def test_a_peer_that_others_hear_of_is_not_silent():
+    end = End("b", silence_ms=5_000)
+    for peer in ("a", "c", "d"):
+        end.links.begin(peer, Epoch(1))
+    end.links.hear_of("d")
+    end.links.hear_of("stranger")
+    end.links.all_have_begun()
+    end.links.receive(Instant(4_000))
+    end.links.hear_of("a")
+    end.links.keep_alive(Instant(6_000))
+    assert [peer for peer, _ in end.broken] == ["c", "d"]
+    end.links.keep_alive(Instant(9_000))
+    assert [peer for peer, _ in end.broken] == ["c", "d", "a"]
+
+
 def test_what_came_while_a_process_did_not_look_is_no_silence(a):
     end = End("b", silence_ms=5_000)
     end.links.begin("a", Epoch(1))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import re
 import signal
 import subprocess
@@ -58,6 +59,30 @@ def test_a_function_that_does_not_come_back_is_shown_and_its_slot_is_kept(spark,
     told = [record.getMessage() for record in caplog.records if "process lives" in record.getMessage()]
     assert f"has been in the code of step 'dawdle', subtask {shown.subtask}" in told[0]
     assert "in __call__" in told[0]
+
+
+def hold_the_lock(row):
+    """For one row no Python thread of the process runs for twice as long as a slot may be silent."""
+    if row["n"] == 7:
+        ctypes.PyDLL(None).usleep(2_000 * IMPATIENT.heartbeat_timeout_ms)
+    return row
+
+
+def test_native_code_that_holds_the_lock_of_python_is_shown_and_its_slot_is_kept(spark, tmp_path, caplog):
+    env = ps.Environment(
+        spark, parallelism=2, checkpointing=checkpointing(tmp_path), restart=ps.no_restart(), slots=IMPATIENT
+    )
+    rows = spark.createDataFrame([(n,) for n in range(100)], "n long")
+    env.from_dataframe(rows).rebalance().map(hold_the_lock, schema="n long").write(ps.parquet(tmp_path / "out"))
+    job = env.start("locked")
+    # Longer than a slot may be silent, to the master or to the other slot.
+    view = wait_until(job, lambda v: v.stuck and v.stuck[0].stuck_ms > 1.6 * IMPATIENT.heartbeat_timeout_ms)
+    assert view.stuck[0].stack.splitlines()[1].endswith("in hold_the_lock")
+    assert job.wait(120).restarts == 0
+    assert sorted(row["n"] for row in spark.read.parquet(str(tmp_path / "out")).collect()) == list(range(100))
+    told = [record.getMessage() for record in caplog.records if "process lives" in record.getMessage()]
+    assert "has been in native code that holds Python's lock" in told[0]
+    assert "in hold_the_lock" in told[0]
 
 
 @pytest.fixture

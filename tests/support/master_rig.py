@@ -72,6 +72,7 @@ class Followed:
     def __init__(self):
         self.followed = {}
         self.lost = []
+        self.dumps = []
 
     def follow(self, peer, address):
         self.followed[peer] = address
@@ -82,6 +83,10 @@ class Followed:
     def gone(self):
         gone, self.lost = self.lost, []
         return gone
+
+    def dumped(self):
+        dumps, self.dumps = self.dumps, []
+        return dumps
 
 
 class Wires(Followed):
@@ -120,6 +125,9 @@ class SlotWire:
         self._wires.to_master.append((self._name, list(frames)))
 
     def gone(self):
+        return []
+
+    def dumped(self):
         return []
 
     def receive(self):

@@ -233,6 +233,7 @@ class ScriptMaster:
             case (
                 job_events.ReportStuck()
                 | job_events.ReportTurning()
+                | job_events.TellPeerAlive()
                 | job_events.RescalePrepared()
                 | job_events.RescaleGivenUp()
                 | job_events.AttemptRescaled()

@@ -130,6 +130,9 @@ class Wire:
     def gone(self):
         return []
 
+    def dumped(self):
+        return []
+
     def send(self, peer, frames):
         if peer in self._hub.inboxes:
             self._hub.inboxes[peer].append((self._name, [bytes(memoryview(frame)) for frame in frames]))

@@ -41,6 +41,7 @@ from penstock.core.messages import (
     OperatorEventTaken,
     OperatorState,
     PeerAddress,
+    PeerAlive,
     PeerGone,
     Ready,
     Register,
@@ -123,6 +124,7 @@ TO_SLOT = [
     Run(epoch=EPOCH),
     CancelTasks(epoch=EPOCH),
     PeerGone(slot=SLOT),
+    PeerAlive(slot=SLOT),
     TriggerCheckpoint(
         epoch=EPOCH,
         task=TASK,

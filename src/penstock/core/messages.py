@@ -424,6 +424,13 @@ class PeerGone(Message, frozen=True, kw_only=True):
     slot: SlotId
 
 
+class PeerAlive(Message, frozen=True, kw_only=True):
+    """Master to slot: the slot `slot` lives, and cannot say so itself, because native code holds Python's lock. The
+    silence of that slot does not break the link to it."""
+
+    slot: SlotId
+
+
 class TriggerCheckpoint(Message, frozen=True, kw_only=True):
     """Master to slot: the task begins `checkpoint` and sends the barrier downstream. The task waits for no barrier."""
 
@@ -519,6 +526,7 @@ ToSlot = (
     | Run
     | CancelTasks
     | PeerGone
+    | PeerAlive
     | TriggerCheckpoint
     | NotifyComplete
     | NotifyAborted

@@ -16,6 +16,7 @@ import zmq
 from zmq.utils.monitor import parse_monitor_message
 
 from penstock.net.access import call, has_input
+from penstock.net.dumps import Dumps
 from penstock.net.keys import JobKeys
 
 _EVENTS = zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED
@@ -62,6 +63,8 @@ class Lifelines:
         """The peer of each lifeline, by the socket that is polled for the lifeline."""
         self._stirred: dict[str, None] = {}
         self._opened = 0
+        self.dumps = Dumps()
+        """The signs of life of peers that cannot run Python."""
 
     def follow(self, peer: str, address: str) -> None:
         """Hold a lifeline to the process that listens at this address. Following the same peer again changes
@@ -93,6 +96,7 @@ class Lifelines:
 
     def let_go(self, peer: str) -> None:
         """Close the lifeline to that process: the end of the process is not reported any more."""
+        self.dumps.forget(peer)
         line = self._lines.pop(peer, None)
         if line is not None:
             self._poller.unregister(line.news)

@@ -223,7 +223,7 @@ class ZmqTransport:
         arrived = [(self.name, frames) for frames in self._to_self]
         self._to_self.clear()
         for routing_id, *frames in _drain(self._router):
-            if frames:
+            if frames and not self._lifelines.dumps.take(routing_id, frames):
                 peer = routing_id.decode("utf-8", "surrogateescape")
                 self._callers.add(peer)
                 arrived.append((peer, whole(frames)))
@@ -260,6 +260,12 @@ class ZmqTransport:
     def gone(self) -> list[str]:
         """The followed peers that have died or become unreachable since the last call."""
         return self._lifelines.gone()
+
+    @_one_at_a_time
+    def dumped(self) -> list[tuple[str, str]]:
+        """The peers whose relays have sent bytes of a dump, as far as `receive` has taken them since the last call, and
+        the text of each peer's newest whole dump."""
+        return self._lifelines.dumps.heard()
 
     def wake(self) -> None:
         """End the current or the next `wait`. May be called from any thread, at any time, also after `close`."""

@@ -53,14 +53,17 @@ class Links:
         *,
         on_packet: Callable[[str, Packet], None],
         on_broken: Callable[[str, str], None],
+        on_dump: Callable[[str, str], None] = lambda _peer, _stacks: None,
         silence_ms: int | None = None,
     ) -> None:
-        """A link is broken after `silence_ms` without a packet from the peer, if the silence of the peer counts."""
+        """A link is broken after `silence_ms` without a packet from the peer, if the silence of the peer counts.
+        `on_dump` gets the stacks of a peer that lives and cannot run Python."""
         self._transport = transport
         self._lock = threading.Lock()
         self._silence_ms = silence_ms
         self._on_packet = on_packet
         self._on_broken = on_broken
+        self._on_dump = on_dump
         self._outgoing: dict[str, _Outgoing] = {}
         self._incoming: dict[str, _Incoming] = {}
         self._heard: dict[str, Instant | None] = {}
@@ -117,6 +120,11 @@ class Links:
             if heard is None:
                 self._heard[peer] = self._now
 
+    def hear_of(self, peer: str) -> None:
+        """Another process says that `peer` lives and cannot say so itself: the silence of `peer` counts from here."""
+        if self._heard.get(peer) is not None:
+            self._heard[peer] = self._now
+
     def _open(self, peer: str) -> _Outgoing:
         outgoing = self._outgoing.get(peer)
         if outgoing is None:
@@ -161,6 +169,8 @@ class Links:
                 continue
             for packet in packets:
                 self._take(peer, packet)
+        for peer, stacks in self._transport.dumped():
+            self._on_dump(peer, stacks)
         for peer in self._transport.gone():
             self._on_broken(peer, "the process at the other end has died, or cannot be reached any more")
         return bool(messages)

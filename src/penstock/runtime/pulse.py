@@ -4,7 +4,7 @@ A loop that turns sends its keepalives itself, and the pulse does nothing. When 
 the pulse sends the keepalives that the loop owes. When the loop has not turned for longer than the settings allow, the
 pulse also reports where the loop is. The shell calls `beat` from a thread of its own, so that user code in the loop
 cannot delay the calls. Only two things can delay the calls: the whole process is stopped, or code holds Python's global
-lock.
+lock. A shell that owns its process has another sign of life for code that holds the lock: see `Transport.dumped`.
 """
 
 from __future__ import annotations

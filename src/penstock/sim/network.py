@@ -205,6 +205,10 @@ class SimTransport:
         gone, self._gone = self._gone, []
         return gone
 
+    def dumped(self) -> list[tuple[str, str]]:
+        """Nothing: no code of a world holds Python's lock."""
+        return []
+
     def follows(self, peer: str) -> bool:
         """Whether the end of the connection to `peer` would be noticed."""
         return peer in self._followed

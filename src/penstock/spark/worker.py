@@ -35,6 +35,8 @@ if TYPE_CHECKING:
     from penstock.net.zeromq import ZmqTransport
     from penstock.runtime.slot.driver import SlotDriver
     from penstock.spark.clock import WallClock
+    from penstock.spark.lock_watch import LockWatch
+    from penstock.spark.pulse import PulseThread
 
 POLARS_THREADS = "POLARS_MAX_THREADS"
 READS_AHEAD = "SPARK_PIPELINED_UDF"
@@ -163,7 +165,6 @@ class _Slot:
         from penstock.spark.background import ThreadBackground
         from penstock.spark.clock import WallClock
         from penstock.spark.collector import out_of_sight
-        from penstock.spark.pulse import PulseThread
         from penstock.storage.locations import open_store
 
         spec = self._spec
@@ -197,8 +198,8 @@ class _Slot:
                 master_address=master,
             )
             try:
-                beside = PulseThread(driver.beat, clock, name="penstock-slot-pulse")
-                with watch, out_of_sight(), collected(logs), beside:
+                lock_watch, beside = self._signs_of_life(driver, clock, master)
+                with watch, out_of_sight(), collected(logs), lock_watch, beside:
                     _take_turns(driver, watch, clock, transport)
                 # The last message, that the slot leaves, may not be sent yet.
                 transport.wait(20)
@@ -212,6 +213,14 @@ class _Slot:
             raise SlotLost("Spark has closed its connection to the worker")
         if driver.error is not None:
             raise SlotLost(driver.error)
+
+    def _signs_of_life(self, driver: SlotDriver, clock: WallClock, master: str) -> tuple[LockWatch, PulseThread]:
+        from penstock.spark.lock_watch import LockWatch
+        from penstock.spark.pulse import PulseThread
+
+        spec = self._spec
+        lock_watch = LockWatch(str(self._slot), master, keys=spec.keys, settings=spec.settings.slot)
+        return lock_watch, PulseThread(lock_watch.before(driver.beat), clock, name="penstock-slot-pulse")
 
 
 def _take_turns(driver: SlotDriver, watch: JvmWatch, clock: WallClock, transport: ZmqTransport) -> None:

@@ -17,10 +17,12 @@ from penstock.core.job.events import (
     ReportTurning,
     SlotGone,
     SlotHeard,
+    SlotMute,
     SlotStuck,
     SlotTurned,
     StartSlot,
     StopSlot,
+    TellPeerAlive,
 )
 from penstock.core.job.lifecycle import JobLifecycle
 from penstock.settings import FixedDelay, SlotSettings
@@ -46,6 +48,44 @@ def test_a_slot_that_says_it_is_stuck_is_heard_of_and_never_given_up_by_default(
         feed(job, 1_000 * seconds, stuck(1_000 * seconds), SlotHeard(slot=B1))
         assert tick(job, 1_000 * seconds) == []
     assert job.state is JobState.RUNNING
+
+
+def mute(for_ms: int, where: str | None = WHERE) -> SlotMute:
+    return SlotMute(slot=A1, stuck_ms=for_ms, where=where)
+
+
+def test_a_mute_slot_is_heard_of_and_never_given_up_by_default():
+    job = running()
+    for seconds in range(1, 3_600):
+        feed(job, 1_000 * seconds, mute(1_000 * seconds), SlotHeard(slot=B1))
+        assert tick(job, 1_000 * seconds) == []
+    assert job.state is JobState.RUNNING
+
+
+def test_people_are_told_of_a_mute_slot_when_it_counts_as_stuck_and_the_other_slots_each_time():
+    job = running()
+    alive = TellPeerAlive(slot=B1, alive=A1)
+    assert feed(job, 9_999, mute(9_999)) == [alive]
+    assert feed(job, 10_000, mute(10_000, where=None)) == [alive]
+    assert feed(job, 10_000, mute(10_000)) == [alive, ReportStuck(slot=A1)]
+    assert feed(job, 15_000, mute(15_000)) == [alive]
+    assert feed(job, 16_000, SlotTurned(slot=A1)) == [ReportTurning(slot=A1)]
+
+
+def test_a_mute_slot_is_given_up_where_the_settings_say_so():
+    job = running(stuck_timeout_ms=30_000)
+    feed(job, 29_000, mute(29_000), SlotHeard(slot=B1))
+    assert job.state is JobState.RUNNING
+    effects = feed(job, 30_000, mute(30_000))
+    [ended] = [effect for effect in effects if isinstance(effect, AttemptEnded)]
+    assert ended.cause.text == f"slot 0 was lost: its loop did not turn for 30000 ms; the slot was in {WHERE}"
+    assert effects[-1] == StartSlot(slot=A2)
+
+
+def test_a_slot_that_is_not_up_is_not_told_that_a_mute_slot_lives():
+    job = running()
+    feed(job, 10, SlotGone(slot=B1, error="killed"))
+    assert feed(job, 20, mute(20)) == []
 
 
 def test_people_are_told_at_first_and_then_each_time_it_has_lasted_twice_as_long():

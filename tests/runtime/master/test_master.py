@@ -27,6 +27,7 @@ from penstock.core.messages import (
     Leaving,
     LoopStuck,
     NotifyAborted,
+    PeerAlive,
     Ready,
     Run,
     TaskFailed,
@@ -242,6 +243,49 @@ def test_a_slot_that_was_stuck_and_is_replaced_is_not_shown_any_more(stage):
     stage.turn()
     assert [shown.operator for shown in stage.driver.view().stuck] == [None]
     stage.wires.lost = [str(first.slot)]
+    stage.turn()
+    assert stage.driver.view().stuck == ()
+
+
+def test_a_slot_that_only_dumps_its_stacks_lives_and_is_shown_as_stuck_until_its_loop_turns(stage, caplog):
+    first, second = stage.running()
+    first.say(Heartbeat(slot=first.slot, epoch=Epoch(1)))
+    stage.turn()
+    for known in range(30):
+        stage.time += 5_000
+        stage.wires.dumps = [(str(first.slot), "  File b, line 2 in g" if known else "")]
+        second.say(Heartbeat(slot=second.slot, epoch=Epoch(1)))
+        stage.turn()
+    view = stage.driver.view()
+    [shown] = view.stuck
+    assert (shown.slot, shown.stuck_ms, shown.operator, shown.stack) == (0, 150_000, None, "  File b, line 2 in g")
+    assert view.failures == ()
+    told = [record.getMessage() for record in caplog.records if "process lives" in record.getMessage()]
+    assert "slot 0 of job job has been in native code that holds Python's lock for 10.0 s" in told[0]
+    assert "File b, line 2 in g" in told[0]
+    assert [m for m in second.hears() if isinstance(m, PeerAlive)] == 30 * [PeerAlive(slot=first.slot)]
+    first.say(Heartbeat(slot=first.slot, epoch=Epoch(1)))
+    stage.turn()
+    assert stage.driver.view().stuck == ()
+
+
+def test_a_dump_names_the_step_that_the_slot_has_named_before_it_became_mute(stage, caplog):
+    first, _ = stage.running()
+    first.say(LoopStuck(slot=first.slot, epoch=Epoch(1), stuck_ms=12_000, operator="slow", subtask=0, step_ms=11_000))
+    stage.turn()
+    stage.time += 12_000
+    stage.wires.dumps = [(str(first.slot), "stacks")]
+    stage.turn()
+    [shown] = stage.driver.view().stuck
+    assert (shown.stuck_ms, shown.operator, shown.subtask, shown.step_ms) == (24_000, "slow", 0, 23_000)
+    told = "step 'slow', subtask 0, in native code that holds Python's lock for 23.0 s"
+    assert told in caplog.records[-1].getMessage()
+
+
+def test_a_dump_that_comes_after_the_loop_has_turned_shows_nothing_and_a_dump_of_a_stranger_neither(stage):
+    first, _ = stage.running()
+    first.say(Heartbeat(slot=first.slot, epoch=Epoch(1)))
+    stage.wires.dumps = [(str(first.slot), "stacks"), ("stranger", "stacks")]
     stage.turn()
     assert stage.driver.view().stuck == ()
 

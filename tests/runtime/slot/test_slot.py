@@ -46,6 +46,7 @@ from penstock.core.messages import (
     OperatorEvent,
     OperatorEventTaken,
     PeerAddress,
+    PeerAlive,
     PeerGone,
     Ready,
     Register,
@@ -424,6 +425,15 @@ def test_a_peer_that_cannot_be_reached_fails_the_attempt_when_the_master_would_h
     assert f"nothing came for {silent_ms} ms; check that the two hosts can reach each other" in broken_by(told)
     assert silent_ms >= SILENCE_MS
     assert not stage.driver.left
+
+
+def test_a_peer_that_the_master_hears_of_is_not_missed(stage):
+    """Native code in the peer holds Python's lock: only its dumps reach the master."""
+    stage.run()
+    for _ in range(9):
+        assert stage.let_pass(SILENCE_MS // 2) == []
+        assert stage.order(PeerAlive(slot=PEER)) == []
+    assert "nothing came for" in broken_by(stage.let_pass(2 * SILENCE_MS))
 
 
 def test_a_peer_that_does_not_know_of_the_attempt_yet_is_not_missed_before_the_attempt_runs(stage):

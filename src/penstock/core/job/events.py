@@ -90,6 +90,16 @@ class SlotStuck(Event, frozen=True, kw_only=True):
     """What the loop is in, in words: the code of a step, or its own turn."""
 
 
+class SlotMute(Event, frozen=True, kw_only=True):
+    """The process of a slot lives and cannot say so itself, because native code holds Python's lock: a dump of its
+    stacks has come. The loop has not turned for `stuck_ms`."""
+
+    slot: SlotId
+    stuck_ms: int
+    where: str | None
+    """What the loop is in, in words; None before the stacks have come as a whole."""
+
+
 class SlotTurned(Event, frozen=True, kw_only=True):
     """The loop of a slot turns."""
 
@@ -187,6 +197,7 @@ JobEvent = (
     | SlotRegistered
     | SlotHeard
     | SlotStuck
+    | SlotMute
     | SlotTurned
     | SlotGone
     | SlotReady
@@ -244,6 +255,13 @@ class ReportTurning(Effect, frozen=True, kw_only=True):
     """Tell people that the loop of a stuck slot turns again."""
 
     slot: SlotId
+
+
+class TellPeerAlive(Effect, frozen=True, kw_only=True):
+    """Tell a slot that another slot, with which it may share channels, lives and cannot say so itself."""
+
+    slot: SlotId
+    alive: SlotId
 
 
 class TellPeerGone(Effect, frozen=True, kw_only=True):
@@ -332,6 +350,7 @@ JobEffect = (
     | StopSlot
     | TellLeave
     | TellCancel
+    | TellPeerAlive
     | TellPeerGone
     | ReportStuck
     | ReportTurning

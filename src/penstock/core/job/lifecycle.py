@@ -61,6 +61,7 @@ from penstock.core.job.events import (
     SlotCancelled,
     SlotGone,
     SlotHeard,
+    SlotMute,
     SlotReady,
     SlotRegistered,
     SlotStuck,
@@ -70,6 +71,7 @@ from penstock.core.job.events import (
     StopSlot,
     TaskDone,
     TellLeave,
+    TellPeerAlive,
 )
 from penstock.core.job.late_slots import silent_slots, slots_late_with_tasks
 from penstock.core.job.regions import Region
@@ -124,7 +126,7 @@ class JobLifecycle:
                 return self._handle_registered(event, now)
             case SlotHeard():
                 self._hear(event.slot, now)
-            case SlotStuck() | SlotTurned():
+            case SlotStuck() | SlotMute() | SlotTurned():
                 effects = self._handle_loop(event, now)
             case SlotGone():
                 return self._handle_gone(event, now)
@@ -411,14 +413,21 @@ class JobLifecycle:
             known.heard = now
         return known
 
-    def _handle_loop(self, event: SlotStuck | SlotTurned, now: Instant) -> list[JobEffect]:
+    def _handle_loop(self, event: SlotStuck | SlotMute | SlotTurned, now: Instant) -> list[JobEffect]:
         known = self._hear(event.slot, now)
         if known is None or self.state is JobState.ENDING or self.state.is_terminal:
             return []
         if isinstance(event, SlotTurned):
             return [ReportTurning(slot=event.slot)] if known.stuck.end() else []
+        effects: list[JobEffect] = []
+        if isinstance(event, SlotMute):
+            others = [other for other in self._slots.in_order if other.registered and other is not known]
+            effects += [TellPeerAlive(slot=other.slot, alive=event.slot) for other in others]
+        is_early = isinstance(event, SlotMute) and event.stuck_ms < self._settings.stuck_after_ms
+        if event.where is None or is_early:
+            return effects
         is_due, timeout_ms = known.stuck.hear(event.stuck_ms, event.where), self._settings.stuck_timeout_ms
-        effects: list[JobEffect] = [ReportStuck(slot=event.slot)] if is_due else []
+        effects += [ReportStuck(slot=event.slot)] if is_due else []
         if timeout_ms is not None and event.stuck_ms >= timeout_ms:
             effects += self._give_up(known, f"its loop did not turn for {event.stuck_ms} ms", now)
         return effects

@@ -5,6 +5,9 @@
       └───── its loop turns again ───────┘
 
 Rules of this file:
+* A slot is *mute* while native code holds Python's lock, so that no thread of the slot can say that the slot is stuck.
+  The stacks that a native thread dumps say so in its place. A mute slot is alive, and is stuck when its loop has not
+  turned for as long as other stuck slots. The other slots are told that the mute slot lives.
 * A slot that is stuck is alive: its process says so from beside its loop. People are told of a stuck slot, and the slot
   is not replaced: the next slot would run the same code with the same records.
 * People are told when a slot first says that it is stuck, and then each time the slot has been stuck for twice as long.

@@ -102,7 +102,7 @@ class MasterDriver:
         # work.
         self._guard = Guard(Hold(self._storage.records.check), self._taken_over)
         self._parts = self._make_parts(plan, settings, found)
-        self._progress = JobProgress(job, plan)
+        self._progress = JobProgress(job, plan, stuck_after_ms=settings.slot.stuck_after_ms)
         self._deployment = Deployment(
             plan,
             found,
@@ -202,7 +202,7 @@ class MasterDriver:
             saved=parts.saved,
             when_safe=self._ports.when_safe,
         )
-        links.hear_with(hearing.hear)
+        links.hear_with(hearing.hear, hearing.hear_dump)
         decisions.perform_with(job_effects.perform, checkpoint_effects.perform)
         return closing
 

@@ -15,6 +15,7 @@ from penstock.core.coordinator.events import (
     TaskFailing,
 )
 from penstock.core.errors import InvariantError
+from penstock.core.ids import SlotId
 from penstock.core.job.events import AttemptFailed, SlotCancelled, SlotReady, SlotTurned, TaskDone
 from penstock.core.messages import (
     Acknowledge,
@@ -73,7 +74,7 @@ class Hearing:
             case WorkerLog():
                 worker_logs.tell(message)
             case LoopStuck():
-                feed_job(self._progress.slot_stuck(message))
+                feed_job(self._progress.slot_stuck(message, self._decisions.now))
             case Heartbeat():
                 self._on_heartbeat(message)
             case Ready():
@@ -112,8 +113,12 @@ class Hearing:
             case _:
                 assert_never(message)
 
+    def hear_dump(self, slot: SlotId, stacks: str) -> None:
+        """Native code in a slot holds Python's lock, and the slot has dumped its stacks."""
+        self._decisions.feed_job(self._progress.slot_mute(slot, stacks, self._decisions.now))
+
     def _on_heartbeat(self, message: Heartbeat) -> None:
-        self._progress.slot_turns(message.slot)
+        self._progress.slot_turns(message.slot, self._decisions.now)
         self._decisions.feed_job(SlotTurned(slot=message.slot))
         # A slot that was replaced may still live, and report on tasks that another slot runs by now.
         if message.epoch == self._deployment.attempt and message.slot in self._decisions.lifecycle.slots:

@@ -23,9 +23,10 @@ from penstock.core.job.events import (
     StopSlot,
     TellCancel,
     TellLeave,
+    TellPeerAlive,
     TellPeerGone,
 )
-from penstock.core.messages import CancelTasks, PeerGone
+from penstock.core.messages import CancelTasks, PeerAlive, PeerGone
 from penstock.runtime.master.closing import Closing
 from penstock.runtime.master.decisions import Decisions
 from penstock.runtime.master.deployment import Deployment
@@ -70,6 +71,8 @@ class JobEffects:
                 self._links.dismiss(effect.slot)
             case TellCancel():
                 self._links.send(effect.slot, CancelTasks(epoch=effect.epoch, tasks=effect.tasks))
+            case TellPeerAlive():
+                self._links.send(effect.slot, PeerAlive(slot=effect.alive))
             case TellPeerGone():
                 self._links.send(effect.slot, PeerGone(slot=effect.gone))
             case ReportStuck():

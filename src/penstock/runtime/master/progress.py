@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from penstock.core.ids import Instant, JobId, SlotId, TaskId
-from penstock.core.job.events import AttemptEnded, FailureCause, RegionEnded, SlotStuck
+from penstock.core.job.events import AttemptEnded, FailureCause, RegionEnded, SlotMute, SlotStuck
 from penstock.core.job.stuck import Stuckness
 from penstock.core.messages import LoopStuck, TaskFailed
 from penstock.plan.graph import Plan
@@ -37,8 +37,10 @@ class Totals:
 class JobProgress:
     """Collects the reports of slots, one attempt after another."""
 
-    def __init__(self, job: JobId, plan: Plan) -> None:
+    def __init__(self, job: JobId, plan: Plan, *, stuck_after_ms: int = 0) -> None:
+        """A mute slot is shown as stuck when its loop has not turned for `stuck_after_ms`."""
         self._job = job
+        self._stuck_after_ms = stuck_after_ms
         self._plan = plan
         """The plan of the attempt that the metrics belong to."""
         self.failures: deque[FailureView] = deque(maxlen=FAILURES_SHOWN)
@@ -48,38 +50,74 @@ class JobProgress:
         in the log."""
         self._metrics: dict[str, dict[str, float]] = {}
         self._rows_before = 0
-        self._stuck: dict[SlotId, LoopStuck] = {}
+        self._stuck: dict[SlotId, StuckView] = {}
+        self._mute: set[SlotId] = set()
+        self._turned: dict[SlotId, Instant] = {}
+        """When the loop of each slot turned last, as far as is known."""
 
-    def slot_stuck(self, message: LoopStuck) -> SlotStuck:
+    def slot_stuck(self, message: LoopStuck, now: Instant) -> SlotStuck:
         """The loop of a slot does not turn. Returns the event for the job's lifecycle."""
-        self._stuck[message.slot] = message
-        return SlotStuck(slot=message.slot, stuck_ms=message.stuck_ms, where=_where(message))
+        slot = message.slot
+        self._mute.discard(slot)
+        self._turned[slot] = Instant(now - message.stuck_ms)
+        told = self._stuck[slot] = StuckView(
+            slot=slot.number,
+            stuck_ms=message.stuck_ms,
+            operator=message.operator,
+            subtask=message.subtask,
+            step_ms=message.step_ms,
+            stack=message.stack,
+        )
+        return SlotStuck(slot=slot, stuck_ms=message.stuck_ms, where=_where(told, is_mute=False))
 
-    def slot_turns(self, slot: SlotId) -> None:
+    def slot_mute(self, slot: SlotId, stacks: str, now: Instant) -> SlotMute:
+        """Native code in a slot holds Python's lock. `stacks` are the stacks of all threads of the slot, each with the
+        most recent call first. Returns the event for the job's lifecycle."""
+        stuck_ms = now - self._turned.setdefault(slot, now)
+        if not stacks:
+            return SlotMute(slot=slot, stuck_ms=stuck_ms, where=None)
+        before = self._stuck.get(slot)
+        # Only a slot that can run Python says which step its loop is in: the step that the slot has named last counts.
+        told = StuckView(
+            slot=slot.number,
+            stuck_ms=stuck_ms,
+            operator=None if before is None else before.operator,
+            subtask=None if before is None else before.subtask,
+            step_ms=stuck_ms if before is None else before.step_ms + stuck_ms - before.stuck_ms,
+            stack=stacks,
+        )
+        if stuck_ms >= self._stuck_after_ms:
+            self._mute.add(slot)
+            self._stuck[slot] = told
+        return SlotMute(slot=slot, stuck_ms=stuck_ms, where=_where(told, is_mute=True))
+
+    def slot_turns(self, slot: SlotId, now: Instant) -> None:
         """The loop of a slot turns."""
+        self._turned[slot] = now
+        self._mute.discard(slot)
         self._stuck.pop(slot, None)
 
     def stuck_of(self, slots: Iterable[SlotId]) -> tuple[StuckView, ...]:
         """The slots among `slots` whose loops do not turn. Reports of other slots are forgotten."""
-        self._stuck = {slot: self._stuck[slot] for slot in slots if slot in self._stuck}
-        return tuple(
-            StuckView(
-                slot=told.slot.number,
-                stuck_ms=told.stuck_ms,
-                operator=told.operator,
-                subtask=told.subtask,
-                step_ms=told.step_ms,
-                stack=told.stack,
-            )
-            for told in self._stuck.values()
-        )
+        known = tuple(slots)
+        self._mute.intersection_update(known)
+        self._turned = {slot: self._turned[slot] for slot in known if slot in self._turned}
+        self._stuck = {slot: self._stuck[slot] for slot in known if slot in self._stuck}
+        return tuple(self._stuck.values())
 
     def tell_stuck(self, slot: SlotId) -> None:
         """Log what a slot is stuck in."""
         if (told := self._stuck.get(slot)) is not None:
             text = "slot %d of job %s has been in %s for %.1f s, and its process lives:\n%s"
             for_s = (told.stuck_ms if told.operator is None else told.step_ms) / 1_000
-            log.warning(text, slot.number, self._job, _where(told), for_s, told.stack or "(no stack)")
+            log.warning(
+                text,
+                slot.number,
+                self._job,
+                _where(told, is_mute=slot in self._mute),
+                for_s,
+                told.stack or "(no stack)",
+            )
 
     def tell_turning(self, slot: SlotId) -> None:
         """Log that a slot is not stuck any more."""
@@ -165,10 +203,11 @@ class MasterStuck:
             log.warning(text, self._job, stuck.stuck_ms / 1_000, stuck.at.stack or "(no stack)")
 
 
-def _where(told: LoopStuck) -> str:
+def _where(told: StuckView, *, is_mute: bool) -> str:
     if told.operator is None:
-        return "one turn of its loop"
-    return f"the code of step {told.operator!r}, subtask {told.subtask}"
+        return "native code that holds Python's lock" if is_mute else "one turn of its loop"
+    lock = ", in native code that holds Python's lock" if is_mute else ""
+    return f"the code of step {told.operator!r}, subtask {told.subtask}{lock}"
 
 
 def cause_of(message: TaskFailed) -> FailureCause:

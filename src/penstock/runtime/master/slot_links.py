@@ -22,15 +22,17 @@ class SlotLinks:
     """Starts and stops slots, and exchanges messages with the slots that have registered."""
 
     def __init__(self, transport: Transport, host: Slots, decisions: Decisions) -> None:
-        self.links = Links(transport, on_packet=self._on_packet, on_broken=self._on_broken)
+        self.links = Links(transport, on_packet=self._on_packet, on_broken=self._on_broken, on_dump=self._on_dump)
         self._host = host
         self._decisions = decisions
         self._callers = Callers()
         self._hear: Callable[[ToMaster], None]
+        self._hear_dump: Callable[[SlotId, str], None]
 
-    def hear_with(self, hear: Callable[[ToMaster], None]) -> None:
-        """Set who hears the messages of registered slots. Called once, before the first turn."""
+    def hear_with(self, hear: Callable[[ToMaster], None], hear_dump: Callable[[SlotId, str], None]) -> None:
+        """Set who hears the messages and the dumps of registered slots. Called once, before the first turn."""
         self._hear = hear
+        self._hear_dump = hear_dump
 
     @property
     def registered(self) -> dict[SlotId, Register]:
@@ -95,6 +97,10 @@ class SlotLinks:
             self._register(message)
         else:
             self._hear(message)
+
+    def _on_dump(self, peer: str, stacks: str) -> None:
+        if (slot := self._callers.of(peer)) is not None:
+            self._hear_dump(slot, stacks)
 
     def _register(self, message: Register) -> None:
         self.links.disconnect(*self._callers.add(message))

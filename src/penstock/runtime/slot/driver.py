@@ -34,6 +34,7 @@ from penstock.core.messages import (
     NotifyComplete,
     OperatorEvent,
     OperatorEventTaken,
+    PeerAlive,
     PeerGone,
     Ready,
     Run,
@@ -285,6 +286,8 @@ class SlotDriver:
                 if message.epoch >= self._tasks.epoch:
                     self._drop_tasks(message.tasks or None)
                 self._tell(Cancelled(slot=self.slot, epoch=message.epoch, tasks=message.tasks))
+            case PeerAlive():
+                self._links.hear_of(str(message.slot))
             case PeerGone():
                 self._peers.forget(message.slot)
             case TriggerCheckpoint():
