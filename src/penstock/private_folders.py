@@ -15,7 +15,6 @@ from pathlib import Path
 from penstock.core.errors import UsageError
 
 _OTHERS = stat.S_IRWXG | stat.S_IRWXO
-_WRITE = stat.S_IWGRP | stat.S_IWOTH
 _FOR_ALL = 0o755
 _ROOT = 0
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC

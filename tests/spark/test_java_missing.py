@@ -30,6 +30,6 @@ def test_an_environment_says_that_java_is_missing_in_the_line_that_the_demo_has(
     )
     assert ran.returncode == 1
     lines = ran.stderr.strip().splitlines()
-    assert lines[-2].endswith("HostError: java was not found")
+    assert lines[-2].endswith("HostError: java was not found, neither by JAVA_HOME nor by PATH")
     assert lines[-1].strip().startswith("hint: install a JDK 17 or later")
     assert sum(line.startswith('  File "') for line in lines) == 1

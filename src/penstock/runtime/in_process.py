@@ -342,6 +342,9 @@ class _NoState:
     def get(self, file: StateFile) -> NoReturn:
         raise InvariantError(f"a look restores nothing, and {file} was asked for")
 
+    def pieces(self, file: StateFile) -> NoReturn:
+        self.get(file)
+
 
 def _no_checkpoints(what: object) -> InvariantError:
     return InvariantError(f"{what}: there are no checkpoints in a look at a stream")

@@ -67,7 +67,7 @@ def to_python(column: Any) -> list[Any]:
         return values
     is_nanos = (pt.is_timestamp(kind) or pt.is_duration(kind)) and kind.unit == "ns"
     # Pandas, whose objects Arrow makes for nanoseconds, takes this number for no value: such values are not equal.
-    if is_nanos and pc.any(pc.equal(column.view(pa.int64()), _NOT_A_TIME)).as_py():
+    if is_nanos and pc.any(pc.equal(column.view(pa.int64()), pa.scalar(_NOT_A_TIME, pa.int64()))).as_py():
         raise _beyond_python(kind, _NOT_A_TIME)
     try:
         return column.to_pylist()  # type: ignore[no-any-return]
