@@ -76,6 +76,12 @@ def test_a_checkpoint_that_waits_for_its_hook_while_tasks_end_sends_no_barrier_b
     assert found([world]) == []
 
 
+def test_a_checkpoint_that_is_aborted_before_a_source_comes_to_its_mark_holds_nothing_up():
+    """1. Two sources send their barriers. 2. The checkpoint is aborted before the third source comes to its mark. 3. No
+    other checkpoint follows, and the tasks behind wait for the third barrier."""
+    assert found([scenario_of(4782)]) == []
+
+
 def test_tasks_that_begin_before_the_hook_is_back_are_found(make: Any, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(HookRestores, "restored", lambda self, hook: True)
     monkeypatch.setattr(

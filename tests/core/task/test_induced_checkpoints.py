@@ -51,6 +51,14 @@ def test_marks_of_earlier_attempts_are_passed_by(source):
     assert source.end() == []
 
 
+def test_a_checkpoint_that_is_aborted_between_its_trigger_and_its_mark_begins_at_once(source):
+    source.trigger(barrier(5))
+    assert source.abort(mark(5)) == barrier(5)
+    assert source.abort(mark(5)) is None
+    assert source.reach(mark(5)) is None
+    assert not source.awaits_trigger
+
+
 def test_a_mark_is_taken_once(source):
     source.trigger(barrier(5))
     source.reach(mark(5))

@@ -145,6 +145,15 @@ def test_of_marks_at_one_place_the_awaited_one_counts_before_the_next_record():
     assert rig.steps()[:3] == [("process", 1), ("snapshot", 3, 1), ("process", 2)]
 
 
+def test_a_source_that_has_not_come_to_the_mark_of_an_aborted_checkpoint_passes_the_abort_on():
+    """Otherwise tasks that have the barriers of other sources would wait for the barrier of this source."""
+    rig = Rig(script=[rows(1), Pause(10), rows(2), 1, rows(3)]).run()
+    rig.task.trigger(barrier(1), rig.host.time)
+    rig.steps()
+    rig.task.notify(AbortNotified(checkpoint=CheckpointId(1)), rig.host.time)
+    assert rig.sent == [[1], CancelMarker(checkpoint=CheckpointId(1))]
+
+
 def test_the_acknowledgement_comes_after_the_write_and_carries_what_was_frozen():
     rig = Rig(channels=1).run()
     rig.push(0, rows(5), barrier(1), rows(7))

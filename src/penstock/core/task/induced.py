@@ -10,6 +10,9 @@ Rules of this file:
 
 * Triggers come in the order of their checkpoint ids. After the trigger of a newer checkpoint, the trigger of an older
   checkpoint does not come.
+* A checkpoint that is aborted between its trigger and its mark begins at once. The checkpoint machine of the task knows
+  of the abort, and sends a cancel marker. Other sources may have sent their barriers, and the tasks behind would wait
+  for the barrier of this source.
 * A source reads on behind a mark whose checkpoint was aborted, is older than the newest checkpoint that the source has
   taken, or belongs to an earlier attempt.
 * At the end of the data there are no more marks: checkpoints that were triggered begin there.
@@ -68,15 +71,17 @@ class InducedCheckpoints:
             self._reached = checkpoint
         return barrier
 
-    def abort(self, checkpoint: CheckpointId) -> None:
-        """The checkpoint will never complete."""
-        self._triggered.pop(checkpoint, None)
+    def abort(self, checkpoint: CheckpointId) -> Barrier | None:
+        """The checkpoint will never complete. Returns the barrier if the checkpoint was triggered and its mark has not
+        come; otherwise None."""
+        barrier = self._triggered.pop(checkpoint, None)
         if self._reached == checkpoint:
             self._reached = None
         elif checkpoint >= self._next:
             self._aborted[checkpoint] = None
             if len(self._aborted) > MOST_REMEMBERED_ABORTS:
                 del self._aborted[next(iter(self._aborted))]
+        return barrier
 
     def end(self) -> list[Barrier]:
         """The data has ended: all checkpoints that were triggered begin now, in the order of the returned barriers."""

@@ -73,10 +73,10 @@ class SourcePolling:
         self.at = None
         return self._induced.trigger(barrier)
 
-    def aborted(self, checkpoint: CheckpointId) -> None:
-        """A checkpoint will never complete."""
-        if self._induced is not None:
-            self._induced.abort(checkpoint)
+    def aborted(self, checkpoint: CheckpointId) -> Barrier | None:
+        """A checkpoint will never complete. Returns the barrier if the checkpoint was triggered and waits for a
+        mark."""
+        return None if self._induced is None else self._induced.abort(checkpoint)
 
     def unmarked(self) -> list[Barrier]:
         """The data has ended, so no further mark comes. Returns the barriers of all checkpoints that were triggered and

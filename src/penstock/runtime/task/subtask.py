@@ -444,9 +444,13 @@ class Task:
 
     def notify(self, event: CompletionNotified | AbortNotified, now: Instant) -> None:
         """The master says that a checkpoint is complete or aborted."""
+        unmarked: Barrier | None = None
         if self._polling is not None and isinstance(event, AbortNotified):
-            self._polling.aborted(event.checkpoint)
+            unmarked = self._polling.aborted(event.checkpoint)
         self._part.decide(event, now)
+        if unmarked is not None:
+            # Tasks behind may have the barriers of other sources, and must not wait for this source.
+            self._part.snapshot_due(SnapshotDue(barrier=unmarked, metrics=AlignmentMetrics()), now)
         self._send()
 
     def handle_event(self, operator: OperatorId, event: bytes) -> None:
