@@ -285,7 +285,9 @@ class ZooKeeperRecords:
         """Make it durable that `checkpoint` is complete; only then drop the records of the checkpoints in `forget`."""
         forgotten = sorted(forget)
         if checkpoint in forgotten:
-            raise InvariantError(f"checkpoint {checkpoint} was to be recorded and dropped in the same call")
+            raise InvariantError(
+                f"one call was to record checkpoint {checkpoint} and to drop the record of the same checkpoint"
+            )
         self._files.record(checkpoint, data)
         self._put(_name_of(checkpoint), b"")
         for old in forgotten:
