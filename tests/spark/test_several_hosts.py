@@ -213,7 +213,7 @@ def test_slots_of_several_hosts_are_one_job_and_those_that_are_cut_off_cost_noth
     commands = json.dumps(joined.commands())
     found = cluster.result_of(PROGRAM, commands, cluster.master, joined.address(0), PACKAGES)
     assert "do not have this program's folder" in found.pop("refused")
-    assert "can the two hosts reach each other?" in found.pop("silent")
+    assert "check that the two hosts can reach each other" in found.pop("silent")
     assert "was lost: not heard of for" in found.pop("lost")
     assert found == {"signs": [], "replaced": True, "exactly_once": True, "state": "finished"}
 
@@ -256,7 +256,7 @@ def test_a_driver_whose_host_is_cut_off_lets_go_of_its_job_and_never_do_two_comm
         told = first.wait("over", says("over "))
         (tmp_path / "gate").touch()
         assert second.wait("over", says("over ")) == "over finished"
-        assert told.startswith("over JobTakenOver: another driver has job 'numbers'")
+        assert told.startswith("over JobTakenOver: this driver has lost job 'numbers'")
         check_output(tmp_path)
     finally:
         for driver in drivers:

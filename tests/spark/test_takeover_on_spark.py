@@ -66,7 +66,7 @@ def test_whatever_happens_to_a_driver_another_goes_on_and_never_do_two_commit(st
     second.next_checkpoint()
     first.signal(signal.SIGCONT)
     told = first.wait("over", says("over "))
-    assert told.startswith("over JobTakenOver: another driver has job 'numbers'")
+    assert told.startswith("over JobTakenOver: this driver has lost job 'numbers'")
     assert first.process.wait(TIMEOUT_S) == 0
 
     third.take_part()
