@@ -144,7 +144,7 @@ def test_a_link_in_place_of_the_folder_for_state_is_refused(tmp_path):
 
 def test_a_place_where_others_could_swap_the_folder_is_refused(tmp_path):
     tmp_path.chmod(0o777)
-    with pytest.raises(UsageError, match="put another folder in its place"):
+    with pytest.raises(UsageError, match="can be replaced by another user"):
         LocalFolder(str(tmp_path))
     tmp_path.chmod(0o1777)
     LocalFolder(str(tmp_path)).remove()

@@ -61,6 +61,9 @@ class MemoryFiles:
         assert xxhash.xxh3_64_intdigest(data) == file.checksum
         return data
 
+    def pieces(self, file):
+        yield self.get(file)
+
 
 class QueuedBackground:
     """Background work that runs when the test says so."""

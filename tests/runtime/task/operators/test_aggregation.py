@@ -155,7 +155,7 @@ def test_partials_and_results_have_these_columns():
         ({"aggregates": ()}, "at least one aggregate"),
         ({"aggregates": (aggregate("max", "i", "k"),)}, "two columns named 'k'"),
         ({"aggregates": (aggregate("max", "i", "window_end"),)}, "two columns named 'window_end'"),
-        ({"time_column": "i"}, "time column 'i' is of type int16, windows need timestamp"),
+        ({"time_column": "i"}, "time column 'i' is of type int16, and windows need timestamp"),
         ({"time_column": "then"}, "time column 'then' does not exist"),
         ({"keys": ()}, "at least one column"),
     ],
@@ -168,5 +168,5 @@ def test_a_window_that_cannot_be_made_says_why(wrong, text):
 
 def test_a_time_of_another_unit_is_refused():
     schema = pa.schema([("k", pa.int64()), ("ts", pa.timestamp("ns"))])
-    with pytest.raises(UsageError, match=r"timestamp\[ns\], windows need timestamp\[us\]"):
+    with pytest.raises(UsageError, match=r"timestamp\[ns\], and windows need timestamp\[us\]"):
         shape(aggregate("count", None), schema=schema)
