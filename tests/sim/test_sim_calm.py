@@ -45,7 +45,8 @@ def test_a_driver_that_sleeps_after_a_checkpoint_is_awake_in_the_calm(make: Any)
     sleep = DriverOversleeps(at_ms=0, for_ms=LATE_MS, taken_over_ms=LATE_MS, after_checkpoint_us=0)
     worlds = [make.plain(n, faults=(sleep,), safety_ms=LATE_MS, lasting=True) for n in range(3)]
     logs = [run_scenario(make.workload(world, pause_ms=200), keep_log=True).log for world in worlds]
-    taken_over = [float(line.split()[0]) for log in logs for line in log if "is to be taken over from" in line]
+    takeover = "sleeps, and another driver takes the job over"
+    taken_over = [float(line.split()[0]) for log in logs for line in log if takeover in line]
     assert len(taken_over) == len(worlds)
     assert max(taken_over) <= LATE_MS
 

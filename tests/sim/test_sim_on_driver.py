@@ -119,7 +119,7 @@ def test_the_driver_commits_what_a_drained_job_promised_before_the_job_ends_agai
         made = make.steady(make.plain(number, requests=(drain,), faults=(crash,), lasting=True))
         told = run_scenario(make.checkpoints(make.workload(made, on_driver=slowly), interval_ms=None), keep_log=True)
         assert (told.violations, told.restores, told.checkpoints) == ((), 1, 1)
-        commits = [number for number, line in enumerate(told.log) if "commits sink" in line]
+        commits = [number for number, line in enumerate(told.log) if "commits checkpoint" in line]
         ends = [number for number, line in enumerate(told.log) if "is ending: finished" in line]
         assert commits[-1] < ends[0]
 

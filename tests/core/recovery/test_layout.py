@@ -95,3 +95,11 @@ def test_dots_and_percent_signs_cannot_be_misread(text: str, name: str) -> None:
 def test_an_empty_name_is_refused() -> None:
     with pytest.raises(UsageError, match="empty name"):
         layout.job_folder(JobId(""))
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [("results", True), ("names", True), ("savepoints", True), ("savepoint-orders-7", True), ("orders", False)],
+)
+def test_folders_that_belong_to_no_single_job_are_known(name: str, expected: bool) -> None:
+    assert layout.is_of_no_job(name) is expected
