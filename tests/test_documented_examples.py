@@ -10,8 +10,15 @@ from penstock.api.program import Program
 from penstock.connectors.files import files
 from penstock.connectors.generated import generate
 from penstock.connectors.sockets import socket
+from penstock.plan.picture import Explanation
 
-EXAMPLES = {"from_iterable": Program.from_iterable, "files": files, "generate": generate, "socket": socket}
+EXAMPLES = {
+    "from_iterable": Program.from_iterable,
+    "files": files,
+    "generate": generate,
+    "socket": socket,
+    "Explanation": Explanation,
+}
 
 
 @pytest.mark.parametrize("name", EXAMPLES)

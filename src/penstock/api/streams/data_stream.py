@@ -43,8 +43,8 @@ from penstock.api.streams.stream_state import Row, StreamState
 from penstock.api.window_schema import check_key_types
 from penstock.core.durations import Duration, duration_ms, duration_us
 from penstock.core.errors import UsageError
-from penstock.plan.explain import explain_plan
 from penstock.plan.graph import Input, Partitioning
+from penstock.plan.picture import Explanation
 from penstock.sql.schemas import SchemaLike, as_schema, as_timestamp, common_schema, empty_frame, unknown_column
 
 if TYPE_CHECKING:
@@ -290,10 +290,11 @@ class Stream(HandsOver, CanBeLookedAt):
         """The columns of the records."""
         return self._state.schema
 
-    def explain(self) -> str:
-        """The part of the plan that leads to this stream, as text."""
+    def explain(self) -> Explanation:
+        """The part of the plan that leads to this stream, as text. `explain().svg` and `explain().mermaid` are the same
+        as a picture, and a notebook shows the picture."""
         ledger = self._state.ledger
-        return explain_plan(ledger.plan_of(ledger.path_to(self._state.last_step)))
+        return Explanation.of(ledger.plan_of(ledger.path_to(self._state.last_step)))
 
     def __repr__(self) -> str:
         return f"<Stream {self._state.described()}>"
