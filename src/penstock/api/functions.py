@@ -80,27 +80,35 @@ class Timers:
 
     def at_event_time(self, time: datetime.datetime | int) -> None:
         """Have `on_timer` called when the watermark reaches `time`."""
-        raise NotImplementedError
+        raise _no_timers_of_a_key(time)
 
     def at_processing_time(self, time: datetime.datetime | int) -> None:
         """Have `on_timer` called when the clock reaches `time`."""
-        raise NotImplementedError
+        raise _no_timers_of_a_key(time)
 
     def delete_event_time(self, time: datetime.datetime | int) -> None:
         """Delete an event-time timer; nothing happens if there is no such timer."""
-        raise NotImplementedError
+        raise _no_timers_of_a_key(time)
 
     def delete_processing_time(self, time: datetime.datetime | int) -> None:
         """Delete a processing-time timer; nothing happens if there is no such timer."""
-        raise NotImplementedError
+        raise _no_timers_of_a_key(time)
 
     def event_times(self) -> list[datetime.datetime]:
         """The times of all event-time timers of the key, in order."""
-        raise NotImplementedError
+        raise _no_timers_of_a_key()
 
     def processing_times(self) -> list[datetime.datetime]:
         """The times of all processing-time timers of the key, in order."""
-        raise NotImplementedError
+        raise _no_timers_of_a_key()
+
+
+def _no_timers_of_a_key(time: object = None) -> UsageError:
+    asked = "" if time is None else f" and cannot have a timer for {time!r}"
+    return UsageError(
+        f"timers that the program has made belong to no key{asked}",
+        hint="use context.timers in on_row and on_timer: those are the timers of the current key",
+    )
 
 
 class FunctionContext:
