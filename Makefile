@@ -75,7 +75,7 @@ test: compiled java
 # Two at a time, the tests of one file in one process. Many tests on Spark wait for processes and leases, so that the
 # processor has room for the others.
 run-tests:
-	@$(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder $(ARGS)
+	@$(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder --durations=30 $(ARGS)
 
 docs: $(STAMP)
 	@$(BIN)/python docs/generate.py
