@@ -7,6 +7,7 @@ import doctest
 import pytest
 
 from penstock.api.program import Program
+from penstock.api.streams.data_stream import Stream
 from penstock.connectors.files import files
 from penstock.connectors.generated import generate
 from penstock.connectors.sockets import socket
@@ -18,6 +19,7 @@ EXAMPLES = {
     "generate": generate,
     "socket": socket,
     "Explanation": Explanation,
+    "watermark": Stream.watermark,
 }
 
 

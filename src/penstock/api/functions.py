@@ -249,16 +249,17 @@ class ProcessFunction(Function):
         """Called once per subtask when all data has been seen; not when the job is stopped without drain."""
 
 
-def time_in_us(given: datetime.datetime | int) -> int:
-    """A point in time in microseconds since 1970. Raises `UsageError` if `given` is no point in time."""
+def time_in_us(given: datetime.datetime | int, *, of: str = "a timer") -> int:
+    """A point in time in microseconds since 1970. Raises `UsageError` if `given` is no point in time; `of` says to what
+    the time was given."""
     if isinstance(given, datetime.datetime):
         aware = given if given.tzinfo is not None else given.replace(tzinfo=datetime.UTC)
         return (aware - EPOCH) // _MICROSECOND
     if isinstance(given, int) and not isinstance(given, bool):
         if _EARLIEST_US <= given <= _LATEST_US:
             return given
-        raise UsageError(f"a timer for {given} microseconds since 1970 is not within the years 1 to 9999")
-    raise UsageError(f"a timer cannot be set for {given!r}", hint="give a datetime, or microseconds since 1970")
+        raise UsageError(f"{of} for {given} microseconds since 1970 is not within the years 1 to 9999")
+    raise UsageError(f"{of} cannot be set for {given!r}", hint="give a datetime, or microseconds since 1970")
 
 
 def is_overridden(function: Function, base: type[Function], method: str) -> bool:
