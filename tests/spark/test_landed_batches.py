@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import stat
 from pathlib import Path
 from urllib.parse import urlparse
 
@@ -16,6 +18,7 @@ from penstock.core.errors import CorruptFile
 from penstock.spark.connect import BINDING, check_queries
 from penstock.spark.slots import short_reason
 from penstock.spark.streams import BATCHES_AT_ONCE, Landing, StreamEnumerator
+from penstock.storage.seals import StoreOptions
 
 
 class Frame:
@@ -212,3 +215,18 @@ def test_the_reason_is_what_the_jvm_raised_and_not_which_call_of_py4j_it_was(rai
         f": {raised}\n\tat org.apache.A.b(C.scala:1)" if raised else ""
     )
     assert short_reason(text).endswith(reason)
+
+
+@pytest.mark.parametrize(("readers", "mode"), [("owner", 0o700), ("group", 0o750)])
+def test_a_directory_that_all_users_can_enter_has_folders_that_only_readers_of_the_job_can_enter(
+    tmp_path, readers, mode
+):
+    tmp_path.chmod(0o755)
+    before = os.umask(0o022)
+    try:
+        StreamEnumerator(tmp_path, lambda _, hold: Query(), StoreOptions(readable_by=readers)).start(None)
+    finally:
+        os.umask(before)
+    made = [path for path in tmp_path.iterdir() if path.is_dir()]
+    assert {path.name for path in made} == {"batches", "data", "query"}
+    assert {stat.S_IMODE(path.stat().st_mode) for path in made} == {mode}

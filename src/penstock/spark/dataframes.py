@@ -63,10 +63,12 @@ class DataFrameSource(UnlandedFrame):
         return ParquetFiles(files=(), columns=self._schema)
 
     def land(self, folder: Path) -> Source:
-        """Have Spark write the DataFrame into `folder`. Returns the source over the files in `folder`."""
+        """Have Spark write the DataFrame into `folder`, an empty folder. Returns the source over the files in
+        `folder`."""
         try:
             with _microseconds(self._frame.sparkSession):
-                self._frame.write.mode("overwrite").parquet(folder.as_uri())
+                # Not "overwrite", for which Spark would put a folder that all users can enter in place of `folder`.
+                self._frame.write.mode("append").parquet(folder.as_uri())
         except Exception as error:
             raise HostError(f"the DataFrame could not be written to {folder}: {short_reason(str(error))}") from error
         return parquet_files(folder, schema=self._schema)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import errno
 import os
+import stat
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
@@ -28,7 +29,7 @@ _NO_FOLDER_SYNC = (errno.EINVAL, errno.ENOTSUP)
 _STAYS = (errno.ENOENT, errno.ENOTDIR, errno.ENOTEMPTY, errno.EEXIST)
 """The errors that say that there is no folder to remove, or that the folder is not empty."""
 
-_MAKING = ("writing", "creating")
+_MAKING = ("writing", "creating", "making")
 """Actions that make missing folders: `ENOENT` has another cause there than when a file is read."""
 
 _HINTS = {
@@ -144,6 +145,24 @@ class FileStore:
         """Always None: only one of several writers can make a link of the same name. On a file system without links
         `create` raises."""
         return None
+
+    def make_folder(self, path: str = "") -> None:
+        """Make a folder, durably, with the folders above it up to the root. Programs that know nothing of `options` may
+        then write files into the folder. The empty path is the root. Folders that exist below the root are narrowed as
+        `narrow` does."""
+        parts = self._parts(path) if path else ()
+        with _translated("making", self._root.joinpath(*parts)):
+            # Another process may have removed a folder that this process has made.
+            self._durable_folders.clear()
+            self._make_durable(parts)
+            self._narrow(parts)
+
+    def narrow(self, path: str) -> None:
+        """Take from the folders below the root, down to `path`, the rights that `options` do not allow, as far as the
+        folders exist and belong to this user. The root is left as it is: the user may have other things there."""
+        parts = self._parts(path)
+        with _translated("narrowing", self._root.joinpath(*parts)), suppress(FileNotFoundError):
+            self._narrow(parts)
 
     def read(self, path: str, *, limit: int | None = None) -> bytes:
         """The whole file. Raises `StorageError`, and reads nothing, if the file has more than `limit` bytes."""
@@ -274,6 +293,15 @@ class FileStore:
             except BaseException:
                 unlink(inside, temporary)
                 raise
+
+    def _narrow(self, folder: tuple[str, ...]) -> None:
+        for depth in range(1, len(folder) + 1):
+            with opened_folder(self._root, folder[:depth]) as inside:
+                status = os.fstat(inside)
+                mode = stat.S_IMODE(status.st_mode)
+                extra = mode & (stat.S_IRWXG | stat.S_IRWXO) & ~self.options.folder_mode
+                if extra and status.st_uid == os.geteuid():
+                    os.fchmod(inside, mode & ~extra)
 
     def _make_durable(self, folder: tuple[str, ...]) -> None:
         """Make `folder`, and make it durable together with all folders above it.
