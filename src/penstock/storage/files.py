@@ -16,7 +16,7 @@ from functools import partial
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-from penstock.core.errors import Retry, StorageError, UsageError
+from penstock.core.errors import MissingFile, Retry, StorageError, UsageError
 from penstock.core.recovery import roots
 from penstock.descents import opened_folder, read_regular, regular_pieces, remove_tree, unlink
 from penstock.ports import Frame, Store
@@ -165,9 +165,11 @@ class FileStore:
             self._narrow(parts)
 
     def read(self, path: str, *, limit: int | None = None) -> bytes:
-        """The whole file. Raises `StorageError`, and reads nothing, if the file has more than `limit` bytes."""
+        """The whole file. Raises `StorageError`, and reads nothing, if the file has more than `limit` bytes. Raises
+        `MissingFile` if the file does not exist. If the root is missing or empty, the error is a `StorageError` and no
+        `MissingFile`: the file system of the root may not be mounted at present."""
         folder, name, target = self._locate(path)
-        with _translated("reading", target), opened_folder(self._root, folder) as inside:
+        with self._reading(target), opened_folder(self._root, folder) as inside:
             content = read_regular(inside, name, limit=None if limit is None else limit + SEAL_BYTES)
         return self.options.opened(content, str(target))
 
@@ -175,7 +177,7 @@ class FileStore:
         """The file in pieces, of which one is in memory at a time. Raises like `read`; a wrong seal raises after the
         last piece."""
         folder, name, target = self._locate(path)
-        with _translated("reading", target), opened_folder(self._root, folder) as inside:
+        with self._reading(target), opened_folder(self._root, folder) as inside:
             pieces = regular_pieces(inside, name, limit=None if limit is None else limit + SEAL_BYTES)
             yield from self.options.opened_pieces(pieces, str(target))
 
@@ -222,6 +224,23 @@ class FileStore:
             except OSError as error:
                 if error.errno not in _STAYS:
                     raise
+
+    @contextmanager
+    def _reading(self, target: Path) -> Iterator[None]:
+        try:
+            with _translated("reading", target):
+                yield
+        except StorageError as error:
+            if isinstance(error.__cause__, FileNotFoundError) and self._has_content():
+                raise MissingFile(error.message, hint=error.hint) from error.__cause__
+            raise
+
+    def _has_content(self) -> bool:
+        try:
+            with os.scandir(self._root) as entries:
+                return any(entries)
+        except OSError:
+            return False
 
     def _list(self, prefix: str) -> list[str]:
         parts = self._parts(prefix) if prefix else ()
