@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pickle
 import stat
 from pathlib import Path
 from urllib.parse import urlparse
@@ -13,11 +14,11 @@ import pytest
 
 import penstock as ps
 from penstock.api.hold import Hold
-from penstock.connectors.parquet_files import OPEN_SPLITS, FollowedFiles, file_of_split
+from penstock.connectors.parquet_files import OPEN_SPLITS, file_of_split
 from penstock.core.errors import CorruptFile
 from penstock.spark.connect import BINDING, check_queries
 from penstock.spark.slots import short_reason
-from penstock.spark.streams import BATCHES_AT_ONCE, Landing, StreamEnumerator
+from penstock.spark.streams import BATCHES_AT_ONCE, LandedStream, Landing, StreamEnumerator
 from penstock.storage.seals import StoreOptions
 
 
@@ -103,6 +104,19 @@ def test_a_split_of_somebody_elses_file_is_refused_by_name(tmp_path):
         enumerator.consumed(None, elsewhere.discover(None).splits)
 
 
+@pytest.mark.parametrize("travels", [False, True])
+def test_a_reader_refuses_a_split_of_a_file_of_another_stream(tmp_path, travels):
+    enumerator, elsewhere = follower(tmp_path / "landed"), follower(tmp_path / "other")
+    Landing(tmp_path / "other", Hold())(Frame(range(5)), 0)
+    splits = elsewhere.discover(None).splits
+    source = LandedStream(pa.schema([("id", pa.int64())]), tmp_path / "landed", lambda: enumerator)
+    source = pickle.loads(pickle.dumps(source)) if travels else source
+    with pytest.raises(CorruptFile, match=f"the source reads only files below {tmp_path}/landed/data"):
+        source.open(splits)
+    with pytest.raises(CorruptFile, match="other/data/0/"):
+        source.open([]).add_splits(splits)
+
+
 def test_a_job_that_is_behind_its_query_says_so_until_it_has_caught_up(tmp_path):
     """Some batches are given out at a time, and of these some are read at a time: more than that have piled up."""
     enumerator, land = follower(tmp_path), Landing(tmp_path, Hold())
@@ -112,7 +126,8 @@ def test_a_job_that_is_behind_its_query_says_so_until_it_has_caught_up(tmp_path)
     assert found.catching_up
     rest = enumerator.discover(found.position)
     assert not rest.catching_up
-    reader = FollowedFiles(columns=pa.schema([("id", pa.int64())])).open([])
+    schema = pa.schema([("id", pa.int64())])
+    reader = LandedStream(schema, tmp_path, lambda: enumerator).open([])
     told = []
     reader.add_splits(found.splits[: OPEN_SPLITS + 1])
     while not isinstance(reader.poll(2, 0), ps.End):

@@ -34,6 +34,7 @@ import pyarrow as pa
 from penstock.api.connector import Footprint, Found, Site, Source, SourceReader, SplitEnumerator
 from penstock.api.hold import Hold
 from penstock.connectors.parquet_files import FollowedFiles, file_of_split, whole_file_splits
+from penstock.connectors.split_places import BelowFolder
 from penstock.core.errors import CorruptFile, HostError, StorageError, UsageError
 from penstock.descents import opened_folder, remove_tree, unlink
 from penstock.private_folders import check_private
@@ -158,7 +159,7 @@ class LandedStream(Source):
         self._enumerator = enumerator
 
     def __reduce__(self) -> tuple[Callable[..., Source], tuple[Any, ...]]:
-        return _followed, (self._schema,)
+        return _followed, (self._schema, self._place)
 
     @property
     def schema(self) -> pa.Schema:
@@ -190,11 +191,11 @@ class LandedStream(Source):
 
     def open(self, splits: Sequence[bytes]) -> SourceReader:
         """A reader over files."""
-        return _followed(self._schema).open(splits)
+        return _followed(self._schema, self._place).open(splits)
 
 
-def _followed(schema: pa.Schema) -> Source:
-    return FollowedFiles(columns=schema)
+def _followed(schema: pa.Schema, place: Path) -> Source:
+    return FollowedFiles(columns=schema, places=BelowFolder(folder=str(place / "data")))
 
 
 class StreamEnumerator(SplitEnumerator):
