@@ -98,8 +98,8 @@ class Background(Protocol):
 class Store(Protocol):
     """Files below one root. Paths are relative, with `/`. Calls block: use them in `Background` work only.
 
-    All calls raise `StorageError`. To read a file that does not exist raises; to delete a file that does not exist does
-    nothing.
+    All calls raise `StorageError`. To read a file that does not exist raises `MissingFile`, unless the storage may only
+    be away at present; to delete a file that does not exist does nothing.
     """
 
     @property

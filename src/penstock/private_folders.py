@@ -15,6 +15,7 @@ from pathlib import Path
 from penstock.core.errors import UsageError
 
 _OTHERS = stat.S_IRWXG | stat.S_IRWXO
+_WRITE = stat.S_IWGRP | stat.S_IWOTH
 _FOR_ALL = 0o755
 _ROOT = 0
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -42,11 +43,11 @@ def make_above(folder: Path) -> None:
     folder.parent.mkdir(exist_ok=True)
 
 
-def check_private(folder: Path, *, what: str = "ipc_dir", setting: str = "ipc_dir") -> None:
-    """Raise `UsageError` unless `folder` is a folder of this user, and no other user can enter `folder` or put another
-    folder in its place. Raise `OSError` if `folder` does not exist. `what` names the
+def check_private(folder: Path, *, what: str = "ipc_dir", setting: str = "ipc_dir", mode: int = stat.S_IRWXU) -> None:
+    """Raise `UsageError` unless `folder` is a folder of this user, and no other user can put another folder in its
+    place, or do in `folder` what `mode` does not allow. Raise `OSError` if `folder` does not exist. `what` names the
     folder in the error, and `setting` is the setting that the hint says to change."""
-    hint = f"set {setting} to a folder of your own with mode 0700, or to a folder that does not exist"
+    hint = f"set {setting} to a folder of your own with mode {mode:04o}, or to a folder that does not exist"
     problems: list[str] = []
     try:
         # By descriptor: a name could stand for another folder at the next look, an open descriptor cannot.
@@ -63,9 +64,10 @@ def check_private(folder: Path, *, what: str = "ipc_dir", setting: str = "ipc_di
         os.close(descriptor)
     if status.st_uid != os.geteuid():
         raise UsageError(f"{what} {folder} belongs to user {status.st_uid}, not to user {os.geteuid()}", hint=hint)
-    if status.st_mode & _OTHERS:
+    if extra := status.st_mode & _OTHERS & ~mode:
+        can = "enter" if extra & ~_WRITE else "write to"
         raise UsageError(
-            f"{what} {folder} has mode {stat.S_IMODE(status.st_mode):04o}; other users can enter the folder", hint=hint
+            f"{what} {folder} has mode {stat.S_IMODE(status.st_mode):04o}; other users can {can} the folder", hint=hint
         )
     if problems:
         raise UsageError(

@@ -7,7 +7,7 @@ import threading
 import pyarrow as pa
 import pytest
 
-from penstock.core.errors import StorageError, UsageError
+from penstock.core.errors import MissingFile, StorageError, UsageError
 from penstock.core.recovery.layout import component
 
 
@@ -58,9 +58,11 @@ def test_what_is_changed_after_a_write_is_not_changed_in_the_file(store):
 
 def test_reading_what_is_not_there_is_an_error(store):
     store.write("job/file", b"")
-    for path in ("nothing", "job/nothing", "nothing/at/all", "job"):
-        with pytest.raises(StorageError, match=path):
+    for path in ("nothing", "job/nothing", "nothing/at/all"):
+        with pytest.raises(MissingFile, match=path):
             store.read(path)
+    with pytest.raises(StorageError, match="job"):
+        store.read("job")
 
 
 def test_files_are_listed_with_all_that_is_below_in_order(store):

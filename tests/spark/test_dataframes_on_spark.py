@@ -6,6 +6,7 @@ import os
 import re
 import shutil
 import signal
+import stat
 import sys
 import time
 from pathlib import Path
@@ -52,6 +53,8 @@ def test_a_dataframe_of_any_sql_is_read_once_though_a_worker_dies_and_the_job_is
     read.write(ps.parquet(tmp_path / "out"))
     job = env.start("frames")
     (landed,) = (tmp_path / "ckpt").glob("*/inputs/*/*")
+    # Spark has written into the folder that was made for the owner alone, and has not put its own folder there.
+    assert stat.S_IMODE(landed.stat().st_mode) == 0o700
     want = sorted(map(tuple, spark.read.parquet(str(landed)).collect()))
     before = wait_until(job, lambda v: v.rows_read and v.checkpoints.counts.completed >= 2)
     os.kill(before.slots[1].pid, signal.SIGKILL)

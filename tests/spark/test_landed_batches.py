@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import pickle
+import stat
 from pathlib import Path
 from urllib.parse import urlparse
 
@@ -11,11 +14,12 @@ import pytest
 
 import penstock as ps
 from penstock.api.hold import Hold
-from penstock.connectors.parquet_files import OPEN_SPLITS, FollowedFiles, file_of_split
+from penstock.connectors.parquet_files import OPEN_SPLITS, file_of_split
 from penstock.core.errors import CorruptFile
 from penstock.spark.connect import BINDING, check_queries
 from penstock.spark.slots import short_reason
-from penstock.spark.streams import BATCHES_AT_ONCE, Landing, StreamEnumerator
+from penstock.spark.streams import BATCHES_AT_ONCE, LandedStream, Landing, StreamEnumerator
+from penstock.storage.seals import StoreOptions
 
 
 class Frame:
@@ -100,6 +104,19 @@ def test_a_split_of_somebody_elses_file_is_refused_by_name(tmp_path):
         enumerator.consumed(None, elsewhere.discover(None).splits)
 
 
+@pytest.mark.parametrize("travels", [False, True])
+def test_a_reader_refuses_a_split_of_a_file_of_another_stream(tmp_path, travels):
+    enumerator, elsewhere = follower(tmp_path / "landed"), follower(tmp_path / "other")
+    Landing(tmp_path / "other", Hold())(Frame(range(5)), 0)
+    splits = elsewhere.discover(None).splits
+    source = LandedStream(pa.schema([("id", pa.int64())]), tmp_path / "landed", lambda: enumerator)
+    source = pickle.loads(pickle.dumps(source)) if travels else source
+    with pytest.raises(CorruptFile, match=f"the source reads only files below {tmp_path}/landed/data"):
+        source.open(splits)
+    with pytest.raises(CorruptFile, match="other/data/0/"):
+        source.open([]).add_splits(splits)
+
+
 def test_a_job_that_is_behind_its_query_says_so_until_it_has_caught_up(tmp_path):
     """Some batches are given out at a time, and of these some are read at a time: more than that have piled up."""
     enumerator, land = follower(tmp_path), Landing(tmp_path, Hold())
@@ -109,7 +126,8 @@ def test_a_job_that_is_behind_its_query_says_so_until_it_has_caught_up(tmp_path)
     assert found.catching_up
     rest = enumerator.discover(found.position)
     assert not rest.catching_up
-    reader = FollowedFiles(columns=pa.schema([("id", pa.int64())])).open([])
+    schema = pa.schema([("id", pa.int64())])
+    reader = LandedStream(schema, tmp_path, lambda: enumerator).open([])
     told = []
     reader.add_splits(found.splits[: OPEN_SPLITS + 1])
     while not isinstance(reader.poll(2, 0), ps.End):
@@ -212,3 +230,18 @@ def test_the_reason_is_what_the_jvm_raised_and_not_which_call_of_py4j_it_was(rai
         f": {raised}\n\tat org.apache.A.b(C.scala:1)" if raised else ""
     )
     assert short_reason(text).endswith(reason)
+
+
+@pytest.mark.parametrize(("readers", "mode"), [("owner", 0o700), ("group", 0o750)])
+def test_a_directory_that_all_users_can_enter_has_folders_that_only_readers_of_the_job_can_enter(
+    tmp_path, readers, mode
+):
+    tmp_path.chmod(0o755)
+    before = os.umask(0o022)
+    try:
+        StreamEnumerator(tmp_path, lambda _, hold: Query(), StoreOptions(readable_by=readers)).start(None)
+    finally:
+        os.umask(before)
+    made = [path for path in tmp_path.iterdir() if path.is_dir()]
+    assert {path.name for path in made} == {"batches", "data", "query"}
+    assert {stat.S_IMODE(path.stat().st_mode) for path in made} == {mode}

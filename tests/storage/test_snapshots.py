@@ -1,12 +1,14 @@
 from __future__ import annotations
 
+import shutil
+
 import pyarrow as pa
 import pytest
 import xxhash
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.core.errors import CorruptFile, StorageError, UsageError
+from penstock.core.errors import CorruptFile, Fault, StorageError, UsageError, fault_of
 from penstock.core.messages import StateFile
 from penstock.storage.files import FileStore
 from penstock.storage.snapshots import SnapshotReader, SnapshotWriter
@@ -94,11 +96,35 @@ def test_inline_state_is_checked_too(store, inline):
         SnapshotReader(store).get(file)
 
 
-def test_a_file_that_is_gone_is_an_error_with_its_path(store):
+def whole(reader, file):
+    return reader.get(file)
+
+
+def in_pieces(reader, file):
+    return b"".join(reader.pieces(file))
+
+
+@pytest.mark.parametrize("read", [whole, in_pieces])
+def test_a_file_that_is_gone_is_an_error_with_its_path_that_no_restart_can_mend(store, read):
     file = SnapshotWriter(store, FOLDER, "p", 0).put(b"x")
     store.delete(file.path)
-    with pytest.raises(StorageError, match="job/chk-7/p-0"):
-        SnapshotReader(store).get(file)
+    with pytest.raises(CorruptFile, match="state file job/chk-7/p-0 is missing: ") as caught:
+        read(SnapshotReader(store), file)
+    assert fault_of(caught.value) is Fault.PERMANENT
+    assert "restore from another checkpoint" in caught.value.hint
+
+
+@pytest.mark.parametrize("read", [whole, in_pieces])
+@pytest.mark.parametrize("root_is_there", [True, False])
+def test_a_file_of_a_folder_that_is_not_mounted_at_present_is_tried_again(tmp_path, root_is_there, read):
+    store = FileStore(tmp_path / "mounted")
+    file = SnapshotWriter(store, FOLDER, "p", 0).put(b"x")
+    shutil.rmtree(tmp_path / "mounted")
+    if root_is_there:
+        (tmp_path / "mounted").mkdir()
+    with pytest.raises(StorageError, match="job/chk-7/p-0") as caught:
+        read(SnapshotReader(store), file)
+    assert fault_of(caught.value) is not Fault.PERMANENT
 
 
 def test_a_handle_of_nothing_is_refused(store):

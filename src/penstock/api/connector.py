@@ -51,8 +51,8 @@ class Site(ABC):
 
     @abstractmethod
     def inputs(self) -> str:
-        """A folder below `landing` for files that slots are to read. If the job may outlive its driver, each call
-        returns another folder."""
+        """Make a folder below `landing` for files that slots are to read. Only the readers that `options` allow can
+        enter the folder. If the job may outlive its driver, each call makes another folder."""
 
     @abstractmethod
     def known_inputs(self, given: Path | None) -> str | None:
@@ -63,7 +63,8 @@ class Site(ABC):
     @abstractmethod
     def results(self) -> str:
         """A folder for the files that slots hand over to the driver: the recorded place or, if no place is recorded, a
-        folder below `landing`. Raises `CorruptFile` if the recorded place is no folder of the job."""
+        folder below `landing`. On a file system the folder is made, for the readers that `options` allow, unless the
+        job has ended. Raises `CorruptFile` if the recorded place is no folder of the job."""
 
     @abstractmethod
     def handing_over(self, function: Callable[[Any, int], Any]) -> Sink:

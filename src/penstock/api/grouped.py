@@ -47,10 +47,10 @@ class GroupedFunction(KeyedFunction):
         """Called with the rows of one key, in their order. The returned iterable is consumed before the next call."""
         raise NotImplementedError
 
-    def landed(self, folder: Path | None) -> GroupedFunction:  # noqa: ARG002
-        """The function that goes to the slots. Files that slots must read to make the initial state are written to
-        `folder`. None: the state is restored, and there is no initial state. Called on the driver, before the job
-        starts."""
+    def landed(self, folder: Callable[[], Path] | None) -> GroupedFunction:  # noqa: ARG002
+        """The function that goes to the slots. Files that slots must read to make the initial state are written to the
+        folder that `folder` makes. None: the state is restored, and there is no initial state. Called on the driver,
+        before the job starts."""
         return self
 
     def initial_batches(self) -> Iterable[pa.RecordBatch]:

@@ -1,7 +1,8 @@
 """A source over Parquet files. A split is a run of row groups; the position of a split is the number of rows read.
 
 A split names its file, so that the same rows are read again after a failure. A file whose size or number of rows has
-changed since the job started is refused.
+changed since the job started is refused. A split that names a file outside the places of the source is refused, too:
+anybody may have written the snapshot that the split comes from.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import pyarrow.parquet as pq
 
 from penstock.api.connector import End, Polled, Source, SourceReader, SplitProgress
 from penstock.connectors.file_sink import local_path
+from penstock.connectors.split_places import GivenPlaces, SplitPlaces, is_data_file
 from penstock.core.errors import StorageError, UsageError
 
 SPLIT_ROWS = 1_000_000
@@ -39,10 +41,13 @@ def parquet_files(paths: str | Path | Sequence[str | Path], *, schema: pa.Schema
     without, the schema of the first file is used.
     """
     given = [paths] if isinstance(paths, str | Path) else list(paths)
-    files = tuple(file for path in given for file in _files_of(Path(local_path(path))))
+    found = [Path(local_path(path)) for path in given]
+    files = tuple(file for path in found for file in _files_of(path))
     if not files:
         raise UsageError(f"no Parquet files in {', '.join(map(str, given)) or 'an empty list'}")
-    return ParquetFiles(files=files, columns=schema or _schema_of(files[0]))
+    folders = tuple(str(path) for path in found if path.is_dir())
+    places = GivenPlaces(files=tuple(str(path) for path in found if not path.is_dir()), folders=folders)
+    return ParquetFiles(files=files, columns=schema or _schema_of(files[0]), places=places)
 
 
 class _Split(msgspec.Struct, frozen=True, array_like=True):
@@ -64,6 +69,8 @@ class ParquetFiles(Source):
 
     files: tuple[str, ...]
     columns: pa.Schema
+    places: SplitPlaces | None = None
+    """The files that splits may name; None: only `files`."""
 
     @property
     def name(self) -> str:
@@ -84,8 +91,8 @@ class ParquetFiles(Source):
         return [msgspec.msgpack.encode(split) for split in found]
 
     def open(self, splits: Sequence[bytes]) -> SourceReader:
-        """A reader over these splits."""
-        return _SplitReader(self.columns, [msgspec.msgpack.decode(split, type=_Split) for split in splits])
+        """A reader over these splits. Raises `CorruptFile` if a split names a file that the source cannot have."""
+        return _SplitReader(self.columns, splits, self.places or GivenPlaces(files=self.files))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,8 +108,9 @@ class FollowedFiles(ParquetFiles):
         return True
 
     def open(self, splits: Sequence[bytes]) -> SourceReader:
-        """A reader over these splits. The reader may be given more splits."""
-        return _FollowingReader(self.columns, [msgspec.msgpack.decode(split, type=_Split) for split in splits])
+        """A reader over these splits. The reader may be given more splits. Raises `CorruptFile` if a split names a file
+        that the source cannot have."""
+        return _FollowingReader(self.columns, splits, self.places or GivenPlaces(files=self.files))
 
 
 def whole_file_splits(file: str | Path) -> list[bytes]:
@@ -123,11 +131,12 @@ class _SplitReader(SourceReader):
     """Has some splits open at a time and reads the open splits in turns, so that event time advances evenly. Splits are
     opened in the order given."""
 
-    def __init__(self, schema: pa.Schema, splits: list[_Split]) -> None:
+    def __init__(self, schema: pa.Schema, splits: Sequence[bytes], places: SplitPlaces) -> None:
         self._schema = schema
+        self._places = places
         self._begun: deque[_OpenSplit] = deque()
         """The open splits, in the order of their turns."""
-        self._waiting = deque(split for split in splits if split.position < split.rows)
+        self._waiting = deque(split for split in self._decoded(splits) if split.position < split.rows)
         self._open = dict.fromkeys(map(_name_of, self._waiting))
         self._current: Hashable = None
 
@@ -154,9 +163,15 @@ class _SplitReader(SourceReader):
 
     def add_splits(self, splits: Sequence[bytes]) -> None:
         """Read these splits too."""
-        added = [msgspec.msgpack.decode(split, type=_Split) for split in splits]
+        added = self._decoded(splits)
         self._waiting += added
         self._open.update(dict.fromkeys(map(_name_of, added)))
+
+    def _decoded(self, splits: Sequence[bytes]) -> list[_Split]:
+        found = [msgspec.msgpack.decode(split, type=_Split) for split in splits]
+        for file in dict.fromkeys(split.file for split in found):
+            self._places.check(file)
+        return found
 
     def progress(self) -> SplitProgress:
         """The open splits, each with an event time of its own. Every open split is ready, because the rows of a split
@@ -220,6 +235,11 @@ class _OpenSplit:
             raise StorageError(f"{path} cannot be read: {error}") from error
         if size != split.size:
             raise _changed(split.file, f"the file has {size} bytes, and had {split.size} bytes")
+        count, wanted = self._file.metadata.num_row_groups, (split.first_group, split.stop_group)
+        if not 0 <= wanted[0] <= wanted[1] <= count:
+            raise _changed(
+                split.file, f"the file has {count} row groups, and the split names {wanted[0]} to {wanted[1]}"
+            )
         groups = list(range(split.first_group, split.stop_group))
         skip = split.position
         # Row groups that end before the position are not decoded.
@@ -239,8 +259,7 @@ def _files_of(path: Path) -> list[str]:
         raise UsageError(f"path {str(path)!r} does not exist")
     if path.is_file():
         return [str(path)]
-    # By convention, files whose names begin with these characters are hidden: markers, checksums, uncommitted files.
-    return sorted(str(file) for file in path.glob("*.parquet") if file.name[0] not in "_.")
+    return sorted(str(file) for file in path.glob("*.parquet") if is_data_file(file.name))
 
 
 def _schema_of(file: str) -> pa.Schema:

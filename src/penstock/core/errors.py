@@ -11,6 +11,7 @@
     │   └── MalformedMessage
     ├── ExternalError       the world: storage, Spark, Java; says whether trying again may help
     │   ├── StorageError
+    │   │   ├── MissingFile
     │   │   └── CorruptFile
     │   ├── HostError
     │   └── JobTakenOver        another driver has the job; this driver has let go of the job
@@ -47,7 +48,7 @@ class Fault(Enum):
     """A function of the program or a connector raised, or the error is a bug: the same input most probably gives the
     same error again."""
     PERMANENT = "permanent"
-    """No restart can mend the cause: a wrong argument, state that does not fit, a corrupt file."""
+    """No restart can mend the cause: a wrong argument, state that does not fit, a corrupt file, a missing file."""
 
 
 class StreamError(Exception):
@@ -129,8 +130,13 @@ class StorageError(ExternalError):
     """A file system refused or failed."""
 
 
+class MissingFile(StorageError):
+    """A file does not exist, although the storage is there: the file was deleted, or was never written."""
+
+
 class CorruptFile(StorageError):
-    """A file is cut short, was changed, was not written by this program, or is in a format newer than this program."""
+    """A file is cut short, was changed, was not written by this program, or is in a format newer than this program; or
+    a file that a snapshot needs does not exist."""
 
 
 class HostError(ExternalError):
@@ -201,7 +207,7 @@ def fault_of(error: BaseException) -> Fault:
     """What kind of error this is. A function or a connector that calls an outside system says that the system is away
     by raising Python's own `ConnectionError` or `TimeoutError`, an `ExternalError` with `retry=Retry.LATER`, or
     any other error `from` one of these errors."""
-    if isinstance(error, UsageError | CorruptFile) or _is_misuse(error):
+    if isinstance(error, UsageError | CorruptFile | MissingFile) or _is_misuse(error):
         return Fault.PERMANENT
     return Fault.PASSING if any(map(_may_pass, _chain(error))) else Fault.PROGRAM
 

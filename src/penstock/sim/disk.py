@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from penstock.core.errors import Retry, StorageError
+from penstock.core.errors import MissingFile, Retry, StorageError
 from penstock.ports import Frame
 from penstock.sim.world import Actor, World
 
@@ -140,11 +140,12 @@ class SimStore:
         return place
 
     def read(self, path: str, *, limit: int | None = None) -> bytes:
-        """The whole file. Raises `StorageError` if the file has more than `limit` bytes."""
+        """The whole file. Raises `StorageError` if the file has more than `limit` bytes, `MissingFile` if the file does
+        not exist."""
         path = self._root + path
         self._perform("read", path, lambda: self._disk.reads.append((self._actor.name, path)))
         if path not in self._disk.files:
-            raise StorageError(f"{path} does not exist")
+            raise MissingFile(f"{path} does not exist")
         content = self._disk.files[path]
         if limit is not None and len(content) > limit:
             raise StorageError(f"{path} has {len(content)} bytes, and at most {limit} bytes are expected")

@@ -13,6 +13,7 @@ from penstock.api.connector import Footprint, Site, Source, UnpreparedSource
 from penstock.connectors.parquet_files import ParquetFiles, parquet_files
 from penstock.core.errors import HostError, UsageError
 from penstock.spark.arguments import check_frame, frame_schema
+from penstock.spark.landed_places import LandedPlaces
 from penstock.spark.slots import short_reason
 from penstock.storage.files import FileStore
 
@@ -60,13 +61,15 @@ class DataFrameSource(UnlandedFrame):
         DataFrame is not written again: the splits of the files are in the snapshot, or on record."""
         if site.begins and site.splits is None:
             return self.land(FileStore(site.landing).root / site.inputs())
-        return ParquetFiles(files=(), columns=self._schema)
+        return ParquetFiles(files=(), columns=self._schema, places=LandedPlaces())
 
     def land(self, folder: Path) -> Source:
-        """Have Spark write the DataFrame into `folder`. Returns the source over the files in `folder`."""
+        """Have Spark write the DataFrame into `folder`, an empty folder. Returns the source over the files in
+        `folder`."""
         try:
             with _microseconds(self._frame.sparkSession):
-                self._frame.write.mode("overwrite").parquet(folder.as_uri())
+                # Not "overwrite", for which Spark would put a folder that all users can enter in place of `folder`.
+                self._frame.write.mode("append").parquet(folder.as_uri())
         except Exception as error:
             raise HostError(f"the DataFrame could not be written to {folder}: {short_reason(str(error))}") from error
         return parquet_files(folder, schema=self._schema)

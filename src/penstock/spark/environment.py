@@ -9,7 +9,7 @@ import shutil
 import tempfile
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -29,7 +29,7 @@ from penstock.api.restoring import restore as make_restore
 from penstock.api.streams.data_stream import Stream
 from penstock.connectors.file_sink import local_path
 from penstock.core.durations import Duration, duration_ms
-from penstock.core.errors import SettingsError, UsageError
+from penstock.core.errors import SettingsError, StorageError, UsageError
 from penstock.core.ids import JobId
 from penstock.core.recovery import layout, roots
 from penstock.core.recovery.restore_plan import RestorePlan
@@ -51,6 +51,7 @@ from penstock.settings import (
 )
 from penstock.spark.arguments import argument_problems, check_functions_travel
 from penstock.spark.clock import WallClock, fresh_token
+from penstock.spark.connect import is_connect
 from penstock.spark.dataframes import DataFrameSource
 from penstock.spark.host_rules import Needs
 from penstock.spark.interrupts import spare_jobs
@@ -112,7 +113,8 @@ class Environment(Program):
         source_batch_rows: a source is asked for at most this many rows at a time.
         state_backend: where keyed state is kept while the job runs: `ps.memory()`, or the name of a state back end.
         landing: the folder into which Spark writes the DataFrames of `from_dataframe`. The driver and all executors
-            must have the folder mounted. Default: the checkpoint directory, if it is such a folder.
+            must have the folder mounted. Only the users that `Checkpointing(readable_by=...)` lets in can enter the
+            folders that are made there. Default: the checkpoint directory, if it is such a folder.
         high_availability: where several drivers of the job meet, so that one driver can take the job over from
             another: `ha_files(...)` or `zookeeper(...)`. Default: the job ends with its driver.
 
@@ -295,6 +297,7 @@ class Environment(Program):
     def _check(self, plan: Plan) -> None:
         """Raise `UsageError` or `HostError` if the plan cannot run on this Spark; and get Spark ready."""
         check_functions_travel(plan)
+        self._make_folders()
         needs = Needs(parallelism=self.settings.parallelism, spare_slots=self.settings.slot.spares)
         check_host(self._spark, needs, self.settings.network, self._shared_folders())
         use_own_interpreter(self._spark)
@@ -404,6 +407,17 @@ class Environment(Program):
         if self._checkpointing is not None and roots.is_local(self._checkpointing.location):
             found.append(FileStore(self._checkpointing.location).root)
         return found
+
+    def _make_folders(self) -> None:
+        """Make the folders that Spark or a check of the hosts would otherwise make, with a mode that lets other users
+        in."""
+        if self._landing is not None:
+            self._landing.make_folder()
+        if is_connect(self._spark):
+            for folder in self._shared_folders():
+                # The step that needs the folder raises an error of its own.
+                with suppress(StorageError):
+                    FileStore(folder, options=self._options).make_folder()
 
     def _storage_root(self) -> str:
         if self._checkpointing is not None:

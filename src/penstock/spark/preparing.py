@@ -23,14 +23,16 @@ from penstock.api.steps import KeyedProcessStep, ReadStep, WriteStep
 from penstock.connectors.table import TableSink
 from penstock.core.errors import UsageError
 from penstock.core.ids import JobId, OperatorId, Term
-from penstock.core.recovery import layout
+from penstock.core.recovery import layout, roots
 from penstock.core.recovery.tenure import Start
 from penstock.plan.checkpoint_graph import checkpoint_graph
 from penstock.plan.graph import OperatorPlan, Plan
+from penstock.private_folders import check_private
 from penstock.spark.clock import fresh_token
 from penstock.spark.foreach import LandedResults
-from penstock.spark.result_places import check_known
+from penstock.spark.result_places import check_known, folder_at
 from penstock.spark.tables import open_table, table_left_by
+from penstock.storage.files import FileStore
 from penstock.storage.seals import PLAIN, StoreOptions
 
 
@@ -58,11 +60,20 @@ class Preparation:
 
     def prepare(self, plan: Plan) -> Plan:
         """The plan with prepared sources and sinks, and with the splits of the sources."""
+        self._narrow_earlier()
         vertices = tuple(
             replace(vertex, operators=tuple(self._prepared(o, plan.parallelism) for o in vertex.operators))
             for vertex in plan.vertices
         )
         return replace(plan, vertices=vertices)
+
+    def _narrow_earlier(self) -> None:
+        """Narrow the folders that an earlier driver of the job, with an earlier version, made for all users to
+        enter."""
+        if roots.is_local(self.landing) and not self.has_ended:
+            landing, job = FileStore(self.landing, options=self.options), layout.job_folder(self.job)
+            landing.narrow(job)
+            landing.narrow(layout.results_of_job(job))
 
     def _prepared(self, operator: OperatorPlan, parallelism: int) -> OperatorPlan:
         step, site = operator.step, _SparkSite(self, operator.operator)
@@ -75,9 +86,7 @@ class Preparation:
                 splits = site.splits or () if known else tuple(source.splits(parallelism))
                 step = replace(step, source=source, splits=splits)
             case KeyedProcessStep(function=GroupedFunction() as function):
-                step = replace(
-                    step, function=function.landed(Path(self.landing) / site.inputs() if site.begins else None)
-                )
+                step = replace(step, function=function.landed(site.inputs_path if site.begins else None))
             case _:
                 pass
         return replace(operator, step=step)
@@ -111,7 +120,11 @@ class _SparkSite(Site):
     def inputs(self) -> str:
         folder = layout.inputs_folder(layout.job_folder(self._preparation.job), self._operator)
         term = self._preparation.term
-        return folder if term is None else f"{folder}/{term}-{fresh_token()}"
+        return self._made(folder if term is None else f"{folder}/{term}-{fresh_token()}")
+
+    def inputs_path(self) -> Path:
+        """The full path of `inputs`."""
+        return Path(self.landing, self.inputs())
 
     def known_inputs(self, given: Path | None) -> str | None:
         known = self.known_place
@@ -122,10 +135,27 @@ class _SparkSite(Site):
     def results(self) -> str:
         folder = layout.results_folder(layout.job_folder(self._preparation.job), self._operator)
         if self.known_place is not None:
-            return check_known(self.known_place, folder)
+            return self._made(check_known(self.known_place, folder))
         # For a job that has ended, only places on record are to be cleaned up: the token makes a place without files.
         is_fixed = self._preparation.term is None and not self.has_ended
-        return folder if is_fixed else f"{folder}/{fresh_token()}"
+        return self._made(folder if is_fixed else f"{folder}/{fresh_token()}")
+
+    def _made(self, folder: str) -> str:
+        """Make a folder before Spark or a slot would make the folder, with a mode that lets other users in. Raises
+        `UsageError` if another user can put files there, or another folder in its place."""
+        if self.has_ended or not roots.is_local(self.landing):
+            return folder
+        known = folder_at(Path(folder)) if Path(folder).is_absolute() else None
+        landing, path = (self.landing, folder) if known is None else (known.landing, "/".join(known.names))
+        store = FileStore(landing, options=self.options)
+        store.make_folder(path)
+        check_private(
+            store.root / path,
+            what="the folder for landed rows and results",
+            setting="Environment(landing=...)",
+            mode=self.options.folder_mode,
+        )
+        return folder
 
     def handing_over(self, function: Callable[[Any, int], Any]) -> Sink:
         return LandedResults(Path(self.landing) / self.results(), self._preparation.spark, function)

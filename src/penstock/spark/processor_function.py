@@ -13,7 +13,7 @@ import copy
 import datetime
 import importlib
 import pickle
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
@@ -151,13 +151,13 @@ class ProcessorFunction(GroupedFunction):
         """The rows of the initial state."""
         return () if self.initial is None else self.initial.batches()
 
-    def landed(self, folder: Path | None) -> ProcessorFunction:
-        """The function with the files of its initial state in `folder`; without an initial state if `folder` is
-        None."""
+    def landed(self, folder: Callable[[], Path] | None) -> ProcessorFunction:
+        """The function with the files of its initial state in the folder that `folder` makes; without an initial state
+        if `folder` is None."""
         if self.initial is None or isinstance(self.initial, InitialRows):
             return self
         made = copy.copy(self)
-        made.initial = None if folder is None else self.initial.land(folder)
+        made.initial = None if folder is None else self.initial.land(folder())
         return made
 
     def on_initial(self, rows: Any, context: KeyedContext) -> None:

@@ -34,13 +34,17 @@ import pyarrow as pa
 from penstock.api.connector import Footprint, Found, Site, Source, SourceReader, SplitEnumerator
 from penstock.api.hold import Hold
 from penstock.connectors.parquet_files import FollowedFiles, file_of_split, whole_file_splits
+from penstock.connectors.split_places import BelowFolder
 from penstock.core.errors import CorruptFile, HostError, StorageError, UsageError
 from penstock.descents import opened_folder, remove_tree, unlink
+from penstock.private_folders import check_private
 from penstock.spark import connect
 from penstock.spark.arguments import check_appends, check_frame
 from penstock.spark.clock import WallClock, fresh_token
 from penstock.spark.dataframes import TIMESTAMP_CONF, UnlandedFrame
 from penstock.spark.slots import short_reason
+from penstock.storage.files import FileStore
+from penstock.storage.seals import PLAIN, StoreOptions
 
 LOOK_MS = 50
 """How often the enumerator looks for landed micro-batches. The latency of a micro-batch grows by at most this time."""
@@ -112,28 +116,27 @@ class StreamSource(UnlandedFrame):
         micro-batches in the folder."""
         known = site.known_inputs(self._directory)
         if known is not None:
-            return self._followed(Path(known))
-        folder = Path(site.landing) / site.inputs()
-        return self._followed(folder) if site.has_ended else self._land(folder, resumes=not site.begins)
-
-    def _followed(self, place: Path) -> Source:
-        return LandedStream(self._schema, place, lambda: StreamEnumerator(place, self._start))
-
-    def _land(self, folder: Path, *, resumes: bool) -> Source:
-        place = self._directory or folder
-        has_batches = any(_recorded(place))
+            return self._followed(Path(known), site)
+        if site.has_ended:
+            return self._followed(Path(site.landing, site.inputs()), site)
+        resumes = not site.begins
         if resumes and self._directory is None:
             raise UsageError(
                 f"stream {self.name!r} cannot go on from a snapshot: the micro-batches that the stream landed belong "
                 "to the job that took the snapshot",
                 hint="give from_stream a directory= that outlives the job",
             )
-        if has_batches and not resumes:
+        place = self._directory or Path(site.landing, site.inputs())
+        if any(_recorded(place)) and not resumes:
             raise UsageError(
                 f"directory {place} of from_stream has micro-batches of an earlier job",
                 hint="start from a snapshot of that job, or give from_stream an empty directory",
             )
-        return self._followed(place)
+        return self._followed(place, site)
+
+    def _followed(self, place: Path, site: Site) -> Source:
+        options = site.options
+        return LandedStream(self._schema, place, lambda: StreamEnumerator(place, self._start, options))
 
     def _start(self, folder: Path, hold: Hold) -> Any:
         # Over Spark Connect the landing runs in the server, where this driver's hold is not known.
@@ -156,7 +159,7 @@ class LandedStream(Source):
         self._enumerator = enumerator
 
     def __reduce__(self) -> tuple[Callable[..., Source], tuple[Any, ...]]:
-        return _followed, (self._schema,)
+        return _followed, (self._schema, self._place)
 
     @property
     def schema(self) -> pa.Schema:
@@ -188,17 +191,19 @@ class LandedStream(Source):
 
     def open(self, splits: Sequence[bytes]) -> SourceReader:
         """A reader over files."""
-        return _followed(self._schema).open(splits)
+        return _followed(self._schema, self._place).open(splits)
 
 
-def _followed(schema: pa.Schema) -> Source:
-    return FollowedFiles(columns=schema)
+def _followed(schema: pa.Schema, place: Path) -> Source:
+    return FollowedFiles(columns=schema, places=BelowFolder(folder=str(place / "data")))
 
 
 class StreamEnumerator(SplitEnumerator):
     """Keeps the query running, and gives out the splits of the micro-batches that the query lands."""
 
-    def __init__(self, folder: Path, start: Callable[[Path, Hold], Any]) -> None:
+    def __init__(self, folder: Path, start: Callable[[Path, Hold], Any], options: StoreOptions = PLAIN) -> None:
+        """`options` say which users may read the micro-batches."""
+        self._store = FileStore(folder, options=options)
         self._folder = folder
         self._start = start
         self._query: Any = None
@@ -210,7 +215,15 @@ class StreamEnumerator(SplitEnumerator):
     def start(self, position: bytes | None) -> None:
         """Start the query, unless the query still runs: a failed attempt of the job does not stop the query."""
         self._following(position)
-        (self._folder / "batches").mkdir(parents=True, exist_ok=True)
+        # All folders are made here, before Spark would make the folders with a mode that lets other users in.
+        for name in ("batches", "data", "query"):
+            self._store.make_folder(name)
+            check_private(
+                self._folder / name,
+                what="the folder for micro-batches",
+                setting="from_stream(directory=...)",
+                mode=self._store.options.folder_mode,
+            )
         self._show()
         if self._query is None or not self._query.isActive:
             self._query = self._start(self._folder, self.hold)

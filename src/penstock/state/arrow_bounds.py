@@ -3,7 +3,8 @@
 This package never writes state compressed, nor with types in which a few bytes stand for many values (dictionaries,
 runs, views, values without bytes). A file with such data was not written by this package, and might be a bomb: 25 KB
 that become gigabytes. So the messages of an Arrow file are checked before the first message is decoded: `check_file`,
-`check_stream`, `check_batch` and `check_types` raise `ValueError`.
+`check_stream`, `check_batch` and `check_types` raise `ValueError`. Columns that share bytes of the file are found by
+`check_size`, after the data is decoded and validated, and before a value of it becomes an object of Python.
 
 A message is a flatbuffer. Only the fields that show forbidden data are read here:
 
@@ -80,6 +81,13 @@ def _has_no_bytes(kind: Any) -> bool:
     if pt.is_struct(kind):
         return all(_has_no_bytes(kind.field(number).type) for number in range(kind.num_fields))
     return pt.is_null(kind)
+
+
+def check_size(table: pa.Table | pa.RecordBatch, stored_bytes: int) -> None:
+    """Raise `ValueError` if the values of a table that was read from `stored_bytes` bytes have more bytes: then columns
+    share bytes of the file. The table must have been validated in full."""
+    if table.nbytes > stored_bytes:
+        raise ValueError(f"the columns have {table.nbytes} bytes, and the file holds only {stored_bytes} bytes of them")
 
 
 def check_batch(data: pa.Buffer) -> None:

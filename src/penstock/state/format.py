@@ -37,9 +37,10 @@ import pyarrow as pa
 
 from penstock.api.state import StateKind, StateSpec, Ttl
 from penstock.core.errors import CorruptFile, UsageError
-from penstock.state.arrow_bounds import check_file, check_types
+from penstock.state.arrow_bounds import check_file, check_size, check_types
 from penstock.state.backend import GroupsOf, Key, StateContext, TimerKind, ttl_expired
 from penstock.state.keys import key_columns, key_values, keys_of
+from penstock.state.restore_bounds import check_apart
 from penstock.state.values import pickled, to_python, unpickled
 
 MAGIC = b"PKST"
@@ -329,6 +330,9 @@ class CanonicalFile:
         names = [(entry.name, entry.kind == TIMERS) for entry in self.header.tables]
         if len(dict.fromkeys(names)) < len(names):
             raise self._corrupt("has two tables with the same name")
+        # Otherwise a long header could name the rows of one table thousands of times.
+        spans = [(entry.offset, entry.offset + entry.length) for entry in self.header.tables]
+        check_apart(spans, what=f"the tables in {what}")
 
     def table(self, entry: TableEntry, own: tuple[int, int]) -> pa.Table:
         """The rows of one table whose key groups are from `own[0]` to `own[1]`; other batches are not decoded."""
@@ -349,6 +353,7 @@ class CanonicalFile:
             # Without this check, an offset that points outside of the memory would crash the process when the value is
             # read.
             table.validate(full=True)
+            check_size(table, entry.length)
         except _ARROW_ERRORS as error:
             raise self._unreadable(entry, error) from error
         column: Any = table.column(0)

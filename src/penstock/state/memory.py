@@ -53,6 +53,7 @@ from penstock.state.layers import (
     frozen_maps,
     frozen_values,
 )
+from penstock.state.restore_bounds import check_named_once
 from penstock.state.underway import SnapshotsUnderway
 from penstock.state.values import holds_mutable
 
@@ -401,6 +402,7 @@ class MemoryBackend(TabledBackend):
 
     def restore(self, snapshots: Sequence[Sequence[StateFile]], reader: StateReader) -> None:
         """Take in the state that old subtasks saved. Only the entries of this subtask's key groups are taken."""
+        check_named_once((file for files in snapshots for file in files), what=f"the state of {self._context.name!r}")
         for files in snapshots:
             for file in files:
                 data = reader.get(file)

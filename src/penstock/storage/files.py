@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import errno
 import os
+import stat
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-from penstock.core.errors import Retry, StorageError, UsageError
+from penstock.core.errors import MissingFile, Retry, StorageError, UsageError
 from penstock.core.recovery import roots
 from penstock.descents import opened_folder, read_regular, regular_pieces, remove_tree, unlink
 from penstock.ports import Frame, Store
@@ -28,7 +29,7 @@ _NO_FOLDER_SYNC = (errno.EINVAL, errno.ENOTSUP)
 _STAYS = (errno.ENOENT, errno.ENOTDIR, errno.ENOTEMPTY, errno.EEXIST)
 """The errors that say that there is no folder to remove, or that the folder is not empty."""
 
-_MAKING = ("writing", "creating")
+_MAKING = ("writing", "creating", "making")
 """Actions that make missing folders: `ENOENT` has another cause there than when a file is read."""
 
 _HINTS = {
@@ -145,10 +146,30 @@ class FileStore:
         `create` raises."""
         return None
 
+    def make_folder(self, path: str = "") -> None:
+        """Make a folder, durably, with the folders above it up to the root. Programs that know nothing of `options` may
+        then write files into the folder. The empty path is the root. Folders that exist below the root are narrowed as
+        `narrow` does."""
+        parts = self._parts(path) if path else ()
+        with _translated("making", self._root.joinpath(*parts)):
+            # Another process may have removed a folder that this process has made.
+            self._durable_folders.clear()
+            self._make_durable(parts)
+            self._narrow(parts)
+
+    def narrow(self, path: str) -> None:
+        """Take from the folders below the root, down to `path`, the rights that `options` do not allow, as far as the
+        folders exist and belong to this user. The root is left as it is: the user may have other things there."""
+        parts = self._parts(path)
+        with _translated("narrowing", self._root.joinpath(*parts)), suppress(FileNotFoundError):
+            self._narrow(parts)
+
     def read(self, path: str, *, limit: int | None = None) -> bytes:
-        """The whole file. Raises `StorageError`, and reads nothing, if the file has more than `limit` bytes."""
+        """The whole file. Raises `StorageError`, and reads nothing, if the file has more than `limit` bytes. Raises
+        `MissingFile` if the file does not exist. If the root is missing or empty, the error is a `StorageError` and no
+        `MissingFile`: the file system of the root may not be mounted at present."""
         folder, name, target = self._locate(path)
-        with _translated("reading", target), opened_folder(self._root, folder) as inside:
+        with self._reading(target), opened_folder(self._root, folder) as inside:
             content = read_regular(inside, name, limit=None if limit is None else limit + SEAL_BYTES)
         return self.options.opened(content, str(target))
 
@@ -156,7 +177,7 @@ class FileStore:
         """The file in pieces, of which one is in memory at a time. Raises like `read`; a wrong seal raises after the
         last piece."""
         folder, name, target = self._locate(path)
-        with _translated("reading", target), opened_folder(self._root, folder) as inside:
+        with self._reading(target), opened_folder(self._root, folder) as inside:
             pieces = regular_pieces(inside, name, limit=None if limit is None else limit + SEAL_BYTES)
             yield from self.options.opened_pieces(pieces, str(target))
 
@@ -203,6 +224,23 @@ class FileStore:
             except OSError as error:
                 if error.errno not in _STAYS:
                     raise
+
+    @contextmanager
+    def _reading(self, target: Path) -> Iterator[None]:
+        try:
+            with _translated("reading", target):
+                yield
+        except StorageError as error:
+            if isinstance(error.__cause__, FileNotFoundError) and self._has_content():
+                raise MissingFile(error.message, hint=error.hint) from error.__cause__
+            raise
+
+    def _has_content(self) -> bool:
+        try:
+            with os.scandir(self._root) as entries:
+                return any(entries)
+        except OSError:
+            return False
 
     def _list(self, prefix: str) -> list[str]:
         parts = self._parts(prefix) if prefix else ()
@@ -274,6 +312,15 @@ class FileStore:
             except BaseException:
                 unlink(inside, temporary)
                 raise
+
+    def _narrow(self, folder: tuple[str, ...]) -> None:
+        for depth in range(1, len(folder) + 1):
+            with opened_folder(self._root, folder[:depth]) as inside:
+                status = os.fstat(inside)
+                mode = stat.S_IMODE(status.st_mode)
+                extra = mode & (stat.S_IRWXG | stat.S_IRWXO) & ~self.options.folder_mode
+                if extra and status.st_uid == os.geteuid():
+                    os.fchmod(inside, mode & ~extra)
 
     def _make_durable(self, folder: tuple[str, ...]) -> None:
         """Make `folder`, and make it durable together with all folders above it.

@@ -26,7 +26,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from penstock.core.errors import InvariantError, Retry, StorageError, UsageError
+from penstock.core.errors import InvariantError, MissingFile, Retry, StorageError, UsageError
 from penstock.core.recovery import roots
 from penstock.ports import Frame, Store
 from penstock.storage.exclusive import EXTRA, Create, Unsupported, open_exclusive
@@ -149,7 +149,8 @@ class RemoteStore:
             return self._exclusive if isinstance(self._exclusive, str) else None
 
     def read(self, path: str, *, limit: int | None = None) -> bytes:
-        """The whole file. Raises `StorageError`, and reads nothing, if the file has more than `limit` bytes."""
+        """The whole file. Raises `StorageError`, and reads nothing, if the file has more than `limit` bytes. Raises
+        `MissingFile` if the file does not exist."""
         self._check(path)
         with self._translated("reading", path):
             connection = self._connected()
@@ -250,7 +251,8 @@ class RemoteStore:
             # The first line has the facts. The further lines of HDFS name every place where Java was looked for.
             text = str(error).strip().partition("\n")[0]
             hint, retry = _explain(error, text)
-            raise StorageError(f"{action} {where} failed: {text}", hint=hint, retry=retry) from error
+            kind = MissingFile if action == "reading" and isinstance(error, FileNotFoundError) else StorageError
+            raise kind(f"{action} {where} failed: {text}", hint=hint, retry=retry) from error
 
 
 def connect_by_uri(root: str) -> Connection:

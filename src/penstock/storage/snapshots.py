@@ -7,10 +7,12 @@ from typing import Protocol
 
 import xxhash
 
-from penstock.core.errors import CorruptFile, UsageError
+from penstock.core.errors import CorruptFile, MissingFile, UsageError
 from penstock.core.messages import StateFile
 from penstock.core.recovery.layout import component
 from penstock.ports import Frame, Store
+
+_HINT = "restore the file from a copy, or restore from another checkpoint or savepoint"
 
 
 class Readable(Protocol):
@@ -111,8 +113,12 @@ class SnapshotReader:
             )
         if self._copies is not None and (copy := self._copies.get(file)) is not None:
             return copy
-        # A file that is larger than the metadata says is not even read.
-        data = _checked(file, self._store.read(file.path, limit=max(0, file.size)), f"state file {file.path}")
+        try:
+            # A file that is larger than the metadata says is not even read.
+            found = self._store.read(file.path, limit=max(0, file.size))
+        except MissingFile as error:
+            raise _gone(file.path, error) from error
+        data = _checked(file, found, f"state file {file.path}")
         if self._copies is not None and file.shared_key is not None:
             self._copies.keep(file.path, data)
         return data
@@ -126,11 +132,18 @@ class SnapshotReader:
             yield self.get(file)
             return
         found, size = xxhash.xxh3_64(), 0
-        for piece in self._store.read_pieces(file.path, limit=max(0, file.size)):
-            found.update(piece)
-            size += len(piece)
-            yield piece
+        try:
+            for piece in self._store.read_pieces(file.path, limit=max(0, file.size)):
+                found.update(piece)
+                size += len(piece)
+                yield piece
+        except MissingFile as error:
+            raise _gone(file.path, error) from error
         _check(file, size, found.intdigest(), f"state file {file.path}")
+
+
+def _gone(path: str, error: MissingFile) -> CorruptFile:
+    return CorruptFile(f"state file {path} is missing: {error.message}", hint=_HINT)
 
 
 def _checked(file: StateFile, data: bytes, what: str) -> bytes:
@@ -139,8 +152,7 @@ def _checked(file: StateFile, data: bytes, what: str) -> bytes:
 
 
 def _check(file: StateFile, size: int, checksum: int, what: str) -> None:
-    hint = "restore the file from a copy, or restore from another checkpoint or savepoint"
     if size != file.size:
-        raise CorruptFile(f"{what} has {size} bytes instead of {file.size}", hint=hint)
+        raise CorruptFile(f"{what} has {size} bytes instead of {file.size}", hint=_HINT)
     if checksum != file.checksum:
-        raise CorruptFile(f"{what} was changed: its checksum does not fit", hint=hint)
+        raise CorruptFile(f"{what} was changed: its checksum does not fit", hint=_HINT)

@@ -64,7 +64,17 @@ def test_a_record_that_always_fails_is_tried_three_times_and_its_traceback_is_lo
     assert len(tracebacks(caplog)) == 1
 
 
-def test_a_cut_state_file_ends_the_job_at_once_and_names_the_step_whose_state_it_is(threaded_job, tmp_path):
+@pytest.mark.parametrize(
+    ("damage", "told"),
+    [
+        (lambda file: file.write_bytes(file.read_bytes()[:-1]), "bytes instead of"),
+        (Path.unlink, "is missing: reading"),
+    ],
+    ids=["cut", "deleted"],
+)
+def test_a_damaged_state_file_ends_the_job_at_once_and_names_the_step_whose_state_it_is(
+    threaded_job, tmp_path, damage, told
+):
     gate = tmp_path / "gate"
     kept = CheckpointSettings(interval_ms=30, retention=Retention.KEEP, inline_threshold_bytes=0)
     plan = windowed_plan(tmp_path / "out", parallelism=1, gate=gate)
@@ -79,7 +89,7 @@ def test_a_cut_state_file_ends_the_job_at_once_and_names_the_step_whose_state_it
     folder = tmp_path / "checkpoints" / "first"
     for file in folder.glob("chk-*/*"):
         if file.name != "_metadata":
-            file.write_bytes(file.read_bytes()[:-1])
+            damage(file)
     again = settings(parallelism=1, checkpoint=kept, restart=FixedDelay(attempts=20, delay_ms=5))
     second = threaded_job(plan, again, job="second", started_from=start_from(folder))
     assert second.run() is JobState.FAILED
@@ -91,6 +101,31 @@ def test_a_cut_state_file_ends_the_job_at_once_and_names_the_step_whose_state_it
         "no restart can mend this error",
     )
     assert cause.text.startswith("CorruptFile: ")
+    assert told in cause.text
+    assert "restore the file from a copy" in cause.text
+
+
+def test_metadata_that_is_gone_ends_the_job_at_once(threaded_job, tmp_path):
+    kept = CheckpointSettings(interval_ms=30, retention=Retention.KEEP)
+    plan = windowed_plan(tmp_path / "out", parallelism=1, gate=tmp_path / "gate")
+    first = threaded_job(plan, settings(parallelism=1, checkpoint=kept), job="first")
+
+    def cancel_after_one(running):
+        if running.driver.view().checkpoints.counts.completed:
+            running.driver.cancel()
+
+    assert first.run(cancel_after_one) is JobState.CANCELLED
+    first.close()
+    folder = tmp_path / "checkpoints" / "first"
+    start = start_from(folder)
+    for file in folder.glob("chk-*/_metadata"):
+        file.unlink()
+    again = settings(parallelism=1, checkpoint=kept, restart=FixedDelay(attempts=20, delay_ms=5))
+    second = threaded_job(plan, again, job="second", started_from=start)
+    assert second.run() is JobState.FAILED
+    assert second.driver.view().restarts == 0
+    assert second.driver.cause.fault is Fault.PERMANENT
+    assert "_metadata failed: No such file or directory" in second.driver.cause.text
 
 
 def start_from(folder: Path):

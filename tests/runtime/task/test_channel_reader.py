@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import msgspec
 import pyarrow as pa
 import pytest
 import xxhash
 
 from penstock.api.steps import MapBatchesStep
-from penstock.core.errors import StorageError
+from penstock.core.errors import CorruptFile, StorageError
 from penstock.core.ids import OperatorId, TaskId, VertexId
 from penstock.core.messages import ChannelState, DealtChannel, StateFile
 from penstock.plan.graph import Input, Node, Partitioning, build_plan
@@ -126,8 +127,31 @@ def test_a_file_is_read_once_for_all_tasks_of_a_slot():
     files = Files()
     states = (files.save("a", batch_of(1)), files.save("a", batch_of(1), upstream=1))
     reader = ChannelReader(plan_of(2), files, {0: CODEC})
-    assert [numbers(batches) for batches in reader.read(states).values()] == [[1], [1]]
+    for state in states:
+        assert [numbers(batches) for batches in reader.read((state,)).values()] == [[1]]
     assert files.reads == ["a"]
+
+
+def repeated(state, times):
+    """The same batches, as if one channel had sent them several times."""
+    return (msgspec.structs.replace(state, ranges=state.ranges * times),)
+
+
+def named_by_several(state, times):
+    """The same batches, as if several channels had sent them."""
+    return tuple(msgspec.structs.replace(state, upstream=number) for number in range(times))
+
+
+@pytest.mark.parametrize("craft", [repeated, named_by_several])
+@pytest.mark.parametrize("is_dealt", [False, True])
+def test_data_in_flight_that_is_named_twice_is_refused(craft, is_dealt):
+    files = Files()
+    states = craft(files.save("a", batch_of(1), batch_of(2)), 2)
+    reader = ChannelReader(plan_of(2), files, {0: CODEC})
+    dealt = tuple(DealtChannel(parts=(state,), upstream=0, own_keys_only=False) for state in states)
+    with pytest.raises(CorruptFile, match="the ranges of in-flight data overlap at 0") as caught:
+        _ = reader.read_dealt(task(0), dealt) if is_dealt else reader.read(states)
+    assert "restore from another checkpoint" in caught.value.hint
 
 
 def test_data_of_an_edge_that_there_is_not_is_refused():

@@ -113,6 +113,8 @@ def is_savepoint_folder(name: str) -> bool:
 
 
 METADATA_NAME = "_metadata"
+INPUTS = "inputs"
+"""The folder, in the folder of a job, of the data that the driver wrote for sources."""
 RESULTS = "results"
 """The folder of the results of all jobs that drivers are to hand on."""
 NAMES = "names"
@@ -213,7 +215,7 @@ def number_of(folder: str, path: str) -> CheckpointId | None:
 
 def inputs_folder(job: JobFolder, operator: OperatorId) -> str:
     """The folder of the data that the driver wrote for a source of the job."""
-    return f"{job}/inputs/{component(operator)}"
+    return f"{job}/{INPUTS}/{component(operator)}"
 
 
 def name_folder(key: str) -> str:

@@ -12,7 +12,7 @@ rows of a batch reads the batch and takes its own rows.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 import pyarrow as pa
@@ -28,6 +28,7 @@ from penstock.runtime.task.channels import ChannelKey
 from penstock.runtime.task.operators.base import StateReader
 from penstock.runtime.task.partitioning import key_groups
 from penstock.state.arrow_bounds import NOT_ARROW, check_batch
+from penstock.state.restore_bounds import check_apart
 from penstock.storage.local_copies import LocalCopies
 from penstock.wire.codec import BatchCodec
 
@@ -212,6 +213,16 @@ def _state(key: ChannelKey, file: StateFile, pieces: list[pa.Buffer], start: int
     )
 
 
+def _check_apart(states: Iterable[ChannelState]) -> None:
+    """Raise `CorruptFile` if a batch in a file is named twice."""
+    spans: dict[str | int, list[tuple[int, int]]] = {}
+    for number, state in enumerate(states):
+        found = spans.setdefault(number if state.file.path is None else state.file.path, [])
+        found += [(start, start + length) for start, length in state.ranges]
+    for found in spans.values():
+        check_apart(found, what="the ranges of in-flight data")
+
+
 class ChannelReader:
     """Reads saved channels back, for the tasks of one slot. Calls block, and raise `CorruptFile` or `StorageError`."""
 
@@ -223,6 +234,7 @@ class ChannelReader:
 
     def read(self, states: tuple[ChannelState, ...]) -> Batches:
         """The batches of saved channels, by channel, in the order in which they were sent."""
+        _check_apart(states)
         found: Batches = {}
         for state in states:
             key = ChannelKey(state.edge, state.upstream, state.downstream)
@@ -232,6 +244,7 @@ class ChannelReader:
     def read_dealt(self, task: TaskId, dealt: tuple[DealtChannel, ...]) -> Batches:
         """The batches that a task gets of channels of another parallelism, by the channel into which the batches are
         put, in the order in which they were sent."""
+        _check_apart([part for channel in dealt for part in channel.parts])
         found: Batches = {}
         for channel in dealt:
             for part in channel.parts:

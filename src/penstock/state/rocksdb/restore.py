@@ -15,6 +15,7 @@ from pathlib import Path
 from penstock.core.messages import StateFile
 from penstock.state.backend import StateContext, StateReader
 from penstock.state.format import CanonicalFile, check_keys
+from penstock.state.restore_bounds import check_apart, check_named_once
 from penstock.state.rocksdb.canonical import Loader, load
 from penstock.state.rocksdb.catalog import TIMERS_BY_KEY, TIMERS_BY_TIME, Catalog, StateEntry
 from penstock.state.rocksdb.database import Database
@@ -48,6 +49,10 @@ class Restored:
                     check_keys(natives[-1].index.key_schema, self._context)
                 else:
                     canonical += files
+        what = f"the state of {self._context.name!r}"
+        check_named_once(canonical, what=what)
+        owned = [native.index.own_groups for native in natives]
+        check_apart([(first, last + 1) for first, last in owned], what=f"the key groups of the snapshots of {what}")
         base = max(natives, key=self._owned_groups, default=None)
         if base is not None and 2 * self._owned_groups(base) < _size(base.index.own_groups):
             base = None

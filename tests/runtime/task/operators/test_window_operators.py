@@ -634,6 +634,15 @@ def test_a_snapshot_that_is_cut_foreign_or_newer_is_refused(rig, memory_files):
             rig(window, files=files, restored=[state])
 
 
+def test_a_file_of_a_window_that_is_named_twice_is_refused(rig):
+    """A small savepoint could otherwise stand for any number of rows."""
+    _, window = steps(records([]).schema)
+    back = rig(window)
+    state = back.snapshot()
+    with pytest.raises(CorruptFile, match=r"the state of the window names the file .* twice"):
+        rig(window, files=back.files, restored=[state, state])
+
+
 def test_a_state_handle_can_be_sent(rig):
     _, window = steps(records([]).schema)
     state = rig(window).snapshot()

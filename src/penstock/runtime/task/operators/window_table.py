@@ -27,7 +27,7 @@ from penstock.core.errors import CorruptFile
 from penstock.runtime.task.operators.aggregation import group, of_partials
 from penstock.runtime.task.operators.dense import int64_values
 from penstock.runtime.task.partitioning import key_groups
-from penstock.state.arrow_bounds import check_stream, check_types
+from penstock.state.arrow_bounds import check_size, check_stream, check_types
 from penstock.state.format import check_names
 
 KEY_GROUP = "__key_group"
@@ -229,6 +229,7 @@ def read_file(data: bytes) -> tuple[pa.Table, Header]:
         check_types(stream.schema)
         table = stream.read_all()
         table.validate(full=True)
+        check_size(table, len(data))
         check_names(table.schema)
         header = msgspec.json.decode((table.schema.metadata or {})[_METADATA_KEY], type=Header)
     except (pa.ArrowException, OSError, EOFError, KeyError, ValueError, MemoryError, msgspec.MsgspecError) as error:

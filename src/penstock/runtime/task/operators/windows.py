@@ -35,6 +35,7 @@ from penstock.runtime.task.operators.dense import int64_values
 from penstock.runtime.task.operators.window_table import FiredRange, Header, Layout, WindowTable, decode
 from penstock.runtime.task.partitioning import key_groups
 from penstock.runtime.task.slices import Steps, Work
+from penstock.state.restore_bounds import check_named_once
 
 _NOT_BEGUN = -(2**63)
 """Stands for a key group of which no window has fired, where only integers fit."""
@@ -167,6 +168,7 @@ class WindowOperator(Operator):
             return
         first, last = context.key_groups
         fired = np.full(last - first + 1, _NOT_BEGUN)
+        check_named_once((file for state in context.restored for file in state.keyed), what="the state of the window")
         for state in context.restored:
             for file in state.keyed:
                 rows, header = decode(context.reader.get(file), context.key_groups)
