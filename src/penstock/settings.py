@@ -231,16 +231,21 @@ class SlotSettings:
     """A slot that has been in one piece of user code for this long is reported as stuck, with the step and the Python
     stack. The report comes again each time the slot has been stuck for twice as long."""
     stuck_timeout_ms: int | None = None
-    """A slot that has been in one piece of user code for this long is given up and replaced. None: never, since the
-    same records would come to the same user code again. Checkpoints cannot pass a stuck slot, and have a time-out of
-    their own."""
+    """A slot that has been in one piece of user code, or restoring its tasks, for this long is given up and
+    replaced. None: never, since the same records would come to the same user code again, and the same state would have
+    to be loaded again. Checkpoints cannot pass a stuck slot, and have a time-out of their own."""
     log_level: str = "INFO"
     """Log entries of this level and above, made with Python's logging in a slot, are handed to the driver's log.
     `DEBUG`, `INFO`, `WARNING`, `ERROR` or `CRITICAL`."""
     cancel_timeout_ms: int = 10_000
     """A slot that has not dropped its tasks after this long is given up and replaced."""
     deploy_timeout_ms: int = MINUTE_MS
-    """A slot that has not restored its tasks after this long is given up and replaced."""
+    """A slot that has not restored its tasks after this long, and has not said what it is doing, is given up and
+    replaced. A slot that loads state, or is in `open()` of a function, says so after half of this time or after
+    `stuck_after_ms`. Such a slot is waited for, however much state there is: a slot in its place would load the same
+    state from the beginning. The log names the slot and the step, says what the step is doing and for how long, and
+    shows the Python stack, again each time that twice the time has passed. `stuck_timeout_ms` gives up these slots,
+    too."""
     spares: int = 0
     """How many spare slots wait to take the place of a lost slot. Each spare slot costs a core."""
 

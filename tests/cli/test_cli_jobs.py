@@ -14,9 +14,10 @@ import pytest
 from click.testing import CliRunner, Result
 
 from penstock.cli import main
-from penstock.core.errors import RescaleFailed, SnapshotFailed
+from penstock.core.errors import RescaleFailed, SnapshotFailed, UsageError
 from penstock.core.views import CheckpointDetails
 from penstock.net import control
+from penstock.net.control import Request
 from penstock.net.control_server import ControlServer
 from penstock.spark.clock import WallClock
 from penstock.spark.control import handle
@@ -162,3 +163,30 @@ def test_what_a_job_cannot_do_is_refused_by_it(job: PlayedJob):
         control.call("counts-0123abcd", "dance")
     with pytest.raises(control.PeerError, match="unexpected keyword"):
         control.call("counts-0123abcd", "cancel", now=True)
+
+
+@pytest.mark.parametrize(
+    ("command", "arguments"),
+    [
+        ("checkpoint", {"fast": True}),
+        ("checkpoint", {"full": "yes"}),
+        ("savepoint", {"directory": 5}),
+        ("rescale", {}),
+        ("rescale", {"parallelism": "four"}),
+        ("cancel", {"at": "once"}),
+    ],
+)
+def test_arguments_that_a_command_does_not_take_are_the_callers_mistake(command: str, arguments: dict[str, Any]):
+    played = PlayedJob()
+    with pytest.raises(UsageError, match=f"the arguments of command {command} are wrong"):
+        handle(played, Request(command=command, arguments=arguments))
+    assert played.asked == []
+
+
+def test_a_type_error_inside_the_job_is_told_as_itself():
+    class Broken(PlayedJob):
+        def savepoint(self, directory: str | None = None, *, native: bool = False) -> str:
+            raise TypeError("unsupported operand")
+
+    with pytest.raises(TypeError, match="unsupported operand"):
+        handle(Broken(), Request(command="savepoint", arguments={"directory": "save"}))

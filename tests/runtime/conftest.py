@@ -19,6 +19,7 @@ from penstock.runtime.master.driver import MasterDriver, MasterPorts
 from penstock.runtime.slot.driver import SlotDriver
 from penstock.runtime.slot.master_link import MASTER
 from penstock.runtime.slot.ports import SlotPorts
+from penstock.runtime.whereabouts import of_thread
 from penstock.settings import JobSettings
 from penstock.spark.background import ThreadBackground
 from penstock.spark.clock import WallClock, draws
@@ -68,7 +69,13 @@ class ThreadSlots:
         folder = None if job.tcp else job.sockets
         transport = ZmqTransport(str(slot), keys=job.keys, ipc_dir=folder, host="127.0.0.1" if job.tcp else None)
         background = ThreadBackground(transport.wake, name=f"background-{slot}")
-        ports = SlotPorts(clock=clock, transport=transport, background=background, store=job.store_of(slot))
+        ports = SlotPorts(
+            clock=clock,
+            transport=transport,
+            background=background,
+            store=job.store_of(slot),
+            load_whereabouts=of_thread(f"background-{slot}"),
+        )
         address = SlotAddress(host="here", pid=1, ipc_address=transport.ipc_address, tcp_address=transport.tcp_address)
         driver = SlotDriver(
             slot,

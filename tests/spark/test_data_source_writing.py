@@ -152,6 +152,22 @@ def test_an_abort_that_raises_is_told_and_not_tried_again(rig, caplog):
     assert rig.kept == []
 
 
+def test_what_an_earlier_job_did_not_commit_is_aborted_when_the_user_starts_over(rig, tmp_path):
+    """1. The earlier job prepares the barriers 5 and 6. 2. Barrier 5 is committed, and the driver dies before the
+    message is deleted. 3. The user starts over, and the sink of the next job hears that the earlier job will not go
+    on."""
+    committed, _ = rig.prepared(5, 1), rig.prepared(6, 2)
+    rig.committer.hold = hold_that(None, AWAY, AWAY)
+    with pytest.raises(HoldUnknown):
+        rig.committer.commit(5, committed)
+    following = rig.sink.placed(str(tmp_path / "ckpt"), "results/job-2/sink")
+    following.end("job-2")
+    assert (rig.noted("aborts"), len([path for path in rig.kept if "returned" not in path])) == ([], 2)
+    following.end("job")
+    assert (rig.noted("commits"), rig.noted("aborts"), rig.shown) == ([5], [6], rows(1))
+    assert [path for path in rig.kept if "returned" not in path] == []
+
+
 def test_a_folder_goes_with_the_job_unless_something_in_it_is_owed(rig, tmp_path):
     parts = rig.prepared(5, 1)
     rig.committer.close(owes=True)

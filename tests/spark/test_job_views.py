@@ -170,6 +170,31 @@ def test_a_job_that_somebody_waits_for_tells_whoever_waits(tmp_path, caplog):
     assert "has ended in failure" not in caplog.text
 
 
+def test_a_call_that_gives_up_waiting_leaves_the_other_calls_counted(tmp_path, caplog):
+    begins, raised = threading.Event(), []
+    job = started(Failing(), tmp_path, lambda _: None, begins)
+
+    def wait() -> None:
+        with pytest.raises(JobFailed):
+            job.wait(60)
+        raised.append(True)
+
+    others = [threading.Thread(target=wait) for _ in range(8)]
+    for other in others:
+        other.start()
+    for _ in range(8):
+        with pytest.raises(TimeoutError):
+            job.wait(0)
+    begins.set()
+    for other in others:
+        other.join()
+    assert len(raised) == len(others)
+    assert "has ended in failure" not in caplog.text
+    with pytest.raises(JobFailed):
+        job.wait(60)
+    assert not job._waiting
+
+
 class Cancelled(Failing):
     ends_as = JobState.CANCELLED
 

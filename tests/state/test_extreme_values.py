@@ -37,7 +37,7 @@ def test_the_last_and_the_first_time_are_keys_in_every_zone(zone, time):
     assert [found[0], found[2]] == [time, EPOCH]
     assert found[1] is None
     codec = KeyCodec(pa.schema([pa.field("k", kind)]))
-    for key in keys_of([column]):
+    for key in keys_of({"k": column}):
         assert codec.decode(codec.encode(key), 0)[0] == key
     assert pa.array(found, kind).equals(column)
 
@@ -47,7 +47,7 @@ def test_the_last_and_the_first_time_are_keys_in_every_zone(zone, time):
 def test_a_time_that_python_does_not_have_is_refused_and_not_taken_for_null(zone, number):
     column = pa.array([0, number]).cast(pa.timestamp("us", zone))
     with pytest.raises(UsageError, match=str(number)):
-        keys_of([column])
+        keys_of({"k": column})
     with pytest.raises(UsageError, match="column 'ts': a value of type timestamp"):
         rows_of(pa.record_batch({"n": pa.array([1, 2]), "ts": column}))
 
@@ -62,7 +62,7 @@ def test_a_date_that_python_does_not_have_is_refused(days):
 def test_empty_and_null_strings_and_binaries_are_different_keys():
     for kind, empty in ((pa.string(), ""), (pa.binary(), b"")):
         codec = KeyCodec(pa.schema([pa.field("k", kind)]))
-        keys = keys_of([pa.array([empty, None], kind)])
+        keys = keys_of({"k": pa.array([empty, None], kind)})
         assert keys == [empty, None]
         assert codec.encode(empty) != codec.encode(None)
 

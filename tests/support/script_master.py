@@ -232,6 +232,7 @@ class ScriptMaster:
                 pass
             case (
                 job_events.ReportStuck()
+                | job_events.ReportLoading()
                 | job_events.ReportTurning()
                 | job_events.TellPeerAlive()
                 | job_events.RescalePrepared()

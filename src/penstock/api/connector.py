@@ -411,7 +411,8 @@ class Sink(ABC):
     def end(self, job: str) -> None:  # noqa: B027
         """On the driver, after the job has ended and nothing is left that could go on from it: remove what only a
         running job needs. Not called if checkpoints are retained, if the job goes on when its program is run again, or
-        if a savepoint names results that were not committed."""
+        if a savepoint names results that were not committed. Also called with the id of an earlier job, if the user
+        started over with `fresh=True`: results that the earlier job prepared and did not commit are never shown."""
 
     def prepared(self, site: Site, schema: pa.Schema) -> Sink:  # noqa: ARG002  # most sinks need no preparation
         """The sink that is written, for records of this schema. Called on the driver, each time that the driver starts

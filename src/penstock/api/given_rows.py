@@ -7,24 +7,18 @@ or a single value if there is a single column. Rows are counted from 0 in messag
 from __future__ import annotations
 
 import dataclasses
-import datetime
-import decimal
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.types as pt
 
 from penstock.core.errors import UsageError
+from penstock.sql.column_values import REFUSED, array_of, first_misfit, shown
 from penstock.sql.ddl import TIMESTAMP
 from penstock.sql.schemas import check_schema, unknown_column
 
 _EXAMPLE = "schema='word string, n bigint'"
-REFUSED = (pa.ArrowException, OverflowError, TypeError, ValueError)
-"""What Arrow raises for a value that does not fit a type."""
-_FRACTIONS = (float, np.floating, decimal.Decimal)
-_SHOWN_LETTERS = 80
 
 
 def batch_of(rows: Sequence[Any], schema: pa.Schema, *, first: int = 0) -> pa.RecordBatch:
@@ -62,7 +56,7 @@ def inferred_schema(rows: Sequence[Any]) -> pa.Schema:
         named = _as_dict(row)
         if named is None:
             raise UsageError(
-                f"row {number} is {_shown(row)}, which has no names for its columns",
+                f"row {number} is {shown(row)}, which has no names for its columns",
                 hint=f"give dicts, or a schema, such as {_EXAMPLE}",
             )
         as_dicts.append(named)
@@ -86,7 +80,7 @@ def _inferred_type(name: str, values: list[Any]) -> pa.DataType:
             middle = (fits + fails) // 2
             fits, fails = (middle, fails) if _can_infer(values[:middle]) else (fits, middle)
         raise UsageError(
-            f"the type of column {name!r} cannot be told: row {fails - 1} has {_shown(values[fails - 1])}, which does "
+            f"the type of column {name!r} cannot be told: row {fails - 1} has {shown(values[fails - 1])}, which does "
             f"not go with the rows before it",
             hint=f"mend the row, or give a schema, such as {_EXAMPLE}",
         ) from error
@@ -113,22 +107,6 @@ def _has_no_type(kind: pa.DataType) -> bool:
     if isinstance(kind, pa.StructType):
         return any(_has_no_type(field.type) for field in kind)
     return pt.is_null(kind)
-
-
-def array_of(values: Sequence[Any], kind: pa.DataType) -> Any:
-    """Values as an Arrow array. Arrow cuts fractions off where whole numbers are wanted, and times where dates are.
-    Such values raise `ValueError` here."""
-    given = tuple(set(map(type, values)))
-    is_whole = pt.is_integer(kind) or pt.is_timestamp(kind)
-    if is_whole and any(issubclass(one, _FRACTIONS) for one in given) and any(map(_has_fraction, values)):
-        raise ValueError("the value has a fraction")
-    if pt.is_date(kind) and any(issubclass(one, datetime.datetime) for one in given):
-        raise ValueError("the value has a time")
-    return pa.array(values, kind)
-
-
-def _has_fraction(value: Any) -> bool:
-    return isinstance(value, _FRACTIONS) and bool(value % 1 != 0)
 
 
 # --- rows as columns of Python values --------------------------------------------------------------------------------
@@ -168,7 +146,7 @@ def _reader_of(schema: pa.Schema) -> Callable[[Any, int], Mapping[str, Any]]:
         if len(names) == 1:
             return {names[0]: row}
         raise UsageError(
-            f"row {number} is {_shown(row)}; a row needs values for {', '.join(names)}",
+            f"row {number} is {shown(row)}; a row needs values for {', '.join(names)}",
             hint="give a dict, a tuple in the order of the schema, a dataclass or a Row",
         )
 
@@ -190,19 +168,11 @@ def _as_dict(row: Any) -> Mapping[str, Any] | None:
 
 
 def _misfit(values: Sequence[Any], field: pa.Field[Any], first: int, error: Exception) -> UsageError:
-    for number, value in enumerate(values):
-        try:
-            array_of([value], field.type)
-        except REFUSED as reason:
-            return UsageError(
-                f"row {first + number} has {_shown(value)} in column {field.name!r}, which is of type {field.type}: "
-                f"{str(reason).splitlines()[0]}",
-                hint="mend the row, or give the column another type in the schema",
-            )
-    return UsageError(f"column {field.name!r} does not fit the type {field.type}: {error}")
-
-
-def _shown(value: Any) -> str:
-    text = repr(value)
-    text = text if len(text) <= _SHOWN_LETTERS else f"{text[:_SHOWN_LETTERS]}…"
-    return f"{text} ({type(value).__name__})"
+    found = first_misfit(values, field.type)
+    if found is None:
+        return UsageError(f"column {field.name!r} does not fit the type {field.type}: {error}")
+    number, value, reason = found
+    return UsageError(
+        f"row {first + number} has {value} in column {field.name!r}, which is of type {field.type}: {reason}",
+        hint="mend the row, or give the column another type in the schema",
+    )

@@ -15,9 +15,9 @@ import pyarrow as pa
 from penstock.api.callables import check_callable
 from penstock.api.connector import Source, SourceReader, UserCodeRaised
 from penstock.api.fetching import digest_of
-from penstock.api.given_rows import REFUSED, array_of
 from penstock.connectors.stripes import Stripe, StripedReader
 from penstock.core.errors import StreamError, UsageError
+from penstock.sql.column_values import REFUSED, array_of, first_misfit
 from penstock.sql.schemas import SchemaLike, as_schema
 
 BLOCK_ROWS = 65_536
@@ -196,8 +196,10 @@ def batch_of_result(result: Any, schema: pa.Schema, *, first: int, count: int) -
         try:
             array = _as_array(given, field.type)
         except REFUSED as error:
+            found = first_misfit(given, field.type) if isinstance(given, list | tuple) else None
+            reason = error if found is None else f"value {found[0]} is {found[1]}: {found[2]}"
             raise UsageError(
-                f"{called} a column {field.name!r} that does not fit the type {field.type}: {error}",
+                f"{called} a column {field.name!r} that does not fit the type {field.type}: {reason}",
                 hint="mend the function, or give the column another type in the schema",
             ) from error
         if len(array) != count:
@@ -223,7 +225,7 @@ def _columns_of(result: Any) -> dict[str, Any] | None:
 
 
 def _as_array(given: Any, kind: pa.DataType) -> Any:
-    if isinstance(given, range):
+    if isinstance(given, range) or str(getattr(given, "dtype", "")) == "object":
         given = list(given)
     if isinstance(given, list | tuple):
         given = array_of(given, kind)

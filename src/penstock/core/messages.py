@@ -179,6 +179,24 @@ class LoopStuck(Message, frozen=True, kw_only=True):
     """Where the loop is in that code: file, line and function of each call, the innermost call last."""
 
 
+class TasksLoading(Message, frozen=True, kw_only=True):
+    """Slot to master: the tasks of `epoch` have been loading for `loading_ms`, and are not ready. The slot's loop
+    turns."""
+
+    slot: SlotId
+    epoch: Epoch
+    loading_ms: int
+    operator: str | None = None
+    """The name of the step that is being loaded; None if no step is at work."""
+    subtask: int | None = None
+    doing: str = ""
+    """What the step does, in words."""
+    step_ms: int = 0
+    """How long the step has been doing so, as far as was seen."""
+    stack: str = ""
+    """Where the thread that loads is: file, line and function of each call, the innermost call last."""
+
+
 class LogLine(msgspec.Struct, frozen=True, kw_only=True):
     """A line that code in a slot has logged."""
 
@@ -506,6 +524,7 @@ ToMaster = (
     Register
     | Heartbeat
     | LoopStuck
+    | TasksLoading
     | WorkerLog
     | Ready
     | Cancelled

@@ -24,6 +24,8 @@ class Whereabouts:
     operator: str | None = None
     """The name of the step that the loop is in; None if the loop is in no step."""
     subtask: int | None = None
+    doing: str = ""
+    """What the step does while it is loaded, in words."""
     stack: str = ""
     """File, line and function of each call, the innermost call last."""
     call: int = 0

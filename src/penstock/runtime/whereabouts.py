@@ -42,7 +42,11 @@ def _whereabouts(innermost: FrameType | None) -> Whereabouts:
     operator, frame = step
     context = operator.context
     return Whereabouts(
-        operator=context.name, subtask=context.task.subtask, stack=_told(innermost, frame), call=id(frame)
+        operator=context.name,
+        subtask=context.task.subtask,
+        doing=operator.doing,
+        stack=_told(innermost, frame),
+        call=id(frame),
     )
 
 

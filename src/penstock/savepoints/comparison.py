@@ -154,7 +154,7 @@ def _entries(
         if not info.key_columns and info.kind != WINDOWS:
             _add_parts(found, table, info.kind)
             continue
-        keys = zip(*(key_values(table.column(name).combine_chunks()) for name in identity), strict=True)
+        keys = zip(*(key_values(name, table.column(name).combine_chunks()) for name in identity), strict=True)
         ours = [name for name in table.schema.names if name not in identity]
         values = _values(table, ours, info.kind)
         for key, value in zip(keys, values, strict=True):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 from collections.abc import Callable
 from enum import Enum
@@ -14,6 +15,15 @@ from penstock.core.reasons import CheckpointFailure
 from penstock.core.views import CheckpointDetails
 from penstock.net.control import Request
 from penstock.runtime.views import JobView
+
+_ARGUMENTS: dict[str, Any] = {
+    "checkpoint": int | None,
+    "directory": str | None,
+    "drain": bool,
+    "full": bool,
+    "native": bool,
+    "parallelism": int,
+}
 
 
 class Controlled(Protocol):
@@ -59,9 +69,11 @@ def handle(job: Controlled, request: Request) -> dict[str, Any]:
     commands: dict[str, Callable[..., dict[str, Any]]] = {
         "view": lambda: described(job.name, job.view()),
         "checkpoints": lambda checkpoint=None: {"checkpoints": _checkpoints(job, checkpoint)},
-        "checkpoint": lambda **how: {"checkpoint": job.checkpoint(**how)},
-        "savepoint": lambda directory=None, **how: {"savepoint": job.savepoint(directory, **how)},
-        "stop": lambda directory=None, **how: {"savepoint": job.stop(savepoint=directory, **how)},
+        "checkpoint": lambda full=False: {"checkpoint": job.checkpoint(full=full)},
+        "savepoint": lambda directory=None, native=False: {"savepoint": job.savepoint(directory, native=native)},
+        "stop": lambda directory=None, drain=False, native=False: {
+            "savepoint": job.stop(savepoint=directory, drain=drain, native=native)
+        },
         "rescale": lambda parallelism: _rescale(job, parallelism),
         "cancel": lambda: _cancel(job),
     }
@@ -71,9 +83,13 @@ def handle(job: Controlled, request: Request) -> dict[str, Any]:
             f"a job does not know the command {request.command!r}", hint=f"the commands are {', '.join(commands)}"
         )
     try:
-        return command(**request.arguments)
-    except TypeError as error:
+        # Only the arguments are tried here: a `TypeError` that comes out of the job is no mistake of the caller.
+        inspect.signature(command).bind(**request.arguments)
+        for name, value in request.arguments.items():
+            msgspec.convert(value, _ARGUMENTS[name])
+    except (TypeError, msgspec.ValidationError) as error:
         raise UsageError(f"the arguments of command {request.command} are wrong: {error}") from error
+    return command(**request.arguments)
 
 
 def _checkpoints(job: Controlled, number: int | None) -> list[Any]:

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import logging
 import re
+import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -36,6 +37,8 @@ from pyspark.sql.types import StructType
 
 from penstock.api.connector import Committer, Footprint, Sink, SinkWriter, Site, WriterContext
 from penstock.core.errors import CorruptFile, InvariantError, StorageError, UsageError
+from penstock.core.ids import JobId
+from penstock.core.recovery import layout
 from penstock.core.recovery.believing import is_straight
 from penstock.spark.arrow_types import to_arrow_schema
 from penstock.spark.data_source_calls import GivenSource, calling, lacks, pickled
@@ -142,6 +145,15 @@ class DataSourceSink(Sink):
     def commits_on_driver(self) -> bool:
         """Always."""
         return True
+
+    def end(self, job: str) -> None:
+        """If `job` is an earlier job that will never go on: abort what that job prepared and did not commit. The
+        committer does this for the job of the sink itself."""
+        left = layout.results_of_job(layout.job_folder(JobId(job)))
+        _, own, operator, *_ = self.folder.split("/")
+        if self.root is not None and self.struct is not None and f"{layout.RESULTS}/{own}" != left:
+            given = GivenSource(source=self.source, struct=self.struct)
+            _Commits(given, self.root, f"{left}/{operator}", self.options).abandon(sys.maxsize, ())
 
     def committer(self) -> Committer:
         """The committer, which calls `commit` and `abort`."""
@@ -376,26 +388,31 @@ class _Commits(Committer):
             store.delete(path)
 
     def abandon(self, checkpoint: int, promised: Sequence[bytes]) -> None:
-        """Abort the messages that no completed checkpoint names, with one call of `abort` per barrier."""
+        """Abort the messages that no completed checkpoint names, with one call of `abort` per barrier. Messages whose
+        `commit` has returned are not aborted."""
         store = open_store(self._root, options=self._options)
         kept = {msgspec.msgpack.decode(part, type=_Place).path for part in promised}
-        groups: dict[int, list[str]] = {}
-        for path in store.list_files(self._folder):
+        groups: dict[tuple[str, int], list[str]] = {}
+        found = store.list_files(self._folder)
+        for path in found:
             named = _MESSAGE.fullmatch(path.rpartition("/")[2])
             if named is not None and path not in kept and int(named[1]) <= checkpoint:
-                groups.setdefault(int(named[1]), []).append(path)
-        for number, paths in groups.items():
-            messages = [cloudpickle.loads(store.read(path)) for path in paths]
-            self.hold.check()
-            try:
-                _stream_writer(self._given).abort(messages, number)
-            except BaseException as error:  # noqa: BLE001  # an abort is a courtesy: the job goes on without it
-                extra = {"data_source": self._given.name, "checkpoint": number, "error": repr(error)}
-                text = "data source %r could not abort the records up to checkpoint %d, which will not be committed: %r"
-                log.warning(text, self._given.name, number, error, extra=extra)
-            self.hold.check_unless_unknown()
+                groups.setdefault((_parent(path), int(named[1])), []).append(path)
+        for (folder, number), paths in groups.items():
+            if f"{folder}/returned-{number}" not in found:
+                self._abort(number, [cloudpickle.loads(store.read(path)) for path in paths])
             for path in paths:
                 store.delete(path)
+
+    def _abort(self, number: int, messages: list[Any]) -> None:
+        self.hold.check()
+        try:
+            _stream_writer(self._given).abort(messages, number)
+        except BaseException as error:  # noqa: BLE001  # an abort is a courtesy: the job goes on without it
+            extra = {"data_source": self._given.name, "checkpoint": number, "error": repr(error)}
+            text = "data source %r could not abort the records up to checkpoint %d, which will not be committed: %r"
+            log.warning(text, self._given.name, number, error, extra=extra)
+        self.hold.check_unless_unknown()
 
     def close(self, *, owes: bool) -> None:
         """Remove the folder of the messages, unless another job may have to commit messages that are in the folder."""

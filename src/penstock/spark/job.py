@@ -117,8 +117,10 @@ class Job:
         """Held while it is decided whether this driver leaves the standby or has the job: a `cancel` that comes while
         this driver gets ready must have the driver leave, and must neither get lost nor cancel the job."""
         self._over = threading.Event()
-        self._waiting = 0
-        """How many threads wait for the end of the job."""
+        self._waiting: dict[object, None] = {}
+        """A token for each call that waits for the end of the job. Calls of several threads add and remove their own
+        tokens, each in a single operation of the dict, so that no lock is needed. A number would be read and written
+        in two operations, and a thread between them would be forgotten."""
         self._crash: BaseException | None = None
         self._parts: MasterParts | None = None
         self._control: ControlServer | None = None
@@ -180,14 +182,15 @@ class Job:
         """
         clock = self._clock
         deadline = None if timeout is None else clock.precise_ms() + 1_000 * timeout
-        self._waiting += 1
+        token = object()
+        self._waiting[token] = None
         try:
             # In slices, so that Ctrl-C gets through.
             while not self._over.wait(0.2):
                 if deadline is not None and clock.precise_ms() >= deadline:
                     raise TimeoutError(f"job {self.name!r} is still {self._view.state.value} after {timeout} s")
         finally:
-            self._waiting -= 1
+            del self._waiting[token]
         self._thread.join()
         if self._parts is None and isinstance(self._crash, StreamError):
             # This driver had won the job, and could not make its parts.

@@ -28,6 +28,7 @@ from penstock.api.functions import EPOCH, FunctionContext, KeyedContext, Timer
 from penstock.api.grouped import GroupedFunction, Wrong
 from penstock.core.errors import UsageError
 from penstock.spark.processor_states import Variable, as_plain, rows_with
+from penstock.sql.column_values import REFUSED, array_of, check_objects, first_misfit
 from penstock.state.values import to_python
 
 EVENT_TIME = "eventtime"
@@ -239,8 +240,9 @@ class PandasProcessorFunction(ProcessorFunction):
         if pt.is_timestamp(field.type) and field.type.tz is not None and getattr(series.dtype, "tz", None) is None:
             series = _pandas().to_datetime(series).dt.tz_localize(self.timezone)
         try:
+            check_objects(series, field.type)
             return pa.Array.from_pandas(series, type=field.type)
-        except (pa.ArrowException, OverflowError, TypeError, ValueError) as error:
+        except REFUSED as error:
             raise wrong(f"column {field.name!r} must be {field.type}; {error}") from error
 
 
@@ -380,9 +382,14 @@ def _array(values: Any, field: pa.Field[Any], wrong: Wrong) -> Any:
         if pt.is_nested(field.type):
             plain = as_plain(field.type)
             values = [plain(value) for value in values]
-        return pa.array(values, field.type)
-    except (pa.ArrowException, OverflowError, TypeError, ValueError) as error:
-        raise wrong(f"field {field.name!r} must be {field.type}; {error}") from error
+        return array_of(values, field.type)
+    except REFUSED as error:
+        raise wrong(f"field {field.name!r} must be {field.type}; {_reason(values, field, error)}") from error
+
+
+def _reason(values: Any, field: pa.Field[Any], error: Exception) -> str:
+    found = first_misfit(values, field.type)
+    return str(error) if found is None else f"got {found[1]}: {found[2]}"
 
 
 def _described(schema: pa.Schema) -> str:

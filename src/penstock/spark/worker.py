@@ -48,6 +48,9 @@ SWITCH_S = 0.0001
 thread lets go of the lock whenever it encodes a batch, writes or syncs, and may then wait this long again. A checkpoint
 has a few dozen such calls."""
 
+_LOADER = "penstock-slot-background"
+"""The name of the thread that loads tasks."""
+
 log = logging.getLogger(__name__)
 
 
@@ -171,7 +174,7 @@ class _Slot:
         keep_message_memory()
         clock = WallClock()
         transport = ZmqTransport(str(self._slot), keys=spec.keys, ipc_dir=folder, host=host)
-        background = ThreadBackground(transport.wake, name="penstock-slot-background")
+        background = ThreadBackground(transport.wake, name=_LOADER)
         logs = WorkerLogs(spec.settings.slot.log_level)
         watch = JvmWatch(jvm_socket(), transport.wake)
         try:
@@ -187,6 +190,7 @@ class _Slot:
                     owns_process=True,
                     logs=logs,
                     whereabouts=of_thread(threading.current_thread().name),
+                    load_whereabouts=of_thread(_LOADER),
                 ),
                 address=SlotAddress(
                     host=socket.gethostname(),

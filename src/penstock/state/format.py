@@ -426,12 +426,12 @@ class CanonicalFile:
 
     def _rows(self, table: pa.Table, found: StateSpec, spec: StateSpec, now: int) -> Iterator[Row]:
         count = len(self.header.key_columns)
-        keys = keys_of([_whole(table.column(1 + number)) for number in range(count)])
+        keys = keys_of(self._key_columns_of(table))
         rest = table.columns[1 + count :]
         inner: Iterable[Any] = [None] * len(keys)
         if found.kind is StateKind.MAP:
             column = _whole(rest.pop(0))
-            inner = self._objects(column) if found.map_key is None else key_values(column)
+            inner = self._objects(column) if found.map_key is None else key_values(found.name, column)
         column = _whole(rest.pop(0))
         if found.type is None:
             values: Iterable[Any] = self._objects(column)
@@ -444,6 +444,10 @@ class CanonicalFile:
             values = zip(values, written, strict=True)
         return zip(keys, inner, values, strict=True)
 
+    def _key_columns_of(self, table: pa.Table) -> dict[str, Any]:
+        names = self.header.key_columns
+        return {name: _whole(table.column(number)) for number, name in enumerate(names, start=1)}
+
     def timers(self, own: tuple[int, int]) -> Iterator[tuple[Key, int, TimerKind, int]]:
         """Key, key group, kind and time of every timer."""
         count = len(self.header.key_columns)
@@ -451,7 +455,7 @@ class CanonicalFile:
             if entry.kind == TIMERS:
                 table = self.timer_table(entry, own)
                 try:
-                    keys = keys_of([_whole(table.column(1 + number)) for number in range(count)])
+                    keys = keys_of(self._key_columns_of(table))
                 except _VALUE_ERRORS as error:
                     raise self._unreadable(entry, error) from error
                 groups, kinds, times = (to_python(_whole(table.column(n))) for n in (0, 1 + count, 2 + count))

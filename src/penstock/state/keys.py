@@ -3,27 +3,27 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.types as pt
 
-from penstock.state.values import to_python
+from penstock.state.values import named_values
 
 NAN = math.nan
 """The only NaN object among keys. Two NaN objects are never equal, so all NaN keys must be the same object."""
 
 
-def keys_of(columns: Sequence[Any]) -> list[Any]:
-    """The keys of rows, from their key columns: values, or tuples of values if there are several columns."""
-    values = [key_values(column) for column in columns]
+def keys_of(columns: Mapping[str, Any]) -> list[Any]:
+    """The keys of rows, from their key columns by name: values, or tuples of values if there are several columns."""
+    values = [key_values(name, column) for name, column in columns.items()]
     return values[0] if len(values) == 1 else list(zip(*values, strict=True))
 
 
-def key_values(column: Any) -> list[Any]:
-    """The values of one key column, such that equal keys are equal values."""
-    values = to_python(column)
+def key_values(name: str, column: Any) -> list[Any]:
+    """The values of the key column `name`, such that equal keys are equal values."""
+    values = named_values(name, column)
     if not pt.is_floating(column.type):
         return values
     # Adding zero turns -0.0 into 0.0.

@@ -10,7 +10,6 @@ from __future__ import annotations
 import copy
 import datetime
 import decimal
-import numbers
 import pickle
 from collections.abc import Callable
 from typing import Any
@@ -22,6 +21,7 @@ import pyarrow.compute as pc
 import pyarrow.types as pt
 
 from penstock.core.errors import CorruptFile, UsageError
+from penstock.sql.column_values import REFUSED, array_of
 
 Coerce = Callable[[Any], Any]
 
@@ -75,6 +75,14 @@ def to_python(column: Any) -> list[Any]:
         if pt.is_timestamp(kind) and kind.tz is not None:
             return [_moment(value) for value in column]
         raise _beyond_python(kind, error) from error
+
+
+def named_values(name: str, column: Any) -> list[Any]:
+    """The values of a column. An error for a value that Python does not have names the column."""
+    try:
+        return to_python(column)
+    except UsageError as error:
+        raise UsageError(f"column {name!r}: {error.message}", hint=error.hint) from error
 
 
 def _moment(value: Any) -> datetime.datetime | None:
@@ -157,24 +165,12 @@ def _by_arrow(kind: pa.DataType, what: str) -> Coerce:
     def coerce(value: Any) -> Any:
         if value is None:
             return None
-        if not _is_of_its_kind(value, kind):
-            raise UsageError(f"{what} is of type {kind}; {value!r} does not fit")
         try:
-            return to_python(pa.array([value], kind))[0]
-        except (pa.ArrowException, OverflowError, ValueError, TypeError) as error:
+            return to_python(array_of([value], kind))[0]
+        except REFUSED as error:
             raise UsageError(f"{what} is of type {kind}; {value!r} does not fit ({error})") from error
 
     return coerce
-
-
-def _is_of_its_kind(value: Any, kind: pa.DataType) -> bool:
-    """Whether a value is of the right kind for a type. Arrow itself would accept too much: Arrow cuts off the fraction
-    of a number for an integer type, and takes booleans for numbers."""
-    if pt.is_integer(kind):
-        return isinstance(value, numbers.Integral) and not isinstance(value, bool)
-    if pt.is_floating(kind):
-        return not isinstance(value, bool | str)
-    return True
 
 
 class Pickle(bytes):

@@ -11,6 +11,7 @@ import msgspec
 import pyarrow as pa
 
 from penstock.api.connector import End, Pause, Polled, Source, SourceReader, SplitProgress
+from penstock.api.given_rows import batch_of
 from penstock.core.errors import UsageError
 from penstock.sql.schemas import SchemaLike, as_schema, check_schema, unknown_column
 
@@ -124,9 +125,11 @@ def _batch_of(rows: list[Mapping[str, Any]], schema: pa.Schema) -> pa.RecordBatc
             if name not in schema.names:
                 raise unknown_column(str(name), schema.names, argument="a record of the script")
     try:
-        return pa.RecordBatch.from_pylist([dict(row) for row in rows], schema=schema)
-    except (pa.ArrowException, OverflowError, TypeError, ValueError) as error:
-        raise UsageError(f"a record of a script does not fit the schema of the source: {error}") from error
+        return batch_of([dict(row) for row in rows], schema)
+    except UsageError as error:
+        raise UsageError(
+            f"a record of a script does not fit the schema of the source: {error.message}", hint=error.hint
+        ) from error
 
 
 # --- reading ---------------------------------------------------------------------------------------------------------

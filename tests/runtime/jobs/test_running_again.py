@@ -11,6 +11,7 @@ from threaded_jobs import settings, with_splits
 
 import penstock as ps
 from penstock.api.program import Program
+from penstock.connectors.parquet import ParquetSink
 from penstock.core.coordinator.events import RequestKind
 from penstock.core.ids import JobId
 from penstock.core.job.events import JobState
@@ -184,6 +185,24 @@ def test_all_of_a_job_goes_but_what_savepoints_need(tmp_path):
     assert store.list_files("") == sorted(kept)
     assert not staged.exists()
     delete_job(JobId("job-1"), [store], plan)
+
+
+class OnDriver(ParquetSink):
+    """Results that the driver commits, with files that show what is left."""
+
+    @property
+    def commits_on_driver(self) -> bool:
+        return True
+
+
+def test_what_sinks_of_the_driver_prepared_goes_with_the_job(tmp_path):
+    staged = tmp_path / "out" / "_penstock" / "job-1" / "s0-p2-e1-0.parquet"
+    staged.parent.mkdir(parents=True)
+    staged.touch()
+    program = Program(SETTINGS)
+    program.read(Numbers(Gate(tmp_path / "gate")), name="rows").write(OnDriver(path=str(tmp_path / "out")))
+    delete_job(JobId("job-1"), [FileStore(tmp_path / "checkpoints")], with_splits(program.plan()))
+    assert not staged.exists()
 
 
 def test_what_sinks_prepared_for_a_savepoint_stays(tmp_path):

@@ -158,7 +158,10 @@ class Stream(HandsOver, CanBeLookedAt):
 
     def map(self, function: Callable[[Row], Row], *, schema: SchemaLike, name: str | None = None) -> Stream:
         """The record that `function` makes of each record, both as a dict. Row by row is slow: prefer expressions or
-        batches."""
+        batches.
+
+        A value that would change in its column is an error: 2.5 is no `bigint`. The guide to sources has the list.
+        """
         check_callable(function, "map")
         given = as_schema(schema, argument="schema")
         return self._then_function(MapStep(function=function, flat=False, schema=given), kind="map", name=name)

@@ -4,7 +4,8 @@
   pause before a restart is over. So tasks of two attempts of the whole job never run in one slot.
 * A region that is restarted alone is dropped and deployed in the same way, with the next epoch, while the other tasks
   go on. A region restarts alone only if the job runs, no task has ended, and neither a stop nor a rescale is under way.
-* Every wait has a deadline: for tasks to be dropped, and for tasks to be restored.
+* Every wait has a deadline: for tasks to be dropped, and for tasks to be restored. When the deadline for tasks to be
+  restored comes, a slot that has said what it is doing is waited for: a slot in its place would load the same state.
 
 Why an attempt ends, and whether there is another attempt, is for `lifecycle.py` to decide.
 """
@@ -51,6 +52,23 @@ class Attempt:
         """Whether tasks run, or are being restored."""
         return self.state in (JobState.DEPLOYING, JobState.RUNNING, JobState.REPAIRING)
 
+    @property
+    def is_restoring(self) -> bool:
+        """Whether tasks are being restored: of all regions, or of the regions that restart alone."""
+        return self.state is JobState.DEPLOYING or (self.repair is not None and self.repair.is_deploying)
+
+    def awaits(self, known: SlotState, epoch: Epoch) -> bool:
+        """Whether a slot has still to restore tasks of `epoch`."""
+        if epoch != self.epoch or not self.is_restoring or known not in self._slots.in_order:
+            return False
+        if self.repair is not None:
+            return self._slots.place_of(known) in self.repair.missing
+        return known.ready_for != epoch
+
+    def wait_on(self, now: Instant) -> None:
+        """All slots that are not ready have said what they are doing: the time-out of the deployment begins anew."""
+        self.deadline = Instant(now + self._settings.deploy_timeout_ms)
+
     # --- to the next attempt -------------------------------------------------------------
 
     def advance(self, now: Instant) -> list[DeployTasks]:
@@ -69,7 +87,12 @@ class Attempt:
         self.state = JobState.DEPLOYING
         self.deadline = Instant(now + self._settings.deploy_timeout_ms)
         self._tasks.deploy_all(self.epoch)
+        self._forget_loads()
         return [DeployTasks(epoch=self.epoch, slots=self.slots)]
+
+    def _forget_loads(self) -> None:
+        for known in self._slots.in_order:
+            known.loading.end()
 
     def _advance_repair(self, repair: Repair, now: Instant) -> list[DeployTasks]:
         if not repair.can_deploy(self._slots):
@@ -81,6 +104,7 @@ class Attempt:
         self.epoch = Epoch(self.epoch + 1)
         self._tasks.deploy(repair.region, self.epoch)
         self.deadline = Instant(now + self._settings.deploy_timeout_ms)
+        self._forget_loads()
         return [repair.deploys(self._slots, self.epoch)]
 
     def ready(self, known: SlotState, epoch: Epoch) -> list[RunTasks]:

@@ -100,6 +100,16 @@ class SlotMute(Event, frozen=True, kw_only=True):
     """What the loop is in, in words; None before the stacks have come as a whole."""
 
 
+class SlotLoading(Event, frozen=True, kw_only=True):
+    """A slot says that its tasks of `epoch` have been loading for `loading_ms`, and are not ready."""
+
+    slot: SlotId
+    epoch: Epoch
+    loading_ms: int
+    where: str
+    """What the slot does, in words: which step loads its state, or is in `open()`."""
+
+
 class SlotTurned(Event, frozen=True, kw_only=True):
     """The loop of a slot turns."""
 
@@ -197,6 +207,7 @@ JobEvent = (
     | SlotRegistered
     | SlotHeard
     | SlotStuck
+    | SlotLoading
     | SlotMute
     | SlotTurned
     | SlotGone
@@ -247,6 +258,12 @@ class TellCancel(Effect, frozen=True, kw_only=True):
 
 class ReportStuck(Effect, frozen=True, kw_only=True):
     """Tell people that a slot is stuck."""
+
+    slot: SlotId
+
+
+class ReportLoading(Effect, frozen=True, kw_only=True):
+    """Tell people that a slot takes long to restore its tasks."""
 
     slot: SlotId
 
@@ -353,6 +370,7 @@ JobEffect = (
     | TellPeerAlive
     | TellPeerGone
     | ReportStuck
+    | ReportLoading
     | ReportTurning
     | DeployTasks
     | RunTasks

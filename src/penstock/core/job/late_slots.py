@@ -17,12 +17,13 @@ def silent_slots(slots: SlotStates, timeout_ms: int, now: Instant) -> list[Late]
 
 
 def slots_late_with_tasks(slots: SlotStates, state: JobState, epoch: Epoch, repair: Repair | None) -> list[Late]:
-    """While tasks are deployed: the members that have not restored their tasks. Otherwise: the members that have not
-    dropped their tasks."""
+    """While tasks are deployed: the members that have not restored their tasks, and have not said what they are doing.
+    Otherwise: the members that have not dropped their tasks."""
     if repair is not None:
         return repair.late(slots)
     members = slots.in_order
     if state is JobState.DEPLOYING:
-        return [(s, "the slot did not restore its tasks in time") for s in members if s.ready_for != epoch]
+        late = [s for s in members if s.ready_for != epoch and not s.is_at_work]
+        return [(s, "the slot did not restore its tasks in time") for s in late]
     unclean = [s for s in members if s.registered and s.clean_up_to < epoch]
     return [(s, "the slot did not drop its tasks in time") for s in unclean]

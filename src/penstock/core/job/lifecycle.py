@@ -53,6 +53,7 @@ from penstock.core.job.events import (
     JobState,
     LeadershipLost,
     RegionEnded,
+    ReportLoading,
     ReportStuck,
     ReportTurning,
     RescaleConfirmed,
@@ -61,6 +62,7 @@ from penstock.core.job.events import (
     SlotCancelled,
     SlotGone,
     SlotHeard,
+    SlotLoading,
     SlotMute,
     SlotReady,
     SlotRegistered,
@@ -128,6 +130,8 @@ class JobLifecycle:
                 self._hear(event.slot, now)
             case SlotStuck() | SlotMute() | SlotTurned():
                 effects = self._handle_loop(event, now)
+            case SlotLoading():
+                effects = self._handle_loading(event, now)
             case SlotGone():
                 return self._handle_gone(event, now)
             case SlotReady():
@@ -432,6 +436,16 @@ class JobLifecycle:
             effects += self._give_up(known, f"its loop did not turn for {event.stuck_ms} ms", now)
         return effects
 
+    def _handle_loading(self, event: SlotLoading, now: Instant) -> list[JobEffect]:
+        known = self._hear(event.slot, now)
+        if known is None or not self._attempt.awaits(known, event.epoch):
+            return []
+        is_due, timeout_ms = known.loading.hear(event.loading_ms, event.where), self._settings.stuck_timeout_ms
+        effects: list[JobEffect] = [ReportLoading(slot=event.slot)] if is_due else []
+        if timeout_ms is not None and event.loading_ms >= timeout_ms:
+            effects += self._give_up(known, f"the slot did not restore its tasks in {event.loading_ms} ms", now)
+        return effects
+
     def _handle_ticked(self, now: Instant) -> list[JobEffect]:
         if self.state.is_terminal:
             return []
@@ -457,8 +471,11 @@ class JobLifecycle:
         if self.state is JobState.ENDING:
             return [*self._slots.stop_all(), *self._end_if_empty()]
         effects: list[JobEffect] = []
-        for known, text in slots_late_with_tasks(self._slots, self.state, self.epoch, self._attempt.repair):
+        late = slots_late_with_tasks(self._slots, self.state, self.epoch, self._attempt.repair)
+        for known, text in late:
             effects += self._give_up(known, text, now)
+        if not late and self._attempt.is_restoring:
+            self._attempt.wait_on(now)
         return effects
 
     def _give_up_missing(self, now: Instant) -> list[JobEffect]:
@@ -477,7 +494,7 @@ class JobLifecycle:
         if self.state is JobState.ENDING or known.left or self._slots.current(known.slot) is not known:
             return []
         stop = StopSlot(slot=known.slot)
-        error += known.stuck.where
+        error += known.stuck.where or known.loading.where
         if known not in self._slots.in_order:
             return [stop, *self._lose_other(known, error, now)]
         return [stop, *self._lose(known, error, now, replace=True)]

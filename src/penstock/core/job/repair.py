@@ -75,10 +75,9 @@ class Repair:
         return not self.missing
 
     def late(self, slots: SlotStates) -> list[tuple[SlotState, str]]:
-        """The slots in the missing places, each with the fact for the error text."""
-        text = (
-            "the slot did not restore its tasks in time"
-            if self.is_deploying
-            else "the slot did not drop its tasks in time"
-        )
-        return [(slots.members[place], text) for place in self.missing]
+        """The slots in the missing places, each with the fact for the error text. A slot that restores tasks and has
+        said what it is doing is not late."""
+        missing = [slots.members[place] for place in self.missing]
+        if self.is_deploying:
+            return [(s, "the slot did not restore its tasks in time") for s in missing if not s.is_at_work]
+        return [(s, "the slot did not drop its tasks in time") for s in missing]

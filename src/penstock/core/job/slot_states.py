@@ -44,6 +44,8 @@ class SlotState:
         """No task of an epoch up to this epoch runs in the slot."""
         self.ready_for = Epoch(0)
         self.stuck = Stuckness()
+        self.loading = Stuckness()
+        """What the slot has said of tasks that take long to load."""
 
     def arrive(self, now: Instant) -> None:
         """The process of the slot has called in."""
@@ -60,7 +62,13 @@ class SlotState:
             self.start_error = error
         self.registered = False
         self.stuck.end()
+        self.loading.end()
         self.heard = now
+
+    @property
+    def is_at_work(self) -> bool:
+        """Whether the slot has said what it is doing: it loads tasks, or its loop is in user code."""
+        return bool(self.stuck.where or self.loading.where)
 
     def begin_again(self, now: Instant) -> None:
         """Count the slot as missing only since `now`."""

@@ -32,11 +32,12 @@ def delete_job(job: JobId, stores: Iterable[Store], plan: Plan) -> None:
     if is_promised:
         # A job that starts from such a savepoint commits the results that sinks prepared for the savepoint.
         return
+    for sink in _sinks_of(plan):
+        # Sinks that the driver commits, too: their results may lie in a table, or in a system of the user. The records
+        # of these results go after the results.
+        sink.end(job)
     for store in stores:
         store.delete_tree(layout.results_of_job(folder))
-    for sink in _sinks_of(plan):
-        if not sink.commits_on_driver:
-            sink.end(job)
 
 
 def _sinks_of(plan: Plan) -> list[Sink]:

@@ -33,6 +33,7 @@ from penstock.core.messages import (
     SplitsRead,
     TaskFailed,
     TaskFinished,
+    TasksLoading,
     ToMaster,
     WantsToEnd,
     WorkerLog,
@@ -75,6 +76,8 @@ class Hearing:
                 worker_logs.tell(message)
             case LoopStuck():
                 feed_job(self._progress.slot_stuck(message, self._decisions.now))
+            case TasksLoading():
+                feed_job(self._progress.slot_loading(message))
             case Heartbeat():
                 self._on_heartbeat(message)
             case Ready():

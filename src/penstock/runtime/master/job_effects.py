@@ -14,6 +14,7 @@ from penstock.core.job.events import (
     JobEnded,
     JobEnding,
     RegionEnded,
+    ReportLoading,
     ReportStuck,
     ReportTurning,
     RescaleGivenUp,
@@ -77,6 +78,8 @@ class JobEffects:
                 self._links.send(effect.slot, PeerGone(slot=effect.gone))
             case ReportStuck():
                 self._progress.tell_stuck(effect.slot)
+            case ReportLoading():
+                self._progress.tell_loading(effect.slot)
             case ReportTurning():
                 self._progress.tell_turning(effect.slot)
             case DeployTasks():

@@ -8,9 +8,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from penstock.core.ids import Instant, JobId, SlotId, TaskId
-from penstock.core.job.events import AttemptEnded, FailureCause, RegionEnded, SlotMute, SlotStuck
+from penstock.core.job.events import AttemptEnded, FailureCause, RegionEnded, SlotLoading, SlotMute, SlotStuck
 from penstock.core.job.stuck import Stuckness
-from penstock.core.messages import LoopStuck, TaskFailed
+from penstock.core.messages import LoopStuck, TaskFailed, TasksLoading
 from penstock.plan.graph import Plan
 from penstock.runtime.pulse import Stuck
 from penstock.runtime.views import FailureView, StuckView, failure_view, place_of
@@ -51,6 +51,7 @@ class JobProgress:
         self._metrics: dict[str, dict[str, float]] = {}
         self._rows_before = 0
         self._stuck: dict[SlotId, StuckView] = {}
+        self._loading: dict[SlotId, TasksLoading] = {}
         self._mute: set[SlotId] = set()
         self._turned: dict[SlotId, Instant] = {}
         """When the loop of each slot turned last, as far as is known."""
@@ -90,6 +91,28 @@ class JobProgress:
             self._mute.add(slot)
             self._stuck[slot] = told
         return SlotMute(slot=slot, stuck_ms=stuck_ms, where=_where(told, is_mute=True))
+
+    def slot_loading(self, message: TasksLoading) -> SlotLoading:
+        """The tasks of a slot take long to load. Returns the event for the job's lifecycle."""
+        self._loading = {slot: told for slot, told in self._loading.items() if told.epoch == message.epoch}
+        self._loading[message.slot] = message
+        where = "the start of its tasks, in no step"
+        if message.operator is not None:
+            where = (
+                f"the start of step {message.operator!r}, subtask {message.subtask}: {message.doing} "
+                f"for {message.step_ms / 1_000:.1f} s"
+            )
+        return SlotLoading(slot=message.slot, epoch=message.epoch, loading_ms=message.loading_ms, where=where)
+
+    def tell_loading(self, slot: SlotId) -> None:
+        """Log what a slot does whose tasks take long to load."""
+        told = self._loading[slot]
+        where = "no step is at work"
+        if told.operator is not None:
+            step_s = told.step_ms / 1_000
+            where = f"step {told.operator!r}, subtask {told.subtask}, has been {told.doing} for {step_s:.1f} s"
+        text = "slot %d of job %s has been restoring its tasks for %.1f s, and its process lives; %s:\n%s"
+        log.warning(text, slot.number, self._job, told.loading_ms / 1_000, where, told.stack or "(no stack)")
 
     def slot_turns(self, slot: SlotId, now: Instant) -> None:
         """The loop of a slot turns."""

@@ -53,6 +53,7 @@ from penstock.runtime.master.orders import restore_of
 from penstock.runtime.pulse import Pulse, Stuck
 from penstock.runtime.slot.deployment import Deployment, build_task
 from penstock.runtime.slot.exchange import Exchange
+from penstock.runtime.slot.loading import Loading
 from penstock.runtime.slot.master_link import MASTER, MasterLink
 from penstock.runtime.slot.peers import Peers
 from penstock.runtime.slot.ports import SlotPorts
@@ -105,6 +106,7 @@ class SlotDriver:
             whereabouts=ports.whereabouts,
             report=self._report_stuck,
         )
+        self._loading = Loading(slot, settings.slot, ports.load_whereabouts)
         self._tasks = SlotTasks(slot)
         self._peers = Peers(slot, address, self._links)
         self._exchange = Exchange(slot, links=self._links, peers=self._peers, tasks=self._tasks, guard=self._guard)
@@ -233,6 +235,8 @@ class SlotDriver:
     def _heartbeat(self, now: Instant) -> Instant:
         if self._master.is_heartbeat_due(now):
             self._tell_totals(self._tasks.named())
+            if (loading := self._loading.report(now)) is not None:
+                self._tell(loading)
             self._hand_on_logs()
         return self._master.next_heartbeat
 
@@ -376,6 +380,7 @@ class SlotDriver:
                 task.load(restores[task.task], channels)
 
         def loaded(outcome: WorkResult) -> None:
+            self._loading.end(epoch)
             if not all(self._tasks.has(task) for task in tasks):
                 return
             if outcome.error is not None:
@@ -386,6 +391,7 @@ class SlotDriver:
             if all(self._tasks.has(task) for task in tasks):
                 self._tell(Ready(slot=self.slot, epoch=epoch))
 
+        self._loading.begin(epoch, self._host.time)
         self._ports.background.submit(load, loaded)
 
     def _build(self, plan: Plan, message: Deploy, restores: dict[TaskId, TaskRestore]) -> list[Task]:

@@ -81,6 +81,8 @@ class OperatorChain:
         """The blocking part of the start of every operator. Runs off the loop. Raises `UserCodeError` or
         `StepFailed`."""
         for operator, context in zip(self.operators, self._contexts, strict=True):
+            # A load that takes long is reported with the name of the step.
+            operator.context = context
             try:
                 operator.load(context)
             except UserCodeError:

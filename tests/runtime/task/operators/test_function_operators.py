@@ -46,6 +46,8 @@ def test_a_function_over_pandas_frames(rig):
     pytest.importorskip("pandas")
     found = run(rig, batches(lambda df: df.assign(n=df.n + 1), kind="pandas"))
     assert [row["n"] for row in found] == [2, 3, 4]
+    with pytest.raises(UserCodeError, match="column 'n' must be of type int64; int64 takes no float"):
+        run(rig, batches(lambda df: df.assign(n=[1, 2.5, None]).astype(object), kind="pandas"))
 
 
 def test_pandas_that_is_not_there_is_said_when_the_operator_is_built(rig, monkeypatch):
@@ -115,8 +117,10 @@ def test_a_function_from_row_to_rows(rig):
         (lambda row: None, "expected a dict with n, text; got None"),
         (lambda row: {"n": 1}, "expected a dict with n, text; got a dict with n$"),
         (lambda row: {"n": 1, "text": "", "x": 1}, "expected a dict with n, text; got a dict with n, text, x"),
-        (lambda row: {"n": "one", "text": ""}, "expected rows of n: int64, text: string; "),
-        (lambda row: {"n": 2**70, "text": ""}, "expected rows of n: int64, text: string; "),
+        (lambda row: {"n": "one", "text": ""}, r"column 'n' must be of type int64; got 'one' \(str\)"),
+        (lambda row: {"n": 2**70, "text": ""}, r"column 'n' must be of type int64; got 1180591620717411303424 \(int\)"),
+        (lambda row: {"n": 2.5, "text": ""}, r"column 'n' must be of type int64; got 2.5 \(float\): int64 takes no"),
+        (lambda row: {"n": 1, "text": 5}, r"column 'text' must be of type string; got 5 \(int\)"),
     ],
 )
 def test_a_wrong_row_says_what_was_expected_and_what_came(rig, function, text):

@@ -94,6 +94,8 @@ class Operator(ABC):
     context: OperatorContext
     slice: Slice = Slice()
     """The slice of the chain that the operator is in."""
+    doing = "loading its state"
+    """What `load` does at the moment, for people who wait for `load`."""
     is_waiting = False
     """Whether the records of the first input have to wait for another input."""
 

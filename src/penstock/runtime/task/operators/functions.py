@@ -21,6 +21,7 @@ from penstock.runtime.task.operators.user_code import (
     wrong_result,
 )
 from penstock.runtime.task.slices import MOST_ROWS, Steps, Work
+from penstock.sql.column_values import check_objects
 
 if TYPE_CHECKING:
     # Every slot imports this module, and most slots start sooner without Polars.
@@ -196,6 +197,11 @@ def _from_pandas(result: Any, schema: pa.Schema, wrong: Wrong) -> list[pa.Record
     names = [str(name) for name in result.columns]
     if sorted(names) != sorted(schema.names):
         raise wrong(f"expected columns {describe_columns(schema)}; got {', '.join(names)}")
+    for field in schema:
+        try:
+            check_objects(result[field.name], field.type)
+        except ValueError as error:
+            raise wrong(f"column {field.name!r} must be of type {field.type}; {error}") from error
     try:
         return [pa.RecordBatch.from_pandas(result, schema=schema, preserve_index=False)]
     except (pa.ArrowInvalid, pa.ArrowTypeError) as error:

@@ -56,9 +56,10 @@ def group_rows(batch: pa.RecordBatch, keys: Sequence[str]) -> Grouped:
 
 def _codes(columns: pa.RecordBatch) -> npt.NDArray[np.int64]:
     """The number of the key of every row. Keys are numbered from 0, in the order of their first rows."""
-    codes = _column_codes(columns.column(0))
-    for column in columns.columns[1:]:
-        others = _column_codes(column)
+    first, *rest = zip(columns.schema.names, columns.columns, strict=True)
+    codes = _column_codes(*first)
+    for name, column in rest:
+        others = _column_codes(name, column)
         codes = codes * (int(others.max()) + 1) + others
         _, firsts, numbers = np.unique(codes, return_index=True, return_inverse=True)
         ranks = np.empty(len(firsts), np.int64)
@@ -67,11 +68,11 @@ def _codes(columns: pa.RecordBatch) -> npt.NDArray[np.int64]:
     return codes
 
 
-def _column_codes(column: Any) -> npt.NDArray[np.int64]:
+def _column_codes(name: str, column: Any) -> npt.NDArray[np.int64]:
     if pt.is_floating(column.type):
         # All NaNs are one key, and so are 0.0 and -0.0.
         numbers: dict[Any, int] = {}
-        return np.array([numbers.setdefault(value, len(numbers)) for value in key_values(column)], np.int64)
+        return np.array([numbers.setdefault(value, len(numbers)) for value in key_values(name, column)], np.int64)
     indices = column.dictionary_encode(null_encoding="encode").indices
     return indices.to_numpy(zero_copy_only=False).astype(np.int64)  # type: ignore[no-any-return]
 
@@ -115,7 +116,7 @@ class GroupedOperator(KeyedOperator):
     def _each_key(self, batch: pa.RecordBatch, call: Any) -> Pieces:
         grouped = group_rows(batch, self._step.keys)
         firsts, bounds = grouped.firsts, grouped.bounds
-        keys = keys_of(firsts.columns)
+        keys = keys_of(dict(zip(firsts.schema.names, firsts.columns, strict=True)))
         groups = key_groups(firsts, self._step.keys, self.context.max_parallelism).tolist()
         rows = self._grouped.rows_of(grouped.rows)
         made: list[Any] = []

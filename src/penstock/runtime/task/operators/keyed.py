@@ -174,7 +174,7 @@ class KeyedOperator(FunctionOperator):
         """Call the function for every row, with the state of the row's key."""
         if batch.num_rows == 0:
             return None
-        keys = keys_of([batch.column(key) for key in self._step.keys])
+        keys = keys_of({key: batch.column(key) for key in self._step.keys})
         groups = key_groups(batch, self._step.keys, self.context.max_parallelism).tolist()
         return self._begin(self._rows(rows_of(batch), keys, groups), batch.num_rows)
 

@@ -106,6 +106,7 @@ class FunctionOperator(Operator):
         self._load_keyed(context)
         self._running = self._make_context(context)
         self._opened = True
+        self.doing = "in open()"
         guarded(lambda: self._function.open(self._running), context)
         if self._closed:
             # The task was stopped meanwhile, and will not close this operator again.

@@ -9,9 +9,9 @@ from typing import Any
 
 import pyarrow as pa
 
-from penstock.core.errors import UsageError
-from penstock.runtime.task.operators.user_code import Wrong, describe, describe_columns
-from penstock.state.values import to_python
+from penstock.runtime.task.operators.user_code import Wrong, describe
+from penstock.sql.column_values import REFUSED, array_of, first_misfit
+from penstock.state.values import named_values
 
 Row = dict[str, Any]
 
@@ -22,15 +22,8 @@ SOME_ROWS = 64
 def rows_of(batch: pa.RecordBatch) -> list[Row]:
     """The rows of a batch."""
     names = batch.schema.names
-    columns = [_values(name, column) for name, column in zip(names, batch.columns, strict=True)]
+    columns = [named_values(name, column) for name, column in zip(names, batch.columns, strict=True)]
     return [dict(zip(names, values, strict=True)) for values in zip(*columns, strict=True)]
-
-
-def _values(name: str, column: Any) -> list[Any]:
-    try:
-        return to_python(column)
-    except UsageError as error:
-        raise UsageError(f"column {name!r}: {error.message}", hint=error.hint) from error
 
 
 def add_some(made: list[Any], result: Any) -> Iterator[Any] | None:
@@ -68,11 +61,25 @@ def batch_of(rows: Sequence[Any], schema: pa.Schema, wrong: Wrong) -> pa.RecordB
     except KeyError:
         _check_rows(rows, names, wrong)
         raise
-    try:
-        arrays = [pa.array(values, field.type) for values, field in zip(columns, schema, strict=True)]
-    except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError) as error:
-        raise wrong(f"expected rows of {describe_columns(schema)}; {error}") from error
+    arrays = [column_of(values, field, wrong) for values, field in zip(columns, schema, strict=True)]
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def column_of(values: Sequence[Any], field: pa.Field[Any], wrong: Wrong) -> Any:
+    """A column of the values that a user's function made. Raises the error that `wrong` makes if a value does not fit
+    the type of the column; the error names the column, the value and the type."""
+    try:
+        return array_of(values, field.type)
+    except REFUSED as error:
+        raise wrong(_misfit(values, field, error)) from error
+
+
+def _misfit(values: Sequence[Any], field: pa.Field[Any], error: Exception) -> str:
+    found = first_misfit(values, field.type)
+    if found is None:
+        return f"column {field.name!r} must be of type {field.type}; {error}"
+    _, value, reason = found
+    return f"column {field.name!r} must be of type {field.type}; got {value}: {reason}"
 
 
 def _check_rows(rows: Iterable[Any], names: Sequence[str], wrong: Wrong) -> None:

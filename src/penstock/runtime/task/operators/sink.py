@@ -77,6 +77,8 @@ class SinkOperator(Operator):
         """The newest checkpoint that is complete."""
         self._committing: list[Transaction] = []
 
+    doing = "committing what the restored checkpoint promised"
+
     def load(self, context: OperatorContext) -> None:
         """Commit the transactions that the restored checkpoint promised. Then remove the transactions that neither this
         job nor a job that starts from one of its savepoints will commit."""
