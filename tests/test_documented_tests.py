@@ -9,7 +9,12 @@ from pathlib import Path
 import pytest
 
 DOCS = Path(__file__).parents[1] / "docs"
-PAGES = [DOCS / "testing-your-jobs.md", DOCS / "guide" / "sources.md", DOCS / "guide" / "sinks.md"]
+PAGES = [
+    DOCS / "testing-your-jobs.md",
+    DOCS / "guide" / "sources.md",
+    DOCS / "guide" / "sinks.md",
+    DOCS / "guide" / "transformations.md",
+]
 
 
 def shown(page: Path) -> dict[str, object]:

@@ -84,6 +84,14 @@ class MapStep:
 
 
 @dataclass(frozen=True, kw_only=True)
+class FilterStep:
+    """Only records for which a function from a row (a dict) returns a true value."""
+
+    function: Callable[[dict[str, Any]], Any]
+    schema: pa.Schema
+
+
+@dataclass(frozen=True, kw_only=True)
 class ProcessStep:
     """A function with state, over all records of a subtask."""
 
@@ -213,6 +221,7 @@ Step = (
     | SelectStep
     | MapBatchesStep
     | MapStep
+    | FilterStep
     | ProcessStep
     | KeyedProcessStep
     | UnionStep

@@ -7,6 +7,7 @@ from typing import assert_never
 from penstock.api.grouped import GroupedFunction
 from penstock.api.steps import (
     CombineStep,
+    FilterStep,
     KeyedProcessStep,
     MapBatchesStep,
     MapStep,
@@ -21,6 +22,7 @@ from penstock.api.steps import (
     WriteStep,
 )
 from penstock.runtime.task.operators.base import Operator
+from penstock.runtime.task.operators.choosing import FilterOperator
 from penstock.runtime.task.operators.driver_sink import DriverCommittedSink
 from penstock.runtime.task.operators.functions import MapBatchesOperator, MapOperator
 from penstock.runtime.task.operators.grouped import GroupedOperator
@@ -46,6 +48,8 @@ def build_operator(step: Step) -> Operator:
             return MapBatchesOperator(step)
         case MapStep():
             return MapOperator(step)
+        case FilterStep():
+            return FilterOperator(step)
         case ProcessStep():
             return ProcessOperator(step)
         case KeyedProcessStep():
