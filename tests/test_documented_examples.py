@@ -18,6 +18,7 @@ EXAMPLES = {
     "generate": generate,
     "socket": socket,
     "filter": Stream.filter,
+    "explode": Stream.explode,
 }
 
 

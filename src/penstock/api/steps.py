@@ -55,6 +55,18 @@ class WhereStep:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Explosion:
+    """A record is made of each element of an array."""
+
+    column: str
+    """The column that is computed as an array, and that has an element of the array in each record."""
+    position: str | None = None
+    """The column with the number of the element in its array, from 0; None: there is no such column."""
+    is_outer: bool = False
+    """Whether an empty array, and null, give a record with null. Otherwise they give no record."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class SelectStep:
     """Columns computed from the record; with `keep` the other columns stay too."""
 
@@ -62,6 +74,7 @@ class SelectStep:
     keep: bool
     schema: pa.Schema
     """The schema of the output."""
+    explosion: Explosion | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

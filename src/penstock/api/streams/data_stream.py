@@ -39,6 +39,7 @@ from penstock.api.steps import (
     WriteStep,
 )
 from penstock.api.streams.choosing import ChoosesRows
+from penstock.api.streams.exploding import Explodes, only_explosion
 from penstock.api.streams.looking import CanBeLookedAt
 from penstock.api.streams.stream_state import Row, StreamState
 from penstock.api.window_schema import check_key_types
@@ -53,7 +54,7 @@ if TYPE_CHECKING:
 
 
 @at_user_line
-class Stream(ChoosesRows, HandsOver, CanBeLookedAt):
+class Stream(ChoosesRows, Explodes, HandsOver, CanBeLookedAt):
     """Records that flow, all with the same columns. Made by `Program.read` and by the methods of streams."""
 
     def __init__(self, state: StreamState) -> None:
@@ -69,6 +70,7 @@ class Stream(ChoosesRows, HandsOver, CanBeLookedAt):
 
     def select(self, *columns: ExpressionLike, **named: ExpressionLike) -> Stream:
         """Only these columns, in this order. A computed column is named by AS or by keyword: `select("a", b="a + 1")`.
+        One of the columns may be a generator, such as `select(word="explode(split(line, ' '))")`.
 
         To name the step, call `.name(...)` on the result.
         """
@@ -78,7 +80,10 @@ class Stream(ChoosesRows, HandsOver, CanBeLookedAt):
         fields = [column.field for each in compiled for column in each.columns]
         _check_distinct([field.name for field in fields], "select")
         step = SelectStep(
-            columns=self._one_per_record([each.expr for each in compiled]), keep=False, schema=pa.schema(fields)
+            columns=self._one_per_record([each.expr for each in compiled]),
+            keep=False,
+            schema=pa.schema(fields),
+            explosion=only_explosion(compiled, "select"),
         )
         kept = {column.origin: column.field.name for each in reversed(compiled) for column in reversed(each.columns)}
         time_column = self._state.time_column
@@ -98,7 +103,10 @@ class Stream(ChoosesRows, HandsOver, CanBeLookedAt):
         fields = {field.name: field for field in self.schema}
         fields.update({column.field.name: column.field for column in made})
         step = SelectStep(
-            columns=tuple(each.expr for each in compiled), keep=True, schema=pa.schema(list(fields.values()))
+            columns=tuple(each.expr for each in compiled),
+            keep=True,
+            schema=pa.schema(list(fields.values())),
+            explosion=only_explosion(compiled, "with_columns"),
         )
         time_column = self._state.time_column
         if any(column.field.name == time_column != column.origin for column in made):

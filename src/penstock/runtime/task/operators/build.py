@@ -70,12 +70,13 @@ def build_operator(step: Step) -> Operator:
 def _operator_on_columns(step: WhereStep | SelectStep | UnionStep) -> Operator:
     # Not imported at the top: a slot that needs no Polars starts sooner without Polars.
     from penstock.runtime.task.operators.columns import SelectOperator, UnionOperator, WhereOperator
+    from penstock.runtime.task.operators.exploding import ExplodeOperator
 
     match step:
         case WhereStep():
             return WhereOperator(step)
         case SelectStep():
-            return SelectOperator(step)
+            return SelectOperator(step) if step.explosion is None else ExplodeOperator(step, step.explosion)
         case UnionStep():
             return UnionOperator(step)
         case _:
