@@ -19,6 +19,7 @@ EXAMPLES = {
     "socket": socket,
     "filter": Stream.filter,
     "explode": Stream.explode,
+    "sample": Stream.sample,
 }
 
 

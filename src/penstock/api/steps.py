@@ -105,6 +105,16 @@ class FilterStep:
 
 
 @dataclass(frozen=True, kw_only=True)
+class SampleStep:
+    """A part of the records, chosen by a hash of some columns."""
+
+    columns: tuple[str, ...]
+    fraction: float
+    seed: int
+    schema: pa.Schema
+
+
+@dataclass(frozen=True, kw_only=True)
 class ProcessStep:
     """A function with state, over all records of a subtask."""
 
@@ -235,6 +245,7 @@ Step = (
     | MapBatchesStep
     | MapStep
     | FilterStep
+    | SampleStep
     | ProcessStep
     | KeyedProcessStep
     | UnionStep

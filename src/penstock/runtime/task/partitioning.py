@@ -29,7 +29,7 @@ import pyarrow.types as pt
 from penstock.api.window_schema import check_key_types
 from penstock.core.errors import UsageError
 
-__all__ = ["check_key_types", "key_groups", "partition"]
+__all__ = ["check_key_types", "key_groups", "partition", "row_hashes"]
 
 UInt32s = npt.NDArray[np.uint32]
 Column = Any
@@ -60,6 +60,15 @@ def key_groups(batch: pa.RecordBatch, columns: Sequence[str], groups: int) -> np
     else:
         mixed %= np.int32(groups)
     return mixed
+
+
+def row_hashes(batch: pa.RecordBatch, columns: Sequence[str], *, seed: int) -> UInt32s:
+    """A hash of every row, from the values of some columns and a seed. The bits are mixed after every column, so that
+    the hashes of small numbers in several columns are spread evenly."""
+    hashes = _mixed(np.full(batch.num_rows, seed & 0xFFFFFFFF, np.uint32))
+    for column in columns:
+        hashes = _mixed(hashes ^ _value_hashes(batch, column))
+    return hashes
 
 
 def partition(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from penstock.api.steps import FilterStep
+from penstock.api.steps import FilterStep, SampleStep
 from penstock.core.errors import UserCodeError
 
 SCHEMA = pa.schema([pa.field("n", pa.int64(), nullable=False), ("text", pa.dictionary(pa.int32(), pa.string()))])
@@ -72,3 +72,55 @@ def test_an_error_of_the_function_is_an_error_of_user_code(chosen, function, las
         chosen(by(function))
     assert (caught.value.operator, caught.value.subtask) == ("the step", 1)
     assert last in caught.value.traceback_text.splitlines()[-1]
+
+
+# --- by a hash -------------------------------------------------------------------------------------------------------
+
+PAIRS = pa.record_batch(
+    {
+        "a": [n // 100 for n in range(10_000)],
+        "b": [n % 100 for n in range(10_000)],
+        "s": [f"{n:x}" for n in range(10_000)],
+    }
+)
+
+
+def part(fraction, *columns, seed=0):
+    return SampleStep(columns=columns, fraction=fraction, seed=seed, schema=PAIRS.schema)
+
+
+def rows(batches):
+    return [tuple(row.values()) for batch in batches for row in batch.to_pylist()]
+
+
+@pytest.mark.parametrize("columns", [("a", "b"), ("s",), ("a", "b", "s")])
+@pytest.mark.parametrize("fraction", [0.01, 0.5, 0.9])
+def test_about_the_fraction_of_the_records_goes_on(chosen, columns, fraction):
+    """The limits are four standard deviations of a fair choice."""
+    count = len(rows(chosen(part(fraction, *columns), PAIRS)))
+    assert abs(count - 10_000 * fraction) < 4 * (10_000 * fraction * (1 - fraction)) ** 0.5
+
+
+def test_all_records_or_none(chosen):
+    assert chosen(part(1.0, "a"), PAIRS) == [PAIRS]
+    assert chosen(part(0.0, "a"), PAIRS) == []
+    assert chosen(part(1.0, "a"), PAIRS.slice(0, 0)) == []
+
+
+def test_a_record_is_decided_by_its_values_alone(chosen):
+    whole = rows(chosen(part(0.3, "a", "b"), PAIRS))
+    backwards = PAIRS.take(pa.array(range(9_999, -1, -1)))
+    pieces = [
+        row for start in range(0, 10_000, 7) for row in rows(chosen(part(0.3, "a", "b"), backwards.slice(start, 7)))
+    ]
+    assert sorted(pieces) == sorted(whole)
+
+
+def test_another_seed_chooses_other_records(chosen):
+    one, other = (set(rows(chosen(part(0.5, "a", "b", seed=seed), PAIRS))) for seed in (1, -1))
+    assert 2_000 < len(one & other) < 3_000
+
+
+def test_all_records_with_a_value_go_on_or_none(chosen):
+    kept = rows(chosen(part(0.5, "a"), PAIRS))
+    assert len({row[0] for row in kept}) * 100 == len(kept)

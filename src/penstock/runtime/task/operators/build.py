@@ -13,6 +13,7 @@ from penstock.api.steps import (
     MapStep,
     ProcessStep,
     ReadStep,
+    SampleStep,
     SelectStep,
     Step,
     UnionStep,
@@ -22,7 +23,7 @@ from penstock.api.steps import (
     WriteStep,
 )
 from penstock.runtime.task.operators.base import Operator
-from penstock.runtime.task.operators.choosing import FilterOperator
+from penstock.runtime.task.operators.choosing import FilterOperator, SampleOperator
 from penstock.runtime.task.operators.driver_sink import DriverCommittedSink
 from penstock.runtime.task.operators.functions import MapBatchesOperator, MapOperator
 from penstock.runtime.task.operators.grouped import GroupedOperator
@@ -50,6 +51,8 @@ def build_operator(step: Step) -> Operator:
             return MapOperator(step)
         case FilterStep():
             return FilterOperator(step)
+        case SampleStep():
+            return SampleOperator(step)
         case ProcessStep():
             return ProcessOperator(step)
         case KeyedProcessStep():
