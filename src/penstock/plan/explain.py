@@ -54,12 +54,13 @@ class _View:
         for edge in outputs:
             is_last = edge is outputs[-1]
             first, *rest = self.tree(self._plan.vertex(edge.downstream))
-            lines.append(f" {'└─' if is_last else '├─'} {_arrow(edge)} ─► {first}")
+            lines.append(f" {'└─' if is_last else '├─'} {self._arrow(edge)} ─► {first}")
             lines += [f"{'    ' if is_last else ' │  '}{line}" for line in rest]
         return lines
 
-
-def _arrow(edge: Edge) -> str:
-    if edge.partitioning is Partitioning.HASH:
-        return f"hash by {', '.join(edge.keys)}"
-    return str(edge.partitioning.value)
+    def _arrow(self, edge: Edge) -> str:
+        if edge.partitioning is Partitioning.HASH:
+            return f"hash by {', '.join(edge.keys)}"
+        if edge.partitioning is Partitioning.REBALANCE and self._plan.vertex(edge.downstream).at_most == 1:
+            return "all to one"
+        return str(edge.partitioning.value)

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import polars as pl
 import pyarrow as pa
@@ -41,6 +41,7 @@ from penstock.api.steps import (
 from penstock.api.streams.choosing import ChoosesRows
 from penstock.api.streams.exploding import Explodes, only_explosion
 from penstock.api.streams.looking import CanBeLookedAt
+from penstock.api.streams.placing import PlacesRows
 from penstock.api.streams.stream_state import Row, StreamState
 from penstock.api.window_schema import check_key_types
 from penstock.core.durations import Duration, duration_ms, duration_us
@@ -54,7 +55,7 @@ if TYPE_CHECKING:
 
 
 @at_user_line
-class Stream(ChoosesRows, Explodes, HandsOver, CanBeLookedAt):
+class Stream(ChoosesRows, Explodes, PlacesRows, HandsOver, CanBeLookedAt):
     """Records that flow, all with the same columns. Made by `Program.read` and by the methods of streams."""
 
     def __init__(self, state: StreamState) -> None:
@@ -230,17 +231,17 @@ class Stream(ChoosesRows, Explodes, HandsOver, CanBeLookedAt):
 
     def rebalance(self) -> Stream:
         """The same records, dealt out evenly to the subtasks of the next step."""
-        return Stream(replace(self._state, partitioning=Partitioning.REBALANCE, partition_keys=()))
+        return self._sent(Partitioning.REBALANCE)
 
     def repartition(self, *columns: str) -> Stream:
         """The same records; records with equal values in these columns go to the same subtask of the next step."""
         self._check_columns(columns, "repartition")
         check_key_types(self.schema, columns)
-        return Stream(replace(self._state, partitioning=Partitioning.HASH, partition_keys=columns))
+        return self._sent(Partitioning.HASH, columns)
 
     def broadcast(self) -> Stream:
         """The same records, each of them sent to every subtask of the next step."""
-        return Stream(replace(self._state, partitioning=Partitioning.BROADCAST, partition_keys=()))
+        return self._sent(Partitioning.BROADCAST)
 
     def union(self, *others: Stream, name: str | None = None) -> Stream:
         """The records of this stream and of other streams with the same columns. The streams come in no particular
@@ -311,13 +312,13 @@ class Stream(ChoosesRows, Explodes, HandsOver, CanBeLookedAt):
 
     def _then(
         self, step: Step, schema: pa.Schema, *, kind: str, name: str | None = None, time_column: str | None
-    ) -> Stream:
+    ) -> Self:
         state = self._state
         number = state.ledger.add(step, kind=kind, name=name, inputs=state.input())
         time_lost = state.time_lost
         if time_column is None and state.time_column is not None:
             time_lost = f"the event time in {state.time_column!r} was lost in {state.ledger.step(number)}"
-        return Stream(
+        return self._with_state(
             StreamState(
                 ledger=state.ledger,
                 last_step=number,
@@ -326,6 +327,13 @@ class Stream(ChoosesRows, Explodes, HandsOver, CanBeLookedAt):
                 time_lost=None if time_column else time_lost,
             )
         )
+
+    def _with_state(self, state: StreamState) -> Self:
+        return type(self)(state)
+
+    def _sent(self, partitioning: Partitioning, keys: tuple[str, ...] = ()) -> Stream:
+        state = self._state
+        return Stream(replace(state, partitioning=partitioning, partition_keys=keys, partitioner=None, at_most=None))
 
     def _state_to_unite(self, other: object) -> StreamState:
         if not isinstance(other, Stream):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from typing import Self
 
 import polars as pl
 import pyarrow as pa
@@ -14,9 +14,6 @@ from penstock.api.steps import Explosion, SelectStep, Step
 from penstock.api.streams.stream_state import StreamState
 from penstock.core.errors import UsageError
 from penstock.sql.schemas import element_type
-
-if TYPE_CHECKING:
-    from penstock.api.streams.data_stream import Stream
 
 
 def only_explosion(compiled: Iterable[CompiledColumns], argument: str) -> Explosion | None:
@@ -39,13 +36,13 @@ class Explodes:
 
     def _then(
         self, step: Step, schema: pa.Schema, *, kind: str, name: str | None = None, time_column: str | None
-    ) -> Stream:
+    ) -> Self:
         raise NotImplementedError
 
     def _check_columns(self, columns: Iterable[str], argument: str) -> None:
         raise NotImplementedError
 
-    def explode(self, column: str, *, as_: str | None = None, outer: bool = False, name: str | None = None) -> Stream:
+    def explode(self, column: str, *, as_: str | None = None, outer: bool = False, name: str | None = None) -> Self:
         """A record of each element of the array in `column`, in the order of the elements. The element takes the place
         of the array, under the name `as_` if a name is given; all other columns stay as they are.
 

@@ -29,7 +29,7 @@ import pyarrow.types as pt
 from penstock.api.window_schema import check_key_types
 from penstock.core.errors import UsageError
 
-__all__ = ["check_key_types", "key_groups", "partition", "row_hashes"]
+__all__ = ["check_key_types", "key_groups", "partition", "row_hashes", "split"]
 
 UInt32s = npt.NDArray[np.uint32]
 Column = Any
@@ -79,7 +79,13 @@ def partition(
     if parallelism == 1 or batch.num_rows == 0:
         parts[0] = batch if batch.num_rows else None
         return parts
-    targets = _owners(parallelism, groups)[key_groups(batch, columns, groups)]
+    return split(batch, _owners(parallelism, groups)[key_groups(batch, columns, groups)], parallelism)
+
+
+def split(batch: pa.RecordBatch, targets: npt.NDArray[np.uint16], parallelism: int) -> list[pa.RecordBatch | None]:
+    """The rows of each target, in the order they have in `batch`, which is not empty; None for a target that gets no
+    row. `targets` has the target of each row."""
+    parts: list[pa.RecordBatch | None] = [None] * parallelism
     counts = np.bincount(targets, minlength=parallelism)
     if counts.max() == batch.num_rows:
         parts[int(counts.argmax())] = batch

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import assert_never
 
+from penstock.api.first_rows import FirstOfKey
 from penstock.api.grouped import GroupedFunction
 from penstock.api.steps import (
     CombineStep,
@@ -24,6 +25,7 @@ from penstock.api.steps import (
 )
 from penstock.runtime.task.operators.base import Operator
 from penstock.runtime.task.operators.choosing import FilterOperator, SampleOperator
+from penstock.runtime.task.operators.distinct import DistinctOperator
 from penstock.runtime.task.operators.driver_sink import DriverCommittedSink
 from penstock.runtime.task.operators.functions import MapBatchesOperator, MapOperator
 from penstock.runtime.task.operators.grouped import GroupedOperator
@@ -58,6 +60,8 @@ def build_operator(step: Step) -> Operator:
         case KeyedProcessStep():
             if isinstance(step.function, GroupedFunction):
                 return GroupedOperator(step, step.function)
+            if isinstance(step.function, FirstOfKey):
+                return DistinctOperator(step, step.function)
             return KeyedOperator(step) if step.wait is None else WaitingOperator(step)
         case CombineStep():
             return CombineOperator(step)
