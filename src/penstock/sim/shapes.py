@@ -21,7 +21,7 @@
     MIXED           source → double ═key═► same → sink,  source-2 → double-2 → second
     GLOBAL          source → double ═all to one═► same → sink
     FEWER           source ═in turn═► double, in 2 subtasks at most ═key═► same, in 3 subtasks at most → sink
-    CHOSEN          source → double ═by a function═► same → sink
+    CHOSEN          source → double ═by a function═► placed → sink
     LIMIT           source → limit-each ═all to one═► limit → sink
     DISTINCT        source ═key═► distinct → sink
 
@@ -39,6 +39,7 @@ import pyarrow as pa
 
 from penstock.api.connector import Sink
 from penstock.api.first_rows import FirstOfKey, FirstOfSubtask, FirstRows
+from penstock.api.functions import FunctionContext, ProcessFunction
 from penstock.api.steps import (
     Aggregate,
     CombineStep,
@@ -110,9 +111,19 @@ def same(batch: pa.RecordBatch) -> pa.RecordBatch:
     return batch
 
 
-def by_key(batch: pa.RecordBatch, subtasks: int) -> Any:
-    """The subtask of every record, by its key. Another key group of the record would say another subtask."""
+def by_key(batch: pa.RecordBatch, subtasks: int) -> pl.Series:
+    """The subtask of every record, by its key."""
     return (pl.Series(batch.column("key")) * 7 + 1) % subtasks
+
+
+class NegatesMisplaced(ProcessFunction):
+    """Hands records on. The value of a record that `by_key` sends to another subtask becomes negative."""
+
+    def on_batch(self, batch: pa.RecordBatch, context: FunctionContext) -> pa.RecordBatch:
+        """The batch, with the values of misplaced records negated."""
+        values = pl.Series(batch.column("value"))
+        is_here = by_key(batch, context.parallelism) == context.subtask
+        return _with_values(batch, values.zip_with(is_here, -1 - values))
 
 
 def _with_values(batch: pa.RecordBatch, values: pl.Series) -> pa.RecordBatch:
@@ -233,7 +244,9 @@ class _Builder:
                 self._write(self._joined(Input(node=doubled, partitioning=HASH, keys=("key",), at_most=3)))
             case Shape.CHOSEN:
                 doubled = self._map("double", double, source)
-                self._write(self._joined(Input(node=doubled, partitioning=Partitioning.CUSTOM, partitioner=by_key)))
+                chosen = Input(node=doubled, partitioning=Partitioning.CUSTOM, partitioner=by_key)
+                placed = self._add("placed", ProcessStep(function=NegatesMisplaced(), schema=SCHEMA), chosen)
+                self._write(self._slowed(placed, SCHEMA))
             case Shape.LIMIT:
                 each = ProcessStep(function=FirstOfSubtask(most), schema=SCHEMA)
                 before = Input(node=self._add("limit-each", each, (source, FORWARD)), partitioning=REBALANCE, at_most=1)
