@@ -83,7 +83,7 @@ class MapBatchesStep:
 
     function: Callable[[Any], Any]
     kind: str
-    """What the function takes: `arrow`, `polars` or `pandas`."""
+    """What the function takes: `arrow`, `table`, `polars` or `pandas`."""
     schema: pa.Schema
 
 

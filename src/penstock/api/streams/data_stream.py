@@ -24,7 +24,7 @@ from penstock.api.connector import Sink
 from penstock.api.expressions import CompiledColumns, ExpressionLike, compile_columns, compile_condition
 from penstock.api.foreach import HandsOver
 from penstock.api.functions import ProcessFunction, check_function, check_states
-from penstock.api.inference import BatchKind, check_kind, inferred_schema
+from penstock.api.inference import BatchKind, batch_kind, inferred_schema
 from penstock.api.state import StateKind
 from penstock.api.steps import (
     KeyedProcessStep,
@@ -149,20 +149,29 @@ class Stream(ChoosesRows, Explodes, PlacesRows, HandsOver, CanBeLookedAt):
         function: Callable[[Any], Any],
         *,
         schema: SchemaLike | None = None,
-        kind: BatchKind = "arrow",
+        kind: BatchKind | None = None,
         name: str | None = None,
     ) -> Stream:
         """The records that `function` makes of each batch. The function returns a batch, several batches, or None
         for no records.
 
-        `kind` says what the function takes and returns: "arrow" `pa.RecordBatch`, "polars" or "pandas" `DataFrame`.
+        The annotation of the function's first parameter, or `kind`, says what the function takes and returns: "arrow"
+        `pa.RecordBatch`, "table" `pa.Table`, "polars" or "pandas" `DataFrame`. Without both it is a `pa.RecordBatch`.
+
+        >>> import polars as pl
+        >>> from penstock.testing import collect, run
+        >>> def doubled(batch: pl.DataFrame) -> pl.DataFrame:
+        ...     return batch.with_columns(pl.col("n") * 2)
+        >>> run(lambda env: env.from_iterable([{"n": 1}]).map_batches(doubled).write(collect()))
+        [{'n': 2}]
+
         Without `schema` the function is called once, here, with a batch that has no rows. The number of rows in a batch
         changes from run to run; a function whose results depend on that number breaks exactly-once.
         """
         check_callable(function, "map_batches")
-        check_kind(kind)
-        given = inferred_schema(function, kind, self.schema) if schema is None else as_schema(schema, argument="schema")
-        step = MapBatchesStep(function=function, kind=kind, schema=given)
+        takes = batch_kind(function, kind)
+        made = inferred_schema(function, takes, self.schema) if schema is None else as_schema(schema, argument="schema")
+        step = MapBatchesStep(function=function, kind=takes, schema=made)
         return self._then_function(step, kind="map_batches", name=name)
 
     def map(self, function: Callable[[Row], Row], *, schema: SchemaLike, name: str | None = None) -> Stream:
