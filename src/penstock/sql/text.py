@@ -37,7 +37,7 @@ def translate(text: str, columns: Mapping[str, pl.DataType], *, argument: str) -
     node = translator.parsed()
     made = generated(translator, node)
     if made is not None:
-        return Translated(made.arrays, made.name, made)
+        return Translated(made.arrays, made.name, generated=made)
     name = None
     if isinstance(node, exp.Alias):
         translator.check_arguments(node, ("this", "alias"))
