@@ -20,6 +20,15 @@ EXAMPLES = {
     "socket": socket,
     "Explanation": Explanation,
     "watermark": Stream.watermark,
+    "filter": Stream.filter,
+    "map_batches": Stream.map_batches,
+    "explode": Stream.explode,
+    "sample": Stream.sample,
+    "limit": Stream.limit,
+    "distinct": Stream.distinct,
+    "global_": Stream.global_,
+    "partition": Stream.partition,
+    "with_parallelism": Stream.with_parallelism,
 }
 
 

@@ -108,6 +108,7 @@ SCHEMA = "price bigint"
     [
         lambda stream: stream.map(later, schema=SCHEMA),
         lambda stream: stream.flat_map(one_by_one, schema=SCHEMA),
+        lambda stream: stream.filter(later),
         lambda stream: stream.map_batches(later, schema=SCHEMA),
         lambda stream: stream.map_batches(later),
         lambda stream: stream.key_by("auction").reduce(later),

@@ -222,7 +222,7 @@ def test_a_schema_that_cannot_be_found_must_be_given(bids, function, fact):
 
 
 def test_the_kind_of_a_batch_function_is_checked(bids):
-    with pytest.raises(UsageError, match="kind is 'numpy'; choose one of 'arrow', 'polars', 'pandas'"):
+    with pytest.raises(UsageError, match="kind is 'numpy'; choose one of 'arrow', 'table', 'polars', 'pandas'"):
         bids.map_batches(lambda batch: batch, kind="numpy")
 
 

@@ -62,3 +62,25 @@ def test_a_vertex_with_two_inputs_is_shown_once() -> None:
         " │   b  b\n"
         " └─ broadcast ─► [5] all  (see above)"
     )
+
+
+def test_steps_with_fewer_subtasks() -> None:
+    text = explained(
+        node(0, "a"),
+        node(1, "one", Input(node=0, partitioning=Partitioning.REBALANCE, at_most=1)),
+        node(2, "two", Input(node=1, partitioning=Partitioning.CUSTOM, partitioner=max, at_most=2)),
+        node(3, "three", Input(node=2, at_most=3)),
+        parallelism=4,
+    )
+    assert text == (
+        "parallelism 4 of at most 128\n"
+        "\n"
+        "[1] a  (source, 4 subtasks)\n"
+        " │   a  a\n"
+        " └─ all to one ─► [2] one  (1 subtask)\n"
+        "     │   one  one\n"
+        "     └─ custom ─► [3] two  (2 subtasks)\n"
+        "         │   two  two\n"
+        "         └─ rebalance ─► [4] three  (3 subtasks)\n"
+        "                 three  three"
+    )

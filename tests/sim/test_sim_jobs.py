@@ -164,6 +164,10 @@ SMALL = pa.RecordBatch.from_pydict({"key": [0, 1], "seq": [0, 0], "value": [4, 6
         (Shape.DIAMOND, {(0, 0, 8, 1): 1, (1, 0, 12, 2): 1, (0, 0, -5, 1): 1}),
         (Shape.HASH_HASH, {(0, 0, 4, 1): 1, (1, 0, 6, 2): 1}),
         (Shape.HASH_BROADCAST, {(0, 0, 4, 1): 1, (1, 0, 6, 2): 3}),
+        (Shape.GLOBAL, {(0, 0, 8, 1): 1, (1, 0, 12, 2): 1}),
+        (Shape.FEWER, {(0, 0, 8, 1): 1, (1, 0, 12, 2): 1}),
+        (Shape.CHOSEN, {(0, 0, 8, 1): 1, (1, 0, 12, 2): 1}),
+        (Shape.DISTINCT, {(0, 0, 4, 1): 1, (1, 0, 6, 2): 1}),
     ],
 )
 def test_what_each_shape_makes_of_two_records(shape: Shape, expected: dict[tuple[int, ...], int]):
@@ -190,8 +194,24 @@ EXCHANGES = {
     Shape.PIPELINES: ["hash", "hash"],
     Shape.SLICES: ["forward", "forward"],
     Shape.MIXED: ["hash"],
+    Shape.GLOBAL: ["rebalance"],
+    Shape.FEWER: ["rebalance", "hash"],
+    Shape.CHOSEN: ["custom"],
+    Shape.LIMIT: ["rebalance"],
+    Shape.DISTINCT: ["hash"],
 }
 TWO_ENDS = (Shape.TWO_SINKS, Shape.PIPELINES, Shape.SLICES, Shape.MIXED)
+
+
+@pytest.mark.parametrize(("rows", "expected"), [(2, 1), (4, 2), (100, 2)])
+def test_the_first_records_are_half_of_a_split(rows: int, expected: int):
+    made = workload(shape=Shape.LIMIT, splits=1, rows=rows)
+    assert expected_rows(made, [SMALL], parallelism=3) == {"sink": Counter(rows_of(SMALL)[:expected])}
+
+
+def test_a_record_that_is_not_the_first_of_its_key_is_not_expected():
+    again = SMALL.set_column(1, "seq", pa.array([0, 1]))
+    assert expected_rows(workload(shape=Shape.DISTINCT), [again], parallelism=3) == {"sink": Counter([(0, 0, 4, 1)])}
 
 
 @pytest.mark.parametrize("shape", Shape)

@@ -12,6 +12,8 @@ Spark would. The parts that are known:
   whole numbers, float, double, string, date, timestamp, timestamp_ntz
 * abs, ceil, floor, greatest, least, mod, pmod, round, sqrt; concat, contains, endswith, length, lower, ltrim, rtrim,
   startswith, substring, trim, upper
+* split (with a literal pattern, in the syntax of RE2) and array; explode, explode_outer, posexplode and
+  posexplode_outer, as a whole column of `select` or `with_columns`: one of them at most
 * date, date_trunc, day, hour, minute, month, second, to_date, year; unix_micros, unix_millis, unix_seconds,
   unix_timestamp, timestamp_micros, timestamp_millis, timestamp_seconds
 
@@ -26,14 +28,15 @@ records (a sum, a shift, a rank) would give results that depend on how records f
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import polars as pl
 import pyarrow as pa
 from polars.exceptions import PolarsError
 
+from penstock.api.steps import Explosion
 from penstock.core.errors import UsageError
-from penstock.sql.schemas import arrow_type, empty_frame, unknown_column
+from penstock.sql.schemas import arrow_type, element_type, empty_frame, unknown_column
 
 ExpressionLike = str | pl.Expr
 """What every expression argument takes."""
@@ -50,16 +53,25 @@ class ComputedColumn:
 
 @dataclass(frozen=True, kw_only=True)
 class CompiledColumns:
-    """A checked expression and its columns. Only a Polars expression that selects several columns gives several."""
+    """A checked expression and its columns. A Polars expression that selects several columns gives several columns,
+    and so does a generator that numbers its elements."""
 
     expr: pl.Expr
     columns: tuple[ComputedColumn, ...]
+    explosion: Explosion | None = None
+    """How the arrays that the expression computes become records; None if there is one value per record."""
 
 
 def compile_condition(given: ExpressionLike, schema: pa.Schema, *, argument: str) -> pl.Expr:
     """The Polars expression that `given` means over records of `schema`. Raises `UsageError`, which names `argument`,
     unless the expression is boolean."""
-    expr, _ = _read(given, schema, argument)
+    read = _read(given, schema, argument)
+    if read.explosion is not None:
+        raise UsageError(
+            f"{argument} {_shown(given)} makes several records of one record, and a condition cannot",
+            hint="use select(...) first, then the condition",
+        )
+    expr = read.expr
     kinds = list(_evaluated(given, expr, schema, argument).values())
     if kinds != [pl.Boolean()]:
         found = ", ".join(str(arrow_type(kind)) for kind in kinds)
@@ -75,13 +87,16 @@ def compile_columns(
 ) -> CompiledColumns:
     """The expression together with its columns. `name` is the name for the column of an expression with one column.
     Raises `UsageError`, which names `argument`."""
-    expr, has_name = _read(given, schema, argument)
-    if not has_name and name is None:
+    read = _read(given, schema, argument)
+    expr = read.expr
+    if not read.has_name and name is None:
         raise UsageError(
             f"{argument}: {given!r} computes a column that has no name",
             hint=f"write {f'{given} AS some_name'!r}, or some_name={given!r}",
         )
     kinds = _evaluated(given, expr, schema, argument)
+    if read.explosion is not None:
+        return _exploded(given, read.explosion, expr, schema, argument=argument, name=name)
     if name is not None:
         if len(kinds) != 1:
             raise UsageError(f"{argument} {_shown(given)} gives {len(kinds)} columns, so {name!r} cannot be its name")
@@ -95,16 +110,48 @@ def compile_columns(
     return CompiledColumns(expr=expr, columns=tuple(columns))
 
 
-def _read(given: ExpressionLike, schema: pa.Schema, argument: str) -> tuple[pl.Expr, bool]:
-    """The expression, and whether the expression names its column."""
+def _exploded(
+    given: ExpressionLike, explosion: Explosion, expr: pl.Expr, schema: pa.Schema, *, argument: str, name: str | None
+) -> CompiledColumns:
+    if name is not None:
+        if explosion.position is not None:
+            raise UsageError(
+                f"{argument} {_shown(given)} gives 2 columns, so {name!r} cannot be its name",
+                hint=f"give the text without a keyword, with AS (position, {name})",
+            )
+        explosion, expr = replace(explosion, column=name), expr.alias(name)
+    origin = _origin(expr, explosion.column)
+    arrays = schema.field(origin).type if origin is not None else arrow_type(empty_frame(schema).select(expr).dtypes[0])
+    element = element_type(arrays)
+    if element is None:
+        raise UsageError(f"{argument} {_shown(given)}: {arrays} is no array, and only arrays can be exploded")
+    columns = [ComputedColumn(field=pa.field(explosion.column, element), origin=None)]
+    if explosion.position is not None:
+        columns.insert(0, ComputedColumn(field=pa.field(explosion.position, pa.int32()), origin=None))
+    return CompiledColumns(expr=expr, columns=tuple(columns), explosion=explosion)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Read:
+    """An expression as it was given."""
+
+    expr: pl.Expr
+    has_name: bool
+    explosion: Explosion | None = None
+
+
+def _read(given: ExpressionLike, schema: pa.Schema, argument: str) -> _Read:
     if isinstance(given, str):
         # Slots import this module and never parse: a slot must not wait for the import of the parser.
         from penstock.sql.text import translate
 
         translated = translate(given, dict(empty_frame(schema).schema), argument=argument)
         if translated.name is None:
-            return translated.expr, False
-        return translated.expr.alias(translated.name), True
+            return _Read(expr=translated.expr, has_name=False)
+        made, explosion = translated.generated, None
+        if made is not None:
+            explosion = Explosion(column=made.name, position=made.position, is_outer=made.is_outer)
+        return _Read(expr=translated.expr.alias(translated.name), has_name=True, explosion=explosion)
     if not isinstance(given, pl.Expr):
         raise UsageError(
             f"{argument} is {given!r}, which is no expression", hint="give Spark SQL text or a Polars expression"
@@ -113,7 +160,7 @@ def _read(given: ExpressionLike, schema: pa.Schema, argument: str) -> tuple[pl.E
         if root not in schema.names:
             raise unknown_column(root, schema.names, argument=f"{argument} {_shown(given)}")
     _check_row_by_row(given, argument)
-    return given, True
+    return _Read(expr=given, has_name=True)
 
 
 def _origin(expr: pl.Expr, column: str) -> str | None:

@@ -1,8 +1,10 @@
-"""The schema of what a user's batch function returns, found by a call of the function with a batch without rows."""
+"""What a user's batch function takes, told by its annotation; and the schema of what the function returns, found by a
+call of the function with a batch without rows."""
 
 from __future__ import annotations
 
 import importlib.util
+import inspect
 from collections.abc import Callable, Iterable
 from typing import Any, Literal, get_args
 
@@ -13,13 +15,57 @@ import pyarrow.types as pt
 from penstock.core.errors import UsageError
 from penstock.sql.schemas import arrow_type, check_schema, empty_frame
 
-BatchKind = Literal["arrow", "polars", "pandas"]
-"""What a batch function takes and returns: `pa.RecordBatch`, `pl.DataFrame` or `pd.DataFrame`."""
+BatchKind = Literal["arrow", "table", "polars", "pandas"]
+"""What a batch function takes and returns: `pa.RecordBatch`, `pa.Table`, `pl.DataFrame` or `pd.DataFrame`."""
+
+_KINDS: dict[tuple[str, str], BatchKind] = {
+    ("pyarrow", "RecordBatch"): "arrow",
+    ("pyarrow", "Table"): "table",
+    ("polars", "DataFrame"): "polars",
+    ("pandas", "DataFrame"): "pandas",
+}
+_ALIASES = {"pa": "pyarrow", "pl": "polars", "pd": "pandas"}
+"""How people name packages. An annotation may name a package that is imported for type checkers only."""
 
 _GIVE_SCHEMA = "give schema=..., such as schema='auction bigint, price double'"
 
 
-def check_kind(kind: str) -> None:
+def batch_kind(function: Callable[[Any], Any], given: str | None) -> BatchKind:
+    """What a function takes: what `given` says, or else the annotation of the function's first parameter. Without both,
+    an Arrow batch. Raises `UsageError` if the two contradict each other, or if `given` is no kind of batches."""
+    told = _annotated_kind(function)
+    if given is None:
+        kind: BatchKind = told or "arrow"
+        _check_kind(kind)
+        return kind
+    _check_kind(given)
+    if told is not None and told != given:
+        raise UsageError(
+            f"kind is {given!r}, and the annotation of the function says {told!r}",
+            hint="leave kind out, or change the annotation",
+        )
+    return given  # type: ignore[return-value]  # checked above
+
+
+def _annotated_kind(function: Callable[[Any], Any]) -> BatchKind | None:
+    try:
+        signature = inspect.signature(function, eval_str=True)
+    except Exception:  # noqa: BLE001  # an annotation may be any expression, and may name what is not imported
+        try:
+            signature = inspect.signature(function)
+        except (TypeError, ValueError):
+            return None
+    first = next(iter(signature.parameters.values()), None)
+    annotation = None if first is None else first.annotation
+    if isinstance(annotation, str):
+        package, _, name = annotation.strip("'\"").rpartition(".")
+        return _KINDS.get((_ALIASES.get(package, package), name))
+    if not isinstance(annotation, type):
+        return None
+    return _KINDS.get((annotation.__module__.partition(".")[0], annotation.__qualname__))
+
+
+def _check_kind(kind: str) -> None:
     """Raise `UsageError` unless batches can be handed to a function in the form that `kind` names."""
     if kind not in get_args(BatchKind):
         raise UsageError(f"kind is {kind!r}; choose one of {', '.join(map(repr, get_args(BatchKind)))}")
@@ -58,6 +104,8 @@ def _empty_batch(kind: BatchKind, schema: pa.Schema) -> Any:
     match kind:
         case "arrow":
             return pa.RecordBatch.from_pylist([], schema=schema)
+        case "table":
+            return schema.empty_table()
         case "polars":
             return empty_frame(schema)
         case "pandas":

@@ -91,6 +91,15 @@ class Ledger:
         self._check_name(name, step)
         self._steps[number] = replace(step, given_name=name)
 
+    @property
+    def parallelism(self) -> int:
+        """How many slots the job has."""
+        return self._parallelism
+
+    def limit_step(self, number: int, at_most: int) -> None:
+        """Let a step have at most this many subtasks."""
+        self._steps[number] = replace(self._steps[number], at_most=at_most)
+
     def step(self, number: int) -> RecordedStep:
         """The step of that number."""
         return self._steps[number]
@@ -164,6 +173,7 @@ class Ledger:
                 step=step.step,
                 inputs=step.inputs,
                 is_source=isinstance(step.step, ReadStep),
+                at_most=step.at_most,
             )
             for step in steps
         )

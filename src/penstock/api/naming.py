@@ -58,6 +58,8 @@ class RecordedStep:
     """Where in the user's code the step was made."""
     made_in: CellRun | None = None
     """The run of the notebook cell that made the step; None outside of a notebook."""
+    at_most: int | None = None
+    """How many subtasks the step has at most; None: the user has not said."""
 
     @property
     def name(self) -> str:

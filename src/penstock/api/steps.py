@@ -58,6 +58,18 @@ class WhereStep:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Explosion:
+    """A record is made of each element of an array."""
+
+    column: str
+    """The column that is computed as an array, and that has an element of the array in each record."""
+    position: str | None = None
+    """The column with the number of the element in its array, from 0; None: there is no such column."""
+    is_outer: bool = False
+    """Whether an empty array, and null, give a record with null. Otherwise they give no record."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class SelectStep:
     """Columns computed from the record; with `keep` the other columns stay too."""
 
@@ -65,6 +77,7 @@ class SelectStep:
     keep: bool
     schema: pa.Schema
     """The schema of the output."""
+    explosion: Explosion | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,7 +86,7 @@ class MapBatchesStep:
 
     function: Callable[[Any], Any]
     kind: str
-    """What the function takes: `arrow`, `polars` or `pandas`."""
+    """What the function takes: `arrow`, `table`, `polars` or `pandas`."""
     schema: pa.Schema
 
 
@@ -83,6 +96,24 @@ class MapStep:
 
     function: Callable[[dict[str, Any]], Any]
     flat: bool
+    schema: pa.Schema
+
+
+@dataclass(frozen=True, kw_only=True)
+class FilterStep:
+    """Only records for which a function from a row (a dict) returns a true value."""
+
+    function: Callable[[dict[str, Any]], Any]
+    schema: pa.Schema
+
+
+@dataclass(frozen=True, kw_only=True)
+class SampleStep:
+    """A part of the records, chosen by a hash of some columns."""
+
+    columns: tuple[str, ...]
+    fraction: float
+    seed: int
     schema: pa.Schema
 
 
@@ -216,6 +247,8 @@ Step = (
     | SelectStep
     | MapBatchesStep
     | MapStep
+    | FilterStep
+    | SampleStep
     | ProcessStep
     | KeyedProcessStep
     | UnionStep

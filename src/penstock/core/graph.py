@@ -22,6 +22,8 @@ class Partitioning(Enum):
     """Batch by batch, in turn."""
     BROADCAST = "broadcast"
     """To every subtask."""
+    CUSTOM = "custom"
+    """By a function of the user's program."""
 
     @property
     def all_to_all(self) -> bool:

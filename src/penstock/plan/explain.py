@@ -53,7 +53,7 @@ class _View:
         for edge in outputs:
             is_last = edge is outputs[-1]
             first, *rest = self.tree(self._plan.vertex(edge.downstream))
-            lines.append(f" {'└─' if is_last else '├─'} {arrow_text(edge)} ─► {first}")
+            lines.append(f" {'└─' if is_last else '├─'} {arrow_text(self._plan, edge)} ─► {first}")
             lines += [f"{'    ' if is_last else ' │  '}{line}" for line in rest]
         return lines
 
@@ -64,8 +64,10 @@ def vertex_text(vertex: Vertex) -> str:
     return f"source, {count}" if vertex.is_source else count
 
 
-def arrow_text(edge: Edge) -> str:
+def arrow_text(plan: Plan, edge: Edge) -> str:
     """How an edge spreads records."""
     if edge.partitioning is Partitioning.HASH:
         return f"hash by {', '.join(edge.keys)}"
+    if edge.partitioning is Partitioning.REBALANCE and plan.vertex(edge.downstream).at_most == 1:
+        return "all to one"
     return str(edge.partitioning.value)

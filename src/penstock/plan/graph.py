@@ -3,10 +3,14 @@
 A *node* is one step of the program. Nodes joined by a forward edge are chained into a *vertex*, whose operators run in
 one task, calling each other directly. *Edges* join vertices; each edge is a set of channels between subtasks. This file
 does not look into steps: the runtime builds operators from steps.
+
+A vertex has a subtask in every slot, unless a step of the vertex is limited to fewer subtasks. The limit stays when the
+parallelism of the job changes, so that the vertices and the edges of a program do not depend on its parallelism.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -14,6 +18,9 @@ from penstock.core.errors import InvariantError
 from penstock.core.graph import Partitioning as Partitioning
 from penstock.core.ids import OperatorId, TaskId, VertexId
 from penstock.plan.key_groups import default_max_parallelism
+
+Partitioner = Callable[[Any, int], Any]
+"""From a batch, and the number of subtasks, to the number of a subtask for every record."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,6 +30,10 @@ class Input:
     node: int
     partitioning: Partitioning = Partitioning.FORWARD
     keys: tuple[str, ...] = ()
+    at_most: int | None = None
+    """At most this many subtasks read the records; None: as many as the job has slots."""
+    partitioner: Partitioner | None = None
+    """The function that chooses the subtasks, if the partitioning is custom."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,6 +46,9 @@ class Node:
     step: Any
     inputs: tuple[Input, ...] = ()
     is_source: bool = False
+    at_most: int | None = None
+    """At most this many subtasks run the step. None: as many as the step before, if records come from there directly;
+    otherwise as many as the job has slots."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,6 +71,8 @@ class Edge:
     keys: tuple[str, ...] = ()
     input_number: int = 0
     """Which input of the downstream operator the edge feeds."""
+    partitioner: Partitioner | None = None
+    """The function that chooses the downstream subtasks, if the partitioning is custom."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,6 +84,12 @@ class Vertex:
     operators: tuple[OperatorPlan, ...]
     parallelism: int
     is_source: bool
+    at_most: int | None = None
+    """The vertex never has more subtasks than this; None: it has as many as the job has slots."""
+
+    def rescaled(self, parallelism: int) -> Vertex:
+        """The same vertex in a job of another parallelism."""
+        return replace(self, parallelism=_limited(parallelism, self.at_most))
 
     @property
     def tasks(self) -> tuple[TaskId, ...]:
@@ -92,7 +114,7 @@ class Plan:
 
     def rescaled(self, parallelism: int) -> Plan:
         """The same plan with another number of subtasks."""
-        vertices = tuple(replace(vertex, parallelism=parallelism) for vertex in self.vertices)
+        vertices = tuple(vertex.rescaled(parallelism) for vertex in self.vertices)
         return replace(self, vertices=vertices, parallelism=parallelism, _by_id={})
 
     def with_key_groups(self, groups: int) -> Plan:
@@ -158,10 +180,12 @@ class Plan:
 def build_plan(nodes: tuple[Node, ...], *, parallelism: int, max_parallelism: int | None) -> Plan:
     """Chain the nodes (given in topological order) into vertices and number the edges between them.
 
-    A node is chained to its upstream node if the node has no other input, the input is forward, and the upstream node
-    has no other consumer. So records enter a vertex at its first operator, and leave a vertex at its last operator.
+    A node is chained to its upstream node if the node has no other input, the input is forward, both have the same
+    number of subtasks, and the upstream node has no other consumer. So records enter a vertex at its first operator,
+    and leave a vertex at its last operator. A forward input from another number of subtasks is dealt out in turn.
     """
     _check(nodes)
+    limits = _limits(nodes)
     consumers: dict[int, int] = {}
     for node in nodes:
         for source in node.inputs:
@@ -170,7 +194,7 @@ def build_plan(nodes: tuple[Node, ...], *, parallelism: int, max_parallelism: in
     chains: list[list[Node]] = []
     for node in nodes:
         head = node.inputs[0] if len(node.inputs) == 1 else None
-        if head is not None and head.partitioning is Partitioning.FORWARD and consumers[head.node] == 1:
+        if head is not None and _is_direct(head, node, limits) and consumers[head.node] == 1:
             chain_of[node.number] = chain_of[head.node]
             chains[chain_of[node.number]].append(node)
         else:
@@ -183,8 +207,9 @@ def build_plan(nodes: tuple[Node, ...], *, parallelism: int, max_parallelism: in
             vertex=ids[i],
             name=" → ".join(n.name for n in chain),
             operators=tuple(OperatorPlan(operator=n.operator, name=n.name, step=n.step) for n in chain),
-            parallelism=parallelism,
+            parallelism=_limited(parallelism, limits[chain[0].number]),
             is_source=chain[0].is_source,
+            at_most=limits[chain[0].number],
         )
         for i, chain in enumerate(chains)
     )
@@ -196,9 +221,10 @@ def build_plan(nodes: tuple[Node, ...], *, parallelism: int, max_parallelism: in
                     number=len(edges),
                     upstream=ids[chain_of[source.node]],
                     downstream=ids[i],
-                    partitioning=source.partitioning,
+                    partitioning=_partitioning(source, chain[0], limits),
                     keys=source.keys,
                     input_number=position,
+                    partitioner=source.partitioner,
                 )
             )
     return Plan(
@@ -207,6 +233,31 @@ def build_plan(nodes: tuple[Node, ...], *, parallelism: int, max_parallelism: in
         parallelism=parallelism,
         max_parallelism=max_parallelism or default_max_parallelism(parallelism),
     )
+
+
+def _limits(nodes: tuple[Node, ...]) -> dict[int, int | None]:
+    """How many subtasks each node has at most, by the number of the node; None: as many as the job has slots."""
+    limits: dict[int, int | None] = {}
+    for node in nodes:
+        given = [most for most in (node.at_most, *(source.at_most for source in node.inputs)) if most is not None]
+        direct = [limits[s.node] for s in node.inputs if s.partitioning is Partitioning.FORWARD]
+        inherits = len(direct) == len(node.inputs) and len(dict.fromkeys(direct)) == 1
+        limits[node.number] = min(given) if given else direct[0] if inherits else None
+    return limits
+
+
+def _is_direct(source: Input, node: Node, limits: dict[int, int | None]) -> bool:
+    return source.partitioning is Partitioning.FORWARD and limits[source.node] == limits[node.number]
+
+
+def _partitioning(source: Input, node: Node, limits: dict[int, int | None]) -> Partitioning:
+    if source.partitioning is Partitioning.FORWARD and not _is_direct(source, node, limits):
+        return Partitioning.REBALANCE
+    return source.partitioning
+
+
+def _limited(parallelism: int, at_most: int | None) -> int:
+    return parallelism if at_most is None else min(parallelism, at_most)
 
 
 def _check(nodes: tuple[Node, ...]) -> None:
@@ -221,6 +272,11 @@ def _check(nodes: tuple[Node, ...]) -> None:
             if (source.partitioning is Partitioning.HASH) != bool(source.keys):
                 raise InvariantError(
                     f"node {node.number} has keys {source.keys} for partitioning {source.partitioning.value}"
+                )
+            if (source.partitioning is Partitioning.CUSTOM) != (source.partitioner is not None):
+                raise InvariantError(
+                    f"node {node.number} has partitioner {source.partitioner} for partitioning "
+                    f"{source.partitioning.value}"
                 )
         if node.number in numbers:
             raise InvariantError(f"two nodes have the number {node.number}")

@@ -79,7 +79,7 @@ def as_mermaid(plan: Plan) -> str:
         texts = [f"<b>{vertex_text(vertex)}</b>", *(_plain(operator.name) for operator in vertex.operators)]
         lines.append(f'    {numbers[vertex.vertex]}["{"<br/>".join(texts)}"]')
     lines += [
-        f'    {numbers[edge.upstream]} -- "{_plain(arrow_text(edge))}" --> {numbers[edge.downstream]}'
+        f'    {numbers[edge.upstream]} -- "{_plain(arrow_text(plan, edge))}" --> {numbers[edge.downstream]}'
         for edge in plan.edges
     ]
     return "\n".join(lines)
@@ -98,7 +98,8 @@ def as_svg(plan: Plan) -> str:
     height = max((box.y + box.height for box in boxes.values()), default=0) + _MARGIN
     entries = _entries(plan, columns, boxes)
     arrows = [
-        _arrow(edge, [boxes[stop] for stop in _stops(edge, columns)], entries[edge.number]) for edge in plan.edges
+        _arrow(arrow_text(plan, edge), [boxes[stop] for stop in _stops(edge, columns)], entries[edge.number])
+        for edge in plan.edges
     ]
     # No arrow crosses a text: all arrows come before all texts.
     lines = "".join(path for path, _ in arrows) + "".join(label for _, label in arrows)
@@ -154,7 +155,7 @@ def _placed(plan: Plan, columns: dict[_Stop, int]) -> dict[_Stop, _Box]:
         stops = _stops(edge, columns)
         for one, other in pairwise(stops):
             before[other].append(one)
-        text = len(arrow_text(edge)) * _CHARACTER + 50
+        text = len(arrow_text(plan, edge)) * _CHARACTER + 50
         gaps[columns[edge.upstream]] = max(gaps.get(columns[edge.upstream], 0), text)
     boxes: dict[_Stop, _Box] = {}
     x = float(_MARGIN)
@@ -196,8 +197,8 @@ def _mean(numbers: Sequence[float]) -> float:
     return sum(numbers) / len(numbers) if numbers else 0.0
 
 
-def _arrow(edge: Edge, stops: Sequence[_Box], entry: float) -> tuple[str, str]:
-    """The arrow of an edge, which ends at height `entry`; and the text of the arrow. The text stands where the first
+def _arrow(text: str, stops: Sequence[_Box], entry: float) -> tuple[str, str]:
+    """The arrow of an edge, which ends at height `entry`; and `text`, which the arrow bears. The text stands where the first
     bend ends: the arrows out of one box have parted there."""
     path = f"M{stops[0].x + stops[0].width:g} {stops[0].middle:g}"
     for one, other in pairwise(stops):
@@ -207,7 +208,7 @@ def _arrow(edge: Edge, stops: Sequence[_Box], entry: float) -> tuple[str, str]:
             path += f"H{other.x + other.width:g}"
     second = stops[1]
     x, y = second.x - 12, (entry if second is stops[-1] else second.middle) - 5
-    label = f'<text class="label" x="{x:g}" y="{y:g}" text-anchor="end">{escape(arrow_text(edge))}</text>'
+    label = f'<text class="label" x="{x:g}" y="{y:g}" text-anchor="end">{escape(text)}</text>'
     return f'<path class="arrow" d="{path}" marker-end="url(#end)"/>', label
 
 

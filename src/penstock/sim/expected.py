@@ -40,7 +40,11 @@ def expected_rows(workload: Workload, inputs: Sequence[pa.RecordBatch], *, paral
             return {SINK: first, SECOND_SINK: second}
         case Shape.WAITS:
             rows = Counter(records_of(inputs[: workload.splits]))
-        case Shape.KEYED | Shape.UNION | Shape.TWO_SINKS | Shape.SLICES:
+        case Shape.LIMIT:
+            rows = Counter(records[: workload.limit])
+        case Shape.DISTINCT:
+            rows = Counter(record for record in records if record[1] == 0)
+        case Shape.KEYED | Shape.UNION | Shape.TWO_SINKS | Shape.SLICES | Shape.GLOBAL | Shape.FEWER | Shape.CHOSEN:
             rows = Counter(_doubled(record) for record in records)
         case _:
             rows = Counter()
@@ -78,7 +82,7 @@ def expected_of_stages(
 ) -> dict[str, Counter[Row]]:
     """The rows that a job whose parallelism has changed must show, by sink: the records that a stage has read give rows
     as in a job with the parallelism of the stage."""
-    if workload.shape.has_windows or not stages:
+    if workload.shape.has_windows or workload.shape in (Shape.LIMIT, Shape.DISTINCT) or not stages:
         return expected_rows(workload, inputs, parallelism=stages[0].parallelism if stages else 1)
     starts = [_starts(workload, stage.metadata, inputs) for stage in stages]
     ends = [*starts[1:], [table.num_rows for table in inputs]]
@@ -128,7 +132,7 @@ def order_of(workload: Workload) -> Order | None:
     match workload.shape:
         case Shape.KEYED | Shape.UNION | Shape.TWO_SINKS | Shape.HASH_HASH | Shape.HASH_FORWARD | Shape.PIPELINES:
             return lambda row, _: row[0]
-        case Shape.SLICES | Shape.MIXED | Shape.WAITS:
+        case Shape.SLICES | Shape.MIXED | Shape.WAITS | Shape.GLOBAL | Shape.CHOSEN | Shape.LIMIT:
             return lambda row, _: row[0]
         case Shape.TWICE:
             return lambda row, _: (row[0], row[2])

@@ -75,6 +75,16 @@ class Shape(Enum):
     """Keyed rows wait for a broadcast stream."""
     MIXED = "mixed"
     """Two pipelines that nothing joins, one of them without an exchange."""
+    GLOBAL = "global"
+    """All records go to a single subtask."""
+    FEWER = "fewer"
+    """Steps with fewer subtasks than the job has slots."""
+    CHOSEN = "chosen"
+    """A function chooses the subtask of each record."""
+    LIMIT = "limit"
+    """The first records of the only split."""
+    DISTINCT = "distinct"
+    """The first record of each key."""
 
     @property
     def has_windows(self) -> bool:
@@ -89,6 +99,10 @@ class Shape(Enum):
             return 3
         return 2 if self in (*PAIRS, *PIPELINES, Shape.WAITS) else 1
 
+
+PLACED = (Shape.GLOBAL, Shape.FEWER, Shape.CHOSEN, Shape.LIMIT, Shape.DISTINCT)
+"""The shapes whose steps have a number of subtasks of their own, records that go where a function says, or the first
+records only."""
 
 PAIRS = (Shape.HASH_HASH, Shape.HASH_FORWARD, Shape.HASH_BROADCAST, Shape.REBALANCE_HASH)
 """The shapes with two sources that one step reads, each source distributed in its own way."""
@@ -166,6 +180,11 @@ class Workload:
     def sources(self) -> int:
         """How many sources the job has."""
         return 1 + len(self.other_rows)
+
+    @property
+    def limit(self) -> int:
+        """How many records the shape `LIMIT` hands on at most."""
+        return max(1, self.rows // 2)
 
     def splits_of(self, source: int) -> range:
         """The numbers of a source's splits."""

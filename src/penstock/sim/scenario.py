@@ -33,7 +33,7 @@ from penstock.sim.faults import (
     draw_task_errors,
     end_ms,
 )
-from penstock.sim.jobs import APART, PAIRS, PIPELINES, TICK_US, Shape, Workload
+from penstock.sim.jobs import APART, PAIRS, PIPELINES, PLACED, TICK_US, Shape, Workload
 from penstock.sim.marking_hook import Hooked, draw_hook
 from penstock.sim.on_driver import draw_on_driver
 from penstock.sim.programs import Rerun, draw_rerun
@@ -55,8 +55,12 @@ VERTICES = {
     Shape.PIPELINES: 3,
     Shape.SLICES: 3,
     Shape.MIXED: 3,
+    Shape.FEWER: 3,
 }
 """The number of vertices, with one source, of the shapes that have more than two vertices."""
+
+DRAWN_LATER = (*APART, *PLACED, Shape.TIMERS, Shape.WAITS)
+"""The shapes that take the place of another shape when everything else has been drawn."""
 
 LIVENESS_MS = 120_000
 """Many times as long as the longest of the drawn jobs needs, time-outs and restarts included."""
@@ -147,7 +151,7 @@ class Scenario:
 
 def draw_scenario(seed: int, random: Random) -> Scenario:
     """The scenario of a seed."""
-    shape = random.choice(tuple(shape for shape in Shape if shape not in (*APART, Shape.TIMERS, Shape.WAITS)))
+    shape = random.choice(tuple(shape for shape in Shape if shape not in DRAWN_LATER))
     # The more vertices a shape has, the more channels each slot adds: shapes with many vertices mostly get fewer slots.
     parallelism = random.choice((1, 2, 2, 2, 2, 3, 3, 4) if shape in VERTICES else (1, 2, 2, 2, 3, 3, 4, 5, 6))
     duration_ms = random.choice((300, 300, 600, 600, 2_000))
@@ -212,7 +216,24 @@ def _varied(random: Random, drawn: Scenario) -> Scenario:
     drawn = _sharing_files(random, drawn) if random.random() < 0.2 else drawn
     drawn = _run_by_name(random, drawn) if drawn.again is not None and random.random() < 0.2 else drawn
     pairs = drawn.workload.shape in PAIRS and drawn.workload.on_driver is None
-    return _with_rows_that_wait(random, drawn) if pairs and random.random() < 0.3 else drawn
+    drawn = _with_rows_that_wait(random, drawn) if pairs and random.random() < 0.3 else drawn
+    shape = drawn.workload.shape
+    single = shape.most_sources == 1 and len(sinks_of(shape)) == 1
+    return _placed(random, drawn) if single and random.random() < 0.25 else drawn
+
+
+def _placed(random: Random, drawn: Scenario) -> Scenario:
+    """The same world with steps that have a number of subtasks of their own, or that hand on the first records only."""
+    workload = replace(drawn.workload, shape=random.choice(PLACED), shares_keys=False)
+    if workload.shape is Shape.LIMIT:
+        if drawn.settings.checkpoint.mode is Mode.AT_LEAST_ONCE or workload.on_driver is not None:
+            # Records that are counted twice take the place of others.
+            workload = replace(workload, shape=Shape.GLOBAL)
+        else:
+            # Only the records of a single split have an order, and so only these have first records.
+            workload = replace(workload, splits=1)
+    checkpoint = _possible(drawn.settings.checkpoint, workload, drawn.work_us)
+    return replace(drawn, workload=workload, settings=replace(drawn.settings, checkpoint=checkpoint))
 
 
 def _sharing_files(random: Random, drawn: Scenario) -> Scenario:

@@ -19,6 +19,11 @@
     SLICES          source → double ─┬─► sink
                                      └─► same → second
     MIXED           source → double ═key═► same → sink,  source-2 → double-2 → second
+    GLOBAL          source → double ═all to one═► same → sink
+    FEWER           source ═in turn═► double, in 2 subtasks at most ═key═► same, in 3 subtasks at most → sink
+    CHOSEN          source → double ═by a function═► placed → sink
+    LIMIT           source → limit-each ═all to one═► limit → sink
+    DISTINCT        source ═key═► distinct → sink
 
 A workload may have a slow step, which stands behind `same`, `waits`, the window or the timers; `negate` is slow itself.
 Back-pressure builds up before the slow step. Steps have the same names in all shapes, so that tests can name them.
@@ -33,12 +38,15 @@ import polars as pl
 import pyarrow as pa
 
 from penstock.api.connector import Sink
+from penstock.api.first_rows import FirstOfKey, FirstOfSubtask, FirstRows
+from penstock.api.functions import FunctionContext, ProcessFunction
 from penstock.api.steps import (
     Aggregate,
     CombineStep,
     KeyedProcessStep,
     MapBatchesStep,
     MapStep,
+    ProcessStep,
     ReadStep,
     Step,
     UnionStep,
@@ -101,6 +109,21 @@ def bucket(batch: pa.RecordBatch) -> pa.RecordBatch:
 def same(batch: pa.RecordBatch) -> pa.RecordBatch:
     """The batch itself."""
     return batch
+
+
+def by_key(batch: pa.RecordBatch, subtasks: int) -> pl.Series:
+    """The subtask of every record, by its key."""
+    return (pl.Series(batch.column("key")) * 7 + 1) % subtasks
+
+
+class NegatesMisplaced(ProcessFunction):
+    """Hands records on. The value of a record that `by_key` sends to another subtask becomes negative."""
+
+    def on_batch(self, batch: pa.RecordBatch, context: FunctionContext) -> pa.RecordBatch:
+        """The batch, with the values of misplaced records negated."""
+        values = pl.Series(batch.column("value"))
+        is_here = by_key(batch, context.parallelism) == context.subtask
+        return _with_values(batch, values.zip_with(is_here, -1 - values))
 
 
 def _with_values(batch: pa.RecordBatch, values: pl.Series) -> pa.RecordBatch:
@@ -203,9 +226,36 @@ class _Builder:
                 first, second = self._sources()
                 self._write(self._same(self._map("double", double, first), HASH))
                 self._write(self._map("double-2", double, second), SECOND_SINK)
+            case Shape.GLOBAL | Shape.FEWER | Shape.CHOSEN | Shape.LIMIT | Shape.DISTINCT as placed:
+                self._placed(placed)
             case _:
                 assert_never(self._workload.shape)
         return build_plan(tuple(self._nodes), parallelism=self._parallelism, max_parallelism=None)
+
+    def _placed(self, shape: Shape) -> None:
+        source, most = self._source(), self._workload.limit
+        match shape:
+            case Shape.GLOBAL:
+                doubled = self._map("double", double, source)
+                self._write(self._joined(Input(node=doubled, partitioning=REBALANCE, at_most=1)))
+            case Shape.FEWER:
+                step = MapBatchesStep(function=double, kind="arrow", schema=SCHEMA)
+                doubled = self._add("double", step, Input(node=source, at_most=2))
+                self._write(self._joined(Input(node=doubled, partitioning=HASH, keys=("key",), at_most=3)))
+            case Shape.CHOSEN:
+                doubled = self._map("double", double, source)
+                chosen = Input(node=doubled, partitioning=Partitioning.CUSTOM, partitioner=by_key)
+                placed = self._add("placed", ProcessStep(function=NegatesMisplaced(), schema=SCHEMA), chosen)
+                self._write(self._slowed(placed, SCHEMA))
+            case Shape.LIMIT:
+                each = ProcessStep(function=FirstOfSubtask(most), schema=SCHEMA)
+                before = Input(node=self._add("limit-each", each, (source, FORWARD)), partitioning=REBALANCE, at_most=1)
+                limited = self._add("limit", ProcessStep(function=FirstRows(most), schema=SCHEMA), before)
+                self._write(self._slowed(limited, SCHEMA))
+            case _:
+                keys = pa.schema([SCHEMA.field("key")])
+                first = KeyedProcessStep(function=FirstOfKey(None), keys=("key",), key_schema=keys, schema=SCHEMA)
+                self._write(self._slowed(self._add("distinct", first, (source, HASH)), SCHEMA))
 
     def _diamond(self) -> None:
         source = self._source()
@@ -272,6 +322,10 @@ class _Builder:
         step = MapBatchesStep(function=same, kind="arrow", schema=SCHEMA)
         return self._slowed(self._add("same", step, (before, partitioning), key=key), SCHEMA)
 
+    def _joined(self, before: Input) -> int:
+        step = MapBatchesStep(function=same, kind="arrow", schema=SCHEMA)
+        return self._slowed(self._add("same", step, before), SCHEMA)
+
     def _negate(self, before: int, partitioning: Partitioning) -> int:
         row_us = self._workload.slow_us // self._workload.batch_rows
         step = MapStep(function=Negate(self._world, row_us), flat=False, schema=SCHEMA)
@@ -289,11 +343,13 @@ class _Builder:
     def _write(self, before: int, name: str = SINK) -> None:
         self._add(name, WriteStep(sink=self._sink(name), schema=SCHEMA), (before, FORWARD))
 
-    def _add(self, name: str, step: Step, *before: tuple[int, Partitioning], key: str = "key") -> int:
+    def _add(self, name: str, step: Step, *before: tuple[int, Partitioning] | Input, key: str = "key") -> int:
         number = len(self._nodes)
         inputs = tuple(
-            Input(node=node, partitioning=partitioning, keys=(key,) if partitioning is HASH else ())
-            for node, partitioning in before
+            each
+            if isinstance(each, Input)
+            else Input(node=each[0], partitioning=each[1], keys=(key,) if each[1] is HASH else ())
+            for each in before
         )
         node = Node(number=number, operator=OperatorId(name), name=name, step=step, inputs=inputs, is_source=not before)
         self._nodes.append(node)

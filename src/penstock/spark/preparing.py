@@ -62,7 +62,7 @@ class Preparation:
         """The plan with prepared sources and sinks, and with the splits of the sources."""
         self._narrow_earlier()
         vertices = tuple(
-            replace(vertex, operators=tuple(self._prepared(o, plan.parallelism) for o in vertex.operators))
+            replace(vertex, operators=tuple(self._prepared(o, vertex.parallelism) for o in vertex.operators))
             for vertex in plan.vertices
         )
         return replace(plan, vertices=vertices)

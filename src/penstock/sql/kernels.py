@@ -114,5 +114,21 @@ class RoundHalfUp:
         return _series(rounded, column.is_null().to_numpy()).cast(column.dtype)
 
 
+@dataclass(frozen=True)
+class SplitText:
+    """Splits texts at the matches of a pattern. Empty parts at the end are kept."""
+
+    pattern: str
+    most: int | None
+    """The last part has the rest of the text if there are more parts than this, which is at least 2; None: no limit."""
+
+    def __call__(self, columns: Sequence[pl.Series]) -> pl.Series:
+        """One array per row."""
+        (column,) = columns
+        texts = column.to_arrow().cast(pa.large_string())
+        splits = None if self.most is None else self.most - 1
+        return pl.Series(pc.split_pattern_regex(texts, self.pattern, max_splits=splits))
+
+
 def _series(values: Numbers, nulls: npt.NDArray[np.bool_]) -> pl.Series:
     return pl.Series(pa.array(values, mask=np.broadcast_to(nulls, values.shape) if nulls.any() else None))

@@ -125,6 +125,12 @@ def arrow_type(dtype: pl.DataType) -> pa.DataType:
     return _plain(pl.Series([], dtype=dtype).to_arrow().type)
 
 
+def element_type(kind: pa.DataType) -> pa.DataType | None:
+    """The type of the elements of an array; None if `kind` is no type of arrays. A map is no array: in Spark, `explode`
+    makes two columns of a map."""
+    return kind.value_type if isinstance(kind, pa.ListType | pa.LargeListType | pa.FixedSizeListType) else None
+
+
 def polars_type(kind: pa.DataType) -> pl.DataType:
     """How Polars sees columns of an Arrow type."""
     return empty_frame(pa.schema([pa.field("column", kind)])).schema["column"]

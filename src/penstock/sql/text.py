@@ -8,11 +8,13 @@ from dataclasses import dataclass
 import polars as pl
 from sqlglot import exp
 
+from penstock.sql.arrays import ARRAYS
 from penstock.sql.functions import FUNCTIONS
+from penstock.sql.generators import Generated, generated
 from penstock.sql.operators import OPERATORS
 from penstock.sql.translation import RuleBook, Translator
 
-_RULES = RuleBook(OPERATORS, FUNCTIONS)
+_RULES = RuleBook(OPERATORS, FUNCTIONS, ARRAYS)
 
 
 @dataclass(frozen=True)
@@ -22,6 +24,8 @@ class Translated:
     expr: pl.Expr
     name: str | None
     """The name of the column, or the name behind AS; None if the text gives no name."""
+    generated: Generated | None = None
+    """The generator that the text is; None if the text computes one value per record."""
 
 
 def translate(text: str, columns: Mapping[str, pl.DataType], *, argument: str) -> Translated:
@@ -31,6 +35,9 @@ def translate(text: str, columns: Mapping[str, pl.DataType], *, argument: str) -
         return Translated(pl.col(text), text)
     translator = Translator(text, columns=columns, rules=_RULES, argument=argument)
     node = translator.parsed()
+    made = generated(translator, node)
+    if made is not None:
+        return Translated(made.arrays, made.name, generated=made)
     name = None
     if isinstance(node, exp.Alias):
         translator.check_arguments(node, ("this", "alias"))

@@ -206,6 +206,12 @@ class Translator:
         """The error for a part that has no rule."""
         if isinstance(node, exp.Star):
             return self.error(node, "is not an expression", hint="to keep all columns use with_columns")
+        if isinstance(node, exp.UDTF):
+            return self.error(
+                node,
+                "makes several records of one record, and cannot be a part of another expression",
+                hint="let explode(...) be a whole column of select(...), and compute with the column in the next step",
+            )
         if isinstance(node, exp.Query):
             return self.error(node, "is a query where an expression is needed")
         if isinstance(node, exp.AggFunc | exp.Window):

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections import Counter
 
 import numpy as np
+import polars as pl
 import pyarrow as pa
 import pytest
 from key_group_owners import owner_of
 
-from penstock.core.elements import Barrier, Watermark
+from penstock.core.elements import Barrier, CheckpointOptions, Watermark
+from penstock.core.errors import UserCodeError
 from penstock.core.ids import CheckpointId, Instant, OperatorId
 from penstock.plan.graph import Input, Node, Partitioning, build_plan
 from penstock.runtime.task.channels import ChannelKey, Subpartition
@@ -26,12 +28,12 @@ def batch(*keys):
 class Outputs:
     """The outputs of subtask 0 of a source that feeds one or more steps, and what left on each channel."""
 
-    def __init__(self, *partitionings, parallelism=3, output_bytes=100, granted=WINDOW):
+    def __init__(self, *partitionings, parallelism=3, output_bytes=100, granted=WINDOW, partitioner=None):
         nodes = [Node(number=0, operator=OperatorId("source"), name="source", step=None, is_source=True)]
         for number, partitioning in enumerate(partitionings, start=1):
             keys = ("key",) if partitioning is Partitioning.HASH else ()
             # Two consumers, so that a forward edge is an edge and no chain.
-            source = Input(node=0, partitioning=partitioning, keys=keys)
+            source = Input(node=0, partitioning=partitioning, keys=keys, partitioner=partitioner)
             name = f"step {number}"
             nodes.append(Node(number=number, operator=OperatorId(name), name=name, step=None, inputs=(source,)))
         self.plan = build_plan(tuple(nodes), parallelism=parallelism, max_parallelism=128)
@@ -141,7 +143,8 @@ def test_an_empty_batch_goes_nowhere_and_does_not_use_up_a_turn():
 
 @pytest.mark.parametrize("partitioning", [p for p in Partitioning if p is not Partitioning.FORWARD])
 def test_elements_go_to_every_channel_in_order_with_the_records(partitioning):
-    made = Outputs(partitioning)
+    spread = partitioning is Partitioning.CUSTOM
+    made = Outputs(partitioning, partitioner=(lambda b, n: np.asarray(b["key"]) % n) if spread else None)
     barrier = Barrier(checkpoint=CheckpointId(1), timestamp=Instant(0))
     made.outputs.emit(batch(*range(100)))
     made.outputs.watermark(7)
@@ -214,3 +217,69 @@ def test_a_task_without_outputs_always_has_room_and_nothing_to_send():
     assert outputs.has_room
     assert outputs.is_empty
     assert outputs.rows_out == 1
+
+
+# --- a function that chooses -----------------------------------------------------------------------------------------
+
+
+def chosen_by(function, parallelism=3):
+    return Outputs(Partitioning.CUSTOM, parallelism=parallelism, partitioner=function)
+
+
+@pytest.mark.parametrize(
+    "as_given",
+    [list, tuple, np.array, pa.array, pl.Series, lambda n: pa.chunked_array([n]), lambda n: np.array(n, np.uint8)],
+)
+def test_records_go_to_the_subtasks_that_a_function_chooses_in_their_order(as_given):
+    made = chosen_by(lambda batch, subtasks: as_given([key % subtasks for key in batch["key"].to_pylist()]))
+    made.emit(batch(4, 0, 2, 1, 3, 5), batch(9))
+    assert [made.keys_at(target) for target in range(3)] == [[0, 3, 9], [4, 1], [2, 5]]
+
+
+def test_the_function_is_told_how_many_subtasks_there_are():
+    made = chosen_by(lambda batch, subtasks: [subtasks - 1] * batch.num_rows, parallelism=1)
+    made.emit(batch(1, 2))
+    assert made.keys_at(0) == [1, 2]
+
+
+def fails(batch, subtasks):
+    raise KeyError("no such place")
+
+
+@pytest.mark.parametrize(
+    ("function", "text"),
+    [
+        (lambda batch, subtasks: None, "TypeError: expected a whole number for every record; got None"),
+        (lambda batch, subtasks: [0.0, 1.0], "TypeError: expected a whole number for every record; got list"),
+        (lambda batch, subtasks: pa.array([0, None]), "TypeError: expected a whole number"),
+        (lambda batch, subtasks: ["0", "1"], "TypeError: expected a whole number"),
+        (lambda batch, subtasks: 0, "ValueError: expected 2 numbers, one for every record; got 1"),
+        (lambda batch, subtasks: [0, 1, 2], "ValueError: expected 2 numbers, one for every record; got 3"),
+        (lambda batch, subtasks: [0, 3], "ValueError: expected numbers from 0 to 2, one for each subtask; got 3"),
+        (lambda batch, subtasks: [-1, 0], "ValueError: expected numbers from 0 to 2, one for each subtask; got -1"),
+        (fails, "KeyError: 'no such place'"),
+    ],
+)
+def test_a_function_that_chooses_no_subtask_is_an_error_of_user_code(function, text):
+    made = chosen_by(function)
+    with pytest.raises(UserCodeError) as caught:
+        made.emit(batch(1, 2))
+    assert (caught.value.operator, caught.value.subtask) == ("partition before step 1", 0)
+    assert caught.value.traceback_text.rstrip().splitlines()[-1].startswith(text)
+    assert "penstock/runtime" not in caught.value.traceback_text
+
+
+def test_an_interrupt_of_the_process_is_no_error_of_user_code():
+    def interrupted(batch, subtasks):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        chosen_by(interrupted).emit(batch(1))
+
+
+def test_barriers_stay_behind_records_that_a_function_places():
+    made = chosen_by(lambda batch, subtasks: [0] * batch.num_rows)
+    made.outputs.emit(batch(1))
+    options = CheckpointOptions(unaligned=True)
+    barrier = Barrier(checkpoint=CheckpointId(1), options=options, timestamp=Instant(0))
+    assert made.outputs.send_barrier(barrier) == {ChannelKey(0, 0, target): [] for target in range(3)}

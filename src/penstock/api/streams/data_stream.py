@@ -14,7 +14,7 @@ from __future__ import annotations
 import datetime
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import polars as pl
 import pyarrow as pa
@@ -25,7 +25,7 @@ from penstock.api.connector import Sink
 from penstock.api.expressions import CompiledColumns, ExpressionLike, compile_columns, compile_condition
 from penstock.api.foreach import HandsOver
 from penstock.api.functions import ProcessFunction, check_function, check_states
-from penstock.api.inference import BatchKind, check_kind, inferred_schema
+from penstock.api.inference import BatchKind, batch_kind, inferred_schema
 from penstock.api.state import StateKind
 from penstock.api.steps import (
     KeyedProcessStep,
@@ -39,7 +39,10 @@ from penstock.api.steps import (
     WhereStep,
     WriteStep,
 )
+from penstock.api.streams.choosing import ChoosesRows
+from penstock.api.streams.exploding import Explodes, only_explosion
 from penstock.api.streams.looking import CanBeLookedAt
+from penstock.api.streams.placing import PlacesRows
 from penstock.api.streams.stream_state import Row, StreamState
 from penstock.api.window_schema import check_key_types
 from penstock.core.durations import Duration, duration_ms, duration_us
@@ -53,7 +56,7 @@ if TYPE_CHECKING:
 
 
 @at_user_line
-class Stream(HandsOver, CanBeLookedAt):
+class Stream(ChoosesRows, Explodes, PlacesRows, HandsOver, CanBeLookedAt):
     """Records that flow, all with the same columns. Made by `Program.read` and by the methods of streams."""
 
     def __init__(self, state: StreamState) -> None:
@@ -69,6 +72,7 @@ class Stream(HandsOver, CanBeLookedAt):
 
     def select(self, *columns: ExpressionLike, **named: ExpressionLike) -> Stream:
         """Only these columns, in this order. A computed column is named by AS or by keyword: `select("a", b="a + 1")`.
+        One of the columns may be a generator, such as `select(word="explode(split(line, ' '))")`.
 
         To name the step, call `.name(...)` on the result.
         """
@@ -78,7 +82,10 @@ class Stream(HandsOver, CanBeLookedAt):
         fields = [column.field for each in compiled for column in each.columns]
         _check_distinct([field.name for field in fields], "select")
         step = SelectStep(
-            columns=self._one_per_record([each.expr for each in compiled]), keep=False, schema=pa.schema(fields)
+            columns=self._one_per_record([each.expr for each in compiled]),
+            keep=False,
+            schema=pa.schema(fields),
+            explosion=only_explosion(compiled, "select"),
         )
         kept = {column.origin: column.field.name for each in reversed(compiled) for column in reversed(each.columns)}
         time_column = self._state.time_column
@@ -98,7 +105,10 @@ class Stream(HandsOver, CanBeLookedAt):
         fields = {field.name: field for field in self.schema}
         fields.update({column.field.name: column.field for column in made})
         step = SelectStep(
-            columns=tuple(each.expr for each in compiled), keep=True, schema=pa.schema(list(fields.values()))
+            columns=tuple(each.expr for each in compiled),
+            keep=True,
+            schema=pa.schema(list(fields.values())),
+            explosion=only_explosion(compiled, "with_columns"),
         )
         time_column = self._state.time_column
         if any(column.field.name == time_column != column.origin for column in made):
@@ -140,20 +150,29 @@ class Stream(HandsOver, CanBeLookedAt):
         function: Callable[[Any], Any],
         *,
         schema: SchemaLike | None = None,
-        kind: BatchKind = "arrow",
+        kind: BatchKind | None = None,
         name: str | None = None,
     ) -> Stream:
         """The records that `function` makes of each batch. The function returns a batch, several batches, or None
         for no records.
 
-        `kind` says what the function takes and returns: "arrow" `pa.RecordBatch`, "polars" or "pandas" `DataFrame`.
+        The annotation of the function's first parameter, or `kind`, says what the function takes and returns: "arrow"
+        `pa.RecordBatch`, "table" `pa.Table`, "polars" or "pandas" `DataFrame`. Without both it is a `pa.RecordBatch`.
+
+        >>> import polars as pl
+        >>> from penstock.testing import collect, run
+        >>> def doubled(batch: pl.DataFrame) -> pl.DataFrame:
+        ...     return batch.with_columns(pl.col("n") * 2)
+        >>> run(lambda env: env.from_iterable([{"n": 1}]).map_batches(doubled).write(collect()))
+        [{'n': 2}]
+
         Without `schema` the function is called once, here, with a batch that has no rows. The number of rows in a batch
         changes from run to run; a function whose results depend on that number breaks exactly-once.
         """
         check_callable(function, "map_batches")
-        check_kind(kind)
-        given = inferred_schema(function, kind, self.schema) if schema is None else as_schema(schema, argument="schema")
-        step = MapBatchesStep(function=function, kind=kind, schema=given)
+        takes = batch_kind(function, kind)
+        made = inferred_schema(function, takes, self.schema) if schema is None else as_schema(schema, argument="schema")
+        step = MapBatchesStep(function=function, kind=takes, schema=made)
         return self._then_function(step, kind="map_batches", name=name)
 
     def map(self, function: Callable[[Row], Row], *, schema: SchemaLike, name: str | None = None) -> Stream:
@@ -262,17 +281,17 @@ class Stream(HandsOver, CanBeLookedAt):
 
     def rebalance(self) -> Stream:
         """The same records, dealt out evenly to the subtasks of the next step."""
-        return Stream(replace(self._state, partitioning=Partitioning.REBALANCE, partition_keys=()))
+        return self._sent(Partitioning.REBALANCE)
 
     def repartition(self, *columns: str) -> Stream:
         """The same records; records with equal values in these columns go to the same subtask of the next step."""
         self._check_columns(columns, "repartition")
         check_key_types(self.schema, columns)
-        return Stream(replace(self._state, partitioning=Partitioning.HASH, partition_keys=columns))
+        return self._sent(Partitioning.HASH, columns)
 
     def broadcast(self) -> Stream:
         """The same records, each of them sent to every subtask of the next step."""
-        return Stream(replace(self._state, partitioning=Partitioning.BROADCAST, partition_keys=()))
+        return self._sent(Partitioning.BROADCAST)
 
     def union(self, *others: Stream, name: str | None = None) -> Stream:
         """The records of this stream and of other streams with the same columns. The streams come in no particular
@@ -344,13 +363,13 @@ class Stream(HandsOver, CanBeLookedAt):
 
     def _then(
         self, step: Step, schema: pa.Schema, *, kind: str, name: str | None = None, time_column: str | None
-    ) -> Stream:
+    ) -> Self:
         state = self._state
         number = state.ledger.add(step, kind=kind, name=name, inputs=state.input())
         time_lost = state.time_lost
         if time_column is None and state.time_column is not None:
             time_lost = f"the event time in {state.time_column!r} was lost in {state.ledger.step(number)}"
-        return Stream(
+        return self._with_state(
             StreamState(
                 ledger=state.ledger,
                 last_step=number,
@@ -359,6 +378,13 @@ class Stream(HandsOver, CanBeLookedAt):
                 time_lost=None if time_column else time_lost,
             )
         )
+
+    def _with_state(self, state: StreamState) -> Self:
+        return type(self)(state)
+
+    def _sent(self, partitioning: Partitioning, keys: tuple[str, ...] = ()) -> Stream:
+        state = self._state
+        return Stream(replace(state, partitioning=partitioning, partition_keys=keys, partitioner=None, at_most=None))
 
     def _state_to_unite(self, other: object) -> StreamState:
         if not isinstance(other, Stream):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pyarrow as pa
@@ -10,7 +10,7 @@ import pyarrow as pa
 from penstock.api.functions import KeyedFunction
 from penstock.api.ledger import Ledger
 from penstock.api.steps import KeyedProcessStep, WatermarkStep
-from penstock.plan.graph import Input, Partitioning
+from penstock.plan.graph import Input, Partitioner, Partitioning
 from penstock.sql.schemas import SchemaLike, as_schema
 
 Row = dict[str, Any]
@@ -31,10 +31,26 @@ class StreamState:
     """How records go to the next step."""
     partition_keys: tuple[str, ...] = ()
     """The columns by which records go to the next step, if they go by key."""
+    partitioner: Partitioner | None = None
+    """The function that says where records go, if a function says so."""
+    at_most: int | None = None
+    """How many subtasks of the next step get records, at most; None: as many as the job has slots."""
 
     def input(self) -> tuple[Input, ...]:
         """The input of the next step."""
-        return (Input(node=self.last_step, partitioning=self.partitioning, keys=self.partition_keys),)
+        return (
+            Input(
+                node=self.last_step,
+                partitioning=self.partitioning,
+                keys=self.partition_keys,
+                partitioner=self.partitioner,
+                at_most=self.at_most,
+            ),
+        )
+
+    def to_one(self) -> StreamState:
+        """The same records, all of them sent to a single subtask of the next step."""
+        return replace(self, partitioning=Partitioning.REBALANCE, partition_keys=(), partitioner=None, at_most=1)
 
     def behind(self, number: int, schema: pa.Schema) -> StreamState:
         """What is known about the records that a function makes in step `number`. A function may compute anything; a

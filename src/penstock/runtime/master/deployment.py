@@ -17,7 +17,7 @@ import cloudpickle
 from penstock.core.coordinator.events import AttemptStarted, ScheduleAllowed, TaskRunning
 from penstock.core.errors import JobTakenOver, fault_of
 from penstock.core.graph import CheckpointGraph
-from penstock.core.ids import CheckpointId, Epoch
+from penstock.core.ids import CheckpointId, Epoch, OperatorId
 from penstock.core.job.events import AttemptRescaled, DeployTasks, FailureCause, JobState, RunTasks
 from penstock.core.messages import Run
 from penstock.core.recovery.assign import NOTHING_RESTORED, Assignment
@@ -172,7 +172,7 @@ class Deployment:
         )
         self._rescaled_graph = None
         saved = self._parts.saved.owed
-        self._parts.coordinators.start(assignment, effect.epoch, saved, parallelism=self.plan.parallelism)
+        self._parts.coordinators.start(assignment, effect.epoch, saved, parallelism=_subtasks_of(self.plan))
         self.attempt = effect.epoch if effect.tasks is None else self.attempt
         self._progress.begins(self.plan, effect.tasks)
         orders = Orders(
@@ -186,3 +186,8 @@ class Deployment:
         )
         for slot, message in deployments(effect, assignment, self._links.registered, orders):
             self._links.send(slot, message)
+
+
+def _subtasks_of(plan: Plan) -> dict[OperatorId, int]:
+    """How many subtasks each operator has."""
+    return {operator.operator: vertex.parallelism for vertex in plan.vertices for operator in vertex.operators}

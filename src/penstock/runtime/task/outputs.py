@@ -11,7 +11,8 @@ from penstock.core.elements import AnyElement, Barrier, Watermark
 from penstock.core.ids import CheckpointId
 from penstock.plan.graph import Edge, Partitioning, Plan
 from penstock.runtime.task.channels import ChannelKey, Subpartition
-from penstock.runtime.task.partitioning import partition
+from penstock.runtime.task.partitioners import chosen_targets
+from penstock.runtime.task.partitioning import partition, split
 
 
 class OutputEdge:
@@ -23,11 +24,13 @@ class OutputEdge:
         self.subpartitions = subpartitions
         self._groups = plan.max_parallelism
         self._turn = 0
+        self._name = f"partition before {plan.vertex(edge.downstream).operators[0].name}"
         self._split: Callable[[pa.RecordBatch], None] = {
             Partitioning.HASH: self._by_key if len(subpartitions) > 1 else self._to_only,
             Partitioning.FORWARD: self._to_only,
             Partitioning.REBALANCE: self._in_turn,
             Partitioning.BROADCAST: self._to_all,
+            Partitioning.CUSTOM: self._by_function,
         }[edge.partitioning]
 
     def emit(self, batch: pa.RecordBatch) -> None:
@@ -45,6 +48,18 @@ class OutputEdge:
     def _by_key(self, batch: pa.RecordBatch) -> None:
         parts = partition(batch, self.edge.keys, parallelism=len(self.subpartitions), groups=self._groups)
         for subpartition, part in zip(self.subpartitions, parts, strict=True):
+            if part is not None:
+                subpartition.add_batch(part)
+
+    def _by_function(self, batch: pa.RecordBatch) -> None:
+        targets = chosen_targets(
+            self.edge.partitioner,
+            batch,
+            parallelism=len(self.subpartitions),
+            name=self._name,
+            subtask=self.subpartitions[0].key.upstream,
+        )
+        for subpartition, part in zip(self.subpartitions, split(batch, targets, len(self.subpartitions)), strict=True):
             if part is not None:
                 subpartition.add_batch(part)
 

@@ -29,7 +29,7 @@ import pyarrow.types as pt
 from penstock.api.window_schema import check_key_types
 from penstock.core.errors import UsageError
 
-__all__ = ["check_key_types", "key_groups", "partition"]
+__all__ = ["check_key_types", "key_groups", "partition", "row_hashes", "split"]
 
 UInt32s = npt.NDArray[np.uint32]
 Column = Any
@@ -62,6 +62,15 @@ def key_groups(batch: pa.RecordBatch, columns: Sequence[str], groups: int) -> np
     return mixed
 
 
+def row_hashes(batch: pa.RecordBatch, columns: Sequence[str], *, seed: int) -> UInt32s:
+    """A hash of every row, from the values of some columns and a seed. The bits are mixed after every column, so that
+    the hashes of small numbers in several columns are spread evenly."""
+    hashes = _mixed(np.full(batch.num_rows, seed & 0xFFFFFFFF, np.uint32))
+    for column in columns:
+        hashes = _mixed(hashes ^ _value_hashes(batch, column))
+    return hashes
+
+
 def partition(
     batch: pa.RecordBatch, columns: Sequence[str], *, parallelism: int, groups: int
 ) -> list[pa.RecordBatch | None]:
@@ -70,7 +79,13 @@ def partition(
     if parallelism == 1 or batch.num_rows == 0:
         parts[0] = batch if batch.num_rows else None
         return parts
-    targets = _owners(parallelism, groups)[key_groups(batch, columns, groups)]
+    return split(batch, _owners(parallelism, groups)[key_groups(batch, columns, groups)], parallelism)
+
+
+def split(batch: pa.RecordBatch, targets: npt.NDArray[np.uint16], parallelism: int) -> list[pa.RecordBatch | None]:
+    """The rows of each target, in the order they have in `batch`, which is not empty; None for a target that gets no
+    row. `targets` has the target of each row."""
+    parts: list[pa.RecordBatch | None] = [None] * parallelism
     counts = np.bincount(targets, minlength=parallelism)
     if counts.max() == batch.num_rows:
         parts[int(counts.argmax())] = batch

@@ -7,7 +7,7 @@ through the attempts of the job to its end.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import assert_never
 
 from penstock.core.coordinator.effects import (
@@ -66,8 +66,11 @@ class OperatorCoordinators:
         """An enumerator is behind, or has caught up."""
         self._feed(BacklogChanged(operator=operator, backlog=is_behind))
 
-    def start(self, assignment: Assignment, epoch: Epoch, saved: Saved, *, parallelism: int) -> None:
-        """An attempt is deployed; `saved` is what savepoints of earlier attempts name."""
+    def start(
+        self, assignment: Assignment, epoch: Epoch, saved: Saved, *, parallelism: Mapping[OperatorId, int]
+    ) -> None:
+        """An attempt is deployed; `saved` is what savepoints of earlier attempts name, and `parallelism` says how many
+        subtasks each operator has."""
         for operator, coordinator in self._known.items():
             parts: list[bytes] = []
             for restore in assignment.tasks.values():
@@ -75,8 +78,8 @@ class OperatorCoordinators:
                     parts += state.split_lists.get(coordinator.parts_name, ())
             restored = assignment.coordinators.get(operator)
             kept = saved.get(operator, ())
-            more = assignment.more_data
-            coordinator.start(restored, parts, parallelism=parallelism, epoch=epoch, saved=kept, more_data=more)
+            more, subtasks = assignment.more_data, parallelism[operator]
+            coordinator.start(restored, parts, parallelism=subtasks, epoch=epoch, saved=kept, more_data=more)
 
     def run(self) -> None:
         """All tasks run."""

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from typing import assert_never
 
+from penstock.api.first_rows import FirstOfKey
 from penstock.api.grouped import GroupedFunction
 from penstock.api.steps import (
     CombineStep,
+    FilterStep,
     KeyedProcessStep,
     MapBatchesStep,
     MapStep,
     ProcessStep,
     ReadStep,
+    SampleStep,
     SelectStep,
     Step,
     UnionStep,
@@ -21,6 +24,8 @@ from penstock.api.steps import (
     WriteStep,
 )
 from penstock.runtime.task.operators.base import Operator
+from penstock.runtime.task.operators.choosing import FilterOperator, SampleOperator
+from penstock.runtime.task.operators.distinct import DistinctOperator
 from penstock.runtime.task.operators.driver_sink import DriverCommittedSink
 from penstock.runtime.task.operators.functions import MapBatchesOperator, MapOperator
 from penstock.runtime.task.operators.grouped import GroupedOperator
@@ -46,11 +51,17 @@ def build_operator(step: Step) -> Operator:
             return MapBatchesOperator(step)
         case MapStep():
             return MapOperator(step)
+        case FilterStep():
+            return FilterOperator(step)
+        case SampleStep():
+            return SampleOperator(step)
         case ProcessStep():
             return ProcessOperator(step)
         case KeyedProcessStep():
             if isinstance(step.function, GroupedFunction):
                 return GroupedOperator(step, step.function)
+            if isinstance(step.function, FirstOfKey):
+                return DistinctOperator(step, step.function)
             return KeyedOperator(step) if step.wait is None else WaitingOperator(step)
         case CombineStep():
             return CombineOperator(step)
@@ -66,12 +77,13 @@ def build_operator(step: Step) -> Operator:
 def _operator_on_columns(step: WhereStep | SelectStep | UnionStep) -> Operator:
     # Not imported at the top: a slot that needs no Polars starts sooner without Polars.
     from penstock.runtime.task.operators.columns import SelectOperator, UnionOperator, WhereOperator
+    from penstock.runtime.task.operators.exploding import ExplodeOperator
 
     match step:
         case WhereStep():
             return WhereOperator(step)
         case SelectStep():
-            return SelectOperator(step)
+            return SelectOperator(step) if step.explosion is None else ExplodeOperator(step, step.explosion)
         case UnionStep():
             return UnionOperator(step)
         case _:

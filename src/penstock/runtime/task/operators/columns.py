@@ -46,30 +46,43 @@ class SelectOperator(Operator):
     """Computes columns, in place of the record or beside the other columns of the record."""
 
     def __init__(self, step: SelectStep) -> None:
-        self._step = step
-        self._reads = _reads(step.columns)
-        self._computed: frozenset[str] | None = None
+        self._schema = step.schema
+        self._maker = ColumnMaker(step.columns, list(step.schema))
 
     def process(self, batch: pa.RecordBatch) -> None:
         """Hand on the batch with its computed columns, in exactly the step's schema."""
         if batch.num_rows == 0:
             return
-        schema = self._step.schema
+        columns = list(self._maker.columns(batch, self).values())
+        self.output.emit(pa.RecordBatch.from_arrays(columns, schema=self._schema))
+
+
+class ColumnMaker:
+    """Computes columns of a batch by expressions. A column that no expression computes is the column of the batch."""
+
+    def __init__(self, expressions: Sequence[pl.Expr], fields: Sequence[pa.Field[pa.DataType]]) -> None:
+        self._expressions = expressions
+        self._fields = fields
+        self._reads = _reads(expressions)
+        self._computed: frozenset[str] | None = None
+
+    def columns(self, batch: pa.RecordBatch, operator: Operator) -> dict[str, Any]:
+        """The columns in the types of the fields, by name and in the order of the fields. Raises an error that names
+        `operator`."""
         try:
             frame = _frame(batch, self._reads)
             if self._computed is None:
                 # Which columns an expression such as `all()` makes is known only with the columns of a batch.
-                self._computed = frozenset(frame.lazy().select(*self._step.columns).collect_schema().names())
-            frame = frame.with_columns(*self._step.columns)
-            columns = [
-                _as_type(frame.get_column(field.name).to_arrow(), field.type)
+                self._computed = frozenset(frame.lazy().select(*self._expressions).collect_schema().names())
+            frame = frame.with_columns(*self._expressions)
+            return {
+                field.name: _as_type(frame.get_column(field.name).to_arrow(), field.type)
                 if field.name in self._computed
                 else batch.column(field.name)
-                for field in schema
-            ]
+                for field in self._fields
+            }
         except Exception as error:
-            raise _user_error(self, error) from error
-        self.output.emit(pa.RecordBatch.from_arrays(columns, schema=schema))
+            raise _user_error(operator, error) from error
 
 
 class UnionOperator(Operator):

@@ -139,6 +139,8 @@ def _conversions(
     match step.kind:
         case "arrow":
             return lambda batch: batch, lambda result, wrong: from_arrow(result, schema, wrong)
+        case "table":
+            return lambda batch: pa.Table.from_batches([batch]), lambda result, wrong: from_arrow(result, schema, wrong)
         case "polars":
             import polars as pl
 
@@ -150,7 +152,7 @@ def _conversions(
         case _:
             raise UsageError(
                 f"map_batches cannot give a function batches of kind {step.kind!r}",
-                hint="use 'arrow', 'polars' or 'pandas'",
+                hint="use 'arrow', 'table', 'polars' or 'pandas'",
             )
 
 

@@ -43,7 +43,7 @@ class Grouped:
 def group_rows(batch: pa.RecordBatch, keys: Sequence[str]) -> Grouped:
     """Group the rows of a batch by key. The batch must not be empty. Rows of one key keep their order."""
     columns = batch.select(list(keys))
-    codes = _codes(columns)
+    codes = key_codes(columns)
     counts = np.bincount(codes)
     bounds = np.concatenate(([0], np.cumsum(counts)))
     if len(counts) == batch.num_rows:
@@ -54,7 +54,7 @@ def group_rows(batch: pa.RecordBatch, keys: Sequence[str]) -> Grouped:
     return Grouped(rows=rows, firsts=firsts, bounds=bounds.tolist())
 
 
-def _codes(columns: pa.RecordBatch) -> npt.NDArray[np.int64]:
+def key_codes(columns: pa.RecordBatch) -> npt.NDArray[np.int64]:
     """The number of the key of every row. Keys are numbered from 0, in the order of their first rows."""
     first, *rest = zip(columns.schema.names, columns.columns, strict=True)
     codes = _column_codes(*first)

@@ -35,15 +35,20 @@ def guarded(call: Callable[[], Any], context: OperatorContext) -> Any:
 
 
 def user_error(error: BaseException, context: OperatorContext) -> UserCodeError:
-    """The error for an exception of user code. The frames of the code that called user code are left out."""
+    """The error for an exception of user code."""
+    return _error(context, traceback_of(error))
+
+
+def traceback_of(error: BaseException) -> str:
+    """The traceback of an exception of user code. The frames of the code that called user code are left out."""
     inner = error.__traceback__
     while inner is not None and inner.tb_frame.f_code.co_filename.startswith(_OURS):
         inner = inner.tb_next
     if isinstance(error, StreamError):
         # The last line is shown first, so the last line must say what is wrong, and not only what to do.
         lines = ["Traceback (most recent call last):\n", *traceback.format_tb(inner), with_hint(error)]
-        return _error(context, "".join(lines))
-    return _error(context, "".join(traceback.format_exception(type(error), error, inner)))
+        return "".join(lines)
+    return "".join(traceback.format_exception(type(error), error, inner))
 
 
 def with_hint(error: StreamError) -> str:

@@ -1,0 +1,147 @@
+"""Which records of a stream go on: chosen by a function, by a hash, or by the records that came before.
+
+Conditions over columns are in `Stream.where`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Self
+
+import pyarrow as pa
+
+from penstock.api.boundary import at_user_line
+from penstock.api.callables import check_callable
+from penstock.api.first_rows import FirstOfKey, FirstOfSubtask, FirstRows
+from penstock.api.state import Ttl
+from penstock.api.state import ttl as time_to_live
+from penstock.api.steps import FilterStep, ProcessStep, SampleStep, Step
+from penstock.api.streams.stream_state import Row, StreamState, keyed_step
+from penstock.api.window_schema import check_key_types
+from penstock.core.durations import Duration
+from penstock.core.errors import UsageError
+from penstock.sql.schemas import can_be_key
+
+
+@at_user_line
+class ChoosesRows:
+    """The methods of a stream after which there are fewer records with the same columns."""
+
+    _state: StreamState
+
+    def _then(
+        self, step: Step, schema: pa.Schema, *, kind: str, name: str | None = None, time_column: str | None
+    ) -> Self:
+        raise NotImplementedError
+
+    def _with_state(self, state: StreamState) -> Self:
+        raise NotImplementedError
+
+    def _check_columns(self, columns: Iterable[str], argument: str) -> None:
+        raise NotImplementedError
+
+    def filter(self, function: Callable[[Row], Any], *, name: str | None = None) -> Self:
+        """Only the records for which `function` returns a true value. The function is called with each record as a
+        dict. Row by row is slow: prefer a condition, `where("price > 100")`, if the condition can be written as one.
+
+        >>> from penstock.testing import collect, run
+        >>> def program(env):
+        ...     lines = env.from_iterable(["to be", "# or not"], schema="line string")
+        ...     lines.filter(lambda row: not row["line"].startswith("#")).write(collect())
+        >>> run(program)
+        [{'line': 'to be'}]
+        """
+        check_callable(function, "filter")
+        state = self._state
+        step = FilterStep(function=function, schema=state.schema)
+        return self._then(step, state.schema, kind="filter", name=name, time_column=state.time_column)
+
+    def sample(
+        self, fraction: float, *, by: Sequence[str] | str | None = None, seed: int = 0, name: str | None = None
+    ) -> Self:
+        """About `fraction` of the records, such as 0.1 for a tenth.
+
+        The values of a record, together with `seed`, decide whether the record goes on: by a hash of all columns that
+        can be keys, or of the columns that `by` names. So a record that is read again after a failure is decided in the
+        same way, whichever subtask reads it, and so is a second run of the program. Equal records go on together, or
+        not at all. With `by="user"` all records of about a tenth of the users go on.
+
+        >>> from penstock.testing import collect, run
+        >>> def program(env):
+        ...     env.from_iterable(range(10_000), schema="n bigint").sample(0.1, seed=7).write(collect())
+        >>> 900 < len(run(program)) < 1_100
+        True
+        """
+        if isinstance(fraction, bool) or not isinstance(fraction, int | float) or not 0 <= fraction <= 1:
+            raise UsageError(f"sample: fraction is {fraction!r}; give a number from 0 to 1")
+        if isinstance(seed, bool) or not isinstance(seed, int):
+            raise UsageError(f"sample: seed is {seed!r}; give a whole number")
+        state = self._state
+        columns = self._sampled_by(by)
+        step = SampleStep(columns=columns, fraction=float(fraction), seed=seed, schema=state.schema)
+        return self._then(step, state.schema, kind="sample", name=name, time_column=state.time_column)
+
+    def _sampled_by(self, by: Sequence[str] | str | None) -> tuple[str, ...]:
+        schema = self._state.schema
+        if by is not None:
+            columns = (by,) if isinstance(by, str) else tuple(by)
+            self._check_columns(columns, "sample")
+            check_key_types(schema, columns)
+            return columns
+        found = tuple(field.name for field in schema if can_be_key(field.type))
+        if not found:
+            raise UsageError(
+                "sample decides by the values of a record, and no column is of a type that can be hashed",
+                hint="add a column first, such as .with_columns(id=...), and give by='id'",
+            )
+        return found
+
+    def limit(self, n: int, *, name: str | None = None) -> Self:
+        """The first `n` records that come, and no other record, whatever fails and however often the job is rescaled.
+
+        A single subtask counts the records, and its count is part of every checkpoint. Which records come first may
+        differ from run to run. The job does not end with the last of the records: a program whose sources end runs to
+        their end, and a program whose sources do not end goes on, and hands on nothing more. To look at a few records,
+        use `take`. The count is kept under `name`.
+
+        >>> from penstock.testing import collect, run
+        >>> def program(env):
+        ...     env.from_iterable(range(100), schema="n bigint").limit(3).write(collect())
+        >>> len(run(program))
+        3
+        """
+        if isinstance(n, bool) or not isinstance(n, int) or n < 1:
+            raise UsageError(f"limit is {n!r}; give a whole number above 0")
+        state, ledger = self._state, self._state.ledger
+        # Each subtask hands on `n` records at most, so that not all records of a stream travel to a single subtask.
+        each = ProcessStep(function=FirstOfSubtask(n), schema=state.schema)
+        before = state.behind(ledger.add(each, kind="limit-each", inputs=state.input()), state.schema).to_one()
+        counted = ProcessStep(function=FirstRows(n), schema=state.schema)
+        number = ledger.add(counted, kind="limit", name=name, inputs=before.input())
+        return self._with_state(before.behind(number, state.schema))
+
+    def distinct(self, *columns: str, ttl: Ttl | Duration | None = None, name: str | None = None) -> Self:
+        """The first record that comes with each value of `columns`; without columns, with each value of all columns.
+        Nulls are equal to each other, as in Spark.
+
+        Every value that has come is state, on the back end that the environment has. With `ttl="1h"` a value is
+        forgotten an hour after its record went on, and the next record with that value goes on again. State is kept
+        under `name`.
+
+        >>> from penstock.testing import collect, run
+        >>> def program(env):
+        ...     rows = [{"user": "ann", "n": 1}, {"user": "bob", "n": 2}, {"user": "ann", "n": 3}]
+        ...     env.from_iterable(rows).distinct("user").write(collect())
+        >>> sorted(row["user"] for row in run(program))
+        ['ann', 'bob']
+        """
+        state = self._state
+        keys = columns or tuple(state.schema.names)
+        self._check_columns(keys, "distinct")
+        check_key_types(state.schema, keys)
+        lives = ttl if ttl is None or isinstance(ttl, Ttl) else time_to_live(ttl)
+        step = keyed_step(FirstOfKey(lives), state, keys, state.schema)
+        number = state.ledger.add(
+            step, kind="distinct", label="-".join(("distinct", *columns)), inputs=(state.input_by_key(keys),), name=name
+        )
+        return self._with_state(state.behind(number, step.schema))

@@ -1,0 +1,59 @@
+"""Which records go on: chosen by a function of the user's program, or by a hash."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+
+from penstock.api.steps import FilterStep, SampleStep
+from penstock.runtime.task.operators.base import Operator
+from penstock.runtime.task.operators.rows import rows_of
+from penstock.runtime.task.operators.user_code import guarded
+from penstock.runtime.task.partitioning import row_hashes
+
+
+class FilterOperator(Operator):
+    """Hands on the records for which a function returns a true value. The values of a record do not change: the records
+    are cut out of the batch, and are not made anew from the dicts."""
+
+    def __init__(self, step: FilterStep) -> None:
+        self._step = step
+
+    @property
+    def is_row_wise(self) -> bool:
+        """True: the operator calls a function for every row."""
+        return True
+
+    def process(self, batch: pa.RecordBatch) -> None:
+        """Hand on the chosen records; if all records are chosen, the batch itself."""
+        if batch.num_rows == 0:
+            return
+        function, rows = self._step.function, rows_of(batch)
+        chosen = guarded(lambda: [bool(function(row)) for row in rows], self.context)
+        emit_chosen(self, batch, pa.array(chosen, pa.bool_()))
+
+
+class SampleOperator(Operator):
+    """Hands on a part of the records. The hash of a record decides, so that the same record is decided in the same way
+    in every subtask and every attempt."""
+
+    def __init__(self, step: SampleStep) -> None:
+        self._step = step
+        # Hashes have 32 bits: all hashes are below the limit if the fraction is 1.
+        self._limit = round(step.fraction * (1 << 32))
+
+    def process(self, batch: pa.RecordBatch) -> None:
+        """Hand on the chosen records; if all records are chosen, the batch itself."""
+        if batch.num_rows == 0:
+            return
+        hashes = row_hashes(batch, self._step.columns, seed=self._step.seed)
+        emit_chosen(self, batch, pa.array(hashes.astype(np.uint64) < self._limit))
+
+
+def emit_chosen(operator: Operator, batch: pa.RecordBatch, chosen: pa.BooleanArray) -> None:
+    """Hand on the records that are chosen, if there are any."""
+    count = chosen.true_count
+    if count == batch.num_rows:
+        operator.output.emit(batch)
+    elif count:
+        operator.output.emit(batch.filter(chosen))
