@@ -33,7 +33,7 @@ class DistinctOperator(KeyedOperator):
         groups = key_groups(columns, self._step.keys, self.context.max_parallelism).tolist()
         set_key, is_first = self._backend.set_key, self._first.is_first
         chosen: list[bool] = []
-        for key, group in zip(keys_of(columns.columns), groups, strict=True):
+        for key, group in zip(keys_of(dict(zip(self._step.keys, columns.columns, strict=True))), groups, strict=True):
             set_key(key, group)
             chosen.append(is_first())
         self._leave_key()
