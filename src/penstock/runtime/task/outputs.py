@@ -20,11 +20,11 @@ class OutputEdge:
 
     def __init__(self, edge: Edge, plan: Plan, subpartitions: list[Subpartition]) -> None:
         self.edge = edge
+        self._plan = plan
         self._can_overtake = plan.carries_unaligned_barriers(edge)
         self.subpartitions = subpartitions
         self._groups = plan.max_parallelism
         self._turn = 0
-        self._name = f"partition before {plan.vertex(edge.downstream).operators[0].name}"
         self._split: Callable[[pa.RecordBatch], None] = {
             Partitioning.HASH: self._by_key if len(subpartitions) > 1 else self._to_only,
             Partitioning.FORWARD: self._to_only,
@@ -56,7 +56,7 @@ class OutputEdge:
             self.edge.partitioner,
             batch,
             parallelism=len(self.subpartitions),
-            name=self._name,
+            name=f"partition before {self._plan.vertex(self.edge.downstream).operators[0].name}",
             subtask=self.subpartitions[0].key.upstream,
         )
         for subpartition, part in zip(self.subpartitions, split(batch, targets, len(self.subpartitions)), strict=True):

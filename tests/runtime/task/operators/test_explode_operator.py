@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 
 from penstock.api.steps import Explosion, SelectStep
+from penstock.runtime.task.slices import Slice
 
 SCHEMA = pa.schema([("id", pa.int64()), ("xs", pa.list_(pa.int64()))])
 
@@ -45,6 +46,7 @@ def test_long_arrays_leave_in_batches_of_bounded_size(rig, step):
 
 def test_the_batches_of_long_arrays_leave_in_slices(rig, step):
     made = rig(step)
+    made.operator.slice = Slice()
     made.operator.slice.run_by(lambda: 0.0, most=1)
     made.operator.slice.begin()
     made.operator.slice.end()
