@@ -6,12 +6,23 @@ import doctest
 
 import pytest
 
+from penstock.api.pane_windows import cumulative, sliding
 from penstock.api.program import Program
+from penstock.api.windows import session, tumbling
 from penstock.connectors.files import files
 from penstock.connectors.generated import generate
 from penstock.connectors.sockets import socket
 
-EXAMPLES = {"from_iterable": Program.from_iterable, "files": files, "generate": generate, "socket": socket}
+EXAMPLES = {
+    "from_iterable": Program.from_iterable,
+    "files": files,
+    "generate": generate,
+    "socket": socket,
+    "tumbling": tumbling,
+    "sliding": sliding,
+    "cumulative": cumulative,
+    "session": session,
+}
 
 
 @pytest.mark.parametrize("name", EXAMPLES)

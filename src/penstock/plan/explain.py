@@ -61,5 +61,5 @@ class _View:
 
 def _arrow(edge: Edge) -> str:
     if edge.partitioning is Partitioning.HASH:
-        return f"hash by {', '.join(edge.keys)}"
+        return f"hash by {', '.join(edge.keys)}" if edge.keys else "all to one subtask"
     return str(edge.partitioning.value)
