@@ -70,22 +70,22 @@ def records(rows):
     )
 
 
-def give(front, backs, rows):
+def give(front, backs, rows, keys=("k",)):
     front.output.clear()
     front.operator.process(records(rows))
     front.operator.before_barrier()
     for partials in front.output.items:
-        for back, part in zip(backs, partition(partials, ["k"], parallelism=len(backs), groups=GROUPS), strict=True):
+        for back, part in zip(backs, partition(partials, keys, parallelism=len(backs), groups=GROUPS), strict=True):
             if part is not None:
                 back.operator.process(part)
 
 
-def results(back):
+def results(back, keys=("k",)):
     found = []
     for item in back.output.items:
         if not isinstance(item, tuple):
             columns = [
-                item.column(name).cast(pa.int64()).to_pylist() for name in ("k", "window_start", "window_end", "n")
+                item.column(name).cast(pa.int64()).to_pylist() for name in (*keys, "window_start", "window_end", "n")
             ]
             found += zip(*columns, strict=True)
     back.output.clear()
@@ -171,6 +171,22 @@ def test_subtasks_that_had_come_to_different_times_go_on_as_one(rig, memory_file
         due = [row for model in models for row in model.fire(time)]
         assert results(backs[0]) == in_order(due)
     assert backs[0].operator.late_dropped == sum(model.late for model in models)
+
+
+@pytest.mark.parametrize("window", WINDOWS, ids=str)
+@settings(max_examples=30, deadline=None)
+@given(batches=st.lists(ROWS, min_size=1, max_size=4))
+def test_without_a_key_all_records_of_a_window_are_counted_together(rig, window, batches):
+    combine, step = steps(window, keys=())
+    front, back, model = rig(combine), rig(step), Model(window)
+    for number, rows in enumerate(batches):
+        give(front, [back], rows, keys=())
+        model.records([(0, time) for _, time in rows])
+        back.operator.watermark(number * 15)
+        assert results(back, keys=()) == [row[1:] for row in model.fire(number * 15)]
+    back = rig(step, restored=[back.snapshot()], files=back.files)
+    back.operator.watermark(MAX_WATERMARK)
+    assert results(back, keys=()) == [row[1:] for row in model.fire(MAX_WATERMARK)]
 
 
 # --- firings that are cut --------------------------------------------------------------------------------------------

@@ -35,12 +35,12 @@ _FIRST_TIME = -(2**63)
 class SessionCombineOperator(CombineOperator):
     """Makes partial sessions of the batches between two watermarks, or of fewer batches."""
 
-    def _partials(self, records: pa.Table, instants: npt.NDArray[np.int64], time_type: Any) -> pa.Table:
+    def _partials(self, columns: dict[str, Any], instants: npt.NDArray[np.int64], time_type: Any) -> pa.Table:
         window = self._step.window
         assert isinstance(window, SessionWindow)
         starts: Any = pa.array(instants).view(time_type)
         ends: Any = pa.array(instants + window.gap_us).view(time_type)
-        table = records.append_column(WINDOW_START, starts).append_column(WINDOW_END, ends)
+        table = pa.table({**columns, WINDOW_START: starts, WINDOW_END: ends})
         return merge_sessions(table, self._step.keys, self._calculations, window=window)
 
     def _merged(self, partials: pa.Table) -> pa.Table:

@@ -60,16 +60,15 @@ def merge_sessions(
     found = find_sessions(table, keys)
     time_type = table.schema.field(WINDOW_START).type
     needed = list(dict.fromkeys(c.column for c in calculations if c.column is not None))
-    values = table.select(needed).append_column(_SESSION, pa.array(found.of_row))
+    values = pa.table({_SESSION: pa.array(found.of_row), **{name: table.column(name) for name in needed}})
     grouped = group(values, [_SESSION], calculations, window=window)
     numbers = int64_values(grouped.column(_SESSION))
-    merged = table.select(list(keys)).take(found.rows[numbers])
+    rows = pa.array(found.rows[numbers])
+    merged: dict[str, Any] = {key: table.column(key).take(rows) for key in keys}
     for name, times in ((WINDOW_START, found.starts), (WINDOW_END, found.ends)):
-        column: Any = pa.array(times[numbers]).view(time_type)
-        merged = merged.append_column(name, column)
-    for calculation in calculations:
-        merged = merged.append_column(calculation.name, grouped.column(calculation.name))
-    return merged
+        merged[name] = pa.array(times[numbers]).view(time_type)
+    merged.update({c.name: grouped.column(c.name) for c in calculations})
+    return pa.table(merged)
 
 
 def _codes(table: pa.Table, keys: Sequence[str]) -> npt.NDArray[np.int64]:

@@ -86,7 +86,7 @@ class CombineOperator(Operator):
                 return
         columns: dict[str, Any] = {key: normal_keys(batch.column(key)) for key in step.keys}
         columns.update({value_name(column): batch.column(column) for column in sorted(self._values)})
-        partials = self._partials(pa.table(columns), instants, times.type)
+        partials = self._partials(columns, instants, times.type)
         partials = partials.select(step.schema.names)
         if not partials.schema.equals(step.schema):
             partials = partials.cast(step.schema)
@@ -95,17 +95,17 @@ class CombineOperator(Operator):
         if self._held_rows >= _HELD_ROWS:
             self.before_barrier()
 
-    def _partials(self, records: pa.Table, instants: npt.NDArray[np.int64], time_type: Any) -> pa.Table:
-        """One row per key and pane."""
+    def _partials(self, columns: dict[str, Any], instants: npt.NDArray[np.int64], time_type: Any) -> pa.Table:
+        """One row per key and pane. `columns` are the keys and the values of the records, `instants` their times."""
         panes, keys = self._panes, self._step.keys
         first, last = panes.assign(np.array([instants.min(), instants.max()])).tolist()
-        if first == last:
+        if first == last and keys:
             # Most batches have only one pane.
-            partials = group(records, keys, self._calculations, window=panes)
+            partials = group(pa.table(columns), keys, self._calculations, window=panes)
             filled: Any = pa.array(np.full(partials.num_rows, first)).view(time_type)
             return partials.append_column(WINDOW_START, filled)
         starts: Any = pa.array(panes.assign(instants)).view(time_type)
-        table = records.append_column(WINDOW_START, starts)
+        table = pa.table({**columns, WINDOW_START: starts})
         return group(table, [*keys, WINDOW_START], self._calculations, window=panes)
 
     @cached_property
