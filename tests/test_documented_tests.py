@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 DOCS = Path(__file__).parents[1] / "docs"
-PAGES = [DOCS / "testing-your-jobs.md", DOCS / "guide" / "sources.md", DOCS / "guide" / "sinks.md"]
+PAGES = [DOCS / "testing-your-jobs.md", *(DOCS / "guide" / f"{page}.md" for page in ("sources", "sinks", "windows"))]
 
 
 def shown(page: Path) -> dict[str, object]:

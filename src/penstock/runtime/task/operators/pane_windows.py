@@ -137,7 +137,7 @@ class PaneWindowOperator(WindowOperator):
         merged = group(table, [*keys, WINDOW_END], self._merging, window=window)
         starts = window.starts_of(int64_values(merged.column(WINDOW_END)))
         merged = merged.append_column(WINDOW_START, pa.array(starts).view(time_type))
-        return merged.drop_columns([WINDOW_END]) if window.length_us is not None else merged
+        return merged.select([*keys, *window_columns(window), *(c.name for c in self._merging)])
 
     def snapshot(self, checkpoint: CheckpointId, options: CheckpointOptions) -> SnapshotWork:  # noqa: ARG002
         """Freeze the tables by reference. The returned work writes the panes, and the windows whose results have not
@@ -150,10 +150,8 @@ class PaneWindowOperator(WindowOperator):
             groups = context.max_parallelism
             files = [table.encode(frozen, header=header, groups=groups)]
             if leaving:
-                # The order of columns is not the same in windows that have been restored.
-                rows = pa.concat_tables([each.select(leaving[0].schema.names) for each in leaving])
                 of_windows = Header(layout=header.layout, fired=header.fired, leaving=True)
-                files.append(encode_rows(rows, keys=keys, header=of_windows, groups=groups))
+                files.append(encode_rows(pa.concat_tables(leaving), keys=keys, header=of_windows, groups=groups))
             return OperatorState(
                 operator=OperatorId(context.operator),
                 keyed=tuple(writer.put(data) for data in files),
