@@ -63,7 +63,7 @@ def merge_sessions(
     values = pa.table({_SESSION: pa.array(found.of_row), **{name: table.column(name) for name in needed}})
     grouped = group(values, [_SESSION], calculations, window=window)
     numbers = int64_values(grouped.column(_SESSION))
-    rows = pa.array(found.rows[numbers])
+    rows = found.rows[numbers]
     merged: dict[str, Any] = {key: table.column(key).take(rows) for key in keys}
     for name, times in ((WINDOW_START, found.starts), (WINDOW_END, found.ends)):
         merged[name] = pa.array(times[numbers]).view(time_type)
