@@ -3,6 +3,7 @@ come."""
 
 from __future__ import annotations
 
+import random
 from collections import defaultdict
 
 import pyarrow as pa
@@ -15,7 +16,7 @@ from penstock.api.window_schema import partial_schema, result_schema
 from penstock.api.windows import SessionWindow
 from penstock.core.elements import MAX_WATERMARK
 from penstock.core.errors import UsageError
-from penstock.runtime.task.operators import window_table
+from penstock.runtime.task.operators import session_windows, window_table
 from penstock.runtime.task.partitioning import partition
 from penstock.runtime.task.slices import Slice
 
@@ -176,6 +177,35 @@ def test_subtasks_that_had_come_to_different_times_go_on_as_one(rig, memory_file
         one.operator.watermark(time)
         assert results(one) == in_order(row for model in models for row in model.fire(time))
     assert one.operator.late_dropped == sum(model.late for model in models)
+
+
+@pytest.mark.parametrize("keys", [("k",), ("k", "b")])
+def test_many_sessions_in_several_runs_are_merged_by_key(rig, monkeypatch, keys):
+    """Keys come and go, some of them far apart. Places that several keys share, and runs of very different sizes."""
+    monkeypatch.setattr(session_windows, "_PLACES", 64)
+    monkeypatch.setattr(window_table, "_LEAST_RUN_ROWS", 16)
+    chance = random.Random(7)
+    combine, step = steps(keys=keys)
+    front, back = rig(combine), rig(step)
+    rows, found, runs = [], [], []
+    for number in range(60):
+        many = 300 if number % 20 == 0 else 5
+        batch = [(chance.randrange(400), number * 2 + chance.randrange(9)) for _ in range(many)]
+        rows += batch
+        give(front, [back], records(batch), keys)
+        back.operator.watermark(number * 2 - 2)
+        runs.append(len(back.operator._table.freeze()))
+        found += results(back, keys)
+    back.operator.watermark(MAX_WATERMARK)
+    found += results(back, keys)
+    by_key = defaultdict(list)
+    for key, time in rows:
+        by_key[(key, time % 2 == 0)[: len(keys)]].append((time, time + GAP, [time]))
+    spans = [(*key, *span) for key, spans in by_key.items() for span in joined(spans)]
+    expected = [(*span[:-1], len(span[-1]), min(span[-1]), sum(span[-1]) / len(span[-1])) for span in spans]
+    assert sorted(found) == sorted(expected)
+    assert back.operator.late_dropped == 0
+    assert max(runs) > 2
 
 
 def test_a_record_between_two_sessions_joins_them(rig):

@@ -28,8 +28,11 @@ from penstock.runtime.task.operators.dense import int64_values
 from penstock.runtime.task.operators.sessions import find_sessions, merge_sessions
 from penstock.runtime.task.operators.window_table import WindowTable
 from penstock.runtime.task.operators.windows import CombineOperator, WindowOperator
+from penstock.runtime.task.partitioning import key_groups
 
 _FIRST_TIME = -(2**63)
+_PLACES = 1 << 20
+"""Keys are hashed to this many places, to find the sessions of a key in a run."""
 
 
 class SessionCombineOperator(CombineOperator):
@@ -50,18 +53,41 @@ class SessionCombineOperator(CombineOperator):
 
 
 class SessionTable(WindowTable):
-    """Open sessions. Sessions in several runs may touch, and are merged before any session is taken."""
+    """Open sessions. No two sessions in runs touch, whichever runs they are in: when appended sessions are merged, all
+    sessions of their keys are taken out of the runs and merged with them. So the sessions that are due are the heads of
+    the runs, and most sessions are not looked at when others grow."""
 
     def due_parts(self, last_us: int) -> list[int]:
-        """The parts in which to take every session up to `last_us`. All sessions are merged before, so that no session
-        is taken which a session in another run makes longer."""
+        """The parts in which to take every session up to `last_us`."""
         if self.earliest is None or last_us < self.earliest:
             return []
+        # Merged sessions may end later than the sessions that they were made of.
         self._merge()
-        if len(self._runs) > 1:
-            self._runs = [self._ordered(self._grouped(self._runs))]
-        self._earliest = int(self.completing_times(self._runs[0].slice(0, 1))[0])
         return super().due_parts(last_us)
+
+    def _merge(self) -> None:
+        if not self._appended:
+            return
+        merged = self._grouped(self._appended)
+        # Keys that share a place with a key of the appended sessions are taken out in vain, and stay as they are.
+        grows = np.zeros(_PLACES, np.bool_)
+        grows[self._places(merged)] = True
+        found, runs = [merged], []
+        for run in self._runs:
+            growing = grows[self._places(run)]
+            if growing.any():
+                found.append(run.filter(pa.array(growing)))
+            if not growing.all():
+                runs.append(run.filter(pa.array(~growing)) if growing.any() else run)
+        run = merged if len(found) == 1 else self._grouped(found)
+        while runs and runs[-1].num_rows <= 2 * run.num_rows:
+            run = pa.concat_tables([runs.pop(), run]).combine_chunks()
+        self._runs = [*runs, self._ordered(run)]
+        self._appended, self._appended_rows = [], 0
+        self._earliest = min(int(self.completing_times(each.slice(0, 1))[0]) for each in self._runs)
+
+    def _places(self, sessions: pa.Table) -> npt.NDArray[np.int32]:
+        return np.concatenate([key_groups(batch, self._keys, _PLACES) for batch in sessions.to_batches()])
 
     def touching(self, sessions: pa.Table) -> pa.Table:
         """The keys and the times of all open sessions whose time touches the time of any of these sessions, merged or

@@ -25,6 +25,8 @@ Times = npt.NDArray[np.int64]
 _SESSION = "\0session"
 """The column with the number of each row's session, while rows are grouped."""
 _LARGEST = 2**62
+_DENSE = 2**32
+"""Whole numbers that lie closer together than this stand for themselves."""
 
 
 class Sessions(NamedTuple):
@@ -76,6 +78,11 @@ def _codes(table: pa.Table, keys: Sequence[str]) -> npt.NDArray[np.int64]:
     codes = np.zeros(table.num_rows, np.int64)
     for number, key in enumerate(keys):
         column: Any = table.column(key)
+        if len(keys) == 1 and pa.types.is_int64(column.type) and column.null_count == 0:
+            values = int64_values(column)
+            least = int(values.min())
+            if int(values.max()) - least < _DENSE:
+                return values - least
         if isinstance(column, pa.ChunkedArray):
             column = column.combine_chunks()
         encoded = column.dictionary_encode(null_encoding="encode").indices.to_numpy().astype(np.int64)
