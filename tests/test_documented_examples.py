@@ -6,8 +6,10 @@ import doctest
 
 import pytest
 
+from penstock.api.pane_windows import cumulative, sliding
 from penstock.api.program import Program
 from penstock.api.streams.data_stream import Stream
+from penstock.api.windows import session, tumbling
 from penstock.connectors.files import files
 from penstock.connectors.generated import generate
 from penstock.connectors.sockets import socket
@@ -29,6 +31,10 @@ EXAMPLES = {
     "global_": Stream.global_,
     "partition": Stream.partition,
     "with_parallelism": Stream.with_parallelism,
+    "tumbling": tumbling,
+    "sliding": sliding,
+    "cumulative": cumulative,
+    "session": session,
 }
 
 

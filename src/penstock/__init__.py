@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     )
     from penstock.api.high_availability import ha_files, zookeeper
     from penstock.api.hooks import CheckpointHook
+    from penstock.api.pane_windows import cumulative, sliding
     from penstock.api.restarts import exponential_delay, failure_rate, fixed_delay, no_restart
     from penstock.api.restoring import Restore, restore
     from penstock.api.state import (
@@ -69,7 +70,7 @@ if TYPE_CHECKING:
     from penstock.api.streams.data_stream import Stream
     from penstock.api.streams.keyed_stream import KeyedStream
     from penstock.api.streams.windowed_stream import WindowedStream
-    from penstock.api.windows import tumbling
+    from penstock.api.windows import session, tumbling
     from penstock.connectors import nexmark
     from penstock.connectors.collect_sink import collect
     from penstock.connectors.csv_sink import csv
@@ -139,6 +140,7 @@ _HOMES = {
     ),
     "penstock.api.high_availability": ("ha_files", "zookeeper"),
     "penstock.api.hooks": ("CheckpointHook",),
+    "penstock.api.pane_windows": ("cumulative", "sliding"),
     "penstock.api.restarts": ("exponential_delay", "failure_rate", "fixed_delay", "no_restart"),
     "penstock.api.restoring": ("Restore", "restore"),
     "penstock.api.state": (
@@ -166,7 +168,7 @@ _HOMES = {
     "penstock.api.streams.data_stream": ("Stream",),
     "penstock.api.streams.keyed_stream": ("KeyedStream",),
     "penstock.api.streams.windowed_stream": ("WindowedStream",),
-    "penstock.api.windows": ("tumbling",),
+    "penstock.api.windows": ("session", "tumbling"),
     "penstock.connectors": ("nexmark",),
     "penstock.connectors.collect_sink": ("collect",),
     "penstock.connectors.csv_sink": ("csv",),
@@ -307,6 +309,7 @@ __all__ = [
     "collect",
     "count",
     "csv",
+    "cumulative",
     "data_sink",
     "data_source",
     "exponential_delay",
@@ -333,6 +336,8 @@ __all__ = [
     "reducing_state",
     "restore",
     "rocksdb",
+    "session",
+    "sliding",
     "socket",
     "split_list_state",
     "sum",

@@ -181,7 +181,6 @@ def test_the_number_of_key_groups_is_derived_unless_given() -> None:
         ((node(0, "a", 1), node(1, "b")), "node 0 reads from node 1, which does not come before node 0"),
         ((node(0, "a"), node(0, "b")), "two nodes have the number 0"),
         ((node(0, "a"), node(1, "a", 0)), "two nodes have the operator id a"),
-        ((node(0, "a"), node(1, "b", hashed(0))), "node 1 has keys () for partitioning hash"),
         ((node(0, "a"), node(1, "b", Input(node=0, keys=("k",)))), "node 1 has keys ('k',) for partitioning forward"),
     ],
 )

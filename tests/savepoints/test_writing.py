@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pickle
+import shutil
+from pathlib import Path
 
 import golden_content as content
 import msgspec
@@ -17,12 +19,13 @@ import penstock as ps
 from penstock.api.state import StateKind
 from penstock.core.errors import UsageError
 from penstock.core.ids import Instant, OperatorId
-from penstock.core.recovery.metadata import SnapshotKind
+from penstock.core.recovery.metadata import OperatorLabel, SnapshotKind
 from penstock.savepoints.catalog import SnapshotData
 from penstock.savepoints.comparison import compare
 from penstock.savepoints.rows import GivenState, check_columns
 from penstock.savepoints.writing import Draft, operator_id, window_rows
 from penstock.storage.files import FileStore
+from penstock.storage.metadata import decode_metadata, encode_metadata
 from penstock.storage.places import Anywhere
 from penstock.storage.snapshots import SnapshotReader
 from penstock.storage.verification import verify_savepoint
@@ -230,3 +233,36 @@ def test_what_is_known_of_operators_stays(tmp_path):
     for name, snapshot in base.metadata.operators.items():
         other = data.metadata.operators[name]
         assert msgspec.structs.replace(snapshot, subtasks={}) == msgspec.structs.replace(other, subtasks={})
+
+
+def with_leaving_windows(folder):
+    """The savepoint with the state of cumulative windows, some of which were being handed on."""
+    shutil.copytree(SAVEPOINT, folder)
+    path = folder / "_metadata"
+    metadata = decode_metadata(str(path), path.read_bytes())
+    windows = Path(__file__).parents[1] / "golden" / "windows-v1" / "cumulative"
+    files = tuple(content.handle((windows / name).read_bytes(), None) for name in ("0-0", "0-1"))
+    operator = metadata.operators[OperatorId("windows")]
+    state = msgspec.structs.replace(operator.subtasks[0], keyed=files)
+    changed = msgspec.structs.replace(operator, subtasks={0: state}, label=OperatorLabel(name="Windows", kind="window"))
+    operators = {**metadata.operators, OperatorId("windows"): changed}
+    path.write_bytes(encode_metadata(msgspec.structs.replace(metadata, operators=operators)))
+    (folder / "windows-0-0").unlink()
+    return folder
+
+
+def test_windows_that_were_being_handed_on_are_a_table_of_their_own_and_stay_when_panes_are_changed(tmp_path):
+    base = SnapshotData(with_leaving_windows(tmp_path / "base"))
+    assert [info.name for info in base.states("windows")] == ["windows", "leaving-windows"]
+    (panes,), (leaving,) = (list(base.tables("windows", name)) for name in ("windows", "leaving-windows"))
+    assert "window_end" in leaving.schema.names
+    assert leaving.num_rows
+
+    class Rows:
+        def of_groups(self, first, last):
+            return window_rows(panes.slice(1), panes.schema)
+
+    data = written(draft(base.location).with_windows(OperatorId("windows"), Rows()), tmp_path)
+    (state,) = [state for state in compare(base, data) if state.differs]
+    assert (state.operator, state.removed, state.added, state.changed) == ("windows", 1, 0, 0)
+    assert list(data.tables("windows", "leaving-windows")) == [leaving]

@@ -186,11 +186,14 @@ class CombineStep:
     """Partial aggregates of each batch, before it is exchanged by key. Holds no state."""
 
     keys: tuple[str, ...]
+    """The key columns. Without key columns all records belong together."""
     time_column: str
     window: WindowType
     aggregates: tuple[Aggregate, ...]
     schema: pa.Schema
     """The schema of the partial aggregates."""
+    time_offset_us: int = 0
+    """Event time is the time in the column plus this."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -3,8 +3,12 @@
 A window is computed in two halves: partial aggregates per batch before the exchange, and merged aggregates behind the
 exchange. Both halves, and the program that is checked before anything runs, take the columns from here.
 
-    partial     keys, window_start, window_end if windows differ in length, then per aggregate its partial columns
+The results of windows without a key have no key columns.
+
+    partial     keys, window_start, window_end of a session, then per aggregate its partial columns
     result      keys, window_start, window_end, then per aggregate one column
+
+In a partial of windows that share panes, `window_start` is the start of a pane.
 
 Nulls follow SQL: every aggregate but `count()` of rows ignores nulls, and an aggregate of nulls alone is null (a count
 is 0). NaN follows Spark: NaN is greater than every number, NaN as a key equals NaN, and -0.0 and 0.0 are the same key.
@@ -21,6 +25,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.types as pt
 
+from penstock.api.pane_windows import PaneWindow
 from penstock.api.steps import Aggregate
 from penstock.api.windows import WindowType
 from penstock.core.errors import UsageError
@@ -33,14 +38,20 @@ _COUNT_SUFFIX = "__count"
 
 
 def kept_columns(window: WindowType) -> tuple[str, ...]:
-    """The columns that tell windows of one key apart, in partial aggregates and in state."""
+    """The columns that tell windows of one key apart, or panes if windows share panes, in partial aggregates and in
+    state."""
+    return (WINDOW_START,) if isinstance(window, PaneWindow) else window_columns(window)
+
+
+def window_columns(window: WindowType) -> tuple[str, ...]:
+    """The columns that tell whole windows of one key apart."""
     return (WINDOW_START,) if window.length_us is not None else (WINDOW_START, WINDOW_END)
 
 
 def completing_column(window: WindowType) -> str:
     """The column by which windows become complete: `WindowType.last_complete` gives a time to compare the column
     with."""
-    return WINDOW_START if window.length_us is not None else WINDOW_END
+    return window_columns(window)[-1]
 
 
 def count_column(aggregate: Aggregate) -> str:
@@ -101,7 +112,8 @@ def result_schema(
 def _checked(
     schema: pa.Schema, keys: Sequence[str], time_column: str, aggregates: Sequence[Aggregate]
 ) -> pa.TimestampType:
-    check_key_types(schema, keys)
+    if keys:
+        check_key_types(schema, keys)
     if not aggregates:
         raise UsageError("a window needs at least one aggregate", hint="for example n=count()")
     kind = _type_of(schema, time_column, role="time column")

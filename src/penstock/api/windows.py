@@ -1,27 +1,23 @@
 """How event time is cut into windows.
 
-A *window type* says which windows a time belongs to, and when a window is complete. A window type is asked once per
-batch, with all times of the batch. Everything else (grouping, the exchange, state, firing, late records) is the same
-for every type. To add a type, write one class here, and the function with which users make an object of the class; then
-export the function in `penstock/__init__.py` and run `make surface docs`.
+A *window type* says where windows begin and end, and when a window is complete. Three operators know what to do with
+window types, and `operators/build.py` chooses the operator:
 
-    type                        overlaps    merges      length_us       spacing_us
-    tumbling                    no          no          size            size
-    (sliding)                   yes         no          size            slide
-    (cumulative)                yes         no          None            None
-    (session)                   no          yes         None            None
+    type                        each record is in       state                       operator
+    tumbling                    one window              a row per key and window    `operators/windows.py`
+    sliding, cumulative         several windows         a row per key and pane      `operators/pane_windows.py`
+    session                     one window, which       a row per key and window    `operators/session_windows.py`
+                                grows and merges
 
-The types in brackets do not exist. `tests/runtime/task/operators/test_window_types.py` defines sliding and cumulative
-windows, to show that the operators work with such types. The operators do not merge windows: a type that merges also
-needs an operator of its own (`operators/build.py`). Windows of a number of records need an operator of their own, too,
-because no time belongs to such a window.
+Sliding and cumulative windows are made of panes, see `penstock.api.pane_windows`. Windows of a number of records need
+an operator of their own, because no time belongs to such a window.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -35,24 +31,9 @@ Times = npt.NDArray[np.int64]
 """Microseconds since 1970."""
 
 
-class Assigned(NamedTuple):
-    """The windows of a batch's records, as columns: a record in three windows has three entries."""
-
-    rows: npt.NDArray[np.intp] | None
-    """Which record of the batch; None: each record once, in the order of the batch."""
-    starts: Times
-    ends: Times | None
-    """The first time behind each window; None if all windows have the same length."""
-
-
 class WindowType(ABC):
     """A rule that cuts event time into windows [start, end). Two window types of the same class and the same numbers
     are equal."""
-
-    overlaps: ClassVar[bool]
-    """Whether a record can be in several windows."""
-    merges: ClassVar[bool]
-    """Whether windows of one key that touch become one window."""
 
     @property
     @abstractmethod
@@ -63,17 +44,13 @@ class WindowType(ABC):
     @property
     @abstractmethod
     def spacing_us(self) -> int | None:
-        """The difference of two starts of windows is a multiple of this; None if windows begin anywhere."""
+        """The difference of two starts of windows is a multiple of this, and so is the difference of two ends; None if
+        windows begin anywhere."""
 
     @abstractmethod
     def times(self) -> tuple[int, int]:
         """The first and last time whose windows have starts and ends that fit into 64 bits. The range may be
         narrower than that. Records with an earlier or a later time are dropped and counted, and never assigned."""
-
-    @abstractmethod
-    def assign(self, times: Times) -> Assigned:
-        """The windows of these times. A type that does not overlap gives each time one window, and the starts of
-        windows never decrease as times increase."""
 
     def last_complete(self, watermark_us: int) -> int:
         """The latest start (latest end, if lengths differ) of a window that is complete at a watermark.
@@ -106,8 +83,10 @@ class TumblingWindow(WindowType):
     size_us: int
     offset_us: int = 0
 
-    overlaps = False
-    merges = False
+    @property
+    def panes(self) -> TumblingWindow:
+        """The windows themselves: every window is a single pane."""
+        return self
 
     @property
     def length_us(self) -> int:
@@ -126,8 +105,8 @@ class TumblingWindow(WindowType):
         last = offset + (int(_INT64.max) - offset) // size * size - 1
         return first, last
 
-    def assign(self, times: Times) -> Assigned:
-        """One window for each time."""
+    def assign(self, times: Times) -> Times:
+        """The start of the window of each time. Starts never decrease as times increase."""
         size, offset = self.size_us, self.offset_us % self.size_us
         starts = times // size
         starts *= size
@@ -136,7 +115,7 @@ class TumblingWindow(WindowType):
             # right all the same.
             since = times - starts - offset
             starts = times - np.where(since < 0, since + size, since)
-        return Assigned(rows=None, starts=starts, ends=None)
+        return starts
 
     def __str__(self) -> str:
         return f"{self.size_us / 1_000_000:g} s"
@@ -150,19 +129,82 @@ class TumblingWindow(WindowType):
         return {"size_us": self.size_us, "offset_us": self.offset_us}
 
 
+@dataclass(frozen=True, kw_only=True)
+class SessionWindow(WindowType):
+    """Windows that last from the first of some records to `gap_us` after the last of them. Windows of one key that
+    touch become one window."""
+
+    gap_us: int
+
+    @property
+    def length_us(self) -> None:
+        """Lengths differ."""
+        return
+
+    @property
+    def spacing_us(self) -> None:
+        """Sessions begin anywhere."""
+        return
+
+    def times(self) -> tuple[int, int]:
+        """All times whose sum with the gap fits."""
+        return int(_INT64.min), int(_INT64.max) - self.gap_us
+
+    def last_complete(self, watermark_us: int) -> int:
+        """The latest end of a session that no record is to join. A record at the end of a session joins the session, as
+        in Spark. So a session is complete when the watermark has reached the end, and not one microsecond before."""
+        return watermark_us
+
+    def __str__(self) -> str:
+        return f"sessions {self.gap_us / 1_000_000:g} s apart"
+
+    def described(self) -> str:
+        """The gap."""
+        return f"session, gap {self.gap_us} us"
+
+
+def session(gap: Duration) -> SessionWindow:
+    """Windows of activity: a session of a key goes on as long as the next record of the key is at most `gap` later.
+
+    A session lasts from its first record to `gap` after its last record. Records may come out of order: a record
+    between two sessions joins the two sessions. A late record counts as long as it joins a session that is open.
+
+    >>> import penstock as ps
+    >>> str(ps.session("15 min"))
+    'sessions 900 s apart'
+    """
+    return SessionWindow(gap_us=positive_us(gap, argument="gap", thing="the gap between two sessions"))
+
+
 def tumbling(size: Duration, *, offset: Duration = "0s") -> TumblingWindow:
     """Windows of one size that follow each other without a gap: each record is in exactly one window.
 
     Windows begin at multiples of `size` since 1970-01-01 00:00 UTC, moved by `offset`: `tumbling("1d", offset="22h")`
     gives days that begin at 22:00 UTC.
+
+    >>> import penstock as ps
+    >>> str(ps.tumbling("10s"))
+    '10 s'
     """
-    size_us = duration_us(size, argument="size")
+    size_us = positive_us(size, argument="size", thing="a window")
+    return TumblingWindow(size_us=size_us, offset_us=offset_below(size_us, offset, period=size, thing="window"))
+
+
+def positive_us(given: Duration, *, argument: str, thing: str) -> int:
+    """The duration in microseconds. Raises `UsageError` if the duration is 0."""
+    found = duration_us(given, argument=argument)
+    if found == 0:
+        raise UsageError(f"{argument} is {given!r}; {thing} must last at least 1 us")
+    return found
+
+
+def offset_below(period_us: int, offset: Duration, *, period: Duration, thing: str) -> int:
+    """The offset in microseconds. Raises `UsageError` unless the offset is shorter than the time after which windows
+    begin again."""
     offset_us = duration_us(offset, argument="offset")
-    if size_us == 0:
-        raise UsageError(f"size is {size!r}; a window must last at least 1 us")
-    if offset_us >= size_us:
+    if offset_us >= period_us:
         raise UsageError(
-            f"offset {offset!r} is not shorter than the window of {size!r}",
+            f"offset {offset!r} is not shorter than the {thing} of {period!r}",
             hint="give an offset below the size: an offset of whole windows changes nothing",
         )
-    return TumblingWindow(size_us=size_us, offset_us=offset_us)
+    return offset_us

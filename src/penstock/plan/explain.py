@@ -67,7 +67,7 @@ def vertex_text(vertex: Vertex) -> str:
 def arrow_text(plan: Plan, edge: Edge) -> str:
     """How an edge spreads records."""
     if edge.partitioning is Partitioning.HASH:
-        return f"hash by {', '.join(edge.keys)}"
+        return f"hash by {', '.join(edge.keys)}" if edge.keys else "all to one"
     if edge.partitioning is Partitioning.REBALANCE and plan.vertex(edge.downstream).at_most == 1:
         return "all to one"
     return str(edge.partitioning.value)

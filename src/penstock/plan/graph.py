@@ -30,6 +30,7 @@ class Input:
     node: int
     partitioning: Partitioning = Partitioning.FORWARD
     keys: tuple[str, ...] = ()
+    """The columns by which records are hashed. Hashed by no columns, all records go to one subtask."""
     at_most: int | None = None
     """At most this many subtasks read the records; None: as many as the job has slots."""
     partitioner: Partitioner | None = None
@@ -269,7 +270,7 @@ def _check(nodes: tuple[Node, ...]) -> None:
                 raise InvariantError(
                     f"node {node.number} reads from node {source.node}, which does not come before node {node.number}"
                 )
-            if (source.partitioning is Partitioning.HASH) != bool(source.keys):
+            if source.keys and source.partitioning is not Partitioning.HASH:
                 raise InvariantError(
                     f"node {node.number} has keys {source.keys} for partitioning {source.partitioning.value}"
                 )

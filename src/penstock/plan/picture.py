@@ -198,8 +198,8 @@ def _mean(numbers: Sequence[float]) -> float:
 
 
 def _arrow(text: str, stops: Sequence[_Box], entry: float) -> tuple[str, str]:
-    """The arrow of an edge, which ends at height `entry`, and its `text`. The text stands where the first bend ends: the
-    arrows out of one box have parted there."""
+    """The arrow of an edge, which ends at height `entry`, and its `text`. The text stands where the first bend ends:
+    the arrows out of one box have parted there."""
     path = f"M{stops[0].x + stops[0].width:g} {stops[0].middle:g}"
     for one, other in pairwise(stops):
         bend, y = (one.x + one.width + other.x) / 2, entry if other is stops[-1] else other.middle

@@ -126,6 +126,9 @@ def _identity(info: StateInfo) -> tuple[str, ...]:
         return ("subtask",) if info.kind == "broadcast" else ("part", "occurrence")
     extra = {"map": ("map_key",), TIMERS: ("timer", "time_us"), WINDOWS: ("window_start",)}.get(info.kind, ())
     names = [text.partition(": ")[0] for text in info.columns]
+    if info.kind == WINDOWS and "window_end" in names:
+        # Windows that begin together differ in their ends.
+        extra = (*extra, "window_end")
     return (*info.key_columns, *(name if name in names else f"_{name}" for name in extra))
 
 

@@ -55,6 +55,8 @@ from penstock.state.rocksdb.table_bounds import most_entry_bytes
 from penstock.state.rocksdb.tables import PREFIX_SIZE, EntryCodec, Row
 
 WINDOWS = "windows"
+LEAVING_WINDOWS = "leaving-windows"
+"""The name of the state with the whole windows that had been put together from panes, and not been handed on."""
 """The kind, and the name, of the state of a window."""
 STREAM_START = b"\xff\xff\xff\xff"
 """The first bytes of an Arrow stream. The state of a window is saved as an Arrow stream."""
@@ -167,7 +169,7 @@ class StateFileContent:
         table = self._named_window()
         keys = [name for name in self._window_header.layout.keys if name in table.schema.names]
         return FoundTable(
-            name=WINDOWS,
+            name=LEAVING_WINDOWS if self._window_header.leaving is True else WINDOWS,
             kind=WINDOWS,
             keys=pa.schema([table.schema.field(name) for name in keys]),
             columns=table.schema,

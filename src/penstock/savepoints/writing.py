@@ -273,6 +273,9 @@ class _Writing:
         files: list[StateFile] = []
         for file in old.keyed:
             _, header = read_file(self._reader.get(file))
+            if header.leaving is True:
+                files.append(self._copied(file, snapshot, subtask))
+                continue
             files.append(self._put(write_file(_ordered(rows), header), snapshot, subtask))
             rows = rows.slice(0, 0)
         if rows.num_rows:

@@ -191,6 +191,6 @@ def check_both(
     `in_parts`."""
     expected = expected_of_stages(workload, inputs, stages)
     if workload.shape.has_windows and in_parts:
-        check_parts(world, shown, expected, standard)
+        check_parts(world, shown, expected, standard, workload.windows)
         return
     check_output(world, shown, expected, standard, windows=workload.shape.has_windows)

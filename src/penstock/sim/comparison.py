@@ -11,10 +11,11 @@ from penstock.sim.expected import order_of
 from penstock.sim.external import Transaction
 from penstock.sim.jobs import Row, Workload, rows_of
 from penstock.sim.rules import Rule
+from penstock.sim.window_kinds import WindowKind
 from penstock.sim.world import World
 
-Place = tuple[int, int, int]
-"""Key, begin and end of a window."""
+Place = tuple[int, ...]
+"""Key, begin and end of a window. Windows over all records have no key."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,8 +94,8 @@ def _check_windows(world: World, target: str, actual: Counter[Row], expected: _W
         world.violate(standard.rule, f"{len(wrong)} windows in {target} are wrong, such as {sorted(wrong)[0]}")
     # Records that are read again may give a second, smaller row of a window. But one row must have all its records.
     fullest: dict[Place, int] = {}
-    for key, start, end, count, _ in actual:
-        fullest[key, start, end] = max(count, fullest.get((key, start, end), 0))
+    for *place, count, _ in actual:
+        fullest[tuple(place)] = max(count, fullest.get(tuple(place), 0))
     early = [place for place, count in fullest.items() if place in wanted and count < wanted[place][0]]
     if early:
         world.violate(standard.rule, f"{len(early)} windows in {target} closed early, such as {sorted(early)[0]}")
@@ -108,12 +109,19 @@ def _check_windows(world: World, target: str, actual: Counter[Row], expected: _W
 
 
 def check_parts(
-    world: World, shown: dict[str, Counter[Row]], expected: dict[str, Counter[Row]], standard: Standard
+    world: World,
+    shown: dict[str, Counter[Row]],
+    expected: dict[str, Counter[Row]],
+    standard: Standard,
+    kind: WindowKind,
 ) -> None:
     """Compare windows that may be shown in several rows, because a drain emits open windows early. All rows of a window
-    together must have the records of the window, or fewer records if `standard` lets rows be missing."""
+    together must have the records of the window, or fewer records if `standard` lets rows be missing. The parts of a
+    session have other bounds than the session, so all sessions of a key are compared together."""
+    moved = kind is WindowKind.SESSION
     for target in dict.fromkeys((*expected, *shown)):
-        wanted, found = _by_window(expected.get(target, Counter())), _by_window(shown.get(target, Counter()))
+        wanted = _by_window(expected.get(target, Counter()), moved=moved)
+        found = _by_window(shown.get(target, Counter()), moved=moved)
         wrong = [
             place
             for place in dict.fromkeys((*wanted, *found))
@@ -134,11 +142,12 @@ def _is_right(wanted: tuple[int, int] | None, found: tuple[int, int] | None, sta
     return (has_enough or not standard.complete) and has_no_more
 
 
-def _by_window(rows: Counter[Row]) -> dict[Place, tuple[int, int]]:
+def _by_window(rows: Counter[Row], *, moved: bool = False) -> dict[Place, tuple[int, int]]:
     found: dict[Place, tuple[int, int]] = {}
-    for (key, start, end, count, top), times in rows.items():
-        before, greatest = found.get((key, start, end), (0, top))
-        found[key, start, end] = (before + count * times, max(greatest, top))
+    for (*bounds, count, top), times in rows.items():
+        place = tuple(bounds[:-2] if moved else bounds)
+        before, greatest = found.get(place, (0, top))
+        found[place] = (before + count * times, max(greatest, top))
     return found
 
 

@@ -14,6 +14,7 @@ from penstock.runtime.task.operators.source import SPLITS
 from penstock.sim.jobs import Row, Shape, Workload, decode_positions, rows_of, source_of
 from penstock.sim.on_driver import unfound_splits
 from penstock.sim.shapes import BUCKETS, SECOND_SINK, SINK
+from penstock.sim.window_kinds import WindowKind, expected_windows
 
 Order = Callable[[Row, int], Hashable]
 """From a row, and the subtask of the sink that showed the row, to the group of the row. The rows of a group must be
@@ -25,7 +26,11 @@ def expected_rows(workload: Workload, inputs: Sequence[pa.RecordBatch], *, paral
     shape = workload.shape
     records = records_of(inputs)
     if shape.has_windows:
-        return {SINK: _expected_windows(records, workload.window_us)}
+        # Timers make tumbling windows by key.
+        is_plain = shape is Shape.TIMERS
+        kind, keyed = (WindowKind.TUMBLING, True) if is_plain else (workload.windows, workload.keyed)
+        kept = [(key, ts, value) for key, _, value, ts in records if value % 3 != 0]
+        return {SINK: expected_windows(kind, workload.window_us, kept, keyed=keyed)}
     match shape:
         case Shape.REBALANCED:
             rows = Counter(_negated(record) for record in records)
@@ -114,16 +119,6 @@ def _goes_to_all(workload: Workload, record: Row) -> bool:
     if workload.shape is Shape.HASH_BROADCAST:
         return source_of(workload, record[0]) == 1
     return workload.shape is Shape.BROADCAST
-
-
-def _expected_windows(records: Iterable[Row], window_us: int) -> Counter[Row]:
-    found: dict[tuple[int, int], tuple[int, int]] = {}
-    for key, _, value, ts in records:
-        if value % 3 != 0:
-            place = (key, ts // window_us * window_us)
-            count, top = found.get(place, (0, value))
-            found[place] = (count + 1, max(top, value))
-    return Counter((key, start, start + window_us, n, top) for (key, start), (n, top) in found.items())
 
 
 def order_of(workload: Workload) -> Order | None:

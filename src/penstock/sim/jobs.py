@@ -30,6 +30,7 @@ from penstock.api.connector import (
 )
 from penstock.core.task.waiting import WaitFor
 from penstock.sim.external import ExternalSystem, Transaction, system_of
+from penstock.sim.window_kinds import WindowKind
 
 SCHEMA = pa.schema(
     [
@@ -173,6 +174,10 @@ class Workload:
     on_driver: OnDriver | None = None
     shares_files: bool = False
     """Whether keyed state is saved in files that later checkpoints refer to again."""
+    windows: WindowKind = WindowKind.TUMBLING
+    """The windows of the shapes `WINDOW` and `UNION_WINDOW`."""
+    keyed: bool = True
+    """Whether these windows are by key, or over all records."""
     induces: bool = False
     """Whether marks in the data say where checkpoints begin."""
 

@@ -39,6 +39,7 @@ from penstock.sim.on_driver import draw_on_driver
 from penstock.sim.programs import Rerun, draw_rerun
 from penstock.sim.shapes import sinks_of
 from penstock.sim.user import UserRequest, draw_requests, draw_rescales, draw_savepoint_and_cancel
+from penstock.sim.window_kinds import WindowKind
 
 ROW_BYTES = 32
 """The size of a record in a channel."""
@@ -215,6 +216,8 @@ def _varied(random: Random, drawn: Scenario) -> Scenario:
     drawn = _with_a_backlog(random, drawn) if random.random() < 0.15 else drawn
     drawn = _sharing_files(random, drawn) if random.random() < 0.2 else drawn
     drawn = _run_by_name(random, drawn) if drawn.again is not None and random.random() < 0.2 else drawn
+    if drawn.workload.shape in (Shape.WINDOW, Shape.UNION_WINDOW):
+        drawn = _with_other_windows(random, drawn)
     pairs = drawn.workload.shape in PAIRS and drawn.workload.on_driver is None
     drawn = _with_rows_that_wait(random, drawn) if pairs and random.random() < 0.3 else drawn
     shape = drawn.workload.shape
@@ -234,6 +237,19 @@ def _placed(random: Random, drawn: Scenario) -> Scenario:
             workload = replace(workload, splits=1)
     checkpoint = _possible(drawn.settings.checkpoint, workload, drawn.work_us)
     return replace(drawn, workload=workload, settings=replace(drawn.settings, checkpoint=checkpoint))
+
+
+def _with_other_windows(random: Random, drawn: Scenario) -> Scenario:
+    """The same world with windows of any kind, by key or over all records. Where records count more than once there are
+    no sessions: a record of a session that has fired would make another session, which nothing tells from a wrong
+    session."""
+    kinds = [kind for kind in WindowKind if kind is not WindowKind.SESSION or _is_exactly_once(drawn)]
+    workload = replace(drawn.workload, windows=random.choice(kinds), keyed=random.random() < 0.8)
+    return replace(drawn, workload=workload)
+
+
+def _is_exactly_once(drawn: Scenario) -> bool:
+    return drawn.settings.checkpoint.mode is Mode.EXACTLY_ONCE
 
 
 def _sharing_files(random: Random, drawn: Scenario) -> Scenario:

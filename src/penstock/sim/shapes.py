@@ -25,6 +25,8 @@
     LIMIT           source → limit-each ═all to one═► limit → sink
     DISTINCT        source ═key═► distinct → sink
 
+The windows of `WINDOW` and `UNION_WINDOW` are of any kind (`window_kinds`), by key or over all records.
+
 A workload may have a slow step, which stands behind `same`, `waits`, the window or the timers; `negate` is slow itself.
 Back-pressure builds up before the slow step. Steps have the same names in all shapes, so that tests can name them.
 """
@@ -56,7 +58,6 @@ from penstock.api.steps import (
     WriteStep,
 )
 from penstock.api.window_schema import partial_schema, result_schema
-from penstock.api.windows import TumblingWindow
 from penstock.core.ids import OperatorId
 from penstock.core.task.waiting import WaitFor
 from penstock.plan.graph import Input, Node, Partitioning, Plan, build_plan
@@ -65,6 +66,7 @@ from penstock.sim.external import system_of
 from penstock.sim.jobs import APART, SCHEMA, TICK_US, Shape, Workload
 from penstock.sim.on_driver import make_source
 from penstock.sim.timers import WindowsByTimers, copies
+from penstock.sim.window_kinds import window_of
 
 SINK = "sink"
 SECOND_SINK = "second"
@@ -72,7 +74,7 @@ SECOND_SINK = "second"
 AGGREGATES = (Aggregate(name="n", kind="count", column=None), Aggregate(name="top", kind="max", column="value"))
 
 RESULTS = result_schema(SCHEMA, keys=("key",), time_column="ts", aggregates=AGGREGATES)
-"""The schema of the results of windows."""
+"""The schema of the results of windows by key."""
 
 FORWARD, HASH = Partitioning.FORWARD, Partitioning.HASH
 REBALANCE, BROADCAST = Partitioning.REBALANCE, Partitioning.BROADCAST
@@ -265,14 +267,15 @@ class _Builder:
         self._write(self._same(united, HASH))
 
     def _windows(self, timed: int) -> None:
-        workload, keys, result = self._workload, ("key",), RESULTS
-        window = TumblingWindow(size_us=workload.window_us)
-        partial = partial_schema(SCHEMA, keys=keys, time_column="ts", aggregates=AGGREGATES)
+        workload, keys = self._workload, ("key",) if self._workload.keyed else ()
+        window = window_of(workload.windows, workload.window_us)
+        result = result_schema(SCHEMA, keys=keys, time_column="ts", aggregates=AGGREGATES)
+        partial = partial_schema(SCHEMA, keys=keys, time_column="ts", aggregates=AGGREGATES, window=window)
         kept = self._add("where", WhereStep(condition=keep_condition(), schema=SCHEMA), (timed, FORWARD))
         combine = CombineStep(keys=keys, time_column="ts", window=window, aggregates=AGGREGATES, schema=partial)
         combined = self._add("combine", combine, (kept, FORWARD))
         step = WindowStep(keys=keys, window=window, aggregates=AGGREGATES, schema=result)
-        windowed = self._slowed(self._add("window", step, (combined, HASH)), result)
+        windowed = self._slowed(self._add("window", step, (combined, HASH), keys=keys), result)
         self._add(SINK, WriteStep(sink=self._sink(SINK), schema=result), (windowed, FORWARD))
 
     def _waits(self, source: int, rules: int) -> None:
@@ -320,7 +323,7 @@ class _Builder:
 
     def _same(self, before: int, partitioning: Partitioning, key: str = "key") -> int:
         step = MapBatchesStep(function=same, kind="arrow", schema=SCHEMA)
-        return self._slowed(self._add("same", step, (before, partitioning), key=key), SCHEMA)
+        return self._slowed(self._add("same", step, (before, partitioning), keys=(key,)), SCHEMA)
 
     def _joined(self, before: Input) -> int:
         step = MapBatchesStep(function=same, kind="arrow", schema=SCHEMA)
@@ -343,12 +346,14 @@ class _Builder:
     def _write(self, before: int, name: str = SINK) -> None:
         self._add(name, WriteStep(sink=self._sink(name), schema=SCHEMA), (before, FORWARD))
 
-    def _add(self, name: str, step: Step, *before: tuple[int, Partitioning] | Input, key: str = "key") -> int:
+    def _add(
+        self, name: str, step: Step, *before: tuple[int, Partitioning] | Input, keys: tuple[str, ...] = ("key",)
+    ) -> int:
         number = len(self._nodes)
         inputs = tuple(
             each
             if isinstance(each, Input)
-            else Input(node=each[0], partitioning=each[1], keys=(key,) if each[1] is HASH else ())
+            else Input(node=each[0], partitioning=each[1], keys=keys if each[1] is HASH else ())
             for each in before
         )
         node = Node(number=number, operator=OperatorId(name), name=name, step=step, inputs=inputs, is_source=not before)

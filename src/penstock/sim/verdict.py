@@ -105,7 +105,7 @@ class Verdict:
         committed = list(self._ended.external.committed.values())
         expected = expected_of_stages(workload, inputs, self._ended.stages)
         if workload.shape.has_windows and self._ended.has_gone_on_drained:
-            check_parts(self._ended.world, shown_by(committed), expected, standard)
+            check_parts(self._ended.world, shown_by(committed), expected, standard, workload.windows)
         else:
             check_output(
                 self._ended.world,

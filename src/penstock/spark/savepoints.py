@@ -19,7 +19,7 @@ from penstock.core.errors import SettingsError, UsageError
 from penstock.core.ids import OperatorId
 from penstock.savepoints.catalog import PARTS, EdgeInfo, OperatorInfo, Piece, SnapshotData, StateInfo, read_piece
 from penstock.savepoints.rows import GivenState, check_columns, groups_of
-from penstock.savepoints.tables import WINDOWS, column_names
+from penstock.savepoints.tables import LEAVING_WINDOWS, WINDOWS, column_names
 from penstock.savepoints.writing import Draft, Parts, operator_id, window_rows
 from penstock.settings import JobSettings
 from penstock.spark.clock import WallClock
@@ -170,6 +170,11 @@ class SavepointWriter:
             parts = _given_parts(frame, info, self._draft_parallelism(owner))
             return SavepointWriter(self._draft.with_parts(owner, StateKind(info.kind), info.name, parts))
         groups = base.snapshot_of(owner).max_parallelism
+        if info.name == LEAVING_WINDOWS:
+            raise UsageError(
+                f"{name!r} has windows whose results were being handed on, which can be copied and not changed",
+                hint="start a job from the savepoint, and take another savepoint when the job has handed them on",
+            )
         if info.kind == WINDOWS:
             rows = _WindowRows(_SparkRows(frame, table.keys, groups), base.schema(owner, name))
             return SavepointWriter(self._draft.with_windows(owner, rows))

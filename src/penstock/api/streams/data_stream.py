@@ -53,6 +53,8 @@ from penstock.sql.schemas import SchemaLike, as_schema, as_timestamp, common_sch
 
 if TYPE_CHECKING:
     from penstock.api.streams.keyed_stream import KeyedStream
+    from penstock.api.streams.windowed_stream import WindowedStream
+    from penstock.api.windows import WindowType
 
 
 @at_user_line
@@ -279,6 +281,17 @@ class Stream(ChoosesRows, Explodes, PlacesRows, HandsOver, CanBeLookedAt):
 
         return KeyedStream(self._state, columns)
 
+    def window(self, window: WindowType) -> WindowedStream:
+        """All records, cut into windows of event time: one result per window, whatever the records. Needs a watermark
+        before.
+
+        Records are aggregated in every subtask, and the aggregates are put together in a single subtask.
+        """
+        # Not imported above: the module of windowed streams imports this module.
+        from penstock.api.streams.windowed_stream import windowed
+
+        return windowed(self._state, (), window)
+
     def rebalance(self) -> Stream:
         """The same records, dealt out evenly to the subtasks of the next step."""
         return self._sent(Partitioning.REBALANCE)
@@ -307,11 +320,14 @@ class Stream(ChoosesRows, Explodes, PlacesRows, HandsOver, CanBeLookedAt):
         schema = common_schema([state.schema for state in states], argument="union")
         inputs = tuple(each for state in states for each in state.input())
         number = self._state.ledger.add(UnionStep(schema=schema), kind="union", name=name, inputs=inputs)
-        time_columns = list(dict.fromkeys(state.time_column for state in states))
-        kept = time_columns[0] if len(time_columns) == 1 else None
+        times = list(dict.fromkeys((state.time_column, state.time_offset_us) for state in states))
+        kept, offset_us = times[0] if len(times) == 1 else (None, 0)
         lost = next((state.time_lost for state in states if state.time_lost), None)
-        if len(time_columns) > 1:
-            places = " and ".join("nowhere" if each is None else f"in {each!r}" for each in time_columns)
+        if len(times) > 1:
+            places = " and ".join(
+                "nowhere" if column is None else f"in {column!r}" + (f" {offset:+} us" if offset else "")
+                for column, offset in times
+            )
             lost = f"the streams of {self._state.ledger.step(number)} have event time {places}"
         return Stream(
             StreamState(
@@ -319,6 +335,7 @@ class Stream(ChoosesRows, Explodes, PlacesRows, HandsOver, CanBeLookedAt):
                 last_step=number,
                 schema=schema,
                 time_column=kept,
+                time_offset_us=offset_us,
                 time_lost=None if kept else lost,
             )
         )
@@ -375,6 +392,7 @@ class Stream(ChoosesRows, Explodes, PlacesRows, HandsOver, CanBeLookedAt):
                 last_step=number,
                 schema=schema,
                 time_column=time_column,
+                time_offset_us=state.time_offset_us if time_column and not isinstance(step, WatermarkStep) else 0,
                 time_lost=None if time_column else time_lost,
             )
         )

@@ -16,7 +16,7 @@ from penstock.api.reductions import RunningReduce
 from penstock.api.streams.connected_stream import ConnectedStream
 from penstock.api.streams.data_stream import Stream, stream_behind
 from penstock.api.streams.stream_state import Row, StreamState, keyed_step
-from penstock.api.streams.windowed_stream import WindowedStream
+from penstock.api.streams.windowed_stream import WindowedStream, windowed
 from penstock.api.waiting import wait_for
 from penstock.api.windows import WindowType
 from penstock.core.durations import Duration
@@ -34,11 +34,7 @@ class KeyedStream:
 
     def window(self, window: WindowType) -> WindowedStream:
         """The records of each key, cut into windows of event time. Needs a watermark before `key_by`."""
-        if not isinstance(window, WindowType):
-            raise UsageError(f"window takes a window, not {window!r}", hint='for example tumbling("10s")')
-        if self._state.time_column is None:
-            raise self._no_event_time()
-        return WindowedStream(self._state, self._keys, window)
+        return windowed(self._state, self._keys, window)
 
     def process(self, function: KeyedFunction, *, schema: SchemaLike, name: str | None = None) -> Stream:
         """The records that a function with state makes of each record and each timer; see `KeyedFunction`.
@@ -122,15 +118,6 @@ class KeyedStream:
         if other.ledger is not self._state.ledger:
             raise UsageError("connect takes a stream of the same environment")
         return ConnectedStream(self._state, self._keys, other, wait_for(wait, has_time=other.time_column is not None))
-
-    def _no_event_time(self) -> UsageError:
-        times = [field.name for field in self._state.schema if pa.types.is_timestamp(field.type)]
-        example = f'.watermark("{times[0] if times else "ts"}", delay="5s")'
-        return UsageError(
-            "window needs event time, and this stream has none"
-            + (f": {self._state.time_lost}" if self._state.time_lost else ""),
-            hint=f"add {example} before key_by" + ("" if times else "; there is no column of type timestamp yet"),
-        )
 
     @property
     def schema(self) -> pa.Schema:

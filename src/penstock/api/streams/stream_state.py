@@ -25,6 +25,9 @@ class StreamState:
     schema: pa.Schema
     time_column: str | None = None
     """The column with the event time of the watermarks; None if the stream has no event time."""
+    time_offset_us: int = 0
+    """Event time is the time in the column plus this: the event time of a window is the last microsecond before its
+    end."""
     time_lost: str | None = None
     """How an event time that an earlier step had was lost, as a part of a sentence."""
     partitioning: Partitioning = Partitioning.FORWARD
@@ -64,6 +67,7 @@ class StreamState:
             last_step=number,
             schema=schema,
             time_column=column if kept else None,
+            time_offset_us=self.time_offset_us if kept else 0,
             time_lost=None if kept else lost,
         )
 
@@ -74,7 +78,8 @@ class StreamState:
     def described(self) -> str:
         """The last step, the columns and where the event time is."""
         columns = ", ".join(f"{field.name} {field.type}" for field in self.schema)
-        time = f"; event time in {self.time_column}" if self.time_column else ""
+        offset = f" {self.time_offset_us:+} us" if self.time_offset_us else ""
+        time = f"; event time in {self.time_column}{offset}" if self.time_column else ""
         return f"{self.ledger.step(self.last_step).name!r}: {columns}{time}"
 
 

@@ -1,20 +1,24 @@
-"""Keyed records in windows of event time."""
+"""Records in windows of event time."""
 
 from __future__ import annotations
+
+import pyarrow as pa
 
 from penstock.api.aggregates import AggregateCall, named_aggregate
 from penstock.api.boundary import at_user_line
 from penstock.api.steps import CombineStep, WindowStep
 from penstock.api.streams.data_stream import Stream
 from penstock.api.streams.stream_state import StreamState
-from penstock.api.window_schema import partial_schema, result_schema
+from penstock.api.window_schema import WINDOW_END, partial_schema, result_schema
 from penstock.api.windows import WindowType
+from penstock.core.errors import UsageError
 from penstock.plan.graph import Input, Partitioning
 
 
 @at_user_line
 class WindowedStream:
-    """Records of each key in windows of event time. Made by `KeyedStream.window`."""
+    """Records of each key, or all records, in windows of event time. Made by `KeyedStream.window` and by
+    `Stream.window`."""
 
     def __init__(self, state: StreamState, keys: tuple[str, ...], window: WindowType) -> None:
         self._state = state
@@ -24,6 +28,9 @@ class WindowedStream:
     def aggregate(self, **aggregates: AggregateCall) -> Stream:
         """One record per key and window, when the watermark has passed the end of the window: the keys, `window_start`,
         `window_end` and one column per aggregate, such as `n=count(), top=max("price")`.
+
+        The results have event time: the last microsecond before `window_end`. So windows of results follow without
+        another watermark.
 
         To name the step, call `.name(...)` on the result; the state of the step is kept under that name.
         """
@@ -35,7 +42,12 @@ class WindowedStream:
         )
         result = result_schema(state.schema, keys=keys, time_column=state.time_column, aggregates=calls)
         combine = CombineStep(
-            keys=keys, time_column=state.time_column, window=self._window, aggregates=tuple(calls), schema=partial
+            keys=keys,
+            time_column=state.time_column,
+            window=self._window,
+            aggregates=tuple(calls),
+            schema=partial,
+            time_offset_us=state.time_offset_us,
         )
         combined = state.ledger.add(combine, kind="combine", inputs=state.input())
         windowed = state.ledger.add(
@@ -44,8 +56,28 @@ class WindowedStream:
             label="-".join(("window", *keys)),
             inputs=(Input(node=combined, partitioning=Partitioning.HASH, keys=keys),),
         )
-        lost = f"the event time in {state.time_column!r} ended with {state.ledger.step(windowed)}"
-        return Stream(StreamState(ledger=state.ledger, last_step=windowed, schema=result, time_lost=lost))
+        return Stream(
+            StreamState(
+                ledger=state.ledger, last_step=windowed, schema=result, time_column=WINDOW_END, time_offset_us=-1
+            )
+        )
 
     def __repr__(self) -> str:
-        return f"<WindowedStream of {self._window} by {', '.join(self._keys)} of {self._state.described()}>"
+        by = f" by {', '.join(self._keys)}" if self._keys else ""
+        return f"<WindowedStream of {self._window}{by} of {self._state.described()}>"
+
+
+def windowed(state: StreamState, keys: tuple[str, ...], window: WindowType) -> WindowedStream:
+    """The records of each key, or all records without keys, in windows. Raises `UsageError` if `window` is no window,
+    or if there is no event time."""
+    if not isinstance(window, WindowType):
+        raise UsageError(f"window takes a window, not {window!r}", hint='for example tumbling("10s")')
+    if state.time_column is None:
+        times = [field.name for field in state.schema if pa.types.is_timestamp(field.type)]
+        place = "key_by" if keys else "window"
+        raise UsageError(
+            "window needs event time, and this stream has none" + (f": {state.time_lost}" if state.time_lost else ""),
+            hint=f'add .watermark("{times[0] if times else "ts"}", delay="5s") before {place}'
+            + ("" if times else "; there is no column of type timestamp yet"),
+        )
+    return WindowedStream(state, keys, window)

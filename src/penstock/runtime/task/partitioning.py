@@ -10,7 +10,7 @@ three steps:
    its point: the same sum over the four 32-bit words of the absolute value, with the sign of the decimal, times 31,
    plus the scale. Null is 0.
 2. The hash of a single key column is taken as it is. The hashes of several key columns are combined by h = 31*h + hash,
-   starting from 1.
+   starting from 1. Without key columns every row has the hash 1, and so all rows are in one key group.
 3. The bits of the hash are mixed as murmur3 does for one 4-byte block. The result is made non-negative, and taken
    modulo the number of key groups.
 """
@@ -44,8 +44,9 @@ _FEW_TARGETS = 4
 
 def key_groups(batch: pa.RecordBatch, columns: Sequence[str], groups: int) -> npt.NDArray[np.int32]:
     """The key group of every row. Raises `UsageError` for a type that cannot be a key."""
-    hashes = _value_hashes(batch, columns[0])
-    if len(columns) > 1:
+    if len(columns) == 1:
+        hashes = _value_hashes(batch, columns[0])
+    else:
         combined = np.full(batch.num_rows, 1, np.uint32)
         for column in columns:
             combined *= np.uint32(31)

@@ -97,7 +97,7 @@ def test_addressing_is_not_for_nulls_other_types_or_nothing():
 @given(st.lists(st.integers(-(2**50), 2**50), min_size=1), st.integers(1, 10**9), st.integers(0, 10**9))
 def test_a_time_falls_into_the_window_that_starts_at_or_before_it(times, size, offset):
     array = int64_values(pa.array(times))
-    starts = TumblingWindow(size_us=size, offset_us=offset).assign(array).starts.tolist()
+    starts = TumblingWindow(size_us=size, offset_us=offset).assign(array).tolist()
     for time, start in zip(times, starts, strict=True):
         assert start <= time < start + size
         assert (start - offset) % size == 0

@@ -6,6 +6,7 @@ from typing import assert_never
 
 from penstock.api.first_rows import FirstOfKey
 from penstock.api.grouped import GroupedFunction
+from penstock.api.pane_windows import PaneWindow
 from penstock.api.steps import (
     CombineStep,
     FilterStep,
@@ -23,6 +24,7 @@ from penstock.api.steps import (
     WindowStep,
     WriteStep,
 )
+from penstock.api.windows import SessionWindow
 from penstock.runtime.task.operators.base import Operator
 from penstock.runtime.task.operators.choosing import FilterOperator, SampleOperator
 from penstock.runtime.task.operators.distinct import DistinctOperator
@@ -30,7 +32,9 @@ from penstock.runtime.task.operators.driver_sink import DriverCommittedSink
 from penstock.runtime.task.operators.functions import MapBatchesOperator, MapOperator
 from penstock.runtime.task.operators.grouped import GroupedOperator
 from penstock.runtime.task.operators.keyed import KeyedOperator
+from penstock.runtime.task.operators.pane_windows import PaneWindowOperator
 from penstock.runtime.task.operators.process import ProcessOperator
+from penstock.runtime.task.operators.session_windows import SessionCombineOperator, SessionWindowOperator
 from penstock.runtime.task.operators.sink import SinkOperator
 from penstock.runtime.task.operators.source import SourceOperator
 from penstock.runtime.task.operators.waiting import WaitingOperator
@@ -64,14 +68,19 @@ def build_operator(step: Step) -> Operator:
                 return DistinctOperator(step, step.function)
             return KeyedOperator(step) if step.wait is None else WaitingOperator(step)
         case CombineStep():
-            return CombineOperator(step)
+            return SessionCombineOperator(step) if isinstance(step.window, SessionWindow) else CombineOperator(step)
         case WindowStep():
-            assert not step.window.merges, f"no operator merges windows: {step.window}"
-            return WindowOperator(step)
+            return _window_operator(step)
         case WriteStep():
             return DriverCommittedSink(step) if step.sink.commits_on_driver else SinkOperator(step)
         case _:
             assert_never(step)
+
+
+def _window_operator(step: WindowStep) -> Operator:
+    if isinstance(step.window, PaneWindow):
+        return PaneWindowOperator(step)
+    return SessionWindowOperator(step) if isinstance(step.window, SessionWindow) else WindowOperator(step)
 
 
 def _operator_on_columns(step: WhereStep | SelectStep | UnionStep) -> Operator:

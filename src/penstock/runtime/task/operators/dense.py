@@ -15,7 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.types as pt
 
-from penstock.api.window_schema import WINDOW_START
+from penstock.api.window_schema import WINDOW_END, WINDOW_START
 
 
 class Calculation(NamedTuple):
@@ -40,10 +40,10 @@ def group_dense(
 ) -> pa.Table | None:
     """One row per distinct key, ordered by window and key; None if the table cannot be grouped in this way.
 
-    The key is one int64 column. `WINDOW_START` may be a second key column; its times are whole multiples of
-    `spacing_us` apart. Values are int64 without nulls. The caller knows that the sums fit into int64.
+    The key is one int64 column. `WINDOW_START` or `WINDOW_END` may be a second key column; its times are whole
+    multiples of `spacing_us` apart. Values are int64 without nulls. The caller knows that the sums fit into int64.
     """
-    windowed = len(keys) == 2 and keys[1] == WINDOW_START
+    windowed = len(keys) == 2 and keys[1] in (WINDOW_START, WINDOW_END)
     if table.num_rows == 0 or not (windowed or len(keys) == 1):
         return None
     needed = {keys[0], *(c.column for c in calculations if c.column is not None)}
@@ -57,7 +57,7 @@ def group_dense(
         if spacing_us is None:
             return None
         spacing = spacing_us
-        starts = int64_values(table.column(WINDOW_START))
+        starts = int64_values(table.column(keys[1]))
         first = int(starts.min())
         windows = (int(starts.max()) - first) // spacing + 1
     cells = windows * span
@@ -71,7 +71,7 @@ def group_dense(
     columns: dict[str, Any] = {keys[0]: pa.array(found % span + least if windows > 1 else found + least)}
     if windowed:
         times = found // span * spacing + first if windows > 1 else np.full(found.size, first)
-        columns[WINDOW_START] = pa.array(times).view(table.schema.field(WINDOW_START).type)
+        columns[keys[1]] = pa.array(times).view(table.schema.field(keys[1]).type)
     for calculation in calculations:
         if calculation.function == "count":
             columns[calculation.name] = pa.array(counts[found])

@@ -23,7 +23,7 @@ import pyarrow as pa
 
 from penstock.api.steps import Aggregate, WindowStep
 from penstock.api.window_schema import WINDOW_START, completing_column, kept_columns
-from penstock.core.errors import CorruptFile
+from penstock.core.errors import CorruptFile, UsageError
 from penstock.runtime.task.operators.aggregation import group, of_partials
 from penstock.runtime.task.operators.dense import int64_values
 from penstock.runtime.task.partitioning import key_groups
@@ -81,6 +81,16 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True):
         return f"windows of {window}, {kinds}, columns {', '.join(self.columns)}"
 
 
+def check_layout(found: Layout, step: WindowStep, name: str) -> None:
+    """Raise `UsageError` unless the state that was found is of the step, which has this name."""
+    expected = Layout.of(step)
+    if found != expected:
+        raise UsageError(
+            f"the state of {name!r} is of {found}; the step in the program has {expected}",
+            hint="give the changed window another name, so that it starts without state",
+        )
+
+
 class Header(msgspec.Struct, frozen=True, kw_only=True):
     """What is written beside the rows of a window snapshot, in the metadata of the Arrow schema."""
 
@@ -88,6 +98,9 @@ class Header(msgspec.Struct, frozen=True, kw_only=True):
     fired: tuple[FiredRange, ...]
     """How far the windows of each key group have fired."""
     format: int = FORMAT
+    leaving: bool | msgspec.UnsetType = msgspec.UNSET
+    """Set if the rows are whole windows that share panes: these windows had been put together from panes, and their
+    results had not been handed on. Otherwise the rows of windows that share panes are panes."""
 
 
 class WindowTable:
@@ -144,19 +157,37 @@ class WindowTable:
         if self._earliest is None or last_us < self._earliest:
             return None
         self._merge()
-        due: list[pa.Table] = []
+        due = self._heads(last_us)
+        self.drop(last_us)
+        return due[0] if len(due) == 1 else self._grouped(due)
+
+    def upto(self, last_us: int) -> pa.Table:
+        """The merged partials of every window up to `last_us`, which stay in the table. A key and a window may have
+        several rows."""
+        self._merge()
+        return pa.concat_tables(self._heads(last_us)).combine_chunks()
+
+    def drop(self, last_us: int) -> None:
+        """Remove every window up to `last_us`."""
+        self._merge()
         rest: list[pa.Table] = []
         for run in self._runs:
             count = _count_due(self.completing_times(run), last_us)
-            if count:
-                due.append(run.slice(0, count))
             if count < run.num_rows:
                 left = run.slice(count)
                 # A slice keeps the memory of the whole run. So the rest is copied when it is less than half of the run.
                 rest.append(left.take(np.arange(left.num_rows)) if left.num_rows < count else left)
         self._runs = rest
         self._earliest = min((int(self.completing_times(run.slice(0, 1))[0]) for run in rest), default=None)
-        return due[0] if len(due) == 1 else self._grouped(due)
+
+    def _heads(self, last_us: int) -> list[pa.Table]:
+        counts = [_count_due(self.completing_times(run), last_us) for run in self._runs]
+        return [run.slice(0, count) for run, count in zip(self._runs, counts, strict=True) if count]
+
+    @property
+    def earliest(self) -> int | None:
+        """The first time by which a window becomes complete; None if the table is empty."""
+        return self._earliest
 
     def freeze(self) -> tuple[pa.Table, ...]:
         """All tables, by reference. Later changes replace these tables, and do not change them."""
@@ -166,10 +197,7 @@ class WindowTable:
         """The bytes of a snapshot of the tables that `freeze` returned. Reads nothing that changes, and may run off the
         loop."""
         merged = self._grouped(frozen) if frozen else pa.table({})
-        batches = merged.combine_chunks().to_batches() if frozen else []
-        numbers = np.concatenate([np.empty(0, np.int32), *(key_groups(b, self._keys, groups) for b in batches)])
-        order = np.argsort(numbers.astype(np.uint16), kind="stable")
-        return write_file(merged.take(order).append_column(KEY_GROUP, pa.array(numbers[order], pa.int32())), header)
+        return encode_rows(merged, keys=self._keys, header=header, groups=groups)
 
     def _merge(self) -> None:
         if not self._appended:
@@ -190,6 +218,14 @@ class WindowTable:
         if (times[1:] >= times[:-1]).all():
             return run
         return run.take(np.argsort(times, kind="stable"))
+
+
+def encode_rows(rows: pa.Table, *, keys: Sequence[str], header: Header, groups: int) -> bytes:
+    """The bytes of a snapshot that has these rows, in the order of their key groups."""
+    batches = rows.combine_chunks().to_batches() if rows.num_rows else []
+    numbers = np.concatenate([np.empty(0, np.int32), *(key_groups(b, keys, groups) for b in batches)])
+    order = np.argsort(numbers.astype(np.uint16), kind="stable")
+    return write_file(rows.take(order).append_column(KEY_GROUP, pa.array(numbers[order], pa.int32())), header)
 
 
 def decode(data: bytes, own: tuple[int, int]) -> tuple[pa.Table, Header]:

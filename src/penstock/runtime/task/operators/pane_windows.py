@@ -1,0 +1,196 @@
+"""Windows that share panes: sliding and cumulative windows.
+
+State has one row per key and pane, whatever the overlap. When the watermark passes the ends of windows, the rows of
+their panes are repeated once for each window that fires, and grouped by key and window. Windows that fire together are
+put together in parts of about `window_table.PART_ROWS` repeated rows.
+
+    watermark ─► which windows are due ─► a part of them ─► take, group, order ─► results, in slices ─► the next part
+                                              └─ from here on the windows of the part count as fired
+
+A pane stays in the state until the last window that holds the pane has fired. So it is not the rows that say which
+windows have fired. It is the time that the windows of each key group have come to: this time moves on with every part.
+The windows of a part that has been put together are saved as whole windows until their results are handed on, in a file
+of their own.
+
+A record is late when all windows that hold its pane have fired. A record that is late for some of its windows counts in
+the other windows.
+
+At the end of event time that time does not move, because records may follow a drain. So no snapshot is taken until all
+windows have fired.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from penstock.api.pane_windows import PaneWindow
+from penstock.api.steps import WindowStep
+from penstock.api.window_schema import WINDOW_END, WINDOW_START, window_columns
+from penstock.core.elements import MAX_WATERMARK, CheckpointOptions
+from penstock.core.ids import CheckpointId, OperatorId
+from penstock.core.messages import OperatorState
+from penstock.runtime.task.operators import window_table
+from penstock.runtime.task.operators.aggregation import group, of_partials
+from penstock.runtime.task.operators.base import SnapshotWork, StateWriter
+from penstock.runtime.task.operators.dense import int64_values
+from penstock.runtime.task.operators.window_table import Header, Layout, WindowTable, encode_rows
+from penstock.runtime.task.operators.windows import WindowOperator
+from penstock.runtime.task.slices import Steps, Work
+
+Times = npt.NDArray[np.int64]
+
+
+class PaneWindowOperator(WindowOperator):
+    """Merges partials per key and pane. Windows are put together from panes when the watermark passes their ends."""
+
+    def __init__(self, step: WindowStep) -> None:
+        super().__init__(step)
+        assert isinstance(step.window, PaneWindow)
+        self._window = step.window
+        self._merging = of_partials(step.aggregates)
+        self._restored: pa.Table | None = None
+        """Whole windows whose results had not been handed on when the snapshot was taken. Their time has not come again
+        yet."""
+
+    def _make_table(self, step: WindowStep) -> WindowTable:
+        assert isinstance(step.window, PaneWindow)
+        return WindowTable(replace(step, window=step.window.panes))
+
+    def _restore_rows(self, rows: pa.Table, header: Header) -> None:
+        if header.leaving is not True:
+            self._table.append(rows)
+        elif rows.num_rows:
+            self._restored = rows if self._restored is None else pa.concat_tables([self._restored, rows])
+
+    def _late(self, batch: pa.RecordBatch) -> npt.NDArray[np.bool_] | None:
+        last_times = self._window.last_end(int64_values(batch.column(WINDOW_START))) - 1
+        return self._fired.late(last_times, lambda: self._groups(batch))
+
+    def watermark(self, time_us: int, *, idle: bool = False) -> Work | None:
+        """Fire the windows that are due, then hand the watermark on."""
+        return Work.begin(self._to_watermark(time_us, idle=idle))
+
+    def _to_watermark(self, time_us: int, *, idle: bool) -> Steps:
+        is_end = time_us == MAX_WATERMARK
+        yield from self._again(time_us, may_snapshot=not is_end)
+        if self._may_be_due(time_us):
+            yield from self._fire(time_us, may_snapshot=not is_end)
+        if not is_end:
+            self._fired.advance(time_us)
+        self.output.watermark(time_us, idle=idle)
+
+    def _again(self, time_us: int, *, may_snapshot: bool) -> Steps:
+        """Hand on the windows that were being handed on when the snapshot was taken, if their time has come again."""
+        if self._restored is None:
+            return
+        ends = int64_values(self._restored.column(window_columns(self._window)[-1])) + (self._window.length_us or 0)
+        due = ends - 1 <= time_us
+        if due.any():
+            leaving, rest = self._restored.filter(pa.array(due)), self._restored.filter(pa.array(~due))
+            self._restored = rest if rest.num_rows else None
+            yield from self._hand_on(leaving, may_snapshot=may_snapshot)
+
+    def _may_be_due(self, time_us: int) -> bool:
+        """Whether a window may be due. Most watermarks complete no window, and cost no look at the rows."""
+        earliest = self._table.earliest
+        if earliest is None:
+            return False
+        window = self._window
+        bounds = np.array([earliest + window.panes.size_us - 1, self._fired.least + 1])
+        return int(window.end_after(bounds).max()) - 1 <= time_us
+
+    def _fire(self, time_us: int, *, may_snapshot: bool) -> Steps:
+        window = self._window
+        rows = self._table.upto(time_us)
+        panes = int64_values(rows.column(WINDOW_START))
+        fired = self._fired.of_rows(lambda: self._groups_of(rows))
+        first = np.maximum(window.first_end(panes), window.end_after(fired + 1))
+        last = window.last_end(panes)
+        if may_snapshot:
+            # The last end that the watermark has reached is one spacing before the first end that is not reached.
+            last = np.minimum(last, window.end_after(np.array([time_us + 1])) - window.spacing_us)
+        done = int(first.min()) - window.spacing_us
+        for end in parts_of(first, last, window.spacing_us, most=window_table.PART_ROWS):
+            merged = self._put_together(rows, np.maximum(first, done + window.spacing_us), np.minimum(last, end))
+            done = end
+            if may_snapshot:
+                self._fired.advance(end - 1)
+            yield from self._hand_on(merged, may_snapshot=may_snapshot)
+        self._table.drop(window.first_kept(int(last.max())) - 1)
+
+    def _put_together(self, rows: pa.Table, first: Times, last: Times) -> pa.Table:
+        """The windows with ends from `first` to `last` of each row."""
+        window, keys = self._window, self._step.keys
+        counts = np.maximum((last - first) // window.spacing_us + 1, 0)
+        found = np.flatnonzero(counts)
+        first, counts = first[found], counts[found]
+        taken = np.repeat(found, counts)
+        # The number of each repetition among the repetitions of its row.
+        numbers = np.arange(taken.size) - np.repeat(np.cumsum(counts) - counts, counts)
+        ends = np.repeat(first, counts) + numbers * window.spacing_us
+        table, time_type = rows.take(taken), rows.schema.field(WINDOW_START).type
+        table = table.set_column(table.schema.get_field_index(WINDOW_START), WINDOW_END, pa.array(ends).view(time_type))
+        merged = group(table, [*keys, WINDOW_END], self._merging, window=window)
+        starts = window.starts_of(int64_values(merged.column(WINDOW_END)))
+        merged = merged.append_column(WINDOW_START, pa.array(starts).view(time_type))
+        return merged.select([*keys, *window_columns(window), *(c.name for c in self._merging)])
+
+    def snapshot(self, checkpoint: CheckpointId, options: CheckpointOptions) -> SnapshotWork:  # noqa: ARG002
+        """Freeze the tables by reference. The returned work writes the panes, and the windows whose results have not
+        been handed on."""
+        leaving = [rows for rows in (self._leaving, self._restored) if rows is not None]
+        table, frozen, context, keys = self._table, self._table.freeze(), self.context, self._step.keys
+        header = Header(layout=Layout.of(self._step), fired=self._fired.ranges(context.key_groups))
+
+        def write(writer: StateWriter) -> OperatorState:
+            groups = context.max_parallelism
+            files = [table.encode(frozen, header=header, groups=groups)]
+            if leaving:
+                of_windows = Header(layout=header.layout, fired=header.fired, leaving=True)
+                files.append(encode_rows(pa.concat_tables(leaving), keys=keys, header=of_windows, groups=groups))
+            return OperatorState(
+                operator=OperatorId(context.operator),
+                keyed=tuple(writer.put(data) for data in files),
+                key_groups=context.key_groups,
+            )
+
+        return write
+
+    def _groups_of(self, rows: pa.Table) -> npt.NDArray[np.int32]:
+        batches = rows.to_batches()
+        return np.concatenate([self._groups(batch) for batch in batches])
+
+
+def parts_of(first: Times, last: Times, spacing: int, *, most: int) -> list[int]:
+    """The parts in which to put windows together, as the last end of each part. Row i is in all windows from `first[i]`
+    to `last[i]`, `spacing` apart. A part has at most `most` rows with repetitions, or a single window."""
+    counts = np.maximum((last - first) // spacing + 1, 0)
+    total = int(counts.sum())
+    if total == 0:
+        return []
+    held = counts > 0
+    if total <= most:
+        return [int(last[held].max())]
+    # All windows between two edges have the same number of rows. There are about as many edges as there are panes.
+    edges, places = np.unique(np.concatenate([first[held], last[held] + spacing]), return_inverse=True)
+    signs = np.repeat([1.0, -1.0], places.size // 2)
+    rows = np.cumsum(np.bincount(places, weights=signs, minlength=edges.size)).astype(np.int64)[:-1]
+    parts: list[int] = []
+    room = most
+    for edge, windows, rows_each in zip(
+        edges.tolist(), (np.diff(edges) // spacing).tolist(), rows.tolist(), strict=False
+    ):
+        done = 0
+        while rows_each and done < windows:
+            fitting = min(room // rows_each, windows - done) or int(room == most)
+            if not fitting:
+                parts.append(edge + (done - 1) * spacing)
+                room = most
+                continue
+            done += fitting
+            room = max(0, room - fitting * rows_each)
+    return [*parts, int(last[held].max())]

@@ -1,0 +1,86 @@
+"""The windows of a world's job, and what must be in them, computed record by record.
+
+All numbers follow from `Workload.window_us`. The size of sliding windows is not a multiple of their slide.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable
+from enum import Enum
+from typing import Any, assert_never
+
+from penstock.api.pane_windows import CumulativeWindow, SlidingWindow
+from penstock.api.windows import SessionWindow, TumblingWindow, WindowType
+
+Row = tuple[Any, ...]
+
+
+class WindowKind(Enum):
+    """How the job of a world cuts event time."""
+
+    TUMBLING = "tumbling"
+    SLIDING = "sliding"
+    CUMULATIVE = "cumulative"
+    SESSION = "session"
+
+
+def window_of(kind: WindowKind, window_us: int) -> WindowType:
+    """The windows of the job."""
+    third_us = window_us // 3
+    match kind:
+        case WindowKind.TUMBLING:
+            return TumblingWindow(size_us=window_us)
+        case WindowKind.SLIDING:
+            return SlidingWindow(size_us=3 * third_us, slide_us=2 * third_us)
+        case WindowKind.CUMULATIVE:
+            return CumulativeWindow(size_us=3 * third_us, step_us=third_us)
+        case WindowKind.SESSION:
+            return SessionWindow(gap_us=third_us)
+        case _:
+            assert_never(kind)
+
+
+def expected_windows(
+    kind: WindowKind, window_us: int, records: Iterable[tuple[int, int, int]], *, keyed: bool
+) -> Counter[Row]:
+    """The results over records of (key, time, value): the key unless all records belong together, the bounds of the
+    window, the number of its records and the greatest value."""
+    by_key: dict[Row, list[tuple[int, int]]] = defaultdict(list)
+    for key, time, value in records:
+        by_key[(key,) if keyed else ()].append((time, value))
+    found: Counter[Row] = Counter()
+    for key_row, timed in by_key.items():
+        places = _sessions(timed, window_us // 3) if kind is WindowKind.SESSION else _places(kind, window_us, timed)
+        found.update((*key_row, start, end, len(values), max(values)) for (start, end), values in places.items())
+    return found
+
+
+def _places(kind: WindowKind, window_us: int, timed: list[tuple[int, int]]) -> dict[tuple[int, int], list[int]]:
+    third_us, places = window_us // 3, defaultdict(list)
+    for time, value in timed:
+        match kind:
+            case WindowKind.SLIDING:
+                latest = time // (2 * third_us) * 2 * third_us
+                bounds = [(start, start + 3 * third_us) for start in (latest - 2 * third_us, latest)]
+            case WindowKind.CUMULATIVE:
+                start = time // (3 * third_us) * 3 * third_us
+                bounds = [(start, start + steps * third_us) for steps in (1, 2, 3)]
+            case _:
+                start = time // window_us * window_us
+                bounds = [(start, start + window_us)]
+        for start, end in bounds:
+            if time < end:
+                places[start, end].append(value)
+    return places
+
+
+def _sessions(timed: list[tuple[int, int]], gap_us: int) -> dict[tuple[int, int], list[int]]:
+    sessions: list[tuple[int, int, list[int]]] = []
+    for time, value in sorted(timed):
+        if sessions and time <= sessions[-1][1]:
+            start, _, values = sessions.pop()
+            sessions.append((start, time + gap_us, [*values, value]))
+        else:
+            sessions.append((time, time + gap_us, [value]))
+    return {(start, end): values for start, end, values in sessions}

@@ -1,0 +1,142 @@
+"""Windows of every kind, by key and over all records: simulated jobs show the results that follow from the input, and
+bugs in the operators are found."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from planted_bugs import found, worlds
+
+from penstock.api.pane_windows import CumulativeWindow, SlidingWindow
+from penstock.runtime.task import partitioning
+from penstock.runtime.task.operators import sessions
+from penstock.runtime.task.operators.fired import Fired
+from penstock.runtime.task.operators.pane_windows import PaneWindowOperator
+from penstock.runtime.task.operators.session_windows import SessionTable
+from penstock.runtime.task.operators.window_table import WindowTable
+from penstock.sim.faults import CrashAfterCheckpoint
+from penstock.sim.jobs import Shape
+from penstock.sim.rules import Rule
+from penstock.sim.run import scenario_of
+from penstock.sim.scenario import Scenario
+from penstock.sim.slots import Notice
+from penstock.sim.window_kinds import WindowKind, expected_windows
+
+CRASHES = tuple(
+    CrashAfterCheckpoint(at_ms=at_ms, slot=at_ms // 100 % 2, delay_ms=1, notice=Notice.TOLD)
+    for at_ms in range(300, 2_500, 200)
+)
+SLIDING, CUMULATIVE, SESSION = WindowKind.SLIDING, WindowKind.CUMULATIVE, WindowKind.SESSION
+
+
+def windowed(make: Any, kind: WindowKind, *, count: int = 3, keyed: bool = True, keys: int = 20) -> list[Scenario]:
+    """Checkpoints one after another, some of them restored, and results handed on one at a time."""
+
+    def changed(scenario: Scenario) -> Scenario:
+        made = make.checkpoints(make.shape(scenario, Shape.WINDOW), interval_ms=10)
+        job = {"windows": kind, "keyed": keyed, "keys": keys, "slow_us": 8_000}
+        return replace(make.workload(made, window_us=30_000, disorder_us=25_000, **job), slice_rows=1)
+
+    return worlds(make, count, make.steady, changed, faults=CRASHES)
+
+
+@pytest.mark.parametrize("keyed", [True, False], ids=["by key", "over all"])
+@pytest.mark.parametrize("kind", WindowKind)
+def test_without_a_bug_nothing_is_found(make: Any, kind: WindowKind, keyed: bool):
+    assert found(windowed(make, kind, keyed=keyed)) == []
+
+
+def test_seeds_draw_every_kind_by_key_and_over_all_records():
+    drawn = [scenario_of(seed).workload for seed in range(2_000)]
+    shapes = (Shape.WINDOW, Shape.UNION_WINDOW)
+    kinds = Counter((workload.windows, workload.keyed) for workload in drawn if workload.shape in shapes)
+    assert len(kinds) == 2 * len(WindowKind)
+    assert min(kinds.values()) >= 2
+
+
+# --- bugs ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("kind", "of"), [(SLIDING, SlidingWindow), (CUMULATIVE, CumulativeWindow)])
+def test_a_pane_that_is_dropped_with_the_first_of_its_windows_is_found(
+    make: Any, monkeypatch: pytest.MonkeyPatch, kind: WindowKind, of: type
+):
+    monkeypatch.setattr(of, "first_kept", lambda self, end_us: end_us)
+    assert found(windowed(make, kind)) == [Rule.EXACTLY_ONCE]
+
+
+@pytest.mark.parametrize("kind", [SLIDING, CUMULATIVE])
+def test_windows_that_fire_again_after_a_restore_are_found(
+    make: Any, monkeypatch: pytest.MonkeyPatch, kind: WindowKind
+):
+    monkeypatch.setattr(Fired, "restore", lambda self, ranges, own: None)
+    assert found(windowed(make, kind)) == [Rule.EXACTLY_ONCE]
+
+
+@pytest.mark.parametrize("kind", [SLIDING, CUMULATIVE])
+def test_windows_that_were_being_handed_on_and_are_not_restored_are_found(
+    make: Any, monkeypatch: pytest.MonkeyPatch, kind: WindowKind
+):
+    def without(self: Any, rows: Any, header: Any) -> None:
+        if header.leaving is not True:
+            self._table.append(rows)
+
+    monkeypatch.setattr(PaneWindowOperator, "_restore_rows", without)
+    assert found(windowed(make, kind)) == [Rule.EXACTLY_ONCE]
+
+
+def test_sessions_that_are_not_merged_with_the_sessions_of_another_run_are_found(
+    make: Any, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(SessionTable, "_grouped", WindowTable._grouped)
+    assert found(windowed(make, SESSION)) == [Rule.EXACTLY_ONCE]
+
+
+def test_a_session_that_forgets_how_far_it_had_come_is_found(make: Any, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(sessions, "_reached", lambda codes, starts, ends: ends)
+    assert found(windowed(make, SESSION, keys=2)) == [Rule.EXACTLY_ONCE]
+
+
+@pytest.mark.parametrize("kind", WindowKind)
+def test_records_without_a_key_that_go_to_several_subtasks_are_found(
+    make: Any, monkeypatch: pytest.MonkeyPatch, kind: WindowKind
+):
+    honest = partitioning.key_groups
+
+    def scattered(batch: Any, columns: Any, groups: int) -> Any:
+        return honest(batch, columns, groups) if columns else np.arange(batch.num_rows, dtype=np.int32) * 61 % groups
+
+    monkeypatch.setattr(partitioning, "key_groups", scattered)
+    assert found(windowed(make, kind, keyed=False)) == [Rule.EXACTLY_ONCE]
+
+
+# --- what is expected ------------------------------------------------------------------------------------------------
+
+RECORDS = [(1, 0, 5), (1, 3, 7), (1, 9, 1), (2, 4, 2)]
+"""Of (key, time, value); a window lasts 9, and a third of it 3."""
+
+
+@pytest.mark.parametrize(
+    ("kind", "expected"),
+    [
+        (WindowKind.TUMBLING, {(1, 0, 9, 2, 7), (1, 9, 18, 1, 1), (2, 0, 9, 1, 2)}),
+        (SLIDING, {(1, 0, 9, 2, 7), (1, -6, 3, 1, 5), (1, 6, 15, 1, 1), (2, 0, 9, 1, 2)}),
+        (
+            CUMULATIVE,
+            {(1, 0, 3, 1, 5), (1, 0, 6, 2, 7), (1, 0, 9, 2, 7), (2, 0, 6, 1, 2), (2, 0, 9, 1, 2)}
+            | {(1, 9, 12, 1, 1), (1, 9, 15, 1, 1), (1, 9, 18, 1, 1)},
+        ),
+        (SESSION, {(1, 0, 6, 2, 7), (1, 9, 12, 1, 1), (2, 4, 7, 1, 2)}),
+    ],
+)
+def test_the_expected_results_are_those_of_the_definition(kind: WindowKind, expected: set[tuple[int, ...]]):
+    assert expected_windows(kind, 9, RECORDS, keyed=True) == Counter(expected)
+
+
+def test_over_all_records_there_is_one_result_per_window():
+    found_windows = expected_windows(WindowKind.TUMBLING, 9, RECORDS, keyed=False)
+    assert found_windows == Counter([(0, 9, 3, 7), (9, 18, 1, 1)])
