@@ -21,7 +21,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from penstock.api.steps import Aggregate, WindowStep
+from penstock.api.aggregate_kinds.description import SavedAggregate
+from penstock.api.steps import WindowStep
 from penstock.api.window_schema import WINDOW_START, completing_column, kept_columns
 from penstock.core.errors import CorruptFile
 from penstock.runtime.task.operators.aggregation import group, of_partials
@@ -59,7 +60,7 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True):
     size_us: int | msgspec.UnsetType = msgspec.UNSET
     """The size of tumbling windows. Like `offset_us`, unset for windows of any other type."""
     offset_us: int | msgspec.UnsetType = msgspec.UNSET
-    aggregates: tuple[Aggregate, ...]
+    aggregates: tuple[SavedAggregate, ...]
     columns: tuple[str, ...]
     """Result columns, as `name: type`."""
     window: str | msgspec.UnsetType = msgspec.UNSET
@@ -70,13 +71,13 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True):
         """The layout of a step's state."""
         return cls(
             keys=step.keys,
-            aggregates=step.aggregates,
+            aggregates=tuple(aggregate.saved() for aggregate in step.aggregates),
             columns=tuple(f"{field.name}: {field.type}" for field in step.schema),
             **step.window.saved(),
         )
 
     def __str__(self) -> str:
-        kinds = ", ".join(f"{a.name}={a.kind}({a.column or ''})" for a in self.aggregates)
+        kinds = ", ".join(map(str, self.aggregates))
         window = f"{self.size_us} us (offset {self.offset_us} us)" if self.window is msgspec.UNSET else self.window
         return f"windows of {window}, {kinds}, columns {', '.join(self.columns)}"
 

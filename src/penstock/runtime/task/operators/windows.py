@@ -28,10 +28,11 @@ from penstock.runtime.task.operators.aggregation import (
     of_partials,
     of_records,
     results,
-    value_name,
 )
 from penstock.runtime.task.operators.base import Operator, OperatorContext, SnapshotWork, StateWriter
 from penstock.runtime.task.operators.dense import int64_values
+from penstock.runtime.task.operators.record_values import record_values
+from penstock.runtime.task.operators.user_code import expression_error
 from penstock.runtime.task.operators.window_table import FiredRange, Header, Layout, WindowTable, decode
 from penstock.runtime.task.partitioning import key_groups
 from penstock.runtime.task.slices import Steps, Work
@@ -51,7 +52,6 @@ class CombineOperator(Operator):
 
     def __init__(self, step: CombineStep) -> None:
         self._step = step
-        self._values = {a.column for a in step.aggregates if a.column is not None}
         self._calculations = of_records(step.aggregates)
         self._merging = of_partials(step.aggregates)
         self._held: list[pa.Table] = []
@@ -82,7 +82,7 @@ class CombineOperator(Operator):
             if batch.num_rows == 0:
                 return
         columns: dict[str, Any] = {key: normal_keys(batch.column(key)) for key in step.keys}
-        columns.update({value_name(column): batch.column(column) for column in sorted(self._values)})
+        columns.update(self._record_values(batch))
         single = self._only_window(instants)
         if single is not None:
             partials = group(pa.table(columns), step.keys, self._calculations, window=step.window)
@@ -99,6 +99,12 @@ class CombineOperator(Operator):
         self._held_rows += partials.num_rows
         if self._held_rows >= _HELD_ROWS:
             self.before_barrier()
+
+    def _record_values(self, batch: pa.RecordBatch) -> dict[str, Any]:
+        try:
+            return record_values(batch, self._step.aggregates)
+        except Exception as error:
+            raise expression_error(error, self.context) from error
 
     def _only_window(self, instants: npt.NDArray[np.int64]) -> tuple[int, ...] | None:
         """The start of the window that all records of a batch are in, and the end if windows differ in length. Most
