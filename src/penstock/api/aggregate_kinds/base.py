@@ -174,6 +174,17 @@ def has_order(kind: pa.DataType) -> bool:
     )
 
 
+KEPT = "columns of every type that Spark SQL has, and no dictionaries"
+"""The types that `can_be_kept` accepts, in the words of an error."""
+
+
+def can_be_kept(kind: pa.DataType) -> bool:
+    """Whether state can have values of a type."""
+    if pt.is_list(kind) or pt.is_large_list(kind) or pt.is_struct(kind) or pt.is_map(kind):
+        return all(can_be_kept(kind.field(number).type) for number in range(kind.num_fields))
+    return has_order(kind) or pt.is_binary(kind) or pt.is_large_binary(kind) or pt.is_duration(kind)
+
+
 def is_number(kind: pa.DataType) -> bool:
     """Whether a type is a number of any precision."""
     return pt.is_integer(kind) or pt.is_float32(kind) or pt.is_float64(kind) or pt.is_decimal(kind)
@@ -182,6 +193,13 @@ def is_number(kind: pa.DataType) -> bool:
 def one_zero(column: Any) -> Any:
     """A column of floats with 0.0 in place of -0.0. Any other column as it is."""
     return pc.add(column, pa.scalar(0.0, column.type)) if pt.is_floating(column.type) else column
+
+
+def normal_keys(column: Any) -> Any:
+    """The column with one NaN and one zero, so that equal keys are one key."""
+    if not pt.is_floating(column.type):
+        return column
+    return pc.if_else(pc.is_nan(column), pa.scalar(float("nan"), column.type), one_zero(column))
 
 
 def one_array(column: Any) -> Any:

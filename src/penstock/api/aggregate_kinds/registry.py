@@ -4,8 +4,11 @@ write the function with which users ask for the aggregate in `api/aggregates.py`
 from __future__ import annotations
 
 from penstock.api.aggregate_kinds.base import AggregateKind, names_of
-from penstock.api.aggregate_kinds.basic import Count, Max, Mean, Min, Sum
+from penstock.api.aggregate_kinds.basic import All, Any_, Count, Max, Mean, Min, Sum
+from penstock.api.aggregate_kinds.collected import CollectList, CollectSet, CountDistinct, ExactQuantile
 from penstock.api.aggregate_kinds.description import Aggregate
+from penstock.api.aggregate_kinds.moments import Moments
+from penstock.api.aggregate_kinds.picks import Pick, TopN
 from penstock.core.errors import UsageError
 
 KINDS: dict[str, AggregateKind] = {
@@ -16,6 +19,21 @@ KINDS: dict[str, AggregateKind] = {
         Min(),
         Max(),
         Mean(),
+        Any_(),
+        All(),
+        Moments("variance", population=False, root=False),
+        Moments("var_pop", population=True, root=False),
+        Moments("stddev", population=False, root=True),
+        Moments("stddev_pop", population=True, root=True),
+        Pick("first", greatest=False, last=False),
+        Pick("last", greatest=True, last=True),
+        Pick("min_by", greatest=False, last=False),
+        Pick("max_by", greatest=True, last=False),
+        TopN(),
+        CollectList(),
+        CollectSet(),
+        CountDistinct(),
+        ExactQuantile(),
     )
 }
 

@@ -27,9 +27,12 @@ class WindowedStream:
 
         To name the step, call `.name(...)` on the result; the state of the step is kept under that name.
         """
-        calls = [named_aggregate(name, call) for name, call in aggregates.items()]
         state, keys = self._state, self._keys
         assert state.time_column is not None
+        calls = [
+            named_aggregate(name, call, schema=state.schema, time_column=state.time_column)
+            for name, call in aggregates.items()
+        ]
         partial = partial_schema(
             state.schema, keys=keys, time_column=state.time_column, aggregates=calls, window=self._window
         )

@@ -14,7 +14,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
 
-from penstock.api.aggregate_kinds.base import Calculation, Groups, one_array, one_zero
+from penstock.api.aggregate_kinds.base import Calculation, Groups, one_array
+from penstock.api.aggregate_kinds.base import normal_keys as normal_keys
 from penstock.api.aggregate_kinds.base import value_name as value_name
 from penstock.api.aggregate_kinds.registry import kind_of
 from penstock.api.steps import Aggregate
@@ -106,13 +107,6 @@ def results(
     for aggregate in aggregates:
         columns[aggregate.name] = kind_of(aggregate).result(aggregate, merged)
     return pa.table([columns[field.name] for field in schema], schema=schema)
-
-
-def normal_keys(column: Any) -> Any:
-    """The column with one NaN and one zero, so that equal keys are one key."""
-    if not pt.is_floating(column.type):
-        return column
-    return pc.if_else(pc.is_nan(column), pa.scalar(float("nan"), column.type), one_zero(column))
 
 
 def in_order(merged: pa.Table, windows: Sequence[str], keys: Sequence[str]) -> pa.Table:

@@ -9,11 +9,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.api.aggregate_kinds.base import one_array, value_of
 from penstock.api.steps import Aggregate
+
+_MASK = "condition"
 
 
 def record_values(batch: pa.RecordBatch, aggregates: Sequence[Aggregate]) -> dict[str, Any]:
@@ -28,9 +31,10 @@ def record_values(batch: pa.RecordBatch, aggregates: Sequence[Aggregate]) -> dic
         mask = masks[aggregate.where.text]
         if not columns:
             found[str(value_of(aggregate, None))] = mask
+        # Rows by number, because a choice between a value and null is not there for every type.
+        rows = pc.if_else(mask, pa.array(np.arange(batch.num_rows)), pa.scalar(None, pa.int64()))
         for column in columns:
-            values: Any = batch.column(column)
-            found[str(value_of(aggregate, column))] = pc.if_else(mask, values, pa.scalar(None, values.type))
+            found[str(value_of(aggregate, column))] = batch.column(column).take(rows)
     return dict(sorted(found.items()))
 
 
@@ -47,6 +51,6 @@ def _masks(batch: pa.RecordBatch, aggregates: Sequence[Aggregate]) -> dict[str, 
     frame = pl.DataFrame(batch.select(list(reads) or batch.schema.names[:1]))
     found: dict[str, Any] = {}
     for text, expression in conditions.items():
-        mask = one_array(frame.with_columns(expression.alias("\0mask")).get_column("\0mask").to_arrow())
+        mask = one_array(frame.with_columns(expression.alias(_MASK)).get_column(_MASK).to_arrow())
         found[text] = pc.if_else(mask, mask, pa.scalar(None, pa.bool_()))
     return found
