@@ -167,6 +167,12 @@ class Workload:
         """How many sources the job has."""
         return 1 + len(self.other_rows)
 
+    @property
+    def has_rich_windows(self) -> bool:
+        """Whether windows have many kinds of aggregates, and not only a count and a maximum."""
+        # A bit that decides nothing else.
+        return (self.salt >> 8) % 2 == 1
+
     def splits_of(self, source: int) -> range:
         """The numbers of a source's splits."""
         return range(source * self.splits, (source + 1) * self.splits)

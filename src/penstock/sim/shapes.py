@@ -20,7 +20,8 @@
                                      └─► same → second
     MIXED           source → double ═key═► same → sink,  source-2 → double-2 → second
 
-A workload may have a slow step, which stands behind `same`, `waits`, the window or the timers; `negate` is slow itself.
+Every second workload has windows with many aggregates, and behind the window a step that compares the aggregates. A
+workload may have a slow step, which stands behind `same`, `waits`, the window or the timers; `negate` is slow itself.
 Back-pressure builds up before the slow step. Steps have the same names in all shapes, so that tests can name them.
 """
 
@@ -52,6 +53,7 @@ from penstock.api.windows import TumblingWindow
 from penstock.core.ids import OperatorId
 from penstock.core.task.waiting import WaitFor
 from penstock.plan.graph import Input, Node, Partitioning, Plan, build_plan
+from penstock.sim import rich_windows
 from penstock.sim.connected import Guarded
 from penstock.sim.external import system_of
 from penstock.sim.jobs import APART, SCHEMA, TICK_US, Shape, Workload
@@ -96,6 +98,11 @@ def double(batch: pa.RecordBatch) -> pa.RecordBatch:
 def bucket(batch: pa.RecordBatch) -> pa.RecordBatch:
     """The batch with one of `BUCKETS` values in each row."""
     return _with_values(batch, pl.Series(batch.column("value")) % BUCKETS)
+
+
+def compare(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """The results of windows with many aggregates, compared with each other, as the results of other windows."""
+    return rich_windows.compared(batch, RESULTS)
 
 
 def same(batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -215,15 +222,21 @@ class _Builder:
         self._write(self._same(united, HASH))
 
     def _windows(self, timed: int) -> None:
-        workload, keys, result = self._workload, ("key",), RESULTS
+        workload, keys = self._workload, ("key",)
+        aggregates = rich_windows.AGGREGATES if workload.has_rich_windows else AGGREGATES
         window = TumblingWindow(size_us=workload.window_us)
-        partial = partial_schema(SCHEMA, keys=keys, time_column="ts", aggregates=AGGREGATES)
+        partial = partial_schema(SCHEMA, keys=keys, time_column="ts", aggregates=aggregates)
+        result = result_schema(SCHEMA, keys=keys, time_column="ts", aggregates=aggregates)
         kept = self._add("where", WhereStep(condition=keep_condition(), schema=SCHEMA), (timed, FORWARD))
-        combine = CombineStep(keys=keys, time_column="ts", window=window, aggregates=AGGREGATES, schema=partial)
+        combine = CombineStep(keys=keys, time_column="ts", window=window, aggregates=aggregates, schema=partial)
         combined = self._add("combine", combine, (kept, FORWARD))
-        step = WindowStep(keys=keys, window=window, aggregates=AGGREGATES, schema=result)
-        windowed = self._slowed(self._add("window", step, (combined, HASH)), result)
-        self._add(SINK, WriteStep(sink=self._sink(SINK), schema=result), (windowed, FORWARD))
+        step = WindowStep(keys=keys, window=window, aggregates=aggregates, schema=result)
+        windowed = self._add("window", step, (combined, HASH))
+        if workload.has_rich_windows:
+            compared = MapBatchesStep(function=compare, kind="arrow", schema=RESULTS)
+            windowed = self._add("compare", compared, (windowed, FORWARD))
+        shown = self._slowed(windowed, RESULTS)
+        self._add(SINK, WriteStep(sink=self._sink(SINK), schema=RESULTS), (shown, FORWARD))
 
     def _waits(self, source: int, rules: int) -> None:
         workload, wait = self._workload, self._workload.wait or WaitFor()

@@ -110,5 +110,7 @@ def _merged(counts: npt.NDArray[np.int64], means: Floats, m2: Floats, numbers: R
         shifts = np.bincount(numbers, counts * (means - origins[numbers]), groups) / np.maximum(totals, 1)
         overall = np.where(totals > 0, origins + shifts, 0.0)
         squares = np.bincount(numbers, m2 + counts * (means - overall[numbers]) ** 2, groups)
+    # Without entries the sums are integers.
+    squares = squares.astype(np.float64)
     columns: list[Any] = [pa.array(totals), pa.array(overall), pa.array(squares)]
     return pc.make_struct(*columns, field_names=[field.name for field in _PARTIAL])
