@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from types import TracebackType
 
+    from penstock.api.aggregate_functions import AggregateFunction
     from penstock.api.aggregates import (
         all,  # noqa: A004
         any,  # noqa: A004
@@ -130,6 +131,7 @@ if TYPE_CHECKING:
     from penstock.spark.savepoints import Savepoint, SavepointWriter, new_savepoint, read_savepoint
 
 _HOMES = {
+    "penstock.api.aggregate_functions": ("AggregateFunction",),
     "penstock.api.aggregates": (
         "all",
         "any",
@@ -276,6 +278,7 @@ def __dir__() -> list[str]:
 
 
 __all__ = [
+    "AggregateFunction",
     "AggregatingState",
     "BroadcastState",
     "CheckpointDetails",

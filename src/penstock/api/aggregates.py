@@ -11,7 +11,8 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from penstock.api.aggregate_kinds.description import Condition, Parameter
+from penstock.api.aggregate_functions import AggregateFunction, check_aggregate_function
+from penstock.api.aggregate_kinds.description import CUSTOM, OBJECT, Condition, Parameter
 from penstock.api.aggregate_kinds.picks import IGNORE_NULLS
 from penstock.api.expressions import ExpressionLike, compile_condition
 from penstock.api.steps import Aggregate
@@ -174,15 +175,19 @@ def _checked(kind: str, column: object) -> str:
     return column
 
 
-def named_aggregate(name: str, call: AggregateCall, *, schema: pa.Schema, time_column: str | None) -> Aggregate:
+def named_aggregate(
+    name: str, call: AggregateCall | AggregateFunction, *, schema: pa.Schema, time_column: str | None
+) -> Aggregate:
     """The result column of that name, over records of `schema`. Raises `UsageError` if `call` is no aggregate, or if
     the condition of the aggregate is none."""
-    if not isinstance(call, AggregateCall):
+    if not isinstance(call, AggregateCall | AggregateFunction):
         raise UsageError(
             f"aggregate: {name} is {call!r}, which is no aggregate",
             hint='use count(), sum("column"), min("column"), max("column"), mean("column") or another aggregate',
         )
-    by, where = call.by, None
+    if isinstance(call, AggregateFunction):
+        return _custom(name, call, schema)
+    by = call.by
     if call.kind in _TIME_KINDS:
         if time_column is None:
             raise UsageError(
@@ -190,7 +195,18 @@ def named_aggregate(name: str, call: AggregateCall, *, schema: pa.Schema, time_c
                 hint='add .watermark("column", delay="5s") before key_by, or use min_by or max_by',
             )
         by = time_column
-    if call.where is not None:
-        condition = compile_condition(call.where, schema, argument=f"aggregate {name!r}: where")
-        where = Condition(str(call.where), condition)
+    where = _condition(name, call.where, schema)
     return Aggregate(name=name, kind=call.kind, column=call.column, by=by, parameters=call.parameters, where=where)
+
+
+def _custom(name: str, function: AggregateFunction, schema: pa.Schema) -> Aggregate:
+    state, _ = check_aggregate_function(function)
+    parameters = (type(function).__name__, OBJECT if state is None else str(state), *function.columns)
+    where = _condition(name, function.where, schema)
+    return Aggregate(name=name, kind=CUSTOM, column=None, parameters=parameters, where=where, function=function)
+
+
+def _condition(name: str, given: ExpressionLike | None, schema: pa.Schema) -> Condition | None:
+    if given is None:
+        return None
+    return Condition(str(given), compile_condition(given, schema, argument=f"aggregate {name!r}: where"))

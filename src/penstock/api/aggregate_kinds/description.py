@@ -11,7 +11,15 @@ if TYPE_CHECKING:
     # Every slot imports this module, and most slots start sooner without Polars.
     import polars as pl
 
+    from penstock.api.aggregate_functions import AggregateFunction
+
 Parameter = bool | int | float | str
+
+CUSTOM = "custom"
+"""The kind of aggregates that users write. Their parameters are the name of the class, the type of the state and the
+columns."""
+OBJECT = "object"
+"""The type of a state that is pickled."""
 
 
 @dataclass(frozen=True)
@@ -39,6 +47,16 @@ class Aggregate:
     where: Condition | None = None
     """Only records that meet the condition are aggregated; None: all records."""
 
+    function: AggregateFunction | None = field(default=None, compare=False)
+    """The user's object, for an aggregate that the user wrote."""
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The columns that the aggregate reads."""
+        if self.function is not None:
+            return self.function.columns
+        return tuple(column for column in (self.column, self.by) if column is not None)
+
     def saved(self) -> SavedAggregate:
         """The description in the form that snapshots have."""
         where = None if self.where is None else self.where.text
@@ -57,6 +75,11 @@ class SavedAggregate(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     by: str | None = None
     parameters: tuple[Parameter, ...] = ()
     where: str | None = None
+
+    @property
+    def is_pickled(self) -> bool:
+        """Whether the partials of the aggregate are pickled objects."""
+        return self.kind == CUSTOM and self.parameters[1:2] == (OBJECT,)
 
     def __str__(self) -> str:
         given = [self.column or ""]

@@ -6,6 +6,7 @@ from __future__ import annotations
 from penstock.api.aggregate_kinds.base import AggregateKind, names_of
 from penstock.api.aggregate_kinds.basic import All, Any_, Count, Max, Mean, Min, Sum
 from penstock.api.aggregate_kinds.collected import CollectList, CollectSet, CountDistinct, ExactQuantile
+from penstock.api.aggregate_kinds.custom import Custom
 from penstock.api.aggregate_kinds.description import Aggregate
 from penstock.api.aggregate_kinds.moments import Moments
 from penstock.api.aggregate_kinds.picks import Pick, TopN
@@ -34,6 +35,7 @@ KINDS: dict[str, AggregateKind] = {
         CollectSet(),
         CountDistinct(),
         ExactQuantile(),
+        Custom(),
     )
 }
 

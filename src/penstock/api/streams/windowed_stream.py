@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from penstock.api.aggregate_functions import AggregateFunction
 from penstock.api.aggregates import AggregateCall, named_aggregate
 from penstock.api.boundary import at_user_line
 from penstock.api.steps import CombineStep, WindowStep
@@ -21,7 +22,7 @@ class WindowedStream:
         self._keys = keys
         self._window = window
 
-    def aggregate(self, **aggregates: AggregateCall) -> Stream:
+    def aggregate(self, **aggregates: AggregateCall | AggregateFunction) -> Stream:
         """One record per key and window, when the watermark has passed the end of the window: the keys, `window_start`,
         `window_end` and one column per aggregate, such as `n=count(), top=max("price")`.
 

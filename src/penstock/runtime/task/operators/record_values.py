@@ -24,12 +24,12 @@ def record_values(batch: pa.RecordBatch, aggregates: Sequence[Aggregate]) -> dic
     masks = _masks(batch, aggregates)
     found: dict[str, Any] = {}
     for aggregate in aggregates:
-        columns = [column for column in (aggregate.column, aggregate.by) if column is not None]
+        columns = aggregate.columns
         if aggregate.where is None:
             found.update({str(value_of(aggregate, column)): batch.column(column) for column in columns})
             continue
         mask = masks[aggregate.where.text]
-        if not columns:
+        if not columns or aggregate.function is not None:
             found[str(value_of(aggregate, None))] = mask
         # Rows by number, because a choice between a value and null is not there for every type.
         rows = pc.if_else(mask, pa.array(np.arange(batch.num_rows)), pa.scalar(None, pa.int64()))

@@ -34,6 +34,8 @@ from penstock.state.format import check_names
 KEY_GROUP = "__key_group"
 FORMAT = 1
 
+STREAM_START = b"\xff\xff\xff\xff"
+"""The first bytes of an Arrow stream. The state of a window is saved as an Arrow stream."""
 _METADATA_KEY = b"penstock.window"
 _HINT = "restore the file from a copy, or restore the job from another checkpoint or savepoint"
 _LEAST_RUN_ROWS = 16_384
@@ -218,6 +220,11 @@ def write_file(table: pa.Table, header: Header) -> bytes:
     with pa.ipc.new_stream(sink, table.schema.with_metadata(metadata)) as writer:
         writer.write_table(table)
     return sink.getvalue().to_pybytes()
+
+
+def is_window(data: bytes) -> bool:
+    """Whether a file of state is the snapshot of a window."""
+    return data[:4] == STREAM_START
 
 
 def read_file(data: bytes) -> tuple[pa.Table, Header]:
