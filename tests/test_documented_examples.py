@@ -7,11 +7,18 @@ import doctest
 import pytest
 
 from penstock.api.program import Program
+from penstock.api.streams.windowed_stream import WindowedStream
 from penstock.connectors.files import files
 from penstock.connectors.generated import generate
 from penstock.connectors.sockets import socket
 
-EXAMPLES = {"from_iterable": Program.from_iterable, "files": files, "generate": generate, "socket": socket}
+EXAMPLES = {
+    "from_iterable": Program.from_iterable,
+    "files": files,
+    "generate": generate,
+    "socket": socket,
+    "aggregate": WindowedStream.aggregate,
+}
 
 
 @pytest.mark.parametrize("name", EXAMPLES)

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 DOCS = Path(__file__).parents[1] / "docs"
-PAGES = [DOCS / "testing-your-jobs.md", DOCS / "guide" / "sources.md", DOCS / "guide" / "sinks.md"]
+GUIDE = ("sources.md", "sinks.md", "aggregates.md")
+PAGES = [DOCS / "testing-your-jobs.md", *(DOCS / "guide" / page for page in GUIDE)]
 
 
 def shown(page: Path) -> dict[str, object]:

@@ -2,9 +2,10 @@
 
     PYTHONPATH=src:tests/support python tests/golden/make.py v2
     PYTHONPATH=src:tests/support python tests/golden/make.py native-v2
+    PYTHONPATH=src:tests/support python tests/golden/make.py aggregates-v2
 
-What was written before stays, and must be readable for ever. `golden_content.py` and `golden_native.py` in
-`tests/support` say what is in them.
+What was written before stays, and must be readable for ever. `golden_content.py`, `golden_native.py` and
+`golden_aggregates.py` in `tests/support` say what is in them.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+import golden_aggregates
 import golden_content
 import golden_native
 
@@ -20,7 +22,8 @@ def main(version: str) -> None:
     target = Path(__file__).parent / version
     if target.exists():
         sys.exit(f"{target} is there: golden files are written once; give another version")
-    content = golden_native if version.startswith("native") else golden_content
+    contents = {"native": golden_native, "aggregates": golden_aggregates}
+    content = contents.get(version.partition("-")[0], golden_content)
     for path, data in content.files().items():
         file = target / path
         file.parent.mkdir(parents=True, exist_ok=True)

@@ -26,6 +26,22 @@ class WindowedStream:
         """One record per key and window, when the watermark has passed the end of the window: the keys, `window_start`,
         `window_end` and one column per aggregate, such as `n=count(), top=max("price")`.
 
+            >>> import penstock as ps
+            >>> from penstock.testing import collect, run
+            >>> def program(env):
+            ...     bids = env.from_iterable(
+            ...         [("ann", 10, 1_000), ("bob", 30, 2_000), ("ann", 20, 3_000)],
+            ...         schema="user string, price bigint, ms bigint",
+            ...     )
+            ...     timed = bids.with_columns(ts="timestamp_millis(ms)", item="1").watermark("ts")
+            ...     timed.key_by("item").window(ps.tumbling("10s")).aggregate(
+            ...         n=ps.count(),
+            ...         best=ps.max_by("user", "price"),
+            ...         of_ann=ps.mean("price", where="user = 'ann'"),
+            ...     ).select("n", "best", "of_ann").write(collect())
+            >>> run(program, parallelism=1)
+            [{'n': 3, 'best': 'bob', 'of_ann': 15.0}]
+
         To name the step, call `.name(...)` on the result; the state of the step is kept under that name.
         """
         state, keys = self._state, self._keys

@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from penstock.api.connector import UserCodeRaised
 from penstock.api.steps import CombineStep, WindowStep
 from penstock.api.window_schema import WINDOW_END, WINDOW_START, kept_columns
 from penstock.core.elements import MAX_WATERMARK, CheckpointOptions
@@ -32,7 +33,7 @@ from penstock.runtime.task.operators.aggregation import (
 from penstock.runtime.task.operators.base import Operator, OperatorContext, SnapshotWork, StateWriter
 from penstock.runtime.task.operators.dense import int64_values
 from penstock.runtime.task.operators.record_values import record_values
-from penstock.runtime.task.operators.user_code import expression_error
+from penstock.runtime.task.operators.user_code import expression_error, user_code_raised
 from penstock.runtime.task.operators.window_table import FiredRange, Header, Layout, WindowTable, decode
 from penstock.runtime.task.partitioning import key_groups
 from penstock.runtime.task.slices import Steps, Work
@@ -236,7 +237,11 @@ class WindowOperator(Operator):
         header = Header(layout=Layout.of(self._step), fired=tuple(self._fired_ranges()))
 
         def write(writer: StateWriter) -> OperatorState:
-            data = table.encode(frozen, header=header, groups=context.max_parallelism)
+            try:
+                data = table.encode(frozen, header=header, groups=context.max_parallelism)
+            except UserCodeRaised as error:
+                # Off the loop, where nothing else says which step the code belongs to.
+                raise user_code_raised(error, context) from error
             return OperatorState(
                 operator=OperatorId(context.operator), keyed=(writer.put(data),), key_groups=context.key_groups
             )
