@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from penstock.api.aggregates import (
         all,  # noqa: A004
         any,  # noqa: A004
+        approx_count_distinct,
         collect_list,
         collect_set,
         count,
@@ -135,6 +136,7 @@ _HOMES = {
     "penstock.api.aggregates": (
         "all",
         "any",
+        "approx_count_distinct",
         "collect_list",
         "collect_set",
         "count",
@@ -345,6 +347,7 @@ __all__ = [
     "aggregating_state",
     "all",
     "any",
+    "approx_count_distinct",
     "broadcast_state",
     "collect",
     "collect_list",

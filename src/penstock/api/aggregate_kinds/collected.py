@@ -158,13 +158,15 @@ class ListPartials:
 
 def _listed(values: Any, numbers: Numbers, groups: int, *, distinct: bool) -> Any:
     if distinct:
-        columns: dict[str, Any] = {
-            "number": pa.array(numbers),
-            "value": normal_keys(values),
-            "row": np.arange(len(values)),
-        }
-        pairs = pa.TableGroupBy(pa.table(columns), ["number", "value"], use_threads=False).aggregate([("row", "min")])
-        # Arrow gives the pairs in an order of its own.
-        rows = np.sort(one_array(pairs.column("row_min")).to_numpy())
-        values, numbers = columns["value"].take(pa.array(rows)), numbers[rows]
+        values, numbers = distinct_pairs(values, numbers)
     return as_lists(values, numbers, groups)
+
+
+def distinct_pairs(values: Any, numbers: Numbers) -> tuple[Any, Numbers]:
+    """Values and their groups, each pair once, in the order of the first of equal pairs. There is one NaN and one
+    zero."""
+    columns: dict[str, Any] = {"number": pa.array(numbers), "value": normal_keys(values), "row": np.arange(len(values))}
+    pairs = pa.TableGroupBy(pa.table(columns), ["number", "value"], use_threads=False).aggregate([("row", "min")])
+    # Arrow gives the pairs in an order of its own.
+    rows = np.sort(one_array(pairs.column("row_min")).to_numpy())
+    return columns["value"].take(pa.array(rows)), numbers[rows]

@@ -10,6 +10,7 @@ from penstock.api.aggregate_kinds.custom import Custom
 from penstock.api.aggregate_kinds.description import Aggregate
 from penstock.api.aggregate_kinds.moments import Moments
 from penstock.api.aggregate_kinds.picks import Pick, TopN
+from penstock.api.aggregate_kinds.sketches import ApproxCountDistinct, ApproxQuantile
 from penstock.core.errors import UsageError
 
 KINDS: dict[str, AggregateKind] = {
@@ -35,6 +36,8 @@ KINDS: dict[str, AggregateKind] = {
         CollectSet(),
         CountDistinct(),
         ExactQuantile(),
+        ApproxCountDistinct(),
+        ApproxQuantile(),
         Custom(),
     )
 }

@@ -183,7 +183,10 @@ def test_the_variance_of_large_values_that_are_close_is_exact():
     assert computed(aggregate("variance"), rows, [1, 2]) == {1: 30.0}
 
 
-@pytest.mark.parametrize("kind", sorted(KINDS))
+EXACT = sorted(kind for kind in KINDS if kind != "custom" and not kind.startswith("approx"))
+
+
+@pytest.mark.parametrize("kind", EXACT)
 def test_every_kind_groups_no_rows_into_no_rows(kind):
     column = {"any": "b", "all": "b"}.get(kind, "v")
     parameters = {"top_n": (2,), "quantile": (0.5,)}.get(kind, ())
