@@ -1,5 +1,5 @@
-"""What the golden snapshot of sketches holds: the state of a window with approximate aggregates of few values, which are
-exact.
+"""What the golden snapshot of sketches holds: the state of a window with approximate aggregates of few values, which
+are exact.
 
 `files()` writes the state anew with the code of today; what lies in `tests/golden/sketches-v1` was written once.
 """
