@@ -91,7 +91,7 @@ def aggregates(kind):
         "max_by_where": (ps.max_by("v", "o", where="w > 0"), "max_by(v, o) FILTER (WHERE w > 0)"),
         "list": (ps.collect_list("v"), "collect_list(v)"),
         "list_where": (ps.collect_list("v", where="w > 0"), "collect_list(v) FILTER (WHERE w > 0)"),
-        "set": (ps.collect_set("v"), "array_distinct(collect_list(v))"),
+        "set": (ps.collect_set("v"), "collect_set(v)"),
         "distinct": (ps.count_distinct("v"), "count(DISTINCT v)"),
         "distinct_where": (ps.count_distinct("v", where="w > 0"), "count(DISTINCT v) FILTER (WHERE w > 0)"),
         "top_by": (ps.top_n("v", 3, by="o"), TOP_BY),

@@ -183,6 +183,16 @@ def test_the_variance_of_large_values_that_are_close_is_exact():
     assert computed(aggregate("variance"), rows, [1, 2]) == {1: 30.0}
 
 
+@pytest.mark.parametrize("case", CASES)
+def test_without_keys_all_rows_are_one_group(case):
+    wanted, _ = CASES[case]
+    rows = [(1, 2.0, 1, True), (1, None, 3, None), (1, 5.0, None, False), (1, 2.0, 3, True)]
+    (batch,) = batches(rows, [])
+    table = pa.table({"k": batch.column("k"), **record_values(batch, [wanted])})
+    alone = group(table, [], of_records([wanted]), window=WINDOW)
+    assert alone.equals(group(table, ["k"], of_records([wanted]), window=WINDOW).drop_columns(["k"]))
+
+
 EXACT = sorted(kind for kind in KINDS if kind != "custom" and not kind.startswith("approx"))
 
 

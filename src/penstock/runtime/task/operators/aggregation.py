@@ -31,7 +31,7 @@ _ROW = "\0row"
 
 def group(table: pa.Table, keys: Sequence[str], calculations: Sequence[Calculation], *, window: WindowType) -> pa.Table:
     """One row per distinct key. The columns are the keys, then the calculations. The columns of a window may be the
-    last keys.
+    last keys. Without keys all rows are one group.
 
     Raises `UsageError` if a sum does not fit into int64.
     """
@@ -43,9 +43,13 @@ def group(table: pa.Table, keys: Sequence[str], calculations: Sequence[Calculati
     plain = [c for c in calculations if isinstance(c.function, str)]
     if len(plain) == len(calculations):
         return _group_by_hash(table, keys, plain, risky)
-    numbered = table.append_column(_ROW, pa.array(np.arange(table.num_rows)))
-    grouped = _group_by_hash(numbered, keys, [*plain, Calculation(_ROW, "list", _ROW)], risky)
-    groups = _groups(grouped.column(_ROW))
+    if keys:
+        numbered = table.append_column(_ROW, pa.array(np.arange(table.num_rows)))
+        grouped = _group_by_hash(numbered, keys, [*plain, Calculation(_ROW, "list", _ROW)], risky)
+        groups = _groups(grouped.column(_ROW))
+    else:
+        grouped = _group_by_hash(table, keys, [*plain, Calculation(None, "count", _ROW)], risky)
+        groups = Groups(np.arange(table.num_rows), np.zeros(1, np.intp))
     for calculation in calculations:
         if not isinstance(calculation.function, str):
             grouped = grouped.append_column(calculation.name, calculation.function(table, groups))
