@@ -9,6 +9,7 @@ import pytest
 from penstock.api.pane_windows import cumulative, sliding
 from penstock.api.program import Program
 from penstock.api.streams.data_stream import Stream
+from penstock.api.streams.windowed_stream import WindowedStream
 from penstock.api.windows import session, tumbling
 from penstock.connectors.files import files
 from penstock.connectors.generated import generate
@@ -35,6 +36,7 @@ EXAMPLES = {
     "sliding": sliding,
     "cumulative": cumulative,
     "session": session,
+    "aggregate": WindowedStream.aggregate,
 }
 
 

@@ -14,7 +14,29 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from types import TracebackType
 
-    from penstock.api.aggregates import count, max, mean, min, sum  # noqa: A004
+    from penstock.api.aggregate_functions import AggregateFunction
+    from penstock.api.aggregates import (
+        all,  # noqa: A004
+        any,  # noqa: A004
+        approx_count_distinct,
+        collect_list,
+        collect_set,
+        count,
+        count_distinct,
+        first,
+        last,
+        max,  # noqa: A004
+        max_by,
+        mean,
+        median,
+        min,  # noqa: A004
+        min_by,
+        quantile,
+        stddev,
+        sum,  # noqa: A004
+        top_n,
+        variance,
+    )
     from penstock.api.backends import memory, rocksdb
     from penstock.api.checkpointing import Checkpointing
     from penstock.api.connector import (
@@ -112,7 +134,29 @@ if TYPE_CHECKING:
     from penstock.spark.savepoints import Savepoint, SavepointWriter, new_savepoint, read_savepoint
 
 _HOMES = {
-    "penstock.api.aggregates": ("count", "max", "mean", "min", "sum"),
+    "penstock.api.aggregate_functions": ("AggregateFunction",),
+    "penstock.api.aggregates": (
+        "all",
+        "any",
+        "approx_count_distinct",
+        "collect_list",
+        "collect_set",
+        "count",
+        "count_distinct",
+        "first",
+        "last",
+        "max",
+        "max_by",
+        "mean",
+        "median",
+        "min",
+        "min_by",
+        "quantile",
+        "stddev",
+        "sum",
+        "top_n",
+        "variance",
+    ),
     "penstock.api.backends": ("memory", "rocksdb"),
     "penstock.api.checkpointing": ("Checkpointing",),
     "penstock.api.connector": (
@@ -240,6 +284,7 @@ def __dir__() -> list[str]:
 
 
 __all__ = [
+    "AggregateFunction",
     "AggregatingState",
     "BroadcastState",
     "CheckpointDetails",
@@ -305,9 +350,15 @@ __all__ = [
     "WindowedStream",
     "WriterContext",
     "aggregating_state",
+    "all",
+    "any",
+    "approx_count_distinct",
     "broadcast_state",
     "collect",
+    "collect_list",
+    "collect_set",
     "count",
+    "count_distinct",
     "csv",
     "cumulative",
     "data_sink",
@@ -315,20 +366,26 @@ __all__ = [
     "exponential_delay",
     "failure_rate",
     "files",
+    "first",
     "fixed_delay",
     "generate",
     "ha_files",
     "json",
+    "last",
     "list_state",
     "map_state",
     "max",
+    "max_by",
     "mean",
+    "median",
     "memory",
     "min",
+    "min_by",
     "new_savepoint",
     "nexmark",
     "no_restart",
     "parquet",
+    "quantile",
     "raw_keyed_state",
     "raw_split_list_state",
     "raw_union_list_state",
@@ -340,11 +397,14 @@ __all__ = [
     "sliding",
     "socket",
     "split_list_state",
+    "stddev",
     "sum",
     "table",
+    "top_n",
     "ttl",
     "tumbling",
     "union_list_state",
     "value_state",
+    "variance",
     "zookeeper",
 ]

@@ -3,9 +3,11 @@
     PYTHONPATH=src:tests/support python tests/golden/make.py v2
     PYTHONPATH=src:tests/support python tests/golden/make.py native-v2
     PYTHONPATH=src:tests/support python tests/golden/make.py windows-v2
+    PYTHONPATH=src:tests/support python tests/golden/make.py aggregates-v2
+    PYTHONPATH=src:tests/support python tests/golden/make.py sketches-v2
 
-What was written before stays, and must be readable for ever. `golden_content.py`, `golden_native.py` and
-`golden_windows.py` in `tests/support` say what is in them.
+What was written before stays, and must be readable for ever. `golden_content.py`, `golden_native.py`,
+`golden_windows.py`, `golden_aggregates.py` and `golden_sketches.py` in `tests/support` say what is in them.
 """
 
 from __future__ import annotations
@@ -13,8 +15,10 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+import golden_aggregates
 import golden_content
 import golden_native
+import golden_sketches
 import golden_windows
 
 
@@ -22,7 +26,12 @@ def main(version: str) -> None:
     target = Path(__file__).parent / version
     if target.exists():
         sys.exit(f"{target} is there: golden files are written once; give another version")
-    contents = {"native": golden_native, "windows": golden_windows}
+    contents = {
+        "native": golden_native,
+        "windows": golden_windows,
+        "aggregates": golden_aggregates,
+        "sketches": golden_sketches,
+    }
     content = contents.get(version.partition("-")[0], golden_content)
     for path, data in content.files().items():
         file = target / path

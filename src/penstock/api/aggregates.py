@@ -1,9 +1,21 @@
-"""The aggregates of a window. Nulls follow SQL: aggregates ignore nulls, and an aggregate of nulls alone is null."""
+"""The aggregates of a window, as users ask for them. Nulls follow SQL: aggregates ignore nulls, and an aggregate of
+nulls alone is null, unless its docstring says otherwise.
+
+Every aggregate takes `where`: a condition (Spark SQL text or a Polars expression, as `Stream.where` takes) that a
+record must meet to be aggregated, as by Spark's `FILTER (WHERE ...)`. `docs/guide/aggregates.md` has examples.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+import pyarrow as pa
+
+from penstock.api.aggregate_functions import AggregateFunction, check_aggregate_function
+from penstock.api.aggregate_kinds.description import CUSTOM, OBJECT, Condition, Parameter
+from penstock.api.aggregate_kinds.picks import IGNORE_NULLS
+from penstock.api.aggregate_kinds.sketches import library
+from penstock.api.expressions import ExpressionLike, compile_condition
 from penstock.api.steps import Aggregate
 from penstock.core.errors import UsageError
 
@@ -14,36 +26,159 @@ class AggregateCall:
 
     kind: str
     column: str | None
+    by: str | None = None
+    parameters: tuple[Parameter, ...] = ()
+    where: ExpressionLike | None = None
 
     def __repr__(self) -> str:
-        return f"{self.kind}({'' if self.column is None else repr(self.column)})"
+        given = [] if self.column is None else [repr(self.column)]
+        given += [] if self.by is None else [f"by={self.by!r}"]
+        given += [repr(parameter) for parameter in self.parameters]
+        given += [] if self.where is None else [f"where={str(self.where)!r}"]
+        return f"{self.kind}({', '.join(given)})"
 
 
-def count(column: str | None = None) -> AggregateCall:
+_TIME_KINDS = ("first", "last")
+"""The kinds that order records by event time."""
+
+
+def count(column: str | None = None, *, where: ExpressionLike | None = None) -> AggregateCall:
     """The number of records; with a column, the number of records whose column is not null. A count is never null."""
-    return AggregateCall("count", None if column is None else _checked("count", column))
+    return AggregateCall("count", None if column is None else _checked("count", column), where=where)
 
 
-def sum(column: str) -> AggregateCall:  # noqa: A001  # users write ps.sum
+def sum(column: str, *, where: ExpressionLike | None = None) -> AggregateCall:  # noqa: A001  # users write ps.sum
     """The sum: bigint for whole numbers (an overflow fails the job), double for other numbers. A sum with NaN is
     NaN."""
-    return AggregateCall("sum", _checked("sum", column))
+    return AggregateCall("sum", _checked("sum", column), where=where)
 
 
-def min(column: str) -> AggregateCall:  # noqa: A001  # users write ps.min
+def min(column: str, *, where: ExpressionLike | None = None) -> AggregateCall:  # noqa: A001  # users write ps.min
     """The least value, of the column's type. NaN is greater than every number, so the result is NaN only if all values
     are NaN."""
-    return AggregateCall("min", _checked("min", column))
+    return AggregateCall("min", _checked("min", column), where=where)
 
 
-def max(column: str) -> AggregateCall:  # noqa: A001  # users write ps.max
+def max(column: str, *, where: ExpressionLike | None = None) -> AggregateCall:  # noqa: A001  # users write ps.max
     """The greatest value, of the column's type. NaN is greater than every number."""
-    return AggregateCall("max", _checked("max", column))
+    return AggregateCall("max", _checked("max", column), where=where)
 
 
-def mean(column: str) -> AggregateCall:
+def mean(column: str, *, where: ExpressionLike | None = None) -> AggregateCall:
     """The arithmetic mean, as double. A mean with NaN is NaN."""
-    return AggregateCall("mean", _checked("mean", column))
+    return AggregateCall("mean", _checked("mean", column), where=where)
+
+
+def variance(column: str, *, population: bool = False, where: ExpressionLike | None = None) -> AggregateCall:
+    """The variance of a sample, as double (Spark's `variance`); null for fewer than two values. With `population` the
+    variance of a whole population (`var_pop`); null without values. NaN and infinite values give NaN."""
+    return AggregateCall("var_pop" if population else "variance", _checked("variance", column), where=where)
+
+
+def stddev(column: str, *, population: bool = False, where: ExpressionLike | None = None) -> AggregateCall:
+    """The standard deviation of a sample, as double (Spark's `stddev`); with `population` of a whole population
+    (`stddev_pop`). It is the root of `variance`, and null or NaN where the variance is."""
+    return AggregateCall("stddev_pop" if population else "stddev", _checked("stddev", column), where=where)
+
+
+def any(column: str, *, where: ExpressionLike | None = None) -> AggregateCall:  # noqa: A001  # users write ps.any
+    """Whether a value of a boolean column is true (Spark's `bool_or`)."""
+    return AggregateCall("any", _checked("any", column), where=where)
+
+
+def all(column: str, *, where: ExpressionLike | None = None) -> AggregateCall:  # noqa: A001  # users write ps.all
+    """Whether every value of a boolean column is true (Spark's `bool_and`)."""
+    return AggregateCall("all", _checked("all", column), where=where)
+
+
+def first(column: str, *, ignore_nulls: bool = False, where: ExpressionLike | None = None) -> AggregateCall:
+    """The value of the record with the earliest event time, which may be null; with `ignore_nulls`, of the earliest
+    record whose value is not null. Of records with the same event time, the record that arrives first."""
+    return AggregateCall("first", _checked("first", column), parameters=_nulls(ignored=ignore_nulls), where=where)
+
+
+def last(column: str, *, ignore_nulls: bool = False, where: ExpressionLike | None = None) -> AggregateCall:
+    """The value of the record with the latest event time, which may be null; with `ignore_nulls`, of the latest record
+    whose value is not null. Of records with the same event time, the record that arrives last."""
+    return AggregateCall("last", _checked("last", column), parameters=_nulls(ignored=ignore_nulls), where=where)
+
+
+def min_by(column: str, by: str, *, where: ExpressionLike | None = None) -> AggregateCall:
+    """The value of `column` in the record with the least value of `by`. Records whose `by` is null are ignored; the
+    value of `column` may be null. Of records with the same `by`, the record that arrives first."""
+    return AggregateCall("min_by", _checked("min_by", column), by=_checked("min_by", by), where=where)
+
+
+def max_by(column: str, by: str, *, where: ExpressionLike | None = None) -> AggregateCall:
+    """The value of `column` in the record with the greatest value of `by`; NaN is greater than every number. Records
+    whose `by` is null are ignored; the value of `column` may be null. Of records with the same `by`, the record that
+    arrives first."""
+    return AggregateCall("max_by", _checked("max_by", column), by=_checked("max_by", by), where=where)
+
+
+def top_n(column: str, n: int, *, by: str | None = None, where: ExpressionLike | None = None) -> AggregateCall:
+    """The `n` greatest values, as a list, the greatest first. With `by`, the values of `column` in the `n` records with
+    the greatest values of `by`, which may be null. Records whose `by` is null, or without `by` whose value is null, are
+    ignored; without any other record the list is empty. Of equal records, the records that arrive first."""
+    if not isinstance(n, int) or isinstance(n, bool) or n < 1:
+        raise UsageError(f"top_n: n is {n!r}; the number of values must be a whole number above 0")
+    order = None if by is None else _checked("top_n", by)
+    return AggregateCall("top_n", _checked("top_n", column), by=order, parameters=(n,), where=where)
+
+
+def collect_list(column: str, *, where: ExpressionLike | None = None) -> AggregateCall:
+    """All values that are not null, as a list, in the order of their arrival. Without values the list is empty. All
+    values are kept as state until the window closes."""
+    return AggregateCall("collect_list", _checked("collect_list", column), where=where)
+
+
+def collect_set(column: str, *, where: ExpressionLike | None = None) -> AggregateCall:
+    """The distinct values that are not null, as a list, in the order of their first arrival. NaN equals NaN, and -0.0
+    equals 0.0. Without values the list is empty. The distinct values are kept as state until the window closes."""
+    return AggregateCall("collect_set", _checked("collect_set", column), where=where)
+
+
+def count_distinct(column: str, *, where: ExpressionLike | None = None) -> AggregateCall:
+    """The number of distinct values that are not null, exactly. NaN equals NaN, and -0.0 equals 0.0. A count is never
+    null. The distinct values are kept as state until the window closes."""
+    return AggregateCall("count_distinct", _checked("count_distinct", column), where=where)
+
+
+def approx_count_distinct(
+    column: str, *, deviation: float = 0.05, where: ExpressionLike | None = None
+) -> AggregateCall:
+    """The number of distinct values that are not null, about, with little state however many values there are.
+    `deviation` is the greatest relative standard deviation of the result, as in Spark. A count is never null. Needs the
+    extra `sketches`."""
+    if not isinstance(deviation, float) or not 0 < deviation < 1:
+        raise UsageError(f"approx_count_distinct: deviation is {deviation!r}; it must be a number between 0 and 1")
+    library("approx_count_distinct")
+    name = "approx_count_distinct"
+    return AggregateCall(name, _checked(name, column), parameters=(deviation,), where=where)
+
+
+def quantile(column: str, q: float, *, exact: bool = False, where: ExpressionLike | None = None) -> AggregateCall:
+    """The value below which the part `q` (from 0 to 1) of all values lies, as double. NaN is greater than every number.
+
+    The result is a value whose rank is wrong by at most 1.33 %, in 99 of 100 cases; state is little, and the extra
+    `sketches` is needed. With `exact=True` the result is interpolated between two values (Spark's `percentile`), and
+    all values are kept as state until the window closes.
+    """
+    if not isinstance(q, int | float) or isinstance(q, bool) or not 0 <= q <= 1:
+        raise UsageError(f"quantile: q is {q!r}; the part must be a number from 0 to 1", hint="0.5 is the median")
+    if not exact:
+        library("a quantile that is not exact")
+    kind = "quantile" if exact else "approx_quantile"
+    return AggregateCall(kind, _checked("quantile", column), parameters=(float(q),), where=where)
+
+
+def median(column: str, *, exact: bool = False, where: ExpressionLike | None = None) -> AggregateCall:
+    """The value in the middle of all values in order: `quantile` with the part 0.5 (with `exact`, Spark's `median`)."""
+    return quantile(column, 0.5, exact=exact, where=where)
+
+
+def _nulls(*, ignored: bool) -> tuple[Parameter, ...]:
+    return (IGNORE_NULLS,) if ignored else ()
 
 
 def _checked(kind: str, column: object) -> str:
@@ -55,11 +190,38 @@ def _checked(kind: str, column: object) -> str:
     return column
 
 
-def named_aggregate(name: str, call: AggregateCall) -> Aggregate:
-    """The result column of that name. Raises `UsageError` if `call` is no aggregate."""
-    if not isinstance(call, AggregateCall):
+def named_aggregate(
+    name: str, call: AggregateCall | AggregateFunction, *, schema: pa.Schema, time_column: str | None
+) -> Aggregate:
+    """The result column of that name, over records of `schema`. Raises `UsageError` if `call` is no aggregate, or if
+    the condition of the aggregate is none."""
+    if not isinstance(call, AggregateCall | AggregateFunction):
         raise UsageError(
             f"aggregate: {name} is {call!r}, which is no aggregate",
-            hint='use count(), sum("column"), min("column"), max("column") or mean("column")',
+            hint='use count(), sum("column"), min("column"), max("column"), mean("column") or another aggregate',
         )
-    return Aggregate(name=name, kind=call.kind, column=call.column)
+    if isinstance(call, AggregateFunction):
+        return _custom(name, call, schema)
+    by = call.by
+    if call.kind in _TIME_KINDS:
+        if time_column is None:
+            raise UsageError(
+                f"aggregate {name!r}: {call.kind} needs event time",
+                hint='add .watermark("column", delay="5s") before key_by, or use min_by or max_by',
+            )
+        by = time_column
+    where = _condition(name, call.where, schema)
+    return Aggregate(name=name, kind=call.kind, column=call.column, by=by, parameters=call.parameters, where=where)
+
+
+def _custom(name: str, function: AggregateFunction, schema: pa.Schema) -> Aggregate:
+    state, _ = check_aggregate_function(function)
+    parameters = (type(function).__name__, OBJECT if state is None else str(state), *function.columns)
+    where = _condition(name, function.where, schema)
+    return Aggregate(name=name, kind=CUSTOM, column=None, parameters=parameters, where=where, function=function)
+
+
+def _condition(name: str, given: ExpressionLike | None, schema: pa.Schema) -> Condition | None:
+    if given is None:
+        return None
+    return Condition(str(given), compile_condition(given, schema, argument=f"aggregate {name!r}: where"))

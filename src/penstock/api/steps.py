@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from penstock.api.aggregate_kinds.description import Aggregate as Aggregate
 from penstock.api.connector import Sink, Source
 from penstock.api.functions import KeyedFunction, ProcessFunction
 from penstock.api.state import StateKind, declared_states, type_name
@@ -171,17 +172,6 @@ class UnionStep:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Aggregate:
-    """One result column of a window."""
-
-    name: str
-    kind: str
-    """`count`, `sum`, `min`, `max` or `mean`."""
-    column: str | None
-    """None only for `count`."""
-
-
-@dataclass(frozen=True, kw_only=True)
 class CombineStep:
     """Partial aggregates of each batch, before it is exchanged by key. Holds no state."""
 
@@ -211,7 +201,7 @@ class WindowStep:
     def declared_states(self) -> dict[str, DeclaredState]:
         """What a window keeps. A window can go on from a snapshot only if this description is the same as in the
         snapshot."""
-        kinds = ", ".join(f"{a.name}={a.kind}({a.column or ''})" for a in self.aggregates)
+        kinds = ", ".join(str(aggregate.saved()) for aggregate in self.aggregates)
         columns = ", ".join(f"{field.name}: {field.type}" for field in self.schema)
         text = f"{self.window.described()}, {kinds}, columns {columns}"
         return {"windows": DeclaredState(kind="window", type=text)}

@@ -28,7 +28,7 @@ from penstock.core.errors import CorruptFile, UsageError
 from penstock.core.ids import Instant
 from penstock.core.messages import StateFile
 from penstock.runtime.task.operators.window_table import KEY_GROUP as WINDOW_KEY_GROUP
-from penstock.runtime.task.operators.window_table import read_file
+from penstock.runtime.task.operators.window_table import is_window, read_file
 from penstock.runtime.task.partitioning import key_groups
 from penstock.settings import StateSettings
 from penstock.state.backend import StateContext, StateReader
@@ -58,8 +58,6 @@ WINDOWS = "windows"
 LEAVING_WINDOWS = "leaving-windows"
 """The name of the state with the whole windows that had been put together from panes, and not been handed on."""
 """The kind, and the name, of the state of a window."""
-STREAM_START = b"\xff\xff\xff\xff"
-"""The first bytes of an Arrow stream. The state of a window is saved as an Arrow stream."""
 
 ALL_GROUPS = (0, 2**31 - 2)
 _PIECE_ROWS = 200_000
@@ -112,7 +110,7 @@ class StateFileContent:
 
     def __init__(self, data: bytes, *, what: str) -> None:
         self._canonical: CanonicalFile | None = None
-        if data[:4] == STREAM_START:
+        if is_window(data):
             try:
                 self._window, self._window_header = read_file(data)
             except CorruptFile as error:
@@ -346,4 +344,4 @@ def _joined(start: bytes, rest: Iterator[bytes]) -> bytes:
 
 
 def _is_ours(data: bytes) -> bool:
-    return data[:4] in (MAGIC, STREAM_START)
+    return data[:4] == MAGIC or is_window(data)

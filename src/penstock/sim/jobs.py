@@ -191,6 +191,12 @@ class Workload:
         """How many records the shape `LIMIT` hands on at most."""
         return max(1, self.rows // 2)
 
+    @property
+    def has_rich_windows(self) -> bool:
+        """Whether windows have many kinds of aggregates, and not only a count and a maximum."""
+        # A bit that decides nothing else.
+        return self.keyed and (self.salt >> 8) % 2 == 1
+
     def splits_of(self, source: int) -> range:
         """The numbers of a source's splits."""
         return range(source * self.splits, (source + 1) * self.splits)

@@ -27,7 +27,8 @@
 
 The windows of `WINDOW` and `UNION_WINDOW` are of any kind (`window_kinds`), by key or over all records.
 
-A workload may have a slow step, which stands behind `same`, `waits`, the window or the timers; `negate` is slow itself.
+Every second workload has windows with many aggregates, and behind the window a step that compares the aggregates. A
+workload may have a slow step, which stands behind `same`, `waits`, the window or the timers; `negate` is slow itself.
 Back-pressure builds up before the slow step. Steps have the same names in all shapes, so that tests can name them.
 """
 
@@ -61,6 +62,7 @@ from penstock.api.window_schema import partial_schema, result_schema
 from penstock.core.ids import OperatorId
 from penstock.core.task.waiting import WaitFor
 from penstock.plan.graph import Input, Node, Partitioning, Plan, build_plan
+from penstock.sim import rich_windows
 from penstock.sim.connected import Guarded
 from penstock.sim.external import system_of
 from penstock.sim.jobs import APART, SCHEMA, TICK_US, Shape, Workload
@@ -106,6 +108,11 @@ def double(batch: pa.RecordBatch) -> pa.RecordBatch:
 def bucket(batch: pa.RecordBatch) -> pa.RecordBatch:
     """The batch with one of `BUCKETS` values in each row."""
     return _with_values(batch, pl.Series(batch.column("value")) % BUCKETS)
+
+
+def compare(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """The results of windows with many aggregates, compared with each other, as the results of other windows."""
+    return rich_windows.compared(batch, RESULTS)
 
 
 def same(batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -268,15 +275,21 @@ class _Builder:
 
     def _windows(self, timed: int) -> None:
         workload, keys = self._workload, ("key",) if self._workload.keyed else ()
+        aggregates = rich_windows.AGGREGATES if workload.has_rich_windows else AGGREGATES
         window = window_of(workload.windows, workload.window_us)
-        result = result_schema(SCHEMA, keys=keys, time_column="ts", aggregates=AGGREGATES)
-        partial = partial_schema(SCHEMA, keys=keys, time_column="ts", aggregates=AGGREGATES, window=window)
+        result = result_schema(SCHEMA, keys=keys, time_column="ts", aggregates=aggregates)
+        partial = partial_schema(SCHEMA, keys=keys, time_column="ts", aggregates=aggregates, window=window)
         kept = self._add("where", WhereStep(condition=keep_condition(), schema=SCHEMA), (timed, FORWARD))
-        combine = CombineStep(keys=keys, time_column="ts", window=window, aggregates=AGGREGATES, schema=partial)
+        combine = CombineStep(keys=keys, time_column="ts", window=window, aggregates=aggregates, schema=partial)
         combined = self._add("combine", combine, (kept, FORWARD))
-        step = WindowStep(keys=keys, window=window, aggregates=AGGREGATES, schema=result)
-        windowed = self._slowed(self._add("window", step, (combined, HASH), keys=keys), result)
-        self._add(SINK, WriteStep(sink=self._sink(SINK), schema=result), (windowed, FORWARD))
+        step = WindowStep(keys=keys, window=window, aggregates=aggregates, schema=result)
+        windowed = self._add("window", step, (combined, HASH), keys=keys)
+        if workload.has_rich_windows:
+            result = RESULTS
+            compared = MapBatchesStep(function=compare, kind="arrow", schema=result)
+            windowed = self._add("compare", compared, (windowed, FORWARD))
+        shown = self._slowed(windowed, result)
+        self._add(SINK, WriteStep(sink=self._sink(SINK), schema=result), (shown, FORWARD))
 
     def _waits(self, source: int, rules: int) -> None:
         workload, wait = self._workload, self._workload.wait or WaitFor()

@@ -10,17 +10,18 @@ from __future__ import annotations
 import copy
 import datetime
 import decimal
-import pickle
 from collections.abc import Callable
 from typing import Any
 
-import cloudpickle
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
 
-from penstock.core.errors import CorruptFile, UsageError
+from penstock.api.pickles import Pickle as Pickle
+from penstock.api.pickles import pickled as pickled
+from penstock.api.pickles import unpickled as unpickled
+from penstock.core.errors import UsageError
 from penstock.sql.column_values import REFUSED, array_of
 
 Coerce = Callable[[Any], Any]
@@ -171,29 +172,3 @@ def _by_arrow(kind: pa.DataType, what: str) -> Coerce:
             raise UsageError(f"{what} is of type {kind}; {value!r} does not fit ({error})") from error
 
     return coerce
-
-
-class Pickle(bytes):
-    """The bytes of an object that stays pickled. Such an object is read only to be written again, and must not be
-    unpickled."""
-
-
-def pickled(value: Any) -> bytes:
-    """An object as bytes. Classes that cannot be imported by name travel with their definition."""
-    if type(value) is Pickle:
-        return bytes(value)
-    try:
-        return pickle.dumps(value, protocol=5)
-    except (pickle.PicklingError, AttributeError, TypeError):
-        return bytes(cloudpickle.dumps(value, protocol=5))
-
-
-def unpickled(data: bytes, *, what: str) -> Any:
-    """The object of `pickled`. Raises `CorruptFile` naming `what`."""
-    try:
-        return pickle.loads(data)  # noqa: S301  # state that this job, or a job of this user, wrote
-    except Exception as error:
-        raise CorruptFile(
-            f"an object in {what} cannot be unpickled: {type(error).__name__}: {error}",
-            hint="make the object's class importable under the name that the class had when the snapshot was taken",
-        ) from error

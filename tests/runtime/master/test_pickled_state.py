@@ -6,6 +6,7 @@ import pickle
 from dataclasses import replace
 from types import SimpleNamespace
 
+import golden_aggregates
 import pyarrow as pa
 import pytest
 
@@ -90,6 +91,13 @@ def test_values_and_keys_that_are_objects_are_refused(tmp_path, spec):
 
 def test_state_with_a_type_is_not(tmp_path):
     look(tmp_path, canonical(TYPED, pickle.dumps(Bomb())))
+
+
+def test_aggregates_whose_states_are_objects_are_refused(tmp_path):
+    (window,) = golden_aggregates.files().values()
+    with pytest.raises(UsageError, match="has pickled state: 'letters' of sum") as caught:
+        look(tmp_path, window)
+    assert "longest" not in caught.value.message
 
 
 @pytest.mark.parametrize("kind", ["split_lists", "union_lists", "broadcast"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pyarrow as pa
 
+from penstock.api.aggregate_functions import AggregateFunction
 from penstock.api.aggregates import AggregateCall, named_aggregate
 from penstock.api.boundary import at_user_line
 from penstock.api.steps import CombineStep, WindowStep
@@ -25,18 +26,36 @@ class WindowedStream:
         self._keys = keys
         self._window = window
 
-    def aggregate(self, **aggregates: AggregateCall) -> Stream:
+    def aggregate(self, **aggregates: AggregateCall | AggregateFunction) -> Stream:
         """One record per key and window, when the watermark has passed the end of the window: the keys, `window_start`,
         `window_end` and one column per aggregate, such as `n=count(), top=max("price")`.
 
         The results have event time: the last microsecond before `window_end`. So windows of results follow without
         another watermark.
+            >>> import penstock as ps
+            >>> from penstock.testing import collect, run
+            >>> def program(env):
+            ...     bids = env.from_iterable(
+            ...         [("ann", 10, 1_000), ("bob", 30, 2_000), ("ann", 20, 3_000)],
+            ...         schema="user string, price bigint, ms bigint",
+            ...     )
+            ...     timed = bids.with_columns(ts="timestamp_millis(ms)", item="1").watermark("ts")
+            ...     timed.key_by("item").window(ps.tumbling("10s")).aggregate(
+            ...         n=ps.count(),
+            ...         best=ps.max_by("user", "price"),
+            ...         of_ann=ps.mean("price", where="user = 'ann'"),
+            ...     ).select("n", "best", "of_ann").write(collect())
+            >>> run(program, parallelism=1)
+            [{'n': 3, 'best': 'bob', 'of_ann': 15.0}]
 
         To name the step, call `.name(...)` on the result; the state of the step is kept under that name.
         """
-        calls = [named_aggregate(name, call) for name, call in aggregates.items()]
         state, keys = self._state, self._keys
         assert state.time_column is not None
+        calls = [
+            named_aggregate(name, call, schema=state.schema, time_column=state.time_column)
+            for name, call in aggregates.items()
+        ]
         partial = partial_schema(
             state.schema, keys=keys, time_column=state.time_column, aggregates=calls, window=self._window
         )

@@ -1,9 +1,9 @@
 """Finds state in a snapshot that a job would unpickle if the job started from the snapshot.
 
-To unpickle is to run code that the pickle names. Three kinds of state are pickled: values and map keys that are
-declared as `object`, state of functions that belongs to no key, and the state of Python Data Sources. All other state
-has a format of its own: raw state has the format of the function, and rows that wait for another input have Arrow's
-format.
+To unpickle is to run code that the pickle names. Three kinds of state are pickled: values, map keys and aggregates that
+are declared as `object`, state of functions that belongs to no key, and the state of Python Data Sources. All other
+state has a format of its own: raw state has the format of the function, and rows that wait for another input have
+Arrow's format.
 
 The files of a snapshot say which state is pickled, so that nothing is unpickled here. A file that lies gains nothing:
 the operator that loads the file decodes each state by its type, which must be the same in the file and in the program,
@@ -21,6 +21,7 @@ from penstock.core.messages import OperatorState
 from penstock.core.recovery.metadata import CheckpointMetadata
 from penstock.plan.graph import Plan
 from penstock.runtime.task.operators.waiting import WAITING
+from penstock.runtime.task.operators.window_table import is_window, read_file
 from penstock.state.backend import StateReader
 from penstock.state.format import CanonicalFile, is_canonical
 from penstock.state.rocksdb.native import NativeSnapshot, is_native
@@ -91,3 +92,5 @@ def _pickled_keyed(state: OperatorState, reader: StateReader) -> Iterator[str]:
         if is_canonical(data):
             header = CanonicalFile(data, what="the state of a subtask").header
             yield from (repr(table.name) for table in header.tables if table.object_value or table.object_key)
+        elif is_window(data):
+            yield from (repr(each.name) for each in read_file(data)[1].layout.aggregates if each.is_pickled)

@@ -11,13 +11,14 @@ from pathlib import Path
 
 import pyarrow as pa
 
+from penstock.api.connector import UserCodeRaised
 from penstock.core.elements import CheckpointOptions
 from penstock.core.errors import CorruptFile, InvariantError, UsageError, UserCodeError
 from penstock.core.ids import CheckpointId, Instant, OperatorId
 from penstock.core.messages import OperatorState
 from penstock.runtime.task.operators.base import Operator, OperatorContext, Output, SnapshotWork, StateWriter
 from penstock.runtime.task.operators.source import SourceOperator
-from penstock.runtime.task.operators.user_code import one_line, step_of, user_error, with_hint
+from penstock.runtime.task.operators.user_code import one_line, step_of, user_code_raised, user_error, with_hint
 from penstock.runtime.task.operators.watermark import WatermarkOperator
 from penstock.runtime.task.outputs import TaskOutputs
 from penstock.runtime.task.slices import MOST_ROWS, Slice, Slices
@@ -283,6 +284,8 @@ def describe_failure(error: BaseException, *, vertex: str) -> tuple[str, str, st
     if step is not None and not isinstance(error, Exception):
         # Only user code raises `SystemExit` and the like.
         return describe_failure(user_error(error, step), vertex=vertex)
+    if step is not None and isinstance(error, UserCodeRaised):
+        return describe_failure(user_code_raised(error, step), vertex=vertex)
     named = vertex if step is None else step.name
     if isinstance(error, UsageError | CorruptFile) and _is_raised_here(error):
         # The line says what the user must change. A traceback of this package would not help.

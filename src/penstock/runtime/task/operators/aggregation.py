@@ -14,18 +14,24 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
 
+from penstock.api.aggregate_kinds.base import Calculation, Groups, one_array
+from penstock.api.aggregate_kinds.base import normal_keys as normal_keys
+from penstock.api.aggregate_kinds.base import value_name as value_name
+from penstock.api.aggregate_kinds.registry import kind_of
 from penstock.api.steps import Aggregate
-from penstock.api.window_schema import WINDOW_END, WINDOW_START, count_column
+from penstock.api.window_schema import WINDOW_END, WINDOW_START
 from penstock.api.windows import WindowType
 from penstock.core.errors import UsageError
-from penstock.runtime.task.operators.dense import Calculation, group_dense, int64_values
+from penstock.runtime.task.operators.dense import group_dense, int64_values
 
 _INT64_MAX = 2**63 - 1
+_ROW = "\0row"
+"""The column with the numbers of rows while rows are grouped."""
 
 
 def group(table: pa.Table, keys: Sequence[str], calculations: Sequence[Calculation], *, window: WindowType) -> pa.Table:
     """One row per distinct key. The columns are the keys, then the calculations. The columns of a window may be the
-    last keys.
+    last keys. Without keys all rows are one group.
 
     Raises `UsageError` if a sum does not fit into int64.
     """
@@ -34,6 +40,25 @@ def group(table: pa.Table, keys: Sequence[str], calculations: Sequence[Calculati
         dense = group_dense(table, keys, calculations, spacing_us=window.spacing_us)
         if dense is not None:
             return dense
+    plain = [c for c in calculations if isinstance(c.function, str)]
+    if len(plain) == len(calculations):
+        return _group_by_hash(table, keys, plain, risky)
+    if keys:
+        numbered = table.append_column(_ROW, pa.array(np.arange(table.num_rows)))
+        grouped = _group_by_hash(numbered, keys, [*plain, Calculation(_ROW, "list", _ROW)], risky)
+        groups = _groups(grouped.column(_ROW))
+    else:
+        grouped = _group_by_hash(table, keys, [*plain, Calculation(None, "count", _ROW)], risky)
+        groups = Groups(np.arange(table.num_rows), np.zeros(1, np.intp))
+    for calculation in calculations:
+        if not isinstance(calculation.function, str):
+            grouped = grouped.append_column(calculation.name, calculation.function(table, groups))
+    return grouped.select([*keys, *(c.name for c in calculations)])
+
+
+def _group_by_hash(
+    table: pa.Table, keys: Sequence[str], calculations: Sequence[Calculation], risky: Sequence[Calculation]
+) -> pa.Table:
     checks: list[Calculation] = []
     for calculation in risky:
         table, added = _with_halves(table, calculation)
@@ -54,35 +79,22 @@ def group(table: pa.Table, keys: Sequence[str], calculations: Sequence[Calculati
     return grouped.select(list(range(len(keys) + len(calculations)))) if checks or marks else grouped
 
 
+def _groups(rows: Any) -> Groups:
+    """The groups of a list column with the numbers of the rows of each group."""
+    lists = one_array(rows)
+    # The offsets of an array that is a slice do not begin at 0, unlike the values that `flatten` gives.
+    offsets = np.asarray(lists.offsets.to_numpy())
+    return Groups(np.asarray(lists.flatten().to_numpy()), offsets[:-1] - (offsets[0] if offsets.size else 0))
+
+
 def of_records(aggregates: Sequence[Aggregate]) -> list[Calculation]:
-    """The calculations that make partials of records. The value columns of the records must be named by
-    `value_name`."""
-    found: list[Calculation] = []
-    for aggregate in aggregates:
-        column = None if aggregate.column is None else value_name(aggregate.column)
-        if aggregate.kind == "mean":
-            found.append(Calculation(column, "sum", aggregate.name))
-            found.append(Calculation(column, "count", count_column(aggregate)))
-        else:
-            found.append(Calculation(column, aggregate.kind, aggregate.name))
-    return found
-
-
-def value_name(column: str) -> str:
-    """The name of a value column while records are grouped. Records may have a `window_start` column of their own, so a
-    value column needs another name."""
-    return f"\0{column}"
+    """The calculations that make partials of records. `record_values` gives the value columns of the records."""
+    return [calculation for a in aggregates for calculation in kind_of(a).of_records(a)]
 
 
 def of_partials(aggregates: Sequence[Aggregate]) -> list[Calculation]:
     """The calculations that merge partials."""
-    found: list[Calculation] = []
-    for aggregate in aggregates:
-        function = aggregate.kind if aggregate.kind in ("min", "max") else "sum"
-        found.append(Calculation(aggregate.name, function, aggregate.name))
-        if aggregate.kind == "mean":
-            found.append(Calculation(count_column(aggregate), "sum", count_column(aggregate)))
-    return found
+    return [calculation for a in aggregates for calculation in kind_of(a).of_partials(a)]
 
 
 def results(
@@ -97,22 +109,8 @@ def results(
         columns[WINDOW_END] = pc.add(starts.cast(pa.int64()), window.length_us).cast(starts.type)
     columns.update({key: merged.column(key) for key in keys})
     for aggregate in aggregates:
-        column: Any = merged.column(aggregate.name)
-        if aggregate.kind == "mean":
-            counts = merged.column(count_column(aggregate))
-            # Where nothing was counted the sum is null, and so is the quotient: no division by zero is seen.
-            column = pc.divide(column.cast(pa.float64(), safe=False), counts.cast(pa.float64(), safe=False))
-        elif pt.is_floating(column.type):
-            column = _one_zero(column)
-        columns[aggregate.name] = column
+        columns[aggregate.name] = kind_of(aggregate).result(aggregate, merged)
     return pa.table([columns[field.name] for field in schema], schema=schema)
-
-
-def normal_keys(column: Any) -> Any:
-    """The column with one NaN and one zero, so that equal keys are one key."""
-    if not pt.is_floating(column.type):
-        return column
-    return pc.if_else(pc.is_nan(column), pa.scalar(float("nan"), column.type), _one_zero(column))
 
 
 def in_order(merged: pa.Table, windows: Sequence[str], keys: Sequence[str]) -> pa.Table:
@@ -127,10 +125,6 @@ def in_order(merged: pa.Table, windows: Sequence[str], keys: Sequence[str]) -> p
         return merged.take(np.lexsort((values, starts)))
     order: list[Any] = [(name, "ascending") for name in names]
     return merged.take(pc.sort_indices(merged, sort_keys=order))
-
-
-def _one_zero(column: Any) -> Any:
-    return pc.add(column, pa.scalar(0.0, column.type))
 
 
 def _has_nan(column: Any) -> bool:

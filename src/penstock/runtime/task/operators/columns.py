@@ -14,8 +14,8 @@ import polars as pl
 import pyarrow as pa
 
 from penstock.api.steps import SelectStep, UnionStep, WhereStep
-from penstock.core.errors import UserCodeError
 from penstock.runtime.task.operators.base import Operator
+from penstock.runtime.task.operators.user_code import expression_error
 
 _MASK = "condition"
 
@@ -34,7 +34,7 @@ class WhereOperator(Operator):
         try:
             mask = _frame(batch, self._reads).with_columns(self._condition).get_column(_MASK)
         except pl.exceptions.PolarsError as error:
-            raise _user_error(self, error) from error
+            raise expression_error(error, self.context) from error
         kept = int(mask.sum() or 0)
         if kept == batch.num_rows:
             self.output.emit(batch)
@@ -82,7 +82,7 @@ class ColumnMaker:
                 for field in self._fields
             }
         except Exception as error:
-            raise _user_error(operator, error) from error
+            raise expression_error(error, operator.context) from error
 
 
 class UnionOperator(Operator):
@@ -115,10 +115,3 @@ def _frame(batch: pa.RecordBatch, reads: list[str] | None) -> pl.DataFrame:
 
 def _as_type(column: Any, wanted: pa.DataType) -> Any:
     return column if column.type == wanted else column.cast(wanted)
-
-
-def _user_error(operator: Operator, error: Exception) -> UserCodeError:
-    # Only the first line: the lines that follow describe what Polars was doing, and do not help the author of the
-    # expression.
-    text = f"{type(error).__name__}: {error}".splitlines()[0]
-    return UserCodeError(operator=operator.context.name, subtask=operator.context.task.subtask, traceback_text=text)

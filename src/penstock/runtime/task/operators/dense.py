@@ -8,31 +8,22 @@ Addressing is several times as fast as hashing, and is not tried if there would 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.types as pt
 
+from penstock.api.aggregate_kinds.base import Calculation as Calculation
 from penstock.api.window_schema import WINDOW_END, WINDOW_START
-
-
-class Calculation(NamedTuple):
-    """One column of a grouping."""
-
-    column: str | None
-    """None: rows are counted."""
-    function: str
-    """`count`, `sum`, `min` or `max`."""
-    name: str
-    """The name of the result column."""
-
 
 _CELLS_PER_ROW = 4
 _FREE_CELLS = 4_096
 
 _INT64 = np.iinfo(np.int64)
+_FUNCTIONS = ("count", "sum", "min", "max")
+"""The functions that are computed by addressing."""
 
 
 def group_dense(
@@ -45,6 +36,8 @@ def group_dense(
     """
     windowed = len(keys) == 2 and keys[1] in (WINDOW_START, WINDOW_END)
     if table.num_rows == 0 or not (windowed or len(keys) == 1):
+        return None
+    if not all(c.function in _FUNCTIONS for c in calculations):
         return None
     needed = {keys[0], *(c.column for c in calculations if c.column is not None)}
     if not all(_is_plain(table.column(name)) for name in needed):
@@ -77,7 +70,7 @@ def group_dense(
             columns[calculation.name] = pa.array(counts[found])
         else:
             values = int64_values(table.column(str(calculation.column)))
-            columns[calculation.name] = pa.array(_reduced(calculation.function, values, where, cells)[found])
+            columns[calculation.name] = pa.array(_reduced(str(calculation.function), values, where, cells)[found])
     return pa.table(columns)
 
 

@@ -51,6 +51,13 @@ def traceback_of(error: BaseException) -> str:
     return "".join(traceback.format_exception(type(error), error, inner))
 
 
+def expression_error(error: Exception, context: OperatorContext) -> UserCodeError:
+    """The error for an expression that cannot be computed. Only the first line of the error is told: the lines that
+    follow describe what Polars was doing, and do not help the author of the expression."""
+    text = f"{type(error).__name__}: {error}".splitlines()[0]
+    return UserCodeError(operator=context.name, subtask=context.task.subtask, traceback_text=text)
+
+
 def with_hint(error: StreamError) -> str:
     """What is wrong and what to do, in one line."""
     return f"{type(error).__name__}: {error.message}" + (f"; {error.hint}" if error.hint else "")

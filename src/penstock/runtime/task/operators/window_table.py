@@ -21,7 +21,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from penstock.api.steps import Aggregate, WindowStep
+from penstock.api.aggregate_kinds.description import SavedAggregate
+from penstock.api.steps import WindowStep
 from penstock.api.window_schema import WINDOW_START, completing_column, kept_columns
 from penstock.core.errors import CorruptFile, UsageError
 from penstock.runtime.task.operators.aggregation import group, of_partials
@@ -33,6 +34,8 @@ from penstock.state.format import check_names
 KEY_GROUP = "__key_group"
 FORMAT = 1
 
+STREAM_START = b"\xff\xff\xff\xff"
+"""The first bytes of an Arrow stream. The state of a window is saved as an Arrow stream."""
 _METADATA_KEY = b"penstock.window"
 _HINT = "restore the file from a copy, or restore the job from another checkpoint or savepoint"
 _LEAST_RUN_ROWS = 16_384
@@ -59,7 +62,7 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True):
     size_us: int | msgspec.UnsetType = msgspec.UNSET
     """The size of tumbling windows. Like `offset_us`, unset for windows of any other type."""
     offset_us: int | msgspec.UnsetType = msgspec.UNSET
-    aggregates: tuple[Aggregate, ...]
+    aggregates: tuple[SavedAggregate, ...]
     columns: tuple[str, ...]
     """Result columns, as `name: type`."""
     window: str | msgspec.UnsetType = msgspec.UNSET
@@ -70,13 +73,13 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True):
         """The layout of a step's state."""
         return cls(
             keys=step.keys,
-            aggregates=step.aggregates,
+            aggregates=tuple(aggregate.saved() for aggregate in step.aggregates),
             columns=tuple(f"{field.name}: {field.type}" for field in step.schema),
             **step.window.saved(),
         )
 
     def __str__(self) -> str:
-        kinds = ", ".join(f"{a.name}={a.kind}({a.column or ''})" for a in self.aggregates)
+        kinds = ", ".join(map(str, self.aggregates))
         window = f"{self.size_us} us (offset {self.offset_us} us)" if self.window is msgspec.UNSET else self.window
         return f"windows of {window}, {kinds}, columns {', '.join(self.columns)}"
 
@@ -253,6 +256,11 @@ def write_file(table: pa.Table, header: Header) -> bytes:
     with pa.ipc.new_stream(sink, table.schema.with_metadata(metadata)) as writer:
         writer.write_table(table)
     return sink.getvalue().to_pybytes()
+
+
+def is_window(data: bytes) -> bool:
+    """Whether a file of state is the snapshot of a window."""
+    return data[:4] == STREAM_START
 
 
 def read_file(data: bytes) -> tuple[pa.Table, Header]:

@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from penstock.api.connector import UserCodeRaised
 from penstock.api.pane_windows import PaneWindow
 from penstock.api.steps import CombineStep, WindowStep
 from penstock.api.window_schema import WINDOW_START, window_columns
@@ -30,11 +31,12 @@ from penstock.runtime.task.operators.aggregation import (
     of_partials,
     of_records,
     results,
-    value_name,
 )
 from penstock.runtime.task.operators.base import Operator, OperatorContext, SnapshotWork, StateWriter
 from penstock.runtime.task.operators.dense import int64_values
 from penstock.runtime.task.operators.fired import Fired
+from penstock.runtime.task.operators.record_values import record_values
+from penstock.runtime.task.operators.user_code import expression_error, user_code_raised
 from penstock.runtime.task.operators.window_table import FiredRange, Header, Layout, WindowTable, check_layout, decode
 from penstock.runtime.task.partitioning import key_groups
 from penstock.runtime.task.slices import Steps, Work
@@ -54,7 +56,6 @@ class CombineOperator(Operator):
 
     def __init__(self, step: CombineStep) -> None:
         self._step = step
-        self._values = {a.column for a in step.aggregates if a.column is not None}
         self._calculations = of_records(step.aggregates)
         self._merging = of_partials(step.aggregates)
         self._held: list[pa.Table] = []
@@ -86,7 +87,7 @@ class CombineOperator(Operator):
             if batch.num_rows == 0:
                 return
         columns: dict[str, Any] = {key: normal_keys(batch.column(key)) for key in step.keys}
-        columns.update({value_name(column): batch.column(column) for column in sorted(self._values)})
+        columns.update(self._record_values(batch))
         partials = self._partials(columns, instants, times.type)
         partials = partials.select(step.schema.names)
         if not partials.schema.equals(step.schema):
@@ -95,6 +96,12 @@ class CombineOperator(Operator):
         self._held_rows += partials.num_rows
         if self._held_rows >= _HELD_ROWS:
             self.before_barrier()
+
+    def _record_values(self, batch: pa.RecordBatch) -> dict[str, Any]:
+        try:
+            return record_values(batch, self._step.aggregates)
+        except Exception as error:
+            raise expression_error(error, self.context) from error
 
     def _partials(self, columns: dict[str, Any], instants: npt.NDArray[np.int64], time_type: Any) -> pa.Table:
         """One row per key and pane. `columns` are the keys and the values of the records, `instants` their times."""
@@ -228,7 +235,11 @@ class WindowOperator(Operator):
         header = Header(layout=Layout.of(self._step), fired=self._fired.ranges(context.key_groups))
 
         def write(writer: StateWriter) -> OperatorState:
-            data = table.encode(frozen, header=header, groups=context.max_parallelism)
+            try:
+                data = table.encode(frozen, header=header, groups=context.max_parallelism)
+            except UserCodeRaised as error:
+                # Off the loop, where nothing else says which step the code belongs to.
+                raise user_code_raised(error, context) from error
             return OperatorState(
                 operator=OperatorId(context.operator), keyed=(writer.put(data),), key_groups=context.key_groups
             )

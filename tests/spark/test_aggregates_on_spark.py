@@ -1,0 +1,182 @@
+"""Every aggregate means what it means in Spark: random records of every type, against Spark SQL."""
+
+from __future__ import annotations
+
+import datetime
+import decimal
+import math
+import random
+
+import pytest
+
+import penstock as ps
+from penstock.testing import collect, run, scripted
+
+pytestmark = pytest.mark.slow
+
+NAN, INF = math.nan, math.inf
+TIME = datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)
+DAY = datetime.date(2026, 1, 1)
+
+WILD = {
+    "double": [NAN, -NAN, INF, -INF, 0.0, -0.0, 1.5, -2.5, 1e300, None],
+    "float": [NAN, INF, -INF, 0.0, -0.0, 1.5, None],
+    "bigint": [-(2**63), 2**63 - 1, 0, -1, 7, None],
+    "smallint": [-(2**15), 2**15 - 1, 0, None],
+    "decimal(12,3)": [decimal.Decimal("-999999999.999"), decimal.Decimal("0.000"), decimal.Decimal("1.005"), None],
+    "boolean": [True, False, None],
+    "string": ["", " ", "a", "b", "ä", "𝄞", None],
+    "date": [datetime.date(1, 1, 1), datetime.date(9999, 12, 31), DAY, None],
+    "timestamp": [TIME, TIME + datetime.timedelta(days=1), None],
+    "binary": [b"", b"\x00", b"ab", None],
+}
+NUMBERS = ("double", "float", "bigint", "smallint", "decimal(12,3)")
+ORDERED = (*NUMBERS, "boolean", "string", "date", "timestamp")
+
+
+def tame(kind, chance):
+    """A value without extremes."""
+    match kind:
+        case "double" | "float":
+            return chance.randrange(1_000_000) / 64
+        case "bigint" | "smallint":
+            return chance.randrange(-100, 100)
+        case "decimal(12,3)":
+            return decimal.Decimal(chance.randrange(10**9)) / 1000
+        case _:
+            return chance.choice(WILD[kind])
+
+
+def made(kind, seed):
+    """Records of keys that have extremes, no extremes, one value, no values, and no value that meets the condition."""
+    chance = random.Random(f"{kind}{seed}")
+    rows = []
+    for _ in range(400):
+        key = chance.choice(["wild", "wild too", "tame", "tame too"])
+        value = chance.choice(WILD[kind]) if key.startswith("wild") else tame(kind, chance)
+        rows.append({"k": key, "v": value, "w": chance.choice([None, -1, 0, 1, 2])})
+    rows += [{"k": "nulls", "v": None, "w": 1}] * 3
+    rows.append({"k": "single", "v": tame(kind, chance), "w": 1})
+    rows += [{"k": "none", "v": tame(kind, chance), "w": chance.choice([0, None])} for _ in range(5)]
+    chance.shuffle(rows)
+    # No two records have the same time or the same order, so that Spark has no choice.
+    order = list(range(len(rows)))
+    chance.shuffle(order)
+    return [
+        {**row, "o": NAN if place == 1 else None if place % 7 == 0 else float(place), "ts": TIME + place * SECOND}
+        for place, row in zip(order, rows, strict=True)
+    ]
+
+
+SECOND = datetime.timedelta(seconds=1)
+
+
+TOP_BY = """transform(
+    slice(sort_array(collect_list(named_struct('o', o, 'v', v)) FILTER (WHERE o IS NOT NULL), false), 1, 3),
+    each -> each.v)"""
+
+
+def aggregates(kind):
+    """By name: the aggregate, and what it is in Spark SQL."""
+    found = {
+        "n": (ps.count(where="w > 0"), "count(*) FILTER (WHERE w > 0)"),
+        "known": (ps.count("v", where="w > 0"), "count(v) FILTER (WHERE w > 0)"),
+        "first": (ps.first("v"), "min_by(v, ts)"),
+        "last": (ps.last("v"), "max_by(v, ts)"),
+        "first_known": (ps.first("v", ignore_nulls=True), "min_by(v, ts) FILTER (WHERE v IS NOT NULL)"),
+        "last_known": (ps.last("v", ignore_nulls=True), "max_by(v, ts) FILTER (WHERE v IS NOT NULL)"),
+        "first_where": (ps.first("v", where="w > 0"), "min_by(v, ts) FILTER (WHERE w > 0)"),
+        "min_by": (ps.min_by("v", "o"), "min_by(v, o)"),
+        "max_by": (ps.max_by("v", "o"), "max_by(v, o)"),
+        "max_by_where": (ps.max_by("v", "o", where="w > 0"), "max_by(v, o) FILTER (WHERE w > 0)"),
+        "list": (ps.collect_list("v"), "collect_list(v)"),
+        "list_where": (ps.collect_list("v", where="w > 0"), "collect_list(v) FILTER (WHERE w > 0)"),
+        "set": (ps.collect_set("v"), "collect_set(v)"),
+        "distinct": (ps.count_distinct("v"), "count(DISTINCT v)"),
+        "distinct_where": (ps.count_distinct("v", where="w > 0"), "count(DISTINCT v) FILTER (WHERE w > 0)"),
+        "top_by": (ps.top_n("v", 3, by="o"), TOP_BY),
+    }
+    if kind in ORDERED:
+        found |= {
+            "top": (ps.top_n("v", 3), "slice(sort_array(collect_list(v), false), 1, 3)"),
+            "low": (ps.min("v", where="w > 0"), "min(v) FILTER (WHERE w > 0)"),
+            "high": (ps.max("v", where="w > 0"), "max(v) FILTER (WHERE w > 0)"),
+        }
+    if kind == "boolean":
+        found |= {
+            "any": (ps.any("v"), "bool_or(v)"),
+            "all": (ps.all("v"), "bool_and(v)"),
+            "any_where": (ps.any("v", where="w > 0"), "bool_or(v) FILTER (WHERE w > 0)"),
+        }
+    if kind in NUMBERS:
+        found |= {
+            "variance": (ps.variance("v"), "variance(v)"),
+            "var_pop": (ps.variance("v", population=True), "var_pop(v)"),
+            "stddev": (ps.stddev("v"), "stddev(v)"),
+            "stddev_pop": (ps.stddev("v", population=True, where="w > 0"), "stddev_pop(v) FILTER (WHERE w > 0)"),
+            "median": (ps.median("v", exact=True), "percentile(v, 0.5)"),
+            "low_tenth": (ps.quantile("v", 0.1, exact=True), "percentile(v, 0.1)"),
+            "most": (ps.quantile("v", 1, exact=True, where="w > 0"), "percentile(v, 1.0) FILTER (WHERE w > 0)"),
+        }
+    if kind in ("double", "smallint"):
+        found |= {
+            "total": (ps.sum("v", where="w > 0"), "sum(v) FILTER (WHERE w > 0)"),
+            "mean": (ps.mean("v", where="w > 0"), "avg(v) FILTER (WHERE w > 0)"),
+        }
+    return found
+
+
+def ours(rows, kind, wanted):
+    halves = rows[::2], rows[1::2]
+
+    def build(env):
+        read = env.read(scripted(*halves, schema=f"k string, v {kind}, w bigint, o double, ts timestamp"))
+        windows = read.watermark("ts", delay="1h").key_by("k").window(ps.tumbling("1h"))
+        windows.aggregate(**{name: call for name, (call, _) in wanted.items()}).write(collect())
+
+    return {row["k"]: row for row in run(build, seed=1, parallelism=2, crashes=1)}
+
+
+def same(ours, theirs):
+    """Whether values are equal; floats to nine digits, because sums depend on the order of values."""
+    if isinstance(ours, float) and isinstance(theirs, float):
+        if math.isnan(ours) or math.isnan(theirs):
+            return math.isnan(ours) and math.isnan(theirs)
+        return math.isclose(ours, theirs, rel_tol=1e-9, abs_tol=1e-6)
+    if isinstance(ours, list) and isinstance(theirs, list):
+        return len(ours) == len(theirs) and all(map(same, ours, theirs))
+    return ours == theirs
+
+
+def plain(value, *, is_ordered):
+    """Values as Spark and we both give them; a list that has no order is put into an order."""
+    if isinstance(value, list):
+        found = [plain(each, is_ordered=True) for each in value]
+        return found if is_ordered else sorted(found, key=lambda each: (each != each, each))
+    if isinstance(value, datetime.datetime):
+        return value.astimezone(datetime.UTC)
+    return bytes(value) if isinstance(value, bytearray) else value
+
+
+UNORDERED = ("list", "list_where", "set")
+
+
+@pytest.mark.parametrize("kind", WILD)
+def test_aggregates_mean_what_they_mean_in_spark(spark, kind):
+    wanted = aggregates(kind)
+    rows = made(kind, 1)
+    columns = ("k", "v", "w", "o", "ts")
+    frame = spark.createDataFrame(
+        [tuple(row[c] for c in columns) for row in rows], f"k string, v {kind}, w bigint, o double, ts timestamp"
+    )
+    frame.createOrReplaceTempView("records")
+    asked = ", ".join(f"{sql} AS {name}" for name, (_, sql) in wanted.items())
+    theirs = {row["k"]: row.asDict() for row in spark.sql(f"SELECT k, {asked} FROM records GROUP BY k").collect()}
+    found = ours(rows, kind, wanted)
+    assert sorted(found) == sorted(theirs)
+    wrong = {}
+    for key, name in ((key, name) for key in theirs for name in wanted):
+        pair = [plain(row[key][name], is_ordered=name not in UNORDERED) for row in (found, theirs)]
+        if not same(*pair):
+            wrong[key, name] = pair
+    assert not wrong
