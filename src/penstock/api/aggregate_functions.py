@@ -35,7 +35,7 @@ from penstock.sql.schemas import TypeLike, as_type
 
 if TYPE_CHECKING:
     # Every slot imports this module, and most slots start sooner without Polars.
-    from penstock.api.expressions import ExpressionLike
+    import polars as pl
 
 
 @at_user_line
@@ -54,7 +54,7 @@ class AggregateFunction:
     result_type: ClassVar[TypeLike]
     """The type of the result, such as `double`."""
 
-    def __init__(self, *columns: str, where: ExpressionLike | None = None) -> None:
+    def __init__(self, *columns: str, where: str | pl.Expr | None = None) -> None:
         self.columns = columns
         self.where = where
 
