@@ -82,6 +82,10 @@ def test_integers_have_their_golden_groups():
     assert key_groups(batch, ["k"], 128).tolist() == [94, 86, 127, 113, 7, 126, 18, 113, 15, 51]
 
 
+def test_without_key_columns_all_rows_are_in_one_golden_group():
+    assert key_groups(pa.record_batch({"k": pa.array(range(3))}), [], 128).tolist() == [86, 86, 86]
+
+
 def test_strings_have_their_golden_groups():
     batch = pa.record_batch({"k": ["a", "b", "hello", "flink", "spark"]})
     assert key_groups(batch, ["k"], 128).tolist() == [81, 22, 35, 98, 7]
