@@ -100,7 +100,7 @@ def test_windows_without_a_key_are_combined_and_go_to_one_subtask(program, timed
     made.write(make_sink())
     (edge,) = program.plan().edges
     assert (edge.partitioning, edge.keys) == (Partitioning.HASH, ())
-    assert "all to one subtask" in made.explain()
+    assert "all to one" in made.explain()
     assert repr(timed.window(tumbling("10s"))).startswith("<WindowedStream of 10 s of 'watermark'")
 
 
