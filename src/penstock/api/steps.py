@@ -55,6 +55,20 @@ class WhereStep:
 
 
 @dataclass(frozen=True, kw_only=True)
+class SplitStep:
+    """Each record to the side output of the first condition that is true; the other records to the main output."""
+
+    conditions: tuple[tuple[str, pl.Expr], ...]
+    """The names of the side outputs, with their conditions, in the order in which the conditions are asked."""
+    schema: pa.Schema
+
+    @property
+    def sides(self) -> dict[str, pa.Schema]:
+        """The schema of each side output."""
+        return {name: self.schema for name, _ in self.conditions}
+
+
+@dataclass(frozen=True, kw_only=True)
 class SelectStep:
     """Columns computed from the record; with `keep` the other columns stay too."""
 
@@ -210,6 +224,7 @@ Step = (
     ReadStep
     | WatermarkStep
     | WhereStep
+    | SplitStep
     | SelectStep
     | MapBatchesStep
     | MapStep

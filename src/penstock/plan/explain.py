@@ -12,7 +12,8 @@
          parquet  bids.window-auction.parquet
 
 Below each vertex stand its operators with their ids, then the vertices that the vertex sends to. A vertex with several
-inputs is shown in full below its first input, and by its number below the other inputs.
+inputs is shown in full below its first input, and by its number below the other inputs. An arrow that carries a side
+output begins with the name of the side output and the id of its operator.
 """
 
 from __future__ import annotations
@@ -60,6 +61,6 @@ class _View:
 
 
 def _arrow(edge: Edge) -> str:
-    if edge.partitioning is Partitioning.HASH:
-        return f"hash by {', '.join(edge.keys)}"
-    return str(edge.partitioning.value)
+    is_by_key = edge.partitioning is Partitioning.HASH
+    how = f"hash by {', '.join(edge.keys)}" if is_by_key else str(edge.partitioning.value)
+    return how if edge.side is None else f"{edge.side.name!r} of {edge.side.operator}, {how}"

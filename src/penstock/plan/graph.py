@@ -1,7 +1,8 @@
 """The plan of a job, made from the user's steps: which operators run together, and how they are joined.
 
 A *node* is one step of the program. Nodes joined by a forward edge are chained into a *vertex*, whose operators run in
-one task, calling each other directly. *Edges* join vertices; each edge is a set of channels between subtasks. This file
+one task, calling each other directly. *Edges* join vertices; each edge is a set of channels between subtasks. An edge
+carries the main output of the last operator of a vertex, or a *side output* of any operator of the vertex. This file
 does not look into steps: the runtime builds operators from steps.
 """
 
@@ -12,6 +13,7 @@ from typing import Any
 
 from penstock.core.errors import InvariantError
 from penstock.core.graph import Partitioning as Partitioning
+from penstock.core.graph import Side as Side
 from penstock.core.ids import OperatorId, TaskId, VertexId
 from penstock.plan.key_groups import default_max_parallelism
 
@@ -23,6 +25,8 @@ class Input:
     node: int
     partitioning: Partitioning = Partitioning.FORWARD
     keys: tuple[str, ...] = ()
+    side: str | None = None
+    """The side output of `node` that is read; None: the main output."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,6 +61,8 @@ class Edge:
     keys: tuple[str, ...] = ()
     input_number: int = 0
     """Which input of the downstream operator the edge feeds."""
+    side: Side | None = None
+    """The side output that the edge carries; None: the main output of the last operator of `upstream`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -158,19 +164,21 @@ class Plan:
 def build_plan(nodes: tuple[Node, ...], *, parallelism: int, max_parallelism: int | None) -> Plan:
     """Chain the nodes (given in topological order) into vertices and number the edges between them.
 
-    A node is chained to its upstream node if the node has no other input, the input is forward, and the upstream node
-    has no other consumer. So records enter a vertex at its first operator, and leave a vertex at its last operator.
+    A node is chained to its upstream node if the node has no other input, the input is forward, and the main output of
+    the upstream node has no other consumer. So records enter a vertex at its first operator. The records of main
+    outputs leave a vertex at its last operator. A node that reads a side output begins a vertex.
     """
     _check(nodes)
     consumers: dict[int, int] = {}
     for node in nodes:
         for source in node.inputs:
-            consumers[source.node] = consumers.get(source.node, 0) + 1
+            if source.side is None:
+                consumers[source.node] = consumers.get(source.node, 0) + 1
     chain_of: dict[int, int] = {}
     chains: list[list[Node]] = []
     for node in nodes:
         head = node.inputs[0] if len(node.inputs) == 1 else None
-        if head is not None and head.partitioning is Partitioning.FORWARD and consumers[head.node] == 1:
+        if head is not None and _is_direct(head) and consumers[head.node] == 1:
             chain_of[node.number] = chain_of[head.node]
             chains[chain_of[node.number]].append(node)
         else:
@@ -188,6 +196,7 @@ def build_plan(nodes: tuple[Node, ...], *, parallelism: int, max_parallelism: in
         )
         for i, chain in enumerate(chains)
     )
+    operators = {node.number: node.operator for node in nodes}
     edges: list[Edge] = []
     for i, chain in enumerate(chains):
         for position, source in enumerate(chain[0].inputs):
@@ -199,6 +208,7 @@ def build_plan(nodes: tuple[Node, ...], *, parallelism: int, max_parallelism: in
                     partitioning=source.partitioning,
                     keys=source.keys,
                     input_number=position,
+                    side=None if source.side is None else Side(operator=operators[source.node], name=source.side),
                 )
             )
     return Plan(
@@ -207,6 +217,10 @@ def build_plan(nodes: tuple[Node, ...], *, parallelism: int, max_parallelism: in
         parallelism=parallelism,
         max_parallelism=max_parallelism or default_max_parallelism(parallelism),
     )
+
+
+def _is_direct(source: Input) -> bool:
+    return source.partitioning is Partitioning.FORWARD and source.side is None
 
 
 def _check(nodes: tuple[Node, ...]) -> None:

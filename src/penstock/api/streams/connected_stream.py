@@ -9,7 +9,7 @@ from penstock.api.functions import KeyedBroadcastFunction, KeyedFunction, check_
 from penstock.api.streams.data_stream import Stream, stream_behind
 from penstock.api.streams.stream_state import StreamState, keyed_step
 from penstock.core.task.waiting import WaitFor
-from penstock.plan.graph import Input, Partitioning
+from penstock.plan.graph import Partitioning
 from penstock.sql.schemas import SchemaLike
 
 
@@ -40,8 +40,7 @@ class ConnectedStream:
             broadcast_has_time=other.time_column is not None,
             wait=self._wait,
         )
-        broadcast = Input(node=other.last_step, partitioning=Partitioning.BROADCAST)
-        inputs = (state.input_by_key(self._keys), broadcast)
+        inputs = (state.input_by_key(self._keys), other.input_by(Partitioning.BROADCAST))
         return stream_behind(step, state, inputs=inputs, kind="connect", name=name)
 
     def __repr__(self) -> str:

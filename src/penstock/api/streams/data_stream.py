@@ -39,6 +39,7 @@ from penstock.api.steps import (
     WriteStep,
 )
 from penstock.api.streams.looking import CanBeLookedAt
+from penstock.api.streams.side_streams import HasSides
 from penstock.api.streams.stream_state import Row, StreamState
 from penstock.api.window_schema import check_key_types
 from penstock.core.durations import Duration, duration_ms, duration_us
@@ -52,7 +53,7 @@ if TYPE_CHECKING:
 
 
 @at_user_line
-class Stream(HandsOver, CanBeLookedAt):
+class Stream(HandsOver, HasSides, CanBeLookedAt):
     """Records that flow, all with the same columns. Made by `Program.read` and by the methods of streams."""
 
     def __init__(self, state: StreamState) -> None:

@@ -31,10 +31,16 @@ class StreamState:
     """How records go to the next step."""
     partition_keys: tuple[str, ...] = ()
     """The columns by which records go to the next step, if they go by key."""
+    side: str | None = None
+    """The side output of the last step that the records come from; None: the main output."""
 
     def input(self) -> tuple[Input, ...]:
         """The input of the next step."""
-        return (Input(node=self.last_step, partitioning=self.partitioning, keys=self.partition_keys),)
+        return (self.input_by(self.partitioning, self.partition_keys),)
+
+    def input_by(self, partitioning: Partitioning, keys: tuple[str, ...] = ()) -> Input:
+        """The input of the next step, if the records go to that step in this way."""
+        return Input(node=self.last_step, partitioning=partitioning, keys=keys, side=self.side)
 
     def behind(self, number: int, schema: pa.Schema) -> StreamState:
         """What is known about the records that a function makes in step `number`. A function may compute anything; a
@@ -53,13 +59,14 @@ class StreamState:
 
     def input_by_key(self, keys: tuple[str, ...]) -> Input:
         """The input of the next step, if that step gets the records of each key together."""
-        return Input(node=self.last_step, partitioning=Partitioning.HASH, keys=keys)
+        return self.input_by(Partitioning.HASH, keys)
 
     def described(self) -> str:
         """The last step, the columns and where the event time is."""
         columns = ", ".join(f"{field.name} {field.type}" for field in self.schema)
         time = f"; event time in {self.time_column}" if self.time_column else ""
-        return f"{self.ledger.step(self.last_step).name!r}: {columns}{time}"
+        step = repr(self.ledger.step(self.last_step).name)
+        return f"{step if self.side is None else f'{self.side!r} of {step}'}: {columns}{time}"
 
 
 def keyed_step(

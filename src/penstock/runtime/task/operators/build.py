@@ -13,6 +13,7 @@ from penstock.api.steps import (
     ProcessStep,
     ReadStep,
     SelectStep,
+    SplitStep,
     Step,
     UnionStep,
     WatermarkStep,
@@ -40,7 +41,7 @@ def build_operator(step: Step) -> Operator:
             return SourceOperator(step)
         case WatermarkStep():
             return WatermarkOperator(step)
-        case WhereStep() | SelectStep() | UnionStep():
+        case WhereStep() | SplitStep() | SelectStep() | UnionStep():
             return _operator_on_columns(step)
         case MapBatchesStep():
             return MapBatchesOperator(step)
@@ -63,13 +64,15 @@ def build_operator(step: Step) -> Operator:
             assert_never(step)
 
 
-def _operator_on_columns(step: WhereStep | SelectStep | UnionStep) -> Operator:
+def _operator_on_columns(step: WhereStep | SplitStep | SelectStep | UnionStep) -> Operator:
     # Not imported at the top: a slot that needs no Polars starts sooner without Polars.
-    from penstock.runtime.task.operators.columns import SelectOperator, UnionOperator, WhereOperator
+    from penstock.runtime.task.operators.columns import SelectOperator, SplitOperator, UnionOperator, WhereOperator
 
     match step:
         case WhereStep():
             return WhereOperator(step)
+        case SplitStep():
+            return SplitOperator(step)
         case SelectStep():
             return SelectOperator(step)
         case UnionStep():
