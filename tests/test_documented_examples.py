@@ -7,11 +7,22 @@ import doctest
 import pytest
 
 from penstock.api.program import Program
+from penstock.api.streams.data_stream import Stream
+from penstock.api.streams.keyed_stream import KeyedStream
 from penstock.connectors.files import files
 from penstock.connectors.generated import generate
 from penstock.connectors.sockets import socket
 
-EXAMPLES = {"from_iterable": Program.from_iterable, "files": files, "generate": generate, "socket": socket}
+EXAMPLES = {
+    "from_iterable": Program.from_iterable,
+    "files": files,
+    "generate": generate,
+    "socket": socket,
+    "split": Stream.split,
+    "side": Stream.side,
+    "late": Stream.late,
+    "process": KeyedStream.process,
+}
 
 
 @pytest.mark.parametrize("name", EXAMPLES)

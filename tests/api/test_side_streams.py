@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+from collections import Counter
+from datetime import UTC, datetime, timedelta
 
 import polars as pl
 import pytest
@@ -11,7 +13,7 @@ from hypothesis import strategies as st
 
 import penstock as ps
 from penstock.core.errors import UsageError
-from penstock.testing import run
+from penstock.testing import pause, run, scripted
 
 ROWS = [{"n": n, "level": "ERROR" if n % 5 == 0 else None if n % 7 == 0 else "INFO"} for n in range(60)]
 
@@ -165,3 +167,218 @@ def test_a_split_of_which_no_part_is_used_is_refused(program, bids):
     bids.split(high="price > 100")
     with pytest.raises(UsageError, match="nothing is done with the results of 'split'"):
         program.plan()
+
+
+# --- side outputs of functions ---------------------------------------------------------------------------------------
+
+
+class Alerting(ps.KeyedFunction):
+    """Counts the rows of a key, and emits from rows, timers and the end."""
+
+    seen = ps.value_state("seen", "bigint", default=0)
+
+    def on_row(self, row, context):
+        self.seen.set(self.seen.get() + 1)
+        if self.seen.get() % 4 == 0:
+            context.emit("alerts", {"k": context.key, "what": f"row {row['n']}"})
+        context.timers.at_event_time(row["ts"])
+        return {"k": context.key, "n": row["n"]}
+
+    def on_timer(self, timer, context):
+        context.emit("timers", {"k": context.key, "ts": timer.time})
+
+
+ALERTS = {"alerts": "k bigint, what string", "timers": "k bigint, ts timestamp"}
+TIMED = [{"k": n % 3, "n": n, "ts": datetime(2026, 1, 1, tzinfo=UTC) + timedelta(seconds=n)} for n in range(60)]
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_rows_of_every_output_of_a_function_come_once_whatever_dies(seed):
+    main, alerts, timers = ps.collect(), ps.collect(), ps.collect()
+
+    def program(env):
+        rows = env.read(scripted(TIMED, schema="k bigint, n bigint, ts timestamp")).watermark("ts", delay="3s")
+        made = rows.key_by("k").process(Alerting(), schema="k bigint, n bigint", sides=ALERTS)
+        made.write(main, name="main")
+        made.side("alerts").rebalance().write(alerts, name="alerts")
+        made.side("timers").key_by("k").reduce(lambda a, b: b).write(timers, name="timers")
+
+    run(program, seed=seed, crashes=3)
+    assert sorted(row["n"] for row in main.rows) == list(range(60))
+    assert sorted(row["what"] for row in alerts.rows) == sorted(
+        f"row {rows[i]['n']}" for k in range(3) for rows in [[r for r in TIMED if r["k"] == k]] for i in range(3, 20, 4)
+    )
+    assert sorted((row["k"], row["ts"]) for row in timers.rows) == sorted((row["k"], row["ts"]) for row in TIMED)
+
+
+def test_a_side_output_has_event_time_if_it_has_the_column_of_the_event_time(bids):
+    sides = {"timed": "ts timestamp, auction bigint", "plain": "auction bigint"}
+
+    class Nothing(ps.ProcessFunction):
+        def on_row(self, row, context):
+            return None
+
+    made = bids.watermark("ts").process(Nothing(), schema="auction bigint", sides=sides)
+    made.side("timed").key_by("auction").window(ps.tumbling("1s"))
+    with pytest.raises(UsageError, match="window needs event time"):
+        made.side("plain").key_by("auction").window(ps.tumbling("1s"))
+
+
+class Plain(ps.ProcessFunction):
+    def on_row(self, row, context):
+        return row
+
+
+def test_a_side_output_that_does_not_exist_is_refused_with_the_likely_name(bids):
+    made = bids.process(Plain(), schema=bids.schema, sides={"alerts": "n bigint", "others": "n bigint"})
+    with pytest.raises(UsageError, match="has no side output 'alert'; there are alerts, others") as caught:
+        made.side("alert")
+    assert caught.value.hint == "did you mean 'alerts'?"
+
+
+def test_a_side_output_is_read_right_behind_its_step(bids):
+    made = bids.process(Plain(), schema=bids.schema, sides={"alerts": "n bigint"}, name="checked")
+    with pytest.raises(UsageError, match=r"the step 'where' made at .* declares no side outputs") as caught:
+        made.where("price > 1").side("alerts")
+    assert "is declared by 'checked' (process)" in (caught.value.hint or "")
+    with pytest.raises(UsageError, match="declares no side outputs") as caught:
+        bids.side("alerts")
+    assert caught.value.hint == 'declare the side output where the step is made: sides={"alerts": "<columns>"}'
+
+
+@pytest.mark.parametrize(
+    ("sides", "text"),
+    [
+        ("alerts", "sides is 'alerts'"),
+        ({"a b": "n bigint"}, "'a b' cannot be the name of a side output"),
+        ({1: "n bigint"}, "1 cannot be the name"),
+        ({"alerts": "n nothing"}, r"sides\['alerts'\]"),
+    ],
+)
+def test_side_outputs_that_cannot_work_are_refused_where_they_are_written(bids, sides, text):
+    with pytest.raises(UsageError, match=text):
+        bids.process(Plain(), schema=bids.schema, sides=sides)
+
+
+# --- late records ----------------------------------------------------------------------------------------------------
+
+START = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+def click(key, second, n=0):
+    return {"k": key, "n": n, "ts": START + timedelta(seconds=second)}
+
+
+def disordered(script):
+    """Clicks in batches of their own, of which every fifth is a minute behind the others."""
+    items = []
+    for n in range(script, 60, 3):
+        items += [click(n % 4, n if n % 5 else n - 60, n), pause(20)]
+    return items
+
+
+def counted(program_of, **how):
+    """The counts of each key and window, and the late rows."""
+    results, late = ps.collect(), ps.collect()
+
+    def program(env):
+        source = scripted(*map(disordered, range(3)), schema="k bigint, n bigint, ts timestamp")
+        made = program_of(env.read(source).watermark("ts", delay="1s"))
+        made.write(results, name="results")
+        made.late().write(late, name="late")
+
+    run(program, **how)
+    return results.rows, late.rows
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_every_record_counts_in_its_window_or_is_late_once_whatever_dies(seed):
+    def windows(stream):
+        return stream.key_by("k").window(ps.tumbling("5s")).aggregate(n=ps.count(), top=ps.max("n"))
+
+    results, late = counted(windows, seed=seed, crashes=2, parallelism=3)
+    found = Counter({(row["k"], row["window_start"]): row["n"] for row in results})
+    assert len(found) == len(results)
+    found.update((row["k"], row["ts"].replace(second=row["ts"].second // 5 * 5)) for row in late)
+    rows = [item for script in range(3) for item in disordered(script) if isinstance(item, dict)]
+    assert found == Counter((row["k"], row["ts"].replace(second=row["ts"].second // 5 * 5)) for row in rows)
+    assert {(row["k"], row["n"], row["ts"]) for row in late} <= {(row["k"], row["n"], row["ts"]) for row in rows}
+    assert len(late) >= 3
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_every_record_goes_to_the_function_or_is_late_once_whatever_dies(seed):
+    class Same(ps.KeyedFunction):
+        def on_row(self, row, context):
+            assert context.watermark is None or row["ts"] > context.watermark
+            return row
+
+    def functions(stream):
+        return stream.key_by("k").process(Same(), schema="k bigint, n bigint, ts timestamp")
+
+    results, late = counted(functions, seed=seed, crashes=2)
+    assert sorted(row["n"] for row in (*results, *late)) == list(range(60))
+    assert len(late) >= 3
+
+
+def test_results_are_the_same_whether_late_records_are_read_or_not():
+    clicks = [click(1, 1), click(1, 20), pause(100), click(1, 2), click(1, 21), pause(100), click(2, 60)]
+
+    def results(*, reads_late):
+        def program(env):
+            timed = env.read(scripted(clicks, schema="k bigint, n bigint, ts timestamp")).watermark("ts")
+            made = timed.key_by("k").window(ps.tumbling("5s")).aggregate(n=ps.count())
+            made.write(kept)
+            if reads_late:
+                made.late().print()
+
+        kept = ps.collect()
+        run(program)
+        return sorted((row["k"], row["window_start"], row["n"]) for row in kept.rows)
+
+    assert results(reads_late=True) == results(reads_late=False)
+    assert [n for _, _, n in results(reads_late=True)] == [1, 2, 1]
+
+
+def test_late_records_travel_uncombined_only_if_they_are_read(program, bids, make_sink):
+    counts = bids.watermark("ts").key_by("auction").window(ps.tumbling("1s")).aggregate(n=ps.count())
+    late = counts.late()
+    counts.write(make_sink(), name="out")
+    before = [[o.name for o in v.operators] for v in program.plan().vertices]
+    assert before == [["bids", "watermark", "combine"], ["window", "out"]]
+    assert late.schema == bids.schema
+    late.write(make_sink(), name="late")
+    after = program.plan()
+    assert [[o.name for o in v.operators] for v in after.vertices] == [
+        ["bids", "watermark"],
+        ["window", "out"],
+        ["late"],
+    ]
+    assert after.edges[0].keys == ("auction",)
+    assert "'late()' of bids.window-auction, forward" in program.explain()
+
+
+def test_late_records_need_a_watermark_of_their_own_before_a_window(bids):
+    late = bids.watermark("ts").key_by("auction").window(ps.tumbling("1s")).aggregate(n=ps.count()).late()
+    with pytest.raises(UsageError, match="are behind the watermark, and need a watermark of their own"):
+        late.key_by("auction").window(ps.tumbling("1s"))
+    late.watermark("ts", delay="1h").key_by("auction").window(ps.tumbling("1s"))
+
+
+def test_windows_of_late_records_count_them():
+    clicks = [click(1, 1), click(1, 20), pause(100), click(1, 2), click(1, 3)]
+
+    def program(env):
+        timed = env.read(scripted(clicks, schema="k bigint, n bigint, ts timestamp")).watermark("ts")
+        late = timed.key_by("k").window(ps.tumbling("5s")).aggregate(n=ps.count()).late()
+        again = late.watermark("ts").key_by("k").window(ps.tumbling("5s")).aggregate(n=ps.count())
+        again.write(ps.collect())
+
+    assert [row["n"] for row in run(program)] == [2]
+
+
+@pytest.mark.parametrize("make", [lambda s: s.where("price > 1"), lambda s: s.process(Plain(), schema=s.schema)])
+def test_a_step_that_does_not_know_event_time_has_no_late_records(bids, make):
+    with pytest.raises(UsageError, match="does not know which records are late") as caught:
+        make(bids).late()
+    assert "behind a watermark" in (caught.value.hint or "")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 from penstock.api.boundary import at_user_line
@@ -25,17 +26,25 @@ class ConnectedStream:
         self._broadcast = broadcast
         self._wait = wait
 
-    def process(self, function: KeyedBroadcastFunction, *, schema: SchemaLike, name: str | None = None) -> Stream:
+    def process(
+        self,
+        function: KeyedBroadcastFunction,
+        *,
+        schema: SchemaLike,
+        sides: Mapping[str, SchemaLike] | None = None,
+        name: str | None = None,
+    ) -> Stream:
         """The records that a function with state makes of the records of both streams; see `KeyedBroadcastFunction`.
 
         If the broadcast stream has a watermark, the event time of the step is the event time of the stream that is
-        behind. Otherwise the event time of the step is the event time of the keyed stream alone.
+        behind. Otherwise the event time of the step is the event time of the keyed stream alone. `sides` declares side
+        outputs for `context.emit`.
         """
         check_function(function, KeyedBroadcastFunction, argument="process", methods=("on_broadcast",))
         check_function(function, KeyedFunction, argument="process", methods=("on_row",))
         state, other = self._state, self._broadcast
         step = replace(
-            keyed_step(function, state, self._keys, schema),
+            keyed_step(function, state, self._keys, schema, sides),
             is_connected=True,
             broadcast_has_time=other.time_column is not None,
             wait=self._wait,

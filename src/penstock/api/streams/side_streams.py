@@ -5,30 +5,28 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from difflib import get_close_matches
-from typing import TYPE_CHECKING
+from typing import Self, TypeVar
 
 from penstock.api.boundary import at_user_line
 from penstock.api.expressions import ExpressionLike, compile_condition
-from penstock.api.steps import SplitStep
-from penstock.api.streams.stream_state import StreamState
+from penstock.api.steps import LATE, SplitStep
+from penstock.api.streams.stream_state import StreamState, check_side_name
 from penstock.core.errors import UsageError
-from penstock.plan.graph import Partitioning
 
-if TYPE_CHECKING:
-    from penstock.api.streams.data_stream import Stream
+Kind = TypeVar("Kind")
 
 REST = "rest"
 """The name of the part with the records that are in no other part."""
 
 
-class Parts(Mapping[str, "Stream"]):
+class Parts(Mapping[str, Kind]):
     """The streams that `Stream.split` makes, by attribute (`parts.errors`) and by index (`parts["errors"]`). The part
     `rest` has the records that are in no other part."""
 
-    def __init__(self, streams: dict[str, Stream]) -> None:
+    def __init__(self, streams: dict[str, Kind]) -> None:
         self._streams = streams
 
-    def __getitem__(self, name: str) -> Stream:
+    def __getitem__(self, name: str) -> Kind:
         """The part of that name."""
         found = self._streams.get(name)
         if found is None:
@@ -38,7 +36,7 @@ class Parts(Mapping[str, "Stream"]):
             )
         return found
 
-    def __getattr__(self, name: str) -> Stream:
+    def __getattr__(self, name: str) -> Kind:
         """The part of that name."""
         if name.startswith("_"):
             # Python and notebooks look for such attributes in every object.
@@ -65,9 +63,10 @@ class Parts(Mapping[str, "Stream"]):
 class HasSides:
     """The methods of a stream that make several streams of one step."""
 
-    _state: StreamState
+    def __init__(self, state: StreamState) -> None:
+        self._state = state
 
-    def split(self, **conditions: ExpressionLike) -> Parts:
+    def split(self, **conditions: ExpressionLike) -> Parts[Self]:
         """Several streams, one for each condition: each record goes to the part of the **first** condition that is
         true.
 
@@ -98,7 +97,7 @@ class HasSides:
                     "split: rest is the part with the records that are in no other part, and takes no condition",
                     hint="give this part another name",
                 )
-            _check_side_name(name, "split")
+            check_side_name(name, "split")
         state = self._state
         compiled = tuple(
             (name, compile_condition(condition, state.schema, argument=f"condition {name!r}"))
@@ -106,23 +105,85 @@ class HasSides:
         )
         step = SplitStep(conditions=compiled, schema=state.schema)
         number = state.ledger.add(step, kind="split", inputs=state.input())
-        behind = replace(state, last_step=number, side=None, partitioning=Partitioning.FORWARD, partition_keys=())
-        sides = {name: _stream(replace(behind, side=name)) for name in conditions}
-        return Parts({**sides, REST: _stream(behind)})
+        behind = StreamState(
+            ledger=state.ledger,
+            last_step=number,
+            schema=state.schema,
+            time_column=state.time_column,
+            time_lost=state.time_lost,
+        )
+        sides = {name: type(self)(replace(behind, side=name)) for name in conditions}
+        return Parts({**sides, REST: type(self)(behind)})
 
+    def side(self, name: str) -> Self:
+        """The records that the function of this stream's step emits to the side output `name`. The step declares its
+        side outputs where the step is made: `process(function, schema=..., sides={"alerts": "user string, n bigint"})`.
 
-def _stream(state: StreamState) -> Stream:
-    # Not imported above: the module of streams imports this module.
-    from penstock.api.streams.data_stream import Stream
+        If the side output has the column of the event time, the stream has event time.
 
-    return Stream(state)
-
-
-def _check_side_name(name: object, argument: str) -> None:
-    if not isinstance(name, str) or not name.isidentifier() or name.startswith("_"):
+        >>> import penstock as ps
+        >>> from penstock.testing import run
+        >>> class Check(ps.ProcessFunction):
+        ...     def on_row(self, row, context):
+        ...         if row["n"] < 0:
+        ...             context.emit("bad", {"n": row["n"], "why": "negative"})
+        ...         else:
+        ...             return row
+        >>> def program(env):
+        ...     numbers = env.from_iterable([{"n": 1}, {"n": -1}])
+        ...     checked = numbers.process(Check(), schema="n bigint", sides={"bad": "n bigint, why string"})
+        ...     checked.side("bad").write(ps.collect())
+        >>> run(program)
+        [{'n': -1, 'why': 'negative'}]
+        """
+        sides = {each: state for each, state in self._state.sides.items() if each != LATE}
+        if name in sides:
+            return type(self)(sides[name])
+        step = self._state.ledger.step(self._state.last_step)
+        if sides:
+            raise UsageError(
+                f"side: the step {step} has no side output {name!r}; there are {', '.join(sides)}",
+                hint=_likely(str(name), sides),
+            )
+        path = self._state.ledger.path_to(self._state.last_step)
+        owner = next((each for each in reversed(path) if name in getattr(each.step, "sides", ())), None)
         raise UsageError(
-            f"{argument}: {name!r} cannot be the name of a side output",
-            hint="give a name of letters, digits and _ that begins with a letter",
+            f"side: the step {step} declares no side outputs",
+            hint=f"the side output {name!r} is declared by {owner}: call side on the stream of that step"
+            if owner is not None and owner is not step
+            else f'declare the side output where the step is made: sides={{"{name}": "<columns>"}}',
+        )
+
+    def late(self) -> Self:
+        """The records that came too late for the step of this stream, with all the columns that they had before the
+        step. Each late record comes out once, and is not counted as dropped.
+
+        * Behind a window: the records whose windows had been emitted when they came. The results of the windows are the
+          same as without `late`. Records are not combined before they are sent to the step, which costs speed.
+        * Behind a function: the records whose event time was not after the watermark. The function does **not** get
+          these records: without `late` the function gets all records.
+
+        Late records are behind the watermark, so the stream has no event time until it is given a watermark of its own:
+        `.late().watermark("ts", delay="1h")`.
+
+        >>> from datetime import datetime
+        >>> import penstock as ps
+        >>> from penstock.testing import pause, run, scripted
+        >>> early, later = ({"k": "a", "ts": datetime(2026, 1, day)} for day in (1, 9))
+        >>> clicks = scripted([early, later, pause(100), early], schema="k string, ts timestamp")
+        >>> def program(env):
+        ...     counts = env.read(clicks).watermark("ts").key_by("k").window(ps.tumbling("1d")).aggregate(n=ps.count())
+        ...     counts.late().select("k", day="day(ts)").write(ps.collect())
+        >>> run(program)
+        [{'k': 'a', 'day': 1}]
+        """
+        found = self._state.sides.get(LATE)
+        if found is not None:
+            return type(self)(found)
+        step = self._state.ledger.step(self._state.last_step)
+        raise UsageError(
+            f"late: the step {step} does not know which records are late",
+            hint="call late on the stream of a window, or of a function behind a watermark",
         )
 
 

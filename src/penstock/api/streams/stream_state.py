@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pyarrow as pa
 
 from penstock.api.functions import KeyedFunction
 from penstock.api.ledger import Ledger
-from penstock.api.steps import KeyedProcessStep, WatermarkStep
+from penstock.api.steps import LATE, KeyedProcessStep, LateRecords, ProcessStep, WatermarkStep
+from penstock.core.errors import UsageError
 from penstock.plan.graph import Input, Partitioning
 from penstock.sql.schemas import SchemaLike, as_schema
 
@@ -33,6 +35,8 @@ class StreamState:
     """The columns by which records go to the next step, if they go by key."""
     side: str | None = None
     """The side output of the last step that the records come from; None: the main output."""
+    sides: Mapping[str, StreamState] = field(default_factory=dict, repr=False)
+    """What is known about the records of the side outputs of the last step, by name."""
 
     def input(self) -> tuple[Input, ...]:
         """The input of the next step."""
@@ -57,6 +61,30 @@ class StreamState:
             time_lost=None if kept else lost,
         )
 
+    def behind_function(self, number: int, step: ProcessStep | KeyedProcessStep) -> StreamState:
+        """What is known about the records that a function with side outputs makes in step `number`."""
+        sides = {name: replace(self.behind(number, schema), side=name) for name, schema in step.declared_sides.items()}
+        if step.late is not None:
+            sides[LATE] = self.late_behind(number)
+        return replace(self.behind(number, step.schema), sides=sides)
+
+    def late_behind(self, number: int) -> StreamState:
+        """What is known about the records of this stream that came to step `number` too late. All these records are
+        behind the watermark. So the stream has no event time: a window would drop every record."""
+        step = self.ledger.step(number)
+        return StreamState(
+            ledger=self.ledger,
+            last_step=number,
+            schema=self.schema,
+            time_lost=f"the late records of {step} are behind the watermark, and need a watermark of their own",
+            side=LATE,
+        )
+
+    @property
+    def late_records(self) -> LateRecords | None:
+        """What the next step must know to tell late records apart; None if the stream has no event time."""
+        return None if self.time_column is None else LateRecords(time_column=self.time_column, schema=self.schema)
+
     def input_by_key(self, keys: tuple[str, ...]) -> Input:
         """The input of the next step, if that step gets the records of each key together."""
         return self.input_by(Partitioning.HASH, keys)
@@ -70,7 +98,11 @@ class StreamState:
 
 
 def keyed_step(
-    function: KeyedFunction, state: StreamState, keys: tuple[str, ...], schema: SchemaLike
+    function: KeyedFunction,
+    state: StreamState,
+    keys: tuple[str, ...],
+    schema: SchemaLike,
+    sides: Mapping[str, SchemaLike] | None = None,
 ) -> KeyedProcessStep:
     """The step that calls `function` with the records of each key."""
     return KeyedProcessStep(
@@ -79,4 +111,26 @@ def keyed_step(
         key_schema=pa.schema([pa.field(key, state.schema.field(key).type) for key in keys]),
         schema=as_schema(schema, argument="schema"),
         has_event_time=any(isinstance(s.step, WatermarkStep) for s in state.ledger.path_to(state.last_step)),
+        declared_sides=side_schemas(sides),
+        late=state.late_records,
     )
+
+
+def side_schemas(sides: Mapping[str, SchemaLike] | None) -> dict[str, pa.Schema]:
+    """The schemas of the side outputs that a user declares. Raises `UsageError`."""
+    if sides is None:
+        return {}
+    if not isinstance(sides, Mapping):
+        raise UsageError(f"sides is {sides!r}", hint='give a dict of names and columns: sides={"alerts": "n bigint"}')
+    for name in sides:
+        check_side_name(name, "sides")
+    return {name: as_schema(schema, argument=f"sides[{name!r}]") for name, schema in sides.items()}
+
+
+def check_side_name(name: object, argument: str) -> None:
+    """Raise `UsageError` for a name that a side output cannot have. A part of a split must be an attribute."""
+    if not isinstance(name, str) or not name.isidentifier() or name.startswith("_"):
+        raise UsageError(
+            f"{argument}: {name!r} cannot be the name of a side output",
+            hint="give a name of letters, digits and _ that begins with a letter",
+        )

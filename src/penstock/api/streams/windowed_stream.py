@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from penstock.api.aggregates import AggregateCall, named_aggregate
 from penstock.api.boundary import at_user_line
-from penstock.api.steps import CombineStep, WindowStep
+from penstock.api.steps import LATE, CombineStep, WindowStep
 from penstock.api.streams.data_stream import Stream
 from penstock.api.streams.stream_state import StreamState
 from penstock.api.window_schema import partial_schema, result_schema
@@ -25,6 +25,9 @@ class WindowedStream:
         """One record per key and window, when the watermark has passed the end of the window: the keys, `window_start`,
         `window_end` and one column per aggregate, such as `n=count(), top=max("price")`.
 
+        Records that come after their windows have been emitted are dropped and counted, or are in the stream `late()`
+        of the result.
+
         To name the step, call `.name(...)` on the result; the state of the step is kept under that name.
         """
         calls = [named_aggregate(name, call) for name, call in aggregates.items()]
@@ -39,13 +42,20 @@ class WindowedStream:
         )
         combined = state.ledger.add(combine, kind="combine", inputs=state.input())
         windowed = state.ledger.add(
-            WindowStep(keys=keys, window=self._window, aggregates=tuple(calls), schema=result),
+            WindowStep(
+                keys=keys,
+                window=self._window,
+                aggregates=tuple(calls),
+                schema=result,
+                late=None if self._window.merges else state.late_records,
+            ),
             kind="window",
             label="-".join(("window", *keys)),
             inputs=(Input(node=combined, partitioning=Partitioning.HASH, keys=keys),),
         )
         lost = f"the event time in {state.time_column!r} ended with {state.ledger.step(windowed)}"
-        return Stream(StreamState(ledger=state.ledger, last_step=windowed, schema=result, time_lost=lost))
+        sides = {} if self._window.merges else {LATE: state.late_behind(windowed)}
+        return Stream(StreamState(ledger=state.ledger, last_step=windowed, schema=result, time_lost=lost, sides=sides))
 
     def __repr__(self) -> str:
         return f"<WindowedStream of {self._window} by {', '.join(self._keys)} of {self._state.described()}>"

@@ -26,6 +26,7 @@ from penstock.runtime.task.operators.driver_sink import DriverCommittedSink
 from penstock.runtime.task.operators.functions import MapBatchesOperator, MapOperator
 from penstock.runtime.task.operators.grouped import GroupedOperator
 from penstock.runtime.task.operators.keyed import KeyedOperator
+from penstock.runtime.task.operators.late_windows import LateWindowOperator
 from penstock.runtime.task.operators.process import ProcessOperator
 from penstock.runtime.task.operators.sink import SinkOperator
 from penstock.runtime.task.operators.source import SourceOperator
@@ -57,7 +58,7 @@ def build_operator(step: Step) -> Operator:
             return CombineOperator(step)
         case WindowStep():
             assert not step.window.merges, f"no operator merges windows: {step.window}"
-            return WindowOperator(step)
+            return WindowOperator(step) if step.combine is None else LateWindowOperator(step, step.combine)
         case WriteStep():
             return DriverCommittedSink(step) if step.sink.commits_on_driver else SinkOperator(step)
         case _:
