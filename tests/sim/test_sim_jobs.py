@@ -190,8 +190,11 @@ EXCHANGES = {
     Shape.PIPELINES: ["hash", "hash"],
     Shape.SLICES: ["forward", "forward"],
     Shape.MIXED: ["hash"],
+    Shape.SPLIT: ["hash"],
+    Shape.SIDES: ["hash", "rebalance"],
+    Shape.LATE: ["hash", "forward", "forward", "forward"],
 }
-TWO_ENDS = (Shape.TWO_SINKS, Shape.PIPELINES, Shape.SLICES, Shape.MIXED)
+TWO_ENDS = (Shape.TWO_SINKS, Shape.SPLIT, Shape.SIDES, Shape.PIPELINES, Shape.SLICES, Shape.MIXED)
 
 
 @pytest.mark.parametrize("shape", Shape)

@@ -2,8 +2,8 @@
 
 The input of a job is a function of its parameters. All records of a key are in one split of one source, so that the
 records have an order, unless the parameters say that all splits share their keys. Event time is out of order by less
-than the watermark's delay, so that no record is ever late. `shapes` puts the steps between sources and sinks together;
-`expected` computes the rows that the job must show.
+than the watermark's delay, so that no record is ever late, except in jobs that read late records. `shapes` puts the
+steps between sources and sinks together; `expected` computes the rows that the job must show.
 """
 
 from __future__ import annotations
@@ -75,11 +75,22 @@ class Shape(Enum):
     """Keyed rows wait for a broadcast stream."""
     MIXED = "mixed"
     """Two pipelines that nothing joins, one of them without an exchange."""
+    SPLIT = "split"
+    """A split in the middle of a chain."""
+    SIDES = "sides"
+    """A keyed function with a side output."""
+    LATE = "late"
+    """Windows whose late records are read."""
 
     @property
     def has_windows(self) -> bool:
         """Whether records are aggregated."""
         return self in (Shape.WINDOW, Shape.UNION_WINDOW, Shape.TIMERS)
+
+    @property
+    def holds_back(self) -> bool:
+        """Whether records that a job has read may be in no row when the job is stopped without drain."""
+        return self.has_windows or self in (Shape.WAITS, Shape.LATE)
 
     @property
     def most_sources(self) -> int:
@@ -98,6 +109,10 @@ PIPELINES = (Shape.PIPELINES, Shape.MIXED)
 
 APART = (Shape.PIPELINES, Shape.SLICES, Shape.MIXED)
 """The shapes with several regions, which can be restarted one by one."""
+
+
+ASIDE = (Shape.SPLIT, Shape.SIDES, Shape.LATE)
+"""The shapes with side outputs."""
 
 
 @dataclass(frozen=True, kw_only=True)

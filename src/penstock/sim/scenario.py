@@ -33,7 +33,7 @@ from penstock.sim.faults import (
     draw_task_errors,
     end_ms,
 )
-from penstock.sim.jobs import APART, PAIRS, PIPELINES, TICK_US, Shape, Workload
+from penstock.sim.jobs import APART, ASIDE, PAIRS, PIPELINES, TICK_US, Shape, Workload
 from penstock.sim.marking_hook import Hooked, draw_hook
 from penstock.sim.on_driver import draw_on_driver
 from penstock.sim.programs import Rerun, draw_rerun
@@ -55,6 +55,8 @@ VERTICES = {
     Shape.PIPELINES: 3,
     Shape.SLICES: 3,
     Shape.MIXED: 3,
+    Shape.SIDES: 3,
+    Shape.LATE: 4,
 }
 """The number of vertices, with one source, of the shapes that have more than two vertices."""
 
@@ -147,7 +149,7 @@ class Scenario:
 
 def draw_scenario(seed: int, random: Random) -> Scenario:
     """The scenario of a seed."""
-    shape = random.choice(tuple(shape for shape in Shape if shape not in (*APART, Shape.TIMERS, Shape.WAITS)))
+    shape = random.choice(tuple(shape for shape in Shape if shape not in (*APART, *ASIDE, Shape.TIMERS, Shape.WAITS)))
     # The more vertices a shape has, the more channels each slot adds: shapes with many vertices mostly get fewer slots.
     parallelism = random.choice((1, 2, 2, 2, 2, 3, 3, 4) if shape in VERTICES else (1, 2, 2, 2, 3, 3, 4, 5, 6))
     duration_ms = random.choice((300, 300, 600, 600, 2_000))
@@ -205,14 +207,28 @@ def draw_scenario(seed: int, random: Random) -> Scenario:
 
 
 def _varied(random: Random, drawn: Scenario) -> Scenario:
-    """The same world, perhaps with small slices, a backlog, shared files, a program that is run again, or rows that
-    wait."""
+    """The same world, perhaps with small slices, a backlog, shared files, a program that is run again, rows that wait,
+    or side outputs."""
     drawn = _in_slices(random, drawn) if random.random() < 0.4 else drawn
     drawn = _with_a_backlog(random, drawn) if random.random() < 0.15 else drawn
     drawn = _sharing_files(random, drawn) if random.random() < 0.2 else drawn
     drawn = _run_by_name(random, drawn) if drawn.again is not None and random.random() < 0.2 else drawn
     pairs = drawn.workload.shape in PAIRS and drawn.workload.on_driver is None
-    return _with_rows_that_wait(random, drawn) if pairs and random.random() < 0.3 else drawn
+    drawn = _with_rows_that_wait(random, drawn) if pairs and random.random() < 0.3 else drawn
+    shape, plain = drawn.workload.shape, drawn.workload.on_driver is None
+    single = shape.most_sources == 1 and shape not in APART
+    return _with_side_outputs(random, drawn) if single and plain and random.random() < 0.15 else drawn
+
+
+def _with_side_outputs(random: Random, drawn: Scenario) -> Scenario:
+    """The same world with a job that has side outputs. Where late records are read, records are out of order by more
+    than a window."""
+    workload = replace(drawn.workload, shape=random.choice(ASIDE))
+    if workload.shape is Shape.LATE:
+        window_us, disorder_us = TICK_US * random.choice((3, 7, 50)), TICK_US * random.choice((20, 60))
+        workload = replace(workload, window_us=window_us, disorder_us=disorder_us)
+    checkpoint = _possible(drawn.settings.checkpoint, workload, drawn.work_us)
+    return replace(drawn, workload=workload, settings=replace(drawn.settings, checkpoint=checkpoint))
 
 
 def _sharing_files(random: Random, drawn: Scenario) -> Scenario:

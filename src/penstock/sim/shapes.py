@@ -19,6 +19,12 @@
     SLICES          source → double ─┬─► sink
                                      └─► same → second
     MIXED           source → double ═key═► same → sink,  source-2 → double-2 → second
+    SPLIT           source → split → double → sink
+                             └─ thirds ═key═► same → second
+    SIDES           source ═key═► sort-out → sink
+                                  └─ odd ═in turn═► negate → second
+    LATE            source → watermark → where ═key═► window → units ─┬─► union → sink
+                                                      └─ late() ─► late-units ─┘
 
 A workload may have a slow step, which stands behind `same`, `waits`, the window or the timers; `negate` is slow itself.
 Back-pressure builds up before the slow step. Steps have the same names in all shapes, so that tests can name them.
@@ -34,12 +40,15 @@ import pyarrow as pa
 
 from penstock.api.connector import Sink
 from penstock.api.steps import (
+    LATE,
     Aggregate,
     CombineStep,
     KeyedProcessStep,
+    LateRecords,
     MapBatchesStep,
     MapStep,
     ReadStep,
+    SplitStep,
     Step,
     UnionStep,
     WatermarkStep,
@@ -56,6 +65,7 @@ from penstock.sim.connected import Guarded
 from penstock.sim.external import system_of
 from penstock.sim.jobs import APART, SCHEMA, TICK_US, Shape, Workload
 from penstock.sim.on_driver import make_source
+from penstock.sim.sides import ODD, LateUnit, SortOut, units
 from penstock.sim.timers import WindowsByTimers, copies
 
 SINK = "sink"
@@ -76,6 +86,9 @@ DISTRIBUTIONS = {
     Shape.REBALANCE_HASH: (REBALANCE, HASH),
 }
 """How the two sources of a pair reach the step that reads both."""
+
+THIRDS = "thirds"
+"""The part of `SPLIT` with the records whose values can be divided by three."""
 
 BUCKETS = 4
 """How many different values there are behind the first exchange of `TWICE`."""
@@ -139,7 +152,7 @@ class Slow:
 
 def sinks_of(shape: Shape) -> tuple[str, ...]:
     """The names of the sinks of a shape."""
-    return (SINK, SECOND_SINK) if shape in (Shape.TWO_SINKS, *APART) else (SINK,)
+    return (SINK, SECOND_SINK) if shape in (Shape.TWO_SINKS, Shape.SPLIT, Shape.SIDES, *APART) else (SINK,)
 
 
 def make_plan(workload: Workload, *, world: int, parallelism: int, sink: Callable[[str], Sink]) -> Plan:
@@ -203,9 +216,50 @@ class _Builder:
                 first, second = self._sources()
                 self._write(self._same(self._map("double", double, first), HASH))
                 self._write(self._map("double-2", double, second), SECOND_SINK)
+            case Shape.SPLIT | Shape.SIDES | Shape.LATE as aside:
+                self._with_sides(aside)
             case _:
                 assert_never(self._workload.shape)
         return build_plan(tuple(self._nodes), parallelism=self._parallelism, max_parallelism=None)
+
+    def _with_sides(self, shape: Shape) -> None:
+        if shape is Shape.LATE:
+            self._late_windows(self._watermark(self._source(), ""))
+            return
+        if shape is Shape.SPLIT:
+            step = SplitStep(conditions=((THIRDS, ~keep_condition()),), schema=SCHEMA)
+            split = self._add("split", step, (self._source(), FORWARD))
+            self._write(self._map("double", double, split))
+            self._write(self._same(split, HASH, side=THIRDS), SECOND_SINK)
+            return
+        keys = pa.schema([SCHEMA.field("key")])
+        sort_out = KeyedProcessStep(
+            function=SortOut(), keys=("key",), key_schema=keys, schema=SCHEMA, declared_sides={ODD: SCHEMA}
+        )
+        sorted_out = self._add("sort-out", sort_out, (self._source(), HASH))
+        self._write(sorted_out)
+        self._write(self._negate(sorted_out, REBALANCE, side=ODD), SECOND_SINK)
+
+    def _late_windows(self, timed: int) -> None:
+        window_us, keys = self._workload.window_us, ("key",)
+        window = TumblingWindow(size_us=window_us)
+        partial = partial_schema(SCHEMA, keys=keys, time_column="ts", aggregates=AGGREGATES)
+        kept = self._add("where", WhereStep(condition=keep_condition(), schema=SCHEMA), (timed, FORWARD))
+        step = WindowStep(
+            keys=keys,
+            window=window,
+            aggregates=AGGREGATES,
+            schema=RESULTS,
+            late=LateRecords(time_column="ts", schema=SCHEMA),
+            combine=CombineStep(keys=keys, time_column="ts", window=window, aggregates=AGGREGATES, schema=partial),
+        )
+        windowed = self._add("window", step, (kept, HASH))
+        slowed = self._slowed(windowed, RESULTS)
+        counted = self._add("units", MapStep(function=units, flat=True, schema=RESULTS), (slowed, FORWARD))
+        late = MapStep(function=LateUnit(window_us), flat=False, schema=RESULTS)
+        told = self._add("late-units", late, (windowed, FORWARD), side=LATE)
+        united = self._add("union", UnionStep(schema=RESULTS), (counted, FORWARD), (told, FORWARD))
+        self._add(SINK, WriteStep(sink=self._sink(SINK), schema=RESULTS), (united, FORWARD))
 
     def _diamond(self) -> None:
         source = self._source()
@@ -260,22 +314,22 @@ class _Builder:
 
     def _watermark(self, before: int, suffix: str) -> int:
         workload = self._workload
-        # Longer than the disorder within a split, by a batch: no record is late.
-        delay_us = workload.disorder_us + (workload.batch_rows + 1) * TICK_US
+        # Longer than the disorder within a split, by a batch: no record is late, unless late records are read.
+        delay_us = workload.disorder_us + (workload.batch_rows + 1) * TICK_US if workload.shape is not Shape.LATE else 0
         step = WatermarkStep(column="ts", delay_us=delay_us, idle_after_ms=None)
         return self._add(f"watermark{suffix}", step, (before, FORWARD))
 
     def _map(self, name: str, function: Callable[[Any], Any], before: int, partitioning: Partitioning = FORWARD) -> int:
         return self._add(name, MapBatchesStep(function=function, kind="arrow", schema=SCHEMA), (before, partitioning))
 
-    def _same(self, before: int, partitioning: Partitioning, key: str = "key") -> int:
+    def _same(self, before: int, partitioning: Partitioning, key: str = "key", side: str | None = None) -> int:
         step = MapBatchesStep(function=same, kind="arrow", schema=SCHEMA)
-        return self._slowed(self._add("same", step, (before, partitioning), key=key), SCHEMA)
+        return self._slowed(self._add("same", step, (before, partitioning), key=key, side=side), SCHEMA)
 
-    def _negate(self, before: int, partitioning: Partitioning) -> int:
+    def _negate(self, before: int, partitioning: Partitioning, side: str | None = None) -> int:
         row_us = self._workload.slow_us // self._workload.batch_rows
         step = MapStep(function=Negate(self._world, row_us), flat=False, schema=SCHEMA)
-        return self._add("negate", step, (before, partitioning))
+        return self._add("negate", step, (before, partitioning), side=side)
 
     def _slowed(self, before: int, schema: pa.Schema) -> int:
         if not self._workload.slow_us:
@@ -289,10 +343,12 @@ class _Builder:
     def _write(self, before: int, name: str = SINK) -> None:
         self._add(name, WriteStep(sink=self._sink(name), schema=SCHEMA), (before, FORWARD))
 
-    def _add(self, name: str, step: Step, *before: tuple[int, Partitioning], key: str = "key") -> int:
+    def _add(
+        self, name: str, step: Step, *before: tuple[int, Partitioning], key: str = "key", side: str | None = None
+    ) -> int:
         number = len(self._nodes)
         inputs = tuple(
-            Input(node=node, partitioning=partitioning, keys=(key,) if partitioning is HASH else ())
+            Input(node=node, partitioning=partitioning, keys=(key,) if partitioning is HASH else (), side=side)
             for node, partitioning in before
         )
         node = Node(number=number, operator=OperatorId(name), name=name, step=step, inputs=inputs, is_source=not before)
