@@ -9,7 +9,10 @@ from pathlib import Path
 import pytest
 
 DOCS = Path(__file__).parents[1] / "docs"
-PAGES = [DOCS / "testing-your-jobs.md", DOCS / "guide" / "sources.md", DOCS / "guide" / "sinks.md"]
+PAGES = [
+    DOCS / "testing-your-jobs.md",
+    *(DOCS / "guide" / f"{name}.md" for name in ("sources", "sinks", "side-outputs")),
+]
 
 
 def shown(page: Path) -> dict[str, object]:
