@@ -154,6 +154,7 @@ def test_a_part_that_does_not_exist_is_refused_with_the_likely_name(bids, look):
         ({}, "at least one condition"),
         ({"rest": "price > 1"}, "rest is the part with the records that are in no other part"),
         ({"_x": "price > 1"}, "'_x' cannot be the name"),
+        ({"items": "price > 1"}, "the parts have a method 'items'"),
         ({"high": "price"}, "condition 'high' 'price' is of type int64, and a condition must be boolean"),
         ({"high": "prise > 1"}, "prise"),
     ],

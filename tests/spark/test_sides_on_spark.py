@@ -9,13 +9,15 @@ import sys
 import cloudpickle
 import polars as pl
 import pytest
-from bid_jobs import EVENTS, GatedBids, checkpointing
+from bid_jobs import GatedBids, checkpointing
 from waiting import wait_until
 
 import penstock as ps
 from penstock.core.job.events import JobState
 
 pytestmark = pytest.mark.slow
+
+EVENTS = 100_000
 
 # What is defined here goes to the workers by value: they cannot import a test module.
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
@@ -61,7 +63,7 @@ def test_a_killed_worker_loses_and_repeats_nothing_in_side_outputs_and_late_reco
         restart=ps.fixed_delay(attempts=3, delay="0s"),
     )
     late_ts = pl.when(pl.col("price") % 7 == 0).then(pl.col("ts") - pl.duration(minutes=1)).otherwise(pl.col("ts"))
-    parts = env.read(GatedBids(gate)).with_columns(ts=late_ts).split(dear="price > 5000")
+    parts = env.read(GatedBids(gate, events=EVENTS)).with_columns(ts=late_ts).split(dear="price > 5000")
     counts = parts.rest.watermark("ts").key_by("auction").window(ps.tumbling("10s")).aggregate(n=ps.count())
     tenth = parts.dear.key_by("auction").process(
         EveryTenth(), schema="auction bigint", sides={"tenth": "auction bigint, seen bigint"}

@@ -98,6 +98,11 @@ class HasSides:
                     hint="give this part another name",
                 )
             check_side_name(name, "split")
+            if hasattr(Parts, name):
+                raise UsageError(
+                    f"split: the parts have a method {name!r}, which a part of that name would hide",
+                    hint="give this part another name",
+                )
         state = self._state
         compiled = tuple(
             (name, compile_condition(condition, state.schema, argument=f"condition {name!r}"))
