@@ -13,7 +13,7 @@ TOGETHER := $(MAKE) -k -j2 $(if $(filter output-sync,$(.FEATURES)),--output-sync
 MAKEFLAGS += --no-print-directory
 .DEFAULT_GOAL := help
 .SUFFIXES:
-.PHONY: help compiled demo bench check test docs surface format clean static python java run-tests \
+.PHONY: help compiled demo bench check test docs site surface format clean static python java run-tests \
 	check-format check-lint check-imports check-types check-spelling check-dependencies check-units check-jobs check-core check-seeds
 
 help:
@@ -22,6 +22,7 @@ help:
 	@echo "make check     format, lint, imports, types, spelling, unit tests, 200 simulated seeds; no Java needed"
 	@echo "make test      all tests, those on a real Spark too, and 1,000 seeds  (ARGS= for pytest)"
 	@echo "make docs      write docs/reference from the code"
+	@echo "make site      write the pages of docs/ as a site, to build/site"
 	@echo "make surface   record the public names and signatures after a change on purpose"
 	@echo "make format    format the code and fix what can be fixed"
 	@echo "make clean     remove caches and build results; .venv stays"
@@ -74,10 +75,14 @@ test: compiled java
 # Two at a time, the tests of one file in one process. Many tests on Spark wait for processes and leases, so that the
 # processor has room for the others.
 run-tests:
-	@$(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder $(ARGS)
+	@$(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder --durations=30 $(ARGS)
 
 docs: $(STAMP)
 	@$(BIN)/python docs/generate.py
+
+# The variable keeps a notice about another product out of the output.
+site: docs
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet && echo "open build/site/index.html"
 
 surface: $(STAMP)
 	@$(BIN)/python tests/arch/test_surface.py --write

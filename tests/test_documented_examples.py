@@ -12,6 +12,7 @@ from penstock.api.streams.keyed_stream import KeyedStream
 from penstock.connectors.files import files
 from penstock.connectors.generated import generate
 from penstock.connectors.sockets import socket
+from penstock.plan.picture import Explanation
 
 EXAMPLES = {
     "from_iterable": Program.from_iterable,
@@ -22,6 +23,8 @@ EXAMPLES = {
     "side": Stream.side,
     "late": Stream.late,
     "process": KeyedStream.process,
+    "Explanation": Explanation,
+    "watermark": Stream.watermark,
 }
 
 

@@ -101,6 +101,7 @@ if TYPE_CHECKING:
     from penstock.core.job.events import JobState
     from penstock.core.recovery.restore_plan import RestorePlan
     from penstock.core.views import CheckpointDetails
+    from penstock.plan.picture import Explanation
     from penstock.runtime.views import JobView
     from penstock.savepoints.catalog import EdgeInfo, OperatorInfo, StateInfo
     from penstock.settings import NetworkSettings, SlotSettings
@@ -198,6 +199,7 @@ _HOMES = {
     "penstock.core.job.events": ("JobState",),
     "penstock.core.recovery.restore_plan": ("RestorePlan",),
     "penstock.core.views": ("CheckpointDetails",),
+    "penstock.plan.picture": ("Explanation",),
     "penstock.runtime.views": ("JobView",),
     "penstock.savepoints.catalog": ("EdgeInfo", "OperatorInfo", "StateInfo"),
     "penstock.settings": ("NetworkSettings", "SlotSettings"),
@@ -249,6 +251,7 @@ __all__ = [
     "EdgeInfo",
     "End",
     "Environment",
+    "Explanation",
     "ExternalError",
     "Found",
     "FunctionContext",

@@ -252,3 +252,10 @@ def test_the_back_end_on_disk_has_settings_of_its_own():
     )
     with pytest.raises(SettingsError, match=r"write buffer is 5 bytes(.|\n)*block cache is 6 bytes"):
         ps.rocksdb(write_buffer_bytes=5, block_cache_bytes=6)
+
+
+def test_timers_that_a_program_makes_itself_say_where_those_of_the_key_are():
+    timers = ps.Timers()
+    for call in (timers.event_times, timers.processing_times, lambda: timers.at_event_time(1)):
+        with pytest.raises(ps.UsageError, match="belong to no key"):
+            call()

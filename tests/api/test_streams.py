@@ -354,3 +354,10 @@ def test_a_stream_explains_the_way_to_itself_only(bids):
         "     where   bids.where-2\n"
         "     select  bids.select"
     )
+
+
+def test_a_watermark_has_a_delay_or_a_function_and_not_both(bids):
+    with pytest.raises(UsageError, match="delay and function were both given"):
+        bids.watermark("ts", delay="1s", function=lambda batch: None)
+    with pytest.raises(UsageError, match="watermark: function takes a function"):
+        bids.watermark("ts", function=5)

@@ -9,10 +9,11 @@ import pytest
 from planted_bugs import worlds
 
 from penstock.runtime.pulse import Pulse
-from penstock.sim.faults import BusyLoop, SlotPause
+from penstock.sim.faults import BusyLoop, SlotCrash, SlotPause
 from penstock.sim.jobs import Shape
 from penstock.sim.run import run_scenario
 from penstock.sim.scenario import Scenario
+from penstock.sim.slots import Notice
 
 BUSY_MS = 12_000
 """More than twice as long as anybody may be silent."""
@@ -47,6 +48,16 @@ def test_a_loop_that_is_busy_before_its_slot_learns_of_the_attempt_is_missed_by_
         late = make.settings(late, slot=replace(late.settings.slot, deploy_timeout_ms=60_000))
         result = run_scenario(late)
         assert (result.violations, result.attempts, result.crashes) == ((), 1, 0)
+
+
+def test_a_slot_may_miss_a_dead_slot_by_itself_while_the_master_is_busy(make: Any):
+    """1. The loop of the master is busy. 2. A slot dies, and the master can tell no other slot. 3. The other slots take
+    their links to the dead slot for broken, and are right."""
+    death = SlotCrash(at_ms=410, slot=1, notice=Notice.TOLD)
+    for scenario in busy(make, BusyLoop(at_ms=400, for_ms=2 * BUSY_MS, slot=None)):
+        result = run_scenario(replace(scenario, faults=(*scenario.faults, death)), keep_log=True)
+        assert (result.violations, result.crashes) == ((), 1)
+        assert any("TaskFailed" in line and "LinkBroken" in line for line in result.log)
 
 
 def test_without_a_pulse_it_would(make: Any, monkeypatch: pytest.MonkeyPatch):

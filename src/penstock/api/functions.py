@@ -81,27 +81,35 @@ class Timers:
 
     def at_event_time(self, time: datetime.datetime | int) -> None:
         """Have `on_timer` called when the watermark reaches `time`."""
-        raise NotImplementedError
+        raise _no_timers_of_a_key(time)
 
     def at_processing_time(self, time: datetime.datetime | int) -> None:
         """Have `on_timer` called when the clock reaches `time`."""
-        raise NotImplementedError
+        raise _no_timers_of_a_key(time)
 
     def delete_event_time(self, time: datetime.datetime | int) -> None:
         """Delete an event-time timer; nothing happens if there is no such timer."""
-        raise NotImplementedError
+        raise _no_timers_of_a_key(time)
 
     def delete_processing_time(self, time: datetime.datetime | int) -> None:
         """Delete a processing-time timer; nothing happens if there is no such timer."""
-        raise NotImplementedError
+        raise _no_timers_of_a_key(time)
 
     def event_times(self) -> list[datetime.datetime]:
         """The times of all event-time timers of the key, in order."""
-        raise NotImplementedError
+        raise _no_timers_of_a_key()
 
     def processing_times(self) -> list[datetime.datetime]:
         """The times of all processing-time timers of the key, in order."""
-        raise NotImplementedError
+        raise _no_timers_of_a_key()
+
+
+def _no_timers_of_a_key(time: object = None) -> UsageError:
+    asked = "" if time is None else f" and cannot have a timer for {time!r}"
+    return UsageError(
+        f"timers that the program has made belong to no key{asked}",
+        hint="use context.timers in on_row and on_timer: those are the timers of the current key",
+    )
 
 
 class FunctionContext:
@@ -251,16 +259,17 @@ class ProcessFunction(Function):
         """Called once per subtask when all data has been seen; not when the job is stopped without drain."""
 
 
-def time_in_us(given: datetime.datetime | int) -> int:
-    """A point in time in microseconds since 1970. Raises `UsageError` if `given` is no point in time."""
+def time_in_us(given: datetime.datetime | int, *, of: str = "a timer") -> int:
+    """A point in time in microseconds since 1970. Raises `UsageError` if `given` is no point in time; `of` says to what
+    the time was given."""
     if isinstance(given, datetime.datetime):
         aware = given if given.tzinfo is not None else given.replace(tzinfo=datetime.UTC)
         return (aware - EPOCH) // _MICROSECOND
     if isinstance(given, int) and not isinstance(given, bool):
         if _EARLIEST_US <= given <= _LATEST_US:
             return given
-        raise UsageError(f"a timer for {given} microseconds since 1970 is not within the years 1 to 9999")
-    raise UsageError(f"a timer cannot be set for {given!r}", hint="give a datetime, or microseconds since 1970")
+        raise UsageError(f"{of} for {given} microseconds since 1970 is not within the years 1 to 9999")
+    raise UsageError(f"{of} cannot be set for {given!r}", hint="give a datetime, or microseconds since 1970")
 
 
 def is_overridden(function: Function, base: type[Function], method: str) -> bool:

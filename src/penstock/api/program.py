@@ -18,8 +18,8 @@ from penstock.api.streams.data_stream import Stream
 from penstock.api.streams.stream_state import StreamState
 from penstock.core.errors import SettingsError, UsageError
 from penstock.core.view_texts import count_of
-from penstock.plan.explain import explain_plan
 from penstock.plan.graph import Plan
+from penstock.plan.picture import Explanation
 from penstock.settings import JobSettings
 from penstock.sql.schemas import SchemaLike, check_schema
 
@@ -138,6 +138,7 @@ class Program:
         told = f"{count_of(len(steps), 'step')}: {names}" if steps else "no steps yet"
         return f"<{type(self).__name__}, parallelism {self._settings.parallelism}, {told}>"
 
-    def explain(self) -> str:
-        """The plan as text. Streams that do not end in a sink yet are shown too."""
-        return explain_plan(self._ledger.plan_of(self._ledger.steps))
+    def explain(self) -> Explanation:
+        """The plan as text. `explain().svg` and `explain().mermaid` are the plan as a picture, and a notebook shows the
+        picture. Streams that do not end in a sink yet are shown too."""
+        return Explanation.of(self._ledger.plan_of(self._ledger.steps))

@@ -5,6 +5,7 @@ Expressions in steps are Polars expressions: SQL text is parsed and checked when
 
 from __future__ import annotations
 
+import datetime
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -44,6 +45,8 @@ class WatermarkStep:
     column: str
     delay_us: int
     idle_after_ms: int | None
+    function: Callable[[pa.RecordBatch], datetime.datetime | int | None] | None = None
+    """Says how far event time has come, instead of `delay_us`."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -46,21 +46,27 @@ class _View:
         if vertex.vertex in self._shown:
             return [f"{number} {vertex.name}  (see above)"]
         self._shown.add(vertex.vertex)
-        count = f"{vertex.parallelism} subtask{'' if vertex.parallelism == 1 else 's'}"
         outputs = self._plan.outputs_of(vertex.vertex)
-        lines = [f"{number} {vertex.name}  ({'source, ' if vertex.is_source else ''}{count})"]
+        lines = [f"{number} {vertex.name}  ({vertex_text(vertex)})"]
         widest = max(len(operator.name) for operator in vertex.operators)
         margin = " │   " if outputs else "     "
         lines += [f"{margin}{operator.name.ljust(widest)}  {operator.operator}" for operator in vertex.operators]
         for edge in outputs:
             is_last = edge is outputs[-1]
             first, *rest = self.tree(self._plan.vertex(edge.downstream))
-            lines.append(f" {'└─' if is_last else '├─'} {_arrow(edge)} ─► {first}")
+            lines.append(f" {'└─' if is_last else '├─'} {arrow_text(edge)} ─► {first}")
             lines += [f"{'    ' if is_last else ' │  '}{line}" for line in rest]
         return lines
 
 
-def _arrow(edge: Edge) -> str:
+def vertex_text(vertex: Vertex) -> str:
+    """Whether a vertex is a source, and how many subtasks the vertex has."""
+    count = f"{vertex.parallelism} subtask{'' if vertex.parallelism == 1 else 's'}"
+    return f"source, {count}" if vertex.is_source else count
+
+
+def arrow_text(edge: Edge) -> str:
+    """Which side output an edge carries, if it carries one, and how the edge spreads records."""
     is_by_key = edge.partitioning is Partitioning.HASH
     how = f"hash by {', '.join(edge.keys)}" if is_by_key else str(edge.partitioning.value)
     return how if edge.side is None else f"{edge.side.name!r} of {edge.side.operator}, {how}"

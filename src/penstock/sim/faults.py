@@ -194,8 +194,10 @@ Fault = (
 
 
 def breaks_links(fault: Fault) -> bool:
-    """Whether a fault may break a link between two living slots, or make a living slot seem silent to another slot."""
-    return isinstance(fault, ConnectionLoss | SlotPause | ClockJump)
+    """Whether a slot may take a link for broken because of a fault. The fault breaks a link between two living slots,
+    makes a living slot seem silent, or keeps the driver from telling a slot that another slot has died."""
+    is_driver_busy = isinstance(fault, BusyLoop) and fault.slot is None
+    return is_driver_busy or isinstance(fault, ConnectionLoss | SlotPause | ClockJump)
 
 
 def end_ms(fault: Fault) -> int:

@@ -6,7 +6,6 @@ import copy
 import logging
 import os
 import shutil
-import socket
 import tempfile
 import threading
 from collections.abc import Callable, Iterator
@@ -16,7 +15,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import cloudpickle
 import pyarrow as pa
 
 from penstock.api.backends import StateBackend, as_state_settings
@@ -32,23 +30,16 @@ from penstock.api.streams.data_stream import Stream
 from penstock.connectors.file_sink import local_path
 from penstock.core.durations import Duration, duration_ms
 from penstock.core.errors import SettingsError, UsageError
-from penstock.core.ids import JobId, SlotId
+from penstock.core.ids import JobId
 from penstock.core.recovery import layout, roots
-from penstock.core.recovery.metadata import CompletedCheckpoint
 from penstock.core.recovery.restore_plan import RestorePlan
-from penstock.net.folders import make_root
-from penstock.net.keys import JobKeys, make_job_keys
-from penstock.net.zeromq import ZmqTransport
 from penstock.plan.graph import Plan
 from penstock.ports import Leader
 from penstock.runtime.in_process import look
-from penstock.runtime.master.driver import MasterDriver, MasterPorts
 from penstock.runtime.master.runs import Run, settings_of_run
 from penstock.runtime.master.savepoint_folders import TRIAL
 from penstock.runtime.master.starting import StartingPoint, found_by, inherited, record_start, starting_point
-from penstock.runtime.slot.master_link import MASTER
 from penstock.runtime.views import JobView
-from penstock.runtime.whereabouts import of_thread
 from penstock.settings import (
     CheckpointSettings,
     JobSettings,
@@ -58,30 +49,24 @@ from penstock.settings import (
     Retention,
     SlotSettings,
 )
-from penstock.spark import shared_folders
 from penstock.spark.arguments import argument_problems, check_functions_travel
-from penstock.spark.background import ThreadBackground, Workers
-from penstock.spark.clock import WallClock, draws, fresh_token
+from penstock.spark.clock import WallClock, fresh_token
 from penstock.spark.dataframes import DataFrameSource
 from penstock.spark.host_rules import Needs
 from penstock.spark.interrupts import spare_jobs
 from penstock.spark.java import session_of
-from penstock.spark.job import Job, MasterParts, Seek, master_thread
+from penstock.spark.job import Job, MasterParts, Seek
+from penstock.spark.launching import Launcher
 from penstock.spark.looking import SparkRunner
 from penstock.spark.preflight import (
-    advice_on,
     check_host,
     check_session,
-    is_called_by_tcp,
-    is_local,
-    master_address,
     task_slots,
     use_own_interpreter,
 )
 from penstock.spark.preparing import (
     Preparation,
     finds_more_later,
-    folders_written,
     landed_steps,
     needs_landing,
     start_of,
@@ -89,19 +74,14 @@ from penstock.spark.preparing import (
 from penstock.spark.quiet import keep_quiet
 from penstock.spark.runs import announcement, begin_run, continued, starts_over
 from penstock.spark.savepoint_targets import SavepointTargets
-from penstock.spark.slots import SparkSlots
 from penstock.spark.standby import Standby, open_election, standby_view
 from penstock.spark.streams import StreamSource
-from penstock.spark.worker import SlotSpec
 from penstock.storage.files import FileStore
 from penstock.storage.locations import open_store
 from penstock.storage.records import FileRecords
 from penstock.storage.remote import RemoteStore
 from penstock.storage.seals import StoreOptions
 
-LARGEST_PROGRAM_BYTES = 1_000_000
-"""A plan of at most this size is sent to a slot twice: with the slot's Spark task, so that the slot imports the modules
-of the plan early, and with the deployment."""
 Storage = FileStore | RemoteStore
 
 log = logging.getLogger(__name__)
@@ -518,94 +498,17 @@ class Environment(Program):
             leader.records.record_start(start, began_with)
         return self._launch(ready, job=job, name=name, store=store, started_from=began_with, leader=leader, run=run)
 
-    def _open_transport(self, keys: JobKeys, socket_folder: Path) -> ZmqTransport:
-        network = self.settings.network
-        by_ipc, by_tcp = network.transport != "tcp", is_called_by_tcp(self._spark, network)
-        host = master_address(self._spark, network)
-        return ZmqTransport(MASTER, keys=keys, ipc_dir=socket_folder if by_ipc else None, host=host if by_tcp else None)
-
-    def _launch(
-        self,
-        plan: Plan,
-        *,
-        job: JobId,
-        name: str,
-        store: Storage,
-        started_from: CompletedCheckpoint | None = None,
-        leader: Leader | None = None,
-        run: Run | None = None,
-    ) -> MasterParts:
-        settings = self.settings if run is None else run.settings
-        socket_folder = make_root()
-        keys = make_job_keys()
-        clock = WallClock()
-        transport = self._open_transport(keys, socket_folder)
-        background = ThreadBackground(transport.wake, name=f"penstock-master-{job}-background")
-        workers = Workers(transport.wake, prefix=f"penstock-master-{job}-")
-        # Driver and slots on one host have the same folders.
-        folders = [] if is_local(self._spark) else [*self._shared_folders(), *folders_written(plan)]
-        signs = shared_folders.sign(folders)
-        known = {"job": job, "storage_root": store.location, "options": self._options, "signs": signs, "keys": keys}
-        spec = _slot_specs(plan, settings, transport, socket_folder, **known)
-        slots = SparkSlots(self._spark, job=job, job_name=name, spec=spec, wake=transport.wake)
-        ports = MasterPorts(
-            clock=clock,
-            transport=transport,
-            background=background,
-            store=store,
-            slots=slots,
+    def _launch(self, plan: Plan, **of_job: Any) -> MasterParts:
+        launcher = Launcher(
+            spark=self._spark,
+            settings=self.settings,
+            options=self._options,
             landing=self._landing,
-            records=leader.records if leader is not None else None,
-            workers=workers.make,
-            whereabouts=of_thread(master_thread(job)),
+            shared_folders=self._shared_folders(),
             hooks=self.checkpoint_hooks,
-            is_run=run is not None,
-            when_safe=None if run is None else run.when_safe(store, self._landing, plan),
+            is_storage_temporary=self._checkpointing is None,
         )
-        driver = MasterDriver(
-            job=job,
-            plan=plan,
-            settings=settings,
-            ports=ports,
-            draws=draws(),
-            tenure=leader.tenure if leader is not None else None,
-            started_from=started_from,
-        )
-        return MasterParts(
-            driver=driver,
-            transport=transport,
-            background=background,
-            workers=workers.made,
-            slots=slots,
-            clock=clock,
-            socket_folder=socket_folder,
-            signs=signs,
-            temporary_root=Path(store.location) if self._checkpointing is None else None,
-            advice=lambda cause: advice_on(cause, self._spark),
-            leader=leader,
-        )
-
-
-def _slot_specs(
-    plan: Plan, settings: JobSettings, transport: ZmqTransport, socket_folder: Path, **known: Any
-) -> Callable[[SlotId], SlotSpec]:
-    """The function that makes the `SlotSpec` of a slot."""
-    by_ipc = settings.network.transport != "tcp"
-    program = cloudpickle.dumps(plan)
-
-    def spec(slot: SlotId) -> SlotSpec:
-        return SlotSpec(
-            slot=slot,
-            settings=settings,
-            master_ipc=transport.ipc_address,
-            master_tcp=transport.tcp_address,
-            driver_host=socket.gethostname(),
-            socket_folder=str(socket_folder) if by_ipc else None,
-            program=program if len(program) <= LARGEST_PROGRAM_BYTES else b"",
-            **known,
-        )
-
-    return spec
+        return launcher.launch(plan, **of_job)
 
 
 def _options_of(checkpointing: Checkpointing) -> StoreOptions:

@@ -11,6 +11,7 @@ name is for, is told in `penstock.api.naming`.
 
 from __future__ import annotations
 
+import datetime
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -44,8 +45,8 @@ from penstock.api.streams.stream_state import Row, StreamState, side_schemas
 from penstock.api.window_schema import check_key_types
 from penstock.core.durations import Duration, duration_ms, duration_us
 from penstock.core.errors import UsageError
-from penstock.plan.explain import explain_plan
 from penstock.plan.graph import Input, Partitioning
+from penstock.plan.picture import Explanation
 from penstock.sql.schemas import SchemaLike, as_schema, as_timestamp, common_schema, empty_frame, unknown_column
 
 if TYPE_CHECKING:
@@ -200,7 +201,13 @@ class Stream(HandsOver, HasSides, CanBeLookedAt):
     # --- time and distribution ---------------------------------------------------------------------------------------
 
     def watermark(
-        self, column: str, *, delay: Duration = "0s", idle_after: Duration | None = None, name: str | None = None
+        self,
+        column: str,
+        *,
+        delay: Duration | None = None,
+        function: Callable[[pa.RecordBatch], datetime.datetime | int | None] | None = None,
+        idle_after: Duration | None = None,
+        name: str | None = None,
     ) -> Stream:
         """Event time is in `column`, and records come at most `delay` later than a record with a greater time.
 
@@ -208,6 +215,29 @@ class Stream(HandsOver, HasSides, CanBeLookedAt):
         behind a source each split of the source has an event time of its own, and the split that is furthest behind
         counts. A part of the input that has had no record for `idle_after` is idle, and does not hold the other parts
         back. Without `idle_after` a silent part of the input holds the other parts back for ever.
+
+        >>> import datetime
+        >>> import penstock as ps
+        >>> from penstock.testing import collect, run
+        >>> def minute(n):
+        ...     return datetime.datetime(2026, 1, 1, 12, n)
+        >>> def program(env):
+        ...     clicks = env.from_iterable([{"ts": minute(1)}, {"ts": minute(2)}, {"ts": minute(11)}])
+        ...     windows = clicks.watermark("ts", delay="30s").key_by("ts").window(ps.tumbling("10 min"))
+        ...     windows.aggregate(n=ps.count()).select(minute="minute(window_start)").write(collect())
+        >>> sorted(row["minute"] for row in run(program))
+        [0, 0, 10]
+
+        Args:
+            column: the column with the time of each record.
+            delay: how much later than a record with a greater time a record may come. Default: not at all.
+            function: says how far event time has come, instead of `delay`, for sources that know better: sources with
+                marks in the data, for example. The function gets the records of one split, a batch at a time, and
+                returns a time: no record at or before that time comes any more on this split. The time is a
+                `datetime` (without a time zone: in UTC) or microseconds since 1970; None says nothing new.
+            idle_after: how long a part of the input may be silent before the other parts stop waiting for it.
+            name: the name of the step.
+
         """
         self._check_columns([column], "watermark")
         kind = self.schema.field(column).type
@@ -216,10 +246,18 @@ class Stream(HandsOver, HasSides, CanBeLookedAt):
                 f"watermark: column {column!r} is of type {kind}, and event time must be timestamp[us]",
                 hint=f"convert the column first: .with_columns({as_timestamp(column, kind)})",
             )
+        if function is not None:
+            check_callable(function, "watermark: function")
+            if delay is not None:
+                raise UsageError(
+                    "watermark: delay and function were both given, and each says how far event time has come",
+                    hint="give only one of the two; the function can subtract a delay itself",
+                )
         step = WatermarkStep(
             column=column,
-            delay_us=duration_us(delay, argument="delay"),
+            delay_us=0 if delay is None else duration_us(delay, argument="delay"),
             idle_after_ms=None if idle_after is None else duration_ms(idle_after, argument="idle_after"),
+            function=function,
         )
         if step.idle_after_ms == 0:
             raise UsageError(f"idle_after is {idle_after!r}; give a duration above 0, or None to wait for ever")
@@ -305,10 +343,11 @@ class Stream(HandsOver, HasSides, CanBeLookedAt):
         """The columns of the records."""
         return self._state.schema
 
-    def explain(self) -> str:
-        """The part of the plan that leads to this stream, as text."""
+    def explain(self) -> Explanation:
+        """The part of the plan that leads to this stream, as text. `explain().svg` and `explain().mermaid` are the same
+        as a picture, and a notebook shows the picture."""
         ledger = self._state.ledger
-        return explain_plan(ledger.plan_of(ledger.path_to(self._state.last_step)))
+        return Explanation.of(ledger.plan_of(ledger.path_to(self._state.last_step)))
 
     def __repr__(self) -> str:
         return f"<Stream {self._state.described()}>"

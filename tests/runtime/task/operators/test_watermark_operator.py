@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import datetime
+
 import pyarrow as pa
 import pytest
 from hypothesis import given
@@ -8,6 +10,7 @@ from hypothesis import strategies as st
 from penstock.api.connector import SplitProgress
 from penstock.api.steps import WatermarkStep
 from penstock.core.elements import MAX_WATERMARK
+from penstock.core.errors import UserCodeError
 
 BEFORE_TIME = -(2**63)
 
@@ -206,3 +209,39 @@ def test_the_watermark_is_always_below_what_any_open_split_may_still_have(rig, r
         left = splits.open or [split]
         assert told == max(told, min(best.get(each, 0) - 1 if each in best else BEFORE_TIME for each in left))
         assert all(told <= best[each] - 1 if each in best else told == BEFORE_TIME for each in splits.open)
+
+
+# --- a function of the program ------------------------------------------------------------------
+
+
+def marked(function):
+    return WatermarkStep(column="ts", delay_us=0, idle_after_ms=None, function=function)
+
+
+def test_a_function_says_how_far_event_time_has_come_and_it_never_goes_back(rig):
+    told = iter([None, 7, 5, datetime.datetime(1970, 1, 1, 0, 0, 1, tzinfo=datetime.UTC), None])
+    made = rig(marked(lambda _batch: next(told)))
+    for _ in range(5):
+        made.operator.process(at(100))
+    assert made.output.watermarks == [(7, False), (1_000_000, False)]
+
+
+def test_a_function_tells_for_each_split_and_the_split_furthest_behind_counts(rig):
+    made = rig(marked(lambda batch: batch.column("ts")[0].value - 10))
+    for split, time in (("a", 100), ("b", 60), ("a", 200), ("b", 90)):
+        made.operator.progress = lambda current=split: SplitProgress(current=current, open=("a", "b"))
+        made.operator.process(at(time))
+    assert [time for time, _ in made.output.watermarks if time != BEFORE_TIME] == [50, 80]
+
+
+@pytest.mark.parametrize("told", ["noon", True, 2**62, 1.5])
+def test_what_is_no_time_is_an_error_of_the_function(rig, told):
+    made = rig(marked(lambda _batch: told))
+    with pytest.raises(UserCodeError, match="a watermark"):
+        made.operator.process(at(1))
+
+
+def test_an_error_of_the_function_names_the_step(rig):
+    made = rig(marked(lambda batch: batch.column("gone")))
+    with pytest.raises(UserCodeError, match="gone"):
+        made.operator.process(at(1))

@@ -16,10 +16,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.api.connector import SplitProgress
+from penstock.api.functions import time_in_us
 from penstock.api.steps import WatermarkStep
 from penstock.core.elements import MAX_WATERMARK
 from penstock.core.ids import Instant
 from penstock.runtime.task.operators.base import Operator, OperatorContext, Output
+from penstock.runtime.task.operators.user_code import guarded
 
 MIN_WATERMARK = -(2**63)
 """Event time has not begun."""
@@ -30,8 +32,8 @@ _ALL_IN_ONE = SplitProgress(current=None, open=(None,))
 
 
 class WatermarkOperator(Operator):
-    """The event time of a split is the latest time seen, less the delay and one microsecond. The watermark is the least
-    event time of all open splits, and never goes back.
+    """The event time of a split is the latest time seen, less the delay and one microsecond; or the time that a
+    function of the program tells. The watermark is the least event time of all open splits, and never goes back.
 
     Watermarks from upstream are ignored, except that the end of event time is handed on. After `idle_after_ms` without
     a record a split is left out until its next record. When all splits are left out, the output is declared idle.
@@ -65,14 +67,25 @@ class WatermarkOperator(Operator):
         split = progress.current
         self._last_records[split] = self.context.now()
         self._idle_splits.pop(split, None)
-        latest = _latest(batch.column(self._step.column))
+        reached = self._reached(batch)
         before = self._times.get(split, MIN_WATERMARK)
-        if latest is not None and latest - self._step.delay_us - 1 > before:
-            self._times[split] = latest - self._step.delay_us - 1
+        if reached is not None and reached > before:
+            self._times[split] = reached
         if before > self._current and len(progress.open) == self._open and not self._idle:
             # Another split is further behind, and still holds event time where it is.
             return
         self._compare(progress)
+
+    def _reached(self, batch: pa.RecordBatch) -> int | None:
+        """How far event time has come on the split of a batch; None if the batch does not say."""
+        function = self._step.function
+        if function is None:
+            latest = _latest(batch.column(self._step.column))
+            return None if latest is None else latest - self._step.delay_us - 1
+        told = guarded(lambda: function(batch), self.context)
+        if told is None:
+            return None
+        return int(guarded(lambda: time_in_us(told, of="a watermark"), self.context))
 
     def watermark(self, time_us: int, *, idle: bool = False) -> None:  # noqa: ARG002
         """Hand on only the end of event time."""
