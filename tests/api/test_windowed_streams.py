@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from penstock.api.aggregates import AggregateCall, count, max, mean, min, sum  # noqa: A004
-from penstock.api.steps import Aggregate, CombineStep, WindowStep
+from penstock.api.steps import Aggregate, CombineStep, LateRecords, WindowStep
 from penstock.api.windows import TumblingWindow, tumbling
 from penstock.core.errors import UsageError
 from penstock.plan.graph import Partitioning
@@ -33,7 +33,10 @@ def test_a_window_is_combined_before_the_exchange_and_merged_behind_it(program, 
     assert combine == CombineStep(
         keys=("auction", "bidder"), time_column="ts", window=window, aggregates=aggregates, schema=combine.schema
     )
-    assert merge == WindowStep(keys=("auction", "bidder"), window=window, aggregates=aggregates, schema=result.schema)
+    late = LateRecords(time_column="ts", schema=timed.schema)
+    assert merge == WindowStep(
+        keys=("auction", "bidder"), window=window, aggregates=aggregates, schema=result.schema, late=late
+    )
     (edge,) = program.plan().edges
     assert (edge.partitioning, edge.keys) == (Partitioning.HASH, ("auction", "bidder"))
     assert set(edge.keys) <= set(combine.schema.names)
