@@ -9,6 +9,7 @@ import pytest
 from penstock.api.pane_windows import cumulative, sliding
 from penstock.api.program import Program
 from penstock.api.streams.data_stream import Stream
+from penstock.api.streams.keyed_stream import KeyedStream
 from penstock.api.streams.windowed_stream import WindowedStream
 from penstock.api.windows import session, tumbling
 from penstock.connectors.files import files
@@ -21,6 +22,10 @@ EXAMPLES = {
     "files": files,
     "generate": generate,
     "socket": socket,
+    "split": Stream.split,
+    "side": Stream.side,
+    "late": Stream.late,
+    "process": KeyedStream.process,
     "Explanation": Explanation,
     "watermark": Stream.watermark,
     "filter": Stream.filter,

@@ -91,6 +91,7 @@ if TYPE_CHECKING:
     from penstock.api.streams.connected_stream import ConnectedStream
     from penstock.api.streams.data_stream import Stream
     from penstock.api.streams.keyed_stream import KeyedStream
+    from penstock.api.streams.side_streams import Parts
     from penstock.api.streams.windowed_stream import WindowedStream
     from penstock.api.windows import session, tumbling
     from penstock.connectors import nexmark
@@ -211,6 +212,7 @@ _HOMES = {
     "penstock.api.streams.connected_stream": ("ConnectedStream",),
     "penstock.api.streams.data_stream": ("Stream",),
     "penstock.api.streams.keyed_stream": ("KeyedStream",),
+    "penstock.api.streams.side_streams": ("Parts",),
     "penstock.api.streams.windowed_stream": ("WindowedStream",),
     "penstock.api.windows": ("session", "tumbling"),
     "penstock.connectors": ("nexmark",),
@@ -317,6 +319,7 @@ __all__ = [
     "NetworkSettings",
     "NexmarkBids",
     "OperatorInfo",
+    "Parts",
     "Pause",
     "PeerError",
     "ProcessFunction",

@@ -6,7 +6,7 @@ import pytest
 
 from penstock.api.aggregates import AggregateCall, count, max, mean, min, sum  # noqa: A004
 from penstock.api.pane_windows import CumulativeWindow, SlidingWindow, cumulative, sliding
-from penstock.api.steps import Aggregate, CombineStep, WindowStep
+from penstock.api.steps import Aggregate, CombineStep, LateRecords, WindowStep
 from penstock.api.windows import SessionWindow, TumblingWindow, session, tumbling
 from penstock.core.errors import UsageError
 from penstock.plan.graph import Partitioning
@@ -34,7 +34,10 @@ def test_a_window_is_combined_before_the_exchange_and_merged_behind_it(program, 
     assert combine == CombineStep(
         keys=("auction", "bidder"), time_column="ts", window=window, aggregates=aggregates, schema=combine.schema
     )
-    assert merge == WindowStep(keys=("auction", "bidder"), window=window, aggregates=aggregates, schema=result.schema)
+    late = LateRecords(time_column="ts", schema=timed.schema)
+    assert merge == WindowStep(
+        keys=("auction", "bidder"), window=window, aggregates=aggregates, schema=result.schema, late=late
+    )
     (edge,) = program.plan().edges
     assert (edge.partitioning, edge.keys) == (Partitioning.HASH, ("auction", "bidder"))
     assert set(edge.keys) <= set(combine.schema.names)
@@ -100,7 +103,7 @@ def test_windows_without_a_key_are_combined_and_go_to_one_subtask(program, timed
     made.write(make_sink())
     (edge,) = program.plan().edges
     assert (edge.partitioning, edge.keys) == (Partitioning.HASH, ())
-    assert "all to one" in made.explain()
+    assert "all to one ─►" in made.explain()
     assert repr(timed.window(tumbling("10s"))).startswith("<WindowedStream of 10 s of 'watermark'")
 
 

@@ -84,3 +84,22 @@ def test_steps_with_fewer_subtasks() -> None:
         "         └─ rebalance ─► [4] three  (3 subtasks)\n"
         "                 three  three"
     )
+
+
+def test_a_side_output_is_shown_with_its_name_and_its_operator() -> None:
+    text = explained(
+        node(0, "bids"),
+        node(1, "split", Input(node=0)),
+        node(2, "out", Input(node=1)),
+        node(3, "errors", Input(node=1, side="errors")),
+    )
+    assert text == (
+        "parallelism 2 of at most 128\n"
+        "\n"
+        "[1] bids → split → out  (source, 2 subtasks)\n"
+        " │   bids   bids\n"
+        " │   split  split\n"
+        " │   out    out\n"
+        " └─ 'errors' of split, forward ─► [2] errors  (2 subtasks)\n"
+        "         errors  errors"
+    )

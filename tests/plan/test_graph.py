@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from penstock.core.errors import InvariantError
 from penstock.core.ids import OperatorId, TaskId, VertexId
 from penstock.plan.checkpoint_graph import checkpoint_graph
-from penstock.plan.graph import Input, Node, Partitioning, Plan, build_plan
+from penstock.plan.graph import Input, Node, Partitioning, Plan, Side, build_plan
 
 FORWARD, HASH, REBALANCE = Partitioning.FORWARD, Partitioning.HASH, Partitioning.REBALANCE
 
@@ -351,3 +351,38 @@ def test_a_function_that_chooses_subtasks_is_part_of_the_edge_and_keeps_barriers
 def test_a_function_without_its_partitioning_is_a_bug(wrong: Input) -> None:
     with pytest.raises(InvariantError, match="node 1 has partitioner"):
         plan_of(node(0, "source"), node(1, "map", wrong))
+
+
+# --- side outputs ----------------------------------------------------------------------------------------------------
+
+
+def side(number: int, name: str, partitioning: Partitioning = FORWARD, *keys: str) -> Input:
+    return Input(node=number, partitioning=partitioning, keys=keys, side=name)
+
+
+def test_a_side_output_leaves_the_vertex_from_the_middle_of_its_chain() -> None:
+    plan = plan_of(
+        node(0, "source"),
+        node(1, "split", 0),
+        node(2, "sink", 1),
+        node(3, "errors", side(1, "errors", HASH, "k")),
+        node(4, "slow", side(1, "slow")),
+    )
+    assert chains(plan) == [["source", "split", "sink"], ["errors"], ["slow"]]
+    assert edges(plan) == [("source", "errors", HASH, 0), ("source", "slow", FORWARD, 0)]
+    assert [e.side for e in plan.edges] == [
+        Side(operator=OperatorId("split"), name="errors"),
+        Side(operator=OperatorId("split"), name="slow"),
+    ]
+
+
+def test_every_reader_of_a_side_output_has_an_edge_of_its_own() -> None:
+    plan = plan_of(node(0, "source"), node(1, "left", side(0, "a")), node(2, "right", side(0, "a")))
+    assert chains(plan) == [["source"], ["left"], ["right"]]
+    assert [e.side for e in plan.edges] == [Side(operator=OperatorId("source"), name="a")] * 2
+
+
+def test_a_step_may_read_the_main_output_and_a_side_output_of_one_step() -> None:
+    plan = plan_of(node(0, "source"), node(1, "both", 0, side(0, "a")))
+    assert edges(plan) == [("source", "both", FORWARD, 0), ("source", "both", FORWARD, 1)]
+    assert [e.side is None for e in plan.edges] == [True, False]

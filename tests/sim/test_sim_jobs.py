@@ -199,8 +199,11 @@ EXCHANGES = {
     Shape.CHOSEN: ["custom"],
     Shape.LIMIT: ["rebalance"],
     Shape.DISTINCT: ["hash"],
+    Shape.SPLIT: ["hash"],
+    Shape.SIDES: ["hash", "rebalance"],
+    Shape.LATE: ["hash", "forward", "forward", "forward"],
 }
-TWO_ENDS = (Shape.TWO_SINKS, Shape.PIPELINES, Shape.SLICES, Shape.MIXED)
+TWO_ENDS = (Shape.TWO_SINKS, Shape.SPLIT, Shape.SIDES, Shape.PIPELINES, Shape.SLICES, Shape.MIXED)
 
 
 @pytest.mark.parametrize(("rows", "expected"), [(2, 1), (4, 2), (100, 2)])

@@ -26,7 +26,7 @@ from penstock.runtime.task.operators.source import SourceOperator
 from penstock.settings import Mode
 from penstock.sim.external import system_of
 from penstock.sim.faults import CrashAfterCheckpoint, SinkErrors, SlotCrash
-from penstock.sim.jobs import OnDriver, Shape
+from penstock.sim.jobs import ASIDE, OnDriver, Shape
 from penstock.sim.on_driver import SimCommitter, SimEnumerator
 from penstock.sim.rules import Rule
 from penstock.sim.run import run_scenario, scenario_of
@@ -67,7 +67,7 @@ def test_a_fifth_of_the_worlds_has_parts_on_the_driver_of_every_kind():
     assert {(bool(each.sources), bool(each.sinks)) for each in chosen} == {(True, False), (False, True), (True, True)}
     assert {each.unread is None for each in chosen} == {each.cleans_by_attempt for each in chosen} == {True, False}
     # Rows wait for a source, and first records are counted, only where all splits are known from the beginning.
-    assert {world.workload.shape for world in drawn()} == set(Shape) - {Shape.WAITS, Shape.LIMIT}
+    assert {world.workload.shape for world in drawn()} == set(Shape) - {Shape.WAITS, Shape.LIMIT, *ASIDE}
     assert {world.settings.checkpoint.mode for world in drawn()} == set(Mode)
     assert {each.spoils_after is None for each in chosen} == {True, False}
     assert any(world.lasting for world in drawn())

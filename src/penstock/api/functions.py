@@ -13,7 +13,8 @@
 
     visits.key_by("page").process(Visits(), schema="page string, n bigint")
 
-A method returns the rows it makes: one dict, an iterable of dicts (so the method may be a generator), or None. Every
+A method returns the rows it makes: one dict, an iterable of dicts (so the method may be a generator), or None. Rows for
+side outputs go to `context.emit`. Every
 subtask has a function object of its own, unpickled from the object that `process` was given. Values that must survive a
 failure belong into declared state (`penstock.api.state`), not into attributes.
 
@@ -138,6 +139,15 @@ class FunctionContext:
     @property
     def processing_time(self) -> datetime.datetime:
         """The time on the clock, to the millisecond."""
+        raise NotImplementedError
+
+    def emit(self, side: str, row: Mapping[str, Any] | pa.RecordBatch | pa.Table) -> None:
+        """Put a row into a side output of the step: a dict with the columns that `sides=` declares for that name where
+        the step is made. A function over batches may emit an Arrow batch.
+
+        May be called wherever the function may return rows. The stream of the rows is `stream.side(name)`. Rows of a
+        side output that nothing reads are dropped.
+        """
         raise NotImplementedError
 
 

@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from penstock.api.connector import Sink
 from penstock.api.grouped import ProcessorHost
+from penstock.api.late_records import with_late_records
 from penstock.api.naming import RecordedStep, operator_ids
 from penstock.api.notebook import CellRun, current_cell_run
 from penstock.api.running import Runner
@@ -175,7 +176,7 @@ class Ledger:
                 is_source=isinstance(step.step, ReadStep),
                 at_most=step.at_most,
             )
-            for step in steps
+            for step in with_late_records(tuple(steps))
         )
         return build_plan(nodes, parallelism=parallelism, max_parallelism=self._max_parallelism)
 

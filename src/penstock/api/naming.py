@@ -13,6 +13,7 @@ The rule:
 * Behind a union there are several nearest steps with state, one per stream at most: the id is made of the ids of all
   these steps, in the order of the alphabet (`asks-and-bids.window-auction`), so that the order of the streams in the
   union does not matter.
+* Behind a side output the name of the side output counts like a step with state: `bids.errors.window-auction`.
 * Two steps with state that would get the same id are refused: if such steps were numbered, their states could change
   places when the program changes. The user must name one of the two steps.
 * A step without state gets an id of the same form. If another step has the id, a number is appended in the order in
@@ -90,7 +91,7 @@ def operator_ids(steps: Sequence[RecordedStep]) -> dict[int, OperatorId]:
     roots: dict[int, str] = {}
     only_sinks = _only_sinks(steps)
     for step in steps:
-        before = "-and-".join(sorted({roots[source.node] for source in step.inputs}))
+        before = "-and-".join(sorted({_root_of(source, roots) for source in step.inputs}))
         roots[step.number] = before
         if step.given_name is None and not step.has_state:
             continue
@@ -127,6 +128,11 @@ def _only_sinks(steps: Sequence[RecordedStep]) -> dict[int, str]:
             wanted[step.number] = _below("-and-".join(sorted(before)), f"to-{step.label}")
     found = list(wanted.values())
     return {number: own for number, own in wanted.items() if found.count(own) == 1}
+
+
+def _root_of(source: Input, roots: Mapping[int, str]) -> str:
+    root = roots[source.node]
+    return root if source.side is None else _below(root, source.side.removesuffix("()"))
 
 
 def _free(wanted: str, taken: Mapping[str, RecordedStep]) -> str:

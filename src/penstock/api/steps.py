@@ -6,8 +6,8 @@ Expressions in steps are Polars expressions: SQL text is parsed and checked when
 from __future__ import annotations
 
 import datetime
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -71,6 +71,20 @@ class Explosion:
 
 
 @dataclass(frozen=True, kw_only=True)
+class SplitStep:
+    """Each record to the side output of the first condition that is true; the other records to the main output."""
+
+    conditions: tuple[tuple[str, pl.Expr], ...]
+    """The names of the side outputs, with their conditions, in the order in which the conditions are asked."""
+    schema: pa.Schema
+
+    @property
+    def sides(self) -> dict[str, pa.Schema]:
+        """The schema of each side output."""
+        return {name: self.schema for name, _ in self.conditions}
+
+
+@dataclass(frozen=True, kw_only=True)
 class SelectStep:
     """Columns computed from the record; with `keep` the other columns stay too."""
 
@@ -100,6 +114,21 @@ class MapStep:
     schema: pa.Schema
 
 
+LATE = "late()"
+"""The name of the side output with the records that came too late. No name that a user gives is equal to it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LateRecords:
+    """What a step must know of its input to tell late records apart."""
+
+    time_column: str
+    schema: pa.Schema
+    """The schema of the input."""
+    time_offset_us: int = 0
+    """Event time is the time in the column plus this."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class FilterStep:
     """Only records for which a function from a row (a dict) returns a true value."""
@@ -125,6 +154,15 @@ class ProcessStep:
     function: ProcessFunction
     schema: pa.Schema
     """The schema of the output."""
+    declared_sides: Mapping[str, pa.Schema] = field(default_factory=dict)
+    """The schemas of the side outputs that the function emits to."""
+    late: LateRecords | None = None
+    """None if the input has no event time. Otherwise the function does not get late records if they are read."""
+
+    @property
+    def sides(self) -> dict[str, pa.Schema]:
+        """The schema of each side output."""
+        return _sides(self.declared_sides, self.late)
 
     @property
     def declared_states(self) -> dict[str, DeclaredState]:
@@ -151,6 +189,15 @@ class KeyedProcessStep:
     has_event_time: bool = True
     """Whether there is a watermark before the step. Without a watermark, an event-time timer fires only at the end of
     all data."""
+    declared_sides: Mapping[str, pa.Schema] = field(default_factory=dict)
+    """The schemas of the side outputs that the function emits to."""
+    late: LateRecords | None = None
+    """None if the input has no event time. Otherwise the function does not get late records if they are read."""
+
+    @property
+    def sides(self) -> dict[str, pa.Schema]:
+        """The schema of each side output."""
+        return _sides(self.declared_sides, self.late)
 
     @property
     def declared_states(self) -> dict[str, DeclaredState]:
@@ -196,6 +243,16 @@ class WindowStep:
     aggregates: tuple[Aggregate, ...]
     schema: pa.Schema
     """The schema of the results: keys, `window_start`, `window_end`, then the aggregates."""
+    late: LateRecords | None = None
+    """None for windows whose late records cannot be read."""
+    combine: CombineStep | None = None
+    """Set if late records are read: then the step gets records, and does the work of the combine step itself. A late
+    record must come out as the record that it was, and which records are late is known only behind the exchange."""
+
+    @property
+    def sides(self) -> dict[str, pa.Schema]:
+        """The schema of each side output."""
+        return _sides({}, self.late)
 
     @property
     def declared_states(self) -> dict[str, DeclaredState]:
@@ -221,6 +278,10 @@ class WriteStep:
         return self.sink.commits_on_driver
 
 
+def _sides(declared: Mapping[str, pa.Schema], late: LateRecords | None) -> dict[str, pa.Schema]:
+    return dict(declared) if late is None else {**declared, LATE: late.schema}
+
+
 def _declared(function: object) -> dict[str, DeclaredState]:
     specs = (state.spec for state in declared_states(function).values())
     return {
@@ -237,6 +298,7 @@ Step = (
     ReadStep
     | WatermarkStep
     | WhereStep
+    | SplitStep
     | SelectStep
     | MapBatchesStep
     | MapStep

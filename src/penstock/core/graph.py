@@ -80,6 +80,14 @@ class CheckpointVertex(msgspec.Struct, frozen=True, kw_only=True):
         return tuple(TaskId(self.vertex, i) for i in range(self.parallelism))
 
 
+class Side(msgspec.Struct, frozen=True, kw_only=True):
+    """A side output: records that an operator emits beside its main output, under a name."""
+
+    operator: OperatorId
+    """The operator that emits the records. The operator may stand anywhere in its chain."""
+    name: str
+
+
 class CheckpointEdge(msgspec.Struct, frozen=True, kw_only=True):
     """All channels from the subtasks of one vertex to the subtasks of another vertex."""
 
@@ -97,6 +105,8 @@ class CheckpointEdge(msgspec.Struct, frozen=True, kw_only=True):
     """The columns by which `HASH` chooses the downstream subtask."""
     input_number: int = 0
     """Which input of the downstream operator the edge feeds."""
+    side: Side | msgspec.UnsetType = msgspec.UNSET
+    """The side output that the edge carries; unset for the main output of the last operator of `upstream`."""
 
 
 class CheckpointGraph(msgspec.Struct, frozen=True, kw_only=True):

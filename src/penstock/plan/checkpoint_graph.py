@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
+
 from penstock.core.graph import CheckpointEdge, CheckpointGraph, CheckpointVertex, OperatorLabel
 from penstock.plan.graph import OperatorPlan, Plan
 
@@ -31,6 +33,7 @@ def checkpoint_graph(plan: Plan) -> CheckpointGraph:
                 partitioning=e.partitioning,
                 keys=e.keys,
                 input_number=e.input_number,
+                side=msgspec.UNSET if e.side is None else e.side,
             )
             for e in plan.edges
         ),

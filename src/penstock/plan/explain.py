@@ -12,7 +12,8 @@
          parquet  bids.window-auction.parquet
 
 Below each vertex stand its operators with their ids, then the vertices that the vertex sends to. A vertex with several
-inputs is shown in full below its first input, and by its number below the other inputs.
+inputs is shown in full below its first input, and by its number below the other inputs. An arrow that carries a side
+output begins with the name of the side output and the id of its operator.
 """
 
 from __future__ import annotations
@@ -65,7 +66,12 @@ def vertex_text(vertex: Vertex) -> str:
 
 
 def arrow_text(plan: Plan, edge: Edge) -> str:
-    """How an edge spreads records."""
+    """Which side output an edge carries, if it carries one, and how the edge spreads records."""
+    how = _spreading(plan, edge)
+    return how if edge.side is None else f"{edge.side.name!r} of {edge.side.operator}, {how}"
+
+
+def _spreading(plan: Plan, edge: Edge) -> str:
     if edge.partitioning is Partitioning.HASH:
         return f"hash by {', '.join(edge.keys)}" if edge.keys else "all to one"
     if edge.partitioning is Partitioning.REBALANCE and plan.vertex(edge.downstream).at_most == 1:

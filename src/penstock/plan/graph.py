@@ -1,7 +1,8 @@
 """The plan of a job, made from the user's steps: which operators run together, and how they are joined.
 
 A *node* is one step of the program. Nodes joined by a forward edge are chained into a *vertex*, whose operators run in
-one task, calling each other directly. *Edges* join vertices; each edge is a set of channels between subtasks. This file
+one task, calling each other directly. *Edges* join vertices; each edge is a set of channels between subtasks. An edge
+carries the main output of the last operator of a vertex, or a *side output* of any operator of the vertex. This file
 does not look into steps: the runtime builds operators from steps.
 
 A vertex has a subtask in every slot, unless a step of the vertex is limited to fewer subtasks. The limit stays when the
@@ -16,6 +17,7 @@ from typing import Any
 
 from penstock.core.errors import InvariantError
 from penstock.core.graph import Partitioning as Partitioning
+from penstock.core.graph import Side as Side
 from penstock.core.ids import OperatorId, TaskId, VertexId
 from penstock.plan.key_groups import default_max_parallelism
 
@@ -35,6 +37,8 @@ class Input:
     """At most this many subtasks read the records; None: as many as the job has slots."""
     partitioner: Partitioner | None = None
     """The function that chooses the subtasks, if the partitioning is custom."""
+    side: str | None = None
+    """The side output of `node` that is read; None: the main output."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,6 +78,8 @@ class Edge:
     """Which input of the downstream operator the edge feeds."""
     partitioner: Partitioner | None = None
     """The function that chooses the downstream subtasks, if the partitioning is custom."""
+    side: Side | None = None
+    """The side output that the edge carries; None: the main output of the last operator of `upstream`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -182,20 +188,22 @@ def build_plan(nodes: tuple[Node, ...], *, parallelism: int, max_parallelism: in
     """Chain the nodes (given in topological order) into vertices and number the edges between them.
 
     A node is chained to its upstream node if the node has no other input, the input is forward, both have the same
-    number of subtasks, and the upstream node has no other consumer. So records enter a vertex at its first operator,
-    and leave a vertex at its last operator. A forward input from another number of subtasks is dealt out in turn.
+    number of subtasks, and the main output of the upstream node has no other consumer. So records enter a vertex at its
+    first operator. The records of main outputs leave a vertex at its last operator. A node that reads a side output
+    begins a vertex. A forward input from another number of subtasks is dealt out in turn.
     """
     _check(nodes)
     limits = _limits(nodes)
     consumers: dict[int, int] = {}
     for node in nodes:
         for source in node.inputs:
-            consumers[source.node] = consumers.get(source.node, 0) + 1
+            if source.side is None:
+                consumers[source.node] = consumers.get(source.node, 0) + 1
     chain_of: dict[int, int] = {}
     chains: list[list[Node]] = []
     for node in nodes:
         head = node.inputs[0] if len(node.inputs) == 1 else None
-        if head is not None and _is_direct(head, node, limits) and consumers[head.node] == 1:
+        if head is not None and _is_chained(head, node, limits) and consumers[head.node] == 1:
             chain_of[node.number] = chain_of[head.node]
             chains[chain_of[node.number]].append(node)
         else:
@@ -214,6 +222,7 @@ def build_plan(nodes: tuple[Node, ...], *, parallelism: int, max_parallelism: in
         )
         for i, chain in enumerate(chains)
     )
+    operators = {node.number: node.operator for node in nodes}
     edges: list[Edge] = []
     for i, chain in enumerate(chains):
         for position, source in enumerate(chain[0].inputs):
@@ -226,6 +235,7 @@ def build_plan(nodes: tuple[Node, ...], *, parallelism: int, max_parallelism: in
                     keys=source.keys,
                     input_number=position,
                     partitioner=source.partitioner,
+                    side=None if source.side is None else Side(operator=operators[source.node], name=source.side),
                 )
             )
     return Plan(
@@ -248,7 +258,13 @@ def _limits(nodes: tuple[Node, ...]) -> dict[int, int | None]:
 
 
 def _is_direct(source: Input, node: Node, limits: dict[int, int | None]) -> bool:
+    """Whether each subtask of the node gets the records of one subtask."""
     return source.partitioning is Partitioning.FORWARD and limits[source.node] == limits[node.number]
+
+
+def _is_chained(source: Input, node: Node, limits: dict[int, int | None]) -> bool:
+    """Whether the node may run in the task of its upstream node. A side output leaves its task through an edge."""
+    return source.side is None and _is_direct(source, node, limits)
 
 
 def _partitioning(source: Input, node: Node, limits: dict[int, int | None]) -> Partitioning:

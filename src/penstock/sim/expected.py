@@ -43,6 +43,14 @@ def expected_rows(workload: Workload, inputs: Sequence[pa.RecordBatch], *, paral
             halves = (records_of(inputs[: workload.splits]), records_of(inputs[workload.splits :]))
             first, second = (Counter(_doubled(record) for record in half) for half in halves)
             return {SINK: first, SECOND_SINK: second}
+        case Shape.SPLIT:
+            kept, thirds = ([r for r in records if (r[2] % 3 != 0) is keeps] for keeps in (True, False))
+            return {SINK: Counter(_doubled(record) for record in kept), SECOND_SINK: Counter(thirds)}
+        case Shape.SIDES:
+            even, odd = ([record for record in records if record[2] % 2 == rest] for rest in (0, 1))
+            return {SINK: Counter(even), SECOND_SINK: Counter(_negated(record) for record in odd)}
+        case Shape.LATE:
+            rows = _expected_units(records, workload.window_us)
         case Shape.WAITS:
             rows = Counter(records_of(inputs[: workload.splits]))
         case Shape.LIMIT:
@@ -121,14 +129,22 @@ def _goes_to_all(workload: Workload, record: Row) -> bool:
     return workload.shape is Shape.BROADCAST
 
 
+def _expected_units(records: Iterable[Row], window_us: int) -> Counter[Row]:
+    starts = ((key, ts // window_us * window_us) for key, _, value, ts in records if value % 3 != 0)
+    return Counter((key, start, start + window_us, 1, 0) for key, start in starts)
+
+
 def order_of(workload: Workload) -> Order | None:
     """How the rows of a job are ordered; None if the rows have no order. In all shapes with an order the sequence
     number is the second column."""
     match workload.shape:
         case Shape.KEYED | Shape.UNION | Shape.TWO_SINKS | Shape.HASH_HASH | Shape.HASH_FORWARD | Shape.PIPELINES:
             return lambda row, _: row[0]
-        case Shape.SLICES | Shape.MIXED | Shape.WAITS | Shape.GLOBAL | Shape.CHOSEN | Shape.LIMIT:
+        case Shape.SLICES | Shape.MIXED | Shape.WAITS | Shape.SPLIT | Shape.GLOBAL | Shape.CHOSEN | Shape.LIMIT:
             return lambda row, _: row[0]
+        case Shape.SIDES:
+            # Values are negative behind the step that gets the odd records in turn.
+            return lambda row, _: row[0] if row[2] >= 0 else None
         case Shape.TWICE:
             return lambda row, _: (row[0], row[2])
         case Shape.DIAMOND:

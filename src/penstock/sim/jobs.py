@@ -2,8 +2,8 @@
 
 The input of a job is a function of its parameters. All records of a key are in one split of one source, so that the
 records have an order, unless the parameters say that all splits share their keys. Event time is out of order by less
-than the watermark's delay, so that no record is ever late. `shapes` puts the steps between sources and sinks together;
-`expected` computes the rows that the job must show.
+than the watermark's delay, so that no record is ever late, except in jobs that read late records. `shapes` puts the
+steps between sources and sinks together; `expected` computes the rows that the job must show.
 """
 
 from __future__ import annotations
@@ -86,11 +86,22 @@ class Shape(Enum):
     """The first records of the only split."""
     DISTINCT = "distinct"
     """The first record of each key."""
+    SPLIT = "split"
+    """A split in the middle of a chain."""
+    SIDES = "sides"
+    """A keyed function with a side output."""
+    LATE = "late"
+    """Windows whose late records are read."""
 
     @property
     def has_windows(self) -> bool:
         """Whether records are aggregated."""
         return self in (Shape.WINDOW, Shape.UNION_WINDOW, Shape.TIMERS)
+
+    @property
+    def holds_back(self) -> bool:
+        """Whether records that a job has read may be in no row when the job is stopped without drain."""
+        return self.has_windows or self in (Shape.WAITS, Shape.LATE)
 
     @property
     def most_sources(self) -> int:
@@ -104,6 +115,9 @@ class Shape(Enum):
 PLACED = (Shape.GLOBAL, Shape.FEWER, Shape.CHOSEN, Shape.LIMIT, Shape.DISTINCT)
 """The shapes whose steps have a number of subtasks of their own, records that go where a function says, or the first
 records only."""
+
+ASIDE = (Shape.SPLIT, Shape.SIDES, Shape.LATE)
+"""The shapes with side outputs."""
 
 PAIRS = (Shape.HASH_HASH, Shape.HASH_FORWARD, Shape.HASH_BROADCAST, Shape.REBALANCE_HASH)
 """The shapes with two sources that one step reads, each source distributed in its own way."""

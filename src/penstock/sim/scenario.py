@@ -33,7 +33,7 @@ from penstock.sim.faults import (
     draw_task_errors,
     end_ms,
 )
-from penstock.sim.jobs import APART, PAIRS, PIPELINES, PLACED, TICK_US, Shape, Workload
+from penstock.sim.jobs import APART, ASIDE, PAIRS, PIPELINES, PLACED, TICK_US, Shape, Workload
 from penstock.sim.marking_hook import Hooked, draw_hook
 from penstock.sim.on_driver import draw_on_driver
 from penstock.sim.programs import Rerun, draw_rerun
@@ -57,10 +57,12 @@ VERTICES = {
     Shape.SLICES: 3,
     Shape.MIXED: 3,
     Shape.FEWER: 3,
+    Shape.SIDES: 3,
+    Shape.LATE: 4,
 }
 """The number of vertices, with one source, of the shapes that have more than two vertices."""
 
-DRAWN_LATER = (*APART, *PLACED, Shape.TIMERS, Shape.WAITS)
+DRAWN_LATER = (*APART, *PLACED, *ASIDE, Shape.TIMERS, Shape.WAITS)
 """The shapes that take the place of another shape when everything else has been drawn."""
 
 LIVENESS_MS = 120_000
@@ -210,8 +212,8 @@ def draw_scenario(seed: int, random: Random) -> Scenario:
 
 
 def _varied(random: Random, drawn: Scenario) -> Scenario:
-    """The same world, perhaps with small slices, a backlog, shared files, a program that is run again, or rows that
-    wait."""
+    """The same world, perhaps with small slices, a backlog, shared files, a program that is run again, windows of
+    another kind, rows that wait, steps with subtasks of their own, or side outputs."""
     drawn = _in_slices(random, drawn) if random.random() < 0.4 else drawn
     drawn = _with_a_backlog(random, drawn) if random.random() < 0.15 else drawn
     drawn = _sharing_files(random, drawn) if random.random() < 0.2 else drawn
@@ -222,7 +224,10 @@ def _varied(random: Random, drawn: Scenario) -> Scenario:
     drawn = _with_rows_that_wait(random, drawn) if pairs and random.random() < 0.3 else drawn
     shape = drawn.workload.shape
     single = shape.most_sources == 1 and len(sinks_of(shape)) == 1
-    return _placed(random, drawn) if single and random.random() < 0.25 else drawn
+    drawn = _placed(random, drawn) if single and random.random() < 0.25 else drawn
+    shape, plain = drawn.workload.shape, drawn.workload.on_driver is None
+    single = shape.most_sources == 1 and shape not in APART
+    return _with_side_outputs(random, drawn) if single and plain and random.random() < 0.15 else drawn
 
 
 def _placed(random: Random, drawn: Scenario) -> Scenario:
@@ -250,6 +255,17 @@ def _with_other_windows(random: Random, drawn: Scenario) -> Scenario:
 
 def _is_exactly_once(drawn: Scenario) -> bool:
     return drawn.settings.checkpoint.mode is Mode.EXACTLY_ONCE
+
+
+def _with_side_outputs(random: Random, drawn: Scenario) -> Scenario:
+    """The same world with a job that has side outputs. Where late records are read, records are out of order by more
+    than a window."""
+    workload = replace(drawn.workload, shape=random.choice(ASIDE))
+    if workload.shape is Shape.LATE:
+        window_us, disorder_us = TICK_US * random.choice((3, 7, 50)), TICK_US * random.choice((20, 60))
+        workload = replace(workload, window_us=window_us, disorder_us=disorder_us)
+    checkpoint = _possible(drawn.settings.checkpoint, workload, drawn.work_us)
+    return replace(drawn, workload=workload, settings=replace(drawn.settings, checkpoint=checkpoint))
 
 
 def _sharing_files(random: Random, drawn: Scenario) -> Scenario:

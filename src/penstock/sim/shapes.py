@@ -24,6 +24,12 @@
     CHOSEN          source → double ═by a function═► placed → sink
     LIMIT           source → limit-each ═all to one═► limit → sink
     DISTINCT        source ═key═► distinct → sink
+    SPLIT           source → split → double → sink
+                             └─ thirds ═key═► same → second
+    SIDES           source ═key═► sort-out → sink
+                                  └─ odd ═in turn═► negate → second
+    LATE            source → watermark → where ═key═► window → units ─┬─► union → sink
+                                                      └─ late() ─► late-units ─┘
 
 The windows of `WINDOW` and `UNION_WINDOW` are of any kind (`window_kinds`), by key or over all records.
 
@@ -44,13 +50,16 @@ from penstock.api.connector import Sink
 from penstock.api.first_rows import FirstOfKey, FirstOfSubtask, FirstRows
 from penstock.api.functions import FunctionContext, ProcessFunction
 from penstock.api.steps import (
+    LATE,
     Aggregate,
     CombineStep,
     KeyedProcessStep,
+    LateRecords,
     MapBatchesStep,
     MapStep,
     ProcessStep,
     ReadStep,
+    SplitStep,
     Step,
     UnionStep,
     WatermarkStep,
@@ -59,6 +68,7 @@ from penstock.api.steps import (
     WriteStep,
 )
 from penstock.api.window_schema import partial_schema, result_schema
+from penstock.api.windows import TumblingWindow
 from penstock.core.ids import OperatorId
 from penstock.core.task.waiting import WaitFor
 from penstock.plan.graph import Input, Node, Partitioning, Plan, build_plan
@@ -67,6 +77,7 @@ from penstock.sim.connected import Guarded
 from penstock.sim.external import system_of
 from penstock.sim.jobs import APART, SCHEMA, TICK_US, Shape, Workload
 from penstock.sim.on_driver import make_source
+from penstock.sim.sides import ODD, LateUnit, SortOut, units
 from penstock.sim.timers import WindowsByTimers, copies
 from penstock.sim.window_kinds import window_of
 
@@ -88,6 +99,9 @@ DISTRIBUTIONS = {
     Shape.REBALANCE_HASH: (REBALANCE, HASH),
 }
 """How the two sources of a pair reach the step that reads both."""
+
+THIRDS = "thirds"
+"""The part of `SPLIT` with the records whose values can be divided by three."""
 
 BUCKETS = 4
 """How many different values there are behind the first exchange of `TWICE`."""
@@ -171,7 +185,7 @@ class Slow:
 
 def sinks_of(shape: Shape) -> tuple[str, ...]:
     """The names of the sinks of a shape."""
-    return (SINK, SECOND_SINK) if shape in (Shape.TWO_SINKS, *APART) else (SINK,)
+    return (SINK, SECOND_SINK) if shape in (Shape.TWO_SINKS, Shape.SPLIT, Shape.SIDES, *APART) else (SINK,)
 
 
 def make_plan(workload: Workload, *, world: int, parallelism: int, sink: Callable[[str], Sink]) -> Plan:
@@ -222,24 +236,27 @@ class _Builder:
                 self._write(self._same(united, FORWARD))
             case Shape.WAITS:
                 self._waits(*self._sources())
-            case Shape.PIPELINES:
-                first, second = self._sources()
-                self._write(self._same(self._map("double", double, first), HASH))
-                doubled = self._map("double-2", double, second)
-                self._write(self._map("same-2", same, doubled, HASH), SECOND_SINK)
-            case Shape.SLICES:
-                doubled = self._map("double", double, self._source())
-                self._write(doubled)
-                self._write(self._same(doubled, FORWARD), SECOND_SINK)
-            case Shape.MIXED:
-                first, second = self._sources()
-                self._write(self._same(self._map("double", double, first), HASH))
-                self._write(self._map("double-2", double, second), SECOND_SINK)
+            case Shape.PIPELINES | Shape.SLICES | Shape.MIXED as apart:
+                self._apart(apart)
             case Shape.GLOBAL | Shape.FEWER | Shape.CHOSEN | Shape.LIMIT | Shape.DISTINCT as placed:
                 self._placed(placed)
+            case Shape.SPLIT | Shape.SIDES | Shape.LATE as aside:
+                self._with_sides(aside)
             case _:
                 assert_never(self._workload.shape)
         return build_plan(tuple(self._nodes), parallelism=self._parallelism, max_parallelism=None)
+
+    def _apart(self, shape: Shape) -> None:
+        if shape is Shape.SLICES:
+            doubled = self._map("double", double, self._source())
+            self._write(doubled)
+            self._write(self._same(doubled, FORWARD), SECOND_SINK)
+            return
+        first, second = self._sources()
+        self._write(self._same(self._map("double", double, first), HASH))
+        doubled = self._map("double-2", double, second)
+        is_joined = shape is Shape.PIPELINES
+        self._write(self._map("same-2", same, doubled, HASH) if is_joined else doubled, SECOND_SINK)
 
     def _placed(self, shape: Shape) -> None:
         source, most = self._source(), self._workload.limit
@@ -265,6 +282,45 @@ class _Builder:
                 keys = pa.schema([SCHEMA.field("key")])
                 first = KeyedProcessStep(function=FirstOfKey(None), keys=("key",), key_schema=keys, schema=SCHEMA)
                 self._write(self._slowed(self._add("distinct", first, (source, HASH)), SCHEMA))
+
+    def _with_sides(self, shape: Shape) -> None:
+        if shape is Shape.LATE:
+            self._late_windows(self._watermark(self._source(), ""))
+            return
+        if shape is Shape.SPLIT:
+            step = SplitStep(conditions=((THIRDS, ~keep_condition()),), schema=SCHEMA)
+            split = self._add("split", step, (self._source(), FORWARD))
+            self._write(self._map("double", double, split))
+            self._write(self._same(split, HASH, side=THIRDS), SECOND_SINK)
+            return
+        keys = pa.schema([SCHEMA.field("key")])
+        sort_out = KeyedProcessStep(
+            function=SortOut(), keys=("key",), key_schema=keys, schema=SCHEMA, declared_sides={ODD: SCHEMA}
+        )
+        sorted_out = self._add("sort-out", sort_out, (self._source(), HASH))
+        self._write(sorted_out)
+        self._write(self._negate(sorted_out, REBALANCE, side=ODD), SECOND_SINK)
+
+    def _late_windows(self, timed: int) -> None:
+        window_us, keys = self._workload.window_us, ("key",)
+        window = TumblingWindow(size_us=window_us)
+        partial = partial_schema(SCHEMA, keys=keys, time_column="ts", aggregates=AGGREGATES, window=window)
+        kept = self._add("where", WhereStep(condition=keep_condition(), schema=SCHEMA), (timed, FORWARD))
+        step = WindowStep(
+            keys=keys,
+            window=window,
+            aggregates=AGGREGATES,
+            schema=RESULTS,
+            late=LateRecords(time_column="ts", schema=SCHEMA),
+            combine=CombineStep(keys=keys, time_column="ts", window=window, aggregates=AGGREGATES, schema=partial),
+        )
+        windowed = self._add("window", step, (kept, HASH))
+        slowed = self._slowed(windowed, RESULTS)
+        counted = self._add("units", MapStep(function=units, flat=True, schema=RESULTS), (slowed, FORWARD))
+        late = MapStep(function=LateUnit(window_us), flat=False, schema=RESULTS)
+        told = self._add("late-units", late, (windowed, FORWARD), side=LATE)
+        united = self._add("union", UnionStep(schema=RESULTS), (counted, FORWARD), (told, FORWARD))
+        self._add(SINK, WriteStep(sink=self._sink(SINK), schema=RESULTS), (united, FORWARD))
 
     def _diamond(self) -> None:
         source = self._source()
@@ -326,26 +382,26 @@ class _Builder:
 
     def _watermark(self, before: int, suffix: str) -> int:
         workload = self._workload
-        # Longer than the disorder within a split, by a batch: no record is late.
-        delay_us = workload.disorder_us + (workload.batch_rows + 1) * TICK_US
+        # Longer than the disorder within a split, by a batch: no record is late, unless late records are read.
+        delay_us = workload.disorder_us + (workload.batch_rows + 1) * TICK_US if workload.shape is not Shape.LATE else 0
         step = WatermarkStep(column="ts", delay_us=delay_us, idle_after_ms=None)
         return self._add(f"watermark{suffix}", step, (before, FORWARD))
 
     def _map(self, name: str, function: Callable[[Any], Any], before: int, partitioning: Partitioning = FORWARD) -> int:
         return self._add(name, MapBatchesStep(function=function, kind="arrow", schema=SCHEMA), (before, partitioning))
 
-    def _same(self, before: int, partitioning: Partitioning, key: str = "key") -> int:
+    def _same(self, before: int, partitioning: Partitioning, key: str = "key", side: str | None = None) -> int:
         step = MapBatchesStep(function=same, kind="arrow", schema=SCHEMA)
-        return self._slowed(self._add("same", step, (before, partitioning), keys=(key,)), SCHEMA)
+        return self._slowed(self._add("same", step, (before, partitioning), keys=(key,), side=side), SCHEMA)
 
     def _joined(self, before: Input) -> int:
         step = MapBatchesStep(function=same, kind="arrow", schema=SCHEMA)
         return self._slowed(self._add("same", step, before), SCHEMA)
 
-    def _negate(self, before: int, partitioning: Partitioning) -> int:
+    def _negate(self, before: int, partitioning: Partitioning, side: str | None = None) -> int:
         row_us = self._workload.slow_us // self._workload.batch_rows
         step = MapStep(function=Negate(self._world, row_us), flat=False, schema=SCHEMA)
-        return self._add("negate", step, (before, partitioning))
+        return self._add("negate", step, (before, partitioning), side=side)
 
     def _slowed(self, before: int, schema: pa.Schema) -> int:
         if not self._workload.slow_us:
@@ -360,13 +416,18 @@ class _Builder:
         self._add(name, WriteStep(sink=self._sink(name), schema=SCHEMA), (before, FORWARD))
 
     def _add(
-        self, name: str, step: Step, *before: tuple[int, Partitioning] | Input, keys: tuple[str, ...] = ("key",)
+        self,
+        name: str,
+        step: Step,
+        *before: tuple[int, Partitioning] | Input,
+        keys: tuple[str, ...] = ("key",),
+        side: str | None = None,
     ) -> int:
         number = len(self._nodes)
         inputs = tuple(
             each
             if isinstance(each, Input)
-            else Input(node=each[0], partitioning=each[1], keys=keys if each[1] is HASH else ())
+            else Input(node=each[0], partitioning=each[1], keys=keys if each[1] is HASH else (), side=side)
             for each in before
         )
         node = Node(number=number, operator=OperatorId(name), name=name, step=step, inputs=inputs, is_source=not before)

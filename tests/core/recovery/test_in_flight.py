@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 import pytest
 from snapshot_rig import edge, graph_of, in_channel, operator, simple_graph, snapshot_of, vertex
 
 from penstock.core.errors import UsageError
-from penstock.core.graph import CheckpointGraph, Partitioning
+from penstock.core.graph import CheckpointGraph, Partitioning, Side
 from penstock.core.ids import OperatorId, TaskId, VertexId
 from penstock.core.messages import ChannelState, DealtChannel, TaskRestore
 from penstock.core.recovery.assign import assign
@@ -167,6 +169,68 @@ def test_data_on_its_way_to_a_step_that_is_gone_is_refused_unless_the_user_knows
     for rules in (MatchingRules(unmatched=Unmatched.IGNORE), MatchingRules(drop=(OperatorId("count"),))):
         (flow,) = assign(stateless, today, rules).flows
         assert (flow.edge, flow.size) == (None, 2)
+
+
+# --- side outputs ----------------------------------------------------------------------------------------------------
+
+
+def aside(operator: str, name: str) -> Side:
+    return Side(operator=OperatorId(operator), name=name)
+
+
+def with_side(*, number: int = 0, name: str = "errors", **more: Any) -> CheckpointGraph:
+    """`read`, in the middle of its chain, has a side output that `count` reads."""
+    side = edge("read", "count", number=number, side=aside("read", name), **more)
+    return graph_of(vertex("read", "more"), vertex("count"), edges=(side,))
+
+
+def test_data_of_a_side_output_is_found_again_by_its_operator_and_its_name():
+    today = graph_of(
+        vertex("new", "read", "more", "again"),
+        vertex("count"),
+        edges=(
+            edge("new", "count", number=0, side=aside("read", "others")),
+            edge("new", "count", number=1),
+            edge("new", "count", number=2, side=aside("read", "errors")),
+        ),
+    )
+    metadata = unaligned(with_side(), inputs=(in_channel(0, 0, "in"),), outputs=(in_channel(1, 0, "out"),))
+    tasks = assign(metadata, today).tasks
+    assert tasks[TaskId(COUNT, 0)].input_channels == (in_channel(0, 0, "in", number=2),)
+    assert tasks[TaskId(VertexId("new"), 1)].output_channels == (in_channel(1, 0, "out", number=2),)
+
+
+def test_data_of_a_side_output_is_dealt_out_to_another_parallelism():
+    metadata = unaligned(with_side(), inputs=(in_channel(0, 1, "in"),))
+    today = with_side()
+    today = msgspec.structs.replace(
+        today, vertices=tuple(msgspec.structs.replace(v, parallelism=1) for v in today.vertices)
+    )
+    assert dealt_to(assign(metadata, today).tasks[TaskId(COUNT, 0)]) == [(0, [b"in"], False)]
+
+
+@pytest.mark.parametrize(
+    "today",
+    [
+        with_side(name="others"),
+        graph_of(vertex("read"), vertex("count"), edges=(edge("read", "count"),)),
+        graph_of(vertex("more"), vertex("count"), edges=(edge("more", "count", side=aside("more", "errors")),)),
+    ],
+    ids=["another name", "the main output", "another operator"],
+)
+def test_data_of_a_side_output_that_is_gone_is_refused_and_the_side_output_is_named(today):
+    metadata = unaligned(with_side(), inputs=(in_channel(0, 0, "in"),))
+    rules = MatchingRules(drop=(OperatorId("read"),))
+    with pytest.raises(UsageError, match="from the side output 'errors', and the program does not join") as caught:
+        assign(metadata, today, rules)
+    assert "savepoint" in (caught.value.hint or "")
+
+
+def test_data_of_the_main_output_does_not_go_to_a_side_output():
+    metadata = unaligned(simple_graph(2), inputs=(in_channel(0, 0, "in"),))
+    today = graph_of(vertex("read"), vertex("count"), edges=(edge("read", "count", side=aside("read", "errors")),))
+    with pytest.raises(UsageError, match="does not join the two any more"):
+        assign(metadata, today)
 
 
 # --- metadata of before edges were written down ----------------------------------------------------------------------

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from penstock.api.connector import End, Source, SourceReader
-from penstock.api.steps import MapBatchesStep, ReadStep, SelectStep, WatermarkStep, WhereStep
+from penstock.api.steps import MapBatchesStep, ReadStep, SelectStep, SplitStep, WatermarkStep, WhereStep
 from penstock.core.errors import InvariantError
 from penstock.core.ids import CheckpointId, Epoch, Instant, JobId, OperatorId, TaskId, VertexId
 from penstock.core.messages import OperatorState, TaskRestore
@@ -101,6 +101,21 @@ def test_every_branch_of_a_stream_carries_the_schema_of_its_beginning():
     )
     by_target = {edge.downstream: edge_schemas(plan)[edge.number] for edge in plan.edges}
     assert by_target == {"name": NUMBERS, "where": NUMBERS, "same": NAMED}
+
+
+def test_an_edge_of_a_side_output_carries_the_schema_of_the_side_output():
+    split = SplitStep(conditions=(("many", pl.col("n") > 5),), schema=NUMBERS)
+    nodes = (
+        Node(number=0, operator=OperatorId("read"), name="read", step=READ, is_source=True),
+        Node(number=1, operator=OperatorId("split"), name="split", step=split, inputs=(Input(node=0),)),
+        Node(number=2, operator=OperatorId("name"), name="name", step=NAME, inputs=(Input(node=1),)),
+        Node(number=3, operator=OperatorId("mark"), name="mark", step=MARK, inputs=(Input(node=1, side="many"),)),
+        Node(number=4, operator=OperatorId("same"), name="same", step=SAME, inputs=(Input(node=2), Input(node=2))),
+        Node(number=5, operator=OperatorId("again"), name="again", step=MARK, inputs=(Input(node=3), Input(node=3))),
+    )
+    plan = build_plan(nodes, parallelism=1, max_parallelism=None)
+    by_target = {edge.downstream: edge_schemas(plan)[edge.number] for edge in plan.edges}
+    assert by_target == {"mark": NUMBERS, "same": NAMED, "again": NUMBERS}
 
 
 def test_a_vertex_that_gets_its_records_from_nowhere_is_a_bug():

@@ -158,6 +158,62 @@ def test_records_and_watermarks_go_from_head_to_tail_and_out(calls):
     assert outputs.rows_out == 1
 
 
+class Sides:
+    """The outputs of a task in which only the middle operator has a side output that is read."""
+
+    def __init__(self, main_is_read=True):
+        self.left = []
+        self.main_is_read = main_is_read
+
+    def sides_of(self, operator):
+        return {"a": Side(self.left)} if operator == "id of middle" else {}
+
+    def emit(self, batch):
+        self.left.append(("main", "rows"))
+
+    def watermark(self, time_us, *, idle=False):
+        self.left.append(("main", time_us))
+
+
+class Side:
+    def __init__(self, left):
+        self.left = left
+
+    def emit(self, batch):
+        self.left.append(("a", "rows"))
+
+    def watermark(self, time_us, *, idle=False):
+        self.left.append(("a", time_us))
+
+
+class MakingTime(Noting):
+    """Makes watermarks of its own."""
+
+    def watermark(self, time_us, *, idle=False):
+        self.output.watermark(time_us + 100, idle=idle)
+
+
+def test_a_side_output_has_the_watermarks_of_its_operator_and_not_those_of_operators_behind_it(calls):
+    outputs = Sides()
+    chain = chain_of(Noting("head", calls), Noting("middle", calls), MakingTime("tail", calls))
+    chain.open(outputs)
+    head, middle, tail = chain.operators
+    assert (list(head.sides), list(middle.sides), list(tail.sides)) == ([], ["a"], [])
+    outputs.left.clear()
+    middle.sides["a"].emit(ROWS)
+    chain.watermark(5)
+    tail.output.watermark(999)
+    chain.process(ROWS)
+    assert outputs.left == [("a", "rows"), ("a", 5), ("main", 105), ("main", 999), ("main", "rows")]
+
+
+@pytest.mark.parametrize("is_read", [True, False])
+def test_only_the_last_operator_may_have_a_main_output_that_nothing_reads(calls, is_read):
+    chain = chain_of(Noting("head", calls), Noting("tail", calls))
+    chain.open(Sides(main_is_read=is_read))
+    assert [operator.main_is_read for operator in chain.operators] == [True, is_read]
+
+
 def test_each_operator_finishes_before_the_one_behind_it_and_what_it_left_is_processed_there(calls):
     chain, outputs = three(calls)
     chain.finish()

@@ -26,14 +26,17 @@ def batch(*keys):
 
 
 class Outputs:
-    """The outputs of subtask 0 of a source that feeds one or more steps, and what left on each channel."""
+    """The outputs of subtask 0 of a source that feeds one or more steps, and what left on each channel. Steps read the
+    main output, or the side output that `sides` names for their number."""
 
-    def __init__(self, *partitionings, parallelism=3, output_bytes=100, granted=WINDOW, partitioner=None):
+    def __init__(self, *partitionings, parallelism=3, output_bytes=100, granted=WINDOW, partitioner=None, sides=()):
         nodes = [Node(number=0, operator=OperatorId("source"), name="source", step=None, is_source=True)]
         for number, partitioning in enumerate(partitionings, start=1):
             keys = ("key",) if partitioning is Partitioning.HASH else ()
             # Two consumers, so that a forward edge is an edge and no chain.
-            source = Input(node=0, partitioning=partitioning, keys=keys, partitioner=partitioner)
+            source = Input(
+                node=0, partitioning=partitioning, keys=keys, partitioner=partitioner, side=dict(sides).get(number)
+            )
             name = f"step {number}"
             nodes.append(Node(number=number, operator=OperatorId(name), name=name, step=None, inputs=(source,)))
         self.plan = build_plan(tuple(nodes), parallelism=parallelism, max_parallelism=128)
@@ -283,3 +286,62 @@ def test_barriers_stay_behind_records_that_a_function_places():
     options = CheckpointOptions(unaligned=True)
     barrier = Barrier(checkpoint=CheckpointId(1), options=options, timestamp=Instant(0))
     assert made.outputs.send_barrier(barrier) == {ChannelKey(0, 0, target): [] for target in range(3)}
+
+
+# --- side outputs ----------------------------------------------------------------------------------------------------
+
+
+def test_records_of_a_side_output_go_to_its_readers_only():
+    made = Outputs(Partitioning.REBALANCE, Partitioning.HASH, Partitioning.FORWARD, sides=((2, "a"), (3, "b")))
+    sides = made.outputs.sides_of("source")
+    assert list(sides) == ["a", "b"]
+    made.emit(batch(1))
+    sides["a"].emit(batch(2, 2))
+    sides["b"].emit(batch(3))
+    made.outputs.flush()
+    seen = {edge: [k for target in range(3) for k in made.keys_at(target, edge)] for edge in range(3)}
+    assert seen == {0: [1], 1: [2, 2], 2: [3]}
+    assert made.outputs.rows_out == 4
+
+
+def test_all_readers_of_a_side_output_get_all_its_records():
+    made = Outputs(Partitioning.REBALANCE, Partitioning.FORWARD, sides=((1, "a"), (2, "a")))
+    (side,) = made.outputs.sides_of("source").values()
+    side.emit(batch())
+    side.emit(batch(1))
+    made.outputs.flush()
+    assert (made.keys_at(0, 0), made.keys_at(0, 1)) == ([1], [1])
+    assert not made.outputs.main_is_read
+
+
+def test_another_operator_of_the_chain_has_no_part_in_a_side_output():
+    assert Outputs(Partitioning.REBALANCE, sides=((1, "a"),)).outputs.sides_of("another") == {}
+
+
+def test_watermarks_of_the_main_output_and_of_a_side_output_are_apart():
+    made = Outputs(Partitioning.HASH, Partitioning.FORWARD, parallelism=1, sides=((2, "a"),))
+    made.outputs.watermark(9)
+    made.outputs.sides_of("source")["a"].watermark(5, idle=True)
+    made.outputs.flush()
+    assert made.left == {(0, 0): [Watermark(time_us=9)], (1, 0): [Watermark(time_us=5, idle=True)]}
+
+
+def test_barriers_go_to_side_outputs_too_and_overtake_their_records():
+    made = Outputs(Partitioning.HASH, Partitioning.HASH, parallelism=1, granted=0, sides=((2, "a"),))
+    made.outputs.emit(batch(1))
+    made.outputs.sides_of("source")["a"].emit(batch(2))
+    options = CheckpointOptions(unaligned=True)
+    overtaken = made.outputs.send_barrier(Barrier(checkpoint=CheckpointId(1), timestamp=Instant(0), options=options))
+    found = {key.edge: [b.column("key").to_pylist() for b in batches] for key, batches in overtaken.items()}
+    assert found == {0: [[1]], 1: [[2]]}
+    for key in made.outputs.channels:
+        made.outputs.grant(key, WINDOW)
+    made.outputs.flush()
+    assert [[type(item) for item in items] for items in made.left.values()] == [[Barrier, pa.RecordBatch]] * 2
+
+
+def test_a_side_output_whose_reader_is_slow_holds_the_task_back():
+    made = Outputs(Partitioning.HASH, Partitioning.FORWARD, sides=((2, "a"),), granted=0, output_bytes=1)
+    assert made.outputs.has_room
+    made.outputs.sides_of("source")["a"].emit(batch(1))
+    assert not made.outputs.has_room

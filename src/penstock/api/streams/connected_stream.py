@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 from penstock.api.boundary import at_user_line
@@ -9,7 +10,7 @@ from penstock.api.functions import KeyedBroadcastFunction, KeyedFunction, check_
 from penstock.api.streams.data_stream import Stream, stream_behind
 from penstock.api.streams.stream_state import StreamState, keyed_step
 from penstock.core.task.waiting import WaitFor
-from penstock.plan.graph import Input, Partitioning
+from penstock.plan.graph import Partitioning
 from penstock.sql.schemas import SchemaLike
 
 
@@ -25,23 +26,30 @@ class ConnectedStream:
         self._broadcast = broadcast
         self._wait = wait
 
-    def process(self, function: KeyedBroadcastFunction, *, schema: SchemaLike, name: str | None = None) -> Stream:
+    def process(
+        self,
+        function: KeyedBroadcastFunction,
+        *,
+        schema: SchemaLike,
+        sides: Mapping[str, SchemaLike] | None = None,
+        name: str | None = None,
+    ) -> Stream:
         """The records that a function with state makes of the records of both streams; see `KeyedBroadcastFunction`.
 
         If the broadcast stream has a watermark, the event time of the step is the event time of the stream that is
-        behind. Otherwise the event time of the step is the event time of the keyed stream alone.
+        behind. Otherwise the event time of the step is the event time of the keyed stream alone. `sides` declares side
+        outputs for `context.emit`.
         """
         check_function(function, KeyedBroadcastFunction, argument="process", methods=("on_broadcast",))
         check_function(function, KeyedFunction, argument="process", methods=("on_row",))
         state, other = self._state, self._broadcast
         step = replace(
-            keyed_step(function, state, self._keys, schema),
+            keyed_step(function, state, self._keys, schema, sides),
             is_connected=True,
             broadcast_has_time=other.time_column is not None,
             wait=self._wait,
         )
-        broadcast = Input(node=other.last_step, partitioning=Partitioning.BROADCAST)
-        inputs = (state.input_by_key(self._keys), broadcast)
+        inputs = (state.input_by_key(self._keys), other.input_by(Partitioning.BROADCAST))
         return stream_behind(step, state, inputs=inputs, kind="connect", name=name)
 
     def __repr__(self) -> str:

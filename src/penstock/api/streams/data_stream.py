@@ -43,7 +43,8 @@ from penstock.api.streams.choosing import ChoosesRows
 from penstock.api.streams.exploding import Explodes, only_explosion
 from penstock.api.streams.looking import CanBeLookedAt
 from penstock.api.streams.placing import PlacesRows
-from penstock.api.streams.stream_state import Row, StreamState
+from penstock.api.streams.side_streams import HasSides
+from penstock.api.streams.stream_state import Row, StreamState, side_schemas
 from penstock.api.window_schema import check_key_types
 from penstock.core.durations import Duration, duration_ms, duration_us
 from penstock.core.errors import UsageError
@@ -58,7 +59,7 @@ if TYPE_CHECKING:
 
 
 @at_user_line
-class Stream(ChoosesRows, Explodes, PlacesRows, HandsOver, CanBeLookedAt):
+class Stream(ChoosesRows, Explodes, PlacesRows, HandsOver, HasSides, CanBeLookedAt):
     """Records that flow, all with the same columns. Made by `Program.read` and by the methods of streams."""
 
     def __init__(self, state: StreamState) -> None:
@@ -195,17 +196,31 @@ class Stream(ChoosesRows, Explodes, PlacesRows, HandsOver, CanBeLookedAt):
         given = as_schema(schema, argument="schema")
         return self._then_function(MapStep(function=function, flat=True, schema=given), kind="flat_map", name=name)
 
-    def process(self, function: ProcessFunction, *, schema: SchemaLike, name: str | None = None) -> Stream:
+    def process(
+        self,
+        function: ProcessFunction,
+        *,
+        schema: SchemaLike,
+        sides: Mapping[str, SchemaLike] | None = None,
+        name: str | None = None,
+    ) -> Stream:
         """The records that a function with state of its own makes of each record, or of each batch; see
         `ProcessFunction`.
 
-        The state of the function is kept under `name`.
+        The state of the function is kept under `name`. `sides` declares side outputs, by name, for `context.emit`:
+        `sides={"alerts": "user string, n bigint"}`; `side("alerts")` of the result is the stream of such a side output.
         """
         check_function(function, ProcessFunction, argument="process", methods=("on_row", "on_batch"))
         keyed = tuple(kind for kind in StateKind if not kind.is_of_subtask)
         check_states(function, keyed, where="needs a key: use key_by(...) and a KeyedFunction")
-        step = ProcessStep(function=function, schema=as_schema(schema, argument="schema"))
-        return self._then_function(step, kind="process", name=name)
+        step = ProcessStep(
+            function=function,
+            schema=as_schema(schema, argument="schema"),
+            declared_sides=side_schemas(sides),
+            late=self._state.late_records,
+        )
+        number = self._state.ledger.add(step, kind="process", name=name, inputs=self._state.input())
+        return Stream(self._state.behind_function(number, step))
 
     # --- time and distribution ---------------------------------------------------------------------------------------
 
@@ -417,7 +432,7 @@ class Stream(ChoosesRows, Explodes, PlacesRows, HandsOver, CanBeLookedAt):
             )
         return other._state  # noqa: SLF001  # of the same class
 
-    def _then_function(self, step: MapStep | MapBatchesStep | ProcessStep, *, kind: str, name: str | None) -> Stream:
+    def _then_function(self, step: MapStep | MapBatchesStep, *, kind: str, name: str | None) -> Stream:
         number = self._state.ledger.add(step, kind=kind, name=name, inputs=self._state.input())
         return Stream(self._state.behind(number, step.schema))
 
@@ -457,4 +472,4 @@ def stream_behind(
 ) -> Stream:
     """The stream behind a step over keyed records of `state`."""
     number = state.ledger.add(step, kind=kind, label="-".join((kind, *step.keys)), inputs=inputs, name=name)
-    return Stream(state.behind(number, step.schema))
+    return Stream(state.behind_function(number, step))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import datetime
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
 import pyarrow as pa
@@ -36,10 +36,35 @@ class KeyedStream:
         """The records of each key, cut into windows of event time. Needs a watermark before `key_by`."""
         return windowed(self._state, self._keys, window)
 
-    def process(self, function: KeyedFunction, *, schema: SchemaLike, name: str | None = None) -> Stream:
+    def process(
+        self,
+        function: KeyedFunction,
+        *,
+        schema: SchemaLike,
+        sides: Mapping[str, SchemaLike] | None = None,
+        name: str | None = None,
+    ) -> Stream:
         """The records that a function with state makes of each record and each timer; see `KeyedFunction`.
 
-        State and timers are kept under `name`. Records of one key are handled in the order in which they come.
+        State and timers are kept under `name`. Records of one key are handled in the order in which they come. `sides`
+        declares side outputs, by name, for `context.emit`; `side(name)` of the result is the stream of a side output.
+
+        >>> import penstock as ps
+        >>> from penstock.testing import run
+        >>> class Totals(ps.KeyedFunction):
+        ...     total = ps.value_state("total", "bigint", default=0)
+        ...     def on_row(self, row, context):
+        ...         self.total.set(self.total.get() + row["n"])
+        ...         if self.total.get() > 10:
+        ...             context.emit("alerts", {"user": context.key, "total": self.total.get()})
+        ...         return {"user": context.key, "n": row["n"]}
+        >>> def program(env):
+        ...     rows = env.from_iterable([{"user": "a", "n": 8}, {"user": "b", "n": 1}, {"user": "a", "n": 7}])
+        ...     totals = rows.key_by("user").process(
+        ...         Totals(), schema="user string, n bigint", sides={"alerts": "user string, total bigint"})
+        ...     totals.side("alerts").write(ps.collect())
+        >>> run(program)
+        [{'user': 'a', 'total': 15}]
         """
         check_function(function, KeyedFunction, argument="process", methods=("on_row",))
         if isinstance(function, KeyedBroadcastFunction):
@@ -47,7 +72,7 @@ class KeyedStream:
                 f"{type(function).__name__} needs a broadcast stream",
                 hint="write .key_by(...).connect(broadcast_stream).process(...)",
             )
-        step = keyed_step(function, self._state, self._keys, schema)
+        step = keyed_step(function, self._state, self._keys, schema, sides)
         return stream_behind(
             step, self._state, inputs=(self._state.input_by_key(self._keys),), kind="process", name=name
         )

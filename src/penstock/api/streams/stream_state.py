@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pyarrow as pa
 
 from penstock.api.functions import KeyedFunction
 from penstock.api.ledger import Ledger
-from penstock.api.steps import KeyedProcessStep, WatermarkStep
+from penstock.api.steps import LATE, KeyedProcessStep, LateRecords, ProcessStep, WatermarkStep
+from penstock.core.errors import UsageError
 from penstock.plan.graph import Input, Partitioner, Partitioning
 from penstock.sql.schemas import SchemaLike, as_schema
 
@@ -38,18 +40,19 @@ class StreamState:
     """The function that says where records go, if a function says so."""
     at_most: int | None = None
     """How many subtasks of the next step get records, at most; None: as many as the job has slots."""
+    side: str | None = None
+    """The side output of the last step that the records come from; None: the main output."""
+    sides: Mapping[str, StreamState] = field(default_factory=dict, repr=False)
+    """What is known about the records of the side outputs of the last step, by name."""
 
     def input(self) -> tuple[Input, ...]:
         """The input of the next step."""
-        return (
-            Input(
-                node=self.last_step,
-                partitioning=self.partitioning,
-                keys=self.partition_keys,
-                partitioner=self.partitioner,
-                at_most=self.at_most,
-            ),
-        )
+        placed = self.input_by(self.partitioning, self.partition_keys)
+        return (replace(placed, partitioner=self.partitioner, at_most=self.at_most),)
+
+    def input_by(self, partitioning: Partitioning, keys: tuple[str, ...] = ()) -> Input:
+        """The input of the next step, if the records go to that step in this way."""
+        return Input(node=self.last_step, partitioning=partitioning, keys=keys, side=self.side)
 
     def to_one(self) -> StreamState:
         """The same records, all of them sent to a single subtask of the next step."""
@@ -71,20 +74,51 @@ class StreamState:
             time_lost=None if kept else lost,
         )
 
+    def behind_function(self, number: int, step: ProcessStep | KeyedProcessStep) -> StreamState:
+        """What is known about the records that a function with side outputs makes in step `number`."""
+        sides = {name: replace(self.behind(number, schema), side=name) for name, schema in step.declared_sides.items()}
+        if step.late is not None:
+            sides[LATE] = self.late_behind(number)
+        return replace(self.behind(number, step.schema), sides=sides)
+
+    def late_behind(self, number: int) -> StreamState:
+        """What is known about the records of this stream that came to step `number` too late. All these records are
+        behind the watermark. So the stream has no event time: a window would drop every record."""
+        step = self.ledger.step(number)
+        return StreamState(
+            ledger=self.ledger,
+            last_step=number,
+            schema=self.schema,
+            time_lost=f"the late records of {step} are behind the watermark, and need a watermark of their own",
+            side=LATE,
+        )
+
+    @property
+    def late_records(self) -> LateRecords | None:
+        """What the next step must know to tell late records apart; None if the stream has no event time."""
+        if self.time_column is None:
+            return None
+        return LateRecords(time_column=self.time_column, time_offset_us=self.time_offset_us, schema=self.schema)
+
     def input_by_key(self, keys: tuple[str, ...]) -> Input:
         """The input of the next step, if that step gets the records of each key together."""
-        return Input(node=self.last_step, partitioning=Partitioning.HASH, keys=keys)
+        return self.input_by(Partitioning.HASH, keys)
 
     def described(self) -> str:
         """The last step, the columns and where the event time is."""
         columns = ", ".join(f"{field.name} {field.type}" for field in self.schema)
         offset = f" {self.time_offset_us:+} us" if self.time_offset_us else ""
         time = f"; event time in {self.time_column}{offset}" if self.time_column else ""
-        return f"{self.ledger.step(self.last_step).name!r}: {columns}{time}"
+        step = repr(self.ledger.step(self.last_step).name)
+        return f"{step if self.side is None else f'{self.side!r} of {step}'}: {columns}{time}"
 
 
 def keyed_step(
-    function: KeyedFunction, state: StreamState, keys: tuple[str, ...], schema: SchemaLike
+    function: KeyedFunction,
+    state: StreamState,
+    keys: tuple[str, ...],
+    schema: SchemaLike,
+    sides: Mapping[str, SchemaLike] | None = None,
 ) -> KeyedProcessStep:
     """The step that calls `function` with the records of each key."""
     return KeyedProcessStep(
@@ -93,4 +127,26 @@ def keyed_step(
         key_schema=pa.schema([pa.field(key, state.schema.field(key).type) for key in keys]),
         schema=as_schema(schema, argument="schema"),
         has_event_time=any(isinstance(s.step, WatermarkStep) for s in state.ledger.path_to(state.last_step)),
+        declared_sides=side_schemas(sides),
+        late=state.late_records,
     )
+
+
+def side_schemas(sides: Mapping[str, SchemaLike] | None) -> dict[str, pa.Schema]:
+    """The schemas of the side outputs that a user declares. Raises `UsageError`."""
+    if sides is None:
+        return {}
+    if not isinstance(sides, Mapping):
+        raise UsageError(f"sides is {sides!r}", hint='give a dict of names and columns: sides={"alerts": "n bigint"}')
+    for name in sides:
+        check_side_name(name, "sides")
+    return {name: as_schema(schema, argument=f"sides[{name!r}]") for name, schema in sides.items()}
+
+
+def check_side_name(name: object, argument: str) -> None:
+    """Raise `UsageError` for a name that a side output cannot have. A part of a split must be an attribute."""
+    if not isinstance(name, str) or not name.isidentifier() or name.startswith("_"):
+        raise UsageError(
+            f"{argument}: {name!r} cannot be the name of a side output",
+            hint="give a name of letters, digits and _ that begins with a letter",
+        )

@@ -7,7 +7,7 @@ import pyarrow as pa
 from penstock.api.aggregate_functions import AggregateFunction
 from penstock.api.aggregates import AggregateCall, named_aggregate
 from penstock.api.boundary import at_user_line
-from penstock.api.steps import CombineStep, WindowStep
+from penstock.api.steps import LATE, CombineStep, WindowStep
 from penstock.api.streams.data_stream import Stream
 from penstock.api.streams.stream_state import StreamState
 from penstock.api.window_schema import WINDOW_END, partial_schema, result_schema
@@ -31,7 +31,9 @@ class WindowedStream:
         `window_end` and one column per aggregate, such as `n=count(), top=max("price")`.
 
         The results have event time: the last microsecond before `window_end`. So windows of results follow without
-        another watermark.
+        another watermark. Records that come after their windows have been emitted are dropped and counted, or are in
+        the stream `late()` of the result.
+
             >>> import penstock as ps
             >>> from penstock.testing import collect, run
             >>> def program(env):
@@ -70,14 +72,25 @@ class WindowedStream:
         )
         combined = state.ledger.add(combine, kind="combine", inputs=state.input())
         windowed = state.ledger.add(
-            WindowStep(keys=keys, window=self._window, aggregates=tuple(calls), schema=result),
+            WindowStep(
+                keys=keys,
+                window=self._window,
+                aggregates=tuple(calls),
+                schema=result,
+                late=state.late_records,
+            ),
             kind="window",
             label="-".join(("window", *keys)),
             inputs=(Input(node=combined, partitioning=Partitioning.HASH, keys=keys),),
         )
         return Stream(
             StreamState(
-                ledger=state.ledger, last_step=windowed, schema=result, time_column=WINDOW_END, time_offset_us=-1
+                ledger=state.ledger,
+                last_step=windowed,
+                schema=result,
+                time_column=WINDOW_END,
+                time_offset_us=-1,
+                sides={LATE: state.late_behind(windowed)},
             )
         )
 

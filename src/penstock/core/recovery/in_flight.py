@@ -145,25 +145,35 @@ def edges_of(graph: CheckpointGraph) -> tuple[EdgeSnapshot, ...]:
     )
 
 
+def _emitter(edge: CheckpointEdge, graph: CheckpointGraph) -> tuple[OperatorId, str | msgspec.UnsetType]:
+    """The operator that emits the records of an edge, and the name of the side output if the edge carries one."""
+    if edge.side is msgspec.UNSET:
+        return graph.vertex(edge.upstream).operators[-1], msgspec.UNSET
+    return edge.side.operator, edge.side.name
+
+
 def _snapshot_of(edge: CheckpointEdge, graph: CheckpointGraph, upstream: int, downstream: int) -> EdgeSnapshot:
+    operator, side = _emitter(edge, graph)
     return EdgeSnapshot(
         number=edge.number,
-        upstream=graph.vertex(edge.upstream).operators[-1],
+        upstream=operator,
         downstream=graph.vertex(edge.downstream).operators[0],
         partitioning=edge.partitioning or Partitioning.FORWARD,
         upstream_parallelism=upstream,
         downstream_parallelism=downstream,
         keys=edge.keys,
         input_number=edge.input_number,
+        side=side,
     )
 
 
 def _edge_today(metadata: CheckpointMetadata, snapshot: EdgeSnapshot, graph: CheckpointGraph) -> CheckpointEdge:
     what = f"{metadata.title} has data in flight from {snapshot.upstream} to {snapshot.downstream}"
-    tails = {vertex.operators[-1]: vertex.vertex for vertex in graph.vertices}
-    heads = {vertex.operators[0]: vertex.vertex for vertex in graph.vertices}
-    ends = (tails.get(snapshot.upstream), heads.get(snapshot.downstream))
-    between = [e for e in graph.edges if (e.upstream, e.downstream) == ends]
+    if snapshot.side is not msgspec.UNSET:
+        what = f"{what}, from the side output {snapshot.side!r}"
+    heads = {vertex.vertex: vertex.operators[0] for vertex in graph.vertices}
+    ends = (snapshot.upstream, snapshot.side), snapshot.downstream
+    between = [e for e in graph.edges if (_emitter(e, graph), heads[e.downstream]) == ends]
     edge = next((e for e in between if e.input_number == snapshot.input_number), None)
     if edge is None:
         chained = any({snapshot.upstream, snapshot.downstream} <= set(v.operators) for v in graph.vertices)

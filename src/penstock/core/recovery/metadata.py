@@ -178,7 +178,7 @@ class EdgeSnapshot(msgspec.Struct, frozen=True, kw_only=True):
 
     number: int
     upstream: OperatorId
-    """The operator that emitted the edge's records: the last operator of its chain."""
+    """The operator that emitted the edge's records: the last operator of its chain, unless `side` is set."""
     downstream: OperatorId
     """The operator that took the edge's records: the first operator of its chain."""
     partitioning: Partitioning
@@ -186,6 +186,8 @@ class EdgeSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     downstream_parallelism: int
     keys: tuple[str, ...] = ()
     input_number: int = 0
+    side: str | msgspec.UnsetType = msgspec.UNSET
+    """The name of the side output that the edge carried; unset for the main output."""
 
 
 class TaskChannels(msgspec.Struct, frozen=True, kw_only=True):

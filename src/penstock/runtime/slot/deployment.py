@@ -14,7 +14,7 @@ from penstock.core.errors import InvariantError
 from penstock.core.ids import CheckpointId, Epoch, Instant, JobId, OperatorId, TaskId, VertexId
 from penstock.core.messages import TaskRestore
 from penstock.core.task.checkpoints import TaskCheckpoints
-from penstock.plan.graph import Plan
+from penstock.plan.graph import Edge, Plan, Side
 from penstock.plan.key_groups import range_of
 from penstock.runtime.task.chain import FinishedChain, OperatorChain
 from penstock.runtime.task.channels import ChannelKey, InputChannel, InputGate, Item, Subpartition
@@ -161,10 +161,17 @@ def _build_chain(
 def edge_schemas(plan: Plan) -> dict[int, pa.Schema]:
     """The schema of the records on every edge, by the number of the edge."""
     leaving: dict[VertexId, pa.Schema] = {}
+    aside: dict[Side, pa.Schema] = {}
+
+    def on_edge(edge: Edge) -> pa.Schema:
+        return leaving[edge.upstream] if edge.side is None else aside[edge.side]
+
     for vertex in plan.vertices:
         inputs = plan.inputs_of(vertex.vertex)
-        schema = leaving[inputs[0].upstream] if inputs else None
+        schema = on_edge(inputs[0]) if inputs else None
         for operator in vertex.operators:
+            for name, side_schema in getattr(operator.step, "sides", {}).items():
+                aside[Side(operator=operator.operator, name=name)] = side_schema
             if isinstance(operator.step, ReadStep):
                 schema = operator.step.source.schema
             elif not isinstance(operator.step, WatermarkStep):
@@ -172,4 +179,4 @@ def edge_schemas(plan: Plan) -> dict[int, pa.Schema]:
         if schema is None:
             raise InvariantError(f"vertex {vertex.vertex} has neither an input nor a source")
         leaving[vertex.vertex] = schema
-    return {edge.number: leaving[edge.upstream] for edge in plan.edges}
+    return {edge.number: on_edge(edge) for edge in plan.edges}

@@ -20,7 +20,7 @@ from penstock.runtime.task.operators.base import Operator, OperatorContext, Outp
 from penstock.runtime.task.operators.source import SourceOperator
 from penstock.runtime.task.operators.user_code import one_line, step_of, user_code_raised, user_error, with_hint
 from penstock.runtime.task.operators.watermark import WatermarkOperator
-from penstock.runtime.task.outputs import TaskOutputs
+from penstock.runtime.task.outputs import SideOutput, TaskOutputs
 from penstock.runtime.task.slices import MOST_ROWS, Slice, Slices
 from penstock.runtime.task.stages import Stage
 
@@ -95,8 +95,11 @@ class OperatorChain:
         """Start all operators, the last operator first, so that no operator emits into an operator that is not open."""
         behind: Output = outputs
         for stage, context in reversed(list(zip(self._stages, self._contexts, strict=True))):
-            stage.operator.slice = self._slice
-            stage.operator.open(context, behind)
+            operator, sides = stage.operator, outputs.sides_of(context.operator)
+            operator.slice = self._slice
+            operator.sides = sides
+            operator.main_is_read = behind is not outputs or outputs.main_is_read
+            operator.open(context, _WithSides(behind, tuple(sides.values())) if sides else behind)
             behind = stage
 
     # --- slices --------------------------------------------------------------------------
@@ -243,6 +246,22 @@ class OperatorChain:
         for operator in self.operators:
             with contextlib.suppress(BaseException):
                 operator.close()
+
+
+class _WithSides:
+    """The output of an operator whose side outputs are read: event time goes on in the side outputs, too. A watermark
+    that an operator further down the chain makes, or holds back, does not concern the side outputs of this operator."""
+
+    def __init__(self, main: Output, sides: tuple[SideOutput, ...]) -> None:
+        self.emit = main.emit
+        self._main = main
+        self._sides = sides
+
+    def watermark(self, time_us: int, *, idle: bool = False) -> None:
+        """Hand the watermark on, to the side outputs first."""
+        for side in self._sides:
+            side.watermark(time_us, idle=idle)
+        self._main.watermark(time_us, idle=idle)
 
 
 class _Ended(Operator):

@@ -1,4 +1,8 @@
-"""Where a task's results go: each edge out of the task has a partitioner and subpartitions."""
+"""Where a task's results go: each edge out of the task has a partitioner and subpartitions.
+
+An edge carries the main output of the last operator of the task, or a side output of any operator. The records and the
+watermarks of a side output go to the edges of the side output only. Barriers and ends go to every edge.
+"""
 
 from __future__ import annotations
 
@@ -75,27 +79,67 @@ class OutputEdge:
             subpartition.add_batch(batch)
 
 
+class SideOutput:
+    """The edges that carry one side output of an operator."""
+
+    def __init__(self, outputs: TaskOutputs, edges: list[OutputEdge]) -> None:
+        self._outputs = outputs
+        self._edges = edges
+        self._all = [s for edge in edges for s in edge.subpartitions]
+
+    def emit(self, batch: pa.RecordBatch) -> None:
+        """Queue records on every edge of the side output."""
+        if batch.num_rows == 0:
+            return
+        self._outputs.rows_out += batch.num_rows
+        for edge in self._edges:
+            edge.emit(batch)
+
+    def watermark(self, time_us: int, *, idle: bool = False) -> None:
+        """Tell every target of the side output how far event time has come."""
+        element = Watermark(time_us=time_us, idle=idle)
+        for subpartition in self._all:
+            subpartition.add_element(element)
+
+
 class TaskOutputs:
     """The end of a task's operator chain: every edge out of the task (none for a chain that ends in a sink)."""
 
     def __init__(self, edges: list[OutputEdge], *, output_bytes: int) -> None:
         self._edges = edges
+        self._main = [edge for edge in edges if edge.edge.side is None]
+        self._all_main = [s for edge in self._main for s in edge.subpartitions]
         self._all = [s for edge in edges for s in edge.subpartitions]
         self._by_key = {s.key: s for s in self._all}
         self._output_bytes = output_bytes
         self.rows_out = 0
 
     def emit(self, batch: pa.RecordBatch) -> None:
-        """Queue records on every edge."""
+        """Queue records of the last operator's main output on every edge that carries the main output."""
         if batch.num_rows == 0:
             return
         self.rows_out += batch.num_rows
-        for edge in self._edges:
+        for edge in self._main:
             edge.emit(batch)
 
     def watermark(self, time_us: int, *, idle: bool = False) -> None:
-        """Tell every target how far event time has come."""
-        self.broadcast(Watermark(time_us=time_us, idle=idle))
+        """Tell every target of the main output how far event time has come."""
+        element = Watermark(time_us=time_us, idle=idle)
+        for subpartition in self._all_main:
+            subpartition.add_element(element)
+
+    @property
+    def main_is_read(self) -> bool:
+        """Whether an edge carries the main output of the last operator."""
+        return bool(self._main)
+
+    def sides_of(self, operator: str) -> dict[str, SideOutput]:
+        """The side outputs of an operator that are read, by name."""
+        edges: dict[str, list[OutputEdge]] = {}
+        for edge in self._edges:
+            if edge.edge.side is not None and edge.edge.side.operator == operator:
+                edges.setdefault(edge.edge.side.name, []).append(edge)
+        return {name: SideOutput(self, found) for name, found in edges.items()}
 
     def broadcast(self, element: AnyElement) -> None:
         """Queue an element on every channel."""

@@ -363,8 +363,8 @@ class Task:
     def _data_is_through(self, end: EndOfData, now: Instant) -> None:
         if end.drain and self._restored.has_finished:
             # Operators that finished before the restored checkpoint do not finish again. Watermarks are not saved, so
-            # the end of event time is sent again.
-            self.outputs.watermark(MAX_WATERMARK)
+            # the end of event time is sent again, to the readers of side outputs, too.
+            self.outputs.broadcast(Watermark(time_us=MAX_WATERMARK))
         if not end.drain and not self._restored.has_finished:
             self.chain.before_barrier()
         self.outputs.broadcast(end)

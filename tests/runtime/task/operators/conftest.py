@@ -93,8 +93,11 @@ class QueuedBackground:
 class Rig:
     """One subtask's operator, open, with everything around it in memory."""
 
-    def __init__(self, step, *, subtask=0, parallelism=1, restored=None, files=None, epoch=1, now=1_000, state=None):
+    def __init__(
+        self, step, *, subtask=0, parallelism=1, restored=None, files=None, epoch=1, now=1_000, state=None, sides=()
+    ):
         self.output = Recorder()
+        self.sides = {name: Recorder() for name in sides}
         self.files = files if files is not None else MemoryFiles()
         self.background = QueuedBackground()
         self.failures = []
@@ -118,6 +121,7 @@ class Rig:
         )
         self.operator = build_operator(step)
         self.operator.load(self.context)
+        self.operator.sides = self.sides
         self.operator.open(self.context, self.output)
 
     def tick(self, now):
@@ -136,7 +140,7 @@ class Rig:
 
 @pytest.fixture(scope="session")
 def rig():
-    """Makes rigs: `rig(step, subtask=…, parallelism=…, restored=[OperatorState, …], files=…)`."""
+    """Makes rigs: `rig(step, subtask=…, parallelism=…, restored=[OperatorState, …], files=…, sides=[…])`."""
     return Rig
 
 

@@ -1,8 +1,9 @@
 """The contract between a task and the operators that are chained in the task.
 
 A task calls its operators on the slot's loop, one call at a time. An operator hands results to `self.output`, which is
-the next operator of the chain or the outputs of the task. An operator must not block the loop. The work that `snapshot`
-returns runs off the loop, and must touch only what `snapshot` froze.
+the next operator of the chain or the outputs of the task. Records of side outputs go to `self.sides`, and leave the
+task at once. An operator must not block the loop. The work that `snapshot` returns runs off the loop, and must touch
+only what `snapshot` froze.
 
 A call that may make more results than fit into one batch looks at `self.slice` meanwhile. When the slice is over, the
 call returns the rest as `Work`. Until that work is done the operator is given nothing more. Snapshots are taken only
@@ -12,8 +13,9 @@ where the work allows them.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Protocol
 
 import pyarrow as pa
@@ -27,7 +29,7 @@ from penstock.settings import StateSettings
 from penstock.state.backend import StateReader, StateWriter
 from penstock.state.backends import MakeBackend
 
-__all__ = ["Operator", "OperatorContext", "Output", "SnapshotWork", "StateReader", "StateWriter"]
+__all__ = ["Operator", "OperatorContext", "Output", "Side", "SnapshotWork", "StateReader", "StateWriter"]
 
 
 class Output(Protocol):
@@ -39,6 +41,14 @@ class Output(Protocol):
 
     def watermark(self, time_us: int, *, idle: bool = False) -> None:
         """Hand on that no record at or before `time_us` follows."""
+        ...
+
+
+class Side(Protocol):
+    """Where the records of a side output go."""
+
+    def emit(self, batch: pa.RecordBatch) -> None:
+        """Hand on records of the side output."""
         ...
 
 
@@ -96,6 +106,11 @@ class Operator(ABC):
     """The slice of the chain that the operator is in."""
     doing = "loading its state"
     """What `load` does at the moment, for people who wait for `load`."""
+    sides: Mapping[str, Side] = MappingProxyType({})
+    """The side outputs that are read, by name. Records of a side output that nothing reads are not emitted. Watermarks
+    go to side outputs by themselves, behind everything that the operator has emitted before."""
+    main_is_read = True
+    """Whether anything reads `output`. Records for an output that nothing reads need not be made."""
     is_waiting = False
     """Whether the records of the first input have to wait for another input."""
 

@@ -17,6 +17,7 @@ from penstock.api.steps import (
     ReadStep,
     SampleStep,
     SelectStep,
+    SplitStep,
     Step,
     UnionStep,
     WatermarkStep,
@@ -32,6 +33,11 @@ from penstock.runtime.task.operators.driver_sink import DriverCommittedSink
 from penstock.runtime.task.operators.functions import MapBatchesOperator, MapOperator
 from penstock.runtime.task.operators.grouped import GroupedOperator
 from penstock.runtime.task.operators.keyed import KeyedOperator
+from penstock.runtime.task.operators.late_windows import (
+    LatePaneWindowOperator,
+    LateSessionWindowOperator,
+    LateWindowOperator,
+)
 from penstock.runtime.task.operators.pane_windows import PaneWindowOperator
 from penstock.runtime.task.operators.process import ProcessOperator
 from penstock.runtime.task.operators.session_windows import SessionCombineOperator, SessionWindowOperator
@@ -49,7 +55,7 @@ def build_operator(step: Step) -> Operator:
             return SourceOperator(step)
         case WatermarkStep():
             return WatermarkOperator(step)
-        case WhereStep() | SelectStep() | UnionStep():
+        case WhereStep() | SplitStep() | SelectStep() | UnionStep():
             return _operator_on_columns(step)
         case MapBatchesStep():
             return MapBatchesOperator(step)
@@ -79,18 +85,22 @@ def build_operator(step: Step) -> Operator:
 
 def _window_operator(step: WindowStep) -> Operator:
     if isinstance(step.window, PaneWindow):
-        return PaneWindowOperator(step)
-    return SessionWindowOperator(step) if isinstance(step.window, SessionWindow) else WindowOperator(step)
+        return PaneWindowOperator(step) if step.combine is None else LatePaneWindowOperator(step, step.combine)
+    if isinstance(step.window, SessionWindow):
+        return SessionWindowOperator(step) if step.combine is None else LateSessionWindowOperator(step, step.combine)
+    return WindowOperator(step) if step.combine is None else LateWindowOperator(step, step.combine)
 
 
-def _operator_on_columns(step: WhereStep | SelectStep | UnionStep) -> Operator:
+def _operator_on_columns(step: WhereStep | SplitStep | SelectStep | UnionStep) -> Operator:
     # Not imported at the top: a slot that needs no Polars starts sooner without Polars.
-    from penstock.runtime.task.operators.columns import SelectOperator, UnionOperator, WhereOperator
+    from penstock.runtime.task.operators.columns import SelectOperator, SplitOperator, UnionOperator, WhereOperator
     from penstock.runtime.task.operators.exploding import ExplodeOperator
 
     match step:
         case WhereStep():
             return WhereOperator(step)
+        case SplitStep():
+            return SplitOperator(step)
         case SelectStep():
             return SelectOperator(step) if step.explosion is None else ExplodeOperator(step, step.explosion)
         case UnionStep():

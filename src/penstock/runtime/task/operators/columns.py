@@ -1,4 +1,4 @@
-"""Filters and computed columns, by Polars expressions over whole batches; and the union of streams.
+"""Filters, splits and computed columns, by Polars expressions over whole batches; and the union of streams.
 
 Only the columns that an expression reads go into Polars. A column that is not computed stays the same Arrow array: the
 column is not copied, and its type does not change. Polars has a thread pool of its own. The process sets the size of
@@ -10,14 +10,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import polars as pl
 import pyarrow as pa
 
-from penstock.api.steps import SelectStep, UnionStep, WhereStep
+from penstock.api.steps import SelectStep, SplitStep, UnionStep, WhereStep
 from penstock.runtime.task.operators.base import Operator
 from penstock.runtime.task.operators.user_code import expression_error
 
 _MASK = "condition"
+_CHOICE = "choice"
 
 
 class WhereOperator(Operator):
@@ -40,6 +43,33 @@ class WhereOperator(Operator):
             self.output.emit(batch)
         elif kept:
             self.output.emit(batch.filter(mask.to_arrow()))
+
+
+class SplitOperator(Operator):
+    """Hands each record to the side output of the first condition that is true; null counts as false. Records for which
+    no condition is true go to the main output."""
+
+    def __init__(self, step: SplitStep) -> None:
+        self._names = [name for name, _ in step.conditions]
+        self._choice = pl.lit(len(self._names), pl.UInt32)
+        for number, (_, condition) in reversed(list(enumerate(step.conditions))):
+            self._choice = pl.when(condition).then(pl.lit(number, pl.UInt32)).otherwise(self._choice)
+        self._reads = _reads([condition for _, condition in step.conditions])
+
+    def process(self, batch: pa.RecordBatch) -> None:
+        """Hand on every record once; if all records go the same way, the batch itself."""
+        if batch.num_rows == 0:
+            return
+        try:
+            chosen = _frame(batch, self._reads).with_columns(self._choice.alias(_CHOICE)).get_column(_CHOICE).to_numpy()
+        except pl.exceptions.PolarsError as error:
+            raise expression_error(error, self.context) from error
+        counts = np.bincount(chosen, minlength=len(self._names) + 1).tolist()
+        for number, name in enumerate(self._names):
+            if counts[number] and name in self.sides:
+                self.sides[name].emit(_picked(batch, chosen == number, counts[number]))
+        if counts[-1] and self.main_is_read:
+            self.output.emit(_picked(batch, chosen == len(self._names), counts[-1]))
 
 
 class SelectOperator(Operator):
@@ -97,6 +127,10 @@ class UnionOperator(Operator):
         if not batch.schema.equals(self._schema, check_metadata=True):
             batch = pa.RecordBatch.from_arrays(batch.columns, schema=self._schema)
         self.output.emit(batch)
+
+
+def _picked(batch: pa.RecordBatch, mask: npt.NDArray[np.bool_], count: int) -> pa.RecordBatch:
+    return batch if count == batch.num_rows else batch.filter(pa.array(mask))
 
 
 def _reads(expressions: Sequence[pl.Expr]) -> list[str] | None:

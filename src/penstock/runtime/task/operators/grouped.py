@@ -109,6 +109,7 @@ class GroupedOperator(KeyedOperator):
 
     def process(self, batch: pa.RecordBatch) -> Work | None:
         """Call the function for every key, with the rows and the state of the key."""
+        batch = self._on_time(batch)
         admitted = self._grouped.admitted(batch, self._keyed_context.watermark)
         pieces = self._each_key(admitted, self._grouped.on_group) if admitted.num_rows else iter(())
         return self._begin(pieces, batch.num_rows)

@@ -32,6 +32,7 @@ from penstock.core.messages import OperatorState, raw_files
 from penstock.runtime.task.operators.base import OperatorContext, SnapshotWork, StateWriter
 from penstock.runtime.task.operators.process import EMITTED_ROWS, UPKEEP, FunctionOperator, Pieces, RunningContext
 from penstock.runtime.task.operators.rows import SOME_ROWS, add_more, add_some, rows_of
+from penstock.runtime.task.operators.side_rows import SideRows
 from penstock.runtime.task.partitioning import key_groups
 from penstock.runtime.task.slices import Steps, Work
 from penstock.state.backend import KeyedBackend, StateContext, TimerKind
@@ -89,8 +90,8 @@ class _KeyedTimers(Timers):
 
 
 class _KeyedContext(RunningContext, KeyedContext):
-    def __init__(self, context: OperatorContext, timers: Timers, backend: KeyedBackend) -> None:
-        super().__init__(context)
+    def __init__(self, context: OperatorContext, side_rows: SideRows, timers: Timers, backend: KeyedBackend) -> None:
+        super().__init__(context, side_rows)
         self.key: Any = None
         self.timers = timers
         self._backend = backend
@@ -105,7 +106,7 @@ class KeyedOperator(FunctionOperator):
     """Runs a function over the rows of a keyed stream."""
 
     def __init__(self, step: KeyedProcessStep) -> None:
-        super().__init__(step.function, step.schema)
+        super().__init__(step.function, step)
         self._step = step
         self._past_timer = False
         """Whether an event-time timer was set for a time that has passed."""
@@ -160,7 +161,7 @@ class KeyedOperator(FunctionOperator):
 
     def _make_context(self, context: OperatorContext) -> _KeyedContext:
         timers = _KeyedTimers(self, self._backend, has_event_time=self._step.has_event_time)
-        self._keyed_context = _KeyedContext(context, timers, self._backend)
+        self._keyed_context = _KeyedContext(context, self._side_rows, timers, self._backend)
         return self._keyed_context
 
     @property
@@ -172,6 +173,7 @@ class KeyedOperator(FunctionOperator):
 
     def process(self, batch: pa.RecordBatch) -> Work | None:
         """Call the function for every row, with the state of the row's key."""
+        batch = self._on_time(batch)
         if batch.num_rows == 0:
             return None
         keys = keys_of({key: batch.column(key) for key in self._step.keys})

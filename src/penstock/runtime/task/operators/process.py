@@ -11,17 +11,19 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from penstock.api.functions import EPOCH, Function, FunctionContext, ProcessFunction, is_overridden
 from penstock.api.state import declared_states
-from penstock.api.steps import ProcessStep
-from penstock.core.elements import CheckpointOptions
+from penstock.api.steps import LATE, KeyedProcessStep, ProcessStep
+from penstock.core.elements import MAX_WATERMARK, CheckpointOptions
 from penstock.core.errors import UsageError, UserCodeError
 from penstock.core.ids import CheckpointId, OperatorId
 from penstock.core.messages import OperatorState
-from penstock.runtime.task.operators.base import Operator, OperatorContext, SnapshotWork, StateWriter
+from penstock.runtime.task.operators.base import Operator, OperatorContext, Output, Side, SnapshotWork, StateWriter
 from penstock.runtime.task.operators.functions import emitted, from_arrow, results_of
 from penstock.runtime.task.operators.rows import SOME_ROWS, add_more, add_some, batch_of, rows_of
+from penstock.runtime.task.operators.side_rows import SideRows
 from penstock.runtime.task.operators.user_code import guarded, user_error, wrong_result
 from penstock.runtime.task.slices import Steps, Work
 from penstock.runtime.task.watermarks import BEFORE_TIME
@@ -42,8 +44,9 @@ _EARLIEST = datetime.datetime.min.replace(tzinfo=datetime.UTC)
 class RunningContext(FunctionContext):
     """The context of a function in a running subtask."""
 
-    def __init__(self, context: OperatorContext) -> None:
+    def __init__(self, context: OperatorContext, side_rows: SideRows) -> None:
         self._context = context
+        self._side_rows = side_rows
         self.watermark_us: int | None = None
 
     @property
@@ -77,13 +80,21 @@ class RunningContext(FunctionContext):
         """The time on the clock."""
         return EPOCH + datetime.timedelta(milliseconds=self._context.now())
 
+    def emit(self, side: str, row: Mapping[str, Any] | pa.RecordBatch | pa.Table) -> None:
+        """Put a row into a side output."""
+        self._side_rows.add(side, row)
+
 
 class FunctionOperator(Operator):
     """Runs a function object of the user's."""
 
-    def __init__(self, function: Function, schema: pa.Schema) -> None:
+    def __init__(self, function: Function, step: ProcessStep | KeyedProcessStep) -> None:
         self._function = function
-        self._schema = schema
+        self._schema = step.schema
+        self._side_rows = SideRows(step.declared_sides)
+        self._late_records = step.late
+        self._late: Side | None = None
+        """Where late records go; None if nothing reads late records, and the function gets all records."""
         self._declared = declared_states(function)
         self._opened = False
         self._closed = False
@@ -112,11 +123,17 @@ class FunctionOperator(Operator):
             # The task was stopped meanwhile, and will not close this operator again.
             self.close()
 
+    def open(self, context: OperatorContext, output: Output) -> None:
+        """Start: from here on the function may make rows."""
+        super().open(context, output)
+        self._side_rows.open(self.sides, self._wrong)
+        self._late = self.sides.get(LATE)
+
     def _load_keyed(self, context: OperatorContext) -> None:
         """Restore keyed state, if the operator has keyed state."""
 
     def _make_context(self, context: OperatorContext) -> RunningContext:
-        return RunningContext(context)
+        return RunningContext(context, self._side_rows)
 
     def _bind(self, handles: Mapping[str, object]) -> None:
         for attribute, handle in handles.items():
@@ -140,6 +157,21 @@ class FunctionOperator(Operator):
         self.output.watermark(time_us, idle=idle)
         return None
 
+    def _on_time(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """The records of a batch that the function gets. Late records go to the stream of late records, if that stream
+        is read. A record without a time is never late."""
+        late, records, watermark_us = self._late, self._late_records, self._running.watermark_us
+        if late is None or records is None or watermark_us is None:
+            return batch
+        times: Any = batch.column(records.time_column)
+        # The watermark is moved, and not the times: a time near the limits of 64 bits plus the offset may not fit.
+        last_us = pa.scalar(min(watermark_us - records.time_offset_us, MAX_WATERMARK), pa.int64())
+        is_late: Any = pc.less_equal(times.view(pa.int64()), last_us).fill_null(fill_value=False)
+        if not is_late.true_count:
+            return batch
+        late.emit(batch.filter(is_late))
+        return batch.filter(pc.invert(is_late))
+
     def _emit(self, rows: Sequence[Any]) -> None:
         """Hand on rows: at least one row, and at most `EMITTED_ROWS`."""
         self.output.emit(batch_of(rows, self._schema, self._wrong))
@@ -147,6 +179,8 @@ class FunctionOperator(Operator):
     def _handed_on(self, pieces: Pieces) -> Steps:
         """Hand on the rows that calls of the function make, in slices."""
         for rows, cut in pieces:
+            if self._side_rows.has_rows:
+                self._side_rows.flush()
             last = 0
             for start in range(0, len(rows) - EMITTED_ROWS, EMITTED_ROWS):
                 self._emit(rows[start : start + EMITTED_ROWS])
@@ -202,7 +236,10 @@ class FunctionOperator(Operator):
     def _tell_function(self, method: str, checkpoint: CheckpointId) -> None:
         """Call a method of the function that is about checkpoints, if the user wrote the method."""
         if self._is_written(method):
+            # A row that is emitted here would be behind the barrier, and in no state.
+            self._side_rows.may_emit = False
             guarded(lambda: getattr(self._function, method)(int(checkpoint)), self.context)
+            self._side_rows.may_emit = True
 
     def snapshot(self, checkpoint: CheckpointId, options: CheckpointOptions) -> SnapshotWork | None:  # noqa: ARG002
         """Freeze operator state."""
@@ -242,7 +279,7 @@ class ProcessOperator(FunctionOperator):
     """A function over the rows or batches of a stream."""
 
     def __init__(self, step: ProcessStep) -> None:
-        super().__init__(step.function, step.schema)
+        super().__init__(step.function, step)
         self._step = step
         self._by_batch = is_overridden(step.function, ProcessFunction, "on_batch")
 
@@ -253,6 +290,7 @@ class ProcessOperator(FunctionOperator):
 
     def process(self, batch: pa.RecordBatch) -> Work | None:
         """Hand on what the function makes of the batch, or of its rows."""
+        batch = self._on_time(batch)
         if batch.num_rows == 0:
             return None
         return Work.begin(self._processed(batch))
@@ -264,6 +302,7 @@ class ProcessOperator(FunctionOperator):
             yield from emitted(
                 self, (made for result in results for made in from_arrow(result, self._schema, self._wrong))
             )
+            self._side_rows.flush()
         else:
             yield from self._handed_on(self._each(rows_of(batch)))
         self._operator_states.maintain(UPKEEP)

@@ -1,0 +1,198 @@
+"""Streams beside the main stream of a step: the parts of a split, and the side outputs of functions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from difflib import get_close_matches
+from typing import Self, TypeVar
+
+from penstock.api.boundary import at_user_line
+from penstock.api.expressions import ExpressionLike, compile_condition
+from penstock.api.steps import LATE, SplitStep
+from penstock.api.streams.stream_state import StreamState, check_side_name
+from penstock.core.errors import UsageError
+
+Kind = TypeVar("Kind")
+
+REST = "rest"
+"""The name of the part with the records that are in no other part."""
+
+
+class Parts(Mapping[str, Kind]):
+    """The streams that `Stream.split` makes, by attribute (`parts.errors`) and by index (`parts["errors"]`). The part
+    `rest` has the records that are in no other part."""
+
+    def __init__(self, streams: dict[str, Kind]) -> None:
+        self._streams = streams
+
+    def __getitem__(self, name: str) -> Kind:
+        """The part of that name."""
+        found = self._streams.get(name)
+        if found is None:
+            raise UsageError(
+                f"split: there is no part {name!r}; there are {', '.join(self._streams)}",
+                hint=_likely(str(name), self._streams),
+            )
+        return found
+
+    def __getattr__(self, name: str) -> Kind:
+        """The part of that name."""
+        if name.startswith("_"):
+            # Python and notebooks look for such attributes in every object.
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        return self[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._streams)
+
+    def __len__(self) -> int:
+        return len(self._streams)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._streams
+
+    def __dir__(self) -> list[str]:
+        return list(self._streams)
+
+    def __repr__(self) -> str:
+        return f"<Parts {', '.join(self._streams)}>"
+
+
+@at_user_line
+class HasSides:
+    """The methods of a stream that make several streams of one step."""
+
+    def __init__(self, state: StreamState) -> None:
+        self._state = state
+
+    def split(self, **conditions: ExpressionLike) -> Parts[Self]:
+        """Several streams, one for each condition: each record goes to the part of the **first** condition that is
+        true.
+
+        The part `rest` has the records for which no condition is true (false or null, as in `where`). So every record
+        is in exactly one part. For parts that overlap, call `where` several times. All parts have the columns and the
+        event time of this stream. The records of a part that nothing reads are dropped.
+
+        >>> import penstock as ps
+        >>> from penstock.testing import run
+        >>> errors, slow, rest = ps.collect(), ps.collect(), ps.collect()
+        >>> def program(env):
+        ...     rows = [{"level": "ERROR", "ms": 5000}, {"level": "INFO", "ms": 2000}, {"level": "INFO", "ms": 3}]
+        ...     parts = env.from_iterable(rows).split(errors="level = 'ERROR'", slow="ms > 1000")
+        ...     parts.errors.write(errors)
+        ...     parts["slow"].write(slow)
+        ...     parts.rest.write(rest)
+        >>> _ = run(program)
+        >>> [[row["ms"] for row in part.rows] for part in (errors, slow, rest)]
+        [[5000], [2000], [3]]
+
+        To name the step, call `.name(...)` on one of the parts.
+        """
+        if not conditions:
+            raise UsageError("split needs at least one condition", hint="for example errors=\"level = 'ERROR'\"")
+        for name in conditions:
+            if name == REST:
+                raise UsageError(
+                    "split: rest is the part with the records that are in no other part, and takes no condition",
+                    hint="give this part another name",
+                )
+            check_side_name(name, "split")
+            if hasattr(Parts, name):
+                raise UsageError(
+                    f"split: the parts have a method {name!r}, which a part of that name would hide",
+                    hint="give this part another name",
+                )
+        state = self._state
+        compiled = tuple(
+            (name, compile_condition(condition, state.schema, argument=f"condition {name!r}"))
+            for name, condition in conditions.items()
+        )
+        step = SplitStep(conditions=compiled, schema=state.schema)
+        number = state.ledger.add(step, kind="split", inputs=state.input())
+        behind = StreamState(
+            ledger=state.ledger,
+            last_step=number,
+            schema=state.schema,
+            time_column=state.time_column,
+            time_offset_us=state.time_offset_us,
+            time_lost=state.time_lost,
+        )
+        sides = {name: type(self)(replace(behind, side=name)) for name in conditions}
+        return Parts({**sides, REST: type(self)(behind)})
+
+    def side(self, name: str) -> Self:
+        """The records that the function of this stream's step emits to the side output `name`. The step declares its
+        side outputs where the step is made: `process(function, schema=..., sides={"alerts": "user string, n bigint"})`.
+
+        If the side output has the column of the event time, the stream has event time.
+
+        >>> import penstock as ps
+        >>> from penstock.testing import run
+        >>> class Check(ps.ProcessFunction):
+        ...     def on_row(self, row, context):
+        ...         if row["n"] < 0:
+        ...             context.emit("bad", {"n": row["n"], "why": "negative"})
+        ...         else:
+        ...             return row
+        >>> def program(env):
+        ...     numbers = env.from_iterable([{"n": 1}, {"n": -1}])
+        ...     checked = numbers.process(Check(), schema="n bigint", sides={"bad": "n bigint, why string"})
+        ...     checked.side("bad").write(ps.collect())
+        >>> run(program)
+        [{'n': -1, 'why': 'negative'}]
+        """
+        sides = {each: state for each, state in self._state.sides.items() if each != LATE}
+        if name in sides:
+            return type(self)(sides[name])
+        step = self._state.ledger.step(self._state.last_step)
+        if sides:
+            raise UsageError(
+                f"side: the step {step} has no side output {name!r}; there are {', '.join(sides)}",
+                hint=_likely(str(name), sides),
+            )
+        path = self._state.ledger.path_to(self._state.last_step)
+        owner = next((each for each in reversed(path) if name in getattr(each.step, "sides", ())), None)
+        raise UsageError(
+            f"side: the step {step} declares no side outputs",
+            hint=f"the side output {name!r} is declared by {owner}: call side on the stream of that step"
+            if owner is not None and owner is not step
+            else f'declare the side output where the step is made: sides={{"{name}": "<columns>"}}',
+        )
+
+    def late(self) -> Self:
+        """The records that came too late for the step of this stream, with all the columns that they had before the
+        step. Each late record comes out once, and is not counted as dropped.
+
+        * Behind a window: the records whose windows had been emitted when they came. The results of the windows are the
+          same as without `late`. Records are not combined before they are sent to the step, which costs speed.
+        * Behind a function: the records whose event time was not after the watermark. The function does **not** get
+          these records: without `late` the function gets all records.
+
+        Late records are behind the watermark, so the stream has no event time until it is given a watermark of its own:
+        `.late().watermark("ts", delay="1h")`.
+
+        >>> from datetime import datetime
+        >>> import penstock as ps
+        >>> from penstock.testing import pause, run, scripted
+        >>> early, later = ({"k": "a", "ts": datetime(2026, 1, day)} for day in (1, 9))
+        >>> clicks = scripted([early, later, pause(100), early], schema="k string, ts timestamp")
+        >>> def program(env):
+        ...     counts = env.read(clicks).watermark("ts").key_by("k").window(ps.tumbling("1d")).aggregate(n=ps.count())
+        ...     counts.late().select("k", day="day(ts)").write(ps.collect())
+        >>> run(program)
+        [{'k': 'a', 'day': 1}]
+        """
+        found = self._state.sides.get(LATE)
+        if found is not None:
+            return type(self)(found)
+        step = self._state.ledger.step(self._state.last_step)
+        raise UsageError(
+            f"late: the step {step} does not know which records are late",
+            hint="call late on the stream of a window, or of a function behind a watermark",
+        )
+
+
+def _likely(name: str, names: Mapping[str, object]) -> str | None:
+    near = get_close_matches(name, names, n=1, cutoff=0.5)
+    return f"did you mean {near[0]!r}?" if near else None
