@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from penstock.api.aggregates import count, max, mean, min, sum  # noqa: A004
+    from penstock.api.async_functions import AsyncFunction
     from penstock.api.backends import memory, rocksdb
     from penstock.api.checkpointing import Checkpointing
     from penstock.api.connector import (
@@ -112,6 +113,7 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "penstock.api.aggregates": ("count", "max", "mean", "min", "sum"),
+    "penstock.api.async_functions": ("AsyncFunction",),
     "penstock.api.backends": ("memory", "rocksdb"),
     "penstock.api.checkpointing": ("Checkpointing",),
     "penstock.api.connector": (
@@ -239,6 +241,7 @@ def __dir__() -> list[str]:
 
 __all__ = [
     "AggregatingState",
+    "AsyncFunction",
     "BroadcastState",
     "CheckpointDetails",
     "CheckpointHook",

@@ -35,6 +35,8 @@ class Node:
     step: Any
     inputs: tuple[Input, ...] = ()
     is_source: bool = False
+    begins_vertex: bool = False
+    """Whether the node is never chained to its upstream node."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -158,8 +160,9 @@ class Plan:
 def build_plan(nodes: tuple[Node, ...], *, parallelism: int, max_parallelism: int | None) -> Plan:
     """Chain the nodes (given in topological order) into vertices and number the edges between them.
 
-    A node is chained to its upstream node if the node has no other input, the input is forward, and the upstream node
-    has no other consumer. So records enter a vertex at its first operator, and leave a vertex at its last operator.
+    A node is chained to its upstream node if the node has no other input, the input is forward, the upstream node has
+    no other consumer, and the node does not begin a vertex of its own. So records enter a vertex at its first operator,
+    and leave a vertex at its last operator.
     """
     _check(nodes)
     consumers: dict[int, int] = {}
@@ -169,7 +172,7 @@ def build_plan(nodes: tuple[Node, ...], *, parallelism: int, max_parallelism: in
     chain_of: dict[int, int] = {}
     chains: list[list[Node]] = []
     for node in nodes:
-        head = node.inputs[0] if len(node.inputs) == 1 else None
+        head = node.inputs[0] if len(node.inputs) == 1 and not node.begins_vertex else None
         if head is not None and head.partitioning is Partitioning.FORWARD and consumers[head.node] == 1:
             chain_of[node.number] = chain_of[head.node]
             chains[chain_of[node.number]].append(node)

@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from penstock.core.ids import CheckpointId
 from penstock.core.recovery.metadata import CheckpointMetadata
+from penstock.plan.graph import Partitioning
 from penstock.runtime.task.operators.source import SPLITS
 from penstock.sim.jobs import Row, Shape, Workload, decode_positions, rows_of, source_of
 from penstock.sim.on_driver import unfound_splits
@@ -40,7 +41,7 @@ def expected_rows(workload: Workload, inputs: Sequence[pa.RecordBatch], *, paral
             return {SINK: first, SECOND_SINK: second}
         case Shape.WAITS:
             rows = Counter(records_of(inputs[: workload.splits]))
-        case Shape.KEYED | Shape.UNION | Shape.TWO_SINKS | Shape.SLICES:
+        case Shape.KEYED | Shape.UNION | Shape.TWO_SINKS | Shape.SLICES | Shape.ASKS:
             rows = Counter(_doubled(record) for record in records)
         case _:
             rows = Counter()
@@ -130,6 +131,10 @@ def order_of(workload: Workload) -> Order | None:
             return lambda row, _: row[0]
         case Shape.SLICES | Shape.MIXED | Shape.WAITS:
             return lambda row, _: row[0]
+        case Shape.ASKS:
+            # After a rescale, only rows that came by key are where the later rows of their key are.
+            is_kept = workload.asks.ordered and workload.asks.partitioning is Partitioning.HASH
+            return (lambda row, _: row[0]) if is_kept else None
         case Shape.TWICE:
             return lambda row, _: (row[0], row[2])
         case Shape.DIAMOND:

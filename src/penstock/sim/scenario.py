@@ -21,6 +21,7 @@ from penstock.settings import (
     SlotSettings,
 )
 from penstock.sim.again import Again, draw_again, draw_early_end
+from penstock.sim.asking import draw_asks
 from penstock.sim.connected import draw_wait
 from penstock.sim.faults import (
     Fault,
@@ -45,6 +46,9 @@ ROW_BYTES = 32
 
 STEADY_BATCHES = 40
 """How many batches a steady stream has at most, over all splits."""
+
+DRAWN_LATER = (*APART, Shape.TIMERS, Shape.WAITS, Shape.ASKS, Shape.ASKS_WINDOW)
+"""The shapes that a world gets in the place of another shape."""
 
 VERTICES = {
     Shape.DIAMOND: 5,
@@ -147,7 +151,7 @@ class Scenario:
 
 def draw_scenario(seed: int, random: Random) -> Scenario:
     """The scenario of a seed."""
-    shape = random.choice(tuple(shape for shape in Shape if shape not in (*APART, Shape.TIMERS, Shape.WAITS)))
+    shape = random.choice(tuple(shape for shape in Shape if shape not in DRAWN_LATER))
     # The more vertices a shape has, the more channels each slot adds: shapes with many vertices mostly get fewer slots.
     parallelism = random.choice((1, 2, 2, 2, 2, 3, 3, 4) if shape in VERTICES else (1, 2, 2, 2, 3, 3, 4, 5, 6))
     duration_ms = random.choice((300, 300, 600, 600, 2_000))
@@ -205,14 +209,16 @@ def draw_scenario(seed: int, random: Random) -> Scenario:
 
 
 def _varied(random: Random, drawn: Scenario) -> Scenario:
-    """The same world, perhaps with small slices, a backlog, shared files, a program that is run again, or rows that
-    wait."""
+    """The same world, perhaps with small slices, a backlog, shared files, a program that is run again, rows that wait,
+    or async calls."""
     drawn = _in_slices(random, drawn) if random.random() < 0.4 else drawn
     drawn = _with_a_backlog(random, drawn) if random.random() < 0.15 else drawn
     drawn = _sharing_files(random, drawn) if random.random() < 0.2 else drawn
     drawn = _run_by_name(random, drawn) if drawn.again is not None and random.random() < 0.2 else drawn
     pairs = drawn.workload.shape in PAIRS and drawn.workload.on_driver is None
-    return _with_rows_that_wait(random, drawn) if pairs and random.random() < 0.3 else drawn
+    drawn = _with_rows_that_wait(random, drawn) if pairs and random.random() < 0.3 else drawn
+    single = drawn.workload.shape.most_sources == 1 and len(sinks_of(drawn.workload.shape)) == 1
+    return _with_async_calls(random, drawn) if single and random.random() < 0.15 else drawn
 
 
 def _sharing_files(random: Random, drawn: Scenario) -> Scenario:
@@ -235,6 +241,12 @@ def _with_rows_that_wait(random: Random, drawn: Scenario) -> Scenario:
     workload = drawn.workload
     wait = draw_wait(random, rule_rows=workload.other_rows[0])
     return replace(drawn, workload=replace(workload, shape=Shape.WAITS, wait=wait))
+
+
+def _with_async_calls(random: Random, drawn: Scenario) -> Scenario:
+    """The same world with an async function, before windows in half of these worlds."""
+    shape = random.choice((Shape.ASKS, Shape.ASKS_WINDOW))
+    return replace(drawn, workload=replace(drawn.workload, shape=shape, asks=draw_asks(random)))
 
 
 def _run_by_name(random: Random, drawn: Scenario) -> Scenario:

@@ -19,6 +19,8 @@
     SLICES          source → double ─┬─► sink
                                      └─► same → second
     MIXED           source → double ═key═► same → sink,  source-2 → double-2 → second
+    ASKS            source ═some way═► asks → sink
+    ASKS_WINDOW     source → watermark ═some way═► asks → where → combine ═key═► window → sink
 
 A workload may have a slow step, which stands behind `same`, `waits`, the window or the timers; `negate` is slow itself.
 Back-pressure builds up before the slow step. Steps have the same names in all shapes, so that tests can name them.
@@ -35,6 +37,7 @@ import pyarrow as pa
 from penstock.api.connector import Sink
 from penstock.api.steps import (
     Aggregate,
+    AsyncMapStep,
     CombineStep,
     KeyedProcessStep,
     MapBatchesStep,
@@ -52,6 +55,7 @@ from penstock.api.windows import TumblingWindow
 from penstock.core.ids import OperatorId
 from penstock.core.task.waiting import WaitFor
 from penstock.plan.graph import Input, Node, Partitioning, Plan, build_plan
+from penstock.sim.asking import Service
 from penstock.sim.connected import Guarded
 from penstock.sim.external import system_of
 from penstock.sim.jobs import APART, SCHEMA, TICK_US, Shape, Workload
@@ -203,9 +207,17 @@ class _Builder:
                 first, second = self._sources()
                 self._write(self._same(self._map("double", double, first), HASH))
                 self._write(self._map("double-2", double, second), SECOND_SINK)
+            case Shape.ASKS | Shape.ASKS_WINDOW as shape:
+                self._asking(shape)
             case _:
                 assert_never(self._workload.shape)
         return build_plan(tuple(self._nodes), parallelism=self._parallelism, max_parallelism=None)
+
+    def _asking(self, shape: Shape) -> None:
+        if shape is Shape.ASKS:
+            self._write(self._slowed(self._asks(self._source(), factor=2), SCHEMA))
+        else:
+            self._windows(self._asks(self._watermark(self._source(), ""), factor=1))
 
     def _diamond(self) -> None:
         source = self._source()
@@ -277,6 +289,19 @@ class _Builder:
         step = MapStep(function=Negate(self._world, row_us), flat=False, schema=SCHEMA)
         return self._add("negate", step, (before, partitioning))
 
+    def _asks(self, before: int, *, factor: int) -> int:
+        asks = self._workload.asks
+        step = AsyncMapStep(
+            function=Service(asks, factor),
+            kind="arrow" if asks.batch else "rows",
+            policy=asks.policy,
+            skips_failed=False,
+            input_schema=SCHEMA,
+            keys=("key",) if asks.partitioning is HASH else (),
+            schema=SCHEMA,
+        )
+        return self._add("asks", step, (before, asks.partitioning))
+
     def _slowed(self, before: int, schema: pa.Schema) -> int:
         if not self._workload.slow_us:
             return before
@@ -295,8 +320,17 @@ class _Builder:
             Input(node=node, partitioning=partitioning, keys=(key,) if partitioning is HASH else ())
             for node, partitioning in before
         )
-        node = Node(number=number, operator=OperatorId(name), name=name, step=step, inputs=inputs, is_source=not before)
-        self._nodes.append(node)
+        self._nodes.append(
+            Node(
+                number=number,
+                operator=OperatorId(name),
+                name=name,
+                step=step,
+                inputs=inputs,
+                is_source=not before,
+                begins_vertex=isinstance(step, AsyncMapStep),
+            )
+        )
         return number
 
 

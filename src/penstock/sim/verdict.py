@@ -16,7 +16,6 @@ from penstock.sim.checkers import check_files
 from penstock.sim.comparison import Standard, check_order, check_output, check_parts, shown_by
 from penstock.sim.disk import is_below
 from penstock.sim.expected import Stage, expected_of_stages, read_before
-from penstock.sim.jobs import Shape
 from penstock.sim.programs import NAMES
 from penstock.sim.rules import Rule
 from penstock.sim.simulation import Simulation
@@ -85,8 +84,7 @@ class Verdict:
             savepoint = newest
         if savepoint is not None:
             rule = Rule.STOPPED
-            holds_back = workload.shape.has_windows or workload.shape is Shape.WAITS
-            if holds_back and savepoint.kind is SnapshotKind.SUSPEND:
+            if workload.holds_back and savepoint.kind is SnapshotKind.SUSPEND:
                 # Which windows were still open, and which rows still waited, cannot be seen from outside. So rows may
                 # be missing, but no window that was shown may lack a record.
                 complete = False

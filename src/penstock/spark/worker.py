@@ -162,6 +162,7 @@ class _Slot:
         from penstock.runtime.slot.ports import SlotPorts
         from penstock.runtime.whereabouts import of_thread
         from penstock.runtime.worker_logs import WorkerLogs, collected
+        from penstock.spark.async_calls import AsyncioCalls
         from penstock.spark.background import ThreadBackground
         from penstock.spark.clock import WallClock
         from penstock.spark.collector import out_of_sight
@@ -172,6 +173,7 @@ class _Slot:
         clock = WallClock()
         transport = ZmqTransport(str(self._slot), keys=spec.keys, ipc_dir=folder, host=host)
         background = ThreadBackground(transport.wake, name="penstock-slot-background")
+        calls = AsyncioCalls(transport.wake, name="penstock-slot-calls")
         logs = WorkerLogs(spec.settings.slot.log_level)
         watch = JvmWatch(jvm_socket(), transport.wake)
         try:
@@ -183,6 +185,7 @@ class _Slot:
                     clock=clock,
                     transport=transport,
                     background=background,
+                    calls=calls,
                     store=open_store(spec.storage_root, options=spec.options),
                     owns_process=True,
                     logs=logs,
@@ -206,6 +209,7 @@ class _Slot:
             finally:
                 driver.close()
         finally:
+            calls.close()
             background.close()
             transport.close()
         # An error ends the process, so that it is not reused.

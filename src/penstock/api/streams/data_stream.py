@@ -38,6 +38,7 @@ from penstock.api.steps import (
     WhereStep,
     WriteStep,
 )
+from penstock.api.streams.asking import AsksOthers
 from penstock.api.streams.looking import CanBeLookedAt
 from penstock.api.streams.stream_state import Row, StreamState
 from penstock.api.window_schema import check_key_types
@@ -52,7 +53,7 @@ if TYPE_CHECKING:
 
 
 @at_user_line
-class Stream(HandsOver, CanBeLookedAt):
+class Stream(HandsOver, CanBeLookedAt, AsksOthers):
     """Records that flow, all with the same columns. Made by `Program.read` and by the methods of streams."""
 
     def __init__(self, state: StreamState) -> None:

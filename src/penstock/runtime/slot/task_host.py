@@ -50,6 +50,7 @@ class SlotTaskHost:
     ) -> None:
         """`failed` drops a task that cannot go on, with its region. `totals` tells the master the totals of tasks."""
         self.background = ports.background
+        self.calls = ports.calls
         self.slice_rows = ports.slice_rows
         self.time = Instant(0)
         """When this turn of the slot began."""

@@ -6,12 +6,15 @@ from typing import Protocol
 
 from penstock.core.ids import CheckpointId, Instant, OperatorId, TaskId
 from penstock.core.task.events import AcknowledgeSnapshot, DeclineSnapshot
+from penstock.ports import AsyncCalls
 from penstock.runtime.task.snapshots import SnapshotHost
 
 
 class TaskHost(SnapshotHost, Protocol):
     """What a task asks of its slot."""
 
+    calls: AsyncCalls | None
+    """Runs async functions of the user's."""
     slice_rows: int
     """A slice has at most this many rows, timers or results, however fast they are."""
 

@@ -6,6 +6,7 @@ from typing import assert_never
 
 from penstock.api.grouped import GroupedFunction
 from penstock.api.steps import (
+    AsyncMapStep,
     CombineStep,
     KeyedProcessStep,
     MapBatchesStep,
@@ -20,6 +21,7 @@ from penstock.api.steps import (
     WindowStep,
     WriteStep,
 )
+from penstock.runtime.task.operators.async_map import AsyncMapOperator
 from penstock.runtime.task.operators.base import Operator
 from penstock.runtime.task.operators.driver_sink import DriverCommittedSink
 from penstock.runtime.task.operators.functions import MapBatchesOperator, MapOperator
@@ -46,6 +48,8 @@ def build_operator(step: Step) -> Operator:
             return MapBatchesOperator(step)
         case MapStep():
             return MapOperator(step)
+        case AsyncMapStep():
+            return AsyncMapOperator(step)
         case ProcessStep():
             return ProcessOperator(step)
         case KeyedProcessStep():
