@@ -119,9 +119,7 @@ def test_a_watermark_that_overtakes_requests_makes_their_results_late(make: Any,
 
 def test_results_that_leave_as_they_come_are_out_of_order(make: Any, monkeypatch: pytest.MonkeyPatch):
     honest = Requests.__init__
-    monkeypatch.setattr(
-        Requests, "__init__", lambda self, policy: honest(self, structs.replace(policy, ordered=False))
-    )
+    monkeypatch.setattr(Requests, "__init__", lambda self, policy: honest(self, structs.replace(policy, ordered=False)))
     assert found(asking(make, Shape.ASKS, Asks(ordered=True))) == [Rule.KEY_ORDER]
 
 

@@ -141,7 +141,7 @@ def _method(function: object, name: str) -> Any:
     kind = type(function)
     if inspect.isroutine(function) or kind in (functools.partial, type):
         return None
-    found = inspect.getattr_static(kind, name, None)
+    found = next((vars(each)[name] for each in kind.__mro__ if name in vars(each)), None)
     return None if found is None or found is AsyncFunction.__dict__.get(name) else found
 
 

@@ -13,6 +13,7 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Callable, Coroutine, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from penstock.ports import WorkResult
@@ -55,7 +56,9 @@ class AsyncioCalls:
 
     def close(self) -> None:
         """Give up all calls, and end the thread. Returns after `CLOSE_TIMEOUT_S`, even if the thread has not ended."""
-        loop, thread = self._loop, self._thread
+        with self._lock:
+            loop, self._loop = self._loop, None
+        thread = self._thread
         if loop is None or thread is None:
             return
         for conversation in self._conversations:
@@ -79,13 +82,19 @@ class AsyncioCalls:
 
     def _run(self, loop: asyncio.AbstractEventLoop) -> None:
         asyncio.set_event_loop(loop)
+        # Threads of `asyncio.to_thread`. The name says whose threads they are if a call in them hangs.
+        pool = ThreadPoolExecutor(thread_name_prefix=self._name)
+        loop.set_default_executor(pool)
         try:
             loop.run_forever()
         finally:
+            # Calls that do not let themselves be cancelled are dropped, and Python would complain of each of them.
+            loop.set_exception_handler(lambda *_: None)
             for task in asyncio.all_tasks(loop):
                 task.cancel()
             with contextlib.suppress(Exception):
                 loop.run_until_complete(loop.shutdown_asyncgens())
+            pool.shutdown(wait=False, cancel_futures=True)
             loop.close()
 
 
@@ -144,7 +153,7 @@ class AsyncioConversation:
 
     def _cancel(self, calls: Sequence[int]) -> None:
         for call in calls:
-            if (task := self._calls.get(call)) is not None:
+            if (task := self._calls.pop(call, None)) is not None:
                 task.cancel()
 
     async def _call(self, call: int, argument: Any) -> None:

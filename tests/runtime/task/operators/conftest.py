@@ -93,7 +93,19 @@ class QueuedBackground:
 class Rig:
     """One subtask's operator, open, with everything around it in memory."""
 
-    def __init__(self, step, *, subtask=0, parallelism=1, restored=None, files=None, epoch=1, now=1_000, state=None):
+    def __init__(
+        self,
+        step,
+        *,
+        subtask=0,
+        parallelism=1,
+        restored=None,
+        files=None,
+        epoch=1,
+        now=1_000,
+        state=None,
+        calls=None,
+    ):
         self.output = Recorder()
         self.files = files if files is not None else MemoryFiles()
         self.background = QueuedBackground()
@@ -115,6 +127,7 @@ class Rig:
             reader=self.files,
             fail=self.failures.append,
             state=state or StateSettings(),
+            calls=calls,
         )
         self.operator = build_operator(step)
         self.operator.load(self.context)
