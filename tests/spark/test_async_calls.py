@@ -154,7 +154,7 @@ def test_a_close_that_fails_is_told_in_the_log(loop, caplog):
 
     loop.calls.begin(double, loop.answered).close(closing)
     loop.calls.close()
-    assert "the close of an async function failed" in caplog.text
+    assert "the close of an async function raised ConnectionError: gone already" in caplog.text
 
 
 def test_a_call_that_cannot_be_cancelled_does_not_keep_the_thread(monkeypatch):

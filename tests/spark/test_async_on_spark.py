@@ -44,6 +44,7 @@ class Server:
     def __exit__(self, *_: object) -> None:
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(30)
+        self._loop.close()
 
     def _run(self) -> None:
         async def start() -> asyncio.Server:
@@ -52,8 +53,12 @@ class Server:
             self._ready.set()
             return server
 
-        self._loop.run_until_complete(start())
+        server = self._loop.run_until_complete(start())
         self._loop.run_forever()
+        server.close()
+        for task in asyncio.all_tasks(self._loop):
+            task.cancel()
+        self._loop.run_until_complete(asyncio.sleep(0.1))
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         while line := await reader.readline():

@@ -182,8 +182,8 @@ class AsyncioConversation:
         try:
             async with asyncio.timeout(CLOSE_TIMEOUT_S / 2):
                 await _shielded(closing)
-        except Exception:  # the task is over, and nobody waits for an answer
-            log.warning("the close of an async function failed", exc_info=True)
+        except Exception as error:  # the task is over, and nobody waits for an answer
+            log.warning("the close of an async function raised %s: %s", type(error).__name__, error, exc_info=True)
 
 
 async def _shielded(made: Callable[[], Coroutine[Any, Any, Any]]) -> None:

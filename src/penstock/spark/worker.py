@@ -33,6 +33,7 @@ from penstock.storage.seals import PLAIN, StoreOptions
 
 if TYPE_CHECKING:
     from penstock.net.zeromq import ZmqTransport
+    from penstock.runtime.addresses import SlotAddress
     from penstock.runtime.slot.driver import SlotDriver
     from penstock.spark.clock import WallClock
     from penstock.spark.lock_watch import LockWatch
@@ -157,7 +158,6 @@ class _Slot:
     def _loop(self, *, folder: str | None, host: str | None, master: str) -> None:
         # Imported inside the task, after the fork. A worker that is reused does not import these modules again.
         from penstock.net.zeromq import ZmqTransport, keep_message_memory
-        from penstock.runtime.addresses import SlotAddress
         from penstock.runtime.slot.driver import SlotDriver
         from penstock.runtime.slot.ports import SlotPorts
         from penstock.runtime.whereabouts import of_thread
@@ -191,13 +191,7 @@ class _Slot:
                     logs=logs,
                     whereabouts=of_thread(threading.current_thread().name),
                 ),
-                address=SlotAddress(
-                    host=socket.gethostname(),
-                    pid=os.getpid(),
-                    ipc_scope="" if folder is None else _ipc_scope(folder),
-                    ipc_address=transport.ipc_address,
-                    tcp_address=transport.tcp_address,
-                ),
+                address=_address(transport, folder),
                 master_address=master,
             )
             try:
@@ -249,6 +243,19 @@ def _is_fit() -> bool:
     if left:
         log.warning("this worker is not used again, since threads did not end: %s", ", ".join(left))
     return not left
+
+
+def _address(transport: ZmqTransport, folder: str | None) -> SlotAddress:
+    """Where other processes reach the slot. `folder` has the slot's socket files; None if there are none."""
+    from penstock.runtime.addresses import SlotAddress
+
+    return SlotAddress(
+        host=socket.gethostname(),
+        pid=os.getpid(),
+        ipc_scope="" if folder is None else _ipc_scope(folder),
+        ipc_address=transport.ipc_address,
+        tcp_address=transport.tcp_address,
+    )
 
 
 def _ipc_scope(folder: str) -> str:

@@ -126,12 +126,6 @@ class OperatorChain:
         caller.release()
         self._settle(begun_ms, None)
 
-    @property
-    def is_parked(self) -> bool:
-        """Whether the work that is left can only go on when a call of the head has ended."""
-        caller = self.caller
-        return caller is not None and caller.is_parked and self._last_busy() is self._stages[0]
-
     def watermark(self, time_us: int, *, idle: bool = False) -> None:
         """Tell the head how far event time has come."""
         begun_ms = self._slice.begin(self._firings.rows)

@@ -13,10 +13,13 @@ from penstock.runtime.task.snapshots import SnapshotHost
 class TaskHost(SnapshotHost, Protocol):
     """What a task asks of its slot."""
 
-    calls: AsyncCalls | None
-    """Runs async functions of the user's."""
     slice_rows: int
     """A slice has at most this many rows, timers or results, however fast they are."""
+
+    @property
+    def calls(self) -> AsyncCalls | None:
+        """Runs async functions of the user's. None: the program must not have async functions."""
+        ...
 
     def now(self) -> Instant:
         """The time of this turn."""

@@ -112,7 +112,6 @@ class Task:
             settle=self._settle,
         )
         chain.run_by(host.precise_ms, host.slice_rows)
-        self._caller = chain.caller
         source = chain.source
         self._polling = None if source is None else SourcePolling(chain, source, first_checkpoint)
         self._valve = WatermarkValve(len(gate.channels))
@@ -210,12 +209,14 @@ class Task:
             self._host.wants_to_end(self.task)
             return True
         if self.chain.is_busy:
-            return not self.chain.is_parked and self._go_on(now)
+            return self._go_on(now)
         if not self.outputs.has_room:
             return self._take_without_room(now)
         if self._caller is not None and state.reads:
             if self._caller.has_results:
                 return self._release(self._caller)
+            if self._caller.ending is not None and self._caller.is_empty:
+                return self._end_after_calls(self._caller.ending, now)
             if self._caller.is_overfull:
                 return self._take_without_room(now)
         if self._polling is not None and state.reads:
@@ -238,14 +239,12 @@ class Task:
             return state.takes_steps and self.outputs.is_empty and not self.chain.pending
         if state.may_ask and self._is_done:
             return True
-        if self.chain.is_busy and self.chain.is_parked:
-            return False
         if not self.outputs.has_room:
             return self._is_awaited
         if self.chain.is_busy:
             return True
         if self._caller is not None and state.reads:
-            if self._caller.has_results:
+            if self._caller.has_results or (self._caller.ending is not None and self._caller.is_empty):
                 return True
             if self._caller.is_overfull:
                 return self.gate.has_without_room
@@ -267,6 +266,11 @@ class Task:
         self._admission.release_if_waited()
         self._settle(now)
         return True
+
+    @property
+    def _caller(self) -> AsyncMapOperator | None:
+        """The first operator, if it calls an async function; otherwise None."""
+        return self.chain.caller
 
     def _release(self, caller: AsyncMapOperator) -> bool:
         """Let the results of calls go down the chain, and read further records if there is room for them."""
@@ -378,11 +382,21 @@ class Task:
 
     def _finish_data(self, now: Instant, *, drain: bool = True, stopped: bool = False) -> None:
         """All input has been seen: let the operators finish, then tell downstream of the end of the data."""
+        if drain and self._caller is not None and not self._caller.is_empty and not self._restored.has_finished:
+            # The end waits for the calls under way. Barriers do not: a snapshot has the rows of these calls, and after
+            # a restore the end comes again.
+            self._caller.ending = EndOfData(drain=drain, stopped=stopped)
+            return
         self._life.handle(LifeEvent.DATA_SEEN)
         self._end = EndOfData(drain=drain, stopped=stopped and drain)
         if drain and not self._restored.has_finished:
             self.chain.finish()
         self._settle(now)
+
+    def _end_after_calls(self, ending: EndOfData, now: Instant) -> bool:
+        """The calls that the end of the data waited for have ended, and their results have left."""
+        self._finish_data(now, drain=ending.drain, stopped=ending.stopped)
+        return True
 
     def _data_is_through(self, end: EndOfData, now: Instant) -> None:
         if end.drain and self._restored.has_finished:

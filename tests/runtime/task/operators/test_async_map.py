@@ -248,25 +248,19 @@ def test_a_failed_row_is_skipped_and_counted_if_the_program_says_so(asking):
 # --- the end ---------------------------------------------------------------------------------
 
 
-def test_the_end_of_the_data_waits_for_all_calls(asking):
+def test_the_end_of_the_data_waits_until_every_result_has_left(asking):
     rig = asking()
-    rig.operator.process(numbers(1, 2, 3, 4))
+    assert rig.operator.is_empty
+    rig.operator.process(numbers(1))
     rig.operator.watermark(9)
-    work = rig.operator.finish()
-    assert work is not None
-    assert not work.may_snapshot
-    assert rig.operator.is_parked
-    rig.calls.answer(0, 1, 2)
-    assert not rig.operator.is_parked
-    assert work.go_on()
-    rig.calls.answer(3)
-    assert not work.go_on()
-    assert found(rig) == [1, 2, 3, 4]
+    rig.calls.answer(0)
+    assert not rig.operator.is_empty
+    with pytest.raises(InvariantError, match="ended before its calls"):
+        rig.operator.finish()
+    rig.operator.release()
+    assert rig.operator.is_empty
+    rig.operator.finish()
     assert rig.output.watermarks == [(9, False)]
-
-
-def test_the_end_of_the_data_is_there_at_once_if_no_call_is_under_way(asking):
-    assert asking().operator.finish() is None
 
 
 def test_a_step_that_is_closed_asks_no_more_and_takes_no_answers(asking):

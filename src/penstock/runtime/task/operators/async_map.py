@@ -11,7 +11,8 @@ there is room in the output queues.
   these records again, before all new records. So a result leaves once, and the function may be called more than once.
 * *Another parallelism.* If the records came by key, every subtask takes the records of its own keys. Otherwise the
   records are dealt out.
-* *The end of the data* waits for all requests. A stop without drain and a savepoint do not: the snapshot has them.
+* *The end of the data* waits for all requests, and barriers pass meanwhile. A stop without drain and a savepoint do not
+  wait: the snapshot has the requests.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ import pyarrow as pa
 
 from penstock.api.async_functions import call_of, closing_of, opening_of
 from penstock.api.steps import AsyncMapStep
-from penstock.core.elements import CheckpointOptions
+from penstock.core.elements import CheckpointOptions, EndOfData
 from penstock.core.errors import InvariantError, UsageError, UserCodeError
 from penstock.core.ids import CheckpointId, Instant, OperatorId
 from penstock.core.messages import OperatorState
@@ -43,7 +44,6 @@ from penstock.runtime.task.operators.user_code import (
     user_error,
     wrong_result,
 )
-from penstock.runtime.task.slices import Steps, Work
 
 REQUESTS = "penstock.requests"
 """The name of the list in snapshots."""
@@ -67,6 +67,8 @@ class AsyncMapOperator(Operator):
         self._results: dict[int, Any] = {}
         """The results that have come and have not left, by request."""
         self._conversation: Conversation | None = None
+        self.ending: EndOfData | None = None
+        """How the data ended, if the end of the data waits for the calls under way."""
         self._is_open = False
         self._is_closed = False
         self._retried = 0
@@ -239,21 +241,14 @@ class AsyncMapOperator(Operator):
         self.release()
 
     @property
-    def is_parked(self) -> bool:
-        """Whether the operator can only wait for answers."""
-        return not self._line.can_leave and not self._line.is_empty
+    def is_empty(self) -> bool:
+        """Whether every result and every watermark has left."""
+        return self._line.is_empty
 
-    def finish(self) -> Work | None:
-        """All records have come: wait for all answers."""
-        return Work.begin(self._finished())
-
-    def _finished(self) -> Steps:
-        while True:
-            self.release()
-            if self._line.is_empty:
-                return
-            self.slice.end()
-            yield False
+    def finish(self) -> None:
+        """All records have come. The task calls this when the operator `is_empty`."""
+        if not self._line.is_empty:
+            raise InvariantError(f"the data of {self.context.name!r} ended before its calls")
 
     # --- checkpoints ---------------------------------------------------------------------
 
