@@ -43,7 +43,6 @@ ALLOWED = {
     "Result.jobs": "tests of the simulator look whether a second job went on from the first",
     "Spread": "written as a whole, as `CheckpointsView` is",
     "SubtasksView": "written as a whole, as `CheckpointsView` is",
-    "VirtualLoop": "what asyncio calls: the loops of asyncio have these methods",
     "TaskCheckpoints.remembered_aborts": "that it is bounded is seen by tests only",
 }
 

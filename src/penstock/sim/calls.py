@@ -24,6 +24,10 @@ class _Stuck(Exception):
     """Nothing will ever happen in the event loop."""
 
 
+def _nothing(*_: object) -> None:
+    """Do nothing."""
+
+
 class VirtualLoop(asyncio.BaseEventLoop):
     """An event loop whose clock goes to the next timer at once."""
 
@@ -60,11 +64,9 @@ class VirtualLoop(asyncio.BaseEventLoop):
         """Never: there is no network."""
         raise _no_network()
 
-    def _process_events(self, event_list: list[Any]) -> None:
-        pass
-
-    def _write_to_self(self) -> None:
-        pass
+    # Called by asyncio: no event ever comes from outside, and nobody has to be woken.
+    _process_events: Any = _nothing
+    _write_to_self: Any = _nothing
 
     def __del__(self) -> None:
         # A process that crashed has not closed its loop, which holds no socket.
