@@ -252,3 +252,14 @@ def test_the_snapshot_has_every_record_whose_result_has_not_left(ordered: bool):
     assert line.unfinished() == [0, 1, 2, 3, 4]
     line.leave()
     assert line.unfinished() == ([0, 1, 2, 3, 4] if ordered else [0, 2, 3, 4])
+
+
+def test_calls_under_way_are_counted_and_answered_calls_do_not_expire():
+    line = requests()
+    line.add(2)
+    line.begin(at(0))
+    assert line.in_flight == 2
+    line.answered([line.returned(0)])
+    assert line.in_flight == 1
+    assert [refused.number for refused in line.expired(at(100))] == [1]
+    assert line.in_flight == 0

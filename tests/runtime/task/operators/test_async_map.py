@@ -366,3 +366,9 @@ def test_rows_of_other_columns_are_refused_with_what_to_do(asking, rig):
     with pytest.raises(UsageError, match=r"asked about rows of n: int64 .* have m: string") as caught:
         rig(changed, calls=Calls(), restored=[state])
     assert "stop it with drain" in caught.value.hint
+
+
+def test_a_step_that_is_full_of_restored_rows_waits_from_the_beginning(asking):
+    old = asking(concurrency=10)
+    old.operator.process(numbers(*range(5)))
+    assert asking(restored=[old.snapshot()]).operator.is_waiting
