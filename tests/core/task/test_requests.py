@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from typing import Any
 
 import pytest
 
@@ -10,12 +11,20 @@ from penstock.core.ids import Instant
 from penstock.core.task.requests import LONGEST_PAUSE_MS, Asked, Leaving, Refused, RequestPolicy, Requests
 
 
-def requests(**changes: object) -> Requests:
+def requests(**changes: Any) -> Requests:
     return Requests(RequestPolicy(**{"concurrency": 3, "timeout_ms": 100, **changes}))
 
 
 def at(time: int) -> Instant:
     return Instant(time)
+
+
+def answer(line: Requests, *calls: int) -> None:
+    """These calls come back, and no call is over."""
+    for call in calls:
+        number = line.returned(call)
+        assert number is not None
+        line.answered([number])
 
 
 def left(line: Requests) -> list[object]:
@@ -126,7 +135,10 @@ def test_watermarks_without_a_record_between_them_become_one_watermark():
 @pytest.mark.parametrize("seed", range(20))
 def test_every_record_leaves_once_whatever_the_order_of_the_answers(ordered: bool, seed: int):
     draw = random.Random(seed)
-    line, out, under_way, came, marks = requests(ordered=ordered, concurrency=4), [], [], 0, {}
+    line, came = requests(ordered=ordered, concurrency=4), 0
+    out: list[object] = []
+    under_way: list[int] = []
+    marks: dict[str, int] = {}
     for _ in range(300):
         under_way += [asked.call for asked in line.begin(at(0))]
         match draw.randrange(3):
@@ -137,12 +149,11 @@ def test_every_record_leaves_once_whatever_the_order_of_the_answers(ordered: boo
                 marks[f"w{len(marks)}"] = came
                 line.add_watermark(len(marks) - 1, idle=False)
             case _ if under_way:
-                number = line.returned(under_way.pop(draw.randrange(len(under_way))))
-                line.answered([number])
+                answer(line, under_way.pop(draw.randrange(len(under_way))))
         out += left(line)
     while not line.is_empty:
         under_way += [asked.call for asked in line.begin(at(0))]
-        line.answered([line.returned(call) for call in under_way])
+        answer(line, *under_way)
         under_way = []
         out += left(line)
     numbers = [each for each in out if isinstance(each, int)]
@@ -201,8 +212,9 @@ def test_the_pause_does_not_grow_for_ever():
     for _ in range(30):
         call = line.begin(now)[-1].call
         line.refused(call, now)
-        pause = line.next_deadline() - now
-        now = line.next_deadline()
+        due = line.next_deadline()
+        assert due is not None
+        pause, now = due - now, due
     assert pause == LONGEST_PAUSE_MS
 
 
@@ -211,7 +223,7 @@ def test_a_paused_record_keeps_its_place_and_its_room():
     line.add(3)
     line.begin(at(0))
     line.refused(0, at(1))
-    line.answered([line.returned(1)])
+    answer(line, 1)
     assert not line.can_leave
     assert line.begin(at(1)) == []
     assert [asked.number for asked in line.begin(at(200))] == [0]
@@ -223,7 +235,7 @@ def test_a_record_that_came_through_begins_with_no_tries():
     line.begin(at(0))
     line.refused(0, at(0))
     line.begin(at(100))
-    line.answered([line.returned(1)])
+    answer(line, 1)
     assert left(line) == [0]
     assert line.next_deadline() is None
     assert line.expired(at(10_000)) == []
@@ -233,10 +245,10 @@ def test_answered_calls_do_not_hold_a_deadline():
     line = requests()
     line.add(2)
     line.begin(at(0))
-    line.answered([line.returned(0)])
+    answer(line, 0)
     line.add(1)
     assert line.next_deadline() == 100
-    line.answered([line.returned(1)])
+    answer(line, 1)
     assert line.next_deadline() is None
 
 
@@ -259,7 +271,7 @@ def test_calls_under_way_are_counted_and_answered_calls_do_not_expire():
     line.add(2)
     line.begin(at(0))
     assert line.in_flight == 2
-    line.answered([line.returned(0)])
+    answer(line, 0)
     assert line.in_flight == 1
     assert [refused.number for refused in line.expired(at(100))] == [1]
     assert line.in_flight == 0
