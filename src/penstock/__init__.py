@@ -37,6 +37,7 @@ if TYPE_CHECKING:
         top_n,
         variance,
     )
+    from penstock.api.async_functions import AsyncFunction
     from penstock.api.backends import memory, rocksdb
     from penstock.api.checkpointing import Checkpointing
     from penstock.api.connector import (
@@ -158,6 +159,7 @@ _HOMES = {
         "top_n",
         "variance",
     ),
+    "penstock.api.async_functions": ("AsyncFunction",),
     "penstock.api.backends": ("memory", "rocksdb"),
     "penstock.api.checkpointing": ("Checkpointing",),
     "penstock.api.connector": (
@@ -288,6 +290,7 @@ def __dir__() -> list[str]:
 __all__ = [
     "AggregateFunction",
     "AggregatingState",
+    "AsyncFunction",
     "BroadcastState",
     "CheckpointDetails",
     "CheckpointHook",

@@ -6,7 +6,7 @@ the next turn must begin at the latest. Nothing in a turn blocks; blocking work 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
@@ -92,6 +92,45 @@ class Background(Protocol):
 
     def collect(self) -> None:
         """Call `done` for every piece of work that has ended since the last call."""
+        ...
+
+
+class Conversation(Protocol):
+    """The calls of one async function of one subtask. All methods but `open` are called on the loop, and do not
+    block."""
+
+    def open(self, opening: Callable[[], Coroutine[Any, Any, Any]]) -> None:
+        """Run a coroutine to its end, before all calls. Blocks: must be called off the loop. Raises what the coroutine
+        raises."""
+        ...
+
+    def ask(self, calls: Sequence[tuple[int, Any]]) -> None:
+        """Call the function: for each call the number of the call, and the argument. The numbers never come again."""
+        ...
+
+    def cancel(self, calls: Sequence[int]) -> None:
+        """Give calls up. Their results may come all the same."""
+        ...
+
+    def close(self, closing: Callable[[], Coroutine[Any, Any, Any]] | None) -> None:
+        """Give up all calls, then run the last coroutine, if there is a last coroutine. Returns at once. Nothing is
+        told any more."""
+        ...
+
+
+class AsyncCalls(Protocol):
+    """Runs async functions of the user's program beside the loop."""
+
+    def begin(
+        self,
+        function: Callable[[Any], Coroutine[Any, Any, Any]],
+        answered: Callable[[Sequence[tuple[int, WorkResult]]], None],
+    ) -> Conversation:
+        """Begin to call a function. A later `collect` calls `answered` with the calls that have ended."""
+        ...
+
+    def collect(self) -> None:
+        """Tell the calls that have ended since the last `collect`, on the loop."""
         ...
 
 

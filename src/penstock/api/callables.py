@@ -11,14 +11,20 @@ from penstock.core.errors import UsageError
 _HINT = "write the function with def; to call async code in it, use asyncio.run(...) or an event loop that open() makes"
 
 
+_HAVE_ASYNC = ("map", "flat_map", "map_batches", "filter")
+"""The methods of streams in whose place `async_map` can be used."""
+
+
 def check_callable(function: object, argument: str) -> None:
     """Raise `UsageError` unless `function` can be called and returns its result. A call of an async function returns a
     coroutine instead of the result."""
     if not callable(function):
         raise UsageError(f"{argument} takes a function, not {function!r}")
     if is_async(function):
+        asks = "use async_map, which takes async functions; or " if argument in _HAVE_ASYNC else ""
         raise UsageError(
-            f"{argument} takes a function that returns its result, and {_called(function)} is async", hint=_HINT
+            f"{argument} takes a function that returns its result, and {_called(function)} is async",
+            hint=f"{asks}{_HINT}",
         )
 
 

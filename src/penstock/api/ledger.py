@@ -15,7 +15,7 @@ from penstock.api.late_records import with_late_records
 from penstock.api.naming import RecordedStep, operator_ids
 from penstock.api.notebook import CellRun, current_cell_run
 from penstock.api.running import Runner
-from penstock.api.steps import ReadStep, Step, WriteStep
+from penstock.api.steps import AsyncMapStep, ReadStep, Step, WriteStep
 from penstock.core.errors import UsageError
 from penstock.core.ids import OperatorId
 from penstock.plan.graph import Input, Node, Plan, build_plan
@@ -175,6 +175,8 @@ class Ledger:
                 inputs=step.inputs,
                 is_source=isinstance(step.step, ReadStep),
                 at_most=step.at_most,
+                # Records wait in a channel while the function cannot be asked about more of them.
+                begins_vertex=isinstance(step.step, AsyncMapStep),
             )
             for step in with_late_records(tuple(steps))
         )

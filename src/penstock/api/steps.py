@@ -18,6 +18,7 @@ from penstock.api.functions import KeyedFunction, ProcessFunction
 from penstock.api.state import StateKind, declared_states, type_name
 from penstock.api.windows import WindowType
 from penstock.core.graph import DeclaredState
+from penstock.core.task.requests import RequestPolicy
 from penstock.core.task.waiting import WaitFor
 
 if TYPE_CHECKING:
@@ -145,6 +146,24 @@ class SampleStep:
     fraction: float
     seed: int
     schema: pa.Schema
+
+
+@dataclass(frozen=True, kw_only=True)
+class AsyncMapStep:
+    """An async function from a row, or from a batch, to rows."""
+
+    function: Any
+    """An `async def`, or an object with an async method; see `penstock.api.async_functions`."""
+    kind: str
+    """What the function takes: `rows`, `arrow`, `polars` or `pandas`."""
+    policy: RequestPolicy
+    skips_failed: bool
+    """Whether a row for which the function fails is left out. Otherwise the task fails."""
+    input_schema: pa.Schema
+    keys: tuple[str, ...]
+    """The columns by which the rows reach the subtasks; empty if they do not go by key."""
+    schema: pa.Schema
+    """The schema of the output."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -304,6 +323,7 @@ Step = (
     | MapStep
     | FilterStep
     | SampleStep
+    | AsyncMapStep
     | ProcessStep
     | KeyedProcessStep
     | UnionStep

@@ -54,6 +54,8 @@ class Node:
     at_most: int | None = None
     """At most this many subtasks run the step. None: as many as the step before, if records come from there directly;
     otherwise as many as the job has slots."""
+    begins_vertex: bool = False
+    """Whether the node is never chained to its upstream node."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -188,9 +190,10 @@ def build_plan(nodes: tuple[Node, ...], *, parallelism: int, max_parallelism: in
     """Chain the nodes (given in topological order) into vertices and number the edges between them.
 
     A node is chained to its upstream node if the node has no other input, the input is forward, both have the same
-    number of subtasks, and the main output of the upstream node has no other consumer. So records enter a vertex at its
-    first operator. The records of main outputs leave a vertex at its last operator. A node that reads a side output
-    begins a vertex. A forward input from another number of subtasks is dealt out in turn.
+    number of subtasks, the main output of the upstream node has no other consumer, and the node does not begin a vertex
+    of its own. So records enter a vertex at its first operator. The records of main outputs leave a vertex at its last
+    operator. A node that reads a side output begins a vertex. A forward input from another number of subtasks is dealt
+    out in turn.
     """
     _check(nodes)
     limits = _limits(nodes)
@@ -202,7 +205,7 @@ def build_plan(nodes: tuple[Node, ...], *, parallelism: int, max_parallelism: in
     chain_of: dict[int, int] = {}
     chains: list[list[Node]] = []
     for node in nodes:
-        head = node.inputs[0] if len(node.inputs) == 1 else None
+        head = node.inputs[0] if len(node.inputs) == 1 and not node.begins_vertex else None
         if head is not None and _is_chained(head, node, limits) and consumers[head.node] == 1:
             chain_of[node.number] = chain_of[head.node]
             chains[chain_of[node.number]].append(node)

@@ -21,7 +21,7 @@ from penstock.core.errors import InvariantError, JobFailed
 from penstock.core.ids import CheckpointId, Epoch, Instant, JobId, OperatorId, TaskId
 from penstock.core.messages import StateFile, TaskRestore
 from penstock.plan.graph import OperatorPlan, Plan
-from penstock.ports import Background, Clock, WorkResult
+from penstock.ports import AsyncCalls, Background, Clock, WorkResult
 from penstock.runtime.slot.deployment import Deployment, build_task
 from penstock.runtime.task.chain import describe_failure
 from penstock.runtime.task.channels import ChannelKey, Item
@@ -83,16 +83,17 @@ def look(
     timeout_ms: int | None,
     clock: Clock,
     wait: Callable[[float], Any],
+    calls: AsyncCalls | None = None,
 ) -> list[pa.RecordBatch]:
     """The first rows that come to the sink of a plan of parallelism 1, whose sources are prepared. Fewer if all data
-    has been seen, or the time is over. `wait` lets so many seconds pass.
+    has been seen, or the time is over. `wait` lets so many seconds pass, or fewer if a call of `calls` has ended.
 
     Raises:
         JobFailed: a function of the program, or a source, raised.
 
     """
     seen = SeenRows(rows)
-    here = _Here(_own(plan, seen), settings, clock, _enumerators(plan))
+    here = _Here(_own(plan, seen), settings, clock, _enumerators(plan), calls)
     deadline = None if timeout_ms is None else Instant(clock.now() + timeout_ms)
     try:
         here.start()
@@ -163,8 +164,14 @@ class _Here:
     """All tasks of a plan, and the host that they ask."""
 
     def __init__(
-        self, plan: Plan, settings: JobSettings, clock: Clock, enumerators: Mapping[OperatorId, SplitEnumerator]
+        self,
+        plan: Plan,
+        settings: JobSettings,
+        clock: Clock,
+        enumerators: Mapping[OperatorId, SplitEnumerator],
+        calls: AsyncCalls | None,
     ) -> None:
+        self.calls = calls
         self.background: Background = _AtOnce()
         self.slice_rows = SLICE_ROWS
         self._clock = clock
@@ -219,6 +226,8 @@ class _Here:
                 self._guard(task, task.tick, now)
             did = bool(self._guard(task, task.step, now, POLLED_ROWS)) or did
             self.background.collect()
+        if self.calls is not None:
+            self.calls.collect()
         return did
 
     def pause_ms(self, deadline: Instant | None) -> int:

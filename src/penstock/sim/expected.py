@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from penstock.core.ids import CheckpointId
 from penstock.core.recovery.metadata import CheckpointMetadata
+from penstock.plan.graph import Partitioning
 from penstock.runtime.task.operators.source import SPLITS
 from penstock.sim.jobs import Row, Shape, Workload, decode_positions, rows_of, source_of
 from penstock.sim.on_driver import unfound_splits
@@ -58,6 +59,8 @@ def expected_rows(workload: Workload, inputs: Sequence[pa.RecordBatch], *, paral
         case Shape.DISTINCT:
             rows = Counter(record for record in records if record[1] == 0)
         case Shape.KEYED | Shape.UNION | Shape.TWO_SINKS | Shape.SLICES | Shape.GLOBAL | Shape.FEWER | Shape.CHOSEN:
+            rows = Counter(_doubled(record) for record in records)
+        case Shape.ASKS:
             rows = Counter(_doubled(record) for record in records)
         case _:
             rows = Counter()
@@ -145,6 +148,10 @@ def order_of(workload: Workload) -> Order | None:
         case Shape.SIDES:
             # Values are negative behind the step that gets the odd records in turn.
             return lambda row, _: row[0] if row[2] >= 0 else None
+        case Shape.ASKS:
+            # After a rescale, only rows that came by key are where the later rows of their key are.
+            is_kept = workload.asks.ordered and workload.asks.partitioning is Partitioning.HASH
+            return (lambda row, _: row[0]) if is_kept else None
         case Shape.TWICE:
             return lambda row, _: (row[0], row[2])
         case Shape.DIAMOND:

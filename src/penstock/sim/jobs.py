@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
@@ -29,6 +29,7 @@ from penstock.api.connector import (
     WriterContext,
 )
 from penstock.core.task.waiting import WaitFor
+from penstock.sim.asking import Asks
 from penstock.sim.external import ExternalSystem, Transaction, system_of
 from penstock.sim.window_kinds import WindowKind
 
@@ -92,16 +93,15 @@ class Shape(Enum):
     """A keyed function with a side output."""
     LATE = "late"
     """Windows whose late records are read."""
+    ASKS = "asks"
+    """An async function."""
+    ASKS_WINDOW = "asks-window"
+    """An async function before windows: a result that leaves behind a later watermark is late."""
 
     @property
     def has_windows(self) -> bool:
         """Whether records are aggregated."""
-        return self in (Shape.WINDOW, Shape.UNION_WINDOW, Shape.TIMERS)
-
-    @property
-    def holds_back(self) -> bool:
-        """Whether records that a job has read may be in no row when the job is stopped without drain."""
-        return self.has_windows or self in (Shape.WAITS, Shape.LATE)
+        return self in (Shape.WINDOW, Shape.UNION_WINDOW, Shape.TIMERS, Shape.ASKS_WINDOW)
 
     @property
     def most_sources(self) -> int:
@@ -185,6 +185,8 @@ class Workload:
     until it has found this many splits, or all splits."""
     wait: WaitFor | None = None
     """What the rows of the first source wait for, in the shape `WAITS`."""
+    asks: Asks = field(default_factory=Asks)
+    """How the async function is called, in the shapes with an async function."""
     on_driver: OnDriver | None = None
     shares_files: bool = False
     """Whether keyed state is saved in files that later checkpoints refer to again."""
@@ -194,6 +196,11 @@ class Workload:
     """Whether these windows are by key, or over all records."""
     induces: bool = False
     """Whether marks in the data say where checkpoints begin."""
+
+    @property
+    def holds_back(self) -> bool:
+        """Whether rows that were read may not be shown when the job is stopped without drain."""
+        return self.shape.has_windows or self.shape in (Shape.WAITS, Shape.LATE, Shape.ASKS)
 
     @property
     def sources(self) -> int:

@@ -21,6 +21,7 @@ from penstock.settings import (
     SlotSettings,
 )
 from penstock.sim.again import Again, draw_again, draw_early_end
+from penstock.sim.asking import draw_asks
 from penstock.sim.connected import draw_wait
 from penstock.sim.faults import (
     Fault,
@@ -62,7 +63,7 @@ VERTICES = {
 }
 """The number of vertices, with one source, of the shapes that have more than two vertices."""
 
-DRAWN_LATER = (*APART, *PLACED, *ASIDE, Shape.TIMERS, Shape.WAITS)
+DRAWN_LATER = (*APART, *PLACED, *ASIDE, Shape.TIMERS, Shape.WAITS, Shape.ASKS, Shape.ASKS_WINDOW)
 """The shapes that take the place of another shape when everything else has been drawn."""
 
 LIVENESS_MS = 120_000
@@ -213,7 +214,7 @@ def draw_scenario(seed: int, random: Random) -> Scenario:
 
 def _varied(random: Random, drawn: Scenario) -> Scenario:
     """The same world, perhaps with small slices, a backlog, shared files, a program that is run again, windows of
-    another kind, rows that wait, steps with subtasks of their own, or side outputs."""
+    another kind, rows that wait, steps with subtasks of their own, side outputs, or async calls."""
     drawn = _in_slices(random, drawn) if random.random() < 0.4 else drawn
     drawn = _with_a_backlog(random, drawn) if random.random() < 0.15 else drawn
     drawn = _sharing_files(random, drawn) if random.random() < 0.2 else drawn
@@ -227,7 +228,10 @@ def _varied(random: Random, drawn: Scenario) -> Scenario:
     drawn = _placed(random, drawn) if single and random.random() < 0.25 else drawn
     shape, plain = drawn.workload.shape, drawn.workload.on_driver is None
     single = shape.most_sources == 1 and shape not in APART
-    return _with_side_outputs(random, drawn) if single and plain and random.random() < 0.15 else drawn
+    drawn = _with_side_outputs(random, drawn) if single and plain and random.random() < 0.15 else drawn
+    shape = drawn.workload.shape
+    single = shape.most_sources == 1 and len(sinks_of(shape)) == 1 and shape not in (*PLACED, *ASIDE)
+    return _with_async_calls(random, drawn) if single and random.random() < 0.2 else drawn
 
 
 def _placed(random: Random, drawn: Scenario) -> Scenario:
@@ -288,6 +292,12 @@ def _with_rows_that_wait(random: Random, drawn: Scenario) -> Scenario:
     workload = drawn.workload
     wait = draw_wait(random, rule_rows=workload.other_rows[0])
     return replace(drawn, workload=replace(workload, shape=Shape.WAITS, wait=wait))
+
+
+def _with_async_calls(random: Random, drawn: Scenario) -> Scenario:
+    """The same world with an async function, before windows in half of these worlds."""
+    shape = random.choice((Shape.ASKS, Shape.ASKS_WINDOW))
+    return replace(drawn, workload=replace(drawn.workload, shape=shape, asks=draw_asks(random)))
 
 
 def _run_by_name(random: Random, drawn: Scenario) -> Scenario:

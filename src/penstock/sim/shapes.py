@@ -30,6 +30,8 @@
                                   └─ odd ═in turn═► negate → second
     LATE            source → watermark → where ═key═► window → units ─┬─► union → sink
                                                       └─ late() ─► late-units ─┘
+    ASKS            source ═some way═► asks → sink
+    ASKS_WINDOW     source → watermark ═some way═► asks → where → combine ═key═► window → sink
 
 The windows of `WINDOW` and `UNION_WINDOW` are of any kind (`window_kinds`), by key or over all records.
 
@@ -52,6 +54,7 @@ from penstock.api.functions import FunctionContext, ProcessFunction
 from penstock.api.steps import (
     LATE,
     Aggregate,
+    AsyncMapStep,
     CombineStep,
     KeyedProcessStep,
     LateRecords,
@@ -73,6 +76,7 @@ from penstock.core.ids import OperatorId
 from penstock.core.task.waiting import WaitFor
 from penstock.plan.graph import Input, Node, Partitioning, Plan, build_plan
 from penstock.sim import rich_windows
+from penstock.sim.asking import Service
 from penstock.sim.connected import Guarded
 from penstock.sim.external import system_of
 from penstock.sim.jobs import APART, SCHEMA, TICK_US, Shape, Workload
@@ -242,6 +246,8 @@ class _Builder:
                 self._placed(placed)
             case Shape.SPLIT | Shape.SIDES | Shape.LATE as aside:
                 self._with_sides(aside)
+            case Shape.ASKS | Shape.ASKS_WINDOW as shape:
+                self._asking(shape)
             case _:
                 assert_never(self._workload.shape)
         return build_plan(tuple(self._nodes), parallelism=self._parallelism, max_parallelism=None)
@@ -321,6 +327,12 @@ class _Builder:
         told = self._add("late-units", late, (windowed, FORWARD), side=LATE)
         united = self._add("union", UnionStep(schema=RESULTS), (counted, FORWARD), (told, FORWARD))
         self._add(SINK, WriteStep(sink=self._sink(SINK), schema=RESULTS), (united, FORWARD))
+
+    def _asking(self, shape: Shape) -> None:
+        if shape is Shape.ASKS:
+            self._write(self._slowed(self._asks(self._source(), factor=2), SCHEMA))
+        else:
+            self._windows(self._asks(self._watermark(self._source(), ""), factor=1))
 
     def _diamond(self) -> None:
         source = self._source()
@@ -403,6 +415,19 @@ class _Builder:
         step = MapStep(function=Negate(self._world, row_us), flat=False, schema=SCHEMA)
         return self._add("negate", step, (before, partitioning), side=side)
 
+    def _asks(self, before: int, *, factor: int) -> int:
+        asks = self._workload.asks
+        step = AsyncMapStep(
+            function=Service(asks, factor),
+            kind="arrow" if asks.batch else "rows",
+            policy=asks.policy,
+            skips_failed=False,
+            input_schema=SCHEMA,
+            keys=("key",) if asks.partitioning is HASH else (),
+            schema=SCHEMA,
+        )
+        return self._add("asks", step, (before, asks.partitioning))
+
     def _slowed(self, before: int, schema: pa.Schema) -> int:
         if not self._workload.slow_us:
             return before
@@ -430,8 +455,17 @@ class _Builder:
             else Input(node=each[0], partitioning=each[1], keys=keys if each[1] is HASH else (), side=side)
             for each in before
         )
-        node = Node(number=number, operator=OperatorId(name), name=name, step=step, inputs=inputs, is_source=not before)
-        self._nodes.append(node)
+        self._nodes.append(
+            Node(
+                number=number,
+                operator=OperatorId(name),
+                name=name,
+                step=step,
+                inputs=inputs,
+                is_source=not before,
+                begins_vertex=isinstance(step, AsyncMapStep),
+            )
+        )
         return number
 
 

@@ -31,6 +31,7 @@ from penstock.settings import Retention
 from penstock.sim.aborted_files import AbortedFiles
 from penstock.sim.again import Again, Origin, find_origin, take_origin
 from penstock.sim.background import Pace, SimBackground
+from penstock.sim.calls import SimCalls
 from penstock.sim.checkers import CommitChecker, Ledger, MessageChecker
 from penstock.sim.clock import SimClock
 from penstock.sim.disk import Disk
@@ -359,6 +360,7 @@ class Simulation:
                 clock=SimClock(actor),
                 transport=transport,
                 background=SimBackground(actor, self.pace),
+                calls=SimCalls(actor, self.pace),
                 store=self.disk.store(actor),
                 slice_rows=self.scenario.slice_rows,
                 make_backend=SharingBackend if self.scenario.workload.shares_files else None,

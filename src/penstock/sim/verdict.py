@@ -84,7 +84,7 @@ class Verdict:
             savepoint = newest
         if savepoint is not None:
             rule = Rule.STOPPED
-            if workload.shape.holds_back and savepoint.kind is SnapshotKind.SUSPEND:
+            if workload.holds_back and savepoint.kind is SnapshotKind.SUSPEND:
                 # Which windows were still open, and which rows still waited, cannot be seen from outside. So rows may
                 # be missing, but no window that was shown may lack a record.
                 complete = False

@@ -50,6 +50,7 @@ from penstock.settings import (
     SlotSettings,
 )
 from penstock.spark.arguments import argument_problems, check_functions_travel
+from penstock.spark.async_calls import AsyncioCalls
 from penstock.spark.clock import WallClock, fresh_token
 from penstock.spark.connect import is_connect
 from penstock.spark.dataframes import DataFrameSource
@@ -331,8 +332,17 @@ class Environment(Program):
             ready = Preparation(
                 job=job, spark=self._spark, landing=(self._landing or store).location, options=self._options
             ).prepare(plan)
-            wait = threading.Event().wait
-            return look(ready, self.settings, rows=rows, timeout_ms=timeout_ms, clock=WallClock(), wait=wait)
+            news, clock = threading.Event(), WallClock()
+
+            def wait(seconds: float) -> None:
+                news.wait(seconds)
+                news.clear()
+
+            calls = AsyncioCalls(news.set, name="penstock-look-calls")
+            try:
+                return look(ready, self.settings, rows=rows, timeout_ms=timeout_ms, clock=clock, calls=calls, wait=wait)
+            finally:
+                calls.close()
 
     @contextmanager
     def _storage_apart(self) -> Iterator[tuple[JobId, Storage]]:

@@ -33,6 +33,7 @@ from penstock.storage.seals import PLAIN, StoreOptions
 
 if TYPE_CHECKING:
     from penstock.net.zeromq import ZmqTransport
+    from penstock.runtime.addresses import SlotAddress
     from penstock.runtime.slot.driver import SlotDriver
     from penstock.spark.clock import WallClock
     from penstock.spark.lock_watch import LockWatch
@@ -160,11 +161,11 @@ class _Slot:
     def _loop(self, *, folder: str | None, host: str | None, master: str) -> None:
         # Imported inside the task, after the fork. A worker that is reused does not import these modules again.
         from penstock.net.zeromq import ZmqTransport, keep_message_memory
-        from penstock.runtime.addresses import SlotAddress
         from penstock.runtime.slot.driver import SlotDriver
         from penstock.runtime.slot.ports import SlotPorts
         from penstock.runtime.whereabouts import of_thread
         from penstock.runtime.worker_logs import WorkerLogs, collected
+        from penstock.spark.async_calls import AsyncioCalls
         from penstock.spark.background import ThreadBackground
         from penstock.spark.clock import WallClock
         from penstock.spark.collector import out_of_sight
@@ -175,6 +176,7 @@ class _Slot:
         clock = WallClock()
         transport = ZmqTransport(str(self._slot), keys=spec.keys, ipc_dir=folder, host=host)
         background = ThreadBackground(transport.wake, name=_LOADER)
+        calls = AsyncioCalls(transport.wake, name="penstock-slot-calls")
         logs = WorkerLogs(spec.settings.slot.log_level)
         watch = JvmWatch(jvm_socket(), transport.wake)
         try:
@@ -186,19 +188,14 @@ class _Slot:
                     clock=clock,
                     transport=transport,
                     background=background,
+                    calls=calls,
                     store=open_store(spec.storage_root, options=spec.options),
                     owns_process=True,
                     logs=logs,
                     whereabouts=of_thread(threading.current_thread().name),
                     load_whereabouts=of_thread(_LOADER),
                 ),
-                address=SlotAddress(
-                    host=socket.gethostname(),
-                    pid=os.getpid(),
-                    ipc_scope="" if folder is None else _ipc_scope(folder),
-                    ipc_address=transport.ipc_address,
-                    tcp_address=transport.tcp_address,
-                ),
+                address=_address(transport, folder),
                 master_address=master,
             )
             try:
@@ -210,6 +207,7 @@ class _Slot:
             finally:
                 driver.close()
         finally:
+            calls.close()
             background.close()
             transport.close()
         # An error ends the process, so that it is not reused.
@@ -249,6 +247,19 @@ def _is_fit() -> bool:
     if left:
         log.warning("this worker is not used again, since threads did not end: %s", ", ".join(left))
     return not left
+
+
+def _address(transport: ZmqTransport, folder: str | None) -> SlotAddress:
+    """Where other processes reach the slot. `folder` has the slot's socket files; None if there are none."""
+    from penstock.runtime.addresses import SlotAddress
+
+    return SlotAddress(
+        host=socket.gethostname(),
+        pid=os.getpid(),
+        ipc_scope="" if folder is None else _ipc_scope(folder),
+        ipc_address=transport.ipc_address,
+        tcp_address=transport.tcp_address,
+    )
 
 
 def _ipc_scope(folder: str) -> str:

@@ -44,6 +44,7 @@ from penstock.runtime.slot.ports import SlotPorts
 from penstock.runtime.views import FailureView
 from penstock.settings import CheckpointSettings, FixedDelay, JobSettings, NetworkSettings, SlotSettings
 from penstock.sim.background import Pace, SimBackground
+from penstock.sim.calls import SimCalls
 from penstock.sim.clock import SimClock
 from penstock.sim.disk import Disk
 from penstock.sim.logs import watch_logs
@@ -541,6 +542,7 @@ class _Cluster:
                 clock=SimClock(actor),
                 transport=transport,
                 background=SimBackground(actor, self._pace),
+                calls=SimCalls(actor, self._pace),
                 store=self._disk.store(actor),
             ),
             address=SlotAddress(host="sim", pid=1, ipc_address=transport.ipc_address),

@@ -39,6 +39,7 @@ from penstock.api.steps import (
     WhereStep,
     WriteStep,
 )
+from penstock.api.streams.asking import AsksOthers
 from penstock.api.streams.choosing import ChoosesRows
 from penstock.api.streams.exploding import Explodes, only_explosion
 from penstock.api.streams.looking import CanBeLookedAt
@@ -59,7 +60,7 @@ if TYPE_CHECKING:
 
 
 @at_user_line
-class Stream(ChoosesRows, Explodes, PlacesRows, HandsOver, HasSides, CanBeLookedAt):
+class Stream(ChoosesRows, Explodes, PlacesRows, HandsOver, HasSides, AsksOthers, CanBeLookedAt):
     """Records that flow, all with the same columns. Made by `Program.read` and by the methods of streams."""
 
     def __init__(self, state: StreamState) -> None:

@@ -151,6 +151,7 @@ def _build_chain(
             splits_read=partial(host.splits_read, task, operator),
             catching_up=partial(host.catching_up, task, operator),
             state=deployment.settings.state,
+            calls=host.calls,
             make_backend=deployment.make_backend,
         )
 

@@ -132,6 +132,8 @@ class SlotDriver:
             self._master.call_in(self._address.registration_of(self.slot), now)
         self._links.receive(now)
         self._ports.background.collect()
+        if self._ports.calls is not None:
+            self._ports.calls.collect()
         if self.left:
             return None
         if self._master.is_silent(now):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from penstock.ports import Background, Clock, Store, Transport
+from penstock.ports import AsyncCalls, Background, Clock, Store, Transport
 from penstock.runtime.pulse import NOWHERE, Whereabouts
 from penstock.runtime.task.slices import MOST_ROWS
 from penstock.runtime.worker_logs import WorkerLogs
@@ -31,5 +31,7 @@ class SlotPorts:
     fails a task instead of the process."""
     slice_rows: int = MOST_ROWS
     """A slice of work has at most this many rows, timers or results, however fast they are."""
+    calls: AsyncCalls | None = None
+    """Runs async functions of the user's. None: the program must not have async functions."""
     make_backend: MakeBackend | None = None
     """Makes the back end of keyed state. None: the back end that the settings name."""

@@ -20,7 +20,7 @@ from penstock.core.messages import (
 )
 from penstock.core.recovery import layout
 from penstock.core.task.events import AcknowledgeSnapshot, DeclineSnapshot
-from penstock.ports import WorkResult
+from penstock.ports import AsyncCalls, WorkResult
 from penstock.runtime.slot.leftovers import Leftovers, SnapshotPlace
 from penstock.runtime.slot.master_link import MasterLink
 from penstock.runtime.slot.ports import SlotPorts
@@ -68,6 +68,11 @@ class SlotTaskHost:
         self.leftovers = Leftovers(ports.background)
         """Deletes the files of snapshots that are not acknowledged."""
         self.channel_files = self._new_channel_files()
+
+    @property
+    def calls(self) -> AsyncCalls | None:
+        """Runs async functions of the user's."""
+        return self._ports.calls
 
     # --- time ----------------------------------------------------------------------------
 

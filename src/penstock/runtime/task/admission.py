@@ -3,7 +3,8 @@
 Upstream may send when the channels of the task have their first credit. The channels get this credit when the
 task runs; or, if the task has restored batches that were in flight to other subtasks, when all restored batches have
 been read. If the first operator waits for another input, the records of the first input are held until the other
-input has come far enough.
+input has come far enough. If the first operator has as many records as it can take, further records are held until the
+operator is rid of some records.
 """
 
 from __future__ import annotations
@@ -59,6 +60,13 @@ class InputAdmission:
         if self._is_held and not self._head.is_waiting:
             self._is_held = False
             self._gate.release()
+
+    def hold_if_waiting(self, *, barriers_are_due: bool) -> None:
+        """Leave further records unread, if the first operator can take no more records."""
+        if self._head.is_waiting and not self._is_held and not self.holds_back:
+            self._is_held = True
+            self._gate.hold(0)
+            self._gate.let_through(barriers_are_due=barriers_are_due)
 
     def look_for_barriers(self, *, are_due: bool) -> None:
         """If barriers are due, let the held records be read: a barrier may stand behind them."""

@@ -16,6 +16,7 @@ from penstock.core.elements import CheckpointOptions
 from penstock.core.errors import CorruptFile, InvariantError, UsageError, UserCodeError
 from penstock.core.ids import CheckpointId, Instant, OperatorId
 from penstock.core.messages import OperatorState
+from penstock.runtime.task.operators.async_map import AsyncMapOperator
 from penstock.runtime.task.operators.base import Operator, OperatorContext, Output, SnapshotWork, StateWriter
 from penstock.runtime.task.operators.source import SourceOperator
 from penstock.runtime.task.operators.user_code import one_line, step_of, user_code_raised, user_error, with_hint
@@ -78,6 +79,11 @@ class OperatorChain:
         """The head, if the head is a source; otherwise None."""
         return self.head if isinstance(self.head, SourceOperator) else None
 
+    @property
+    def caller(self) -> AsyncMapOperator | None:
+        """The head, if the head calls an async function; otherwise None."""
+        return self.head if isinstance(self.head, AsyncMapOperator) else None
+
     def load(self) -> None:
         """The blocking part of the start of every operator. Runs off the loop. Raises `UserCodeError` or
         `StepFailed`."""
@@ -119,6 +125,12 @@ class OperatorChain:
         begun_ms = self._slice.begin()
         head.left(head.operator.process_input(batch, input_number))
         self._settle(begun_ms, None if slices is None else (slices, batch.num_rows))
+
+    def release(self, caller: AsyncMapOperator) -> None:
+        """Let the results of the head's calls go down the chain."""
+        begun_ms = self._slice.begin()
+        caller.release()
+        self._settle(begun_ms, None)
 
     def watermark(self, time_us: int, *, idle: bool = False) -> None:
         """Tell the head how far event time has come."""

@@ -185,7 +185,9 @@ class CheckpointPart:
 
     def _may_take(self, due: SnapshotDue) -> bool:
         # A savepoint that ends the task is taken after the operators have emitted everything at the end of the data.
-        is_finishing = self._life.state is LifeState.FINISHING
+        caller = self._chain.caller
+        has_calls = caller is not None and caller.ending is not None and self._life.state.reads
+        is_finishing = has_calls or self._life.state is LifeState.FINISHING
         return self._chain.may_snapshot and not (is_finishing and due.barrier.options.synchronous)
 
     @property

@@ -6,6 +6,7 @@ from typing import Protocol
 
 from penstock.core.ids import CheckpointId, Instant, OperatorId, TaskId
 from penstock.core.task.events import AcknowledgeSnapshot, DeclineSnapshot
+from penstock.ports import AsyncCalls
 from penstock.runtime.task.snapshots import SnapshotHost
 
 
@@ -14,6 +15,11 @@ class TaskHost(SnapshotHost, Protocol):
 
     slice_rows: int
     """A slice has at most this many rows, timers or results, however fast they are."""
+
+    @property
+    def calls(self) -> AsyncCalls | None:
+        """Runs async functions of the user's. None: the program must not have async functions."""
+        ...
 
     def now(self) -> Instant:
         """The time of this turn."""

@@ -30,8 +30,7 @@ class Slices:
 
     def cut(self, batch: pa.RecordBatch, cost: int) -> tuple[pa.RecordBatch, pa.RecordBatch, int]:
         """The next slice, the rest, and the share of the cost that the rest keeps."""
-        rest = batch.slice(self.rows)
-        return batch.slice(0, self.rows), rest, cost * rest.num_rows // batch.num_rows
+        return cut(batch, self.rows, cost)
 
     def took(self, rows: int, took_ms: float) -> None:
         """Learn from `rows` rows that took `took_ms`. The size of a slice changes by a factor of two at most, because
@@ -40,6 +39,12 @@ class Slices:
             return
         wanted = int(rows * self._slice_ms / took_ms)
         self.rows = max(LEAST_ROWS, self.rows // 2, min(wanted, self.rows * 2, self._most))
+
+
+def cut(batch: pa.RecordBatch, rows: int, cost: int) -> tuple[pa.RecordBatch, pa.RecordBatch, int]:
+    """The first rows, the rest, and the share of the cost that the rest keeps."""
+    rest = batch.slice(rows)
+    return batch.slice(0, rows), rest, cost * rest.num_rows // batch.num_rows
 
 
 class Slice:

@@ -55,9 +55,11 @@ from penstock.runtime.task.channels import InputGate
 from penstock.runtime.task.checkpoint_part import CheckpointPart
 from penstock.runtime.task.host import TaskHost
 from penstock.runtime.task.inflight import ChannelReader
+from penstock.runtime.task.operators.async_map import AsyncMapOperator
 from penstock.runtime.task.outputs import TaskOutputs
 from penstock.runtime.task.polling import SourcePolling
 from penstock.runtime.task.restored import Restored
+from penstock.runtime.task.slices import cut
 from penstock.runtime.task.watermarks import WatermarkValve
 
 
@@ -210,6 +212,13 @@ class Task:
             return self._go_on(now)
         if not self.outputs.has_room:
             return self._take_without_room(now)
+        if self._caller is not None and state.reads:
+            if self._caller.has_results:
+                return self._release(self._caller)
+            if self._caller.ending is not None and self._caller.is_empty:
+                return self._end_after_calls(self._caller.ending, now)
+            if self._caller.is_overfull:
+                return self._take_without_room(now)
         if self._polling is not None and state.reads:
             return self._poll(self._polling, now, max_rows)
         taken = self.gate.next()
@@ -234,6 +243,11 @@ class Task:
             return self._is_awaited
         if self.chain.is_busy:
             return True
+        if self._caller is not None and state.reads:
+            if self._caller.has_results or (self._caller.ending is not None and self._caller.is_empty):
+                return True
+            if self._caller.is_overfull:
+                return self.gate.has_without_room
         if self._polling is not None and state.reads:
             return self._polling.at is None and not self._polling.awaits_trigger
         return self.gate.has_work
@@ -251,6 +265,17 @@ class Task:
         self.chain.go_on()
         self._admission.release_if_waited()
         self._settle(now)
+        return True
+
+    @property
+    def _caller(self) -> AsyncMapOperator | None:
+        """The first operator, if it calls an async function; otherwise None."""
+        return self.chain.caller
+
+    def _release(self, caller: AsyncMapOperator) -> bool:
+        """Let the results of calls go down the chain, and read further records if there is room for them."""
+        self.chain.release(caller)
+        self._admission.release_if_waited()
         return True
 
     @property
@@ -295,9 +320,10 @@ class Task:
         self.chain.process(batch, input_number)
 
     def _process(self, index: ChannelIndex, batch: pa.RecordBatch, cost: int, now: Instant) -> None:
-        slices = self.chain.row_slices
-        if slices is not None and batch.num_rows > slices.rows:
-            batch, rest, left = slices.cut(batch, cost)
+        caller, slices = self._caller, self.chain.row_slices
+        most = caller.room if caller is not None else None if slices is None else slices.rows
+        if most is not None and batch.num_rows > most:
+            batch, rest, left = cut(batch, most, cost)
             self.gate.give_back(index, rest, left)
             cost -= left
         channel = self.gate.channels[index]
@@ -305,6 +331,8 @@ class Task:
         channel.consumed(cost)
         if self._admission.holds_back:
             self._admission.has_read()
+        if caller is not None:
+            self._admission.hold_if_waiting(barriers_are_due=self._part.handler.pending is not None)
         if self._part.handler.pending is not None:
             self._part.feed(InputConsumed(bytes_processed=cost), now)
 
@@ -354,11 +382,21 @@ class Task:
 
     def _finish_data(self, now: Instant, *, drain: bool = True, stopped: bool = False) -> None:
         """All input has been seen: let the operators finish, then tell downstream of the end of the data."""
+        if drain and self._caller is not None and not self._caller.is_empty and not self._restored.has_finished:
+            # The end waits for the calls under way. Barriers do not: a snapshot has the rows of these calls, and after
+            # a restore the end comes again.
+            self._caller.ending = EndOfData(drain=drain, stopped=stopped)
+            return
         self._life.handle(LifeEvent.DATA_SEEN)
         self._end = EndOfData(drain=drain, stopped=stopped and drain)
         if drain and not self._restored.has_finished:
             self.chain.finish()
         self._settle(now)
+
+    def _end_after_calls(self, ending: EndOfData, now: Instant) -> bool:
+        """The calls that the end of the data waited for have ended, and their results have left."""
+        self._finish_data(now, drain=ending.drain, stopped=ending.stopped)
+        return True
 
     def _data_is_through(self, end: EndOfData, now: Instant) -> None:
         if end.drain and self._restored.has_finished:
@@ -395,6 +433,13 @@ class Task:
         """Time has passed: for the operators' processing time, and for the deadlines of barriers."""
         if not self._life.state.takes_steps:
             return
+        if self._caller is not None:
+            self._caller.look(now)
+            if not self.is_alive:
+                # A call has failed for good, and the task with it.
+                return
+            # Results may have left before a barrier, without a step of the task.
+            self._admission.release_if_waited()
         if self._reads and (self._tick_at is None or now >= self._tick_at):
             self._tick_at = self.chain.tick(now) or Instant(now + 1_000)
             self._admission.release_if_waited()
@@ -416,6 +461,8 @@ class Task:
         if not self._life.state.takes_steps:
             return None
         times = [*self._part.next_deadlines()]
+        if self._caller is not None:
+            times.append(self._caller.next_deadline())
         if self._reads:
             times.append(self._tick_at)
             # Without room the source is not asked, even if the source is due: the credit that makes room wakes the

@@ -94,7 +94,18 @@ class Rig:
     """One subtask's operator, open, with everything around it in memory."""
 
     def __init__(
-        self, step, *, subtask=0, parallelism=1, restored=None, files=None, epoch=1, now=1_000, state=None, sides=()
+        self,
+        step,
+        *,
+        subtask=0,
+        parallelism=1,
+        restored=None,
+        files=None,
+        epoch=1,
+        now=1_000,
+        state=None,
+        sides=(),
+        calls=None,
     ):
         self.output = Recorder()
         self.sides = {name: Recorder() for name in sides}
@@ -118,6 +129,7 @@ class Rig:
             reader=self.files,
             fail=self.failures.append,
             state=state or StateSettings(),
+            calls=calls,
         )
         self.operator = build_operator(step)
         self.operator.load(self.context)

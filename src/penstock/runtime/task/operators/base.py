@@ -23,7 +23,7 @@ import pyarrow as pa
 from penstock.core.elements import CheckpointOptions, EndOfData, Watermark
 from penstock.core.ids import ChannelIndex, CheckpointId, Epoch, Instant, JobId, TaskId
 from penstock.core.messages import OperatorState
-from penstock.ports import Background
+from penstock.ports import AsyncCalls, Background
 from penstock.runtime.task.slices import Slice, Work
 from penstock.settings import StateSettings
 from penstock.state.backend import StateReader, StateWriter
@@ -93,6 +93,8 @@ class OperatorContext:
     """Tell the operator's enumerator how many splits this subtask has read to their ends."""
     state: StateSettings = field(default_factory=StateSettings)
     """Where keyed state is kept."""
+    calls: AsyncCalls | None = None
+    """Runs async functions of the user's. None: the program has no async functions."""
     make_backend: MakeBackend | None = None
     """Makes the back end of keyed state. None: the back end that `state` names."""
 

@@ -8,6 +8,7 @@ from penstock.api.first_rows import FirstOfKey
 from penstock.api.grouped import GroupedFunction
 from penstock.api.pane_windows import PaneWindow
 from penstock.api.steps import (
+    AsyncMapStep,
     CombineStep,
     FilterStep,
     KeyedProcessStep,
@@ -26,6 +27,7 @@ from penstock.api.steps import (
     WriteStep,
 )
 from penstock.api.windows import SessionWindow
+from penstock.runtime.task.operators.async_map import AsyncMapOperator
 from penstock.runtime.task.operators.base import Operator
 from penstock.runtime.task.operators.choosing import FilterOperator, SampleOperator
 from penstock.runtime.task.operators.distinct import DistinctOperator
@@ -61,10 +63,10 @@ def build_operator(step: Step) -> Operator:
             return MapBatchesOperator(step)
         case MapStep():
             return MapOperator(step)
-        case FilterStep():
-            return FilterOperator(step)
-        case SampleStep():
-            return SampleOperator(step)
+        case FilterStep() | SampleStep():
+            return FilterOperator(step) if isinstance(step, FilterStep) else SampleOperator(step)
+        case AsyncMapStep():
+            return AsyncMapOperator(step)
         case ProcessStep():
             return ProcessOperator(step)
         case KeyedProcessStep():

@@ -33,7 +33,7 @@ class MapBatchesOperator(Operator):
 
     def __init__(self, step: MapBatchesStep) -> None:
         self._step = step
-        self._to_user, self._from_user = _conversions(step)
+        self._to_user, self._from_user = conversions(step.kind, step.schema)
 
     def process(self, batch: pa.RecordBatch) -> Work | None:
         """Hand on what the function makes of the batch, in exactly the step's schema."""
@@ -132,11 +132,12 @@ def _is_several(result: Any) -> bool:
     return isinstance(result, Iterable) and (isinstance(result, list | tuple | Iterator))
 
 
-def _conversions(
-    step: MapBatchesStep,
+def conversions(
+    kind: str, schema: pa.Schema
 ) -> tuple[Callable[[pa.RecordBatch], Any], Callable[[Any, Wrong], list[pa.RecordBatch]]]:
-    schema = step.schema
-    match step.kind:
+    """How batches are handed to a function that takes batches of `kind`, and how its results become batches in exactly
+    `schema`."""
+    match kind:
         case "arrow":
             return lambda batch: batch, lambda result, wrong: from_arrow(result, schema, wrong)
         case "table":
@@ -151,7 +152,7 @@ def _conversions(
             return lambda batch: batch.to_pandas(), lambda result, wrong: _from_pandas(result, schema, wrong)
         case _:
             raise UsageError(
-                f"map_batches cannot give a function batches of kind {step.kind!r}",
+                f"map_batches cannot give a function batches of kind {kind!r}",
                 hint="use 'arrow', 'table', 'polars' or 'pandas'",
             )
 

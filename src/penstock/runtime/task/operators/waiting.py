@@ -24,8 +24,8 @@ from penstock.core.ids import ChannelIndex, CheckpointId, Instant
 from penstock.core.messages import OperatorState
 from penstock.core.task.waiting import InputWait
 from penstock.runtime.task.operators.base import OperatorContext, SnapshotWork, StateWriter
+from penstock.runtime.task.operators.kept_rows import as_part, own_rows
 from penstock.runtime.task.operators.keyed import KeyedOperator
-from penstock.runtime.task.partitioning import key_groups
 from penstock.runtime.task.slices import Steps, Work
 
 WAITING = "penstock.waiting"
@@ -51,7 +51,7 @@ class WaitingOperator(KeyedOperator):
         parts = [part for state in context.restored for part in state.union_lists.get(WAITING, ())]
         self.is_waiting = context.fresh or bool(parts)
         for part in parts:
-            self._rows_before += _own_rows(part, self._step.keys, context)
+            self._rows_before += own_rows(part, self._step.keys, context)
         without = tuple(
             structs.replace(state, union_lists={n: p for n, p in state.union_lists.items() if n != WAITING})
             for state in context.restored
@@ -139,7 +139,7 @@ class WaitingOperator(KeyedOperator):
 
         def write(writer: StateWriter) -> OperatorState:
             state = work(writer)
-            parts = (b"", *(_as_bytes(batch) for batch in waiting))
+            parts = (b"", *(as_part(batch) for batch in waiting))
             return structs.replace(state, union_lists={**state.union_lists, WAITING: parts})
 
         return write
@@ -149,24 +149,3 @@ def _steps_of(work: Work | None) -> Steps:
     while work is not None:
         yield work.may_snapshot
         work = work if work.go_on() else None
-
-
-def _as_bytes(batch: pa.RecordBatch) -> bytes:
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, batch.schema) as stream:
-        stream.write_batch(batch)
-    return bytes(sink.getvalue().to_pybytes())
-
-
-def _own_rows(part: bytes, keys: tuple[str, ...], context: OperatorContext) -> list[pa.RecordBatch]:
-    """The rows of this subtask's keys in one part of the list."""
-    if not part:
-        return []
-    first, last = context.key_groups
-    found: list[pa.RecordBatch] = []
-    for batch in pa.ipc.open_stream(pa.py_buffer(part)):
-        groups = key_groups(batch, keys, context.max_parallelism)
-        own = batch.filter(pa.array((groups >= first) & (groups <= last)))
-        if own.num_rows:
-            found.append(own)
-    return found
