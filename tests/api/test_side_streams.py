@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import penstock as ps
+from penstock.api.windows import TumblingWindow
 from penstock.core.errors import UsageError
 from penstock.testing import pause, run, scripted
 
@@ -383,3 +384,12 @@ def test_a_step_that_does_not_know_event_time_has_no_late_records(bids, make):
     with pytest.raises(UsageError, match="does not know which records are late") as caught:
         make(bids).late()
     assert "behind a watermark" in (caught.value.hint or "")
+
+
+def test_windows_that_merge_do_not_know_which_records_are_late(bids):
+    class Merging(TumblingWindow):
+        merges = True
+
+    windows = bids.watermark("ts").key_by("auction").window(Merging(size_us=10))
+    with pytest.raises(UsageError, match="does not know which records are late"):
+        windows.aggregate(n=ps.count()).late()
