@@ -157,7 +157,6 @@ def test_partials_and_results_have_these_columns():
         ({"aggregates": (aggregate("max", "i", "window_end"),)}, "two columns named 'window_end'"),
         ({"time_column": "i"}, "time column 'i' is of type int16, and windows need timestamp"),
         ({"time_column": "then"}, "time column 'then' does not exist"),
-        ({"keys": ()}, "at least one column"),
     ],
 )
 def test_a_window_that_cannot_be_made_says_why(wrong, text):
