@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 import penstock as ps
 from penstock.core.errors import UsageError
+from penstock.plan.graph import Partitioning
 from penstock.testing import pause, run, scripted
 
 ROWS = [{"n": n, "level": "ERROR" if n % 5 == 0 else None if n % 7 == 0 else "INFO"} for n in range(60)]
@@ -120,6 +121,22 @@ def test_parts_keep_the_event_time(bids):
     for part in (parts.high, parts.rest):
         assert part.schema == bids.schema
         part.key_by("auction").window(ps.tumbling("1s"))
+
+
+def test_parts_of_the_results_of_windows_keep_the_event_time_of_the_windows(bids):
+    results = bids.watermark("ts").key_by("auction").window(ps.tumbling("1s")).aggregate(n=ps.count())
+    parts = results.split(many="n > 5")
+    assert all("event time in window_end -1 us" in repr(part) for part in parts.values())
+
+
+def test_parts_of_a_step_with_few_subtasks_have_all_records_once_whatever_dies():
+    def split(stream):
+        parts = stream.map(lambda row: row, schema="n bigint, level string").split(few="n < 20", some="n < 40")
+        parts.rest.with_parallelism(1)
+        return {"few": parts.few.global_().where("true"), "some": parts.some.where("true").with_parallelism(2)}
+
+    found = parts_of(split, parallelism=3, crashes=2, seed=2)
+    assert found == {"few": list(range(20)), "some": list(range(20, 40))}
 
 
 def test_a_step_behind_a_part_has_an_id_with_the_name_of_the_part(program, bids, make_sink):
@@ -307,6 +324,22 @@ def test_every_record_counts_in_its_window_or_is_late_once_whatever_dies(seed):
     assert len(late) >= 3
 
 
+@pytest.mark.parametrize("keys", [("k",), ()], ids=["by key", "over all records"])
+@pytest.mark.parametrize(
+    ("window", "length"),
+    [(ps.tumbling("5s"), 5), (ps.cumulative("6s", "2s"), 6), (ps.session("500 ms"), None)],
+    ids=["tumbling", "cumulative", "session"],
+)
+def test_every_record_counts_in_its_longest_window_or_is_late_once_whatever_dies(window, length, keys):
+    def windows(stream):
+        return (stream.key_by(*keys) if keys else stream).window(window).aggregate(n=ps.count())
+
+    results, late = counted(windows, seed=1, crashes=2, parallelism=3)
+    longest = [row["n"] for row in results if length in (None, (row["window_end"] - row["window_start"]).seconds)]
+    assert sum(longest) + len(late) == 60
+    assert len({row["n"] for row in late}) == len(late) >= 3
+
+
 @pytest.mark.parametrize("seed", range(3))
 def test_every_record_goes_to_the_function_or_is_late_once_whatever_dies(seed):
     class Same(ps.KeyedFunction):
@@ -357,6 +390,17 @@ def test_late_records_travel_uncombined_only_if_they_are_read(program, bids, mak
     ]
     assert after.edges[0].keys == ("auction",)
     assert "'late()' of bids.window-auction, forward" in program.explain()
+
+
+@pytest.mark.parametrize("place", [lambda s: s.global_(), lambda s: s.partition(max), lambda s: s.rebalance()])
+def test_records_go_to_windows_with_late_records_by_key_however_they_were_placed_before(
+    program, bids, make_sink, place
+):
+    placed = place(bids.watermark("ts")).key_by("auction").window(ps.tumbling("1s")).aggregate(n=ps.count())
+    placed.late().write(make_sink())
+    into_window = program.plan().edges[0]
+    assert (into_window.partitioning, into_window.keys) == (Partitioning.HASH, ("auction",))
+    assert (into_window.partitioner, program.plan().vertex(into_window.downstream).at_most) == (None, None)
 
 
 def test_late_records_need_a_watermark_of_their_own_before_a_window(bids):

@@ -386,3 +386,29 @@ def test_a_step_may_read_the_main_output_and_a_side_output_of_one_step() -> None
     plan = plan_of(node(0, "source"), node(1, "both", 0, side(0, "a")))
     assert edges(plan) == [("source", "both", FORWARD, 0), ("source", "both", FORWARD, 1)]
     assert [e.side is None for e in plan.edges] == [True, False]
+
+
+def test_a_step_that_reads_a_side_output_directly_has_the_limit_of_the_step_before() -> None:
+    plan = plan_of(
+        node(0, "source"), node(1, "one", to_one(0)), node(2, "sink", 1), node(3, "errors", side(1, "e")), parallelism=3
+    )
+    assert chains(plan) == [["source"], ["one", "sink"], ["errors"]]
+    assert subtasks(plan) == [3, 1, 1]
+    assert edges(plan)[1:] == [("one", "errors", FORWARD, 0)]
+
+
+def test_a_side_output_is_dealt_out_in_turn_to_another_number_of_subtasks() -> None:
+    plan = plan_of(node(0, "source"), limited(1, "errors", 2, side(0, "e")), parallelism=3)
+    assert subtasks(plan) == [3, 2]
+    assert edges(plan) == [("source", "errors", REBALANCE, 0)]
+    assert [e.side for e in plan.edges] == [Side(operator=OperatorId("source"), name="e")]
+
+
+def test_all_records_of_a_side_output_may_go_to_one_subtask_or_where_a_function_says() -> None:
+    chosen = Input(node=0, partitioning=Partitioning.CUSTOM, partitioner=max, side="e")
+    plan = plan_of(node(0, "source"), node(1, "one", replace(to_one(0), side="e")), node(2, "placed", chosen))
+    assert subtasks(plan) == [2, 1, 2]
+    assert [(e.partitioning, e.partitioner, e.side is None) for e in plan.edges] == [
+        (REBALANCE, None, False),
+        (Partitioning.CUSTOM, max, False),
+    ]

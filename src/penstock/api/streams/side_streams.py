@@ -164,8 +164,9 @@ class HasSides:
         """The records that came too late for the step of this stream, with all the columns that they had before the
         step. Each late record comes out once, and is not counted as dropped.
 
-        * Behind a window: the records whose windows had been emitted when they came. The results of the windows are the
-          same as without `late`. Records are not combined before they are sent to the step, which costs speed.
+        * Behind a window: the records whose windows had all been emitted when they came, and that joined no open
+          session. The results of the windows are the same as without `late`. Records are not combined before they are
+          sent to the step, which costs speed.
         * Behind a function: the records whose event time was not after the watermark. The function does **not** get
           these records: without `late` the function gets all records.
 

@@ -7,6 +7,7 @@ import pytest
 
 import penstock as ps
 from penstock.api.steps import LATE, KeyedProcessStep, LateRecords, ProcessStep
+from penstock.core.elements import MAX_WATERMARK
 from penstock.core.errors import UsageError, UserCodeError
 from penstock.core.ids import Instant
 from penstock.runtime.task.operators import side_rows
@@ -143,7 +144,7 @@ def emitting(call):
         (lambda c: c.emit("ood", {"k": 1}), "there is no side output 'ood'; there are odd, even; did you mean 'odd'"),
         (lambda c: c.emit("other", {"k": 1}), "declare it in sides="),
         (lambda c: c.emit("odd", {"n": 1}), "side output 'odd': expected a dict with k; got a dict with n"),
-        (lambda c: c.emit("odd", {"k": "x"}), "side output 'odd': expected rows of k: int64"),
+        (lambda c: c.emit("odd", {"k": "x"}), "side output 'odd': column 'k' must be of type int64"),
         (lambda c: c.emit("odd", 7), "side output 'odd': expected a dict with k; got int"),
         (lambda c: c.emit("odd", numbered(1)), "side output 'odd': expected columns k: int64"),
     ],
@@ -207,8 +208,8 @@ class SeenPlain(ps.ProcessFunction):
         return {"k": row["k"]}
 
 
-def late_steps():
-    late = LateRecords(time_column="ts", schema=SCHEMA)
+def late_steps(offset_us=0):
+    late = LateRecords(time_column="ts", time_offset_us=offset_us, schema=SCHEMA)
     return [keyed_step(Seen(), late=late), process_step(SeenPlain(), late=late)]
 
 
@@ -222,6 +223,18 @@ def test_a_function_does_not_get_late_records_that_are_read(rig, step):
     made.operator.process(rows((3, 7), (4, 8), (5, None), (6, -5)))
     made.operator.process(rows((7, 6)))
     assert (keys_in(made.output), keys_in(made.sides[LATE])) == ([4, 5], [3, 6, 7])
+
+
+@pytest.mark.parametrize("step", late_steps(offset_us=-1), ids=["keyed", "plain"])
+def test_event_time_may_be_apart_from_the_time_in_the_column(rig, step):
+    made = rig(step, sides=[LATE])
+    made.operator.watermark(7)
+    made.output.clear()
+    made.operator.process(rows((3, 8), (4, 9)))
+    assert (keys_in(made.output), keys_in(made.sides[LATE])) == ([4], [3])
+    made.operator.watermark(MAX_WATERMARK)
+    made.operator.process(rows((5, 2**50)))
+    assert keys_in(made.sides[LATE]) == [5]
 
 
 @pytest.mark.parametrize("step", late_steps(), ids=["keyed", "plain"])

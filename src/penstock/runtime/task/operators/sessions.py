@@ -61,8 +61,9 @@ def merge_sessions(
     does not fit into int64."""
     found = find_sessions(table, keys)
     time_type = table.schema.field(WINDOW_START).type
-    needed = list(dict.fromkeys(c.column for c in calculations if c.column is not None))
-    values = pa.table({_SESSION: pa.array(found.of_row), **{name: table.column(name) for name in needed}})
+    # A calculation may read columns that it does not name here.
+    others = [name for name in table.schema.names if name not in (*keys, WINDOW_START, WINDOW_END)]
+    values = pa.table({_SESSION: pa.array(found.of_row), **{name: table.column(name) for name in others}})
     grouped = group(values, [_SESSION], calculations, window=window)
     numbers = int64_values(grouped.column(_SESSION))
     rows = found.rows[numbers]
