@@ -7,10 +7,11 @@ import math
 import statistics
 from collections import defaultdict
 
+import polars as pl
 import pytest
 
 import penstock as ps
-from penstock.testing import collect, run, scripted
+from penstock.testing import collect, pause, run, scripted
 
 NOON = datetime.datetime(2026, 1, 1, 12)  # noqa: DTZ001  # a column without a time zone
 GAP_S = 5
@@ -150,3 +151,35 @@ def test_late_records_of_sessions_are_a_stream_and_count_nowhere_else():
         sessions.late().select("n").write(collect())
 
     assert [row["n"] for row in run(program, parallelism=1) if row["n"] == 100] == [100]
+
+
+def test_two_conditions_whose_texts_polars_shortens_alike_are_two_conditions():
+    numbers = scripted([{"n": n, "ts": NOON} for n in range(1, 15)], schema="n bigint, ts timestamp_ntz")
+    conditions = {"x": pl.col("n").is_in([1, 2, 3, 4, 5, 14]), "z": pl.col("n").is_in([1, 2, 9, 14])}
+
+    def program(env):
+        timed = env.read(numbers).watermark("ts")
+        counts = {name: ps.count(where=condition) for name, condition in conditions.items()}
+        timed.window(ps.tumbling("10s")).aggregate(**counts).select("x", "z").write(collect())
+
+    assert run(program) == [{"x": 6, "z": 4}]
+
+
+@pytest.mark.parametrize("window", [ps.tumbling("10s"), ps.sliding("10s", "5s"), ps.session("5s")], ids=str)
+def test_an_error_of_an_aggregate_in_a_snapshot_names_the_step(window):
+    class Bad(Product):
+        def merge(self, a, b):
+            raise RuntimeError("cannot merge")
+
+    records = [{"user": "ann", "n": n, "ts": NOON} for n in range(4)]
+    clicks = scripted(
+        [*records[:2], pause(300), *records[2:], pause(2_000)], schema="user string, n bigint, ts timestamp_ntz"
+    )
+
+    def program(env):
+        timed = env.read(clicks).watermark("ts")
+        timed.key_by("user").window(window).aggregate(product=Bad("n")).name("products").write(collect())
+
+    with pytest.raises(ps.JobFailed, match="cannot merge") as caught:
+        run(program, parallelism=1, checkpoint_interval="100ms")
+    assert "products" in str(caught.value)

@@ -236,3 +236,13 @@ def test_a_very_long_path_is_cut_and_stays_unique(program, make_source, make_sin
     ids = [operator.operator for vertex in program.plan().vertices for operator in vertex.operators]
     assert len(set(ids)) == len(ids)
     assert 160 <= max(len(text) for text in ids) <= 170
+
+
+def test_two_async_steps_without_names_cannot_be_told_apart(program, bids, make_sink):
+    async def ask(row):
+        return row
+
+    bids.async_map(ask, schema=bids.schema).write(make_sink(), name="one")
+    bids.async_map(ask, schema=bids.schema).write(make_sink(), name="two")
+    with pytest.raises(UsageError, match="would both have the id"):
+        program.plan()

@@ -158,6 +158,13 @@ def test_parts_say_what_they_are(bids):
     assert list(copy.copy(parts)) == ["high", "rest"]
 
 
+def test_python_asks_parts_as_it_asks_every_mapping_and_every_object(bids):
+    parts = bids.split(high="price > 100")
+    assert parts.get("low") is None
+    assert getattr(parts, "low", 7) == 7
+    assert not hasattr(parts, "low")
+
+
 @pytest.mark.parametrize("look", [lambda parts: parts.hihg, lambda parts: parts["hihg"]])
 def test_a_part_that_does_not_exist_is_refused_with_the_likely_name(bids, look):
     with pytest.raises(UsageError, match="there is no part 'hihg'; there are high, low, rest") as caught:

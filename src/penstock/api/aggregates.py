@@ -9,7 +9,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import polars as pl
 import pyarrow as pa
+import xxhash
 
 from penstock.api.aggregate_functions import AggregateFunction, check_aggregate_function
 from penstock.api.aggregate_kinds.description import CUSTOM, OBJECT, Condition, Parameter
@@ -224,4 +226,14 @@ def _custom(name: str, function: AggregateFunction, schema: pa.Schema) -> Aggreg
 def _condition(name: str, given: ExpressionLike | None, schema: pa.Schema) -> Condition | None:
     if given is None:
         return None
-    return Condition(str(given), compile_condition(given, schema, argument=f"aggregate {name!r}: where"))
+    expression = compile_condition(given, schema, argument=f"aggregate {name!r}: where")
+    return Condition(given if isinstance(given, str) else _text_of(given), expression)
+
+
+def _text_of(expression: pl.Expr) -> str:
+    """The expression in words that no other expression has. Polars shortens long lists, so a digest follows the words.
+    A Python function in the expression has no digest: the bytes of equal functions differ from run to run."""
+    text = str(expression)
+    if "python" in text:
+        return text
+    return f"{text} #{xxhash.xxh3_64_hexdigest(expression.meta.serialize())}"

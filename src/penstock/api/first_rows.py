@@ -33,7 +33,12 @@ class FirstOfSubtask(ProcessFunction):
     handed on, and `FirstRows` drops them."""
 
     def __init__(self, most: int) -> None:
+        self._most = most
         self._left = most
+
+    def open(self, context: FunctionContext) -> None:  # noqa: ARG002
+        """Count from the beginning: a slot that stays alive uses the same object for the next attempt."""
+        self._left = self._most
 
     def on_batch(self, batch: pa.RecordBatch, context: FunctionContext) -> pa.RecordBatch | None:  # noqa: ARG002
         """The records of the batch that are among the first of this subtask."""

@@ -165,10 +165,10 @@ class AsyncioConversation:
                 error.__traceback__ = error.__traceback__.tb_next
             result = WorkResult(error=error)
         self._calls.pop(call, None)
-        was_empty = not self._ended
         self._ended.append((call, result))
-        if was_empty:
-            # The loop takes all calls that have ended until then: one wake is enough.
+        # The loop takes all calls that have ended until then: one wake is enough. Counted after the append, because the
+        # loop may take the calls before at any moment.
+        if len(self._ended) == 1:
             self._wake()
 
     async def _close(self, closing: Callable[[], Coroutine[Any, Any, Any]] | None) -> None:

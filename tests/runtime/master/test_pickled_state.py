@@ -12,15 +12,17 @@ import pytest
 
 import penstock as ps
 from penstock.api.state import StateKind, StateSpec
-from penstock.api.steps import KeyedProcessStep, ProcessStep, ReadStep, WriteStep
+from penstock.api.steps import AsyncMapStep, KeyedProcessStep, ProcessStep, ReadStep, WriteStep
 from penstock.connectors.parquet import parquet
 from penstock.connectors.parquet_files import ParquetFiles
 from penstock.core.errors import UsageError
 from penstock.core.ids import CheckpointId, Instant, JobId, OperatorId, VertexId
 from penstock.core.messages import OperatorState, StateFile
 from penstock.core.recovery.metadata import CheckpointMetadata, OperatorSnapshot, SnapshotKind
+from penstock.core.task.requests import RequestPolicy
 from penstock.core.task.waiting import WaitFor
 from penstock.runtime.master.pickled_state import refuse_pickles
+from penstock.runtime.task.operators.async_map import REQUESTS
 from penstock.runtime.task.operators.waiting import WAITING
 from penstock.state.format import FileOwner, encode_tables, state_schema
 from penstock.storage.files import FileStore
@@ -147,6 +149,23 @@ def test_rows_that_wait_are_no_pickles_where_the_program_has_rows_wait(tmp_path)
     ):
         with pytest.raises(UsageError, match="has pickled state"):
             look(tmp_path, step=step, **lists)
+
+
+def test_rows_that_an_async_function_was_asked_about_are_no_pickles(tmp_path):
+    asks = AsyncMapStep(
+        function=None,
+        kind="rows",
+        policy=RequestPolicy(concurrency=1, timeout_ms=1),
+        skips_failed=False,
+        input_schema=KEYS,
+        keys=(),
+        schema=KEYS,
+    )
+    kept = {REQUESTS: (b"",)}
+    look(tmp_path, step=asks, split_lists=kept)
+    look(tmp_path, step=asks, union_lists=kept)
+    with pytest.raises(UsageError, match="has pickled state"):
+        look(tmp_path, step=asks, split_lists={"others": (pickle.dumps(Bomb()),)})
 
 
 def test_splits_and_results_are_refused_where_they_are_pickled(tmp_path):

@@ -27,7 +27,7 @@ class Condition:
     """Which records an aggregate takes. Conditions of the same text are equal."""
 
     text: str
-    """The condition as the user wrote the condition."""
+    """The condition as the user wrote the condition; for an expression of Polars its text and a digest."""
     expression: pl.Expr = field(compare=False)
 
 

@@ -19,6 +19,20 @@ REST = "rest"
 """The name of the part with the records that are in no other part."""
 
 
+class _NoSuchKey(UsageError, KeyError):
+    """What `get` of a mapping looks for."""
+
+    def __init__(self, message: str, hint: str | None) -> None:
+        super().__init__(message, hint=hint)
+
+
+class _NoSuchAttribute(UsageError, AttributeError):
+    """What `hasattr` and `getattr` look for."""
+
+    def __init__(self, message: str, hint: str | None) -> None:
+        super().__init__(message, hint=hint)
+
+
 class Parts(Mapping[str, Kind]):
     """The streams that `Stream.split` makes, by attribute (`parts.errors`) and by index (`parts["errors"]`). The part
     `rest` has the records that are in no other part."""
@@ -30,10 +44,7 @@ class Parts(Mapping[str, Kind]):
         """The part of that name."""
         found = self._streams.get(name)
         if found is None:
-            raise UsageError(
-                f"split: there is no part {name!r}; there are {', '.join(self._streams)}",
-                hint=_likely(str(name), self._streams),
-            )
+            raise _NoSuchKey(*self._unknown(name))
         return found
 
     def __getattr__(self, name: str) -> Kind:
@@ -41,7 +52,13 @@ class Parts(Mapping[str, Kind]):
         if name.startswith("_"):
             # Python and notebooks look for such attributes in every object.
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
-        return self[name]
+        if name not in self._streams:
+            raise _NoSuchAttribute(*self._unknown(name))
+        return self._streams[name]
+
+    def _unknown(self, name: str) -> tuple[str, str | None]:
+        text = f"split: there is no part {name!r}; there are {', '.join(self._streams)}"
+        return text, _likely(str(name), self._streams)
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._streams)

@@ -2,8 +2,8 @@
 
 To unpickle is to run code that the pickle names. Three kinds of state are pickled: values, map keys and aggregates that
 are declared as `object`, state of functions that belongs to no key, and the state of Python Data Sources. All other
-state has a format of its own: raw state has the format of the function, and rows that wait for another input have
-Arrow's format.
+state has a format of its own: raw state has the format of the function; rows that wait for another input, and rows
+about which an async function was asked, have Arrow's format.
 
 The files of a snapshot say which state is pickled, so that nothing is unpickled here. A file that lies gains nothing:
 the operator that loads the file decodes each state by its type, which must be the same in the file and in the program,
@@ -15,11 +15,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from penstock.api.state import StateKind, declared_states
-from penstock.api.steps import KeyedProcessStep, ProcessStep, ReadStep, WriteStep
+from penstock.api.steps import AsyncMapStep, KeyedProcessStep, ProcessStep, ReadStep, WriteStep
 from penstock.core.errors import UsageError
 from penstock.core.messages import OperatorState
 from penstock.core.recovery.metadata import CheckpointMetadata
 from penstock.plan.graph import Plan
+from penstock.runtime.task.operators.async_map import REQUESTS
 from penstock.runtime.task.operators.waiting import WAITING
 from penstock.runtime.task.operators.window_table import is_window, read_file
 from penstock.state.backend import StateReader
@@ -59,7 +60,10 @@ def _pickled(state: OperatorState, step: object, reader: StateReader) -> Iterato
 
 def _lists_as_they_are(step: object) -> list[tuple[StateKind, str]]:
     """Kind and name of the lists whose parts the step does not unpickle, whatever the snapshot says. A function is
-    given raw state as it is. A step that has rows wait for another input reads these rows as Arrow data."""
+    given raw state as it is. Rows that wait for another input, and rows about which an async function was asked, are
+    read as Arrow data."""
+    if isinstance(step, AsyncMapStep):
+        return [(StateKind.UNION_LIST, REQUESTS), (StateKind.SPLIT_LIST, REQUESTS)]
     if not isinstance(step, ProcessStep | KeyedProcessStep):
         return []
     specs = (state.spec for state in declared_states(step.function).values())

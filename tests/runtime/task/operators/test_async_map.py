@@ -53,7 +53,7 @@ class Calls:
 
 def step(function=never_called, *, kind="rows", keys=(), skips=False, schema=SCHEMA, **policy):
     chosen = RequestPolicy(**{"concurrency": 3, "timeout_ms": 100, "pause_ms": 10, **policy})
-    given = WITH_KEY if keys else SCHEMA
+    given = WITH_KEY if keys or schema is WITH_KEY else SCHEMA
     return AsyncMapStep(
         function=function, kind=kind, policy=chosen, skips_failed=skips, input_schema=given, keys=keys, schema=schema
     )
@@ -340,6 +340,17 @@ def test_rows_that_came_by_key_go_to_the_subtask_of_their_key(asking):
     assert sorted(owned[0] + owned[1]) == list(range(40))
     assert owned[0]
     assert owned[1]
+
+
+def test_rows_that_came_by_key_are_dealt_out_once_if_the_rows_come_otherwise_in_the_next_program(asking):
+    rig = asking(keys=("k",), schema=WITH_KEY, concurrency=50)
+    rig.operator.process(pa.record_batch({"k": list(range(40)), "n": [0] * 40}, schema=WITH_KEY))
+    state, taken = rig.snapshot(), []
+    for subtask in range(2):
+        again = asking(schema=WITH_KEY, restored=[state], subtask=subtask, parallelism=2)
+        taken += again.snapshot().split_lists.get(async_map.REQUESTS, ())
+    rows = [row for part in taken for batch in async_map.rows_in(part) for row in batch.to_pylist()]
+    assert sorted(row["k"] for row in rows) == list(range(40))
 
 
 def test_rows_that_did_not_come_by_key_can_be_dealt_out(asking):

@@ -97,9 +97,14 @@ class AsyncMapOperator(Operator):
 
     def _restored(self, context: OperatorContext) -> list[pa.RecordBatch]:
         keys, found = self._step.keys, list[pa.RecordBatch]()
+        shared = [part for state in context.restored for part in state.union_lists.get(REQUESTS, ())]
+        if keys:
+            found += [batch for part in shared for batch in own_rows(part, keys, context)]
+        else:
+            # Rows of a program in which the rows came by key. Every subtask gets all these rows, in the same order.
+            own = shared[context.task.subtask :: context.parallelism]
+            found += [batch for part in own for batch in rows_in(part)]
         for state in context.restored:
-            for part in state.union_lists.get(REQUESTS, ()):
-                found += own_rows(part, keys, context) if keys else rows_in(part)
             for part in state.split_lists.get(REQUESTS, ()):
                 found += rows_in(part)
         wanted = self._step.input_schema

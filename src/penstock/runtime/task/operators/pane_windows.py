@@ -27,6 +27,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from penstock.api.connector import UserCodeRaised
 from penstock.api.pane_windows import PaneWindow
 from penstock.api.steps import WindowStep
 from penstock.api.window_schema import WINDOW_END, WINDOW_START, window_columns
@@ -37,6 +38,7 @@ from penstock.runtime.task.operators import window_table
 from penstock.runtime.task.operators.aggregation import group, of_partials
 from penstock.runtime.task.operators.base import SnapshotWork, StateWriter
 from penstock.runtime.task.operators.dense import int64_values
+from penstock.runtime.task.operators.user_code import user_code_raised
 from penstock.runtime.task.operators.window_table import Header, Layout, WindowTable, encode_rows
 from penstock.runtime.task.operators.windows import WindowOperator
 from penstock.runtime.task.slices import Steps, Work
@@ -148,7 +150,11 @@ class PaneWindowOperator(WindowOperator):
 
         def write(writer: StateWriter) -> OperatorState:
             groups = context.max_parallelism
-            files = [table.encode(frozen, header=header, groups=groups)]
+            try:
+                files = [table.encode(frozen, header=header, groups=groups)]
+            except UserCodeRaised as error:
+                # Off the loop, where nothing else says which step the code belongs to.
+                raise user_code_raised(error, context) from error
             if leaving:
                 of_windows = Header(layout=header.layout, fired=header.fired, leaving=True)
                 files.append(encode_rows(pa.concat_tables(leaving), keys=keys, header=of_windows, groups=groups))

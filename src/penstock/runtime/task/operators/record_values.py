@@ -28,7 +28,7 @@ def record_values(batch: pa.RecordBatch, aggregates: Sequence[Aggregate]) -> dic
         if aggregate.where is None:
             found.update({str(value_of(aggregate, column)): batch.column(column) for column in columns})
             continue
-        mask = masks[aggregate.where.text]
+        mask = masks[aggregate.name]
         if not columns or aggregate.function is not None:
             found[str(value_of(aggregate, None))] = mask
         # Rows by number, because a choice between a value and null is not there for every type.
@@ -39,8 +39,9 @@ def record_values(batch: pa.RecordBatch, aggregates: Sequence[Aggregate]) -> dic
 
 
 def _masks(batch: pa.RecordBatch, aggregates: Sequence[Aggregate]) -> dict[str, Any]:
-    """For each condition: true where a record meets the condition, and null everywhere else."""
-    conditions = {a.where.text: a.where.expression for a in aggregates if a.where is not None}
+    """For each aggregate with a condition: true where a record meets the condition, and null everywhere else."""
+    # By the name of the aggregate: the texts of two different expressions may be equal, because Polars shortens lists.
+    conditions = {a.name: a.where.expression for a in aggregates if a.where is not None}
     if not conditions:
         return {}
     # Only programs with conditions wait for the import of Polars.
@@ -50,7 +51,7 @@ def _masks(batch: pa.RecordBatch, aggregates: Sequence[Aggregate]) -> dict[str, 
     # If no column is read, any column will do: the column gives the frame its height.
     frame = pl.DataFrame(batch.select(list(reads) or batch.schema.names[:1]))
     found: dict[str, Any] = {}
-    for text, expression in conditions.items():
+    for name, expression in conditions.items():
         mask = one_array(frame.with_columns(expression.alias(_MASK)).get_column(_MASK).to_arrow())
-        found[text] = pc.if_else(mask, mask, pa.scalar(None, pa.bool_()))
+        found[name] = pc.if_else(mask, mask, pa.scalar(None, pa.bool_()))
     return found
