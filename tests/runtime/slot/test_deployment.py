@@ -132,6 +132,7 @@ class Host:
 
     def __init__(self):
         self.background = None
+        self.calls = None
         self.failures = []
         self.slice_rows = 1
 
