@@ -240,6 +240,7 @@ def test_an_operator_can_fail_its_task_and_only_while_it_runs(host):
 def test_nothing_is_opened_by_building():
     host = SimpleNamespace(
         background=None,
+        calls=None,
         now=lambda: Instant(0),
         precise_ms=lambda: 0.0,
         slice_rows=1,
