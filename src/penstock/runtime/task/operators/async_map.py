@@ -96,13 +96,12 @@ class AsyncMapOperator(Operator):
             self.close()
 
     def _restored(self, context: OperatorContext) -> list[pa.RecordBatch]:
-        keys, found = self._step.keys, list[pa.RecordBatch]()
+        keys, wanted, found = self._step.keys, self._step.input_schema, list[pa.RecordBatch]()
         for state in context.restored:
             for part in state.union_lists.get(REQUESTS, ()):
-                found += own_rows(part, keys, context) if keys else rows_in(part)
+                found += own_rows(part, keys, context, wanted) if keys else rows_in(part, context.name, wanted)
             for part in state.split_lists.get(REQUESTS, ()):
-                found += rows_in(part)
-        wanted = self._step.input_schema
+                found += rows_in(part, context.name, wanted)
         for batch in found:
             if (batch.schema.names, batch.schema.types) != (wanted.names, wanted.types):
                 raise UsageError(
