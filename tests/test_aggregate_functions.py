@@ -103,3 +103,17 @@ def test_a_result_that_does_not_fit_its_type_is_told_so():
     wrong = type("Wrong", (Seen,), {"result": lambda self, state: "many"})
     with pytest.raises(ps.JobFailed, match="result of Wrong raised"):
         run(lambda env: program(env, x=wrong("v")))
+
+
+def test_a_result_that_would_be_cut_is_refused_with_the_value():
+    halved = type("Halved", (Seen,), {"result": lambda self, state: 2.5})
+    said = r"result of Halved raised TypeError: the result of aggregate 'x' must be of type int64; got 2.5 \(float\)"
+    with pytest.raises(ps.JobFailed, match=said):
+        run(lambda env: program(env, x=halved("v")))
+
+
+@pytest.mark.parametrize("method", ["add_batch", "merge"])
+def test_a_state_that_would_be_cut_is_refused_with_the_value(method):
+    halved = type("Halved", (SeenTyped,), {method: lambda self, *given: 2.5})
+    with pytest.raises(ps.JobFailed, match=r"the state of aggregate 'x' must be of type int64; got 2.5 \(float\)"):
+        run(lambda env: program(env, x=halved("v")))

@@ -5,12 +5,15 @@ from __future__ import annotations
 import doctest
 import logging
 import pickle
+import struct
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
 import penstock as ps
 from penstock import testing
+from penstock.api.arrow_bounds import check_stream
 from penstock.api.connector import WriterContext
 from penstock.connectors import collect_sink
 from penstock.testing import run, scripted
@@ -96,6 +99,58 @@ def test_rows_of_a_snapshot_with_other_columns_are_refused(sink):
 def test_a_snapshot_that_has_no_rows_but_something_else_is_refused(sink):
     with pytest.raises(ps.CorruptFile, match="cannot be read"):
         sink.committer().commit(1, [b"no rows"])
+
+
+def stream(numbers, compression, **more):
+    sink = pa.BufferOutputStream()
+    options = pa.ipc.IpcWriteOptions(compression=compression, **more)
+    with pa.ipc.new_stream(sink, SCHEMA, options=options) as writer:
+        writer.write_batch(pa.record_batch([numbers], schema=SCHEMA))
+    return sink.getvalue().to_pybytes()
+
+
+@pytest.mark.parametrize("compression", [None, "zstd", "lz4"])
+def test_rows_that_an_earlier_version_compressed_are_kept(sink, compression):
+    sink.committer().commit(1, [stream(pa.array([1, None, 3]), compression), stream(pa.array([], pa.int64()), "zstd")])
+    assert [row["n"] for row in sink.rows] == [1, None, 3]
+
+
+def test_rows_are_written_as_they_are():
+    check_stream(pa.py_buffer(prepared(ps.collect(), *range(10_000))[0]))
+
+
+def test_compressed_rows_that_would_fill_the_memory_are_refused_before_they_are_unpacked(sink):
+    bomb = stream(pa.array(np.zeros(5_000_000, np.int64)), "zstd")
+    before = pa.total_allocated_bytes()
+    with pytest.raises(ps.CorruptFile, match="would become 80000000 bytes in memory"):
+        sink.committer().commit(1, [bomb, bomb])
+    assert pa.total_allocated_bytes() == before
+
+
+def test_rows_whose_bytes_lie_are_refused(sink):
+    words = pa.schema([("word", pa.string())])
+    made = pa.BufferOutputStream()
+    with pa.ipc.new_stream(made, words) as writer:
+        writer.write_batch(pa.record_batch({"word": ["abc", "defg"]}))
+    data = made.getvalue().to_pybytes()
+    offsets = struct.pack("<3i", 0, 3, 7)
+    assert data.count(offsets) == 1
+    sink.fitted(words)
+    with pytest.raises(ps.CorruptFile, match="cannot be read"):
+        sink.committer().commit(1, [data.replace(offsets, struct.pack("<3i", 0, 3, 1_000_000))])
+    for wrong in (-5, 2**62):
+        packed = stream(pa.array(range(1_000)), "zstd").replace(struct.pack("<q", 8_000), struct.pack("<q", wrong))
+        with pytest.raises(ps.CorruptFile, match=r"less than no bytes|would become"):
+            sink.committer().commit(1, [packed])
+
+
+def test_types_of_which_few_bytes_become_many_values_are_refused_where_the_columns_are_not_known():
+    sink = ps.collect()
+    sink.start("job")
+    writer = sink.writer(CONTEXT)
+    writer.write(pa.record_batch({"x": pa.array([[None] * 9], pa.list_(pa.null()))}))
+    with pytest.raises(ps.CorruptFile, match="whose values take no bytes"):
+        sink.committer().commit(1, writer.prepare(1)())
 
 
 def test_limits_that_are_no_number_of_rows_are_refused():

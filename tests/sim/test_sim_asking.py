@@ -124,8 +124,8 @@ def test_results_that_leave_as_they_come_are_out_of_order(make: Any, monkeypatch
 
 
 def test_rows_that_go_to_any_subtask_after_a_rescale_are_out_of_order(make: Any, monkeypatch: pytest.MonkeyPatch):
-    def anywhere(part: bytes, keys: object, context: Any) -> list[Any]:
-        batches = async_map.rows_in(part)
+    def anywhere(part: bytes, keys: object, context: Any, schema: Any) -> list[Any]:
+        batches = async_map.rows_in(part, context.name, schema)
         return batches if context.task.subtask == context.parallelism - 1 else []
 
     request = UserRequest(at_ms=0, wish=Wish.RESCALE, moment=Moment.CHECKPOINT, delay_ms=10, parallelism=3)

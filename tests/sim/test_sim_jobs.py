@@ -202,6 +202,8 @@ EXCHANGES = {
     Shape.SPLIT: ["hash"],
     Shape.SIDES: ["hash", "rebalance"],
     Shape.LATE: ["hash", "forward", "forward", "forward"],
+    Shape.ASKS: ["hash"],
+    Shape.ASKS_WINDOW: ["hash", "hash"],
 }
 TWO_ENDS = (Shape.TWO_SINKS, Shape.SPLIT, Shape.SIDES, Shape.PIPELINES, Shape.SLICES, Shape.MIXED)
 

@@ -81,12 +81,94 @@ def test_what_pyspark_refuses_is_refused_unless_the_value_stays_equal(kind):
     assert wrongly == []
 
 
-@pytest.mark.parametrize("kind", ["boolean", "tinyint", "int", "bigint", "double", "decimal(10, 2)", "string", "date"])
-def test_a_value_that_is_taken_comes_back_equal(kind):
-    for value in VALUES:
-        found = taken(kind, value)
-        if found is not None and not isinstance(value, bytes | bytearray):
-            assert found == [value] or found != found or value != value, value
+def plain(value, kind):
+    """The value as Arrow gives such values back. Numbers of `float` have 4 bytes; a time without a zone is UTC where
+    the column has a zone; a whole number counts microseconds; a tuple is a list, or has the fields of a struct."""
+    if value is None:
+        return None
+    if isinstance(kind, pa.StructType):
+        given = value.values() if isinstance(value, dict) else value
+        names = list(value) if isinstance(value, dict) else [field.name for field in kind]
+        types = {field.name: field.type for field in kind}
+        return {name: plain(one, types.get(name)) for name, one in zip(names, given, strict=True)}
+    if isinstance(kind, pa.MapType):
+        pairs = value.items() if isinstance(value, dict) else value
+        return [(plain(key, kind.key_type), plain(one, kind.item_type)) for key, one in pairs]
+    if pa.types.is_list(kind):
+        return [plain(one, kind.value_type) for one in value]
+    if pa.types.is_floating(kind):
+        return pytest.approx(float(value), rel=1e-7 if kind == pa.float32() else 0, abs=0, nan_ok=True)
+    if pa.types.is_timestamp(kind):
+        zone = None if kind.tz is None else dt.UTC
+        if isinstance(value, int | np.integer):
+            value = dt.datetime(1970, 1, 1, tzinfo=zone) + dt.timedelta(microseconds=int(value))
+        if isinstance(value, np.datetime64):
+            value = pd.Timestamp(value)
+        return value.replace(tzinfo=zone) if value.tzinfo is None else value
+    return value
+
+
+FINE = pd.Timestamp("2024-01-01T00:00:00.000000001")
+PANDAS = pd.Timestamp("2024-01-01T00:00:00.000001")
+HARD = [
+    1e300, -1e300, 3.4e38, float("inf"), np.float64(1e300), 16_777_217, FINE, PANDAS, FINE.tz_localize("UTC"),
+    np.datetime64(1, "ns"), np.datetime64(1, "us"), np.datetime64(1, "s"), np.datetime64(1, "D"),
+]  # fmt: skip
+INSIDE = [
+    lambda value: [value], lambda value: (value,), lambda value: {"a": value}, lambda value: {"a": 1, "b": value},
+    lambda value: [{"a": value}], lambda value: [[value]], lambda value: {"b": value}, lambda value: np.array([value]),
+    lambda value: [{"a": value, "c": None}], lambda value: [("a", value)],
+]  # fmt: skip
+SIMPLE = ["boolean", "tinyint", "int", "bigint", "float", "double", "decimal(10, 2)", "string", "date", "timestamp"]
+SIMPLE += ["timestamp_ntz"]
+NESTED = ["array<{}>", "struct<a: {}>", "map<string, {}>", "array<struct<a: {}>>", "array<array<{}>>"]
+
+
+@pytest.mark.parametrize("simple", SIMPLE)
+@pytest.mark.parametrize("shape", ["{}", *NESTED])
+def test_a_value_that_is_taken_comes_back_equal(shape, simple):
+    name = shape.format(simple)
+    kind = parse_type(name, argument="kind")
+    values = [value for value in [*VALUES, *HARD] if not isinstance(value, bytes | bytearray)]
+    if shape != "{}":
+        values += [around(value) for value in values for around in INSIDE]
+    for value in values:
+        found = taken(name, value)
+        assert found is None or found == [plain(value, kind)], value
+
+
+@pytest.mark.parametrize(
+    ("kind", "value"),
+    [
+        (pa.list_(pa.timestamp("us")), [FINE]),
+        (pa.struct([("a", pa.timestamp("us"))]), {"a": FINE}),
+        (pa.map_(pa.string(), pa.duration("us")), {"k": pd.Timedelta(nanoseconds=1)}),
+        (pa.list_(pa.timestamp("ms")), [NAIVE]),
+    ],
+)
+def test_a_time_inside_of_a_value_is_not_cut(kind, value):
+    with pytest.raises(pa.ArrowInvalid, match="would lose data"):
+        array_of([value], kind)
+
+
+def test_whole_numbers_count_the_units_of_the_column_beside_times_of_pandas():
+    found = array_of([PANDAS, 5_000], pa.timestamp("us"))
+    assert found.cast(pa.int64()).to_pylist()[1] == 5_000
+    assert array_of([5], pa.timestamp("ms")).cast(pa.int64()).to_pylist() == [5]
+
+
+def test_a_time_of_pandas_that_nanoseconds_cannot_hold_is_taken():
+    far = pd.Timestamp("2400-01-01")
+    assert array_of([far], pa.timestamp("us")).to_pylist() == [far]
+
+
+def test_times_in_an_array_of_numpy_must_count_the_units_of_the_column():
+    moments = np.array([1, 2], "datetime64[ns]")
+    with pytest.raises(ValueError, match="the units differ"):
+        array_of([moments], pa.list_(pa.timestamp("us")))
+    assert array_of([moments], pa.list_(pa.timestamp("ns"))).cast(pa.list_(pa.int64())).to_pylist() == [[1, 2]]
+    with pytest.raises(ValueError, match="the units differ"):
+        array_of([np.datetime64(1, "ns")], pa.date32())
 
 
 @pytest.mark.parametrize(
@@ -122,6 +204,10 @@ def test_a_value_that_is_taken_comes_back_equal(kind):
         ("struct<a: bigint>", (1, 2), "a value for each of the 1 fields"),
         ("struct<a: bigint>", [("a", 1)], "takes no list"),
         ("array<bigint>", 5, "takes no int"),
+        ("float", 1e300, "1e+300 is too large for float, and would become infinite"),
+        ("array<float>", [1.0, -1e300], "-1e+300 is too large for float"),
+        ("struct<a: bigint>", {"a": 1, "b": 2}, "the struct has no field 'b'; its fields are a"),
+        ("array<struct<a: struct<x: int>>>", [{"a": {"x": 1, "y": 2}}], "the struct has no field 'y'"),
         ("array<map<string, array<int>>>", [{"k": [1]}, {"k": [None, 2.5]}], "int32 takes no float"),
     ],
 )
@@ -171,3 +257,14 @@ def test_columns_of_python_objects_in_pandas_are_looked_at():
         check_objects(pd.Series([1, None, 2.5], dtype=object), pa.int64())
     with pytest.raises(ValueError, match="int64 takes no float"):
         check_objects(pd.Series([[1], None, [2.5]]), pa.list_(pa.int64()))
+    with pytest.raises(ValueError, match="would lose data"):
+        check_objects(pd.Series([FINE, None], dtype=object), pa.timestamp("us"))
+    check_objects(pd.Series([PANDAS, None], dtype=object), pa.timestamp("us"))
+
+
+@pytest.mark.parametrize("dtype", ["float64", "Float64", "object", "double[pyarrow]"])
+def test_a_number_in_pandas_that_would_become_infinite_is_refused(dtype):
+    check_objects(pd.Series([1e300, None], dtype=dtype), pa.float64())
+    check_objects(pd.Series([1.5, None, float("inf")], dtype=dtype), pa.float32())
+    with pytest.raises(ValueError, match="too large for float"):
+        check_objects(pd.Series([1e300, None], dtype=dtype), pa.float32())

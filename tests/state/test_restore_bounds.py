@@ -11,8 +11,8 @@ import pytest
 from state_rig import Step
 
 import penstock as ps
+from penstock.api.arrow_bounds import check_size
 from penstock.core.errors import CorruptFile, Fault, fault_of
-from penstock.state.arrow_bounds import check_size
 from penstock.state.restore_bounds import check_apart
 
 EACH_ROW_ONCE = "a restore takes in at most the rows that the files on disk hold, each row once"

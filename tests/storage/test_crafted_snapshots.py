@@ -12,6 +12,7 @@ import pyarrow as pa
 import pytest
 import xxhash
 
+from penstock.api.arrow_bounds import check_batch, check_file, check_stream, check_types
 from penstock.core.errors import CorruptFile, StorageError
 from penstock.core.ids import CheckpointId, Instant, JobId, OperatorId, VertexId
 from penstock.core.messages import OperatorState, StateFile
@@ -20,7 +21,6 @@ from penstock.core.recovery.tenure import Foreign
 from penstock.runtime.task.operators.window_table import read_file
 from penstock.savepoints.catalog import SnapshotData
 from penstock.settings import Retention
-from penstock.state.arrow_bounds import check_batch, check_file, check_stream, check_types
 from penstock.storage.files import FileStore
 from penstock.storage.metadata import encode_metadata
 from penstock.storage.places import Anywhere, delete_foreign, delete_snapshot

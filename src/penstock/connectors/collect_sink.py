@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from penstock.api.arrow_bounds import NOT_ARROW, check_size, check_types, unpacked_bytes
 from penstock.api.boundary import at_user_line
 from penstock.api.connector import Committer, Sink, SinkWriter, Site, WriterContext
 from penstock.core.errors import CorruptFile, UsageError
@@ -24,7 +25,9 @@ if TYPE_CHECKING:
 LIMIT = 1_000_000
 """How many rows a sink keeps, unless the user says otherwise."""
 
-_COMPRESSION = pa.ipc.IpcWriteOptions(compression="zstd")
+_UNPACKED_BYTES, _UNPACKED_TIMES = 64 * 1024 * 1024, 255
+"""Earlier versions wrote rows compressed. What a checkpoint has of such rows may have so many bytes, or so many times
+its own bytes, when it is unpacked. More is refused, since it might be made to fill the memory of the driver."""
 
 log = logging.getLogger(__name__)
 
@@ -199,10 +202,7 @@ class _Keeping(Committer):
 
     def commit(self, checkpoint: int, committables: Sequence[bytes]) -> None:
         """Keep the rows that the subtasks put into a checkpoint. The same call again changes nothing."""
-        found = [_decoded(committable) for committable in committables]
-        schema = self._kept.schema
-        if schema is not None:
-            found = [_with_schema(table, schema) for table in found]
+        found = _decoded(committables, self._kept.schema)
         if found:
             self._kept.keep(checkpoint, pa.concat_tables(found))
 
@@ -239,30 +239,47 @@ def too_many_rows(limit: int) -> UsageError:
 
 def _encoded(batches: Sequence[pa.RecordBatch]) -> bytes:
     out = pa.BufferOutputStream()
-    with pa.ipc.new_stream(out, batches[0].schema, options=_COMPRESSION) as writer:
+    with pa.ipc.new_stream(out, batches[0].schema) as writer:
         for batch in batches:
             writer.write_batch(batch)
     return out.getvalue().to_pybytes()
 
 
-def _decoded(committable: bytes) -> pa.Table:
+def _decoded(committables: Sequence[bytes], schema: pa.Schema | None) -> list[pa.Table]:
+    """The rows of the subtasks, one table for each. Raises `CorruptFile`, and `UsageError` if the rows are not of the
+    schema."""
     try:
-        with pa.ipc.open_stream(committable) as reader:
-            return reader.read_all()
-    except (pa.ArrowException, OSError) as error:
+        buffers = [pa.py_buffer(committable) for committable in committables]
+        sizes = [unpacked_bytes(buffer) for buffer in buffers]
+        stored = sum(map(len, committables))
+        if sum(sizes) > max(_UNPACKED_BYTES, _UNPACKED_TIMES * stored):
+            raise ValueError(f"{stored} bytes of the snapshot would become {sum(sizes)} bytes in memory")
+        return [_table(buffer, size, schema) for buffer, size in zip(buffers, sizes, strict=True)]
+    except UsageError:
+        raise
+    except NOT_ARROW as error:
         raise CorruptFile(
             f"the rows that a snapshot has for collect cannot be read: {error}",
             hint="the snapshot was changed, or the step was another sink then: do not use this snapshot",
         ) from error
 
 
-def _with_schema(table: pa.Table, schema: pa.Schema) -> pa.Table:
-    if table.schema.equals(schema):
-        return table
-    if table.schema.names == schema.names and table.schema.types == schema.types:
-        return table.cast(schema)
-    raise UsageError(
-        f"the snapshot has rows for collect with the columns {', '.join(table.schema.names)}, and the stream has other "
-        f"columns or types: {', '.join(schema.names)}",
-        hint="start over with fresh=True, or let the program that took the snapshot finish first",
-    )
+def _table(data: pa.Buffer, size: int, schema: pa.Schema | None) -> pa.Table:
+    with pa.ipc.open_stream(data) as reader:
+        if schema is None:
+            check_types(reader.schema)
+        else:
+            _check_schema(reader.schema, schema)
+        table = reader.read_all()
+    table.validate(full=True)
+    check_size(table, size)
+    return table if schema is None or table.schema.equals(schema) else table.cast(schema)
+
+
+def _check_schema(found: pa.Schema, schema: pa.Schema) -> None:
+    if found.names != schema.names or found.types != schema.types:
+        raise UsageError(
+            f"the snapshot has rows for collect with the columns {', '.join(found.names)}, and the stream has other "
+            f"columns or types: {', '.join(schema.names)}",
+            hint="start over with fresh=True, or let the program that took the snapshot finish first",
+        )

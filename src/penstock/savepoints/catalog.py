@@ -16,6 +16,7 @@ from typing import NamedTuple
 import msgspec
 import pyarrow as pa
 
+from penstock.api.arrow_bounds import NOT_ARROW, check_batch
 from penstock.api.naming import id_part
 from penstock.api.restoring import restore
 from penstock.api.state import RAW_TYPE, StateKind
@@ -24,7 +25,6 @@ from penstock.core.ids import OperatorId
 from penstock.core.messages import ChannelState, OperatorState, StateFile
 from penstock.core.recovery.metadata import CheckpointMetadata, OperatorSnapshot
 from penstock.savepoints.tables import ALL_GROUPS, FoundTable, file_sets, read_files
-from penstock.state.arrow_bounds import NOT_ARROW, check_batch
 from penstock.state.raw_keyed import RawFile
 from penstock.storage.locations import open_store
 from penstock.storage.places import Anywhere

@@ -60,6 +60,7 @@ VERTICES = {
     Shape.FEWER: 3,
     Shape.SIDES: 3,
     Shape.LATE: 4,
+    Shape.ASKS_WINDOW: 3,
 }
 """The number of vertices, with one source, of the shapes that have more than two vertices."""
 
@@ -297,7 +298,9 @@ def _with_rows_that_wait(random: Random, drawn: Scenario) -> Scenario:
 def _with_async_calls(random: Random, drawn: Scenario) -> Scenario:
     """The same world with an async function, before windows in half of these worlds."""
     shape = random.choice((Shape.ASKS, Shape.ASKS_WINDOW))
-    return replace(drawn, workload=replace(drawn.workload, shape=shape, asks=draw_asks(random)))
+    workload = replace(drawn.workload, shape=shape, asks=draw_asks(random))
+    checkpoint = _possible(drawn.settings.checkpoint, workload, drawn.work_us)
+    return replace(drawn, workload=workload, settings=replace(drawn.settings, checkpoint=checkpoint))
 
 
 def _run_by_name(random: Random, drawn: Scenario) -> Scenario:

@@ -1,7 +1,8 @@
 """Python values as an Arrow column: which values a type takes.
 
 Arrow itself changes some values without a word: 2.5 becomes 2 in a column of whole numbers, True becomes 1.0, a UUID
-becomes a number, a time becomes a date, a set becomes a list in an order of chance. Here such values are refused.
+becomes a number, a time becomes a date, a set becomes a list in an order of chance, a nanosecond is cut off, 1e300
+becomes infinite in a column of 4 bytes, a field that a struct does not have is dropped. Here such values are refused.
 Values that PySpark's `createDataFrame` refuses are refused, too, unless the value stays equal or has a single meaning:
 a whole number where the column is `double`, `float` or `decimal` (Arrow refuses numbers that have no equal there) or
 `timestamp`, scalars of NumPy, and subclasses such as an `IntEnum`. `docs/guide/sources.md` has the list.
@@ -31,6 +32,8 @@ _NOTHING = type(None)
 _WHOLE = (int, np.integer)
 _NUMBERS = (int, float, np.integer, np.floating)
 _NO_NUMBERS = (bool, np.timedelta64)
+_NUMPY_TIMES = (np.datetime64, np.timedelta64)
+_PYTHON_TIMES = (datetime.datetime, datetime.timedelta, datetime.time)
 _LISTS_OF_ANOTHER_KIND = (str, bytes, bytearray, memoryview, dict)
 
 
@@ -43,21 +46,18 @@ def array_of(values: Sequence[Any], kind: pa.DataType) -> Any:
         if given.count(float if code == "d" else int) == len(given):
             return _packed(values, kind, code)
         _check_types(set(given), kind)
-    elif pt.is_temporal(kind):
-        finer = _checked_times(values, kind)
-        if finer is not None:
-            # A cast refuses to cut a time. The making of an array cuts without a word.
-            return pa.array(values, finer).cast(kind)
     else:
         _check(values, kind)
     return pa.array(values, kind)
 
 
 def check_objects(series: Any, kind: pa.DataType) -> None:
-    """Raise `ValueError` if Arrow would change a value of a pandas column. Only columns of Python objects are looked
-    at: columns of numbers and times are cast, and a cast refuses to change a value."""
+    """Raise `ValueError` if Arrow would change a value of a pandas column. Columns of Python objects are looked at, and
+    columns of numbers that could become infinite: other columns are cast, and a cast refuses to change a value."""
     if series.dtype == object:
         _check(series[series.notna()].tolist(), kind)
+    elif _is_narrow(kind) and getattr(series.dtype, "kind", "") == "f":
+        _check_finite(series.to_numpy(dtype=np.float64, na_value=np.nan), kind)
 
 
 def shown(value: Any) -> str:
@@ -95,9 +95,12 @@ def _check(values: Iterable[Any], kind: Any) -> None:
         return
     values = values if isinstance(values, list | tuple) else list(values)
     if pt.is_temporal(kind):
-        _checked_times(values, kind)
+        _check_times(values, kind)
         return
     _check_types(set(map(type, values)), kind)
+    if _is_narrow(kind):
+        floats = [value for value in values if isinstance(value, float | np.floating)]
+        _check_finite(np.array(floats, np.float64), kind)
     if isinstance(kind, pa.StructType):
         _check_structs(_parts(values), kind)
     elif isinstance(kind, pa.MapType):
@@ -106,21 +109,39 @@ def _check(values: Iterable[Any], kind: Any) -> None:
         _check(itertools.chain.from_iterable(_parts(values)), inner)
 
 
-def _checked_times(values: Sequence[Any], kind: Any) -> pa.DataType | None:
-    """The type that holds the times without a cut, if the type of the column may cut them; otherwise None. Raises
-    `ValueError` for a value that is no time of the kind."""
+def _is_narrow(kind: pa.DataType) -> bool:
+    """Whether numbers of Python can be too large for the type, and become infinite in it."""
+    return pt.is_float32(kind) or pt.is_float16(kind)
+
+
+def _check_finite(numbers: Any, kind: pa.DataType) -> None:
+    with np.errstate(over="ignore"):
+        narrow = numbers.astype(kind.to_pandas_dtype())
+    lost = np.isinf(narrow) & np.isfinite(numbers)
+    if lost.any():
+        raise ValueError(f"{numbers[lost][0]} is too large for {kind}, and would become infinite")
+
+
+def _check_times(values: Sequence[Any], kind: Any) -> None:
+    """Raise `ValueError` for a value that is no time of the kind, or that the type would cut."""
     given = list(map(type, values))
     is_usual = given.count(datetime.datetime) == len(given)
     if not is_usual or not pt.is_timestamp(kind):
         _check_types(set(given), kind)
     if pt.is_timestamp(kind) and kind.tz is None and any(getattr(v, "tzinfo", None) is not None for v in values):
         raise ValueError("the time has a time zone, and the column has none")
-    return _finer(set() if is_usual else set(given), kind)
+    if not is_usual:
+        _check_numpy_times(values, set(given), kind)
+    _check_uncut(values, set() if is_usual else set(given), kind)
 
 
 def _check_structs(structs: Sequence[Any], kind: pa.StructType) -> None:
     if any(len(value) != kind.num_fields for value in structs if isinstance(value, tuple)):
         raise ValueError(f"a tuple must have a value for each of the {kind.num_fields} fields")
+    names = [field.name for field in kind]
+    unknown = set[Any]().union(*(value for value in structs if isinstance(value, dict))).difference(names)
+    if unknown:
+        raise ValueError(f"the struct has no field {min(map(repr, unknown))}; its fields are {', '.join(names)}")
     for place, field in enumerate(kind):
         _check((value.get(field.name) if isinstance(value, dict) else value[place] for value in structs), field.type)
 
@@ -134,16 +155,31 @@ def _check_maps(maps: Sequence[Any], kind: Any) -> None:
     _check((item for _, item in pairs), kind.item_type)
 
 
-def _finer(given: set[type], kind: Any) -> pa.DataType | None:
-    """The type that holds times without a cut, if the type of the column may cut them; otherwise None."""
+def _check_numpy_times(values: Sequence[Any], given: set[type], kind: Any) -> None:
+    """Raise `ValueError` for a time of NumPy that counts another unit than the column. In an array of NumPy, Arrow
+    would take nanoseconds for microseconds."""
+    if not any(issubclass(one, _NUMPY_TIMES) for one in given):
+        return
+    wanted = "D" if pt.is_date(kind) else kind.unit
+    for unit in {value.dtype for value in values if isinstance(value, _NUMPY_TIMES) and not np.isnat(value)}:
+        if np.datetime_data(unit) != (wanted, 1):
+            raise ValueError(f"{kind} takes no {unit}: the units differ")
+
+
+def _check_uncut(values: Sequence[Any], given: set[type], kind: Any) -> None:
+    """Raise `ValueError` for a time that the type would cut. A cast refuses to cut a time. The making of an array cuts
+    without a word. `given` has the types of the values, unless all are `datetime`."""
     if pt.is_date(kind) or kind.unit == "ns":
-        return None
-    if not any(hasattr(one, "nanosecond") or hasattr(one, "nanoseconds") for one in given):
-        if kind.unit == "us":
-            return None
-        unit: Any = "us"
-    else:
-        unit = "ns"  # times of pandas
+        return
+    if any(hasattr(one, "nanosecond") or hasattr(one, "nanoseconds") for one in given):  # times of pandas
+        fine = [v for v in values if getattr(v, "nanosecond", 0) or getattr(v, "nanoseconds", 0)]
+        pa.array(fine, _with_unit(kind, "ns")).cast(kind)
+    if kind.unit != "us":
+        # Whole numbers count the units of the column, and the units of times of NumPy and Arrow are compared.
+        pa.array([v for v in values if isinstance(v, _PYTHON_TIMES)], _with_unit(kind, "us")).cast(kind)
+
+
+def _with_unit(kind: Any, unit: Any) -> pa.DataType:
     if pt.is_timestamp(kind):
         zone: Any = kind.tz
         return pa.timestamp(unit, zone)

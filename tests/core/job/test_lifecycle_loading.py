@@ -13,6 +13,7 @@ from penstock.core.job.events import (
     FailureCause,
     JobStarted,
     JobState,
+    RegionEnded,
     ReportLoading,
     RunTasks,
     SlotCancelled,
@@ -98,11 +99,32 @@ def test_what_is_said_of_other_attempts_and_slots_changes_nothing(event):
 
 
 def test_a_slot_that_is_ready_is_not_loading_any_more():
+    """1. A loads. 2. A is ready, then B. 3. Much later, A falls silent: nothing is said of a start of a step."""
     job = deploying()
+    assert feed(job, 600, loading(600)) == [ReportLoading(slot=A1)]
     feed(job, 700, *ready(1, A1))
     assert feed(job, 701, loading(701)) == []
-    feed(job, 702, *ready(1, B1))
+    assert kinds(feed(job, 702, *ready(1, B1))) == [RunTasks]
     assert feed(job, 703, loading(703)) == []
+    feed(job, 100_000, SlotHeard(slot=B1))
+    text = why(tick(job, 150_000))
+    assert text.startswith("slot 0 was lost: ")
+    assert WHERE not in text
+
+
+def test_a_slot_that_is_ready_with_a_region_alone_is_not_loading_any_more():
+    left, right = (TaskId(VertexId("v"), subtask) for subtask in range(2))
+    job = deploying(job_tasks={left: (left,), right: (right,)})
+    feed(job, 1, *ready(1, A1, B1))
+    feed(job, 10, AttemptFailed(epoch=Epoch(1), cause=BAD, task=left))
+    feed(job, 11, SlotCancelled(slot=A1, epoch=Epoch(1), tasks=(left,)))
+    assert kinds(tick(job, 110)) == [DeployTasks]
+    assert feed(job, 500, loading(390, epoch=2)) == [ReportLoading(slot=A1)]
+    assert kinds(feed(job, 600, *ready(2, A1))) == [RunTasks]
+    feed(job, 100_000, SlotHeard(slot=B1))
+    [ended] = [effect for effect in tick(job, 150_000) if isinstance(effect, RegionEnded)]
+    assert ended.cause.text.startswith("slot 0 was lost: ")
+    assert WHERE not in ended.cause.text
 
 
 def test_what_a_slot_said_counts_for_one_deployment_only():

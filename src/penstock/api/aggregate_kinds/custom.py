@@ -19,6 +19,7 @@ from penstock.api.aggregate_kinds.description import CUSTOM, Aggregate
 from penstock.api.connector import UserCodeRaised
 from penstock.api.pickles import pickled, unpickled
 from penstock.core.errors import StreamError
+from penstock.sql.column_values import REFUSED, array_of, first_misfit
 
 
 class Custom(AggregateKind):
@@ -52,11 +53,12 @@ class Custom(AggregateKind):
         states, kind = _States(aggregate), check_aggregate_function(_function(aggregate))[1]
         function = states.function
 
-        def results() -> list[Any]:
+        def results() -> Any:
             found = states.read(one_array(merged.column(aggregate.name)))
-            return [function.result(function.create() if state is None else state) for state in found]
+            made = [function.result(function.create() if state is None else state) for state in found]
+            return _column(made, kind, f"the result of aggregate {aggregate.name!r}")
 
-        return _called(function, "result", lambda: pa.array(results(), kind))
+        return _called(function, "result", results)
 
 
 class AddRecords:
@@ -129,8 +131,18 @@ class _States:
     def written(self, states: Sequence[Any]) -> Any:
         """The column of states."""
         if self._kind is not None:
-            return pa.array(states, self._kind)
+            return _column(states, self._kind, self._what)
         return pa.array([None if state is None else pickled(state) for state in states], pa.binary())
+
+
+def _column(values: Sequence[Any], kind: pa.DataType, what: str) -> Any:
+    """A column of values that a method returned. Raises `TypeError` for a value that does not fit the type."""
+    try:
+        return array_of(values, kind)
+    except REFUSED as error:
+        found = first_misfit(values, kind)
+        got = str(error) if found is None else f"got {found[1]}: {found[2]}"
+        raise TypeError(f"{what} must be of type {kind}; {got}") from error
 
 
 def _given(state: Any) -> Any:

@@ -109,9 +109,13 @@ class Attempt:
 
     def ready(self, known: SlotState, epoch: Epoch) -> list[RunTasks]:
         """A slot has restored its tasks of `epoch`. When the last slot has done so, all tasks of `epoch` run."""
-        if epoch == self.epoch and self.repair is not None:
+        if epoch != self.epoch:
+            return []
+        # If the slot is lost later, the slot is not lost in the start of a step.
+        known.loading.end()
+        if self.repair is not None:
             return self._region_ready(self.repair, known)
-        if epoch != self.epoch or self.state is not JobState.DEPLOYING:
+        if self.state is not JobState.DEPLOYING:
             return []
         known.ready_for = epoch
         if not all(s.ready_for == self.epoch for s in self._slots.in_order):

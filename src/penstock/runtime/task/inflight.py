@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 import xxhash
 
+from penstock.api.arrow_bounds import NOT_ARROW, check_batch
 from penstock.core.errors import CorruptFile, MalformedMessage, StorageError
 from penstock.core.ids import CheckpointId, TaskId
 from penstock.core.key_groups import range_of
@@ -27,7 +28,6 @@ from penstock.ports import Background, Store, WorkResult
 from penstock.runtime.task.channels import ChannelKey
 from penstock.runtime.task.operators.base import StateReader
 from penstock.runtime.task.partitioning import key_groups
-from penstock.state.arrow_bounds import NOT_ARROW, check_batch
 from penstock.state.restore_bounds import check_apart
 from penstock.storage.local_copies import LocalCopies
 from penstock.wire.codec import BatchCodec

@@ -29,7 +29,7 @@ import msgspec
 import pyarrow as pa
 import pyarrow.types as pt
 
-from penstock.state.arrow_bounds import check_stream
+from penstock.api.arrow_bounds import check_stream
 from penstock.state.rocksdb.ordered import micros, number_of
 from penstock.state.values import Pickle, pickled, unpickled
 

@@ -336,7 +336,7 @@ def test_rows_that_came_by_key_go_to_the_subtask_of_their_key(asking):
     owned = []
     for half in halves:
         taken = half.snapshot().union_lists[async_map.REQUESTS]
-        owned.append([row["k"] for part in taken for b in async_map.rows_in(part) for row in b.to_pylist()])
+        owned.append([row["k"] for part in taken for b in async_map.rows_in(part, "asks") for row in b.to_pylist()])
     assert sorted(owned[0] + owned[1]) == list(range(40))
     assert owned[0]
     assert owned[1]
@@ -349,7 +349,7 @@ def test_rows_that_came_by_key_are_dealt_out_once_if_the_rows_come_otherwise_in_
     for subtask in range(2):
         again = asking(schema=WITH_KEY, restored=[state], subtask=subtask, parallelism=2)
         taken += again.snapshot().split_lists.get(async_map.REQUESTS, ())
-    rows = [row for part in taken for batch in async_map.rows_in(part) for row in batch.to_pylist()]
+    rows = [row for part in taken for batch in async_map.rows_in(part, "asks") for row in batch.to_pylist()]
     assert sorted(row["k"] for row in rows) == list(range(40))
 
 
@@ -358,7 +358,9 @@ def test_rows_that_did_not_come_by_key_can_be_dealt_out(asking):
     rig.operator.process(numbers(*range(1_000)))
     parts = rig.snapshot().split_lists[async_map.REQUESTS]
     assert len(parts) == 4
-    assert [row["n"] for part in parts for b in async_map.rows_in(part) for row in b.to_pylist()] == list(range(1_000))
+    assert [row["n"] for part in parts for b in async_map.rows_in(part, "asks") for row in b.to_pylist()] == list(
+        range(1_000)
+    )
 
 
 def test_rows_of_other_columns_are_refused_with_what_to_do(asking, rig):

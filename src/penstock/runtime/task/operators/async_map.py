@@ -96,18 +96,17 @@ class AsyncMapOperator(Operator):
             self.close()
 
     def _restored(self, context: OperatorContext) -> list[pa.RecordBatch]:
-        keys, found = self._step.keys, list[pa.RecordBatch]()
+        keys, wanted, found = self._step.keys, self._step.input_schema, list[pa.RecordBatch]()
         shared = [part for state in context.restored for part in state.union_lists.get(REQUESTS, ())]
         if keys:
-            found += [batch for part in shared for batch in own_rows(part, keys, context)]
+            found += [batch for part in shared for batch in own_rows(part, keys, context, wanted)]
         else:
             # Rows of a program in which the rows came by key. Every subtask gets all these rows, in the same order.
             own = shared[context.task.subtask :: context.parallelism]
-            found += [batch for part in own for batch in rows_in(part)]
+            found += [batch for part in own for batch in rows_in(part, context.name, wanted)]
         for state in context.restored:
             for part in state.split_lists.get(REQUESTS, ()):
-                found += rows_in(part)
-        wanted = self._step.input_schema
+                found += rows_in(part, context.name, wanted)
         for batch in found:
             if (batch.schema.names, batch.schema.types) != (wanted.names, wanted.types):
                 raise UsageError(

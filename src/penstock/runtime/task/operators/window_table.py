@@ -22,13 +22,13 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from penstock.api.aggregate_kinds.description import SavedAggregate
+from penstock.api.arrow_bounds import check_size, check_stream, check_types
 from penstock.api.steps import WindowStep
 from penstock.api.window_schema import WINDOW_START, completing_column, kept_columns
 from penstock.core.errors import CorruptFile, UsageError
 from penstock.runtime.task.operators.aggregation import group, of_partials
 from penstock.runtime.task.operators.dense import int64_values
 from penstock.runtime.task.partitioning import key_groups
-from penstock.state.arrow_bounds import check_size, check_stream, check_types
 from penstock.state.format import check_names
 
 KEY_GROUP = "__key_group"

@@ -6,10 +6,13 @@ that become gigabytes. So the messages of an Arrow file are checked before the f
 `check_stream`, `check_batch` and `check_types` raise `ValueError`. Columns that share bytes of the file are found by
 `check_size`, after the data is decoded and validated, and before a value of it becomes an object of Python.
 
+Earlier versions wrote the rows of `collect` compressed. Such a stream says how large its buffers become, and
+`unpacked_bytes` adds the sizes up before the first buffer is unpacked.
+
 A message is a flatbuffer. Only the fields that show forbidden data are read here:
 
-    Message      1 kind of header, 2 header
-    RecordBatch  3 compression
+    Message      0 version of the format, 1 kind of header, 2 header
+    RecordBatch  2 buffers: place, bytes; 3 compression
     Footer       2 dictionaries, 3 record batches: place, bytes of the message, bytes of the body
 """
 
@@ -28,11 +31,16 @@ NOT_ARROW = (pa.ArrowException, OSError, EOFError, ValueError, MemoryError)
 _MAGIC = b"ARROW1"
 _CONTINUES = 0xFFFFFFFF
 _BLOCK = struct.Struct("<qi4xq")
-_U8, _U16, _U32, _I32 = (struct.Struct(f"<{code}") for code in "BHIi")
+_BUFFER = struct.Struct("<qq")
+_U8, _U16, _U32, _I32, _I64 = (struct.Struct(f"<{code}") for code in "BHIiq")
 _SCHEMA, _DICTIONARY, _BATCH = 1, 2, 3
 """Kinds of headers."""
-_HEADER_KIND, _HEADER, _COMPRESSION, _DICTIONARIES, _BATCHES = 1, 2, 3, 2, 3
+_VERSION, _HEADER_KIND, _HEADER, _BUFFERS, _COMPRESSION, _DICTIONARIES, _BATCHES = 0, 1, 2, 2, 3, 2, 3
 """Fields of tables."""
+_V5 = 4
+"""The version of the format since Arrow 1.0. In messages of earlier versions the compression stands elsewhere."""
+_NOT_COMPRESSED = -1
+"""What a compressed batch says in place of the size of a buffer that is not compressed."""
 
 
 def check_types(fields: Iterable[Any]) -> None:
@@ -106,6 +114,40 @@ def check_stream(data: pa.Buffer) -> None:
         _check_message(memoryview(message.metadata), (_SCHEMA, _BATCH))
 
 
+def unpacked_bytes(data: pa.Buffer) -> int:
+    """How many bytes the buffers of a stream take when they are unpacked, as the stream says: no buffer becomes larger
+    than it says. Raises `ValueError` unless data is a stream of batches without dictionaries."""
+    reader = pa.ipc.MessageReader.open_stream(data)
+    found = 0
+    while True:
+        try:
+            message = reader.read_next_message()
+        except StopIteration:
+            return found
+        metadata = memoryview(message.metadata)
+        kind, header = _header(metadata, (_SCHEMA, _BATCH))
+        if kind == _BATCH:
+            try:
+                found += _unpacked(metadata, header, memoryview(b"" if message.body is None else message.body))
+            except struct.error as error:
+                raise ValueError(f"a batch cannot be read: {error}") from error
+
+
+def _unpacked(metadata: memoryview, header: int, body: memoryview) -> int:
+    is_compressed = _field(metadata, header, _COMPRESSION) is not None
+    at, count = _vector(metadata, header, _BUFFERS)
+    found = 0
+    for number in range(count):
+        place, length = _BUFFER.unpack_from(metadata, at + number * _BUFFER.size)
+        if place < 0 or length < 0 or place + length > len(body):
+            raise ValueError("a buffer lies outside of the batch")
+        said = _I64.unpack_from(body, place)[0] if is_compressed and length else _NOT_COMPRESSED
+        if said < _NOT_COMPRESSED:
+            raise ValueError("a buffer says that it has less than no bytes")
+        found += length if said == _NOT_COMPRESSED else said
+    return found
+
+
 def check_file(data: pa.Buffer) -> None:
     """Raise `ValueError` unless data is an Arrow file of batches that are not compressed, each once, without
     dictionaries."""
@@ -148,17 +190,28 @@ def _flatbuffer(view: memoryview, start: int, length: int) -> memoryview:
 
 
 def _check_message(data: memoryview, kinds: tuple[int, ...]) -> None:
+    kind, header = _header(data, kinds)
+    try:
+        if kind == _BATCH and _field(data, header, _COMPRESSION) is not None:
+            raise ValueError("a batch is compressed, which no state is")
+    except struct.error as error:
+        raise ValueError(f"a message cannot be read: {error}") from error
+
+
+def _header(data: memoryview, kinds: tuple[int, ...]) -> tuple[int, int]:
+    """The kind of a message, and the offset of its header."""
     try:
         root = _U32.unpack_from(data)[0]
+        version_at = _field(data, root, _VERSION)
         kind_at, header_at = _field(data, root, _HEADER_KIND), _field(data, root, _HEADER)
         kind = 0 if kind_at is None else _U8.unpack_from(data, kind_at)[0]
         if kind == _DICTIONARY:
             raise ValueError("the data has dictionaries, which no state has")
         if kind not in kinds or header_at is None:
             raise ValueError(f"the data has a message of kind {kind}, which no state has")
-        header = header_at + _U32.unpack_from(data, header_at)[0]
-        if kind == _BATCH and _field(data, header, _COMPRESSION) is not None:
-            raise ValueError("a batch is compressed, which no state is")
+        if version_at is None or _U16.unpack_from(data, version_at)[0] != _V5:
+            raise ValueError("the data has a message of another version of the Arrow format, which no state has")
+        return kind, header_at + _U32.unpack_from(data, header_at)[0]
     except struct.error as error:
         raise ValueError(f"a message cannot be read: {error}") from error
 
