@@ -13,6 +13,7 @@ from penstock.core.ids import Epoch, Instant, JobId, TaskId, VertexId
 from penstock.runtime.task.operators.base import OperatorContext
 from penstock.runtime.task.operators.process import RunningContext
 from penstock.runtime.task.operators.rows import rows_of
+from penstock.runtime.task.operators.side_rows import SideRows
 from penstock.runtime.task.operators.watermark import _latest
 from penstock.state.keys import keys_of
 from penstock.state.rocksdb.ordered import KeyCodec
@@ -89,7 +90,7 @@ def test_event_time_beyond_the_years_of_python_is_shown_as_the_last_or_the_first
         reader=None,
         fail=lambda _: None,
     )
-    running = RunningContext(context)
+    running = RunningContext(context, SideRows({}))
     shown = []
     for time in (None, -(2**63), -(2**63) + 1, 0, 2**63 - 2, MAX_WATERMARK):
         running.watermark_us = time
