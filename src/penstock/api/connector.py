@@ -10,6 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from penstock.api.changelog import Changelog
 from penstock.api.hold import Held
 from penstock.api.hooks import CheckpointHook
 from penstock.core.errors import UsageError
@@ -374,6 +375,17 @@ class Sink(ABC):
     def fitted(self, schema: pa.Schema) -> Sink:  # noqa: ARG002
         """The sink for records of this schema. Called when the program is built, after `check`."""
         return self
+
+    def for_changes(self, changelog: Changelog) -> Sink:
+        """The sink for a changelog: for records that say in their last column, `row_kind`, how a row changes. Called
+        when the program is built, before `check` and `fitted`, and only for changelogs. A sink that takes changelogs
+        implements it, and returns itself or a sink that knows `changelog`. Raises `UsageError` if the sink cannot take
+        this changelog: because it needs the columns that identify a row, for example, and they are not known."""
+        raise UsageError(
+            f"{self.name} cannot change rows that it has written, and this stream is {changelog}",
+            hint="write .changes(), which makes a record of each change, with its kind in the column row_kind; or "
+            "collect(), print() or for_each_checkpoint(), which take changes",
+        )
 
     def start(self, job: str) -> None:  # noqa: B027
         """On the driver, before the first subtask runs: make sure that the target can be written."""

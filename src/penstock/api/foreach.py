@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from penstock.api.boundary import at_user_line
 from penstock.api.callables import check_callable
+from penstock.api.changelog import Changelog
 from penstock.api.connector import Footprint, Sink, Site, UnpreparedSink
 from penstock.api.printing import PrintSink
 from penstock.core.errors import UsageError
@@ -39,6 +40,10 @@ class ForEachCheckpoint(UnpreparedSink):
     def footprint(self) -> Footprint:
         """Files with the records of a checkpoint, until the function has returned."""
         return Footprint(in_landing=True, shares_landing=True)
+
+    def for_changes(self, changelog: Changelog) -> Sink:  # noqa: ARG002
+        """The same sink: the function gets the changes."""
+        return self
 
     def prepared(self, site: Site, schema: pa.Schema) -> Sink:  # noqa: ARG002
         """A sink that lands files for the function."""

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 
 import pyarrow as pa
 
+from penstock.api.changelog import Changelog
 from penstock.api.connector import Sink, SinkWriter, WriterContext
 from penstock.api.showing import as_line
 
@@ -35,6 +36,10 @@ class PrintSink(Sink):
     def name(self) -> str:
         """The name of the step, unless the user names the step."""
         return "print"
+
+    def for_changes(self, changelog: Changelog) -> Sink:  # noqa: ARG002
+        """The same sink: every change is printed, with its kind."""
+        return self
 
     def writer(self, context: WriterContext) -> SinkWriter:  # noqa: ARG002  # all subtasks print alike
         """A writer that prints."""

@@ -57,6 +57,9 @@ class WhereStep:
 
     condition: pl.Expr
     schema: pa.Schema
+    has_changes: bool = False
+    """Whether the records are changes of rows. Of an update whose one half meets the condition the other half is left
+    out, and the half that stays becomes a `delete` or an `insert`."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -16,7 +16,9 @@ import pyarrow as pa
 
 from penstock.api.arrow_bounds import NOT_ARROW, check_size, check_types, unpacked_bytes
 from penstock.api.boundary import at_user_line
+from penstock.api.changelog import Changelog
 from penstock.api.connector import Committer, Sink, SinkWriter, Site, WriterContext
+from penstock.api.table_of_changes import table_of_changes
 from penstock.core.errors import CorruptFile, UsageError
 
 if TYPE_CHECKING:
@@ -39,6 +41,8 @@ def collect(*, limit: int = LIMIT) -> CollectSink:
     process has committed: a job that goes on from a checkpoint of an earlier run does not bring back the rows of that
     run. For tests, notebooks and small results; write large results to files. It works in `penstock.testing`, too.
 
+    Of a changelog `rows` has the rows as they are after all changes, and `changes` has the changes themselves.
+
     >>> import penstock as ps
     >>> from penstock.testing import run, scripted
     >>> sink = ps.collect()
@@ -47,7 +51,7 @@ def collect(*, limit: int = LIMIT) -> CollectSink:
     [{'n': 2}]
 
     Args:
-        limit: the job fails when there are more rows than this.
+        limit: the job fails when there are more rows than this. Every change of a changelog counts as a row.
 
     """
     if isinstance(limit, bool) or not isinstance(limit, int) or limit < 1:
@@ -83,6 +87,7 @@ class CollectSink(_SlotPart):
     def __init__(self, limit: int = LIMIT) -> None:
         super().__init__(limit)
         self._kept = _Kept(limit)
+        self._changelog: Changelog | None = None
 
     def __reduce__(self) -> tuple[Callable[..., Sink], tuple[Any, ...]]:
         return _SlotPart, (self.limit,)
@@ -90,12 +95,19 @@ class CollectSink(_SlotPart):
     @property
     def rows(self) -> list[dict[str, Any]]:
         """The committed rows as dicts, in the order of their checkpoints. Rows of one checkpoint come subtask by
-        subtask."""
+        subtask. Of a changelog: the rows after all committed changes."""
         return self.to_arrow().to_pylist()
 
+    @property
+    def changes(self) -> list[dict[str, Any]]:
+        """The committed changes of a changelog as dicts, with their `row_kind`, in the order of their checkpoints. Of
+        any other stream: its rows."""
+        return self._kept.table().to_pylist()
+
     def to_arrow(self) -> pa.Table:
-        """The committed rows as an Arrow table."""
-        return self._kept.table()
+        """The committed rows as an Arrow table. Of a changelog: the rows after all committed changes."""
+        found = self._kept.table()
+        return found if self._changelog is None else table_of_changes(found, self._changelog)
 
     def to_polars(self) -> pl.DataFrame:
         """The committed rows as a Polars DataFrame."""
@@ -109,7 +121,7 @@ class CollectSink(_SlotPart):
 
     def __len__(self) -> int:
         """How many rows are committed."""
-        return self._kept.table().num_rows
+        return self.to_arrow().num_rows
 
     def __bool__(self) -> bool:
         """Always true: a sink without rows is a sink."""
@@ -119,6 +131,11 @@ class CollectSink(_SlotPart):
         return f"<collect(limit={self.limit}), {self._kept.described()}>"
 
     # --- what a job asks -------------------------------------------------------------------------
+
+    def for_changes(self, changelog: Changelog) -> Sink:
+        """The same sink, which has the rows after all changes."""
+        self._changelog = changelog
+        return self
 
     def fitted(self, schema: pa.Schema) -> Sink:
         """The same sink, which knows the columns of its rows."""

@@ -113,6 +113,7 @@ class ChoosesRows:
         if isinstance(n, bool) or not isinstance(n, int) or n < 1:
             raise UsageError(f"limit is {n!r}; give a whole number above 0")
         state, ledger = self._state, self._state.ledger
+        state.refuse_changelog("limit")
         # Each subtask hands on `n` records at most, so that not all records of a stream travel to a single subtask.
         each = ProcessStep(function=FirstOfSubtask(n), schema=state.schema)
         before = state.behind(ledger.add(each, kind="limit-each", inputs=state.input()), state.schema).to_one()

@@ -16,13 +16,12 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Self
 
-import polars as pl
 import pyarrow as pa
 
 from penstock.api.boundary import at_user_line
 from penstock.api.callables import check_callable, refuse_async_methods
+from penstock.api.changelog import ROW_KIND, Changelog
 from penstock.api.connector import Sink
-from penstock.api.expressions import CompiledColumns, ExpressionLike, compile_columns, compile_condition
 from penstock.api.foreach import HandsOver
 from penstock.api.functions import ProcessFunction, check_function, check_states
 from penstock.api.inference import BatchKind, batch_kind, inferred_schema
@@ -32,16 +31,16 @@ from penstock.api.steps import (
     MapBatchesStep,
     MapStep,
     ProcessStep,
-    SelectStep,
     Step,
     UnionStep,
     WatermarkStep,
-    WhereStep,
     WriteStep,
 )
 from penstock.api.streams.asking import AsksOthers
+from penstock.api.streams.changing import HasChanges
 from penstock.api.streams.choosing import ChoosesRows
-from penstock.api.streams.exploding import Explodes, only_explosion
+from penstock.api.streams.computing import ComputesColumns
+from penstock.api.streams.exploding import Explodes
 from penstock.api.streams.looking import CanBeLookedAt
 from penstock.api.streams.placing import PlacesRows
 from penstock.api.streams.side_streams import HasSides
@@ -51,7 +50,7 @@ from penstock.core.durations import Duration, duration_ms, duration_us
 from penstock.core.errors import UsageError
 from penstock.plan.graph import Input, Partitioning
 from penstock.plan.picture import Explanation
-from penstock.sql.schemas import SchemaLike, as_schema, as_timestamp, common_schema, empty_frame, unknown_column
+from penstock.sql.schemas import SchemaLike, as_schema, as_timestamp, common_schema, unknown_column
 
 if TYPE_CHECKING:
     from penstock.api.streams.keyed_stream import KeyedStream
@@ -60,92 +59,13 @@ if TYPE_CHECKING:
 
 
 @at_user_line
-class Stream(ChoosesRows, Explodes, PlacesRows, HandsOver, HasSides, AsksOthers, CanBeLookedAt):
+class Stream(
+    ComputesColumns, ChoosesRows, Explodes, PlacesRows, HandsOver, HasSides, AsksOthers, HasChanges, CanBeLookedAt
+):
     """Records that flow, all with the same columns. Made by `Program.read` and by the methods of streams."""
 
     def __init__(self, state: StreamState) -> None:
         self._state = state
-
-    # --- columns and rows --------------------------------------------------------------------------------------------
-
-    def where(self, condition: ExpressionLike, *, name: str | None = None) -> Stream:
-        """Only the records for which `condition` is true (not false, not null)."""
-        compiled = compile_condition(condition, self.schema, argument="condition")
-        step = WhereStep(condition=compiled, schema=self.schema)
-        return self._then(step, self.schema, kind="where", name=name, time_column=self._state.time_column)
-
-    def select(self, *columns: ExpressionLike, **named: ExpressionLike) -> Stream:
-        """Only these columns, in this order. A computed column is named by AS or by keyword: `select("a", b="a + 1")`.
-        One of the columns may be a generator, such as `select(word="explode(split(line, ' '))")`.
-
-        To name the step, call `.name(...)` on the result.
-        """
-        compiled = self._compiled(columns, named)
-        if not compiled:
-            raise UsageError("select needs at least one column")
-        fields = [column.field for each in compiled for column in each.columns]
-        _check_distinct([field.name for field in fields], "select")
-        step = SelectStep(
-            columns=self._one_per_record([each.expr for each in compiled]),
-            keep=False,
-            schema=pa.schema(fields),
-            explosion=only_explosion(compiled, "select"),
-        )
-        kept = {column.origin: column.field.name for each in reversed(compiled) for column in reversed(each.columns)}
-        time_column = self._state.time_column
-        return self._then(step, step.schema, kind="select", time_column=kept.get(time_column) if time_column else None)
-
-    def with_columns(self, *columns: ExpressionLike, **named: ExpressionLike) -> Stream:
-        """All columns of this stream, and the given columns. A given column replaces the column of the same name. Every
-        expression sees the columns of this stream, and not the columns that replace them.
-
-        To name the step, call `.name(...)` on the result.
-        """
-        compiled = self._compiled(columns, named)
-        if not compiled:
-            raise UsageError("with_columns needs at least one column")
-        made = [column for each in compiled for column in each.columns]
-        _check_distinct([column.field.name for column in made], "with_columns")
-        fields = {field.name: field for field in self.schema}
-        fields.update({column.field.name: column.field for column in made})
-        step = SelectStep(
-            columns=tuple(each.expr for each in compiled),
-            keep=True,
-            schema=pa.schema(list(fields.values())),
-            explosion=only_explosion(compiled, "with_columns"),
-        )
-        time_column = self._state.time_column
-        if any(column.field.name == time_column != column.origin for column in made):
-            time_column = None
-        return self._then(step, step.schema, kind="with_columns", time_column=time_column)
-
-    def drop(self, *columns: str, name: str | None = None) -> Stream:
-        """All columns but these."""
-        self._check_columns(columns, "drop")
-        kept = [column for column in self.schema.names if column not in columns]
-        if not kept:
-            raise UsageError("drop would leave no column")
-        step = SelectStep(
-            columns=tuple(pl.col(column) for column in kept),
-            keep=False,
-            schema=pa.schema([self.schema.field(column) for column in kept]),
-        )
-        time_column = self._state.time_column if self._state.time_column in kept else None
-        return self._then(step, step.schema, kind="drop", name=name, time_column=time_column)
-
-    def rename(self, names: Mapping[str, str], *, name: str | None = None) -> Stream:
-        """The same columns under other names: `rename({"old": "new"})`."""
-        self._check_columns(names, "rename")
-        renamed = [names.get(column, column) for column in self.schema.names]
-        _check_distinct(renamed, "rename")
-        step = SelectStep(
-            columns=tuple(pl.col(old).alias(new) for old, new in zip(self.schema.names, renamed, strict=True)),
-            keep=False,
-            schema=pa.schema([f.with_name(new) for f, new in zip(self.schema, renamed, strict=True)]),
-        )
-        time_column = self._state.time_column
-        kept = None if time_column is None else names.get(time_column, time_column)
-        return self._then(step, step.schema, kind="rename", name=name, time_column=kept)
 
     # --- functions ---------------------------------------------------------------------------------------------------
 
@@ -333,8 +253,9 @@ class Stream(ChoosesRows, Explodes, PlacesRows, HandsOver, HasSides, AsksOthers,
         states = [self._state, *(self._state_to_unite(other) for other in others)]
         if not others:
             raise UsageError("union needs at least one other stream")
+        changelog = _united(states)
         schema = common_schema([state.schema for state in states], argument="union")
-        inputs = tuple(each for state in states for each in state.input())
+        inputs = tuple(each for state in states for each in state.input_of_changes())
         number = self._state.ledger.add(UnionStep(schema=schema), kind="union", name=name, inputs=inputs)
         times = list(dict.fromkeys((state.time_column, state.time_offset_us) for state in states))
         kept, offset_us = times[0] if len(times) == 1 else (None, 0)
@@ -353,6 +274,7 @@ class Stream(ChoosesRows, Explodes, PlacesRows, HandsOver, HasSides, AsksOthers,
                 time_column=kept,
                 time_offset_us=offset_us,
                 time_lost=None if kept else lost,
+                changelog=changelog,
             )
         )
 
@@ -369,19 +291,16 @@ class Stream(ChoosesRows, Explodes, PlacesRows, HandsOver, HasSides, AsksOthers,
                     f"one sink cannot be written by two steps; the other step is {other}",
                     hint="make a second sink, with a target of its own",
                 )
+        if self._state.changelog is not None:
+            sink = sink.for_changes(self._state.changelog)
         sink.check(self.schema)
         step = WriteStep(sink=sink.fitted(self.schema), schema=self.schema)
-        self._state.ledger.add(step, kind=sink.name, name=name, inputs=self._state.input())
+        self._state.ledger.add(step, kind=sink.name, name=name, inputs=self._state.input_of_changes())
 
     def name(self, text: str) -> Stream:
         """The same stream; the step that makes it is named `text`."""
         self._state.ledger.name_step(self._state.last_step, text)
         return self
-
-    @property
-    def schema(self) -> pa.Schema:
-        """The columns of the records."""
-        return self._state.schema
 
     def explain(self) -> Explanation:
         """The part of the plan that leads to this stream, as text. `explain().svg` and `explain().mermaid` are the same
@@ -394,11 +313,19 @@ class Stream(ChoosesRows, Explodes, PlacesRows, HandsOver, HasSides, AsksOthers,
 
     # --- how steps are made ------------------------------------------------------------------------------------------
 
-    def _then(
-        self, step: Step, schema: pa.Schema, *, kind: str, name: str | None = None, time_column: str | None
+    def _then(  # what is known of the records behind the step
+        self,
+        step: Step,
+        schema: pa.Schema,
+        *,
+        kind: str,
+        name: str | None = None,
+        time_column: str | None,
+        changelog: Changelog | None = None,
     ) -> Self:
         state = self._state
-        number = state.ledger.add(step, kind=kind, name=name, inputs=state.input())
+        inputs = state.input() if changelog is None else state.input_of_changes()
+        number = state.ledger.add(step, kind=kind, name=name, inputs=inputs)
         time_lost = state.time_lost
         if time_column is None and state.time_column is not None:
             time_lost = f"the event time in {state.time_column!r} was lost in {state.ledger.step(number)}"
@@ -410,6 +337,7 @@ class Stream(ChoosesRows, Explodes, PlacesRows, HandsOver, HasSides, AsksOthers,
                 time_column=time_column,
                 time_offset_us=state.time_offset_us if time_column and not isinstance(step, WatermarkStep) else 0,
                 time_lost=None if time_column else time_lost,
+                changelog=changelog,
             )
         )
 
@@ -418,6 +346,7 @@ class Stream(ChoosesRows, Explodes, PlacesRows, HandsOver, HasSides, AsksOthers,
 
     def _sent(self, partitioning: Partitioning, keys: tuple[str, ...] = ()) -> Stream:
         state = self._state
+        state.refuse_changelog(f"{partitioning.value} partitioning")
         return Stream(replace(state, partitioning=partitioning, partition_keys=keys, partitioner=None, at_most=None))
 
     def _state_to_unite(self, other: object) -> StreamState:
@@ -437,35 +366,37 @@ class Stream(ChoosesRows, Explodes, PlacesRows, HandsOver, HasSides, AsksOthers,
         number = self._state.ledger.add(step, kind=kind, name=name, inputs=self._state.input())
         return Stream(self._state.behind(number, step.schema))
 
-    def _compiled(
-        self, columns: Iterable[ExpressionLike], named: Mapping[str, ExpressionLike]
-    ) -> list[CompiledColumns]:
-        unnamed = [compile_columns(each, self.schema, argument="column") for each in columns]
-        return unnamed + [
-            compile_columns(each, self.schema, argument=f"column {name!r}", name=name) for name, each in named.items()
-        ]
-
-    def _one_per_record(self, exprs: list[pl.Expr]) -> tuple[pl.Expr, ...]:
-        """The expressions. If all expressions are constants, the first expression is repeated for every record: Polars
-        would make a single row of constants alone."""
-        if empty_frame(self.schema).select(exprs).height == 0:
-            return tuple(exprs)
-        first = exprs[0]
-        repeated = pl.when(pl.col(self.schema.names[0]).is_null()).then(first).otherwise(first)
-        return (repeated.alias(first.meta.output_name()), *exprs[1:])
-
     def _check_columns(self, columns: Iterable[str], argument: str) -> None:
         for column in columns:
             if not isinstance(column, str):
                 raise UsageError(f"{argument} takes names of columns, not {column!r}")
+            if column == ROW_KIND and self._state.changelog is not None:
+                raise UsageError(
+                    f"{argument}: row_kind says how the rows of a changelog change, and stays with them by itself",
+                    hint="call .changes() first: then row_kind is a column like any other",
+                )
             if column not in self.schema.names:
-                raise unknown_column(column, self.schema.names, argument=argument)
+                raise unknown_column(column, self._state.row_schema.names, argument=argument)
 
 
-def _check_distinct(names: list[str], argument: str) -> None:
-    for name in names:
-        if names.count(name) > 1:
-            raise UsageError(f"{argument} would make {names.count(name)} columns named {name!r}", hint="rename one")
+def _united(states: list[StreamState]) -> Changelog | None:
+    """What is known about the changes of several streams together. Raises `UsageError` if only some of the streams are
+    changelogs, or if rows of theirs could not be told apart."""
+    changelogs = [state.changelog for state in states if state.changelog is not None]
+    if not changelogs:
+        return None
+    if len(changelogs) < len(states):
+        raise UsageError(
+            "union takes changelogs, or streams whose records stay as they are, and not both",
+            hint="call .changes() on the changelogs; or aggregate the other streams, too",
+        )
+    if not all(changelog.has_before for changelog in changelogs):
+        raise UsageError(
+            "union has to know rows as they were before an update, and upserts() has left that out",
+            hint="call upserts() on the streams' own sinks",
+        )
+    # Two tables may have rows with the same key.
+    return Changelog(keys=None)
 
 
 def stream_behind(

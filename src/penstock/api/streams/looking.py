@@ -12,6 +12,7 @@ from penstock.api.running import Runner, StreamPath
 from penstock.api.showing import as_shown
 from penstock.api.steps import ReadStep
 from penstock.api.streams.stream_state import Row, StreamState
+from penstock.api.table_of_changes import table_of_changes
 from penstock.core.durations import Duration, duration_ms
 from penstock.core.errors import UsageError
 
@@ -35,7 +36,8 @@ class CanBeLookedAt:
 
         `as_` says as what: "rows" a list of dicts, "arrow" a table, "polars" and "pandas" a DataFrame, "spark" a
         DataFrame of the environment's session. With more than `limit` records the job fails. A stream that does not
-        end is refused: use `take`.
+        end is refused: use `take`. Of a changelog the rows are returned as they are after all changes;
+        `.changes().collect()` returns the changes.
 
         >>> import penstock as ps
         >>> from penstock.testing import run, scripted
@@ -56,13 +58,17 @@ class CanBeLookedAt:
                 hint="look at some rows with take(n); or write the stream to a sink, and run the job",
             )
         table = runner.collected(path, limit=limit)
-        return _as(as_, table, runner)
+        changelog = self._state.changelog
+        return _as(as_, table if changelog is None else table_of_changes(table, changelog), runner)
 
     def take(self, n: int, *, timeout: Duration | None = None) -> list[Row]:
         """The first `n` records that come out here, as dicts: a look at the stream, in this process, with no slots.
 
         With a stream that ends there are `n` records unless it has fewer. After `timeout` no more are waited for, with
         a stream that does not end after 10 seconds. Which records come first may differ from call to call.
+
+        Of a changelog that ends, the rows are those after all its changes. Of a changelog that does not end, the rows
+        are those after its first `n` changes.
         """
         return self._sample(n, timeout, "take").to_pylist()
 
@@ -83,7 +89,12 @@ class CanBeLookedAt:
         timeout_ms = None if path.ends else UNENDING_MS
         if timeout is not None:
             timeout_ms = duration_ms(timeout, argument="timeout")
-        return runner.sampled(path, rows=n, timeout_ms=timeout_ms)
+        changelog = self._state.changelog
+        if changelog is None:
+            return runner.sampled(path, rows=n, timeout_ms=timeout_ms)
+        # The rows of a table that is complete only at the end are not to be seen before.
+        changes = runner.sampled(path, rows=LIMIT if path.ends else n, timeout_ms=timeout_ms)
+        return table_of_changes(changes, changelog).slice(0, n)
 
     def _runner(self, method: str) -> Runner:
         runner = self._state.ledger.runner
@@ -106,7 +117,7 @@ class CanBeLookedAt:
             schema=state.schema,
             ends=not self._unending(),
             make_plan=lambda sink, parallelism: state.ledger.plan_into(
-                sink, state.input(), state.schema, parallelism=parallelism
+                sink, state.input_of_changes(), state.schema, parallelism=parallelism
             ),
         )
 

@@ -63,6 +63,7 @@ class PlacesRows:
         [0, 1, 2, 3]
         """
         check_callable(function, "partition")
+        self._state.refuse_changelog("partition")
         return self._with_state(
             replace(
                 self._state,
@@ -103,6 +104,12 @@ class PlacesRows:
                 "with_parallelism is about the step that makes a stream, and no step stands between it and the "
                 f"{state.partitioning.value} before it",
                 hint="make the step first, then call with_parallelism on its result",
+            )
+        if state.changelog is not None and any(s.partitioning is Partitioning.FORWARD for s in made.inputs):
+            raise UsageError(
+                f"{made} takes the changes of each row in their order, and with another number of subtasks they would "
+                "be dealt out in turn",
+                hint="call with_parallelism on the result of the aggregate",
             )
         if isinstance(made.step, ReadStep):
             raise UsageError(

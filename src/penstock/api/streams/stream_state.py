@@ -8,6 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from penstock.api.changelog import Changelog, without_row_kind
 from penstock.api.functions import KeyedFunction
 from penstock.api.ledger import Ledger
 from penstock.api.steps import LATE, KeyedProcessStep, LateRecords, ProcessStep, WatermarkStep
@@ -44,15 +45,40 @@ class StreamState:
     """The side output of the last step that the records come from; None: the main output."""
     sides: Mapping[str, StreamState] = field(default_factory=dict, repr=False)
     """What is known about the records of the side outputs of the last step, by name."""
+    changelog: Changelog | None = None
+    """Set if the records are changes of rows, and their last column is `row_kind`."""
 
     def input(self) -> tuple[Input, ...]:
-        """The input of the next step."""
-        placed = self.input_by(self.partitioning, self.partition_keys)
+        """The input of the next step. Raises `UsageError` if the stream is a changelog: a step that takes changes asks
+        for `input_of_changes`."""
+        self.refuse_changelog("the step")
+        return self.input_of_changes()
+
+    def input_of_changes(self) -> tuple[Input, ...]:
+        """The input of the next step, which takes changes of rows as well as records."""
+        placed = Input(node=self.last_step, partitioning=self.partitioning, keys=self.partition_keys, side=self.side)
         return (replace(placed, partitioner=self.partitioner, at_most=self.at_most),)
 
     def input_by(self, partitioning: Partitioning, keys: tuple[str, ...] = ()) -> Input:
-        """The input of the next step, if the records go to that step in this way."""
+        """The input of the next step, if the records go to that step in this way. Raises `UsageError` if the stream is
+        a changelog."""
+        self.refuse_changelog("the step")
         return Input(node=self.last_step, partitioning=partitioning, keys=keys, side=self.side)
+
+    def refuse_changelog(self, what: str) -> None:
+        """Raise `UsageError`, which names `what`, if the stream is a changelog."""
+        if self.changelog is not None:
+            raise UsageError(
+                f"{what} takes records that stay as they are, and {self.ledger.step(self.last_step)} makes "
+                f"{self.changelog}: rows that change",
+                hint="call .changes() before, which makes a record of each change, with its kind in the column "
+                "row_kind; select, with_columns, where, key_by(...).aggregate and collect take a changelog as it is",
+            )
+
+    @property
+    def row_schema(self) -> pa.Schema:
+        """The columns without the `row_kind` of a changelog."""
+        return self.schema if self.changelog is None else without_row_kind(self.schema)
 
     def to_one(self) -> StreamState:
         """The same records, all of them sent to a single subtask of the next step."""
@@ -110,7 +136,8 @@ class StreamState:
         offset = f" {self.time_offset_us:+} us" if self.time_offset_us else ""
         time = f"; event time in {self.time_column}{offset}" if self.time_column else ""
         step = repr(self.ledger.step(self.last_step).name)
-        return f"{step if self.side is None else f'{self.side!r} of {step}'}: {columns}{time}"
+        changes = f"; {self.changelog}" if self.changelog else ""
+        return f"{step if self.side is None else f'{self.side!r} of {step}'}: {columns}{time}{changes}"
 
 
 def keyed_step(

@@ -104,6 +104,7 @@ def windowed(state: StreamState, keys: tuple[str, ...], window: WindowType) -> W
     or if there is no event time."""
     if not isinstance(window, WindowType):
         raise UsageError(f"window takes a window, not {window!r}", hint='for example tumbling("10s")')
+    state.refuse_changelog("window")
     if state.time_column is None:
         times = [field.name for field in state.schema if pa.types.is_timestamp(field.type)]
         place = "key_by" if keys else "window"

@@ -17,6 +17,7 @@ import pyarrow as pa
 
 from penstock.api.steps import SelectStep, SplitStep, UnionStep, WhereStep
 from penstock.runtime.task.operators.base import Operator
+from penstock.runtime.task.operators.changes import kept_changes
 from penstock.runtime.task.operators.user_code import expression_error
 
 _MASK = "condition"
@@ -29,6 +30,7 @@ class WhereOperator(Operator):
     def __init__(self, step: WhereStep) -> None:
         self._condition = step.condition.alias(_MASK)
         self._reads = _reads((step.condition,))
+        self._has_changes = step.has_changes
 
     def process(self, batch: pa.RecordBatch) -> None:
         """Hand on the records that meet the condition; if all records do, the batch itself."""
@@ -41,6 +43,8 @@ class WhereOperator(Operator):
         kept = int(mask.sum() or 0)
         if kept == batch.num_rows:
             self.output.emit(batch)
+        elif kept and self._has_changes:
+            self.output.emit(kept_changes(batch, mask.fill_null(value=False).to_numpy()))
         elif kept:
             self.output.emit(batch.filter(mask.to_arrow()))
 
