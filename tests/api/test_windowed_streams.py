@@ -179,3 +179,14 @@ def test_windows_and_aggregates_are_checked_when_they_are_made(use, fact):
 def test_an_aggregate_shows_itself():
     assert [repr(count()), repr(count("a")), repr(mean("b"))] == ["count()", "count('a')", "mean('b')"]
     assert count() == AggregateCall("count", None)
+
+
+def test_the_allowed_lateness_is_given_to_the_window(program, timed, make_sink):
+    timed.key_by("auction").window(tumbling("10s"), allowed_lateness="1 min").aggregate(n=count()).write(make_sink())
+    (merge,) = (o.step for v in program.plan().vertices for o in v.operators if isinstance(o.step, WindowStep))
+    assert merge.lateness_us == 60_000_000
+
+
+def test_an_allowed_lateness_must_be_a_duration(timed):
+    with pytest.raises(UsageError, match="allowed_lateness is 'long'"):
+        timed.window(tumbling("10s"), allowed_lateness="long")

@@ -22,6 +22,7 @@ from penstock.sim.run import run_scenario, scenario_of
 from penstock.sim.scenario import Scenario
 from penstock.sim.slots import Notice
 from penstock.sim.user import Moment, UserRequest, Wish
+from penstock.sim.window_kinds import WindowKind
 
 CRASHES: tuple[Fault, ...] = (
     CrashAfterCheckpoint(at_ms=0, slot=0, delay_ms=5, notice=Notice.TOLD),
@@ -40,6 +41,15 @@ def aside(make: Any, shape: Shape, count: int = 4, *, unaligned: bool = False, *
 @pytest.mark.parametrize("shape", ASIDE)
 def test_every_record_is_shown_once_whatever_dies(make: Any, shape: Shape, unaligned: bool):
     results = [run_scenario(world) for world in aside(make, shape, unaligned=unaligned)]
+    assert [result.violations for result in results] == [()] * len(results)
+    assert all(result.restores for result in results)
+
+
+@pytest.mark.parametrize("lateness_us", [0, 8 * TICK_US])
+@pytest.mark.parametrize("kind", WindowKind)
+def test_every_record_counts_in_its_last_window_or_comes_out_late(make: Any, kind: WindowKind, lateness_us: int):
+    given = [make.workload(world, windows=kind, lateness_us=lateness_us) for world in aside(make, Shape.LATE)]
+    results = [run_scenario(world) for world in given]
     assert [result.violations for result in results] == [()] * len(results)
     assert all(result.restores for result in results)
 
@@ -115,9 +125,13 @@ def test_records_of_side_outputs_that_are_lost_are_found(make: Any, monkeypatch:
     assert found(aside(make, shape, 1)) == [Rule.EXACTLY_ONCE]
 
 
-def test_late_records_that_count_in_no_window_and_do_not_come_out_are_found(make: Any, monkeypatch: pytest.MonkeyPatch):
+@pytest.mark.parametrize("kind", WindowKind)
+def test_late_records_that_count_in_no_window_and_do_not_come_out_are_found(
+    make: Any, monkeypatch: pytest.MonkeyPatch, kind: WindowKind
+):
     monkeypatch.setattr(LateWindowOperator, "_late_records", lambda operator, batch: None)
-    assert Rule.EXACTLY_ONCE in found(aside(make, Shape.LATE))
+    given = [make.workload(world, windows=kind) for world in aside(make, Shape.LATE)]
+    assert Rule.EXACTLY_ONCE in found(given)
 
 
 def test_late_records_that_come_out_and_open_their_window_again_are_found(make: Any, monkeypatch: pytest.MonkeyPatch):

@@ -13,7 +13,7 @@ from planted_bugs import found, worlds
 
 from penstock.api.pane_windows import CumulativeWindow, SlidingWindow
 from penstock.runtime.task import partitioning
-from penstock.runtime.task.operators import sessions
+from penstock.runtime.task.operators import pane_windows, sessions, windows
 from penstock.runtime.task.operators.fired import Fired
 from penstock.runtime.task.operators.pane_windows import PaneWindowOperator
 from penstock.runtime.task.operators.session_windows import SessionTable
@@ -50,6 +50,23 @@ def test_without_a_bug_nothing_is_found(make: Any, kind: WindowKind, keyed: bool
     assert found(windowed(make, kind, keyed=keyed)) == []
 
 
+@pytest.mark.parametrize("kind", WindowKind)
+def test_records_within_the_lateness_count(make: Any, kind: WindowKind):
+    assert found([late_by_all(make, scenario) for scenario in windowed(make, kind)]) == []
+
+
+def late_by_all(make: Any, scenario: Scenario) -> Scenario:
+    """The watermark waits for nothing, and the windows allow all the lateness."""
+    return make.workload(scenario, lateness_us=scenario.workload.greatest_delay_us)
+
+
+def test_seeds_draw_windows_with_and_without_lateness():
+    drawn = [scenario_of(seed).workload for seed in range(1_000)]
+    late = Counter(workload.shape for workload in drawn if workload.lateness_us)
+    assert {Shape.WINDOW, Shape.UNION_WINDOW} <= set(late)
+    assert sum(late.values()) > 20
+
+
 def test_seeds_draw_every_kind_by_key_and_over_all_records():
     drawn = [scenario_of(seed).workload for seed in range(2_000)]
     shapes = (Shape.WINDOW, Shape.UNION_WINDOW)
@@ -67,6 +84,15 @@ def test_a_pane_that_is_dropped_with_the_first_of_its_windows_is_found(
 ):
     monkeypatch.setattr(of, "first_kept", lambda self, end_us: end_us)
     assert found(windowed(make, kind)) == [Rule.EXACTLY_ONCE]
+
+
+@pytest.mark.parametrize("kind", WindowKind)
+def test_windows_that_do_not_wait_for_the_allowed_lateness_are_found(
+    make: Any, monkeypatch: pytest.MonkeyPatch, kind: WindowKind
+):
+    for module in (windows, pane_windows):
+        monkeypatch.setattr(module, "settled_us", lambda time_us, lateness_us: time_us)
+    assert found([late_by_all(make, scenario) for scenario in windowed(make, kind)]) == [Rule.EXACTLY_ONCE]
 
 
 @pytest.mark.parametrize("kind", [SLIDING, CUMULATIVE])

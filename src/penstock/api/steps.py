@@ -270,6 +270,9 @@ class WindowStep:
     combine: CombineStep | None = None
     """Set if late records are read: then the step gets records, and does the work of the combine step itself. A late
     record must come out as the record that it was, and which records are late is known only behind the exchange."""
+    lateness_us: int = 0
+    """A record still counts in a window if the watermark has passed the end of the window by less than this. It is no
+    part of the state: it may change when a program goes on from a snapshot."""
 
     @property
     def sides(self) -> dict[str, pa.Schema]:

@@ -51,7 +51,7 @@ def expected_rows(workload: Workload, inputs: Sequence[pa.RecordBatch], *, paral
             even, odd = ([record for record in records if record[2] % 2 == rest] for rest in (0, 1))
             return {SINK: Counter(even), SECOND_SINK: Counter(_negated(record) for record in odd)}
         case Shape.LATE:
-            rows = _expected_units(records, workload.window_us)
+            rows = Counter((key, ts, ts, 1, 0) for key, _, value, ts in records if value % 3 != 0)
         case Shape.WAITS:
             rows = Counter(records_of(inputs[: workload.splits]))
         case Shape.LIMIT:
@@ -130,11 +130,6 @@ def _goes_to_all(workload: Workload, record: Row) -> bool:
     if workload.shape is Shape.HASH_BROADCAST:
         return source_of(workload, record[0]) == 1
     return workload.shape is Shape.BROADCAST
-
-
-def _expected_units(records: Iterable[Row], window_us: int) -> Counter[Row]:
-    starts = ((key, ts // window_us * window_us) for key, _, value, ts in records if value % 3 != 0)
-    return Counter((key, start, start + window_us, 1, 0) for key, start in starts)
 
 
 def order_of(workload: Workload) -> Order | None:

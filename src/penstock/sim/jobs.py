@@ -92,7 +92,7 @@ class Shape(Enum):
     SIDES = "sides"
     """A keyed function with a side output."""
     LATE = "late"
-    """Windows whose late records are read."""
+    """Windows of any kind whose late records are read."""
     ASKS = "asks"
     """An async function."""
     ASKS_WINDOW = "asks-window"
@@ -191,9 +191,11 @@ class Workload:
     shares_files: bool = False
     """Whether keyed state is saved in files that later checkpoints refer to again."""
     windows: WindowKind = WindowKind.TUMBLING
-    """The windows of the shapes `WINDOW` and `UNION_WINDOW`."""
+    """The windows of the shapes `WINDOW`, `UNION_WINDOW` and `LATE`."""
     keyed: bool = True
     """Whether these windows are by key, or over all records."""
+    lateness_us: int = 0
+    """The allowed lateness of these windows, and of the windows of the shape `LATE`."""
     induces: bool = False
     """Whether marks in the data say where checkpoints begin."""
 
@@ -206,6 +208,12 @@ class Workload:
     def sources(self) -> int:
         """How many sources the job has."""
         return 1 + len(self.other_rows)
+
+    @property
+    def greatest_delay_us(self) -> int:
+        """No record comes later than this behind the greatest time of its split: longer than the disorder, by a
+        batch."""
+        return self.disorder_us + (self.batch_rows + 1) * TICK_US
 
     @property
     def limit(self) -> int:

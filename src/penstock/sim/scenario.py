@@ -232,7 +232,16 @@ def _varied(random: Random, drawn: Scenario) -> Scenario:
     drawn = _with_side_outputs(random, drawn) if single and plain and random.random() < 0.15 else drawn
     shape = drawn.workload.shape
     single = shape.most_sources == 1 and len(sinks_of(shape)) == 1 and shape not in (*PLACED, *ASIDE)
-    return _with_async_calls(random, drawn) if single and random.random() < 0.2 else drawn
+    drawn = _with_async_calls(random, drawn) if single and random.random() < 0.2 else drawn
+    takes = drawn.workload.shape in (Shape.WINDOW, Shape.UNION_WINDOW, Shape.ASKS_WINDOW, Shape.LATE)
+    return _with_lateness(random, drawn) if takes and random.random() < 0.4 else drawn
+
+
+def _with_lateness(random: Random, drawn: Scenario) -> Scenario:
+    """The same world with windows that allow lateness: records that would be late without it count."""
+    greatest_us = drawn.workload.greatest_delay_us
+    workload = replace(drawn.workload, lateness_us=random.choice((TICK_US, greatest_us // 2, greatest_us)))
+    return replace(drawn, workload=workload)
 
 
 def _placed(random: Random, drawn: Scenario) -> Scenario:
@@ -268,7 +277,8 @@ def _with_side_outputs(random: Random, drawn: Scenario) -> Scenario:
     workload = replace(drawn.workload, shape=random.choice(ASIDE))
     if workload.shape is Shape.LATE:
         window_us, disorder_us = TICK_US * random.choice((3, 7, 50)), TICK_US * random.choice((20, 60))
-        workload = replace(workload, window_us=window_us, disorder_us=disorder_us)
+        kind = random.choice(tuple(WindowKind))
+        workload = replace(workload, window_us=window_us, disorder_us=disorder_us, windows=kind)
     checkpoint = _possible(drawn.settings.checkpoint, workload, drawn.work_us)
     return replace(drawn, workload=workload, settings=replace(drawn.settings, checkpoint=checkpoint))
 

@@ -71,7 +71,6 @@ from penstock.api.steps import (
     WriteStep,
 )
 from penstock.api.window_schema import partial_schema, result_schema
-from penstock.api.windows import TumblingWindow
 from penstock.core.ids import OperatorId
 from penstock.core.task.waiting import WaitFor
 from penstock.plan.graph import Input, Node, Partitioning, Plan, build_plan
@@ -79,9 +78,9 @@ from penstock.sim import rich_windows
 from penstock.sim.asking import Service
 from penstock.sim.connected import Guarded
 from penstock.sim.external import system_of
-from penstock.sim.jobs import APART, SCHEMA, TICK_US, Shape, Workload
+from penstock.sim.jobs import APART, SCHEMA, Shape, Workload
 from penstock.sim.on_driver import make_source
-from penstock.sim.sides import ODD, LateUnit, SortOut, units
+from penstock.sim.sides import ODD, SortOut, Units, late_unit
 from penstock.sim.timers import WindowsByTimers, copies
 from penstock.sim.window_kinds import window_of
 
@@ -308,22 +307,26 @@ class _Builder:
         self._write(self._negate(sorted_out, REBALANCE, side=ODD), SECOND_SINK)
 
     def _late_windows(self, timed: int) -> None:
-        window_us, keys = self._workload.window_us, ("key",)
-        window = TumblingWindow(size_us=window_us)
-        partial = partial_schema(SCHEMA, keys=keys, time_column="ts", aggregates=AGGREGATES, window=window)
+        workload, keys = self._workload, ("key",)
+        window = window_of(workload.windows, workload.window_us)
+        aggregates = (Aggregate(name="times", kind="collect_list", column="ts"),)
+        result = result_schema(SCHEMA, keys=keys, time_column="ts", aggregates=aggregates)
+        partial = partial_schema(SCHEMA, keys=keys, time_column="ts", aggregates=aggregates, window=window)
         kept = self._add("where", WhereStep(condition=keep_condition(), schema=SCHEMA), (timed, FORWARD))
         step = WindowStep(
             keys=keys,
             window=window,
-            aggregates=AGGREGATES,
-            schema=RESULTS,
+            aggregates=aggregates,
+            schema=result,
             late=LateRecords(time_column="ts", schema=SCHEMA),
-            combine=CombineStep(keys=keys, time_column="ts", window=window, aggregates=AGGREGATES, schema=partial),
+            combine=CombineStep(keys=keys, time_column="ts", window=window, aggregates=aggregates, schema=partial),
+            lateness_us=workload.lateness_us,
         )
         windowed = self._add("window", step, (kept, HASH))
-        slowed = self._slowed(windowed, RESULTS)
-        counted = self._add("units", MapStep(function=units, flat=True, schema=RESULTS), (slowed, FORWARD))
-        late = MapStep(function=LateUnit(window_us), flat=False, schema=RESULTS)
+        slowed = self._slowed(windowed, result)
+        units = MapStep(function=Units(workload.windows, workload.window_us), flat=True, schema=RESULTS)
+        counted = self._add("units", units, (slowed, FORWARD))
+        late = MapStep(function=late_unit, flat=False, schema=RESULTS)
         told = self._add("late-units", late, (windowed, FORWARD), side=LATE)
         united = self._add("union", UnionStep(schema=RESULTS), (counted, FORWARD), (told, FORWARD))
         self._add(SINK, WriteStep(sink=self._sink(SINK), schema=RESULTS), (united, FORWARD))
@@ -350,7 +353,9 @@ class _Builder:
         kept = self._add("where", WhereStep(condition=keep_condition(), schema=SCHEMA), (timed, FORWARD))
         combine = CombineStep(keys=keys, time_column="ts", window=window, aggregates=aggregates, schema=partial)
         combined = self._add("combine", combine, (kept, FORWARD))
-        step = WindowStep(keys=keys, window=window, aggregates=aggregates, schema=result)
+        step = WindowStep(
+            keys=keys, window=window, aggregates=aggregates, schema=result, lateness_us=workload.lateness_us
+        )
         windowed = self._add("window", step, (combined, HASH), keys=keys)
         if workload.has_rich_windows:
             result = RESULTS
@@ -394,8 +399,8 @@ class _Builder:
 
     def _watermark(self, before: int, suffix: str) -> int:
         workload = self._workload
-        # Longer than the disorder within a split, by a batch: no record is late, unless late records are read.
-        delay_us = workload.disorder_us + (workload.batch_rows + 1) * TICK_US if workload.shape is not Shape.LATE else 0
+        # With the allowed lateness, no record is late, unless late records are read.
+        delay_us = workload.greatest_delay_us - workload.lateness_us if workload.shape is not Shape.LATE else 0
         step = WatermarkStep(column="ts", delay_us=delay_us, idle_after_ms=None)
         return self._add(f"watermark{suffix}", step, (before, FORWARD))
 

@@ -1,8 +1,9 @@
 """Functions of jobs with side outputs and late records.
 
 Which records are late depends on how fast each part of the input is read, and so differs from run to run. So a job with
-late records makes a *unit* of every record: a window makes as many units as it counts, and a late record makes a single
-unit. How many units each key and window has does not depend on which records were late.
+late records makes a *unit* of every record, which has the key and the time of the record. A record that is not late is
+in its last window, whatever other windows have lost it, so its last window makes the unit. A late record makes its unit
+itself. So every record has one unit, late or not.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import Any
 
 from penstock.api.functions import EPOCH, FunctionContext, KeyedContext, KeyedFunction
 from penstock.api.state import value_state
+from penstock.sim.window_kinds import WindowKind, is_last_window
 
 ODD = "odd"
 """The side output of `SortOut`."""
@@ -45,20 +47,25 @@ class SortOut(KeyedFunction):
         self._held.clear()
 
 
-def units(row: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """A unit for every record that the result of a window counts."""
-    for _ in range(row["n"]):
-        yield {**row, "n": 1, "top": 0}
+class Units:
+    """Makes the units of the records in a window, from the times of the records."""
 
-
-class LateUnit:
-    """Makes the unit of a late record."""
-
-    def __init__(self, window_us: int) -> None:
+    def __init__(self, kind: WindowKind, window_us: int) -> None:
+        self._kind = kind
         self._window_us = window_us
 
-    def __call__(self, row: dict[str, Any]) -> dict[str, Any]:
-        """The unit that the window of the record would have made."""
-        start_us = (row["ts"] - EPOCH) // _MICROSECOND // self._window_us * self._window_us
-        start, end = (EPOCH + datetime.timedelta(microseconds=time) for time in (start_us, start_us + self._window_us))
-        return {"key": row["key"], "window_start": start, "window_end": end, "n": 1, "top": 0}
+    def __call__(self, row: dict[str, Any]) -> Iterator[dict[str, Any]]:
+        """A unit for every record of which this is the last window."""
+        end_us = (row["window_end"] - EPOCH) // _MICROSECOND
+        for time in row["times"]:
+            if is_last_window(self._kind, self._window_us, (time - EPOCH) // _MICROSECOND, end_us):
+                yield _unit(row["key"], time)
+
+
+def late_unit(row: dict[str, Any]) -> dict[str, Any]:
+    """The unit of a late record."""
+    return _unit(row["key"], row["ts"])
+
+
+def _unit(key: int, time: datetime.datetime) -> dict[str, Any]:
+    return {"key": key, "window_start": time, "window_end": time, "n": 1, "top": 0}

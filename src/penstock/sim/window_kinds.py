@@ -56,23 +56,33 @@ def expected_windows(
     return found
 
 
+def is_last_window(kind: WindowKind, window_us: int, time: int, end: int) -> bool:
+    """Whether no window with a later end than `end` has a record with this time. A session has all its records."""
+    return kind is WindowKind.SESSION or end == max(last for _, last in _bounds(kind, window_us, time))
+
+
 def _places(kind: WindowKind, window_us: int, timed: list[tuple[int, int]]) -> dict[tuple[int, int], list[int]]:
-    third_us, places = window_us // 3, defaultdict(list)
+    places = defaultdict(list)
     for time, value in timed:
-        match kind:
-            case WindowKind.SLIDING:
-                latest = time // (2 * third_us) * 2 * third_us
-                bounds = [(start, start + 3 * third_us) for start in (latest - 2 * third_us, latest)]
-            case WindowKind.CUMULATIVE:
-                start = time // (3 * third_us) * 3 * third_us
-                bounds = [(start, start + steps * third_us) for steps in (1, 2, 3)]
-            case _:
-                start = time // window_us * window_us
-                bounds = [(start, start + window_us)]
-        for start, end in bounds:
-            if time < end:
-                places[start, end].append(value)
+        for bounds in _bounds(kind, window_us, time):
+            places[bounds].append(value)
     return places
+
+
+def _bounds(kind: WindowKind, window_us: int, time: int) -> list[tuple[int, int]]:
+    """The starts and the ends of the windows that have a record with this time."""
+    third_us = window_us // 3
+    match kind:
+        case WindowKind.SLIDING:
+            latest = time // (2 * third_us) * 2 * third_us
+            found = [(start, start + 3 * third_us) for start in (latest - 2 * third_us, latest)]
+        case WindowKind.CUMULATIVE:
+            start = time // (3 * third_us) * 3 * third_us
+            found = [(start, start + steps * third_us) for steps in (1, 2, 3)]
+        case _:
+            start = time // window_us * window_us
+            found = [(start, start + window_us)]
+    return [(start, end) for start, end in found if time < end]
 
 
 def _sessions(timed: list[tuple[int, int]], gap_us: int) -> dict[tuple[int, int], list[int]]:

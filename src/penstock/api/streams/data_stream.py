@@ -217,16 +217,17 @@ class Stream(
 
         return KeyedStream(self._state, columns)
 
-    def window(self, window: WindowType) -> WindowedStream:
+    def window(self, window: WindowType, *, allowed_lateness: Duration = "0s") -> WindowedStream:
         """All records, cut into windows of event time: one result per window, whatever the records. Needs a watermark
         before.
 
-        Records are aggregated in every subtask, and the aggregates are put together in a single subtask.
+        Records are aggregated in every subtask, and the aggregates are put together in a single subtask. A record that
+        comes behind the watermark, by `allowed_lateness` at most, still counts in its window.
         """
         # Not imported above: the module of windowed streams imports this module.
         from penstock.api.streams.windowed_stream import windowed
 
-        return windowed(self._state, (), window)
+        return windowed(self._state, (), window, allowed_lateness=allowed_lateness)
 
     def rebalance(self) -> Stream:
         """The same records, dealt out evenly to the subtasks of the next step."""

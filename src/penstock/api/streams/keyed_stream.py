@@ -32,9 +32,13 @@ class KeyedStream:
         self._state = state
         self._keys = keys
 
-    def window(self, window: WindowType) -> WindowedStream:
-        """The records of each key, cut into windows of event time. Needs a watermark before `key_by`."""
-        return windowed(self._state, self._keys, window)
+    def window(self, window: WindowType, *, allowed_lateness: Duration = "0s") -> WindowedStream:
+        """The records of each key, cut into windows of event time. Needs a watermark before `key_by`.
+
+        A record that comes behind the watermark, by `allowed_lateness` at most, still counts in its window. The result
+        of the window waits for such records, or is updated by them: see `Stream.final` and `Stream.updates`.
+        """
+        return windowed(self._state, self._keys, window, allowed_lateness=allowed_lateness)
 
     def process(
         self,

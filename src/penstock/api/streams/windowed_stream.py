@@ -12,6 +12,7 @@ from penstock.api.streams.data_stream import Stream
 from penstock.api.streams.stream_state import StreamState
 from penstock.api.window_schema import WINDOW_END, partial_schema, result_schema
 from penstock.api.windows import WindowType
+from penstock.core.durations import Duration, duration_us
 from penstock.core.errors import UsageError
 from penstock.plan.graph import Input, Partitioning
 
@@ -21,10 +22,11 @@ class WindowedStream:
     """Records of each key, or all records, in windows of event time. Made by `KeyedStream.window` and by
     `Stream.window`."""
 
-    def __init__(self, state: StreamState, keys: tuple[str, ...], window: WindowType) -> None:
+    def __init__(self, state: StreamState, keys: tuple[str, ...], window: WindowType, *, lateness_us: int = 0) -> None:
         self._state = state
         self._keys = keys
         self._window = window
+        self._lateness_us = lateness_us
 
     def aggregate(self, **aggregates: AggregateCall | AggregateFunction) -> Stream:
         """One record per key and window, when the watermark has passed the end of the window: the keys, `window_start`,
@@ -32,7 +34,7 @@ class WindowedStream:
 
         The results have event time: the last microsecond before `window_end`. So windows of results follow without
         another watermark. Records that come after their windows have been emitted are dropped and counted, or are in
-        the stream `late()` of the result.
+        the stream `late()` of the result. With `allowed_lateness` a window is emitted that much later.
 
             >>> import penstock as ps
             >>> from penstock.testing import collect, run
@@ -78,6 +80,7 @@ class WindowedStream:
                 aggregates=tuple(calls),
                 schema=result,
                 late=state.late_records,
+                lateness_us=self._lateness_us,
             ),
             kind="window",
             label="-".join(("window", *keys)),
@@ -99,9 +102,12 @@ class WindowedStream:
         return f"<WindowedStream of {self._window}{by} of {self._state.described()}>"
 
 
-def windowed(state: StreamState, keys: tuple[str, ...], window: WindowType) -> WindowedStream:
+def windowed(
+    state: StreamState, keys: tuple[str, ...], window: WindowType, *, allowed_lateness: Duration = "0s"
+) -> WindowedStream:
     """The records of each key, or all records without keys, in windows. Raises `UsageError` if `window` is no window,
     or if there is no event time."""
+    lateness_us = duration_us(allowed_lateness, argument="allowed_lateness")
     if not isinstance(window, WindowType):
         raise UsageError(f"window takes a window, not {window!r}", hint='for example tumbling("10s")')
     state.refuse_changelog("window")
@@ -113,4 +119,4 @@ def windowed(state: StreamState, keys: tuple[str, ...], window: WindowType) -> W
             hint=f'add .watermark("{times[0] if times else "ts"}", delay="5s") before {place}'
             + ("" if times else "; there is no column of type timestamp yet"),
         )
-    return WindowedStream(state, keys, window)
+    return WindowedStream(state, keys, window, lateness_us=lateness_us)

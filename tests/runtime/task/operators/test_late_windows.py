@@ -88,12 +88,16 @@ ROWS = st.lists(
 BATCHES = st.lists(st.tuples(ROWS, st.integers(-5, 60), st.booleans()), max_size=6)
 
 
+@pytest.mark.parametrize("lateness", [0, 7])
 @pytest.mark.parametrize("keys", [("k",), ()], ids=["by key", "over all records"])
 @pytest.mark.parametrize("window", WINDOWS, ids=str)
 @settings(max_examples=60, deadline=None)
 @given(batches=BATCHES)
-def test_a_record_is_late_if_all_its_windows_have_fired_and_then_comes_out_as_it_was(rig, window, keys, batches):
+def test_a_record_is_late_if_all_its_windows_have_fired_and_then_comes_out_as_it_was(
+    rig, window, keys, lateness, batches
+):
     _, _, step = steps(window, keys)
+    step = replace(step, lateness_us=lateness)
     back = rig(step, sides=[LATE])
     held, watermark = Counter(), None
     for rows, time, restored in [*batches, ([], MAX_WATERMARK, False)]:
@@ -107,8 +111,10 @@ def test_a_record_is_late_if_all_its_windows_have_fired_and_then_comes_out_as_it
         assert rows_of(back.sides[LATE]) == late
         if restored:
             back = rig(step, restored=[back.snapshot()], files=back.files, sides=[LATE])
-        watermark = time if watermark is None else max(watermark, time)
-        back.operator.watermark(watermark)
+        shifted = time if time == MAX_WATERMARK else time - lateness
+        watermark = shifted if watermark is None else max(watermark, shifted)
+        back.operator.watermark(watermark if time == MAX_WATERMARK else watermark + lateness)
+        assert back.output.watermarks[-1] == (watermark, False)
         due = [place for place in held if place[-1] - 1 <= watermark]
         assert counts(back) == Counter({place: held.pop(place) for place in due})
         assert back.operator.metrics()["late_dropped"] == 0
@@ -130,11 +136,13 @@ def joined(sessions):
     return found
 
 
+@pytest.mark.parametrize("lateness", [0, 7])
 @settings(max_examples=150, deadline=None)
 @given(batches=BATCHES)
-def test_a_record_is_late_if_it_joins_no_session_that_is_open(rig, batches):
+def test_a_record_is_late_if_it_joins_no_session_that_is_open(rig, lateness, batches):
     gap = 5
     _, _, step = steps(SessionWindow(gap_us=gap))
+    step = replace(step, lateness_us=lateness)
     back = rig(step, sides=[LATE])
     open_sessions, watermark = {}, -(2**63)
     for rows, time, restored in [*batches, ([], MAX_WATERMARK, False)]:
@@ -148,8 +156,8 @@ def test_a_record_is_late_if_it_joins_no_session_that_is_open(rig, batches):
         assert Counter(rows_of(back.sides[LATE])) == Counter(late)
         if restored:
             back = rig(step, restored=[back.snapshot()], files=back.files, sides=[LATE])
-        watermark = max(watermark, time)
-        back.operator.watermark(watermark)
+        watermark = max(watermark, time if time == MAX_WATERMARK else time - lateness)
+        back.operator.watermark(watermark if time == MAX_WATERMARK else watermark + lateness)
         due = [(key, each) for key, found in open_sessions.items() for each in found if each[1] <= watermark]
         assert counts(back) == Counter({(key, start, end): len(held) for key, (start, end, held) in due})
         open_sessions = {key: [e for e in found if e[1] > watermark] for key, found in open_sessions.items()}

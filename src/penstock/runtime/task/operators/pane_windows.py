@@ -40,7 +40,7 @@ from penstock.runtime.task.operators.base import SnapshotWork, StateWriter
 from penstock.runtime.task.operators.dense import int64_values
 from penstock.runtime.task.operators.user_code import user_code_raised
 from penstock.runtime.task.operators.window_table import Header, Layout, WindowTable, encode_rows
-from penstock.runtime.task.operators.windows import WindowOperator
+from penstock.runtime.task.operators.windows import WindowOperator, settled_us
 from penstock.runtime.task.slices import Steps, Work
 
 Times = npt.NDArray[np.int64]
@@ -74,7 +74,7 @@ class PaneWindowOperator(WindowOperator):
 
     def watermark(self, time_us: int, *, idle: bool = False) -> Work | None:
         """Fire the windows that are due, then hand the watermark on."""
-        return Work.begin(self._to_watermark(time_us, idle=idle))
+        return Work.begin(self._to_watermark(settled_us(time_us, self._step.lateness_us), idle=idle))
 
     def _to_watermark(self, time_us: int, *, idle: bool) -> Steps:
         is_end = time_us == MAX_WATERMARK

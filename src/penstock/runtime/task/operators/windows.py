@@ -2,7 +2,8 @@
 merged aggregates behind the exchange. The first half is the same for windows that share panes
 (`operators/pane_windows.py`).
 
-A window [start, end) is due when the watermark has reached end - 1. Partials of a window that has fired are late: they
+A window [start, end) is due when the watermark has reached end - 1, and has passed that time by the allowed lateness: a
+window with an allowed lateness does everything that much later, and hands the watermark on that much later. Partials of a window that has fired are late: they
 are dropped and counted. Up to which time windows have fired is state, by key group. So after a restore, at any
 parallelism, a window that has fired does not fire again, even though event time starts anew.
 """
@@ -44,8 +45,17 @@ from penstock.state.restore_bounds import check_named_once
 
 RESULT_ROWS = 65_536
 """Results are handed on in batches of at most this many rows."""
+_FIRST_TIME = -(2**63)
 _HELD_ROWS = 4_096
 """Partials are held back to be merged while they have fewer rows than this."""
+
+
+def settled_us(watermark_us: int, lateness_us: int) -> int:
+    """The time up to which results cannot change any more, when records may come behind the watermark and count. The
+    beginning and the end of event time stay what they are."""
+    if watermark_us == MAX_WATERMARK:
+        return watermark_us
+    return max(watermark_us - lateness_us, _FIRST_TIME)
 
 
 class CombineOperator(Operator):
@@ -190,6 +200,7 @@ class WindowOperator(Operator):
 
     def watermark(self, time_us: int, *, idle: bool = False) -> Work | None:
         """Fire the windows that are due, then hand the watermark on."""
+        time_us = settled_us(time_us, self._step.lateness_us)
         # After a stop with drain the data goes on if a job starts from the savepoint. So no record may be late because
         # of the stop.
         if time_us != MAX_WATERMARK:
