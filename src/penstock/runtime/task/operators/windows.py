@@ -2,10 +2,12 @@
 merged aggregates behind the exchange. The first half is the same for windows that share panes
 (`operators/pane_windows.py`).
 
-A window [start, end) is due when the watermark has reached end - 1, and has passed that time by the allowed lateness: a
-window with an allowed lateness does everything that much later, and hands the watermark on that much later. Partials of a window that has fired are late: they
+A window [start, end) is due when the watermark has reached end - 1. Partials of a window that has fired are late: they
 are dropped and counted. Up to which time windows have fired is state, by key group. So after a restore, at any
 parallelism, a window that has fired does not fire again, even though event time starts anew.
+
+With an allowed lateness the event time of the window is behind the watermark by the lateness, in all that the window
+does, and the watermark that the window hands on is behind as well.
 """
 
 from __future__ import annotations
