@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import sys
 import textwrap
 import traceback
 from collections import Counter
@@ -464,3 +466,66 @@ def test_a_crash_mark_is_refused_where_nothing_can_crash():
     reader.poll(10, 0)
     with pytest.raises(ps.UsageError, match=r"penstock\.testing\.run only"):
         reader.poll(10, 0)
+
+
+class Leaving(ps.AggregateFunction):
+    """`merge` raises: it is called in a snapshot, off the loop, when two partials of a key have met."""
+
+    state_type = "bigint"
+    result_type = "bigint"
+
+    def create(self):
+        return 0
+
+    def add(self, state, row):
+        return state + 1
+
+    def merge(self, a, b):
+        raise SystemExit(3)
+
+    def result(self, state):
+        return state
+
+
+class LeavingWriter(SinkWriter):
+    def write(self, batch):
+        pass
+
+    def prepare(self, checkpoint):
+        def work():
+            raise SystemExit(3)
+
+        return work
+
+
+class LeavingSink(ps.Sink):
+    @property
+    def name(self):
+        return "leaving"
+
+    def writer(self, context):
+        return LeavingWriter()
+
+
+async def leave_later(row):
+    raise SystemExit(3)
+
+
+async def leave_in_a_thread(row):
+    await asyncio.to_thread(sys.exit, 3)
+
+
+@pytest.mark.parametrize(
+    ("build", "step"),
+    [
+        (lambda words: words.async_map(leave_later, schema="n int", name="ask").write(collect()), "ask"),
+        (lambda words: words.async_map(leave_in_a_thread, schema="n int", name="ask").write(collect()), "ask"),
+        (lambda words: words.window(ps.tumbling("1h")).aggregate(n=Leaving("word")).write(collect()), "window"),
+        (lambda words: words.write(LeavingSink()), "leaving"),
+    ],
+    ids=["an async function", "a thread of an async function", "the merge of an aggregate", "the work of a writer"],
+)
+def test_sys_exit_beside_the_loop_names_its_step(build, step):
+    script = [part for word in said(WORDS) for part in (word, pause(200))]
+    with pytest.raises(ps.JobFailed, match=rf"in '[^']*{step}', subtask \d: .*SystemExit: 3"):
+        run(lambda env: build(env.read(lines(script)).watermark("at", delay="1h")))

@@ -75,7 +75,9 @@ class SimBackground:
         except Crash:
             self._actor.on_crash()
             return
-        except Exception as error:  # noqa: BLE001  # the driver decides what the error means
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # noqa: BLE001  # also `sys.exit()` of user code: the driver decides what an error means
             result = WorkResult(error=error)
         if self._actor.is_crashing:
             self._actor.on_crash()

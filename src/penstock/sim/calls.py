@@ -10,13 +10,14 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
 from penstock.core.errors import UsageError
 from penstock.ports import WorkResult
 from penstock.sim.background import Pace
 from penstock.sim.world import Actor, Crash
 
+ResultT = TypeVar("ResultT")
 Answered = Callable[[Sequence[tuple[int, WorkResult]]], None]
 
 
@@ -52,7 +53,9 @@ class VirtualLoop(asyncio.BaseEventLoop):
         future = self.create_future()
         try:
             future.set_result(func(*args))
-        except Exception as error:  # noqa: BLE001  # whoever awaits the future gets it
+        except (Crash, KeyboardInterrupt):
+            raise
+        except BaseException as error:  # noqa: BLE001  # also `sys.exit()`: whoever awaits the future gets it
             future.set_exception(error)
         return future
 
@@ -154,14 +157,10 @@ class SimConversation:
         begun_s = self._loop.time()
         try:
             with self._actor.world.as_actor(self._actor):
-                answer = self._run(self._function(argument))
+                answer = self._run(_ended(lambda: self._function(argument)))
         except Crash:
             self._actor.on_crash()
             return
-        except Exception as error:  # noqa: BLE001  # the operator decides what the error means
-            if error.__traceback__ is not None:
-                error.__traceback__ = _inner(error)
-            answer = (WorkResult(error=error),)
         for result in answer:
             took_us = int((self._loop.time() - begun_s) * 1_000_000)
             self._later(took_us + self._pace.draw_us(), partial(self._end, call, result))
@@ -170,17 +169,29 @@ class SimConversation:
         self._ended.append((call, result))
         self._actor.wake()
 
-    def _run(self, coroutine: Coroutine[Any, Any, Any]) -> tuple[WorkResult, ...]:
+    def _run(self, coroutine: Coroutine[Any, Any, ResultT]) -> tuple[ResultT, ...]:
         """Run a coroutine to its end. Returns its result; nothing if the coroutine waits for ever."""
         task = self._loop.create_task(coroutine)
         try:
-            return (WorkResult(value=self._loop.run_until_complete(task)),)
+            return (self._loop.run_until_complete(task),)
         except _Stuck:
             task.cancel()
             task._log_destroy_pending = False  # type: ignore[attr-defined]  # noqa: SLF001  # it may refuse to end
             self._loop.call_soon(self._loop.stop)
             self._loop.run_forever()
             return ()
+
+
+async def _ended(made: Callable[[], Coroutine[Any, Any, Any]]) -> WorkResult:
+    """The end of a call. Inside of the event loop, because asyncio lets `sys.exit()` of a task end the loop, too."""
+    try:
+        return WorkResult(value=await made())
+    except (Crash, KeyboardInterrupt):
+        raise
+    except BaseException as error:  # noqa: BLE001  # also `sys.exit()` of user code: the operator decides what it means
+        if error.__traceback__ is not None:
+            error.__traceback__ = _inner(error)
+        return WorkResult(error=error)
 
 
 def _inner(error: BaseException) -> Any:

@@ -161,7 +161,8 @@ def _called(function: AggregateFunction, method: str, call: Callable[[], Any]) -
     """What a call of user code returns. An exception is raised as `UserCodeRaised`."""
     try:
         return call()
-    except StreamError:
+    except (StreamError, KeyboardInterrupt):
+        # `KeyboardInterrupt` may be meant for the whole process.
         raise
-    except Exception as error:
+    except BaseException as error:
         raise UserCodeRaised(f"{method} of {type(function).__name__}") from error
