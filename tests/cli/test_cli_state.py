@@ -5,17 +5,20 @@ from __future__ import annotations
 import json
 import shutil
 
+import pyarrow as pa
 import pyarrow.csv as arrow_csv
 import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
-from golden_content import KEYS, expected
+from golden_content import KEYS, Every, expected
 from golden_snapshots import CHECKPOINT_FOLDER, JOB_FOLDER, SAVEPOINT
 from state_rig import GROUPS
+from table_rows import TableRows
 
 from penstock.cli import main
 from penstock.core.ids import Instant, OperatorId
 from penstock.savepoints.catalog import SnapshotData
+from penstock.savepoints.rows import GivenState
 from penstock.savepoints.writing import Draft
 
 
@@ -140,3 +143,15 @@ def test_what_is_not_there_is_one_line_and_2(arguments, tmp_path, monkeypatch):
     result = run(*arguments, code=2)
     assert result.stderr.startswith("penstock: ")
     assert len(result.stderr.splitlines()) == 1
+
+
+def test_show_and_export_have_a_text_for_a_time_that_python_does_not_have(tmp_path):
+    schema = pa.schema([pa.field("k", pa.int64()), pa.field("value", pa.timestamp("us", "UTC"))])
+    keys = pa.schema([schema.field(0)])
+    rows = pa.table([pa.array([7]), pa.array([253_402_300_800_000_000]).cast(schema.field(1).type)], schema=schema)
+    given = GivenState(spec=Every.moment.spec, keys=keys, rows=TableRows(rows, keys, GROUPS))
+    draft = Draft(base=SnapshotData(SAVEPOINT), max_parallelism=GROUPS, parallelism=2)
+    draft.with_keyed(OperatorId("every"), given).write(tmp_path / "new", now=Instant(0))
+    assert "+10000-01-01 00:00:00" in run("show", tmp_path / "new", "every", "moment").output
+    run("export", tmp_path / "new", "every", "moment", tmp_path / "out.json")
+    assert json.loads((tmp_path / "out.json").read_text())["value"] == "+10000-01-01 00:00:00"

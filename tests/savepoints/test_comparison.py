@@ -113,3 +113,17 @@ def test_what_neither_side_has_is_refused(old):
         compare(old, old, operator="nobody")
     with pytest.raises(UsageError, match="neither snapshot has state 'none'"):
         compare(old, old, operator="every", state="none")
+
+
+def test_times_that_python_does_not_have_are_compared_and_named_as_texts(old, tmp_path):
+    far = pa.schema([pa.field("k", pa.int64()), pa.field("value", pa.timestamp("us", "UTC"))])
+    moments = [(0, 253_402_300_800_000_000), (1, 253_402_300_800_000_000)]
+    sides = []
+    for name, numbers in (("a", [n for _, n in moments]), ("b", [moments[0][1], moments[1][1] + 1_000_000])):
+        table = pa.table([pa.array([k for k, _ in moments]), pa.array(numbers).cast(far.field(1).type)], schema=far)
+        given = GivenState(spec=content.Every.moment.spec, keys=BY_NUMBER, rows=TableRows(table, BY_NUMBER, GROUPS))
+        draft = Draft(base=old, max_parallelism=GROUPS, parallelism=2).with_keyed(OperatorId("every"), given)
+        sides.append(SnapshotData(draft.write(tmp_path / name, now=Instant(0))))
+    (state,) = compare(*sides, operator="every", state="moment")
+    assert (state.same, state.changed) == (1, 1)
+    assert [(one.old, one.new) for one in state.first] == [("+10000-01-01 00:00:00", "+10000-01-01 00:00:01")]

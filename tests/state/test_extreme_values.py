@@ -15,9 +15,9 @@ from penstock.runtime.task.operators.process import RunningContext
 from penstock.runtime.task.operators.rows import rows_of
 from penstock.runtime.task.operators.side_rows import SideRows
 from penstock.runtime.task.operators.watermark import _latest
+from penstock.sql.python_values import to_python
 from penstock.state.keys import keys_of
 from penstock.state.rocksdb.ordered import KeyCodec
-from penstock.state.values import to_python
 
 LAST = datetime(9999, 12, 31, 23, 59, 59, 999_999, tzinfo=UTC)
 FIRST = datetime(1, 1, 1, tzinfo=UTC)

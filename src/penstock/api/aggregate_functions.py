@@ -31,6 +31,7 @@ import pyarrow as pa
 from penstock.api.boundary import at_user_line
 from penstock.api.callables import refuse_async_methods
 from penstock.core.errors import UsageError
+from penstock.sql.python_values import rows_of
 from penstock.sql.schemas import TypeLike, as_type
 
 if TYPE_CHECKING:
@@ -69,7 +70,7 @@ class AggregateFunction:
     def add_batch(self, state: Any, batch: pa.RecordBatch) -> Any:
         """The state with more records, all of one key and one window. A class that has this method needs no `add`.
         `batch` has the columns of the aggregate."""
-        for row in batch.to_pylist():
+        for row in rows_of(batch):
             state = self.add(state, row)
         return state
 

@@ -13,6 +13,8 @@ from typing import Any
 import pyarrow as pa
 import xxhash
 
+from penstock.sql.python_values import shown_rows
+
 ROWS_AHEAD = 32_768
 """How many rows are fetched before they are taken, unless a source says otherwise. An Arrow batch may exceed it."""
 
@@ -85,4 +87,4 @@ class Fetcher:
 
 def digest_of(row: pa.RecordBatch) -> int:
     """A number by which a row is recognized when it is read again."""
-    return xxhash.xxh3_64_intdigest(repr(row.to_pylist()).encode())
+    return xxhash.xxh3_64_intdigest(repr(shown_rows(row)).encode())

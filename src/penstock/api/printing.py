@@ -16,6 +16,7 @@ import pyarrow as pa
 from penstock.api.changelog import Changelog
 from penstock.api.connector import Sink, SinkWriter, WriterContext
 from penstock.api.showing import as_line
+from penstock.sql.python_values import shown_rows
 
 MOST_OF_A_BATCH = 100
 """So many rows of a batch are printed. A person cannot read more, and texts of more rows would keep the job waiting."""
@@ -57,7 +58,7 @@ class _Printing(SinkWriter):
             batch = batch.slice(0, self._left)
             self._left -= batch.num_rows
         if batch.num_rows:
-            shown = batch.slice(0, MOST_OF_A_BATCH).to_pylist()
+            shown = shown_rows(batch.slice(0, MOST_OF_A_BATCH))
             _printer([f"{self._prefix}{as_line(row)}" for row in shown], batch.num_rows - len(shown))
 
     def prepare(self, checkpoint: int) -> Callable[[], list[bytes]]:  # noqa: ARG002  # nothing is held back

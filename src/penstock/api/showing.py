@@ -8,6 +8,8 @@ from typing import Any
 
 import pyarrow as pa
 
+from penstock.sql.python_values import shown_values
+
 _LEAST_WIDTH = 3
 _DOTS = "..."
 
@@ -24,7 +26,7 @@ def as_shown(table: pa.Table, *, truncate: int | None, more: bool) -> str:
     +----+---+
     only showing top 2 rows
     """
-    cells = [[_cut(as_text(value), truncate) for value in column.to_pylist()] for column in table.columns]
+    cells = [[_cut(as_text(value), truncate) for value in shown_values(column)] for column in table.columns]
     names = [_cut(name, truncate) for name in table.schema.names]
     widths = [
         max(_LEAST_WIDTH, len(name), *(len(cell) for cell in column)) for name, column in zip(names, cells, strict=True)

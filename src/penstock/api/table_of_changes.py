@@ -11,6 +11,7 @@ import pyarrow.compute as pc
 import pyarrow.types as pt
 
 from penstock.api.changelog import DELETE, INSERT, ROW_KIND, UPDATE_AFTER, UPDATE_BEFORE, Changelog, without_row_kind
+from penstock.sql.python_values import shown_rows
 
 _NUMBER = "\0number"
 
@@ -52,7 +53,7 @@ def _codes(rows: pa.Table) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]
     if any(pt.is_nested(field.type) for field in rows.schema):
         # Arrow does not group by nested columns.
         seen: dict[str, int] = {}
-        codes = np.array([seen.setdefault(repr(row), len(seen)) for row in rows.to_pylist()], np.int64)
+        codes = np.array([seen.setdefault(repr(row), len(seen)) for row in shown_rows(rows)], np.int64)
         return codes, np.unique(codes, return_index=True)[1]
     numbered = rows.append_column(_NUMBER, pa.array(np.arange(rows.num_rows)))
     grouped = pa.TableGroupBy(numbered, rows.schema.names, use_threads=False).aggregate([(_NUMBER, "list")])

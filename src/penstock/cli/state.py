@@ -21,6 +21,7 @@ from penstock.runtime.task.partitioning import key_groups
 from penstock.savepoints.catalog import OperatorInfo, SnapshotData, StateInfo
 from penstock.savepoints.comparison import StateDifference, compare
 from penstock.savepoints.tables import ALL_GROUPS
+from penstock.sql.python_values import shown_rows, shown_values
 from penstock.terminal.failures import EXIT_FAILED, reported_failures
 from penstock.terminal.plain_text import add_plain_row, plain
 from penstock.terminal.screen import size_text
@@ -179,7 +180,7 @@ def _rows(
         rows = rows.slice(0, left)
         if unpickle and not info.is_raw:
             rows = unpickled_columns(rows, found.found_table(operator, name))
-        yield from rows.to_pylist()
+        yield from shown_rows(rows)
         left -= rows.num_rows
         if left <= 0:
             return
@@ -203,10 +204,10 @@ def _wanted_key(schema: pa.Schema, keys: tuple[str, ...]) -> pa.RecordBatch:
 
 
 def _only(table: pa.Table, wanted: pa.RecordBatch) -> pa.Table:
-    row = wanted.to_pylist()[0]
+    row = shown_rows(wanted)[0]
     keep = [True] * table.num_rows
     for name, value in row.items():
-        keep = [kept and found == value for kept, found in zip(keep, table.column(name).to_pylist(), strict=True)]
+        keep = [kept and found == value for kept, found in zip(keep, shown_values(table.column(name)), strict=True)]
     return table.filter(pa.array(keep, pa.bool_()))
 
 

@@ -14,6 +14,7 @@ import pyarrow.parquet as arrow_parquet
 
 from penstock.core.errors import StorageError, UsageError
 from penstock.savepoints.tables import FoundTable
+from penstock.sql.python_values import shown_rows, shown_values
 from penstock.state.values import unpickled
 
 LONGEST_VALUE = 60
@@ -95,7 +96,7 @@ def _write_lines(tables: Iterable[pa.Table], path: Path) -> int:
 
 def _rows(table: pa.Table) -> Iterator[dict[str, Any]]:
     for batch in table.to_batches(max_chunksize=10_000):
-        yield from batch.to_pylist()
+        yield from shown_rows(batch)
 
 
 def _write_arrow(tables: Iterable[pa.Table], schema: pa.Schema, path: Path, kind: str) -> int:
@@ -122,6 +123,6 @@ def _flat(table: pa.Table) -> pa.Table:
     """The table in a form that CSV can hold: nested values and bytes become text."""
     for number, field in enumerate(table.schema):
         if pa.types.is_nested(field.type) or pa.types.is_binary(field.type) or pa.types.is_large_binary(field.type):
-            values = [None if v is None else json_text(v).strip('"') for v in table.column(number).to_pylist()]
+            values = [None if v is None else json_text(v).strip('"') for v in shown_values(table.column(number))]
             table = table.set_column(number, field.name, pa.array(values, pa.string()))
     return table

@@ -20,6 +20,7 @@ from penstock.api.changelog import Changelog
 from penstock.api.connector import Committer, Sink, SinkWriter, Site, WriterContext
 from penstock.api.table_of_changes import table_of_changes
 from penstock.core.errors import CorruptFile, UsageError
+from penstock.sql.python_values import table_rows
 
 if TYPE_CHECKING:
     import polars as pl
@@ -96,13 +97,13 @@ class CollectSink(_SlotPart):
     def rows(self) -> list[dict[str, Any]]:
         """The committed rows as dicts, in the order of their checkpoints. Rows of one checkpoint come subtask by
         subtask. Of a changelog: the rows after all committed changes."""
-        return self.to_arrow().to_pylist()
+        return table_rows(self.to_arrow())
 
     @property
     def changes(self) -> list[dict[str, Any]]:
         """The committed changes of a changelog as dicts, with their `row_kind`, in the order of their checkpoints. Of
         any other stream: its rows."""
-        return self._kept.table().to_pylist()
+        return table_rows(self._kept.table())
 
     def to_arrow(self) -> pa.Table:
         """The committed rows as an Arrow table. Of a changelog: the rows after all committed changes."""

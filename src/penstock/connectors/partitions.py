@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 import pyarrow.types as pt
 
 from penstock.core.errors import UsageError
+from penstock.sql.python_values import shown_values
 
 NO_VALUE = "__HIVE_DEFAULT_PARTITION__"
 LONGEST_NAME_BYTES = 255
@@ -53,7 +54,7 @@ def by_partition(table: pa.Table, columns: Sequence[str]) -> Iterator[tuple[str,
         pc.dictionary_encode(table.column(column), null_encoding="encode").combine_chunks() for column in columns
     ]
     names = [
-        [_name(column, value) for value in values.dictionary.to_pylist()]
+        [_name(column, value) for value in shown_values(values.dictionary)]
         for column, values in zip(columns, found, strict=True)
     ]
     codes = [values.indices.to_numpy(zero_copy_only=False) for values in found]

@@ -18,9 +18,9 @@ from penstock.api.state import StateKind
 from penstock.core.errors import UsageError
 from penstock.savepoints.catalog import SnapshotData, StateInfo
 from penstock.savepoints.tables import ALL_GROUPS, WINDOWS
+from penstock.sql.python_values import shown_rows, shown_values
 from penstock.state.format import TIMERS
 from penstock.state.keys import key_values
-from penstock.state.values import to_python
 
 _ABSENT = object()
 _RAW_KEYED = StateKind.RAW_KEYED.value
@@ -157,7 +157,7 @@ def _entries(
         if not info.key_columns and info.kind != WINDOWS:
             _add_parts(found, table, info.kind)
             continue
-        keys = zip(*(key_values(name, table.column(name).combine_chunks()) for name in identity), strict=True)
+        keys = zip(*(_key_values(name, table.column(name).combine_chunks()) for name in identity), strict=True)
         ours = [name for name in table.schema.names if name not in identity]
         values = _values(table, ours, info.kind)
         for key, value in zip(keys, values, strict=True):
@@ -168,13 +168,21 @@ def _entries(
     return found
 
 
+def _key_values(name: str, column: Any) -> list[Any]:
+    """The values of a key column, such that equal keys are equal values. Times that Python does not have are texts."""
+    try:
+        return key_values(name, column)
+    except UsageError:
+        return shown_values(column)
+
+
 def _values(table: pa.Table, columns: list[str], kind: str) -> list[Any]:
     if kind == TIMERS:
         return [None] * table.num_rows
     if kind == WINDOWS:
-        return table.select(columns[1:]).to_pylist()
+        return shown_rows(table.select(columns[1:]))
     # The key group comes first, then the value, then the time of writing if the state has a TTL.
-    return to_python(table.column(columns[1]).combine_chunks())
+    return shown_values(table.column(columns[1]))
 
 
 def _add_parts(found: dict[tuple[Any, ...], Any], table: pa.Table, kind: str) -> None:

@@ -29,7 +29,7 @@ from penstock.api.grouped import GroupedFunction, Wrong
 from penstock.core.errors import UsageError
 from penstock.spark.processor_states import Variable, as_plain, rows_with
 from penstock.sql.column_values import REFUSED, array_of, check_objects, first_misfit
-from penstock.state.values import to_python
+from penstock.sql.python_values import to_python
 
 EVENT_TIME = "eventtime"
 PROCESSING_TIME = "processingtime"

@@ -38,10 +38,11 @@ import pyarrow as pa
 from penstock.api.arrow_bounds import check_file, check_size, check_types
 from penstock.api.state import StateKind, StateSpec, Ttl
 from penstock.core.errors import CorruptFile, UsageError
+from penstock.sql.python_values import to_python
 from penstock.state.backend import GroupsOf, Key, StateContext, TimerKind, ttl_expired
 from penstock.state.keys import key_columns, key_values, keys_of
 from penstock.state.restore_bounds import check_apart
-from penstock.state.values import pickled, to_python, unpickled
+from penstock.state.values import pickled, unpickled
 
 MAGIC = b"PKST"
 VERSION = 1

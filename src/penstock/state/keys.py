@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.types as pt
 
-from penstock.state.values import named_values
+from penstock.sql.python_values import named_values
 
 NAN = math.nan
 """The only NaN object among keys. Two NaN objects are never equal, so all NaN keys must be the same object."""

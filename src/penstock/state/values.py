@@ -1,4 +1,4 @@
-"""Values between Arrow and Python: whole columns, and single values on their way into typed state.
+"""Values between Arrow and Python: single values on their way into typed state.
 
 A typed state returns the same values as a column of its type would: an integer that was set where a double is declared
 comes back as a float, before and after a restore. A value that the type cannot hold is refused when the value is set,
@@ -13,9 +13,7 @@ import decimal
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.types as pt
 
 from penstock.api.pickles import Pickle as Pickle
@@ -23,14 +21,10 @@ from penstock.api.pickles import pickled as pickled
 from penstock.api.pickles import unpickled as unpickled
 from penstock.core.errors import UsageError
 from penstock.sql.column_values import REFUSED, array_of
+from penstock.sql.python_values import to_python
 
 Coerce = Callable[[Any], Any]
 
-_EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
-_MICROSECOND = datetime.timedelta(microseconds=1)
-_EARLIEST_US = (datetime.datetime.min.replace(tzinfo=datetime.UTC) - _EPOCH) // _MICROSECOND
-_LATEST_US = (datetime.datetime.max.replace(tzinfo=datetime.UTC) - _EPOCH) // _MICROSECOND
-_NOT_A_TIME = -(2**63)
 _IMMUTABLE = frozenset(
     {
         int,
@@ -47,63 +41,6 @@ _IMMUTABLE = frozenset(
         frozenset,
     }
 )
-
-
-def to_python(column: Any) -> list[Any]:
-    """The values of an Arrow array, as `to_pylist` gives them, in a fraction of the time for timestamps in UTC."""
-    kind = column.type
-    if pt.is_timestamp(kind) and kind.unit == "us" and kind.tz in ("UTC", None):
-        numbers = column.view(pa.int64())
-        counts = (numbers.fill_null(0) if numbers.null_count else numbers).to_numpy()
-        if len(counts) and (counts.min() < _EARLIEST_US or counts.max() > _LATEST_US):
-            raise _beyond_python(kind, int(next(n for n in counts if not _EARLIEST_US <= n <= _LATEST_US)))
-        values: list[Any]
-        if kind.tz is None:
-            values = counts.view("datetime64[us]").tolist()
-        else:
-            values = [_EPOCH + since for since in counts.view("timedelta64[us]").tolist()]
-        if numbers.null_count:
-            for place in np.flatnonzero(numbers.is_null().to_numpy(zero_copy_only=False)).tolist():
-                values[place] = None
-        return values
-    is_nanos = (pt.is_timestamp(kind) or pt.is_duration(kind)) and kind.unit == "ns"
-    # Pandas, whose objects Arrow makes for nanoseconds, takes this number for no value: such values are not equal.
-    if is_nanos and pc.any(pc.equal(column.view(pa.int64()), pa.scalar(_NOT_A_TIME, pa.int64()))).as_py():
-        raise _beyond_python(kind, _NOT_A_TIME)
-    try:
-        return column.to_pylist()  # type: ignore[no-any-return]
-    except (OverflowError, ValueError) as error:
-        if pt.is_timestamp(kind) and kind.tz is not None:
-            return [_moment(value) for value in column]
-        raise _beyond_python(kind, error) from error
-
-
-def named_values(name: str, column: Any) -> list[Any]:
-    """The values of a column. An error for a value that Python does not have names the column."""
-    try:
-        return to_python(column)
-    except UsageError as error:
-        raise UsageError(f"column {name!r}: {error.message}", hint=error.hint) from error
-
-
-def _moment(value: Any) -> datetime.datetime | None:
-    """A time in its zone. If the time in its zone is outside of Python's years, the same time in UTC, which is
-    equal."""
-    try:
-        found = value.as_py()
-    except (OverflowError, ValueError):
-        try:
-            found = value.cast(pa.timestamp(value.type.unit, "UTC")).as_py()
-        except (OverflowError, ValueError) as error:
-            raise _beyond_python(value.type, value.value) from error
-    return found  # type: ignore[no-any-return]
-
-
-def _beyond_python(kind: pa.DataType, value: Any) -> UsageError:
-    return UsageError(
-        f"a value of type {kind} has no equal in Python: {value}",
-        hint="Python has the years 1 to 9999; drop or change such rows before a step that takes rows or keys by value",
-    )
 
 
 def is_mutable(value: Any) -> bool:

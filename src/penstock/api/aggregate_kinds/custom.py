@@ -20,6 +20,7 @@ from penstock.api.connector import UserCodeRaised
 from penstock.api.pickles import pickled, unpickled
 from penstock.core.errors import StreamError
 from penstock.sql.column_values import REFUSED, array_of, first_misfit
+from penstock.sql.python_values import to_python
 
 
 class Custom(AggregateKind):
@@ -123,7 +124,7 @@ class _States:
 
     def read(self, column: Any) -> list[Any]:
         """The states of a column."""
-        found: list[Any] = column.to_pylist()
+        found = to_python(column)
         if self._kind is not None:
             return found
         return [None if data is None else unpickled(data, what=self._what) for data in found]

@@ -15,6 +15,7 @@ from penstock.api.streams.stream_state import Row, StreamState
 from penstock.api.table_of_changes import table_of_changes
 from penstock.core.durations import Duration, duration_ms
 from penstock.core.errors import UsageError
+from penstock.sql.python_values import table_rows
 
 Shape = Literal["rows", "arrow", "polars", "pandas", "spark"]
 
@@ -70,7 +71,7 @@ class CanBeLookedAt:
         Of a changelog that ends, the rows are those after all its changes. Of a changelog that does not end, the rows
         are those after its first `n` changes.
         """
-        return self._sample(n, timeout, "take").to_pylist()
+        return table_rows(self._sample(n, timeout, "take"))
 
     def show(self, n: int = 20, *, truncate: int | None = 20, timeout: Duration | None = None) -> None:
         """Print the first `n` records that come out here as a table, as Spark's `show` does; see `take`.
@@ -129,7 +130,7 @@ class CanBeLookedAt:
 def _as(shape: Shape, table: pa.Table, runner: Runner) -> Any:
     match shape:
         case "rows":
-            return table.to_pylist()
+            return table_rows(table)
         case "arrow":
             return table
         case "polars":

@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from penstock.api.state import StateKind
 from penstock.core.messages import StateFile
+from penstock.sql.python_values import to_python
 from penstock.state import format as canonical
 from penstock.state.backend import StateContext, StateWriter
 from penstock.state.rocksdb.catalog import TIMERS_BY_KEY, TIMERS_BY_TIME, Catalog
@@ -24,7 +25,6 @@ from penstock.state.rocksdb.ordered import KeyCodec
 from penstock.state.rocksdb.packed import UNREADABLE
 from penstock.state.rocksdb.tables import PREFIX_SIZE, Counter, EntryCodec, Row, database_rows
 from penstock.state.rocksdb.timers import timer_of, timer_rows
-from penstock.state.values import to_python
 
 _PIECE_BYTES = 32 * 1024 * 1024
 _LOAD_ROWS = 500_000

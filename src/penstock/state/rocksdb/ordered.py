@@ -36,9 +36,9 @@ import pyarrow as pa
 import pyarrow.types as pt
 
 from penstock.core.errors import UsageError
+from penstock.sql.python_values import to_python
 from penstock.state.backend import Key
 from penstock.state.keys import NAN
-from penstock.state.values import to_python
 
 Encode = Callable[[Any], bytes]
 Decode = Callable[[bytes, int], tuple[Any, int]]

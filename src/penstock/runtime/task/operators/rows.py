@@ -11,19 +11,12 @@ import pyarrow as pa
 
 from penstock.runtime.task.operators.user_code import Wrong, describe
 from penstock.sql.column_values import REFUSED, array_of, first_misfit
-from penstock.state.values import named_values
+from penstock.sql.python_values import rows_of as rows_of
 
 Row = dict[str, Any]
 
 SOME_ROWS = 64
 """A generator is asked for this many rows before the operator checks whether the slice is over."""
-
-
-def rows_of(batch: pa.RecordBatch) -> list[Row]:
-    """The rows of a batch."""
-    names = batch.schema.names
-    columns = [named_values(name, column) for name, column in zip(names, batch.columns, strict=True)]
-    return [dict(zip(names, values, strict=True)) for values in zip(*columns, strict=True)]
 
 
 def add_some(made: list[Any], result: Any) -> Iterator[Any] | None:
