@@ -31,6 +31,7 @@ from penstock.api.aggregate_kinds.base import (
 from penstock.api.aggregate_kinds.collected import distinct_pairs
 from penstock.api.aggregate_kinds.description import Aggregate
 from penstock.api.aggregate_kinds.lists import Numbers
+from penstock.api.aggregate_kinds.sketch_bytes import check_distinct, check_ranks
 from penstock.core.errors import UsageError
 
 RANK_SIZE = 200
@@ -83,9 +84,10 @@ class ApproxCountDistinct(AggregateKind):
 
     def result(self, aggregate: Aggregate, merged: pa.Table) -> Any:
         """The estimates."""
-        read = library(self.name).hll_sketch.deserialize
+        read, bits = library(self.name).hll_sketch.deserialize, _bits(aggregate)
         sketches = merged.column(aggregate.name).to_pylist()
-        return pa.array([round(read(sketch).get_estimate()) for sketch in sketches], pa.int64())
+        found = [round(read(check_distinct(sketch, bits)).get_estimate()) for sketch in sketches]
+        return pa.array(found, pa.int64())
 
 
 def _bits(aggregate: Aggregate) -> int:
@@ -143,7 +145,8 @@ class UniteDistinct:
         lib, sketches, found = library("approx_count_distinct"), column.to_pylist(), []
         for first, last in _spans(groups.numbers, len(groups)):
             united = lib.hll_union(self._bits)
-            deque(map(united.update, map(lib.hll_sketch.deserialize, sketches[first:last])), maxlen=0)
+            for sketch in sketches[first:last]:
+                united.update(lib.hll_sketch.deserialize(check_distinct(sketch, self._bits)))
             found.append(united.get_result(lib.HLL_8).serialize_compact())
         return pa.array(found, pa.binary())
 
@@ -181,7 +184,10 @@ class ApproxQuantile(AggregateKind):
         read = library(self.name).kll_doubles_sketch.deserialize
         (part,) = aggregate.parameters
         sketches, nans = (field.to_pylist() for field in one_array(merged.column(aggregate.name)).flatten())
-        found = [_estimate(read(sketch), count, float(part)) for sketch, count in zip(sketches, nans, strict=True)]
+        found = [
+            _estimate(read(check_ranks(sketch, RANK_SIZE)), count, float(part))
+            for sketch, count in zip(sketches, nans, strict=True)
+        ]
         return pa.array(found, pa.float64())
 
 
@@ -232,7 +238,8 @@ class UniteRanks:
         lib, sketches, found = library("approx_quantile"), parts.to_pylist(), []
         for first, last in _spans(groups.numbers, len(groups)):
             united = lib.kll_doubles_sketch(RANK_SIZE)
-            deque(map(united.merge, map(lib.kll_doubles_sketch.deserialize, sketches[first:last])), maxlen=0)
+            for sketch in sketches[first:last]:
+                united.merge(lib.kll_doubles_sketch.deserialize(check_ranks(sketch, RANK_SIZE)))
             found.append(united.serialize())
         return _with_nans(found, nans)
 
