@@ -3,30 +3,35 @@
 from __future__ import annotations
 
 import pickle
+from contextlib import nullcontext
 from dataclasses import replace
 from types import SimpleNamespace
 
 import golden_aggregates
+import msgspec
 import pyarrow as pa
 import pytest
 
 import penstock as ps
+from penstock.api.program import Program
 from penstock.api.state import StateKind, StateSpec
 from penstock.api.steps import AsyncMapStep, KeyedProcessStep, ProcessStep, ReadStep, WriteStep
 from penstock.connectors.parquet import parquet
 from penstock.connectors.parquet_files import ParquetFiles
 from penstock.core.errors import UsageError
-from penstock.core.ids import CheckpointId, Instant, JobId, OperatorId, VertexId
-from penstock.core.messages import OperatorState, StateFile
-from penstock.core.recovery.metadata import CheckpointMetadata, OperatorSnapshot, SnapshotKind
+from penstock.core.ids import CheckpointId, Instant, JobId, OperatorId, TaskId, VertexId
+from penstock.core.messages import ChannelState, OperatorState, StateFile
+from penstock.core.recovery.metadata import CheckpointMetadata, OperatorSnapshot, SnapshotKind, TaskChannels
 from penstock.core.task.requests import RequestPolicy
 from penstock.core.task.waiting import WaitFor
 from penstock.runtime.master.pickled_state import refuse_pickles
 from penstock.runtime.task.operators.async_map import REQUESTS
 from penstock.runtime.task.operators.waiting import WAITING
+from penstock.settings import JobSettings
 from penstock.state.format import FileOwner, encode_tables, state_schema
 from penstock.storage.files import FileStore
 from penstock.storage.snapshots import SnapshotReader, SnapshotWriter
+from penstock.testing import collect, scripted
 
 KEYS = pa.schema([("k", pa.int64())])
 
@@ -100,6 +105,22 @@ def test_aggregates_whose_states_are_objects_are_refused(tmp_path):
     with pytest.raises(UsageError, match="has pickled state: 'letters' of sum") as caught:
         look(tmp_path, window)
     assert "longest" not in caught.value.message
+
+
+@pytest.mark.parametrize(
+    ("function", "is_refused"), [(golden_aggregates.Letters, True), (golden_aggregates.Longest, False)]
+)
+def test_partials_in_flight_whose_states_are_objects_are_refused(tmp_path, function, is_refused):
+    program = Program(JobSettings(parallelism=2))
+    records = program.read(scripted([], schema="k string, s string, at timestamp")).watermark("at", delay="1s")
+    records.key_by("k").window(ps.tumbling("10s")).aggregate(x=function("s")).write(collect())
+    file = StateFile(path="in-flight", size=8, checksum="0")
+    channel = ChannelState(edge=0, upstream=0, downstream=0, file=file, ranges=((0, 8),))
+    channels = TaskChannels(task=TaskId(VertexId("window"), 0), inputs=(channel,))
+    metadata = msgspec.structs.replace(metadata_of(), channels=(channels,))
+    with pytest.raises(UsageError, match="in-flight data of") if is_refused else nullcontext():
+        refuse_pickles(metadata, program.plan(), SnapshotReader(FileStore(tmp_path)))
+    refuse_pickles(metadata_of(), program.plan(), SnapshotReader(FileStore(tmp_path)))
 
 
 @pytest.mark.parametrize("kind", ["split_lists", "union_lists", "broadcast"])

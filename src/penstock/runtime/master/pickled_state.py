@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from penstock.api.state import StateKind, declared_states
-from penstock.api.steps import AsyncMapStep, KeyedProcessStep, ProcessStep, ReadStep, WriteStep
+from penstock.api.steps import AsyncMapStep, CombineStep, KeyedProcessStep, ProcessStep, ReadStep, WriteStep
 from penstock.core.errors import UsageError
 from penstock.core.messages import OperatorState
 from penstock.core.recovery.metadata import CheckpointMetadata
@@ -39,6 +39,8 @@ def refuse_pickles(metadata: CheckpointMetadata, plan: Plan, reader: StateReader
         for state in snapshot.subtasks.values():
             found += [f"{name} of {snapshot.title}" for name in _pickled(state, steps.get(operator), reader)]
     found += [f"the plan of {o}" for o in metadata.coordinators if _unpickles(steps.get(o))]
+    if metadata.channels:
+        found += [f"in-flight data of {o}" for o, step in steps.items() if _sends_pickles(step)]
     if found:
         names = list(dict.fromkeys(found))
         more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
@@ -78,6 +80,12 @@ def _unpickles(step: object) -> bool:
     if isinstance(step, ReadStep):
         return step.source.unpickles
     return step.sink.unpickles if isinstance(step, WriteStep) else True
+
+
+def _sends_pickles(step: object) -> bool:
+    """Whether the records that a step sends to other subtasks may have pickled values: partials of aggregates whose
+    states are objects. The schema of in-flight data does not tell such values from other bytes."""
+    return isinstance(step, CombineStep) and any(each.saved().is_pickled for each in step.aggregates)
 
 
 def _pickled_keyed(state: OperatorState, reader: StateReader) -> Iterator[str]:
