@@ -37,6 +37,7 @@ if TYPE_CHECKING:
         top_n,
         variance,
     )
+    from penstock.api.alignment import alignment
     from penstock.api.async_functions import AsyncFunction
     from penstock.api.backends import memory, rocksdb
     from penstock.api.checkpointing import Checkpointing
@@ -159,6 +160,7 @@ _HOMES = {
         "top_n",
         "variance",
     ),
+    "penstock.api.alignment": ("alignment",),
     "penstock.api.async_functions": ("AsyncFunction",),
     "penstock.api.backends": ("memory", "rocksdb"),
     "penstock.api.checkpointing": ("Checkpointing",),
@@ -356,6 +358,7 @@ __all__ = [
     "WindowedStream",
     "WriterContext",
     "aggregating_state",
+    "alignment",
     "all",
     "any",
     "approx_count_distinct",

@@ -210,6 +210,9 @@ class Host:
     def splits_read(self, task, operator, count):
         self.story.append(("splits read", operator, count))
 
+    def event_time_reached(self, task, time_us):
+        pass
+
     def catching_up(self, task, operator, is_behind):
         self.story.append(("catching up", operator, is_behind))
 

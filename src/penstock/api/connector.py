@@ -89,6 +89,10 @@ class End:
     """A reader has read all its splits to their ends."""
 
 
+HELD_MS = 1_000
+"""For how long a reader pauses whose splits are all held (`SourceReader.hold`). The task polls the reader at once when
+other splits are held."""
+
 Polled = pa.RecordBatch | Pause | End
 
 
@@ -151,6 +155,18 @@ class SourceReader(ABC):
         behind would be late.
         """
         return None
+
+    @property
+    def holds_splits(self) -> bool:
+        """Whether the reader implements `hold`. A reader that does not is held as a whole, when all its splits are too
+        far ahead of a watermark group."""
+        return False
+
+    def hold(self, splits: Collection[Hashable]) -> None:
+        """Until the next call, give no records of these splits, which are too far ahead of a watermark group. `splits`
+        has names from `progress`. If there is nothing else to read, `poll` returns `Pause`. A held split is in
+        snapshots as before. Only called if the reader `holds_splits`."""
+        raise NotImplementedError(f"{type(self).__name__} was told to hold {len(splits)} splits")
 
     def induced_checkpoint(self) -> int | None:
         """The id of a checkpoint whose mark the reader has come to: the checkpoint begins behind every record that

@@ -14,7 +14,7 @@ from __future__ import annotations
 import inspect
 import itertools
 from collections import deque
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import cloudpickle
@@ -23,7 +23,7 @@ import pyarrow as pa
 import xxhash
 
 from penstock.api.callables import check_callable
-from penstock.api.connector import End, Pause, Polled, Source, SourceReader, SplitProgress, UserCodeRaised
+from penstock.api.connector import HELD_MS, End, Pause, Polled, Source, SourceReader, SplitProgress, UserCodeRaised
 from penstock.api.fetching import WAIT_MS, Fetcher, digest_of
 from penstock.api.given_rows import batch_of, inferred_schema
 from penstock.core.errors import StreamError, UsageError
@@ -139,11 +139,27 @@ class _ListReader(SourceReader):
         self._rows = rows
         self._left = deque(span for span in spans if span.position < span.stop)
         self._current: Hashable = None
+        self._held: Collection[Hashable] = ()
+
+    @property
+    def holds_splits(self) -> bool:
+        """Always."""
+        return True
+
+    def hold(self, splits: Collection[Hashable]) -> None:
+        """Give no rows of these spans until the next call."""
+        self._held = splits
 
     def poll(self, max_rows: int, now_ms: int) -> Polled:  # noqa: ARG002  # the rows are there at once
-        """The next rows of the first span."""
+        """The next rows of the first span that is not held."""
         if not self._left:
             return End()
+        for _ in range(len(self._left)):
+            if self._left[0].stop not in self._held:
+                break
+            self._left.rotate(-1)
+        else:
+            return Pause(HELD_MS)
         span = self._left.popleft()
         count = min(max_rows, span.stop - span.position)
         # The end of a span never changes, and no two spans have the same end.

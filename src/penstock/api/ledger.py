@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
+from penstock.api.aligned_sources import check_aligned_sources
 from penstock.api.connector import Sink
 from penstock.api.grouped import ProcessorHost
 from penstock.api.late_records import with_late_records
@@ -180,7 +181,9 @@ class Ledger:
             )
             for step in with_late_records(tuple(steps))
         )
-        return build_plan(nodes, parallelism=parallelism, max_parallelism=self._max_parallelism)
+        plan = build_plan(nodes, parallelism=parallelism, max_parallelism=self._max_parallelism)
+        check_aligned_sources(plan)
+        return plan
 
     def _check_complete(self) -> None:
         if not self.steps_of_job:

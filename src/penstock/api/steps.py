@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from penstock.api.aggregate_kinds.description import Aggregate as Aggregate
+from penstock.api.alignment import Alignment
 from penstock.api.connector import Sink, Source
 from penstock.api.functions import KeyedFunction, ProcessFunction
 from penstock.api.state import StateKind, declared_states, type_name
@@ -49,6 +50,8 @@ class WatermarkStep:
     idle_after_ms: int | None
     function: Callable[[pa.RecordBatch], datetime.datetime | int | None] | None = None
     """Says how far event time has come, instead of `delay_us`."""
+    align: Alignment | None = None
+    """How far the source may read ahead of other sources; None: as far as it likes."""
 
 
 @dataclass(frozen=True, kw_only=True)

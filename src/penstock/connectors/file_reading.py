@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Collection, Hashable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -21,7 +21,7 @@ import pyarrow as pa
 import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
-from penstock.api.connector import End, Pause, Polled, SourceReader, SplitProgress
+from penstock.api.connector import HELD_MS, End, Pause, Polled, SourceReader, SplitProgress
 from penstock.api.fetching import WAIT_MS, Fetcher
 from penstock.connectors.file_formats import BadLine, LineFormat, Treatment, Unreadable, rows_of
 from penstock.connectors.file_listing import FileSet
@@ -114,6 +114,16 @@ class FilesReader(SourceReader):
         self._begun: deque[_OpenFile] = deque()
         self._current: Hashable = None
         self._ended = 0
+        self._held: Collection[Hashable] = ()
+
+    @property
+    def holds_splits(self) -> bool:
+        """Always."""
+        return True
+
+    def hold(self, splits: Collection[Hashable]) -> None:
+        """Give no rows of these files until the next call."""
+        self._held = splits
 
     @property
     def catching_up(self) -> bool:
@@ -131,6 +141,12 @@ class FilesReader(SourceReader):
             self._begun.append(_OpenFile(self._reading, self._waiting.popleft()))
         if not self._begun:
             return End()
+        for _ in range(len(self._begun)):
+            if self._begun[0].split.name not in self._held:
+                break
+            self._begun.rotate(-1)
+        else:
+            return Pause(HELD_MS)
         turn = self._begun[0]
         batch = turn.take(max_rows)
         if batch is not None:

@@ -8,7 +8,7 @@ anybody may have written the snapshot that the split comes from.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Collection, Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,7 +16,7 @@ import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from penstock.api.connector import End, Polled, Source, SourceReader, SplitProgress
+from penstock.api.connector import HELD_MS, End, Pause, Polled, Source, SourceReader, SplitProgress
 from penstock.connectors.file_sink import local_path
 from penstock.connectors.split_places import GivenPlaces, SplitPlaces, is_data_file
 from penstock.core.errors import StorageError, UsageError
@@ -139,6 +139,16 @@ class _SplitReader(SourceReader):
         self._waiting = deque(split for split in self._decoded(splits) if split.position < split.rows)
         self._open = dict.fromkeys(map(_name_of, self._waiting))
         self._current: Hashable = None
+        self._held: Collection[Hashable] = ()
+
+    @property
+    def holds_splits(self) -> bool:
+        """Always."""
+        return True
+
+    def hold(self, splits: Collection[Hashable]) -> None:
+        """Give no rows of these splits until the next call."""
+        self._held = splits
 
     def poll(self, max_rows: int, now_ms: int) -> Polled:  # noqa: ARG002  # files are there at once
         """The next rows of the split whose turn it is."""
@@ -146,6 +156,12 @@ class _SplitReader(SourceReader):
             self._begun.append(_OpenSplit(self._waiting.popleft(), self._schema))
         if not self._begun:
             return End()
+        for _ in range(len(self._begun)):
+            if _name_of(self._begun[0].split) not in self._held:
+                break
+            self._begun.rotate(-1)
+        else:
+            return Pause(HELD_MS)
         turn = self._begun[0]
         batch = turn.next_rows(max_rows)
         self._current = _name_of(turn.split)

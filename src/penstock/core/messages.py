@@ -341,6 +341,17 @@ class CatchingUp(Message, frozen=True, kw_only=True):
     is_behind: bool
 
 
+class EventTimeReached(Message, frozen=True, kw_only=True):
+    """Slot to master: how far the reader of a subtask has come in its watermark group. Answered by `GroupTime`, at the
+    latest when the group has come further."""
+
+    epoch: Epoch
+    task: TaskId
+    time_us: int | None
+    """The event time of the split that is furthest behind; -2^63 if no split has begun. None: the reader holds nobody
+    back."""
+
+
 class Leaving(Message, frozen=True, kw_only=True):
     """Slot to master: the slot ends now, as `Leave` told the slot to."""
 
@@ -497,6 +508,16 @@ class OperatorEvent(Message, frozen=True, kw_only=True):
     event: bytes
 
 
+class GroupTime(Message, frozen=True, kw_only=True):
+    """Master to slot: how far the watermark group of the task has come. The reader of the task reads no split that is
+    further ahead of this time than the drift that the program allows."""
+
+    epoch: Epoch
+    task: TaskId
+    time_us: int | None
+    """The least event time of the group; None: no reader of the group holds anybody back."""
+
+
 class Leave(Message, frozen=True, kw_only=True):
     """Master to slot: drop everything and end the process's work."""
 
@@ -539,6 +560,7 @@ ToMaster = (
     | OperatorEventTaken
     | SplitsRead
     | CatchingUp
+    | EventTimeReached
 )
 ToSlot = (
     Deploy
@@ -552,4 +574,5 @@ ToSlot = (
     | LetEnd
     | Leave
     | OperatorEvent
+    | GroupTime
 )

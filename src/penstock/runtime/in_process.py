@@ -16,7 +16,7 @@ import cloudpickle
 import pyarrow as pa
 
 from penstock.api.connector import Sink, SinkWriter, SplitEnumerator, WriterContext
-from penstock.api.steps import ReadStep, WriteStep
+from penstock.api.steps import ReadStep, WatermarkStep, WriteStep
 from penstock.core.errors import InvariantError, JobFailed
 from penstock.core.ids import CheckpointId, Epoch, Instant, JobId, OperatorId, TaskId
 from penstock.core.messages import StateFile, TaskRestore
@@ -112,6 +112,9 @@ def _own(plan: Plan, seen: SeenRows) -> Plan:
 
     def with_sink(operator: OperatorPlan) -> OperatorPlan:
         step = operator.step
+        if isinstance(step, WatermarkStep) and step.align is not None:
+            # A look ends after some rows: sources have no time to run away from each other.
+            return replace(operator, step=replace(step, align=None))
         return replace(operator, step=replace(step, sink=seen)) if isinstance(step, WriteStep) else operator
 
     vertices = tuple(replace(v, operators=tuple(with_sink(o) for o in v.operators)) for v in copied.vertices)
@@ -297,6 +300,9 @@ class _Here:
         for found in self._found:
             if found.operator == operator:
                 found.read = count
+
+    def event_time_reached(self, task: TaskId, time_us: int | None) -> None:
+        """Never: no source is aligned here."""
 
     def catching_up(self, task: TaskId, operator: OperatorId, is_behind: bool) -> None:  # noqa: FBT001
         """It makes no difference here."""

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from penstock.core.errors import ExternalError, Retry
+from penstock.sim.drift import DriftChecker
 from penstock.sim.world import World
 
 
@@ -60,6 +61,8 @@ class ExternalSystem:
         """For each mark: the checkpoint, and from when on readers see the mark."""
         self.on_unwaited: Callable[[str], None] = lambda _text: None
         """Called when a row was handled that had to wait."""
+        self.drift: DriftChecker | None = None
+        """Watches what readers read; None if the sources of the job are not aligned."""
         self.begins_at_beginning = True
         """Whether the newest attempt begins at the beginning of the data."""
         self.is_drained = False

@@ -9,7 +9,7 @@ steps between sources and sinks together; `expected` computes the rows that the 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Hashable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
@@ -18,6 +18,7 @@ import msgspec
 import pyarrow as pa
 
 from penstock.api.connector import (
+    HELD_MS,
     End,
     Pause,
     Polled,
@@ -28,8 +29,10 @@ from penstock.api.connector import (
     SplitProgress,
     WriterContext,
 )
+from penstock.core.alignment.times import Alignment
 from penstock.core.task.waiting import WaitFor
 from penstock.sim.asking import Asks
+from penstock.sim.drift import DriftChecker
 from penstock.sim.external import ExternalSystem, Transaction, system_of
 from penstock.sim.window_kinds import WindowKind
 
@@ -102,6 +105,12 @@ class Shape(Enum):
     def has_windows(self) -> bool:
         """Whether records are aggregated."""
         return self in (Shape.WINDOW, Shape.UNION_WINDOW, Shape.TIMERS, Shape.ASKS_WINDOW)
+
+    @property
+    def has_time(self) -> bool:
+        """Whether every source is followed by a watermark, if the sources are aligned, and no record waits for the
+        watermark of another source."""
+        return self.has_windows or self is Shape.LATE or self in APART
 
     @property
     def most_sources(self) -> int:
@@ -198,6 +207,13 @@ class Workload:
     """The allowed lateness of these windows, and of the windows of the shape `LATE`."""
     induces: bool = False
     """Whether marks in the data say where checkpoints begin."""
+    align: Alignment | None = None
+    """How far a source may read ahead of the other sources, in the shapes with event time; None: as far as it likes."""
+
+    @property
+    def delay_us(self) -> int:
+        """The delay of the watermarks. With the allowed lateness, no record is late, unless late records are read."""
+        return self.greatest_delay_us - self.lateness_us if self.shape is not Shape.LATE else 0
 
     @property
     def holds_back(self) -> bool:
@@ -334,8 +350,13 @@ class SimReader(SourceReader):
         self._workload = workload
         self._rows = {p.split: p.row for p in positions if p.row < system.inputs[p.split].num_rows}
         self._current: int | None = None
+        self._held: Collection[Hashable] = ()
         self._served = 0
         self._resumes_ms = 0
+        self._times: dict[int, int] = {}
+        """The event time of each split that has begun here, if the sources are aligned."""
+        if system.drift is not None:
+            system.drift.opened(self, list(self._rows))
         self._next_mark = max(0, system.marks - MARKS_AGAIN)
 
     def induced_checkpoint(self) -> int | None:
@@ -351,7 +372,10 @@ class SimReader(SourceReader):
             return End()
         if now_ms < self._resumes_ms:
             return Pause(self._resumes_ms - now_ms)
-        split = self._choose()
+        free = [split for split in sorted(self._rows) if split not in self._held]
+        if not free:
+            return Pause(HELD_MS)
+        split = self._choose(free)
         self._current, row = split, self._rows[split]
         table = self._inputs[split]
         batch = table.slice(row, min(max_rows, self._workload.batch_rows))
@@ -360,10 +384,21 @@ class SimReader(SourceReader):
             self._rows[split] = row
         else:
             del self._rows[split]
+        if self._system.drift is not None:
+            self._tell(self._system.drift, split, batch)
         self._served += 1
         if self._served % self._workload.burst == 0:
             self._resumes_ms = now_ms + _mix(row ^ self._workload.salt) % (2 * self._workload.pause_ms + 1)
         return batch
+
+    @property
+    def holds_splits(self) -> bool:
+        """In half of the worlds. In the other worlds the reader is held as a whole."""
+        return bool(self._workload.salt & 1 << 9)
+
+    def hold(self, splits: Collection[Hashable]) -> None:
+        """Give no records of these splits until the next call."""
+        self._held = splits
 
     @property
     def catching_up(self) -> bool:
@@ -378,12 +413,20 @@ class SimReader(SourceReader):
         """Every split has an event time of its own."""
         return SplitProgress(current=self._current, open=self._rows.keys(), ready=self._rows.keys())
 
-    def _choose(self) -> int:
+    def _tell(self, checker: DriftChecker, split: int, batch: pa.RecordBatch) -> None:
+        """Tell the checker what was read of a split."""
+        left = [time for other, time in self._times.items() if other in self._rows or other == split]
+        before_us = self._times.get(split) if self.holds_splits else min(left, default=None)
+        after_us = max(row[3] for row in rows_of(batch)) - self._workload.delay_us - 1
+        self._times[split] = max(self._times.get(split, after_us), after_us)
+        is_left = split in self._rows
+        checker.polled(self, before_us, split=split, after_us=self._times[split], is_left=is_left)
+
+    def _choose(self, splits: Sequence[int]) -> int:
         """The split that comes next. In a quarter of the worlds splits come one after another: then the event times of
         the splits differ most."""
         if self._workload.salt % 4 == 0:
-            return min(self._rows)
-        splits = sorted(self._rows)
+            return splits[0]
         return splits[_mix(self._workload.salt ^ self._served) % len(splits)]
 
 

@@ -25,6 +25,7 @@ class Rule(Enum):
     RESTORABLE = "a recorded checkpoint has all its files"
     ANSWERED = "every request is answered once, and the answer is true"
     SAVEPOINTS = "a savepoint that was promised is whole and stays whole; a savepoint that failed leaves no file behind"
+    DRIFT = "an aligned source reads no split that is too far ahead of the others"
     WAITS = "no row is handled before the broadcast stream has come to the point that the row waits for"
     STARTED_OVER = "when a program starts over, the files of the job before stay until the next job has a checkpoint"
     NO_ORPHANS = "no file is left that no retained checkpoint refers to"

@@ -6,6 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass, fields, replace
 from random import Random
 
+from penstock.core.alignment.times import Alignment
 from penstock.runtime.task.slices import MOST_ROWS
 from penstock.settings import (
     BacklogInterval,
@@ -215,7 +216,7 @@ def draw_scenario(seed: int, random: Random) -> Scenario:
 
 def _varied(random: Random, drawn: Scenario) -> Scenario:
     """The same world, perhaps with small slices, a backlog, shared files, a program that is run again, windows of
-    another kind, rows that wait, steps with subtasks of their own, side outputs, or async calls."""
+    another kind, rows that wait, steps with subtasks of their own, side outputs, async calls, or aligned sources."""
     drawn = _in_slices(random, drawn) if random.random() < 0.4 else drawn
     drawn = _with_a_backlog(random, drawn) if random.random() < 0.15 else drawn
     drawn = _sharing_files(random, drawn) if random.random() < 0.2 else drawn
@@ -234,7 +235,9 @@ def _varied(random: Random, drawn: Scenario) -> Scenario:
     single = shape.most_sources == 1 and len(sinks_of(shape)) == 1 and shape not in (*PLACED, *ASIDE)
     drawn = _with_async_calls(random, drawn) if single and random.random() < 0.2 else drawn
     takes = drawn.workload.shape in (Shape.WINDOW, Shape.UNION_WINDOW, Shape.ASKS_WINDOW, Shape.LATE)
-    return _with_lateness(random, drawn) if takes and random.random() < 0.4 else drawn
+    drawn = _with_lateness(random, drawn) if takes and random.random() < 0.4 else drawn
+    can_wait = drawn.workload.shape.has_time and not drawn.workload.induces
+    return _aligned(random, drawn) if can_wait and random.random() < 0.25 else drawn
 
 
 def _with_lateness(random: Random, drawn: Scenario) -> Scenario:
@@ -242,6 +245,13 @@ def _with_lateness(random: Random, drawn: Scenario) -> Scenario:
     greatest_us = drawn.workload.greatest_delay_us
     workload = replace(drawn.workload, lateness_us=random.choice((TICK_US, greatest_us // 2, greatest_us)))
     return replace(drawn, workload=workload)
+
+
+def _aligned(random: Random, drawn: Scenario) -> Scenario:
+    """The same world with sources that may not read far ahead of each other."""
+    drift_us, interval_ms = TICK_US * random.choice((0, 5, 20, 100)), random.choice((20, 200))
+    align = Alignment(group="all", drift_us=drift_us, interval_ms=interval_ms)
+    return replace(drawn, workload=replace(drawn.workload, align=align))
 
 
 def _placed(random: Random, drawn: Scenario) -> Scenario:

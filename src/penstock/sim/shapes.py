@@ -253,11 +253,11 @@ class _Builder:
 
     def _apart(self, shape: Shape) -> None:
         if shape is Shape.SLICES:
-            doubled = self._map("double", double, self._source())
+            doubled = self._map("double", double, self._timed_if_aligned(self._source(), ""))
             self._write(doubled)
             self._write(self._same(doubled, FORWARD), SECOND_SINK)
             return
-        first, second = self._sources()
+        first, second = (self._timed_if_aligned(source, _suffix(i)) for i, source in enumerate(self._sources()))
         self._write(self._same(self._map("double", double, first), HASH))
         doubled = self._map("double-2", double, second)
         is_joined = shape is Shape.PIPELINES
@@ -399,10 +399,12 @@ class _Builder:
 
     def _watermark(self, before: int, suffix: str) -> int:
         workload = self._workload
-        # With the allowed lateness, no record is late, unless late records are read.
-        delay_us = workload.greatest_delay_us - workload.lateness_us if workload.shape is not Shape.LATE else 0
-        step = WatermarkStep(column="ts", delay_us=delay_us, idle_after_ms=None)
+        step = WatermarkStep(column="ts", delay_us=workload.delay_us, idle_after_ms=None, align=workload.align)
         return self._add(f"watermark{suffix}", step, (before, FORWARD))
+
+    def _timed_if_aligned(self, before: int, suffix: str) -> int:
+        """A watermark that nothing needs except the other sources of the group."""
+        return before if self._workload.align is None else self._watermark(before, suffix)
 
     def _map(self, name: str, function: Callable[[Any], Any], before: int, partitioning: Partitioning = FORWARD) -> int:
         return self._add(name, MapBatchesStep(function=function, kind="arrow", schema=SCHEMA), (before, partitioning))

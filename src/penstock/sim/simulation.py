@@ -35,6 +35,7 @@ from penstock.sim.calls import SimCalls
 from penstock.sim.checkers import CommitChecker, Ledger, MessageChecker
 from penstock.sim.clock import SimClock
 from penstock.sim.disk import Disk
+from penstock.sim.drift import DriftChecker
 from penstock.sim.driver_checks import GroupChecker, SplitChecker
 from penstock.sim.expected import Stage, next_stage
 from penstock.sim.external import ExternalSystem
@@ -168,6 +169,7 @@ class Simulation:
         if after is not None:
             self.groups.go_on_from(after.groups)
         self._watch_parts_on_driver()
+        self._watch_readers()
         self.given_up: StartedOver | None = None
         if self._starts_over:
             self.given_up = StartedOver(world, self.disk, JOB)
@@ -223,6 +225,16 @@ class Simulation:
         return True
 
     # --- the parts -----------------------------------------------------------------------
+
+    def _watch_readers(self) -> None:
+        world, alignment = self.world, self.scenario.workload.align
+        if alignment is not None:
+            self.external.drift = DriftChecker(
+                alignment,
+                has_faults=bool(self.scenario.faults),
+                now_ms=lambda: world.now_ms,
+                violate=lambda text: world.violate(Rule.DRIFT, text),
+            )
 
     def _watch_parts_on_driver(self) -> None:
         world, ledger, external, workload = self.world, self.ledger, self.external, self.scenario.workload

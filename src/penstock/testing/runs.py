@@ -9,7 +9,7 @@ its end, the process of that reader dies.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
@@ -403,6 +403,13 @@ class _WatchedReader(SourceReader):
 
     def progress(self) -> SplitProgress | None:
         return self._reader.progress()
+
+    @property
+    def holds_splits(self) -> bool:
+        return self._reader.holds_splits
+
+    def hold(self, splits: Collection[Hashable]) -> None:
+        self._reader.hold(splits)
 
     def induced_checkpoint(self) -> int | None:
         return self._reader.induced_checkpoint()

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import msgspec
 import pyarrow as pa
 
-from penstock.api.connector import End, Pause, Polled, Source, SourceReader, SplitProgress
+from penstock.api.connector import HELD_MS, End, Pause, Polled, Source, SourceReader, SplitProgress
 from penstock.api.given_rows import batch_of
 from penstock.core.errors import UsageError
 from penstock.sql.schemas import SchemaLike, as_schema, check_schema, unknown_column
@@ -196,13 +196,15 @@ class ScriptReader(SourceReader):
         self._resumes_ms: dict[int, int] = {}
         """By script that stands at a pause: when the pause is over."""
         self._current: int | None = None
+        self._held: Collection[Hashable] = ()
 
     def poll(self, max_rows: int, now_ms: int) -> Polled:
         """The next records of the script that has waited longest."""
         waits_ms: list[int] = []
         for _ in range(len(self._positions)):
             position = self._positions.pop(0)
-            polled = self._read(position, max_rows, now_ms)
+            is_held = position.script in self._held
+            polled = Pause(HELD_MS) if is_held else self._read(position, max_rows, now_ms)
             if polled is None:
                 continue
             self._positions.append(position)
@@ -211,6 +213,15 @@ class ScriptReader(SourceReader):
                 return polled
             waits_ms.append(polled.wait_ms)
         return Pause(min(waits_ms)) if waits_ms else End()
+
+    @property
+    def holds_splits(self) -> bool:
+        """Always."""
+        return True
+
+    def hold(self, splits: Collection[Hashable]) -> None:
+        """Give no records of these scripts until the next call."""
+        self._held = splits
 
     def snapshot(self) -> list[bytes]:
         """The positions in the scripts that have not ended. A script that falls silent instead of ending never ends."""

@@ -145,6 +145,9 @@ class Host:
     def failed(self, task, error):
         self.failures.append((task, str(error)))
 
+    def event_time_reached(self, task, time_us):
+        pass
+
     def catching_up(self, task, operator, is_behind):
         pass
 
@@ -246,6 +249,7 @@ def test_nothing_is_opened_by_building():
         slice_rows=1,
         splits_read=lambda *_: None,
         catching_up=lambda *_: None,
+        event_time_reached=lambda *_: None,
     )
     task = build_task(TaskId(VertexId("read"), 0), TaskRestore(), deployment(host))
     assert not hasattr(task.chain.head, "context")

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import pyarrow as pa
 
+from penstock.api.alignment import Alignment, checked_alignment
 from penstock.api.boundary import at_user_line
 from penstock.api.callables import check_callable, refuse_async_methods
 from penstock.api.changelog import ROW_KIND, Changelog
@@ -152,6 +153,7 @@ class Stream(
         delay: Duration | None = None,
         function: Callable[[pa.RecordBatch], datetime.datetime | int | None] | None = None,
         idle_after: Duration | None = None,
+        align: Alignment | None = None,
         name: str | None = None,
     ) -> Stream:
         """Event time is in `column`, and records come at most `delay` later than a record with a greater time.
@@ -181,6 +183,8 @@ class Stream(
                 returns a time: no record at or before that time comes any more on this split. The time is a
                 `datetime` (without a time zone: in UTC) or microseconds since 1970; None says nothing new.
             idle_after: how long a part of the input may be silent before the other parts stop waiting for it.
+            align: how far the source may read ahead of other sources, as `penstock.alignment` makes it. The watermark
+                must be made right behind the source then, before any step that deals records out anew.
             name: the name of the step.
 
         """
@@ -203,6 +207,7 @@ class Stream(
             delay_us=0 if delay is None else duration_us(delay, argument="delay"),
             idle_after_ms=None if idle_after is None else duration_ms(idle_after, argument="idle_after"),
             function=function,
+            align=checked_alignment(align),
         )
         if step.idle_after_ms == 0:
             raise UsageError(f"idle_after is {idle_after!r}; give a duration above 0, or None to wait for ever")

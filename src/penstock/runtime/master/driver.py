@@ -40,6 +40,7 @@ from penstock.core.recovery.tenure import Tenure
 from penstock.core.views import CheckpointDetails
 from penstock.plan.checkpoint_graph import checkpoint_graph
 from penstock.plan.graph import Plan
+from penstock.runtime.master.alignment import GroupTimes
 from penstock.runtime.master.closing import Closing
 from penstock.runtime.master.decisions import Decisions
 from penstock.runtime.master.deployment import Deployment
@@ -149,6 +150,7 @@ class MasterDriver:
                 fail=decisions.fail_with,
             ),
             saved=SavedResults(self._storage.folder, ports.store, taken_over=found.term > 0),
+            groups=GroupTimes(self._links.send_to_task),
         )
 
     def _join(self, inputs: LandedInputs) -> Closing:
@@ -175,6 +177,7 @@ class MasterDriver:
             decisions,
             deployment=self._deployment,
             coordinators=parts.coordinators,
+            groups=parts.groups,
             progress=self._progress,
             closing=closing,
         )

@@ -1,10 +1,11 @@
-"""What runs for a job on the driver, beside the master: operator coordinators and hooks."""
+"""What runs for a job on the driver, beside the master: operator coordinators, hooks and watermark groups."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 from penstock.core.ids import Instant
+from penstock.runtime.master.alignment import GroupTimes
 from penstock.runtime.master.hook_calls import MasterHooks
 from penstock.runtime.master.operator_coordinators.of_job import OperatorCoordinators
 from penstock.runtime.master.saved_results import SavedResults
@@ -17,21 +18,25 @@ class DriverParts:
     coordinators: OperatorCoordinators
     hooks: MasterHooks
     saved: SavedResults
+    groups: GroupTimes
 
     def leave_attempt(self) -> None:
         """The attempt is over."""
         self.saved.attempt_over()
+        self.groups.stop()
         self.hooks.stop()
         self.coordinators.stop()
 
     def turn(self, now: Instant) -> None:
         """Time has passed, or work has ended."""
+        self.groups.turn(now)
         self.hooks.turn(now)
         self.coordinators.turn(now)
 
     def next_deadline(self) -> Instant | None:
         """When `turn` must be called at the latest."""
-        times = (self.hooks.next_deadline(), self.coordinators.next_deadline())
+        parts = (self.groups, self.hooks, self.coordinators)
+        times = [part.next_deadline() for part in parts]
         return min((time for time in times if time is not None), default=None)
 
     def end(self) -> None:

@@ -24,6 +24,7 @@ from penstock.core.messages import (
     CatchingUp,
     DataEnded,
     Decline,
+    EventTimeReached,
     Heartbeat,
     Leaving,
     LoopStuck,
@@ -39,6 +40,7 @@ from penstock.core.messages import (
     WorkerLog,
 )
 from penstock.runtime import worker_logs
+from penstock.runtime.master.alignment import GroupTimes
 from penstock.runtime.master.closing import Closing
 from penstock.runtime.master.decisions import Decisions
 from penstock.runtime.master.deployment import Deployment
@@ -55,12 +57,14 @@ class Hearing:
         *,
         deployment: Deployment,
         coordinators: OperatorCoordinators,
+        groups: GroupTimes,
         progress: JobProgress,
         closing: Closing,
     ) -> None:
         self._decisions = decisions
         self._deployment = deployment
         self._coordinators = coordinators
+        self._groups = groups
         self._progress = progress
         self._closing = closing
 
@@ -89,6 +93,7 @@ class Hearing:
             case DataEnded() | WantsToEnd():
                 event = TaskDataEnded if isinstance(message, DataEnded) else TaskAsksToEnd
                 feed_coordinator(event(task=message.task, epoch=message.epoch))
+                self._groups.data_ended(message.task, message.epoch)
             case TaskFinished():
                 # A job that was cancelled must not count as stopped because its last task then ends by itself: the
                 # coordinator is not told.
@@ -103,14 +108,8 @@ class Hearing:
                 feed_coordinator(BarrierPassed(task=message.task, epoch=message.epoch, checkpoint=message.checkpoint))
             case OperatorEventTaken():
                 self._coordinators.taken(message)
-            case SplitsRead():
-                if message.epoch == self._decisions.lifecycle.epoch:
-                    self._coordinators.splits_read(message)
-            case CatchingUp():
-                told = BacklogChanged(
-                    operator=message.operator, backlog=message.is_behind, task=message.task, epoch=message.epoch
-                )
-                feed_coordinator(told)
+            case SplitsRead() | CatchingUp() | EventTimeReached():
+                self._on_reading(message)
             case Leaving():
                 pass
             case _:
@@ -126,6 +125,22 @@ class Hearing:
         # A slot that was replaced may still live, and report on tasks that another slot runs by now.
         if message.epoch == self._deployment.attempt and message.slot in self._decisions.lifecycle.slots:
             self._progress.heard(message.metrics)
+
+    def _on_reading(self, message: SplitsRead | CatchingUp | EventTimeReached) -> None:
+        """A subtask of a source says how far it has come."""
+        match message:
+            case SplitsRead():
+                if message.epoch == self._decisions.lifecycle.epoch:
+                    self._coordinators.splits_read(message)
+            case CatchingUp():
+                told = BacklogChanged(
+                    operator=message.operator, backlog=message.is_behind, task=message.task, epoch=message.epoch
+                )
+                self._decisions.feed_coordinator(told)
+            case EventTimeReached():
+                self._groups.heard(message)
+            case _:
+                assert_never(message)
 
     def _on_task_failed(self, message: TaskFailed) -> None:
         # In a job that is being stopped, the sources of all regions have ended: no region can restart alone.

@@ -150,6 +150,7 @@ def _build_chain(
             wake_at=wake_at,
             splits_read=partial(host.splits_read, task, operator),
             catching_up=partial(host.catching_up, task, operator),
+            event_time_reached=partial(host.event_time_reached, task),
             state=deployment.settings.state,
             calls=host.calls,
             make_backend=deployment.make_backend,

@@ -26,6 +26,7 @@ from penstock.core.messages import (
     CancelTasks,
     Decline,
     Deploy,
+    GroupTime,
     Heartbeat,
     Leave,
     Leaving,
@@ -312,6 +313,8 @@ class SlotDriver:
                 self._with_task(message.task, message.epoch, lambda t: t.let_end(self._host.time))
             case OperatorEvent():
                 self._take_event(message)
+            case GroupTime():
+                self._with_task(message.task, message.epoch, lambda t: t.group_time(message.time_us, self._host.time))
             case Leave():
                 self._drop_tasks()
                 self._hand_on_logs()

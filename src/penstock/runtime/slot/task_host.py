@@ -12,6 +12,7 @@ from penstock.core.messages import (
     CatchingUp,
     DataEnded,
     Decline,
+    EventTimeReached,
     SnapshotMetrics,
     SplitsRead,
     SubtaskState,
@@ -194,6 +195,10 @@ class SlotTaskHost:
     def splits_read(self, task: TaskId, operator: OperatorId, count: int) -> None:
         """Tell the master how many splits the task has read to their ends."""
         self._tell(SplitsRead(epoch=self._tasks.attempts.of(task), task=task, operator=operator, count=count))
+
+    def event_time_reached(self, task: TaskId, time_us: int | None) -> None:
+        """Tell the watermark group of the task how far the reader of the task has come."""
+        self._tell(EventTimeReached(epoch=self._tasks.attempts.of(task), task=task, time_us=time_us))
 
     def catching_up(self, task: TaskId, operator: OperatorId, is_behind: bool) -> None:  # noqa: FBT001
         """Tell the master whether the source of the task is behind."""

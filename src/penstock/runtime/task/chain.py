@@ -16,6 +16,7 @@ from penstock.core.elements import CheckpointOptions
 from penstock.core.errors import CorruptFile, InvariantError, UsageError, UserCodeError
 from penstock.core.ids import CheckpointId, Instant, OperatorId
 from penstock.core.messages import OperatorState
+from penstock.runtime.task.alignment import SourceAlignment
 from penstock.runtime.task.operators.async_map import AsyncMapOperator
 from penstock.runtime.task.operators.base import Operator, OperatorContext, Output, SnapshotWork, StateWriter
 from penstock.runtime.task.operators.source import SourceOperator
@@ -59,11 +60,15 @@ class OperatorChain:
         the work takes, and how many rows, timers or results the work began with."""
         self._unit_ms = 0.0
         self._to_finish: deque[Stage] = deque()
+        self.alignment: SourceAlignment | None = None
+        """Keeps the source from reading too far ahead of other sources; None: the source reads as far as it likes."""
         self._has_begun_to_finish = False
         if isinstance(self.head, SourceOperator):
             for operator in operators:
                 if isinstance(operator, WatermarkOperator):
                     operator.progress = self.head.progress
+                    if operator.align is not None:
+                        self.alignment = SourceAlignment(operator.align, self.head, operator)
 
     def run_by(self, clock_ms: Callable[[], float], most: int) -> None:
         """From here on slices end by this clock, and have at most `most` rows, timers or results."""

@@ -53,6 +53,10 @@ class TaskHost(SnapshotHost, Protocol):
         """Tell the master how many splits the task has read to their ends."""
         ...
 
+    def event_time_reached(self, task: TaskId, time_us: int | None) -> None:
+        """Tell the watermark group of the task how far the reader of the task has come."""
+        ...
+
     def catching_up(self, task: TaskId, operator: OperatorId, is_behind: bool) -> None:  # noqa: FBT001
         """Tell the master whether the source of the task is behind."""
         ...

@@ -24,6 +24,7 @@ class SourcePolling:
         self._chain = chain
         self._source = source
         self._induced = InducedCheckpoints(first_checkpoint) if source.induces else None
+        self._alignment = chain.alignment
         self.at: Instant | None = None
         """When to ask the source again, if the source had nothing to give; None: ask at once."""
 
@@ -35,6 +36,10 @@ class SourcePolling:
             barrier = self._reached(self._induced)
             if barrier is not None or self._induced.awaits_trigger:
                 return barrier
+        if self._alignment is not None:
+            self._alignment.look(now)
+            if self._alignment.is_held:
+                return None
         slices = self._chain.row_slices
         polled = self._source.poll(max_rows if slices is None else min(max_rows, slices.rows), now)
         if isinstance(polled, Pause):
@@ -60,10 +65,27 @@ class SourcePolling:
         self.at = None
 
     @property
-    def awaits_trigger(self) -> bool:
-        """Whether the data is at a mark whose trigger has not come. Nothing behind the mark may be read before the
-        trigger has come."""
+    def must_wait(self) -> bool:
+        """Whether the source must not be asked before a message has come: the data is at a mark whose trigger has not
+        come, or the source is too far ahead of its watermark group."""
+        if self._alignment is not None and self._alignment.is_held:
+            return True
         return self._induced is not None and self._induced.awaits_trigger
+
+    def group_time(self, time_us: int | None, now: Instant) -> None:
+        """The watermark group of the source has come so far."""
+        if self._alignment is not None:
+            self._alignment.told(time_us, now)
+            self.at = None
+
+    def tick(self, now: Instant) -> None:
+        """Time has passed: the watermark group may be waiting to hear of the source."""
+        if self._alignment is not None:
+            self._alignment.look(now)
+
+    def next_deadline(self) -> Instant | None:
+        """When `tick` must be called at the latest."""
+        return None if self._alignment is None else self._alignment.next_deadline()
 
     def trigger(self, barrier: Barrier) -> Barrier | None:
         """The master triggers a checkpoint. Returns the barrier if the checkpoint begins at once."""

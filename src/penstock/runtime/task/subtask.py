@@ -249,7 +249,7 @@ class Task:
             if self._caller.is_overfull:
                 return self.gate.has_without_room
         if self._polling is not None and state.reads:
-            return self._polling.at is None and not self._polling.awaits_trigger
+            return self._polling.at is None and not self._polling.must_wait
         return self.gate.has_work
 
     def _go_on(self, now: Instant) -> bool:
@@ -443,6 +443,8 @@ class Task:
         if self._reads and (self._tick_at is None or now >= self._tick_at):
             self._tick_at = self.chain.tick(now) or Instant(now + 1_000)
             self._admission.release_if_waited()
+        if self._polling is not None and self._life.state.reads:
+            self._polling.tick(now)
         self._part.tick(now)
         self._send()
 
@@ -467,8 +469,10 @@ class Task:
             times.append(self._tick_at)
             # Without room the source is not asked, even if the source is due: the credit that makes room wakes the
             # slot.
-            if self._polling is not None and self.outputs.has_room and not self._polling.awaits_trigger:
+            if self._polling is not None and self.outputs.has_room and not self._polling.must_wait:
                 times.append(self._polling.at)
+            if self._polling is not None:
+                times.append(self._polling.next_deadline())
         return min((t for t in times if t is not None), default=None)
 
     # --- what the master says ------------------------------------------------------------
@@ -499,6 +503,11 @@ class Task:
             # Tasks behind may have the barriers of other sources, and must not wait for this source.
             self._part.snapshot_due(SnapshotDue(barrier=unmarked, metrics=AlignmentMetrics()), now)
         self._send()
+
+    def group_time(self, time_us: int | None, now: Instant) -> None:
+        """The watermark group of the task has come so far."""
+        if self._polling is not None and self._life.state.reads:
+            self._polling.group_time(time_us, now)
 
     def handle_event(self, operator: OperatorId, event: bytes) -> None:
         """Hand an event of an operator coordinator to its operator. Must be called only while the task `is_alive`."""

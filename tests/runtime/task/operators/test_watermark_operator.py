@@ -245,3 +245,44 @@ def test_an_error_of_the_function_names_the_step(rig):
     made = rig(marked(lambda batch: batch.column("gone")))
     with pytest.raises(UserCodeError, match="gone"):
         made.operator.process(at(1))
+
+
+def test_a_held_split_is_silent_and_not_idle(rig):
+    """The split has records, and is not read because it is too far ahead of its watermark group."""
+    made = rig(WatermarkStep(column="ts", delay_us=0, idle_after_ms=100))
+    progress = SplitProgress(current="ahead", open=("ahead", "behind"))
+    made.operator.progress = lambda: progress
+    made.operator.process(at(500))
+    made.operator.progress = lambda: SplitProgress(current="behind", open=("ahead", "behind"))
+    made.operator.process(at(5))
+    made.operator.held = ("ahead", "behind")
+    made.operator.tick(1_000_000)
+    assert made.output.watermarks == [(4, False)]
+    made.operator.held = ()
+    made.operator.tick(1_000_050)
+    made.operator.tick(1_000_100)
+    assert made.output.watermarks == [(4, False), (499, True)]
+
+
+def test_what_counts_for_a_watermark_group_is_the_split_that_is_furthest_behind(rig):
+    made = rig(WatermarkStep(column="ts", delay_us=0, idle_after_ms=100))
+    open_splits = ["one", "two", "three"]
+    made.operator.progress = lambda: SplitProgress(current="one", open=open_splits)
+    assert made.operator.split_times() == ({}, BEFORE_TIME)
+    made.operator.process(at(500))
+    assert made.operator.split_times() == ({"one": 499}, 499)
+    made.operator.progress = lambda: SplitProgress(current="two", open=open_splits)
+    made.operator.process(at(50))
+    assert made.operator.split_times() == ({"one": 499, "two": 49}, 49)
+    open_splits.remove("two")
+    assert made.operator.split_times() == ({"one": 499}, 499)
+    open_splits.clear()
+    assert made.operator.split_times() == ({}, None)
+
+
+def test_idle_splits_do_not_count_for_a_watermark_group(rig):
+    made = rig(WatermarkStep(column="ts", delay_us=0, idle_after_ms=100))
+    made.operator.process(at(500))
+    made.operator.tick(10)
+    made.operator.tick(1_000_000)
+    assert made.operator.split_times() == ({}, None)

@@ -91,6 +91,8 @@ class OperatorContext:
     """Tell the master whether this subtask of a source is behind."""
     splits_read: Callable[[int], None] = lambda _: None
     """Tell the operator's enumerator how many splits this subtask has read to their ends."""
+    event_time_reached: Callable[[int | None], None] = lambda _: None
+    """Tell the watermark group how far this subtask of a source has come."""
     state: StateSettings = field(default_factory=StateSettings)
     """Where keyed state is kept."""
     calls: AsyncCalls | None = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Hashable
 from typing import assert_never
 
 import pyarrow as pa
@@ -104,6 +105,16 @@ class SourceOperator(Operator):
     def progress(self) -> SplitProgress | None:
         """How far the reader has come with its splits; None if the reader does not tell its splits apart."""
         return None if self._reader is None else self._reader.progress()
+
+    @property
+    def holds_splits(self) -> bool:
+        """Whether the reader can hold single splits."""
+        return self._reader is not None and self._reader.holds_splits
+
+    def hold(self, splits: Collection[Hashable]) -> None:
+        """Have the reader give no records of these splits until the next call."""
+        if self._reader is not None:
+            self._reader.hold(splits)
 
     def process(self, batch: pa.RecordBatch) -> None:
         """Hand polled records down the chain."""

@@ -9,21 +9,23 @@ split that has ended, or has been idle for long enough, does not.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Collection, Hashable
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from penstock.api.alignment import Alignment
 from penstock.api.connector import SplitProgress
 from penstock.api.functions import time_in_us
 from penstock.api.steps import WatermarkStep
+from penstock.core.alignment.times import NOT_BEGUN, LeastTime
 from penstock.core.elements import MAX_WATERMARK
 from penstock.core.ids import Instant
 from penstock.runtime.task.operators.base import Operator, OperatorContext, Output
 from penstock.runtime.task.operators.user_code import guarded
 
-MIN_WATERMARK = -(2**63)
+MIN_WATERMARK = NOT_BEGUN
 """Event time has not begun."""
 
 _MICROSECONDS = {"s": 1_000_000, "ms": 1_000, "us": 1}
@@ -50,6 +52,9 @@ class WatermarkOperator(Operator):
         """How many splits were open when their times were last compared."""
         self._current = MIN_WATERMARK
         self._idle = False
+        self.held: Collection[Hashable] = ()
+        """The splits that are too far ahead of the watermark group to be read; set by the alignment of the task. Such a
+        split is silent because it is held, and is not idle."""
         self._looked = Instant(0)
         """The time from which the silence of a split counts that is seen for the first time."""
 
@@ -101,7 +106,8 @@ class WatermarkOperator(Operator):
         due: list[Instant] = []
         if after_ms is not None:
             for split in progress.open:
-                last = now if split in progress.ready else self._last_records.get(split, self._looked)
+                is_ready = split in progress.ready or split in self.held
+                last = now if is_ready else self._last_records.get(split, self._looked)
                 self._last_records[split] = last
                 if now < last + after_ms:
                     self._idle_splits.pop(split, None)
@@ -114,6 +120,19 @@ class WatermarkOperator(Operator):
             return None
         # Records may come in the meantime, and then silence again.
         return min(due, default=Instant(now + max(after_ms, 1)))
+
+    @property
+    def align(self) -> Alignment | None:
+        """How far the source may read ahead of other sources; None: as far as it likes."""
+        return self._step.align
+
+    def split_times(self) -> tuple[dict[Hashable, int], LeastTime]:
+        """The event time of each open split that has begun and is not idle; and the event time that holds other readers
+        of a watermark group back. A split that has not begun does not count beside a split that has."""
+        progress = self.progress() or _ALL_IN_ONE
+        counting = [split for split in progress.open if split not in self._idle_splits]
+        times = {split: self._times[split] for split in counting if split in self._times}
+        return times, min(times.values()) if times else NOT_BEGUN if counting else None
 
     def _compare(self, progress: SplitProgress) -> None:
         """Tell how far event time has come, if that has changed."""
