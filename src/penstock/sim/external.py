@@ -38,6 +38,9 @@ class Transaction:
 class ExternalSystem:
     """Input tables by split, transactions by token."""
 
+    drift: DriftChecker | None = None
+    """Watches what readers read; None if the sources of the job are not aligned."""
+
     def __init__(self, world: World) -> None:
         self._world = world
         self.inputs: tuple[pa.RecordBatch, ...] = ()
@@ -61,8 +64,6 @@ class ExternalSystem:
         """For each mark: the checkpoint, and from when on readers see the mark."""
         self.on_unwaited: Callable[[str], None] = lambda _text: None
         """Called when a row was handled that had to wait."""
-        self.drift: DriftChecker | None = None
-        """Watches what readers read; None if the sources of the job are not aligned."""
         self.begins_at_beginning = True
         """Whether the newest attempt begins at the beginning of the data."""
         self.is_drained = False

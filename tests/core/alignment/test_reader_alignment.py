@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from penstock.core.alignment.reader import GroupTimeTold, LeastSeen, ReaderAlignment
+from penstock.core.alignment.events import GroupTimeTold, LeastSeen
+from penstock.core.alignment.reader import ReaderAlignment
 from penstock.core.alignment.times import NOT_BEGUN, LeastTime
 from penstock.core.ids import Instant
 

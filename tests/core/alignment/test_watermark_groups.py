@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from penstock.core.alignment.groups import Member, MembersBegan, MembersStopped, TimeTold, WatermarkGroups
+from penstock.core.alignment.events import Member, MembersBegan, MembersStopped, TimeTold
+from penstock.core.alignment.groups import WatermarkGroups
 from penstock.core.alignment.times import NOT_BEGUN, LeastTime
 from penstock.core.effects import Ticked
 from penstock.core.ids import Epoch, Instant, TaskId, VertexId

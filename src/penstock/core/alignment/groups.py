@@ -19,54 +19,13 @@ from __future__ import annotations
 
 from typing import assert_never
 
-import msgspec
-
+from penstock.core.alignment.events import GroupEvent, Member, MembersBegan, MembersStopped, TellGroupTime, TimeTold
 from penstock.core.alignment.times import NOT_BEGUN, LeastTime
-from penstock.core.effects import Effect, Event, Ticked
+from penstock.core.effects import Ticked
 from penstock.core.ids import Epoch, Instant, TaskId
 
 ANSWERED_PARTS = 8
 """A rise of a group is told at once when it is this part of the smallest drift of the group."""
-
-
-class Member(msgspec.Struct, frozen=True, kw_only=True):
-    """A reader of a watermark group: a subtask of a source with an aligned watermark."""
-
-    task: TaskId
-    group: str
-    drift_us: int
-    interval_ms: int
-
-
-class MembersBegan(Event, frozen=True, kw_only=True):
-    """Tasks are deployed: all tasks of an attempt, or the tasks of some regions (`others_go_on`)."""
-
-    epoch: Epoch
-    members: tuple[Member, ...]
-    others_go_on: bool = False
-
-
-class TimeTold(Event, frozen=True, kw_only=True):
-    """A reader says how far it has come."""
-
-    task: TaskId
-    epoch: Epoch
-    time_us: LeastTime
-
-
-class MembersStopped(Event, frozen=True, kw_only=True):
-    """The attempt is over."""
-
-
-GroupEvent = MembersBegan | TimeTold | MembersStopped | Ticked
-
-
-class TellGroupTime(Effect, frozen=True, kw_only=True):
-    """Tell a reader how far its group has come."""
-
-    member: Member
-    epoch: Epoch
-    time_us: LeastTime
 
 
 class WatermarkGroups:

@@ -13,30 +13,12 @@ Nothing of this is state: after a restart the reader and the group begin anew.
 
 from __future__ import annotations
 
+from penstock.core.alignment.events import GroupTimeTold, LeastSeen, ReaderEvent, TellTime
 from penstock.core.alignment.times import NOT_BEGUN, LeastTime
-from penstock.core.effects import Effect, Event
 from penstock.core.ids import Instant
 
 TOLD_PARTS = 4
 """A reader tells its event time at once when it has come this part of the drift further."""
-
-
-class LeastSeen(Event, frozen=True, kw_only=True):
-    """The reader has come so far. Fed in whenever that may have changed."""
-
-    time_us: LeastTime
-
-
-class GroupTimeTold(Event, frozen=True, kw_only=True):
-    """The master says how far the group has come."""
-
-    time_us: LeastTime
-
-
-class TellTime(Effect, frozen=True, kw_only=True):
-    """Tell the master how far the reader has come."""
-
-    time_us: LeastTime
 
 
 class ReaderAlignment:
@@ -58,7 +40,7 @@ class ReaderAlignment:
             return True
         return self._has_answer and (self._limit_us is None or time_us <= self._limit_us)
 
-    def handle(self, event: LeastSeen | GroupTimeTold, now: Instant) -> list[TellTime]:
+    def handle(self, event: ReaderEvent, now: Instant) -> list[TellTime]:
         """Take one event in."""
         match event:
             case LeastSeen():

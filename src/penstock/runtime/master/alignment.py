@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 
 from penstock.api.aligned_sources import aligned_steps
-from penstock.core.alignment.groups import GroupEvent, Member, MembersBegan, MembersStopped, TimeTold, WatermarkGroups
+from penstock.core.alignment.events import GroupEvent, Member, MembersBegan, MembersStopped, TimeTold
+from penstock.core.alignment.groups import WatermarkGroups
 from penstock.core.effects import Ticked
 from penstock.core.ids import Epoch, Instant, TaskId, VertexId
 from penstock.core.messages import EventTimeReached, GroupTime, ToSlot

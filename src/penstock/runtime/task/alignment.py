@@ -13,7 +13,8 @@ from __future__ import annotations
 from collections.abc import Collection, Hashable
 
 from penstock.api.alignment import Alignment
-from penstock.core.alignment.reader import GroupTimeTold, LeastSeen, ReaderAlignment, TellTime
+from penstock.core.alignment.events import GroupTimeTold, LeastSeen, TellTime
+from penstock.core.alignment.reader import ReaderAlignment
 from penstock.core.ids import Instant
 from penstock.runtime.task.operators.source import SourceOperator
 from penstock.runtime.task.operators.watermark import WatermarkOperator
