@@ -33,7 +33,16 @@ from dataclasses import dataclass
 from penstock.api.notebook import CellRun
 from penstock.api.printing import PrintSink
 from penstock.api.state import declared_states
-from penstock.api.steps import AsyncMapStep, KeyedProcessStep, ProcessStep, ReadStep, Step, WindowStep, WriteStep
+from penstock.api.steps import (
+    AsyncMapStep,
+    KeyedProcessStep,
+    ProcessStep,
+    ReadStep,
+    RunningStep,
+    Step,
+    WindowStep,
+    WriteStep,
+)
 from penstock.core.errors import UsageError
 from penstock.core.ids import OperatorId
 from penstock.plan.graph import Input
@@ -74,7 +83,7 @@ class RecordedStep:
             return bool(declared_states(self.step.function))
         if isinstance(self.step, WriteStep) and isinstance(self.step.sink, PrintSink):
             return False
-        return isinstance(self.step, ReadStep | AsyncMapStep | WindowStep | KeyedProcessStep | WriteStep)
+        return isinstance(self.step, ReadStep | AsyncMapStep | WindowStep | RunningStep | KeyedProcessStep | WriteStep)
 
     def __str__(self) -> str:
         what = repr(self.kind) if self.given_name is None else f"{self.given_name!r} ({self.kind})"

@@ -16,7 +16,7 @@ from penstock.api.aggregate_kinds.description import Aggregate as Aggregate
 from penstock.api.alignment import Alignment
 from penstock.api.connector import Sink, Source
 from penstock.api.functions import KeyedFunction, ProcessFunction
-from penstock.api.state import StateKind, declared_states, type_name
+from penstock.api.state import StateKind, Ttl, declared_states, type_name
 from penstock.api.windows import WindowType
 from penstock.core.graph import DeclaredState
 from penstock.core.task.requests import RequestPolicy
@@ -293,6 +293,48 @@ class WindowStep:
 
 
 @dataclass(frozen=True, kw_only=True)
+class RunningCombineStep:
+    """Partial aggregates of records without windows, before they are exchanged by key. Holds no state."""
+
+    keys: tuple[str, ...]
+    """The key columns. Without key columns all records belong together."""
+    aggregates: tuple[Aggregate, ...]
+    input_schema: pa.Schema
+    """The columns of the records, without `row_kind`."""
+    schema: pa.Schema
+    """The schema of the partial aggregates."""
+    retracts: bool
+    """Whether the records are changes of rows."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunningStep:
+    """Aggregates of all records of a key so far, merged from the output of `RunningCombineStep`. The results are a
+    changelog."""
+
+    keys: tuple[str, ...]
+    aggregates: tuple[Aggregate, ...]
+    input_schema: pa.Schema
+    """The columns of the records, without `row_kind`."""
+    partial: pa.Schema
+    """The schema of the partial aggregates."""
+    schema: pa.Schema
+    """The schema of the results: keys, the aggregates, `row_kind`."""
+    retracts: bool
+    """Whether the records are changes of rows."""
+    ttl: Ttl | None = None
+    """How long the aggregates of a key are kept after its last record; None: for ever."""
+
+    @property
+    def declared_states(self) -> dict[str, DeclaredState]:
+        """What a running aggregate keeps. It can go on from a snapshot only if this description is the same as in the
+        snapshot."""
+        kinds = ", ".join(str(aggregate.saved()) for aggregate in self.aggregates)
+        columns = ", ".join(f"{field.name}: {field.type}" for field in self.partial)
+        return {"aggregates": DeclaredState(kind="running", type=f"{kinds}, columns {columns}")}
+
+
+@dataclass(frozen=True, kw_only=True)
 class WriteStep:
     """Records into a sink."""
 
@@ -338,5 +380,7 @@ Step = (
     | UnionStep
     | CombineStep
     | WindowStep
+    | RunningCombineStep
+    | RunningStep
     | WriteStep
 )

@@ -28,6 +28,15 @@ class HasChanges:
         `update_before`, `update_after` or `delete`.
 
         Every step and every sink takes plain records. To read them as changes again is left to whoever reads them.
+
+        >>> import penstock as ps
+        >>> from penstock.testing import run
+        >>> def program(env):
+        ...     words = env.from_iterable(["b", "a", "b"], schema="word string")
+        ...     counts = words.key_by("word").aggregate(n=ps.count())
+        ...     counts.changes().where("row_kind = 'insert'").select("word").write(ps.collect())
+        >>> sorted(row["word"] for row in run(program))
+        ['a', 'b']
         """
         self._changelog("changes")
         return self._with_state(replace(self._state, changelog=None))
@@ -37,6 +46,14 @@ class HasChanges:
         gone. For readers that replace rows by key.
 
         Call it last: steps that aggregate or filter changes have to know the rows as they were before.
+
+        >>> import penstock as ps
+        >>> from penstock.testing import run
+        >>> def program(env):
+        ...     words = env.from_iterable(["b", "a", "b"], schema="word string")
+        ...     words.key_by("word").aggregate(n=ps.count()).upserts().changes().write(ps.collect())
+        >>> {row["row_kind"] for row in run(program)} <= {"insert", "update_after"}
+        True
         """
         changelog, state = self._changelog("upserts"), self._state
         if changelog.keys is None:

@@ -18,6 +18,8 @@ from typing import TYPE_CHECKING, Any, Self
 
 import pyarrow as pa
 
+from penstock.api.aggregate_functions import AggregateFunction
+from penstock.api.aggregates import AggregateCall
 from penstock.api.alignment import Alignment, checked_alignment
 from penstock.api.boundary import at_user_line
 from penstock.api.callables import check_callable, refuse_async_methods
@@ -44,6 +46,7 @@ from penstock.api.streams.computing import ComputesColumns
 from penstock.api.streams.exploding import Explodes
 from penstock.api.streams.looking import CanBeLookedAt
 from penstock.api.streams.placing import PlacesRows
+from penstock.api.streams.running_aggregate import running_aggregate
 from penstock.api.streams.side_streams import HasSides
 from penstock.api.streams.stream_state import Row, StreamState, side_schemas
 from penstock.api.window_schema import check_key_types
@@ -233,6 +236,21 @@ class Stream(
         from penstock.api.streams.windowed_stream import windowed
 
         return windowed(self._state, (), window, allowed_lateness=allowed_lateness)
+
+    def aggregate(self, **aggregates: AggregateCall | AggregateFunction) -> Stream:
+        """A **changelog** of one row: one column per aggregate, over all records so far; see `KeyedStream.aggregate`.
+        There is no row before the first record.
+
+        Records are aggregated in every subtask, and the aggregates are put together in a single subtask.
+
+        >>> import penstock as ps
+        >>> from penstock.testing import run
+        >>> def program(env):
+        ...     env.from_iterable(range(10), schema="n bigint").aggregate(most=ps.max("n")).write(ps.collect())
+        >>> run(program)
+        [{'most': 9}]
+        """
+        return Stream(running_aggregate(self._state, (), aggregates, None))
 
     def rebalance(self) -> Stream:
         """The same records, dealt out evenly to the subtasks of the next step."""

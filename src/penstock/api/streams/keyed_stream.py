@@ -8,13 +8,17 @@ from typing import Any, Literal
 
 import pyarrow as pa
 
+from penstock.api.aggregate_functions import AggregateFunction
+from penstock.api.aggregates import AggregateCall
 from penstock.api.boundary import at_user_line
 from penstock.api.callables import check_callable, refuse_async_methods
 from penstock.api.functions import KeyedBroadcastFunction, KeyedFunction, check_function
 from penstock.api.grouped import HostedProcessor
 from penstock.api.reductions import RunningReduce
+from penstock.api.state import Ttl
 from penstock.api.streams.connected_stream import ConnectedStream
 from penstock.api.streams.data_stream import Stream, stream_behind
+from penstock.api.streams.running_aggregate import running_aggregate
 from penstock.api.streams.stream_state import Row, StreamState, keyed_step
 from penstock.api.streams.windowed_stream import WindowedStream, windowed
 from penstock.api.waiting import wait_for
@@ -39,6 +43,32 @@ class KeyedStream:
         of the window waits for such records, or is updated by them: see `Stream.final` and `Stream.updates`.
         """
         return windowed(self._state, self._keys, window, allowed_lateness=allowed_lateness)
+
+    def aggregate(
+        self, *, ttl: Ttl | Duration | None = None, **aggregates: AggregateCall | AggregateFunction
+    ) -> Stream:
+        """A **changelog** of one row per key: the keys and one column per aggregate, over all records of the key so
+        far. Every batch of records that changes the row of a key gives its changes, told apart by the last column,
+        `row_kind`: an `insert`, or an `update_before` and an `update_after`. If nothing in the row is changed, there is
+        no change.
+
+        >>> import penstock as ps
+        >>> from penstock.testing import run
+        >>> def program(env):
+        ...     lines = env.from_iterable(["to be", "or not to be"], schema="line string")
+        ...     words = lines.select(word="explode(split(line, ' '))")
+        ...     words.key_by("word").aggregate(n=ps.count()).where("n > 1").write(ps.collect())
+        >>> sorted(run(program), key=str)
+        [{'word': 'be', 'n': 2}, {'word': 'to', 'n': 2}]
+
+        `collect()` gives the rows after all changes, and `changes()` is the stream of the changes themselves. A stream
+        that is a changelog itself can be aggregated: rows that it changes are taken back, and a key that has no rows
+        left is a `delete`. State is one row per key. With `ttl="1h"` the row of a key is forgotten, without a change,
+        an hour after the last record of the key: the next record of the key makes an `insert`.
+
+        To name the step, call `.name(...)` on the result; the state of the step is kept under that name.
+        """
+        return Stream(running_aggregate(self._state, self._keys, aggregates, ttl))
 
     def process(
         self,

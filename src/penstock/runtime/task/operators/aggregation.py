@@ -29,15 +29,17 @@ _ROW = "\0row"
 """The column with the numbers of rows while rows are grouped."""
 
 
-def group(table: pa.Table, keys: Sequence[str], calculations: Sequence[Calculation], *, window: WindowType) -> pa.Table:
+def group(
+    table: pa.Table, keys: Sequence[str], calculations: Sequence[Calculation], *, window: WindowType | None
+) -> pa.Table:
     """One row per distinct key. The columns are the keys, then the calculations. The columns of a window may be the
-    last keys. Without keys all rows are one group.
+    last keys; None: the keys have no window. Without keys all rows are one group.
 
     Raises `UsageError` if a sum does not fit into int64.
     """
     risky = [c for c in calculations if c.function == "sum" and _sum_may_overflow(table.column(str(c.column)))]
     if not risky:
-        dense = group_dense(table, keys, calculations, spacing_us=window.spacing_us)
+        dense = group_dense(table, keys, calculations, spacing_us=None if window is None else window.spacing_us)
         if dense is not None:
             return dense
     plain = [c for c in calculations if isinstance(c.function, str)]

@@ -16,6 +16,8 @@ from penstock.api.steps import (
     MapStep,
     ProcessStep,
     ReadStep,
+    RunningCombineStep,
+    RunningStep,
     SampleStep,
     SelectStep,
     SplitStep,
@@ -42,6 +44,7 @@ from penstock.runtime.task.operators.late_windows import (
 )
 from penstock.runtime.task.operators.pane_windows import PaneWindowOperator
 from penstock.runtime.task.operators.process import ProcessOperator
+from penstock.runtime.task.operators.running import RunningCombineOperator, RunningOperator
 from penstock.runtime.task.operators.session_windows import SessionCombineOperator, SessionWindowOperator
 from penstock.runtime.task.operators.sink import SinkOperator
 from penstock.runtime.task.operators.source import SourceOperator
@@ -75,12 +78,24 @@ def build_operator(step: Step) -> Operator:
             if isinstance(step.function, FirstOfKey):
                 return DistinctOperator(step, step.function)
             return KeyedOperator(step) if step.wait is None else WaitingOperator(step)
+        case CombineStep() | WindowStep() | RunningCombineStep() | RunningStep():
+            return _aggregate_operator(step)
+        case WriteStep():
+            return DriverCommittedSink(step) if step.sink.commits_on_driver else SinkOperator(step)
+        case _:
+            assert_never(step)
+
+
+def _aggregate_operator(step: CombineStep | WindowStep | RunningCombineStep | RunningStep) -> Operator:
+    match step:
         case CombineStep():
             return SessionCombineOperator(step) if isinstance(step.window, SessionWindow) else CombineOperator(step)
         case WindowStep():
             return _window_operator(step)
-        case WriteStep():
-            return DriverCommittedSink(step) if step.sink.commits_on_driver else SinkOperator(step)
+        case RunningCombineStep():
+            return RunningCombineOperator(step)
+        case RunningStep():
+            return RunningOperator(step)
         case _:
             assert_never(step)
 
