@@ -57,7 +57,7 @@ def numbers(found: RunSnapshot, place: Files) -> list[list[int]]:
     """What is left of each run."""
     left = []
     for number, (file, entry, gone) in enumerate(zip(found.files, found.index.runs, found.gone, strict=True)):
-        blocks = found.blocks(number, pa.py_buffer(place.contents[str(file.path)]))
+        blocks = found.blocks(number, pa.py_buffer(place.contents[str(file.path)]), block_rows=2)
         every = pa.Table.from_batches(blocks).column("n").to_numpy()
         kept = np.ones(entry.rows, bool) if gone is None else ~gone
         left.append(every[entry.first :][kept[entry.first :]].tolist())
@@ -192,4 +192,4 @@ def test_a_run_that_is_no_run_of_the_index_is_refused(data: Any):
         data = sink.getvalue()
     found = RunSnapshot(index(), [HANDLE, RUN], what="the state")
     with pytest.raises(CorruptFile):
-        found.blocks(0, pa.py_buffer(data))
+        found.blocks(0, pa.py_buffer(data), block_rows=2)

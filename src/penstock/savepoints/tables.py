@@ -17,16 +17,18 @@ from __future__ import annotations
 import io
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from penstock.api.state import StateSpec
 from penstock.core.errors import CorruptFile, UsageError
 from penstock.core.ids import Instant
 from penstock.core.messages import StateFile
+from penstock.runtime.task.operators.sorted_runs import KEY_HASH
 from penstock.runtime.task.operators.window_table import KEY_GROUP as WINDOW_KEY_GROUP
 from penstock.runtime.task.operators.window_table import is_window, read_file
 from penstock.runtime.task.partitioning import key_groups
@@ -53,6 +55,7 @@ from penstock.state.rocksdb.folder import LocalFolder
 from penstock.state.rocksdb.native import NativeSnapshot, is_native
 from penstock.state.rocksdb.table_bounds import most_entry_bytes
 from penstock.state.rocksdb.tables import PREFIX_SIZE, EntryCodec, Row
+from penstock.state.runs import RunSnapshot, is_runs
 
 WINDOWS = "windows"
 LEAVING_WINDOWS = "leaving-windows"
@@ -182,6 +185,64 @@ class StateFileContent:
         assert table.schema.names[last] == WINDOW_KEY_GROUP
         ordered = table.select([last, *range(last)])
         return ordered.rename_columns(column_names(ordered.schema.names, keys))
+
+
+class RunsContent:
+    """The files of one subtask's windows, whose runs lie in files of their own. The runs are read one after another.
+    Raises `CorruptFile` if the files cannot be read."""
+
+    def __init__(self, index: bytes, files: tuple[StateFile, ...], reader: StateReader, *, what: str) -> None:
+        self._snapshot = RunSnapshot(index, files, what=what)
+        self._reader = reader
+        self._sections = [StateFileContent(section, what=what) for section in self._snapshot.sections]
+        if not self._sections or any(table.kind != WINDOWS for section in self._sections for table in section.tables):
+            raise CorruptFile(f"{what} does not say what its runs are", hint="restore from another snapshot")
+        self._keys: tuple[str, ...] = read_file(self._snapshot.sections[0])[1].layout.keys
+
+    @cached_property
+    def tables(self) -> tuple[FoundTable, ...]:
+        """The windows, with the rows of all runs; and the windows that had not been handed on. A key and a window may
+        have several rows, which a restore merges."""
+        (first, *others) = [table for section in self._sections for table in section.tables]
+        rows, columns = first.rows, first.columns
+        for run in self._runs(ALL_GROUPS):
+            rows, columns = rows + run.num_rows, run.schema
+        size = first.size_bytes + sum(file.size for file in self._snapshot.files)
+        keys = pa.schema([columns.field(name) for name in self._keys])
+        return (replace(first, rows=rows, columns=columns, keys=keys, size_bytes=size), *others)
+
+    def row_tables(self, name: str, kind: str, groups: tuple[int, int] = ALL_GROUPS) -> Iterator[pa.Table] | None:
+        """The rows of a table in a range of key groups, run by run; None if the files have no such table."""
+        sections = [each.row_tables(name, kind, groups) for each in self._sections]
+        if all(found is None for found in sections):
+            return None
+        return self._rows([found for found in sections if found is not None], name, groups)
+
+    def _rows(self, sections: list[Iterator[pa.Table]], name: str, groups: tuple[int, int]) -> Iterator[pa.Table]:
+        for found in sections:
+            # A section without rows has no columns.
+            yield from (table for table in found if table.num_rows)
+        if name == WINDOWS:
+            yield from self._runs(groups)
+
+    def _runs(self, groups: tuple[int, int]) -> Iterator[pa.Table]:
+        snapshot = self._snapshot
+        for number, (file, entry, gone) in enumerate(
+            zip(snapshot.files, snapshot.index.runs, snapshot.gone, strict=True)
+        ):
+            data = pa.py_buffer(self._reader.get(file))
+            blocks = snapshot.blocks(number, data, block_rows=_PIECE_ROWS)
+            if not blocks:
+                continue
+            table = pa.Table.from_batches(blocks)
+            numbers = np.concatenate([key_groups(block, self._keys, snapshot.index.groups) for block in blocks])
+            kept = (numbers >= groups[0]) & (numbers <= groups[1])
+            kept[: entry.first] = False
+            if gone is not None:
+                kept &= ~gone
+            plain = table.drop_columns([KEY_HASH])
+            plain = plain.add_column(0, WINDOW_KEY_GROUP, pa.array(numbers)).filter(pa.array(kept))
+            yield plain.rename_columns(column_names(plain.schema.names, self._keys))
 
 
 class NativeContent:
@@ -315,7 +376,10 @@ def file_sets(files: tuple[StateFile, ...], reader: StateReader) -> list[tuple[S
     return [files] * bool(files)
 
 
-def read_files(files: tuple[StateFile, ...], reader: StateReader, *, what: str) -> StateFileContent | NativeContent:
+Content = StateFileContent | RunsContent | NativeContent
+
+
+def read_files(files: tuple[StateFile, ...], reader: StateReader, *, what: str) -> Content:
     """The content of one of the `file_sets`. Blocks. Raises `CorruptFile` or `StorageError`; and `UsageError` for files
     in a back end's own format that is not known here."""
     pieces = reader.pieces(files[0])
@@ -323,6 +387,8 @@ def read_files(files: tuple[StateFile, ...], reader: StateReader, *, what: str) 
     start = next(pieces, b"")
     if _is_ours(start):
         return StateFileContent(_joined(start, pieces), what=what)
+    if is_runs(start):
+        return RunsContent(_joined(start, pieces), files, reader, what=what)
     if is_native(start):
         return NativeContent(_joined(start, pieces), files, reader, what=what)
     for _ in pieces:
@@ -332,6 +398,16 @@ def read_files(files: tuple[StateFile, ...], reader: StateReader, *, what: str) 
         f"{what} was saved by a state back end in its own format, which cannot be read as a table",
         hint="start the job from this snapshot, take a canonical savepoint, and read that savepoint",
     )
+
+
+def window_files(files: tuple[StateFile, ...], reader: StateReader) -> Iterator[bytes]:
+    """The files of a window's state that say what its rows are; in the place of an index of runs its sections."""
+    for number, file in enumerate(files):
+        data = reader.get(file)
+        if number == 0 and is_runs(data):
+            yield from RunSnapshot(data, files, what="the state of a window").sections
+            return
+        yield data
 
 
 def _joined(start: bytes, rest: Iterator[bytes]) -> bytes:

@@ -33,7 +33,7 @@ from penstock.runtime.task.operators.window_table import KEY_GROUP as WINDOW_KEY
 from penstock.runtime.task.operators.window_table import read_file, write_file
 from penstock.savepoints.catalog import SnapshotData
 from penstock.savepoints.rows import GivenState, Rows, cast
-from penstock.savepoints.tables import WINDOWS
+from penstock.savepoints.tables import WINDOWS, window_files
 from penstock.state.format import TIMERS, FileOwner, encode_tables
 from penstock.storage.locations import open_store
 from penstock.storage.metadata import encode_metadata
@@ -271,10 +271,10 @@ class _Writing:
         own = range_of(subtask, parallelism=snapshot.parallelism, groups=snapshot.max_parallelism)
         rows = self._draft.windows[snapshot.operator].of_groups(*own)
         files: list[StateFile] = []
-        for file in old.keyed:
-            _, header = read_file(self._reader.get(file))
+        for data in window_files(old.keyed, self._reader):
+            _, header = read_file(data)
             if header.leaving is True:
-                files.append(self._copied(file, snapshot, subtask))
+                files.append(self._put(data, snapshot, subtask))
                 continue
             files.append(self._put(write_file(_ordered(rows), header), snapshot, subtask))
             rows = rows.slice(0, 0)

@@ -150,6 +150,10 @@ class RunFiles:
         if file.shared_key is not None:
             self._reusable[run.token] = file
 
+    def has(self, run: Run) -> bool:
+        """Whether the next checkpoint may refer to the file of the run."""
+        return run.token in self._reusable
+
     def snapshot(self, checkpoint: CheckpointId, runs: Sequence[LiveRun], options: CheckpointOptions) -> WriteRuns:
         """Freeze the runs by reference. The returned work writes the runs that no completed checkpoint has, and the
         index."""
@@ -203,7 +207,8 @@ def encode_index(
         )
     )
     marks = [np.packbits(live.gone).tobytes() for live in runs if live.gone is not None]
-    return b"".join([_PREFIX.pack(MAGIC, VERSION, len(header)), header, *map(memoryview, sections), *marks])
+    parts: list[Any] = [_PREFIX.pack(MAGIC, VERSION, len(header)), header, *sections, *marks]
+    return b"".join(memoryview(part) for part in parts)
 
 
 def is_runs(data: bytes) -> bool:
@@ -263,8 +268,9 @@ class RunSnapshot:
         if said != body:
             raise self._corrupt(f"has {body} bytes behind its header instead of {said}")
 
-    def blocks(self, number: int, data: pa.Buffer) -> list[pa.RecordBatch]:
-        """The rows of a run, from the bytes of its file: also rows that are gone. The rows lie in `data`. Raises
+    def blocks(self, number: int, data: pa.Buffer, *, block_rows: int) -> list[pa.RecordBatch]:
+        """The rows of a run, from the bytes of its file: also rows that are gone, in blocks of at most `block_rows`
+        rows. The rows lie in `data`. Raises
         `CorruptFile` if the file cannot be read, or does not fit the index."""
         entry = self.index.runs[number]
         try:
@@ -279,7 +285,7 @@ class RunSnapshot:
             raise CorruptFile(f"{self._what} has a run that cannot be read: {error}", hint=_HINT) from error
         if table.num_rows != entry.rows:
             raise self._corrupt(f"has a run of {entry.rows} rows, and the file of the run has {table.num_rows}")
-        return [block for block in table.to_batches() if block.num_rows]
+        return [block for block in table.to_batches(max_chunksize=block_rows) if block.num_rows]
 
     def _corrupt(self, text: str) -> CorruptFile:
         return CorruptFile(f"{self._what} {text}", hint=_HINT)

@@ -26,6 +26,7 @@ from penstock.runtime.task.operators.window_table import is_window, read_file
 from penstock.state.backend import StateReader
 from penstock.state.format import CanonicalFile, is_canonical
 from penstock.state.rocksdb.native import NativeSnapshot, is_native
+from penstock.state.runs import RunSnapshot, is_runs
 
 _SHOWN = 3
 
@@ -99,10 +100,18 @@ def _pickled_keyed(state: OperatorState, reader: StateReader) -> Iterator[str]:
             if entry.value_type is None or (is_map and entry.map_key_type is None):
                 yield repr(entry.name)
         return
+    if is_runs(first):
+        for section in RunSnapshot(first, state.keyed, what="the state of a subtask").sections:
+            yield from _pickled_windows(section)
+        return
     for number, file in enumerate(state.keyed):
         data = first if number == 0 else reader.get(file)
         if is_canonical(data):
             header = CanonicalFile(data, what="the state of a subtask").header
             yield from (repr(table.name) for table in header.tables if table.object_value or table.object_key)
         elif is_window(data):
-            yield from (repr(each.name) for each in read_file(data)[1].layout.aggregates if each.is_pickled)
+            yield from _pickled_windows(data)
+
+
+def _pickled_windows(data: bytes) -> Iterator[str]:
+    return (repr(each.name) for each in read_file(data)[1].layout.aggregates if each.is_pickled)

@@ -29,7 +29,7 @@ import pyarrow.types as pt
 from penstock.api.window_schema import check_key_types
 from penstock.core.errors import UsageError
 
-__all__ = ["check_key_types", "key_groups", "partition", "row_hashes", "split"]
+__all__ = ["check_key_types", "groups_of_hashes", "key_groups", "key_hashes", "partition", "row_hashes", "split"]
 
 UInt32s = npt.NDArray[np.uint32]
 Column = Any
@@ -44,6 +44,21 @@ _FEW_TARGETS = 4
 
 def key_groups(batch: pa.RecordBatch, columns: Sequence[str], groups: int) -> npt.NDArray[np.int32]:
     """The key group of every row. Raises `UsageError` for a type that cannot be a key."""
+    return groups_of_hashes(key_hashes(batch, columns), groups)
+
+
+def groups_of_hashes(hashes: npt.NDArray[np.int32], groups: int) -> npt.NDArray[np.int32]:
+    """The key groups of rows whose keys have these hashes. May change the hashes in place."""
+    if groups & (groups - 1) == 0:
+        hashes &= np.int32(groups - 1)
+    else:
+        hashes %= np.int32(groups)
+    return hashes
+
+
+def key_hashes(batch: pa.RecordBatch, columns: Sequence[str]) -> npt.NDArray[np.int32]:
+    """The hash of the key of every row, which is not negative. The key group is the hash modulo the number of key
+    groups. Raises `UsageError` for a type that cannot be a key."""
     if len(columns) == 1:
         hashes = _value_hashes(batch, columns[0])
     else:
@@ -56,10 +71,6 @@ def key_groups(batch: pa.RecordBatch, columns: Sequence[str], groups: int) -> np
     # The least int32 has no positive counterpart: `abs` leaves it negative, and `maximum` makes it 0.
     np.abs(mixed, out=mixed)
     np.maximum(mixed, 0, out=mixed)
-    if groups & (groups - 1) == 0:
-        mixed &= np.int32(groups - 1)
-    else:
-        mixed %= np.int32(groups)
     return mixed
 
 

@@ -12,6 +12,7 @@ from penstock.plan.key_groups import range_of
 from penstock.ports import WorkResult
 from penstock.runtime.task.operators.base import OperatorContext
 from penstock.runtime.task.operators.build import build_operator
+from penstock.runtime.task.operators.sorted_runs import RunLimits
 from penstock.settings import StateSettings
 
 GROUPS = 128
@@ -106,6 +107,7 @@ class Rig:
         state=None,
         sides=(),
         calls=None,
+        limits=None,
     ):
         self.output = Recorder()
         self.sides = {name: Recorder() for name in sides}
@@ -130,6 +132,7 @@ class Rig:
             fail=self.failures.append,
             state=state or StateSettings(),
             calls=calls,
+            run_limits=limits or RunLimits(),
         )
         self.operator = build_operator(step)
         self.operator.load(self.context)
@@ -141,13 +144,13 @@ class Rig:
         self.operator.fire(now)
         return self.operator.tick(now)
 
-    def freeze(self, checkpoint=1):
+    def freeze(self, checkpoint=1, **options):
         """The synchronous part of a snapshot; the returned call is the asynchronous one."""
-        work = self.operator.snapshot(CheckpointId(checkpoint), CheckpointOptions())
+        work = self.operator.snapshot(CheckpointId(checkpoint), CheckpointOptions(**options))
         return lambda: work(self.files)
 
-    def snapshot(self, checkpoint=1):
-        return self.freeze(checkpoint)()
+    def snapshot(self, checkpoint=1, **options):
+        return self.freeze(checkpoint, **options)()
 
 
 @pytest.fixture(scope="session")

@@ -13,7 +13,7 @@ from penstock.api.steps import Aggregate, KeyedProcessStep, WindowStep
 from penstock.api.window_schema import WINDOW_START, partial_schema, result_schema
 from penstock.api.windows import TumblingWindow
 from penstock.core.elements import MAX_WATERMARK
-from penstock.runtime.task.operators import window_table
+from penstock.runtime.task.operators.sorted_runs import RunLimits
 from penstock.runtime.task.slices import Slice
 from penstock.settings import StateSettings
 
@@ -98,14 +98,17 @@ def test_a_snapshot_between_two_results_has_the_others_and_they_come_when_event_
     assert again.operator.late_dropped == 2
 
 
-def test_many_windows_are_grouped_and_ordered_a_few_at_a_time(rig, monkeypatch):
-    monkeypatch.setattr(window_table, "PART_ROWS", 3)
-    found = rig(window_step())
-    found.operator.process(partials(*((k, start) for start in range(0, 50, 10) for k in (2, 1))))
-    assert found.operator._table.due_parts(40) == [10, 20, 40]
-    assert found.operator._table.due_parts(-1) == []
+def test_many_windows_and_many_keys_of_a_window_are_grouped_and_ordered_a_few_at_a_time(rig):
+    found = rig(window_step(), limits=RunLimits(block_rows=2, part_blocks=2))
+    found.operator.process(partials(*((k, start) for start in range(0, 50, 10) for k in range(7))))
+    table = found.operator._table
+    assert table.take_due(-1) is None
+    parts = [table.take_due(0), table.take_due(0), table.take_due(0)]
+    assert [0 if part is None else part.num_rows for part in parts] == [4, 3, 0]
+    assert sorted(k for part in parts[:2] for k in part.column("k").to_pylist()) == list(range(7))
     found.operator.watermark(MAX_WATERMARK)
-    assert shown(found) == [(k, start) for start in range(0, 50, 10) for k in (1, 2)]
+    assert sorted(shown(found)) == sorted((k, start) for start in range(10, 50, 10) for k in range(7))
+    assert [start for _, start in shown(found)] == sorted(start for _, start in shown(found))
 
 
 # --- timers ----------------------------------------------------------------------------------------------------------

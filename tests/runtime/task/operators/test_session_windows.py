@@ -16,7 +16,8 @@ from penstock.api.window_schema import partial_schema, result_schema
 from penstock.api.windows import SessionWindow
 from penstock.core.elements import MAX_WATERMARK
 from penstock.core.errors import UsageError
-from penstock.runtime.task.operators import session_windows, window_table
+from penstock.runtime.task.operators import session_windows
+from penstock.runtime.task.operators.sorted_runs import RunLimits
 from penstock.runtime.task.partitioning import partition
 from penstock.runtime.task.slices import Slice
 
@@ -132,24 +133,22 @@ ROWS = st.lists(st.tuples(st.integers(0, 3), st.integers(0, 60)), min_size=1, ma
 
 
 @pytest.mark.parametrize("keys", KEYS)
-@pytest.mark.parametrize("part_rows", [1, 1_000_000])
+@pytest.mark.parametrize("limits", [RunLimits(block_rows=1, part_blocks=1), RunLimits()], ids=["small", "large"])
 @settings(max_examples=60, deadline=None)
 @given(batches=st.lists(st.tuples(ROWS, st.integers(-5, 70), st.booleans()), max_size=6))
-def test_records_at_most_a_gap_apart_are_one_session(rig, keys, part_rows, batches):
+def test_records_at_most_a_gap_apart_are_one_session(rig, keys, limits, batches):
     kind, values = KEYS[keys]
     combine, step = steps(kind)
-    front, back, model = rig(combine), rig(step), Model()
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(window_table, "PART_ROWS", part_rows)
-        for numbers, time, restored in [*batches, ([(0, 0)], MAX_WATERMARK, False)]:
-            rows = [(values[key], moment) for key, moment in numbers]
-            give(front, [back], records(rows, kind))
-            model.records(rows)
-            if restored:
-                assert back.operator.late_dropped == model.late
-                model.late, back = 0, rig(step, restored=[back.freeze()()], files=back.files)
-            back.operator.watermark(time)
-            assert results(back) == in_order(model.fire(time))
+    front, back, model = rig(combine), rig(step, limits=limits), Model()
+    for numbers, time, restored in [*batches, ([(0, 0)], MAX_WATERMARK, False)]:
+        rows = [(values[key], moment) for key, moment in numbers]
+        give(front, [back], records(rows, kind))
+        model.records(rows)
+        if restored:
+            assert back.operator.late_dropped == model.late
+            model.late, back = 0, rig(step, restored=[back.freeze()()], files=back.files, limits=limits)
+        back.operator.watermark(time)
+        assert results(back) == in_order(model.fire(time))
     assert back.operator.late_dropped == model.late
 
 
@@ -183,10 +182,9 @@ def test_subtasks_that_had_come_to_different_times_go_on_as_one(rig, memory_file
 def test_many_sessions_in_several_runs_are_merged_by_key(rig, monkeypatch, keys):
     """Keys come and go, some of them far apart. Places that several keys share, and runs of very different sizes."""
     monkeypatch.setattr(session_windows, "_PLACES", 64)
-    monkeypatch.setattr(window_table, "_LEAST_RUN_ROWS", 16)
     chance = random.Random(7)
     combine, step = steps(keys=keys)
-    front, back = rig(combine), rig(step)
+    front, back = rig(combine), rig(step, limits=RunLimits(run_rows=16))
     rows, found, runs = [], [], []
     for number in range(60):
         many = 300 if number % 20 == 0 else 5

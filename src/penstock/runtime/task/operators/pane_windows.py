@@ -27,19 +27,16 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from penstock.api.connector import UserCodeRaised
 from penstock.api.pane_windows import PaneWindow
 from penstock.api.steps import WindowStep
 from penstock.api.window_schema import WINDOW_END, WINDOW_START, window_columns
 from penstock.core.elements import MAX_WATERMARK, CheckpointOptions
-from penstock.core.ids import CheckpointId, OperatorId
-from penstock.core.messages import OperatorState
+from penstock.core.ids import CheckpointId
 from penstock.runtime.task.operators import window_table
 from penstock.runtime.task.operators.aggregation import group, of_partials
-from penstock.runtime.task.operators.base import SnapshotWork, StateWriter
+from penstock.runtime.task.operators.base import SnapshotWork
 from penstock.runtime.task.operators.dense import int64_values
-from penstock.runtime.task.operators.user_code import user_code_raised
-from penstock.runtime.task.operators.window_table import Header, Layout, WindowTable, encode_rows
+from penstock.runtime.task.operators.window_table import Header, Layout, WindowTable
 from penstock.runtime.task.operators.windows import WindowOperator, settled_us
 from penstock.runtime.task.slices import Steps, Work
 
@@ -141,30 +138,12 @@ class PaneWindowOperator(WindowOperator):
         merged = merged.append_column(WINDOW_START, pa.array(starts).view(time_type))
         return merged.select([*keys, *window_columns(window), *(c.name for c in self._merging)])
 
-    def snapshot(self, checkpoint: CheckpointId, options: CheckpointOptions) -> SnapshotWork:  # noqa: ARG002
-        """Freeze the tables by reference. The returned work writes the panes, and the windows whose results have not
-        been handed on."""
+    def snapshot(self, checkpoint: CheckpointId, options: CheckpointOptions) -> SnapshotWork:
+        """Freeze the panes by reference. The returned work writes the panes that no completed checkpoint has, and the
+        windows whose results have not been handed on."""
         leaving = [rows for rows in (self._leaving, self._restored) if rows is not None]
-        table, frozen, context, keys = self._table, self._table.freeze(), self.context, self._step.keys
-        header = Header(layout=Layout.of(self._step), fired=self._fired.ranges(context.key_groups))
-
-        def write(writer: StateWriter) -> OperatorState:
-            groups = context.max_parallelism
-            try:
-                files = [table.encode(frozen, header=header, groups=groups)]
-            except UserCodeRaised as error:
-                # Off the loop, where nothing else says which step the code belongs to.
-                raise user_code_raised(error, context) from error
-            if leaving:
-                of_windows = Header(layout=header.layout, fired=header.fired, leaving=True)
-                files.append(encode_rows(pa.concat_tables(leaving), keys=keys, header=of_windows, groups=groups))
-            return OperatorState(
-                operator=OperatorId(context.operator),
-                keyed=tuple(writer.put(data) for data in files),
-                key_groups=context.key_groups,
-            )
-
-        return write
+        header = Header(layout=Layout.of(self._step), fired=self._fired.ranges(self.context.key_groups))
+        return self._state.snapshot(checkpoint, options, header=header, windows=leaving)
 
     def _groups_of(self, rows: pa.Table) -> npt.NDArray[np.int32]:
         batches = rows.to_batches()

@@ -25,6 +25,7 @@ from penstock.api.window_schema import WINDOW_END, WINDOW_START
 from penstock.api.windows import SessionWindow
 from penstock.core.elements import MAX_WATERMARK
 from penstock.runtime.task.operators.dense import int64_values
+from penstock.runtime.task.operators.run_table import MOST_APPENDED, Frozen
 from penstock.runtime.task.operators.sessions import find_sessions, merge_sessions
 from penstock.runtime.task.operators.window_table import WindowTable
 from penstock.runtime.task.operators.windows import CombineOperator, WindowOperator
@@ -53,41 +54,81 @@ class SessionCombineOperator(CombineOperator):
 
 
 class SessionTable(WindowTable):
-    """Open sessions. No two sessions in runs touch, whichever runs they are in: when appended sessions are merged, all
-    sessions of their keys are taken out of the runs and merged with them. So the sessions that are due are the heads of
-    the runs, and most sessions are not looked at when others grow."""
+    """Open sessions. No two sessions in tables of merged sessions touch, whichever tables they are in: when appended
+    sessions are merged, all sessions of their keys are taken out of the tables and merged with them. So the sessions
+    that are due are the heads of the tables, and most sessions are not looked at when others grow."""
 
-    def due_parts(self, last_us: int) -> list[int]:
-        """The parts in which to take every session up to `last_us`."""
-        if self.earliest is None or last_us < self.earliest:
-            return []
+    def __init__(self, step: WindowStep) -> None:
+        super().__init__(step)
+        self._merged_tables: list[pa.Table] = []
+
+    @property
+    def rows(self) -> int:
+        """How many rows are held, merged or not."""
+        return sum(table.num_rows for table in self._merged_tables) + self._appended_rows
+
+    def append(self, rows: pa.Table) -> None:
+        """Take sessions in."""
+        if rows.num_rows == 0:
+            return
+        self._begins_at(int(self.completing_times(rows).min()))
+        self._appended.append(rows)
+        self._appended_rows += rows.num_rows
+        newest = self._merged_tables[-1].num_rows if self._merged_tables else 0
+        if self._appended_rows >= max(self.limits.run_rows, newest) or len(self._appended) >= MOST_APPENDED:
+            self._flush()
+
+    def take_due(self, last_us: int) -> pa.Table | None:
+        """Remove the first sessions up to `last_us`."""
+        if self._earliest is None or last_us < self._earliest:
+            return None
         # Merged sessions may end later than the sessions that they were made of.
-        self._merge()
-        return super().due_parts(last_us)
+        self._flush()
+        times = [self.completing_times(table) for table in self._merged_tables]
+        counts = [int(np.searchsorted(each, last_us, side="right")) for each in times]
+        most = self.limits.part_blocks * self.limits.block_rows
+        if sum(counts) > most:
+            found = np.concatenate([each[:count] for each, count in zip(times, counts, strict=True)])
+            last_us = int(np.partition(found, most - 1)[most - 1])
+            counts = [int(np.searchsorted(each, last_us, side="right")) for each in times]
+        pairs = list(zip(self._merged_tables, counts, strict=True))
+        due = [table.slice(0, count) for table, count in pairs if count]
+        self._merged_tables = [_rest(table, count) for table, count in pairs if count < table.num_rows]
+        self._set_earliest()
+        return pa.concat_tables(due).combine_chunks() if due else None
 
-    def _merge(self) -> None:
+    def freeze(self) -> Frozen:
+        """All sessions, by reference."""
+        return Frozen(tables=(*self._merged_tables, *self._appended))
+
+    def _flush(self) -> None:
         if not self._appended:
             return
         merged = self._grouped(self._appended)
         # Keys that share a place with a key of the appended sessions are taken out in vain, and stay as they are.
         grows = np.zeros(_PLACES, np.bool_)
         grows[self._places(merged)] = True
-        found, runs = [merged], []
-        for run in self._runs:
-            growing = grows[self._places(run)]
+        found, tables = [merged], []
+        for table in self._merged_tables:
+            growing = grows[self._places(table)]
             if growing.any():
-                found.append(run.filter(pa.array(growing)))
+                found.append(table.filter(pa.array(growing)))
             if not growing.all():
-                runs.append(run.filter(pa.array(~growing)) if growing.any() else run)
-        run = merged if len(found) == 1 else self._grouped(found)
-        while runs and runs[-1].num_rows <= 2 * run.num_rows:
-            run = pa.concat_tables([runs.pop(), run]).combine_chunks()
-        self._runs = [*runs, self._ordered(run)]
+                tables.append(table.filter(pa.array(~growing)) if growing.any() else table)
+        table = merged if len(found) == 1 else self._grouped(found)
+        while tables and tables[-1].num_rows <= 2 * table.num_rows:
+            table = pa.concat_tables([tables.pop(), table]).combine_chunks()
+        order = np.argsort(self.completing_times(table), kind="stable")
+        self._merged_tables = [*tables, table.take(order)]
         self._appended, self._appended_rows = [], 0
-        self._earliest = min(int(self.completing_times(each.slice(0, 1))[0]) for each in self._runs)
+        self._set_earliest()
+
+    def _set_earliest(self) -> None:
+        firsts = (int(self.completing_times(table.slice(0, 1))[0]) for table in self._merged_tables)
+        self._earliest = min(firsts, default=None)
 
     def _places(self, sessions: pa.Table) -> npt.NDArray[np.int32]:
-        return np.concatenate([key_groups(batch, self._keys, _PLACES) for batch in sessions.to_batches()])
+        return np.concatenate([key_groups(batch, self.keys, _PLACES) for batch in sessions.to_batches()])
 
     def touching(self, sessions: pa.Table) -> pa.Table:
         """The keys and the times of all open sessions whose time touches the time of any of these sessions, merged or
@@ -95,13 +136,19 @@ class SessionTable(WindowTable):
         first = int(int64_values(sessions.column(WINDOW_START)).min())
         last = int(int64_values(sessions.column(WINDOW_END)).max())
         names, found = sessions.schema.names, [sessions.slice(0, 0)]
-        for table in self.freeze():
+        for table in self.freeze().tables:
             starts, ends = int64_values(table.column(WINDOW_START)), int64_values(table.column(WINDOW_END))
             found.append(table.select(names).filter(pa.array((starts <= last) & (ends >= first))))
         return pa.concat_tables(found)
 
     def _grouped(self, parts: Sequence[pa.Table]) -> pa.Table:
-        return merge_sessions(pa.concat_tables(parts), self._keys, self._calculations, window=self._window)
+        return merge_sessions(pa.concat_tables(parts), self.keys, self._calculations, window=self._window)
+
+
+def _rest(table: pa.Table, count: int) -> pa.Table:
+    left = table.slice(count)
+    # A slice keeps the memory of the whole table. So the rest is copied when it is less than half of the table.
+    return left.take(np.arange(left.num_rows)) if left.num_rows < count else left
 
 
 class SessionWindowOperator(WindowOperator):

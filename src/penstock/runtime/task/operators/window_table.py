@@ -1,15 +1,15 @@
 """The state of a window: partial aggregates in immutable tables.
 
-Tables of partials are appended as they come. When the appended tables have outgrown the newest run, or windows are due,
-the appended tables are grouped into another *run*, and runs of like size are grouped together. So runs shrink from
-oldest to newest, every row is grouped only a few times, and distinct keys bound the size. The rows of a run are ordered
-by the time by which their windows become complete (the start of a window, or its end if windows differ in length), so
-that the windows that are due are the head of each run.
+Tables of partials are appended as they come, and become runs (`run_table`). The rows of a run are ordered by the time
+by which their windows become complete (the start of a window, or its end if windows differ in length), so that the
+windows that are due are the head of each run.
 
-A snapshot takes references to these tables. The snapshot is written off the loop as an Arrow stream: the merged
-partials ordered by key group, with the key group in the last column. The schema's metadata says up to which time the
-windows of each range of key groups have fired. At any parallelism a subtask restores the snapshot by taking the rows of
-its own key groups.
+A snapshot takes references to runs and tables, and is written off the loop. A savepoint, and the snapshot of a small
+state, is one Arrow stream: the merged partials ordered by key group, with the key group in the last column. The
+schema's metadata says up to which time the windows of each range of key groups have fired. At any parallelism a subtask
+restores the snapshot by taking the rows of its own key groups. Any other snapshot has the runs in files of their own,
+which later snapshots refer to (`penstock.state.runs`); rows that are in no such file are in a section of the index,
+which is an Arrow stream of the same form.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from penstock.api.window_schema import WINDOW_START, completing_column, kept_col
 from penstock.core.errors import CorruptFile, UsageError
 from penstock.runtime.task.operators.aggregation import group, of_partials
 from penstock.runtime.task.operators.dense import int64_values
+from penstock.runtime.task.operators.run_table import Frozen, RunTable
 from penstock.runtime.task.partitioning import key_groups
 from penstock.state.format import check_names
 
@@ -38,12 +39,8 @@ STREAM_START = b"\xff\xff\xff\xff"
 """The first bytes of an Arrow stream. The state of a window is saved as an Arrow stream."""
 _METADATA_KEY = b"penstock.window"
 _HINT = "restore the file from a copy, or restore the job from another checkpoint or savepoint"
-_LEAST_RUN_ROWS = 16_384
-"""Appended rows are not grouped before there are this many rows."""
 PART_ROWS = 1_048_576
-"""Windows that are due are grouped and ordered in parts of about this many rows. A part has at least one window."""
-_MOST_APPENDED = 64
-"""Appended tables are grouped when there are this many tables, however small they are."""
+"""Windows that share panes are put together in parts of about this many rows. A part has at least one window."""
 
 
 class FiredRange(msgspec.Struct, frozen=True, kw_only=True):
@@ -106,121 +103,29 @@ class Header(msgspec.Struct, frozen=True, kw_only=True):
     results had not been handed on. Otherwise the rows of windows that share panes are panes."""
 
 
-class WindowTable:
+class WindowTable(RunTable):
     """Partial aggregates by key and window."""
 
     def __init__(self, step: WindowStep) -> None:
-        self._keys = step.keys
+        super().__init__(step.keys, completing_column(step.window), self._grouped)
         self._window = step.window
-        self._completing = completing_column(step.window)
-        self._grouping = (*step.keys, *kept_columns(step.window))
         self._calculations = of_partials(step.aggregates)
-        self._runs: list[pa.Table] = []
-        self._appended: list[pa.Table] = []
-        self._appended_rows = 0
-        self._earliest: int | None = None
+        self._columns = (*step.keys, *kept_columns(step.window))
+        self.row_columns = (*self._columns, *(calculation.name for calculation in self._calculations))
+        """The columns of the table."""
 
-    @property
-    def rows(self) -> int:
-        """How many rows are held, merged or not."""
-        return sum(run.num_rows for run in self._runs) + self._appended_rows
-
-    def append(self, partials: pa.Table) -> None:
-        """Take partials in."""
-        if partials.num_rows == 0:
-            return
-        earliest = int(self.completing_times(partials).min())
-        self._earliest = earliest if self._earliest is None else min(self._earliest, earliest)
-        self._appended.append(partials)
-        self._appended_rows += partials.num_rows
-        least = max(_LEAST_RUN_ROWS, self._runs[-1].num_rows if self._runs else 0)
-        if self._appended_rows >= least or len(self._appended) >= _MOST_APPENDED:
-            self._merge()
+    def encode(self, frozen: Frozen, *, header: Header, groups: int) -> bytes:
+        """The bytes of a snapshot in one file. Reads nothing that changes, and may run off the loop."""
+        parts = frozen.parts
+        merged = self._grouped(parts) if parts else pa.table({})
+        return encode_rows(merged, keys=self.keys, header=header, groups=groups)
 
     def completing_times(self, partials: pa.Table | pa.RecordBatch) -> npt.NDArray[np.int64]:
         """The times by which the windows of partials become complete, in microseconds."""
-        return int64_values(partials.column(self._completing))
-
-    def due_parts(self, last_us: int) -> list[int]:
-        """The parts in which to take every window up to `last_us`, as the last time of each part. `last_us` is a time
-        that `last_complete` of the window type returns. A part has at least one window, and several windows if they are
-        small."""
-        if self._earliest is None or last_us < self._earliest:
-            return []
-        self._merge()
-        heads = [times[: _count_due(times, last_us)] for times in map(self.completing_times, self._runs)]
-        if sum(map(len, heads)) <= PART_ROWS:
-            return [last_us]
-        times = np.sort(np.concatenate(heads), kind="stable")
-        return list(dict.fromkeys([*times[PART_ROWS - 1 :: PART_ROWS].tolist(), last_us]))
-
-    def take_due(self, last_us: int) -> pa.Table | None:
-        """Remove every window up to `last_us`. Returns the merged partials of these windows; None if there are no such
-        windows."""
-        if self._earliest is None or last_us < self._earliest:
-            return None
-        self._merge()
-        due = self._heads(last_us)
-        self.drop(last_us)
-        return due[0] if len(due) == 1 else self._grouped(due)
-
-    def upto(self, last_us: int) -> pa.Table:
-        """The merged partials of every window up to `last_us`, which stay in the table. A key and a window may have
-        several rows."""
-        self._merge()
-        return pa.concat_tables(self._heads(last_us)).combine_chunks()
-
-    def drop(self, last_us: int) -> None:
-        """Remove every window up to `last_us`."""
-        self._merge()
-        rest: list[pa.Table] = []
-        for run in self._runs:
-            count = _count_due(self.completing_times(run), last_us)
-            if count < run.num_rows:
-                left = run.slice(count)
-                # A slice keeps the memory of the whole run. So the rest is copied when it is less than half of the run.
-                rest.append(left.take(np.arange(left.num_rows)) if left.num_rows < count else left)
-        self._runs = rest
-        self._earliest = min((int(self.completing_times(run.slice(0, 1))[0]) for run in rest), default=None)
-
-    def _heads(self, last_us: int) -> list[pa.Table]:
-        counts = [_count_due(self.completing_times(run), last_us) for run in self._runs]
-        return [run.slice(0, count) for run, count in zip(self._runs, counts, strict=True) if count]
-
-    @property
-    def earliest(self) -> int | None:
-        """The first time by which a window becomes complete; None if the table is empty."""
-        return self._earliest
-
-    def freeze(self) -> tuple[pa.Table, ...]:
-        """All tables, by reference. Later changes replace these tables, and do not change them."""
-        return (*self._runs, *self._appended)
-
-    def encode(self, frozen: Sequence[pa.Table], *, header: Header, groups: int) -> bytes:
-        """The bytes of a snapshot of the tables that `freeze` returned. Reads nothing that changes, and may run off the
-        loop."""
-        merged = self._grouped(frozen) if frozen else pa.table({})
-        return encode_rows(merged, keys=self._keys, header=header, groups=groups)
-
-    def _merge(self) -> None:
-        if not self._appended:
-            return
-        run = self._grouped(self._appended)
-        while self._runs and self._runs[-1].num_rows <= 2 * run.num_rows:
-            run = self._grouped([self._runs.pop(), run])
-        self._runs.append(self._ordered(run))
-        self._appended = []
-        self._appended_rows = 0
+        return int64_values(partials.column(self.time))
 
     def _grouped(self, parts: Sequence[pa.Table]) -> pa.Table:
-        table = pa.concat_tables(parts)
-        return group(table, self._grouping, self._calculations, window=self._window)
-
-    def _ordered(self, run: pa.Table) -> pa.Table:
-        times = self.completing_times(run)
-        if (times[1:] >= times[:-1]).all():
-            return run
-        return run.take(np.argsort(times, kind="stable"))
+        return group(pa.concat_tables(parts), self._columns, self._calculations, window=self._window)
 
 
 def encode_rows(rows: pa.Table, *, keys: Sequence[str], header: Header, groups: int) -> bytes:
@@ -300,7 +205,3 @@ def _check_rows(table: pa.Table, header: Header) -> None:
         raise CorruptFile("the snapshot of a window is not in the order of its key groups", hint=_HINT)
     if table.num_rows and not pa.types.is_timestamp(table.schema.field(WINDOW_START).type):
         raise CorruptFile("the snapshot of a window has windows whose starts are not timestamps", hint=_HINT)
-
-
-def _count_due(times: npt.NDArray[np.int64], last_us: int) -> int:
-    return int(np.searchsorted(times, last_us, side="right"))

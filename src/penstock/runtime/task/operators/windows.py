@@ -19,14 +19,12 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from penstock.api.connector import UserCodeRaised
 from penstock.api.pane_windows import PaneWindow
 from penstock.api.steps import CombineStep, WindowStep
 from penstock.api.window_schema import WINDOW_START, window_columns
 from penstock.api.windows import TumblingWindow
 from penstock.core.elements import MAX_WATERMARK, CheckpointOptions
-from penstock.core.ids import CheckpointId, OperatorId
-from penstock.core.messages import OperatorState
+from penstock.core.ids import CheckpointId
 from penstock.runtime.task.operators.aggregation import (
     group,
     in_order,
@@ -35,15 +33,15 @@ from penstock.runtime.task.operators.aggregation import (
     of_records,
     results,
 )
-from penstock.runtime.task.operators.base import Operator, OperatorContext, SnapshotWork, StateWriter
+from penstock.runtime.task.operators.base import Operator, OperatorContext, Output, SnapshotWork
 from penstock.runtime.task.operators.dense import int64_values
 from penstock.runtime.task.operators.fired import Fired
 from penstock.runtime.task.operators.record_values import record_values
-from penstock.runtime.task.operators.user_code import expression_error, user_code_raised
-from penstock.runtime.task.operators.window_table import FiredRange, Header, Layout, WindowTable, check_layout, decode
+from penstock.runtime.task.operators.user_code import expression_error
+from penstock.runtime.task.operators.window_state import WindowState
+from penstock.runtime.task.operators.window_table import Header, Layout, WindowTable
 from penstock.runtime.task.partitioning import key_groups
 from penstock.runtime.task.slices import Steps, Work
-from penstock.state.restore_bounds import check_named_once
 
 RESULT_ROWS = 65_536
 """Results are handed on in batches of at most this many rows."""
@@ -166,6 +164,7 @@ class WindowOperator(Operator):
     def __init__(self, step: WindowStep) -> None:
         self._step = step
         self._table = self._make_table(step)
+        self._to_close: WindowTable | None = None
         self._fired = Fired()
         self._leaving: pa.Table | None = None
         """Partials of windows that fire, whose results have not been handed on."""
@@ -177,17 +176,21 @@ class WindowOperator(Operator):
 
     def load(self, context: OperatorContext) -> None:
         """Restore the rows of this subtask's key groups, and how far the windows of these key groups have fired."""
-        if context.fresh or not context.restored:
-            return
-        fired: list[FiredRange] = []
-        check_named_once((file for state in context.restored for file in state.keyed), what="the state of the window")
-        for state in context.restored:
-            for file in state.keyed:
-                rows, header = decode(context.reader.get(file), context.key_groups)
-                check_layout(header.layout, self._step, context.name)
-                self._restore_rows(rows, header)
-                fired += header.fired
-        self._fired.restore(fired, context.key_groups)
+        self._state = WindowState(self._table, self._step, context)
+        self._to_close = self._table
+        if not context.fresh and context.restored:
+            self._fired.restore(self._state.load(self._restore_rows), context.key_groups)
+
+    def open(self, context: OperatorContext, output: Output) -> None:
+        """Start."""
+        super().open(context, output)
+        self._state.begin()
+
+    def close(self) -> None:
+        """Let go of the table."""
+        if self._to_close is not None:
+            self._to_close.close()
+            self._to_close = None
 
     def _restore_rows(self, rows: pa.Table, header: Header) -> None:  # noqa: ARG002
         self._table.append(rows)
@@ -213,10 +216,9 @@ class WindowOperator(Operator):
         """Partials that are due are in the state until their results are handed on, so a snapshot may be taken between
         two batches of results. After a restore these partials are not late, although their window has fired: they are
         in the restored table."""
-        for last in self._table.due_parts(self._step.window.last_complete(time_us)):
-            due = self._table.take_due(last)
-            if due is not None:
-                yield from self._hand_on(due)
+        last = self._step.window.last_complete(time_us)
+        while (due := self._table.take_due(last)) is not None:
+            yield from self._hand_on(due)
         self._hand_on_watermark(time_us, idle=idle)
 
     def _hand_on_watermark(self, time_us: int, *, idle: bool) -> None:
@@ -240,24 +242,19 @@ class WindowOperator(Operator):
         """How many partials came after their windows had fired."""
         return {"late_dropped": self.late_dropped}
 
-    def snapshot(self, checkpoint: CheckpointId, options: CheckpointOptions) -> SnapshotWork:  # noqa: ARG002
-        """Freeze the tables by reference. The returned work merges the partials, orders them by key group and writes
-        them."""
+    def snapshot(self, checkpoint: CheckpointId, options: CheckpointOptions) -> SnapshotWork:
+        """Freeze the partials by reference. The returned work writes what no completed checkpoint has."""
         leaving = () if self._leaving is None else (self._leaving,)
-        table, frozen, context = self._table, (*self._table.freeze(), *leaving), self.context
-        header = Header(layout=Layout.of(self._step), fired=self._fired.ranges(context.key_groups))
+        header = Header(layout=Layout.of(self._step), fired=self._fired.ranges(self.context.key_groups))
+        return self._state.snapshot(checkpoint, options, header=header, rows=leaving)
 
-        def write(writer: StateWriter) -> OperatorState:
-            try:
-                data = table.encode(frozen, header=header, groups=context.max_parallelism)
-            except UserCodeRaised as error:
-                # Off the loop, where nothing else says which step the code belongs to.
-                raise user_code_raised(error, context) from error
-            return OperatorState(
-                operator=OperatorId(context.operator), keyed=(writer.put(data),), key_groups=context.key_groups
-            )
+    def completed(self, checkpoint: CheckpointId) -> None:
+        """Later checkpoints may refer to the files of this checkpoint."""
+        self._state.completed(checkpoint)
 
-        return write
+    def aborted(self, checkpoint: CheckpointId) -> None:
+        """No checkpoint may refer to the files of this checkpoint."""
+        self._state.aborted(checkpoint)
 
     def _late(self, batch: pa.RecordBatch) -> npt.NDArray[np.bool_] | None:
         """Which rows are late; None if no row is late."""

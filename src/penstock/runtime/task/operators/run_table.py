@@ -1,0 +1,251 @@
+"""Rows by time and key, in runs that are merged as they grow in number.
+
+Rows are appended as they come. Appended rows become a run when there are enough of them, and runs are merged by the
+rules of `sorted_runs`: small runs at once, large runs in the background, piece by piece. So every row is merged only a
+few times, distinct keys bound the size, and no call takes long, however many rows there are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from penstock.ports import Background, WorkResult
+from penstock.runtime.task.operators.dense import int64_values
+from penstock.runtime.task.operators.sorted_runs import (
+    KEY_HASH,
+    LAST_HASH,
+    LiveSorted,
+    Merge,
+    Place,
+    RunLimits,
+    SortedRun,
+    heads,
+    in_blocks,
+    next_place,
+    runs_to_merge,
+    without,
+)
+from penstock.state.run_places import MemoryPlace, RunPlace
+from penstock.state.runs import RunFiles
+
+MOST_APPENDED = 64
+"""Appended tables become a run when there are this many tables, however small they are."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Frozen:
+    """The rows of a table at the moment of a snapshot."""
+
+    runs: tuple[LiveSorted, ...] = ()
+    tables: tuple[pa.Table, ...] = ()
+    """Rows that are in no run yet."""
+
+    def __len__(self) -> int:
+        return len(self.runs) + len(self.tables)
+
+    @property
+    def parts(self) -> list[pa.Table]:
+        """All rows. A key and a time may have several rows."""
+        return [*map(_rows_of, self.runs), *self.tables]
+
+    def split(self, files: RunFiles, section_rows: int) -> tuple[tuple[LiveSorted, ...], Frozen]:
+        """The runs that a snapshot saves in files of their own; and what it saves with the index: the newest runs, up
+        to so many rows, unless they are in files already."""
+        kept, rows = len(self.runs), sum(table.num_rows for table in self.tables)
+        while kept:
+            live = self.runs[kept - 1]
+            rows += live.rows
+            if rows > section_rows or files.has(live.run):
+                break
+            kept -= 1
+        return self.runs[:kept], Frozen(runs=self.runs[kept:], tables=self.tables)
+
+
+class RunTable:
+    """Rows by time and key. `grouped` makes one row of all rows with the same time and key."""
+
+    def __init__(self, keys: Sequence[str], time: str, grouped: Callable[[Sequence[pa.Table]], pa.Table]) -> None:
+        self.keys = tuple(keys)
+        self.time = time
+        """The name of the column of times."""
+        self.limits = RunLimits()
+        self._grouped_rows = grouped
+        self._runs: list[LiveSorted] = []
+        self._appended: list[pa.Table] = []
+        self._appended_rows = 0
+        self._earliest: int | None = None
+        self._merges: list[Merge] = []
+        """Merges under way, of runs from older to newer."""
+        self._place: RunPlace = MemoryPlace()
+        self._background: Background | None = None
+        self._fail: Callable[[BaseException], None] | None = None
+
+    def keep_at(self, place: RunPlace, limits: RunLimits) -> None:
+        """From here on runs are kept at this place, within these limits. The table closes the place."""
+        self._place, self.limits = place, limits
+
+    def merge_in(self, background: Background, fail: Callable[[BaseException], None]) -> None:
+        """From here on large runs are merged in the background. `fail` is called if a merge fails."""
+        self._background, self._fail = background, fail
+
+    def close(self) -> None:
+        """The table is not used any more. Pieces of merges that were submitted may still run."""
+        self._merges.clear()
+        self._place.close()
+
+    @property
+    def rows(self) -> int:
+        """How many rows are held, merged or not."""
+        return sum(live.rows for live in self._runs) + self._appended_rows
+
+    @property
+    def earliest(self) -> int | None:
+        """The first time of a row; None if the table is empty."""
+        return self._earliest
+
+    def append(self, rows: pa.Table) -> None:
+        """Take rows in."""
+        if rows.num_rows == 0:
+            return
+        self._begins_at(int(int64_values(rows.column(self.time)).min()))
+        self._appended.append(rows)
+        self._appended_rows += rows.num_rows
+        if self._appended_rows >= self.limits.run_rows or len(self._appended) >= MOST_APPENDED:
+            self._flush()
+            self._compact()
+
+    def take_in(self, blocks: Sequence[pa.RecordBatch], buffer: pa.Buffer | None, first: int) -> SortedRun:
+        """Take a run in that was restored, of which the rows before `first` are gone."""
+        run = SortedRun(blocks, self.time, buffer)
+        if first < run.rows:
+            self._begins_at(run.first_time(first))
+            self._runs.append(LiveSorted(run, first))
+        return run
+
+    def take_in_rows(self, blocks: Sequence[pa.RecordBatch]) -> None:
+        """Take in rows of a run that was restored."""
+        if blocks:
+            builder = self._place.build()
+            for block in blocks:
+                builder.add(block)
+            self.take_in(*builder.end(), 0)
+
+    def _begins_at(self, time_us: int) -> None:
+        self._earliest = time_us if self._earliest is None else min(self._earliest, time_us)
+
+    # --- the first rows ------------------------------------------------------------------
+
+    def take_due(self, last_us: int) -> pa.Table | None:
+        """Remove the first rows up to a time, at most about as many as a part has. Returns the rows, merged: no row
+        that is left has one of their times and keys. None if there is no row up to that time."""
+        if self._earliest is None or last_us < self._earliest:
+            return None
+        self._flush()
+        end = next_place(self._runs, Place(last_us, LAST_HASH), self.limits.part_blocks)
+        due = [pa.Table.from_batches(batches).drop_columns([KEY_HASH]) for batches in heads(self._runs, end)]
+        self._drop(end)
+        return due[0] if len(due) == 1 else self._grouped_rows(due)
+
+    def upto(self, last_us: int) -> pa.Table:
+        """All rows up to a time that `earliest` has reached, which stay in the table. A time and a key may have several
+        rows."""
+        self._flush()
+        found = [batch for batches in heads(self._runs, Place(last_us, LAST_HASH)) for batch in batches]
+        return pa.Table.from_batches(found).drop_columns([KEY_HASH]).combine_chunks()
+
+    def drop(self, last_us: int) -> None:
+        """Remove all rows up to a time."""
+        self._flush()
+        self._drop(Place(last_us, LAST_HASH))
+
+    def _drop(self, end: Place) -> None:
+        busy = self._busy()
+        left = (without(live, end, trims=live.run.token not in busy) for live in self._runs)
+        self._runs = [live for live in left if live is not None]
+        self._earliest = min((live.run.first_time(live.first) for live in self._runs), default=None)
+        for merge in self._merges:
+            merge.dropped = end if merge.dropped is None else max(merge.dropped, end)
+
+    # --- runs ----------------------------------------------------------------------------
+
+    def _flush(self) -> None:
+        """Make a run of the appended rows."""
+        if self._appended:
+            grouped = self._grouped_rows(self._appended)
+            blocks = list(in_blocks(grouped, self.keys, self.time, self.limits.block_rows))
+            self._runs.append(LiveSorted(SortedRun(blocks, self.time)))
+            self._appended, self._appended_rows = [], 0
+
+    def _busy(self) -> dict[object, None]:
+        """The runs that are being merged."""
+        return {token: None for merge in self._merges for token in merge.inputs}
+
+    def _compact(self) -> None:
+        """Merge runs while there are enough of them. Large runs are merged in the background."""
+        while True:
+            # Runs that are being merged, and all older runs, stay as they are.
+            busy = self._busy()
+            behind = max((number + 1 for number, live in enumerate(self._runs) if live.run.token in busy), default=0)
+            free = self._runs[behind:]
+            first = runs_to_merge([live.rows for live in free], self.limits)
+            if first is None:
+                return
+            merge = Merge(
+                free[first:],
+                lambda rows: self._grouped_rows([rows]),
+                keys=self.keys,
+                time=self.time,
+                place=self._place,
+                limits=self.limits,
+            )
+            self._merges.append(merge)
+            if self._background is not None and sum(live.rows for live in free[first:]) > self.limits.loop_rows:
+                self._merge_on(merge, self._background)
+                continue
+            run = merge.work()
+            while run is None:
+                run = merge.work()
+            self._merged(merge, run)
+
+    def _merge_on(self, merge: Merge, background: Background) -> None:
+        """Do the next piece of a merge in the background."""
+
+        def done(outcome: WorkResult) -> None:
+            if merge not in self._merges:
+                # The table was closed.
+                merge.give_up()
+            elif outcome.error is not None:
+                self._merges.remove(merge)
+                merge.give_up()
+                if self._fail is not None:
+                    self._fail(outcome.error)
+            elif outcome.value is None:
+                self._merge_on(merge, background)
+            else:
+                self._merged(merge, outcome.value)
+                self._compact()
+
+        background.submit(merge.work, done)
+
+    def _merged(self, merge: Merge, run: SortedRun) -> None:
+        """The run takes the place of the runs that it was made of."""
+        self._merges.remove(merge)
+        left: LiveSorted | None = LiveSorted(run)
+        if merge.dropped is not None:
+            left = without(LiveSorted(run), merge.dropped)
+        inputs = [number for number, live in enumerate(self._runs) if live.run.token in merge.inputs]
+        kept = [live for live in self._runs if live.run.token not in merge.inputs]
+        if inputs and left is not None:
+            kept.insert(inputs[0], left)
+        self._runs = kept
+
+    def freeze(self) -> Frozen:
+        """All rows, by reference. Later changes replace runs and tables, and do not change them."""
+        return Frozen(runs=tuple(self._runs), tables=tuple(self._appended))
+
+
+def _rows_of(live: LiveSorted) -> pa.Table:
+    return pa.Table.from_batches(live.run.rows_between(live.first, live.run.rows)).drop_columns([KEY_HASH])
