@@ -7,6 +7,7 @@ import shutil
 from pathlib import Path
 
 import golden_content as content
+import golden_runs
 import msgspec
 import pyarrow as pa
 import pytest
@@ -249,6 +250,44 @@ def with_leaving_windows(folder):
     path.write_bytes(encode_metadata(msgspec.structs.replace(metadata, operators=operators)))
     (folder / "windows-0-0").unlink()
     return folder
+
+
+def with_runs(folder):
+    """The savepoint with the state of windows in runs, as a checkpoint has it."""
+    shutil.copytree(SAVEPOINT, folder)
+    path = folder / "_metadata"
+    metadata = decode_metadata(str(path), path.read_bytes())
+    kept = golden_runs.store_of(Path(__file__).parents[1] / "golden" / "runs-v1" / "tumbling")
+    (state, _) = golden_runs.states_in(Path(__file__).parents[1] / "golden" / "runs-v1" / "tumbling")
+    files = tuple(content.handle(kept.get(file), None) for file in state.keyed)
+    operator = metadata.operators[OperatorId("windows")]
+    state = msgspec.structs.replace(state, keyed=files)
+    changed = msgspec.structs.replace(
+        operator,
+        subtasks={0: state},
+        max_parallelism=golden_runs.GROUPS,
+        label=OperatorLabel(name="Windows", kind="window"),
+    )
+    operators = {**metadata.operators, OperatorId("windows"): changed}
+    path.write_bytes(encode_metadata(msgspec.structs.replace(metadata, operators=operators)))
+    (folder / "windows-0-0").unlink()
+    return folder
+
+
+def test_windows_in_runs_are_copied_as_they_are_and_written_in_one_file_when_they_are_changed(tmp_path):
+    base = SnapshotData(with_runs(tmp_path / "base"))
+    rows = pa.concat_tables(base.tables("windows", "windows"))
+    assert rows.num_rows == base.state("windows", "windows").rows > 10
+
+    class Rows:
+        def of_groups(self, first, last):
+            return window_rows(rows.slice(1), rows.schema)
+
+    copied = written(draft(base.location), tmp_path)
+    assert pa.concat_tables(copied.tables("windows", "windows")).equals(rows)
+    changed = written(draft(base.location).with_windows(OperatorId("windows"), Rows()), tmp_path / "again")
+    assert changed.state("windows", "windows").rows == rows.num_rows - 1
+    assert len(changed.metadata.operators[OperatorId("windows")].subtasks[0].keyed) == 1
 
 
 def test_windows_that_were_being_handed_on_are_a_table_of_their_own_and_stay_when_panes_are_changed(tmp_path):

@@ -21,6 +21,7 @@ from penstock.core.messages import OperatorState, StateFile
 from penstock.plan.key_groups import range_of
 from penstock.runtime.task.operators.base import Operator, OperatorContext
 from penstock.runtime.task.operators.build import build_operator
+from penstock.runtime.task.operators.sorted_runs import RunLimits
 from penstock.runtime.task.partitioning import partition
 from penstock.runtime.task.slices import Slice
 
@@ -97,6 +98,7 @@ def opened(
     parallelism: int = 1,
     store: Any = None,
     states: tuple[OperatorState, ...] = (),
+    limits: RunLimits | None = None,
 ) -> Operator:
     """The operator, restored from `states` if there are any."""
     unused: Any = None
@@ -115,6 +117,7 @@ def opened(
         fresh=not states,
         reader=store,
         fail=unused,
+        run_limits=limits or RunLimits(),
     )
     operator = build_operator(step)
     operator.load(context)

@@ -19,9 +19,6 @@ from penstock.core.errors import HostError, Retry
 from penstock.settings import StateSettings
 from penstock.state.rocksdb.folder import LocalFolder
 
-FILE_BYTES = 4 * 1024 * 1024
-"""Runs with fewer bytes lie in memory."""
-
 
 class RunBuilder(ABC):
     """Takes the blocks of one run in, in order."""
@@ -90,7 +87,8 @@ class _InMemory(RunBuilder):
 class MappedPlace(RunPlace):
     """Runs of some size lie in files in a folder that no other process uses."""
 
-    def __init__(self, local_directory: str | None, *, file_bytes: int = FILE_BYTES) -> None:
+    def __init__(self, local_directory: str | None, *, file_bytes: int) -> None:
+        """Runs with fewer bytes than `file_bytes` lie in memory."""
         self._folder = LocalFolder(local_directory)
         self._file_bytes = file_bytes
         self._made = 0
@@ -164,13 +162,17 @@ class _InFile(RunBuilder):
             self._path.unlink(missing_ok=True)
 
     def _close(self) -> None:
-        self._stream.close()
-        self._file.close()
+        stream, file, self._file = self._stream, self._file, None
+        stream.close()
+        file.close()
 
 
-def make_place(settings: StateSettings) -> RunPlace:
-    """The place that the settings ask for. Raises `HostError` if no folder can be made."""
-    return MappedPlace(settings.local_directory) if settings.backend == "rocksdb" else MemoryPlace()
+def make_place(settings: StateSettings, *, file_bytes: int) -> RunPlace:
+    """The place that the settings ask for. In a place in files, runs with fewer bytes than `file_bytes` lie in memory.
+    Raises `HostError` if no folder can be made."""
+    return (
+        MappedPlace(settings.local_directory, file_bytes=file_bytes) if settings.backend == "rocksdb" else MemoryPlace()
+    )
 
 
 def mapped(path: Path) -> pa.Buffer:

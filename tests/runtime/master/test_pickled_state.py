@@ -29,6 +29,7 @@ from penstock.runtime.task.operators.async_map import REQUESTS
 from penstock.runtime.task.operators.waiting import WAITING
 from penstock.settings import JobSettings
 from penstock.state.format import FileOwner, encode_tables, state_schema
+from penstock.state.runs import encode_index
 from penstock.storage.files import FileStore
 from penstock.storage.snapshots import SnapshotReader, SnapshotWriter
 from penstock.testing import collect, scripted
@@ -121,6 +122,12 @@ def test_partials_in_flight_whose_states_are_objects_are_refused(tmp_path, funct
     with pytest.raises(UsageError, match="in-flight data of") if is_refused else nullcontext():
         refuse_pickles(metadata, program.plan(), SnapshotReader(FileStore(tmp_path)))
     refuse_pickles(metadata_of(), program.plan(), SnapshotReader(FileStore(tmp_path)))
+
+
+def test_aggregates_whose_states_are_objects_are_refused_in_runs_too(tmp_path):
+    (window,) = golden_aggregates.files().values()
+    with pytest.raises(UsageError, match="has pickled state: 'letters' of sum"):
+        look(tmp_path, encode_index([], [window], groups=128, own_groups=(0, 127)))
 
 
 @pytest.mark.parametrize("kind", ["split_lists", "union_lists", "broadcast"])

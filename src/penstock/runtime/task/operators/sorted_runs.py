@@ -44,7 +44,7 @@ Grouped = Callable[[pa.Table], pa.Table]
 
 @dataclass(frozen=True, kw_only=True)
 class RunLimits:
-    """How large runs and pieces of work are, in rows."""
+    """How large runs and pieces of work are, in rows unless the name says bytes."""
 
     run_rows: int = 16_384
     """Appended rows become a run when there are this many."""
@@ -58,6 +58,8 @@ class RunLimits:
     """About how many rows a piece of background work merges: other background work does not wait longer."""
     section_rows: int = 65_536
     """Small runs are saved with the index of a snapshot, up to this many rows."""
+    file_bytes: int = 4 * 1024 * 1024
+    """With the back end `rocksdb`, runs with at least this many bytes lie in files."""
     first_fanout: int = 4
     """So many runs of the smallest size are merged."""
     fanout: int = 8

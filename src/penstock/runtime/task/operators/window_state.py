@@ -42,7 +42,7 @@ class WindowState:
         self._table = table
         self._step = step
         self._context = context
-        self._place = make_place(context.state)
+        self._place = make_place(context.state, file_bytes=context.run_limits.file_bytes)
         table.keep_at(self._place, context.run_limits)
         self._files = RunFiles(
             # A subtask is not begun twice at the same time.
