@@ -11,7 +11,7 @@ from planted_bugs import found, worlds
 
 from penstock.api.steps import LATE
 from penstock.core.recovery.metadata import Claim
-from penstock.runtime.task.operators.late_windows import LateWindowOperator
+from penstock.runtime.task.operators.late_windows import LateRecordsOperator
 from penstock.runtime.task.operators.side_rows import SideRows
 from penstock.runtime.task.outputs import SideOutput, TaskOutputs
 from penstock.sim.again import Again
@@ -69,14 +69,14 @@ def test_records_of_side_outputs_go_over_to_another_parallelism(make: Any, shape
 
 def test_records_are_late_in_these_worlds(make: Any, monkeypatch: pytest.MonkeyPatch):
     late: Counter[str] = Counter()
-    honest = LateWindowOperator._late_records
+    honest = LateRecordsOperator._late_records
 
-    def counting(operator: LateWindowOperator, batch: Any) -> Any:
+    def counting(operator: LateRecordsOperator, batch: Any) -> Any:
         is_late = honest(operator, batch)
         late.update({"records": batch.num_rows, "late": 0 if is_late is None else int(is_late.sum())})
         return is_late
 
-    monkeypatch.setattr(LateWindowOperator, "_late_records", counting)
+    monkeypatch.setattr(LateRecordsOperator, "_late_records", counting)
     assert found(aside(make, Shape.LATE)) == []
     assert 10 < late["late"] < late["records"] / 2
 
@@ -129,22 +129,21 @@ def test_records_of_side_outputs_that_are_lost_are_found(make: Any, monkeypatch:
 def test_late_records_that_count_in_no_window_and_do_not_come_out_are_found(
     make: Any, monkeypatch: pytest.MonkeyPatch, kind: WindowKind
 ):
-    monkeypatch.setattr(LateWindowOperator, "_late_records", lambda operator, batch: None)
+    monkeypatch.setattr(LateRecordsOperator, "_late_records", lambda operator, batch: None)
     given = [make.workload(world, windows=kind) for world in aside(make, Shape.LATE)]
     assert Rule.EXACTLY_ONCE in found(given)
 
 
 def test_late_records_that_come_out_and_open_their_window_again_are_found(make: Any, monkeypatch: pytest.MonkeyPatch):
-    def process(operator: LateWindowOperator, batch: Any) -> None:
+    def process(operator: LateRecordsOperator, batch: Any) -> None:
         late = operator._late_records(batch)
         if late is not None and late.any():
             operator.sides[LATE].emit(batch.filter(pa.array(late)))
         operator._combining.process(batch)
         operator._combining.before_barrier()
+        for partials in operator._taken:
+            operator._table.append(pa.Table.from_batches([partials]))
+        operator._taken.clear()
 
-    def take(operator: LateWindowOperator, partials: Any) -> None:
-        operator._table.append(pa.Table.from_batches([partials]))
-
-    monkeypatch.setattr(LateWindowOperator, "process", process)
-    monkeypatch.setattr(LateWindowOperator, "take_partials", take)
+    monkeypatch.setattr(LateRecordsOperator, "process", process)
     assert Rule.EXACTLY_ONCE in found(aside(make, Shape.LATE))

@@ -243,6 +243,32 @@ class UnionStep:
     """The schema of the output. A column may be null if that column may be null in one of the inputs."""
 
 
+ROW_COUNT = "\0records"
+"""The name of the aggregate that counts the records of a window, for early results after a number of records."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Updates:
+    """When a window shows results that may still change: at the watermark, and before if one of these is set."""
+
+    every_ms: int | None = None
+    """So long after the first change that was not shown, by the clock."""
+    every_rows: int | None = None
+    """After so many records of a window. Windows that overlap count the records of a key."""
+    every_batch: bool = False
+    """At every change."""
+
+    @property
+    def is_early(self) -> bool:
+        """Whether windows are shown before the watermark has passed them."""
+        return self.waits or self.every_batch
+
+    @property
+    def waits(self) -> bool:
+        """Whether changes wait before they are shown."""
+        return self.every_ms is not None or self.every_rows is not None
+
+
 @dataclass(frozen=True, kw_only=True)
 class CombineStep:
     """Partial aggregates of each batch, before it is exchanged by key. Holds no state."""
@@ -256,6 +282,8 @@ class CombineStep:
     """The schema of the partial aggregates."""
     time_offset_us: int = 0
     """Event time is the time in the column plus this."""
+    holds: bool = True
+    """Whether partial aggregates may be held back until the watermark moves."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -276,6 +304,10 @@ class WindowStep:
     lateness_us: int = 0
     """A record still counts in a window if the watermark has passed the end of the window by less than this. It is no
     part of the state: it may change when a program goes on from a snapshot."""
+    updates: Updates | None = None
+    """Set if the window shows results that may still change, and then their changes: a changelog."""
+    partials: pa.Schema | None = None
+    """The schema of the partial aggregates, of a window that shows updates."""
 
     @property
     def sides(self) -> dict[str, pa.Schema]:

@@ -40,6 +40,8 @@ from penstock.runtime.task.operators.keyed import KeyedOperator
 from penstock.runtime.task.operators.late_windows import (
     LatePaneWindowOperator,
     LateSessionWindowOperator,
+    LateUpdatingPaneOperator,
+    LateUpdatingSessionOperator,
     LateWindowOperator,
 )
 from penstock.runtime.task.operators.pane_windows import PaneWindowOperator
@@ -48,6 +50,7 @@ from penstock.runtime.task.operators.running import RunningCombineOperator, Runn
 from penstock.runtime.task.operators.session_windows import SessionCombineOperator, SessionWindowOperator
 from penstock.runtime.task.operators.sink import SinkOperator
 from penstock.runtime.task.operators.source import SourceOperator
+from penstock.runtime.task.operators.updating_windows import UpdatingPaneOperator, UpdatingSessionOperator
 from penstock.runtime.task.operators.waiting import WaitingOperator
 from penstock.runtime.task.operators.watermark import WatermarkOperator
 from penstock.runtime.task.operators.windows import CombineOperator, WindowOperator
@@ -101,11 +104,21 @@ def _aggregate_operator(step: CombineStep | WindowStep | RunningCombineStep | Ru
 
 
 def _window_operator(step: WindowStep) -> Operator:
+    if step.updates is not None:
+        return _updating_operator(step)
     if isinstance(step.window, PaneWindow):
         return PaneWindowOperator(step) if step.combine is None else LatePaneWindowOperator(step, step.combine)
     if isinstance(step.window, SessionWindow):
         return SessionWindowOperator(step) if step.combine is None else LateSessionWindowOperator(step, step.combine)
     return WindowOperator(step) if step.combine is None else LateWindowOperator(step, step.combine)
+
+
+def _updating_operator(step: WindowStep) -> Operator:
+    if isinstance(step.window, SessionWindow):
+        if step.combine is None:
+            return UpdatingSessionOperator(step)
+        return LateUpdatingSessionOperator(step, step.combine)
+    return UpdatingPaneOperator(step) if step.combine is None else LateUpdatingPaneOperator(step, step.combine)
 
 
 def _operator_on_columns(step: WhereStep | SplitStep | SelectStep | UnionStep) -> Operator:

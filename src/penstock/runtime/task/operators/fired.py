@@ -47,6 +47,11 @@ class Fired:
         """The time that all key groups have come to. The least of 64 bits if a key group has not begun."""
         return int(self._by_group.min())
 
+    @property
+    def most(self) -> int:
+        """The time that no key group has gone beyond."""
+        return int(self._by_group.max())
+
     def of_rows(self, groups: Callable[[], Groups]) -> npt.NDArray[np.int64]:
         """For each row the time that its key group has come to, or a single time for all rows. `groups` computes the
         key group of each row."""

@@ -19,23 +19,30 @@ from penstock.api.steps import LATE, CombineStep, WindowStep
 from penstock.api.window_schema import WINDOW_END, WINDOW_START
 from penstock.api.windows import SessionWindow, TumblingWindow
 from penstock.runtime.task.operators.aggregation import normal_keys
-from penstock.runtime.task.operators.base import OperatorContext, Output
+from penstock.runtime.task.operators.base import Operator, OperatorContext, Output
 from penstock.runtime.task.operators.dense import int64_values
 from penstock.runtime.task.operators.pane_windows import PaneWindowOperator
 from penstock.runtime.task.operators.session_windows import SessionCombineOperator, SessionWindowOperator
+from penstock.runtime.task.operators.updating_windows import UpdatingPaneOperator, UpdatingSessionOperator
 from penstock.runtime.task.operators.windows import CombineOperator, WindowOperator
+from penstock.runtime.task.slices import Steps, Work
 
 Times = npt.NDArray[np.int64]
 
 
-class LateWindowOperator(WindowOperator):
-    """Takes records in, and hands late records to the stream of late records."""
+class LateRecordsOperator(Operator):
+    """Takes records in, and hands late records to the stream of late records. The operator behind this class takes the
+    combined records in."""
 
     def __init__(self, step: WindowStep, combine: CombineStep) -> None:
-        super().__init__(step)
+        self._init_window(step)
         self._combine = combine
         self._times = combine.window.times()
         self._combining = self._make_combining()
+        self._taken: list[pa.RecordBatch] = []
+
+    def _init_window(self, step: WindowStep) -> None:
+        super().__init__(step)  # type: ignore[call-arg]  # the operator behind this class takes the step
 
     def _make_combining(self) -> CombineOperator:
         return CombineOperator(self._combine)
@@ -43,9 +50,9 @@ class LateWindowOperator(WindowOperator):
     def open(self, context: OperatorContext, output: Output) -> None:
         """Start."""
         super().open(context, output)
-        self._combining.open(context, _Partials(self))
+        self._combining.open(context, _Partials(self._taken))
 
-    def process(self, batch: pa.RecordBatch) -> None:
+    def process(self, batch: pa.RecordBatch) -> Work | None:
         """Hand late records on, and take the other records in."""
         late = self._late_records(batch)
         if late is not None and late.any():
@@ -55,10 +62,19 @@ class LateWindowOperator(WindowOperator):
         self._combining.process(batch)
         # Records that are held back would be in no snapshot of this operator.
         self._combining.before_barrier()
+        taken = self._taken.copy()
+        self._taken.clear()
+        return Work.begin(self._take_in(taken))
 
-    def take_partials(self, partials: pa.RecordBatch) -> None:
+    def _take_in(self, taken: list[pa.RecordBatch]) -> Steps:
         """Take in the partial aggregates of records that are not late."""
-        super().process(partials)
+        for number, partials in enumerate(taken):
+            work = super().process(partials)  # type: ignore[safe-super]  # of the operator behind this class
+            is_last = number + 1 == len(taken)
+            while work is not None:
+                # Partials that are not taken in yet are in no state.
+                yield work.may_snapshot and is_last
+                work = work if work.go_on() else None
 
     def _late_records(self, batch: pa.RecordBatch) -> npt.NDArray[np.bool_] | None:
         """Which records are late; None if no record is late. Records without a time, and records whose windows do not
@@ -77,7 +93,9 @@ class LateWindowOperator(WindowOperator):
             columns[name] = pa.array(bounds).view(times.type)
         # In the types of partials, because open sessions are compared with these rows.
         schema = pa.schema([combine.schema.field(name) for name in columns])
-        late = self._late(pa.record_batch(list(columns.values()), schema=schema))
+        late: npt.NDArray[np.bool_] | None
+        # Of the operator behind this class.
+        late = self._late(pa.record_batch(list(columns.values()), schema=schema))  # type: ignore[attr-defined]
         if late is None:
             return None
         found = np.zeros(batch.num_rows, np.bool_)
@@ -95,14 +113,18 @@ class LateWindowOperator(WindowOperator):
         return {**super().metrics(), **self._combining.metrics()}
 
 
-class LatePaneWindowOperator(LateWindowOperator, PaneWindowOperator):
+class LateWindowOperator(LateRecordsOperator, WindowOperator):
+    """Tumbling windows whose late records are read."""
+
+
+class LatePaneWindowOperator(LateRecordsOperator, PaneWindowOperator):
     """Sliding and cumulative windows whose late records are read. All records of a pane are in the same windows, so the
     pane of a record tells whether the record is late."""
 
 
-class LateSessionWindowOperator(LateWindowOperator, SessionWindowOperator):
-    """Session windows whose late records are read. Each record is a session of its own, until the session touches other
-    sessions: the records of a batch are compared with each other and with the open sessions."""
+class LateSessionRecordsOperator(LateRecordsOperator):
+    """Each record is a session of its own, until the session touches other sessions: the records of a batch are
+    compared with each other and with the open sessions."""
 
     def _make_combining(self) -> CombineOperator:
         return SessionCombineOperator(self._combine)
@@ -113,11 +135,23 @@ class LateSessionWindowOperator(LateWindowOperator, SessionWindowOperator):
         return {WINDOW_START: instants, WINDOW_END: instants + window.gap_us}
 
 
+class LateSessionWindowOperator(LateSessionRecordsOperator, SessionWindowOperator):
+    """Session windows whose late records are read."""
+
+
+class LateUpdatingPaneOperator(LateRecordsOperator, UpdatingPaneOperator):
+    """Windows that show updates, and whose late records are read."""
+
+
+class LateUpdatingSessionOperator(LateSessionRecordsOperator, UpdatingSessionOperator):
+    """Session windows that show updates, and whose late records are read."""
+
+
 class _Partials:
     """Where the combined records of a late window operator go."""
 
-    def __init__(self, window: LateWindowOperator) -> None:
-        self.emit = window.take_partials
+    def __init__(self, taken: list[pa.RecordBatch]) -> None:
+        self.emit = taken.append
 
     def watermark(self, time_us: int, *, idle: bool = False) -> None:
         """Watermarks do not go through the combining of records."""

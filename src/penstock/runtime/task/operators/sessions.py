@@ -42,7 +42,7 @@ class Sessions(NamedTuple):
 
 def find_sessions(table: pa.Table, keys: Sequence[str]) -> Sessions:
     """The sessions of the rows of a table that has at least one row."""
-    codes = _codes(table, keys)
+    codes = codes_of(table, keys)
     starts, ends = int64_values(table.column(WINDOW_START)), int64_values(table.column(WINDOW_END))
     order = _order(codes, starts)
     codes, starts, ends = codes[order], starts[order], ends[order]
@@ -74,7 +74,7 @@ def merge_sessions(
     return pa.table(merged)
 
 
-def _codes(table: pa.Table, keys: Sequence[str]) -> npt.NDArray[np.int64]:
+def codes_of(table: pa.Table, keys: Sequence[str]) -> npt.NDArray[np.int64]:
     """A number for each row: equal numbers for equal keys, whatever the types of the key columns."""
     codes = np.zeros(table.num_rows, np.int64)
     for number, key in enumerate(keys):

@@ -101,6 +101,8 @@ class Header(msgspec.Struct, frozen=True, kw_only=True):
     leaving: bool | msgspec.UnsetType = msgspec.UNSET
     """Set if the rows are whole windows that share panes: these windows had been put together from panes, and their
     results had not been handed on. Otherwise the rows of windows that share panes are panes."""
+    part: str | msgspec.UnsetType = msgspec.UNSET
+    """Which part of the state of windows that show updates the rows are. Unset for windows of any other kind."""
 
 
 class WindowTable(RunTable):

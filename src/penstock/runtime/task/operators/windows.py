@@ -104,7 +104,7 @@ class CombineOperator(Operator):
             partials = partials.cast(step.schema)
         self._held.append(partials)
         self._held_rows += partials.num_rows
-        if self._held_rows >= _HELD_ROWS:
+        if self._held_rows >= _HELD_ROWS or not step.holds:
             self.before_barrier()
 
     def _record_values(self, batch: pa.RecordBatch) -> dict[str, Any]:
@@ -195,13 +195,14 @@ class WindowOperator(Operator):
     def _restore_rows(self, rows: pa.Table, header: Header) -> None:  # noqa: ARG002
         self._table.append(rows)
 
-    def process(self, batch: pa.RecordBatch) -> None:
+    def process(self, batch: pa.RecordBatch) -> Work | None:
         """Take partials in. Late partials are dropped and counted."""
         late = self._late(batch)
         if late is not None and late.any():
             self.late_dropped += int(late.sum())
             batch = batch.filter(pa.array(~late))
         self._table.append(pa.Table.from_batches([batch]))
+        return None
 
     def watermark(self, time_us: int, *, idle: bool = False) -> Work | None:
         """Fire the windows that are due, then hand the watermark on."""
