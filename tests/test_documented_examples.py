@@ -42,6 +42,8 @@ EXAMPLES = {
     "cumulative": cumulative,
     "session": session,
     "aggregate": WindowedStream.aggregate,
+    "final": Stream.final,
+    "updates": Stream.updates,
 }
 
 

@@ -8,18 +8,20 @@ State and results are the same in both ways.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from penstock.api.naming import RecordedStep
-from penstock.api.steps import LATE, CombineStep, WindowStep
-from penstock.core.errors import InvariantError
+from penstock.api.steps import LATE, UPDATES, CombineStep, WindowStep
+from penstock.core.errors import InvariantError, UsageError
 from penstock.plan.graph import Input, Partitioning
 
 
 def with_late_records(steps: Sequence[RecordedStep]) -> list[RecordedStep]:
     """The steps of a plan. If late records of a window are read, the window reads records, and the step that would
     combine these records is left out."""
+    updating = {s.number: s for s in steps if isinstance(s.step, WindowStep) and s.step.updates is not None}
+    steps = [replace(step, inputs=tuple(_output(source, updating) for source in step.inputs)) for step in steps]
     read = {source.node for step in steps for source in step.inputs if source.side == LATE}
     by_number = {step.number: step for step in steps}
     left_out: set[int] = set()
@@ -37,3 +39,16 @@ def with_late_records(steps: Sequence[RecordedStep]) -> list[RecordedStep]:
         records = Input(node=before.node, partitioning=Partitioning.HASH, keys=step.step.keys, side=before.side)
         found.append(replace(step, step=replace(step.step, combine=combine.step), inputs=(records,)))
     return [step for step in found if step.number not in left_out]
+
+
+def _output(source: Input, updating: Mapping[int, RecordedStep]) -> Input:
+    """The output of a step that is read. Raises `UsageError` if the final results of a window are read that is one of
+    the windows that show updates."""
+    if source.side == UPDATES:
+        return replace(source, side=None)
+    if source.side is None and source.node in updating:
+        raise UsageError(
+            f"the window {updating[source.node]} shows updates, and its final results are read, too",
+            hint="use the stream that updates() returns for everything, or make a second window for the final results",
+        )
+    return source

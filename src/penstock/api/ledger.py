@@ -98,6 +98,10 @@ class Ledger:
         """How many slots the job has."""
         return self._parallelism
 
+    def change_step(self, number: int, step: Step) -> None:
+        """Let a step do something else than it was recorded with. Its number and its name stay."""
+        self._steps[number] = replace(self._steps[number], step=step)
+
     def limit_step(self, number: int, at_most: int) -> None:
         """Let a step have at most this many subtasks."""
         self._steps[number] = replace(self._steps[number], at_most=at_most)

@@ -125,6 +125,11 @@ LATE = "late()"
 """The name of the side output with the records that came too late. No name that a user gives is equal to it."""
 
 
+UPDATES = "updates()"
+"""The side by which the updates of a window are read while the program is built. No name that a user gives is equal to
+it. A window has either updates or final results."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class LateRecords:
     """What a step must know of its input to tell late records apart."""
@@ -243,7 +248,7 @@ class UnionStep:
     """The schema of the output. A column may be null if that column may be null in one of the inputs."""
 
 
-ROW_COUNT = "\0records"
+ROW_COUNT = "\0number of records"
 """The name of the aggregate that counts the records of a window, for early results after a number of records."""
 
 

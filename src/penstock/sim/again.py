@@ -8,7 +8,6 @@ job did not claim must be as they were.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from random import Random
@@ -18,11 +17,12 @@ import pyarrow as pa
 from penstock.core.ids import CheckpointId
 from penstock.core.recovery import layout
 from penstock.core.recovery.metadata import CheckpointMetadata, Claim, CompletedCheckpoint
-from penstock.sim.comparison import Standard, check_output, check_parts
+from penstock.sim.comparison import Standard, check_changes, check_output, check_parts, shown_by
 from penstock.sim.disk import Disk, is_below
 from penstock.sim.expected import Stage, expected_of_stages
+from penstock.sim.external import Transaction
 from penstock.sim.faults import Fault, SlotCrash, draw_faults
-from penstock.sim.jobs import Row, Workload
+from penstock.sim.jobs import Workload
 from penstock.sim.rules import Rule
 from penstock.sim.slots import Notice
 from penstock.sim.user import Moment, UserRequest, Wish
@@ -178,7 +178,7 @@ def _differs(disk: Disk, origin: Origin) -> bool:
 
 def check_both(
     world: World,
-    shown: dict[str, Counter[Row]],
+    committed: Sequence[Transaction],
     workload: Workload,
     *,
     inputs: Sequence[pa.RecordBatch],
@@ -190,6 +190,10 @@ def check_both(
     first job up to its end, and the stage of the second job from there on. If a job was drained, windows may be shown
     `in_parts`."""
     expected = expected_of_stages(workload, inputs, stages)
+    shown = shown_by(committed)
+    if workload.updates is not None:
+        check_changes(world, committed, expected, standard, workload.windows)
+        return
     if workload.shape.has_windows and in_parts:
         check_parts(world, shown, expected, standard, workload.windows)
         return

@@ -7,6 +7,7 @@ from collections.abc import Hashable, Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from penstock.sim.changes import check_table, table_of
 from penstock.sim.expected import order_of
 from penstock.sim.external import Transaction
 from penstock.sim.jobs import Row, Workload, rows_of
@@ -38,6 +39,20 @@ def shown_by(committed: Iterable[Transaction]) -> dict[str, Counter[Row]]:
         for batch in transaction.batches:
             rows.update(rows_of(batch))
     return shown
+
+
+def check_changes(
+    world: World,
+    committed: Iterable[Transaction],
+    expected: dict[str, Counter[Row]],
+    standard: Standard,
+    kind: WindowKind,
+) -> None:
+    """Compare the rows of every sink after all visible changes with the `expected` rows."""
+    tables = table_of(world, committed)
+    for target, rows in expected.items():
+        actual = tables.get(target, Counter())
+        check_table(world, target, actual, rows, complete=standard.complete, sessions=kind is WindowKind.SESSION)
 
 
 def check_output(

@@ -29,6 +29,7 @@ from penstock.api.connector import (
     SplitProgress,
     WriterContext,
 )
+from penstock.api.steps import Updates
 from penstock.core.alignment.times import Alignment
 from penstock.core.task.waiting import WaitFor
 from penstock.sim.asking import Asks
@@ -205,6 +206,8 @@ class Workload:
     """Whether these windows are by key, or over all records."""
     lateness_us: int = 0
     """The allowed lateness of these windows, and of the windows of the shape `LATE`."""
+    updates: Updates | None = None
+    """When the windows of the shapes `WINDOW` and `UNION_WINDOW` show results that may still change; None: never."""
     induces: bool = False
     """Whether marks in the data say where checkpoints begin."""
     align: Alignment | None = None
@@ -240,7 +243,7 @@ class Workload:
     def has_rich_windows(self) -> bool:
         """Whether windows have many kinds of aggregates, and not only a count and a maximum."""
         # A bit that decides nothing else.
-        return self.keyed and (self.salt >> 8) % 2 == 1
+        return self.keyed and self.updates is None and (self.salt >> 8) % 2 == 1
 
     def splits_of(self, source: int) -> range:
         """The numbers of a source's splits."""

@@ -23,6 +23,7 @@ from penstock.settings import (
 )
 from penstock.sim.again import Again, draw_again, draw_early_end
 from penstock.sim.asking import draw_asks
+from penstock.sim.changes import draw_updates
 from penstock.sim.connected import draw_wait
 from penstock.sim.faults import (
     Fault,
@@ -237,7 +238,11 @@ def _varied(random: Random, drawn: Scenario) -> Scenario:
     takes = drawn.workload.shape in (Shape.WINDOW, Shape.UNION_WINDOW, Shape.ASKS_WINDOW, Shape.LATE)
     drawn = _with_lateness(random, drawn) if takes and random.random() < 0.4 else drawn
     can_wait = drawn.workload.shape.has_time and not drawn.workload.induces
-    return _aligned(random, drawn) if can_wait and random.random() < 0.25 else drawn
+    drawn = _aligned(random, drawn) if can_wait and random.random() < 0.25 else drawn
+    takes = drawn.workload.shape in (Shape.WINDOW, Shape.UNION_WINDOW) and _is_exactly_once(drawn)
+    if takes and random.random() < 0.3:
+        drawn = replace(drawn, workload=replace(drawn.workload, updates=draw_updates(random)))
+    return drawn
 
 
 def _with_lateness(random: Random, drawn: Scenario) -> Scenario:

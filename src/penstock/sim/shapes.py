@@ -35,6 +35,8 @@
 
 The windows of `WINDOW` and `UNION_WINDOW` are of any kind (`window_kinds`), by key or over all records.
 
+Windows may allow lateness, and may show updates: then the sink gets changes.
+
 Every second workload has windows with many aggregates, and behind the window a step that compares the aggregates. A
 workload may have a slow step, which stands behind `same`, `waits`, the window or the timers; `negate` is slow itself.
 Back-pressure builds up before the slow step. Steps have the same names in all shapes, so that tests can name them.
@@ -48,11 +50,13 @@ from typing import Any, assert_never
 import polars as pl
 import pyarrow as pa
 
+from penstock.api.changelog import with_row_kind
 from penstock.api.connector import Sink
 from penstock.api.first_rows import FirstOfKey, FirstOfSubtask, FirstRows
 from penstock.api.functions import FunctionContext, ProcessFunction
 from penstock.api.steps import (
     LATE,
+    ROW_COUNT,
     Aggregate,
     AsyncMapStep,
     CombineStep,
@@ -351,10 +355,28 @@ class _Builder:
         result = result_schema(SCHEMA, keys=keys, time_column="ts", aggregates=aggregates)
         partial = partial_schema(SCHEMA, keys=keys, time_column="ts", aggregates=aggregates, window=window)
         kept = self._add("where", WhereStep(condition=keep_condition(), schema=SCHEMA), (timed, FORWARD))
-        combine = CombineStep(keys=keys, time_column="ts", window=window, aggregates=aggregates, schema=partial)
+        updates = workload.updates
+        if updates is not None and updates.every_rows is not None:
+            aggregates = (*aggregates, Aggregate(name=ROW_COUNT, kind="count", column=None))
+            partial = partial_schema(SCHEMA, keys=keys, time_column="ts", aggregates=aggregates, window=window)
+        combine = CombineStep(
+            keys=keys,
+            time_column="ts",
+            window=window,
+            aggregates=aggregates,
+            schema=partial,
+            holds=updates is None,
+        )
         combined = self._add("combine", combine, (kept, FORWARD))
+        result = result if updates is None else with_row_kind(result)
         step = WindowStep(
-            keys=keys, window=window, aggregates=aggregates, schema=result, lateness_us=workload.lateness_us
+            keys=keys,
+            window=window,
+            aggregates=aggregates,
+            schema=result,
+            lateness_us=workload.lateness_us,
+            updates=updates,
+            partials=None if updates is None else partial,
         )
         windowed = self._add("window", step, (combined, HASH), keys=keys)
         if workload.has_rich_windows:

@@ -13,7 +13,7 @@ from penstock.core.recovery.metadata import SnapshotKind
 from penstock.settings import Mode, NoRestart
 from penstock.sim.again import Origin, check_both, check_spared, check_untouched
 from penstock.sim.checkers import check_files
-from penstock.sim.comparison import Standard, check_order, check_output, check_parts, shown_by
+from penstock.sim.comparison import Standard, check_changes, check_order, check_output, check_parts, shown_by
 from penstock.sim.disk import is_below
 from penstock.sim.expected import Stage, expected_of_stages, read_before
 from penstock.sim.programs import NAMES
@@ -102,7 +102,9 @@ class Verdict:
         )
         committed = list(self._ended.external.committed.values())
         expected = expected_of_stages(workload, inputs, self._ended.stages)
-        if workload.shape.has_windows and self._ended.has_gone_on_drained:
+        if workload.updates is not None:
+            check_changes(self._ended.world, committed, expected, standard, workload.windows)
+        elif workload.shape.has_windows and self._ended.has_gone_on_drained:
             check_parts(self._ended.world, shown_by(committed), expected, standard, workload.windows)
         else:
             check_output(
@@ -123,7 +125,7 @@ class Verdict:
         rule = Rule.AT_LEAST_ONCE if repeats else Rule.EXACTLY_ONCE
         check_both(
             self._ended.world,
-            shown_by(committed),
+            committed,
             self._ended.scenario.workload,
             inputs=self._ended.external.inputs,
             stages=(*first.stages, Stage(parallelism=settings.parallelism, metadata=origin.content)),
@@ -165,7 +167,7 @@ class Verdict:
             stages = (*first.stages, last)
             check_both(
                 self._ended.world,
-                shown_by(committed),
+                committed,
                 workload,
                 inputs=inputs,
                 stages=stages,
@@ -175,7 +177,10 @@ class Verdict:
             check_order(self._ended.world, committed, workload)
         else:
             expected = expected_of_stages(workload, inputs, (last,))
-            check_output(self._ended.world, shown_by(new), expected, standard, windows=workload.shape.has_windows)
+            if workload.updates is not None:
+                check_changes(self._ended.world, new, expected, standard, workload.windows)
+            else:
+                check_output(self._ended.world, shown_by(new), expected, standard, windows=workload.shape.has_windows)
             check_order(self._ended.world, new, workload)
         first.user.check_end(first.outcome)
         if self._ended.given_up is not None:

@@ -49,6 +49,7 @@ from penstock.api.streams.placing import PlacesRows
 from penstock.api.streams.running_aggregate import running_aggregate
 from penstock.api.streams.side_streams import HasSides
 from penstock.api.streams.stream_state import Row, StreamState, side_schemas
+from penstock.api.streams.updating import HasResultsOfWindows
 from penstock.api.window_schema import check_key_types
 from penstock.core.durations import Duration, duration_ms, duration_us
 from penstock.core.errors import UsageError
@@ -64,7 +65,16 @@ if TYPE_CHECKING:
 
 @at_user_line
 class Stream(
-    ComputesColumns, ChoosesRows, Explodes, PlacesRows, HandsOver, HasSides, AsksOthers, HasChanges, CanBeLookedAt
+    ComputesColumns,
+    ChoosesRows,
+    Explodes,
+    PlacesRows,
+    HandsOver,
+    HasSides,
+    AsksOthers,
+    HasChanges,
+    HasResultsOfWindows,
+    CanBeLookedAt,
 ):
     """Records that flow, all with the same columns. Made by `Program.read` and by the methods of streams."""
 

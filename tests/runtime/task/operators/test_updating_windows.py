@@ -193,7 +193,7 @@ def go(back, work):
 @pytest.mark.parametrize("part_rows", [1, 1_000_000])
 @pytest.mark.parametrize("early", [False, True], ids=["at the watermark", "at every change"])
 @pytest.mark.parametrize("window", [*WINDOWS, SESSION], ids=str)
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(batches=BATCHES, lateness=st.sampled_from([0, 3, 15]))
 def test_whoever_follows_the_changes_has_the_results(rig, window, early, part_rows, batches, lateness):
     combine, step = steps(window, Updates(every_batch=early), lateness=lateness)
@@ -224,7 +224,7 @@ def test_whoever_follows_the_changes_has_the_results(rig, window, early, part_ro
 
 
 @pytest.mark.parametrize("window", WINDOWS, ids=str)
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(batches=BATCHES)
 def test_partials_over_all_records_are_merged_alike(rig, window, batches):
     combine, step = steps(window, keys=(), lateness=7)
@@ -242,7 +242,7 @@ def test_partials_over_all_records_are_merged_alike(rig, window, batches):
 
 
 @pytest.mark.parametrize("window", [*WINDOWS, SESSION], ids=str)
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(batches=BATCHES, data=st.data())
 def test_results_by_the_clock_come_when_they_are_due_and_only_those_that_changed(rig, window, batches, data):
     combine, step = steps(window, Updates(every_ms=100), lateness=15)
@@ -266,7 +266,7 @@ def test_results_by_the_clock_come_when_they_are_due_and_only_those_that_changed
             go(back, back.operator.fire(now + 1_000))
             assert back.output.items == []
         watermark = max(watermark, time)
-        back.operator.watermark(time)
+        back.operator.watermark(watermark)
         if time != MAX_WATERMARK:
             model.settle(watermark - 15)
         view.follow(back.output)
@@ -276,7 +276,7 @@ def test_results_by_the_clock_come_when_they_are_due_and_only_those_that_changed
 
 
 @pytest.mark.parametrize("window", [*WINDOWS, SESSION], ids=str)
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(batches=BATCHES)
 def test_results_after_a_number_of_records_lack_fewer_records(rig, window, batches):
     combine, step = steps(window, Updates(every_rows=3))
@@ -293,7 +293,7 @@ def test_results_after_a_number_of_records_lack_fewer_records(rig, window, batch
         if restored:
             back = rig(step, restored=[back.snapshot()], files=back.files, sides=[LATE])
         watermark = max(watermark, time)
-        back.operator.watermark(time)
+        back.operator.watermark(watermark)
         if time != MAX_WATERMARK:
             model.settle(watermark)
     view.follow(back.output)
