@@ -21,6 +21,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 
@@ -30,7 +31,7 @@ from penstock.core.ids import Instant
 from penstock.core.messages import StateFile
 from penstock.runtime.task.operators.sorted_runs import KEY_HASH
 from penstock.runtime.task.operators.window_table import KEY_GROUP as WINDOW_KEY_GROUP
-from penstock.runtime.task.operators.window_table import is_window, read_file
+from penstock.runtime.task.operators.window_table import Header, is_window, read_file
 from penstock.runtime.task.partitioning import key_groups
 from penstock.settings import StateSettings
 from penstock.state.backend import StateContext, StateReader
@@ -170,7 +171,7 @@ class StateFileContent:
         table = self._named_window()
         keys = [name for name in self._window_header.layout.keys if name in table.schema.names]
         return FoundTable(
-            name=LEAVING_WINDOWS if self._window_header.leaving is True else WINDOWS,
+            name=_name_of(self._window_header),
             kind=WINDOWS,
             keys=pa.schema([table.schema.field(name) for name in keys]),
             columns=table.schema,
@@ -185,6 +186,13 @@ class StateFileContent:
         assert table.schema.names[last] == WINDOW_KEY_GROUP
         ordered = table.select([last, *range(last)])
         return ordered.rename_columns(column_names(ordered.schema.names, keys))
+
+
+def _name_of(header: Header) -> str:
+    """The name of the table of a window's file. Windows that show updates have several tables."""
+    if header.leaving is not True:
+        return WINDOWS
+    return LEAVING_WINDOWS if header.part is msgspec.UNSET else f"{header.part}-windows"
 
 
 class RunsContent:

@@ -20,6 +20,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Sequence
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
@@ -276,7 +277,9 @@ class UpdatingWindowOperator(Operator):
                     encode_rows(
                         rows,
                         keys=keys,
-                        header=Header(layout=layout, fired=fired, part=part),
+                        header=Header(
+                            layout=layout, fired=fired, part=part, leaving=msgspec.UNSET if part == ROWS else True
+                        ),
                         groups=context.max_parallelism,
                     )
                     for part, rows, fired in parts
