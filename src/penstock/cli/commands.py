@@ -6,6 +6,7 @@ import click
 
 from penstock.bench.backpressure import backpressure
 from penstock.bench.coordinator import coordinator
+from penstock.bench.operators import operators
 from penstock.bench.processor import processor
 from penstock.bench.recovery import recovery
 from penstock.bench.state import state as state_bench
@@ -29,6 +30,7 @@ for _command in (demo, *JOB_COMMANDS, checkpoints, bench, sim, state, torture, v
     main.add_command(_command)
 bench.add_command(backpressure)
 bench.add_command(coordinator)
+bench.add_command(operators)
 bench.add_command(processor)
 bench.add_command(recovery)
 bench.add_command(state_bench)
