@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 SLIDING = "sliding"
 SESSION = "session"
+RUNNING = "running"
 SIZE = "10 seconds"
 SLIDE = "1 second"
 GAP = "10 seconds"
@@ -27,6 +28,10 @@ RESULT = "auction", "window.start AS window_start", "window.end AS window_end", 
 
 def penstock_query(program: Program, source: Source, sink: Sink, *, kind: str) -> None:
     """Add the query to a Penstock program."""
+    if kind == RUNNING:
+        bids = program.read(source).key_by("auction")
+        bids.aggregate(n=ps.count(), top=ps.max("price")).changes().write(sink)
+        return
     window = ps.sliding(SIZE, SLIDE) if kind == SLIDING else ps.session(GAP)
     windowed_query(program, source, sink, key="auction", window=window)
 
@@ -41,7 +46,10 @@ def streaming_query(numbers: Any, *, kind: str, seed: int) -> Any:
     """The query over a streaming DataFrame of bid numbers `n`, as a streaming DataFrame."""
     from pyspark.sql import functions as sql
 
-    bids = numbers.selectExpr(*nexmark.bid_columns_sql(seed=seed)).withWatermark("ts", f"{LATENESS_S} seconds")
+    rows = numbers.selectExpr(*nexmark.bid_columns_sql(seed=seed))
+    aggregates = [sql.expr(aggregate) for aggregate in AGGREGATES]
+    if kind == RUNNING:
+        return rows.groupBy("auction").agg(*aggregates)
     window = sql.window("ts", SIZE, SLIDE) if kind == SLIDING else sql.session_window("ts", GAP)
-    grouped = bids.groupBy("auction", window.alias("window")).agg(*map(sql.expr, AGGREGATES))
-    return grouped.selectExpr(*RESULT)
+    bids = rows.withWatermark("ts", f"{LATENESS_S} seconds")
+    return bids.groupBy("auction", window.alias("window")).agg(*aggregates).selectExpr(*RESULT)

@@ -1,8 +1,8 @@
 """The runs of `penstock bench operators`: one Spark, one run after the other, each run in a folder of its own.
 
 Runs that are compared follow each other in every round, so other programs on the machine disturb both alike. Every job
-of Penstock takes a checkpoint every second. The first part of every run is warm-up, and does not count. A failure ends
-the benchmark.
+of Penstock takes a checkpoint every second. Results of windows that are compared with Spark are written as Parquet. All
+other results go nowhere. The first part of every run is warm-up, and does not count. A failure ends the benchmark.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from penstock.api.streams.data_stream import Stream
 from penstock.bench import bytewax_counting
 from penstock.bench.keyed_bids import NUMBER, TEXT, KeyedBids
 from penstock.bench.metering import MeteredSink, MeteredSource, read_throughput
-from penstock.bench.operator_queries import SESSION, SLIDING, penstock_query, streaming_query, windowed_query
+from penstock.bench.operator_queries import RUNNING, SESSION, SLIDING, penstock_query, streaming_query, windowed_query
 from penstock.bench.pressure import DroppingSink
 from penstock.bench.round_folders import round_folder
 from penstock.bench.row_functions import COUNTED, PRICED, CountRecords, prices_in_list, prices_yielded
-from penstock.bench.structured_streaming import ROWS_PER_BATCH, run_streaming_query
+from penstock.bench.structured_streaming import ROWS_PER_BATCH, StreamSize, run_streaming_query
 from penstock.bench.window_query import BidInput
 from penstock.core.errors import HostError, UsageError
 from penstock.settings import NoRestart
@@ -75,6 +75,7 @@ class Runs:
         runs: dict[str, dict[str, Run]] = {
             SLIDING: {"penstock": lambda: self._windows(SLIDING), "spark": lambda: self._spark_windows(SLIDING)},
             SESSION: {"penstock": lambda: self._windows(SESSION), "spark": lambda: self._spark_windows(SESSION)},
+            RUNNING: {"penstock": lambda: self._windows(RUNNING), "spark": lambda: self._spark_windows(RUNNING)},
             "string-keys": {"string": lambda: self._by_auction(TEXT), "integer": lambda: self._by_auction(NUMBER)},
             "many-keys": {"many": lambda: self._by_keys(MANY_KEYS), "few": lambda: self._by_keys(FEW_KEYS)},
             "rows": {
@@ -98,7 +99,8 @@ class Runs:
 
     def _windows(self, kind: str) -> float:
         source = BidInput(events=self._options.events, seed=self._options.seed).source()
-        return self._penstock(source, lambda *given: penstock_query(*given, kind=kind))
+        sink = DroppingSink() if kind == RUNNING else None
+        return self._penstock(source, lambda *given: penstock_query(*given, kind=kind), sink=sink)
 
     def _spark_windows(self, kind: str) -> float:
         options = self._options
@@ -107,17 +109,19 @@ class Runs:
             return run_streaming_query(
                 self._spark,
                 lambda numbers: streaming_query(numbers, kind=kind, seed=options.seed),
-                rows=rows,
-                rows_per_batch=min(ROWS_PER_BATCH, max(1, rows // 4)),
+                size=StreamSize.of(rows, most_per_batch=ROWS_PER_BATCH),
                 parallelism=options.parallelism,
                 directory=place,
                 warmup_share=WARMUP_SHARE,
+                updates=kind == RUNNING,
             ).rows_per_second
 
     def _by_auction(self, key: str) -> float:
         source = KeyedBids(events=self._options.events, seed=self._options.seed)
         window = ps.tumbling(TEXT_WINDOW)
-        return self._penstock(source, lambda *given: windowed_query(*given, key=key, window=window))
+        return self._penstock(
+            source, lambda *given: windowed_query(*given, key=key, window=window), sink=DroppingSink()
+        )
 
     def _by_keys(self, keys: int) -> float:
         events = self._options.events
@@ -129,7 +133,9 @@ class Runs:
             events_per_second=max(1, events // (_MANY_WINDOW_SHARE * _MANY_WINDOW_S)),
         )
         window = ps.tumbling(MANY_WINDOW)
-        return self._penstock(source, lambda *given: windowed_query(*given, key=NUMBER, window=window))
+        return self._penstock(
+            source, lambda *given: windowed_query(*given, key=NUMBER, window=window), sink=DroppingSink()
+        )
 
     # --- functions -----------------------------------------------------------------------
 

@@ -1,6 +1,7 @@
 """`penstock bench operators`: how fast single operators are, each beside its competitor in one run.
 
     sliding, session   windows, against the same query in Structured Streaming on the same Spark
+    running            aggregates without a window, against the same query in Structured Streaming in update mode
     string-keys        windows by a key of strings, against the same key as integers
     many-keys          windows with 10 million distinct keys, against 10,000
     rows               a row function that is a generator, against the same function with lists; and counting the
@@ -25,7 +26,7 @@ from penstock.terminal.failures import reported_failures
 
 DEFAULT_EVENTS = 40_000_000
 SPARE_CORES = 2
-PARTS = ("sliding", "session", "string-keys", "many-keys", "rows")
+PARTS = ("sliding", "session", "running", "string-keys", "many-keys", "rows")
 
 Rates = Mapping[str, Sequence[float]]
 """Rows per second in each round, by the name of the run."""
@@ -67,6 +68,7 @@ class Figure:
 FIGURES = (
     Figure(name="sliding_ratio", part="sliding", over="penstock", under="spark"),
     Figure(name="session_ratio", part="session", over="penstock", under="spark"),
+    Figure(name="running_ratio", part="running", over="penstock", under="spark"),
     Figure(name="string_key_cost", part="string-keys", over="integer", under="string"),
     Figure(name="many_keys_cost", part="many-keys", over="few", under="many"),
     Figure(name="generator_cost", part="rows", over="list", under="generator"),

@@ -18,7 +18,7 @@ import click
 import penstock as ps
 from penstock.bench.metering import MeteredSink, MeteredSource, read_throughput
 from penstock.bench.round_folders import round_folder
-from penstock.bench.structured_streaming import run_streaming_query
+from penstock.bench.structured_streaming import StreamSize, run_streaming_query
 from penstock.bench.window_query import BidInput
 from penstock.connectors import nexmark
 from penstock.core.errors import HostError, UsageError
@@ -110,8 +110,7 @@ def spark_rows_per_second(spark: Any, place: Path, *, rows: int, parallelism: in
     return run_streaming_query(
         spark,
         counted,
-        rows=rows,
-        rows_per_batch=min(SPARK_ROWS_PER_BATCH, max(1, rows // 4)),
+        size=StreamSize.of(rows, most_per_batch=SPARK_ROWS_PER_BATCH),
         parallelism=parallelism,
         directory=place,
         warmup_share=WARMUP_SHARE,

@@ -45,6 +45,19 @@ class MicroBatch:
     rows: int
 
 
+@dataclass(frozen=True, kw_only=True)
+class StreamSize:
+    """How many rows a query reads, and how many rows a micro-batch has."""
+
+    rows: int
+    rows_per_batch: int
+
+    @classmethod
+    def of(cls, rows: int, *, most_per_batch: int) -> StreamSize:
+        """At least four micro-batches, so that some are left when the warm-up is over."""
+        return cls(rows=rows, rows_per_batch=min(most_per_batch, max(1, rows // 4)))
+
+
 def run_structured_streaming(
     spark: Any, bids: BidInput, *, parallelism: int, directory: Path, warmup_share: float
 ) -> Throughput:
@@ -53,8 +66,7 @@ def run_structured_streaming(
     return run_streaming_query(
         spark,
         lambda numbers: streaming_query(numbers, bids),
-        rows=bids.events,
-        rows_per_batch=min(ROWS_PER_BATCH, max(1, bids.events // 4)),
+        size=StreamSize.of(bids.events, most_per_batch=ROWS_PER_BATCH),
         parallelism=parallelism,
         directory=directory,
         warmup_share=warmup_share,
@@ -65,34 +77,35 @@ def run_streaming_query(
     spark: Any,
     transform: Callable[[Any], Any],
     *,
-    rows: int,
-    rows_per_batch: int,
+    size: StreamSize,
     parallelism: int,
     directory: Path,
     warmup_share: float,
+    updates: bool = False,
 ) -> Throughput:
-    """Run the query that `transform` makes of a stream of numbers `n`, in append mode, until the query has processed
-    `rows` rows. Returns its throughput after the warm-up. Raises `HostError` if the query fails, or is too short to be
-    measured."""
+    """Run the query that `transform` makes of a stream of numbers `n`, until the query has processed all of them. The
+    query is in append mode and writes Parquet; with `updates` it is in update mode, and its rows go nowhere. Returns
+    its throughput after the warm-up. Raises `HostError` if the query fails, or is too short to be measured."""
     with session_settings(spark, SETTINGS | {"spark.sql.shuffle.partitions": str(parallelism)}):
         numbers = (
             spark.readStream.format("rate-micro-batch")
-            .option("rowsPerBatch", rows_per_batch)
+            .option("rowsPerBatch", size.rows_per_batch)
             .option("numPartitions", parallelism)
             .load()
             .selectExpr("value AS n")
         )
+        writer = transform(numbers).writeStream
+        if updates:
+            writer = writer.format("noop").outputMode("update")
+        else:
+            writer = writer.format("parquet").outputMode("append").option("path", (directory / "out").as_uri())
         query = (
-            transform(numbers)
-            .writeStream.format("parquet")
-            .outputMode("append")
-            .option("path", (directory / "out").as_uri())
-            .option("checkpointLocation", (directory / "checkpoints").as_uri())
+            writer.option("checkpointLocation", (directory / "checkpoints").as_uri())
             .trigger(processingTime="0 seconds")
             .start()
         )
         try:
-            batches = _follow(query, events=rows)
+            batches = _follow(query, events=size.rows)
         except BaseException:
             # The first error is raised. An error from stopping the query would only hide it.
             with uninterrupted(), suppress(Exception):

@@ -9,6 +9,7 @@ from penstock.api.steps import Aggregate
 from penstock.api.window_schema import partial_schema, result_schema
 from penstock.api.windows import TumblingWindow
 from penstock.core.errors import UsageError
+from penstock.runtime.task.operators import dense
 from penstock.runtime.task.operators.aggregation import group
 from penstock.runtime.task.operators.dense import Calculation, group_dense, int64_values
 
@@ -62,6 +63,21 @@ def test_addressing_gives_what_the_definition_says_in_order(rows, chunks):
     found = group_dense(table_of(rows, chunks=chunks), keys, CALCULATIONS, spacing_us=SIZE)
     assert flat(found) == by_definition(rows)
     assert found.schema.field("window_start").type == UTC_TIME
+
+
+@given(ROWS, st.integers(1, 3), st.sampled_from([1, 7, 100]))
+def test_sorting_gives_the_same_rows_as_addressing_in_pieces_of_any_size(rows, chunks, piece_rows):
+    """Keys far apart are sorted. A piece ends where the rows of a key and window end."""
+    far = [(key * 2**40, window, value) for key, window, value in [*rows, (20, 0, 5), (-21, 1, 5)]]
+    table = table_of(far, chunks=chunks)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(dense, "_PIECE_ROWS", piece_rows)
+        patch.setattr(dense, "_addressed", None)
+        found = group_dense(table, ["k", "window_start"], CALCULATIONS, spacing_us=SIZE)
+        alone = group_dense(table.drop_columns(["window_start"]), ["k"], CALCULATIONS, spacing_us=None)
+    assert flat(found) == by_definition(far)
+    assert found.schema.field("window_start").type == UTC_TIME
+    assert alone.column("total").to_pylist() == [row[4] for row in by_definition([(k, 0, v) for k, _, v in far])]
 
 
 @given(ROWS)

@@ -149,7 +149,7 @@ def _sorted(table: pa.Table, calculations: Sequence[Calculation], cells: _Cells)
     # A piece ends where the records of a cell end.
     middles = packed[_PIECE_ROWS::_PIECE_ROWS] >> bits << bits
     ends = [*dict.fromkeys(np.searchsorted(packed, middles).tolist()), packed.size]
-    columns = [None if c.column is None else int64_values(table.column(c.column)) for c in calculations]
+    columns = [None if c.function == "count" else int64_values(table.column(str(c.column))) for c in calculations]
     found: list[Int64s] = []
     made: list[list[Int64s]] = [[] for _ in calculations]
     for start, end in itertools.pairwise([0, *(end for end in ends if end)]):
