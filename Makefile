@@ -7,13 +7,19 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 ARGS ?=
 SEEDS ?= 200
+# Processes that run tests. For two cores; each has a Spark of its own, which takes a gigabyte.
+WORKERS ?= 3
+# These seeds are among those of check-seeds.
+SEEDS_TWICE := --deselect tests/sim/test_sim_seeds.py::test_the_job_keeps_every_rule
 # Two at a time, each with its output in one piece, and none hidden by the failure of another.
 TOGETHER := $(MAKE) -k -j2 $(if $(filter output-sync,$(.FEATURES)),--output-sync=target)
 
+# What is not kept is translated again by every process, and tests start hundreds. pytest also rewrites all tests.
+unexport PYTHONDONTWRITEBYTECODE
 MAKEFLAGS += --no-print-directory
 .DEFAULT_GOAL := help
 .SUFFIXES:
-.PHONY: help compiled demo bench check test docs site surface format clean static python java run-tests \
+.PHONY: help compiled java-classes demo bench check test docs site surface format clean static python java run-tests \
 	check-format check-lint check-imports check-types check-spelling check-dependencies check-units check-jobs check-core check-seeds
 
 help:
@@ -58,6 +64,10 @@ $(STAMP): pyproject.toml
 compiled: $(STAMP)
 	@$(BIN)/python -m compileall -q src
 
+# The JVMs of tests take Spark's classes from an archive. It belongs to one Java and one Spark, whose own is looked for.
+java-classes: $(STAMP) java
+	@$(BIN)/python tests/support/short_lived_jvms.py
+
 demo: compiled java
 	@$(BIN)/penstock demo $(ARGS)
 
@@ -68,14 +78,15 @@ bench: compiled java
 check: compiled
 	@$(TOGETHER) check-jobs check-units check-core check-types check-seeds static
 
-# The tests come last and run whatever came before, so that their closing line is the last one.
-test: compiled java
-	@$(TOGETHER) SEEDS=1000 check-types check-seeds static; before=$$?; $(MAKE) run-tests && exit $$before
+# The checks run one after the other beside the tests, many of which wait for Spark. Tests take longer than the checks, so
+# that their closing line comes last.
+test: compiled java-classes
+	@$(MAKE) -k -j2 SEEDS=1000 run-tests check-types static check-seeds
 
-# Two at a time, the tests of one file in one process. Many tests on Spark wait for processes and leases, so that the
-# processor has room for the others.
+# The tests of one file in one process.
 run-tests:
-	@$(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder --durations=30 $(ARGS)
+	@$(BIN)/pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder --durations=30 \
+	  $(SEEDS_TWICE) $(ARGS)
 
 docs: $(STAMP)
 	@$(BIN)/python docs/generate.py
@@ -140,10 +151,10 @@ check-units:
 	$(call quietly,unit tests,PENSTOCK_EXAMPLES=quick $(BIN)/pytest -q -m 'not slow' \
 	  $(filter-out tests/core/ tests/runtime/ tests/sim/ tests/__pycache__/,$(wildcard tests/*/)) $(CORE_MANY))
 
-# Whole jobs. The seeds of their own test are among those of check-seeds.
+# Whole jobs.
 check-jobs:
 	$(call quietly,jobs,PENSTOCK_EXAMPLES=quick $(BIN)/pytest -q -m 'not slow' tests/runtime tests/sim \
-	  $(wildcard tests/test_*.py) --deselect tests/sim/test_sim_seeds.py::test_the_job_keeps_every_rule)
+	  $(wildcard tests/test_*.py) $(SEEDS_TWICE))
 
 check-seeds:
 	$(call quietly,$(SEEDS) simulated seeds,$(BIN)/penstock sim --seeds $(SEEDS))

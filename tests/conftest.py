@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 import sys
 import threading
 import time
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import hypothesis
 import pytest
 import s3_server
+import short_lived_jvms
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -33,6 +33,11 @@ hypothesis.settings.register_profile("penstock", deadline=None, print_blob=True)
 # For `make check`, which people run all the time; `make test` looks at more examples.
 hypothesis.settings.register_profile("quick", deadline=None, print_blob=True, max_examples=20)
 hypothesis.settings.load_profile(os.environ.get("PENSTOCK_EXAMPLES", "penstock"))
+
+
+def pytest_configure() -> None:
+    """Every JVM of the tests is cheap, also that of a program that a test starts."""
+    short_lived_jvms.use_cheap_jvms()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -130,8 +135,7 @@ def child_processes() -> dict[int, str]:
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """The one local Spark of the session, with four cores. A test that uses it is marked `slow`."""
-    java_home = os.environ.get("JAVA_HOME")
-    if shutil.which(f"{java_home}/bin/java" if java_home else "java") is None:
+    if short_lived_jvms.java() is None:
         pytest.fail("Java was not found: Spark needs a JDK 17 or later; leave Spark out with -m 'not slow'")
     # Spark starts its Python workers by this variable; the setting alone reaches them only through spark-submit.
     with pytest.MonkeyPatch.context() as patch:

@@ -22,6 +22,7 @@ import json, os, signal, sys
 from pathlib import Path
 
 import penstock as ps
+import short_lived_jvms
 from bid_jobs import GatedBids, checkpointing, committed, hot_auctions, reference
 from waiting import wait_for_it, wait_until
 from penstock.core.job.events import JobState
@@ -53,6 +54,7 @@ spark = (
     SparkSession.builder.master("local-cluster[2,2,1024]")
     .config("spark.ui.enabled", "false")
     .config("spark.executor.memory", "512m")
+    .config("spark.executor.extraJavaOptions", short_lived_jvms.options())
     .config("spark.executorEnv.PYTHONPATH", packages)
     .config("spark.sql.session.timeZone", "UTC")
     .config("spark.sql.warehouse.dir", str(work / "warehouse"))

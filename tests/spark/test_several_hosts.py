@@ -15,6 +15,7 @@ import hosts
 import lasting_driver
 import pyspark
 import pytest
+import short_lived_jvms
 from driver_processes import Driver, check_output, says
 from waiting import wait_for_it
 from zookeeper_server import ZooKeeperServer
@@ -31,6 +32,7 @@ import json, os, subprocess, sys
 from pathlib import Path
 
 import penstock as ps
+import short_lived_jvms
 from bid_jobs import GatedBids, checkpointing, committed, hot_auctions, reference
 from waiting import wait_for_it, wait_until
 from penstock.core.job.events import JobState
@@ -47,6 +49,7 @@ spark = (
     .config("spark.ui.enabled", "false")
     .config("spark.driver.host", own)
     .config("spark.executor.memory", "512m")
+    .config("spark.executor.extraJavaOptions", short_lived_jvms.options())
     .config("spark.executor.cores", "1")
     .config("spark.executorEnv.PYTHONPATH", packages)
     .config("spark.sql.session.timeZone", "UTC")
@@ -157,10 +160,8 @@ class Cluster:
         self.hosts = joined
         self._folder = folder
         self.shared = folder / "shared"
-        self.home = self.shared / "spark"
-        self.home.mkdir(parents=True)
-        for entry in Path(pyspark.__file__).parent.iterdir():
-            (self.home / entry.name).symlink_to(entry)
+        self.shared.mkdir()
+        self.home = Path(pyspark.__file__).parent
         first = min(cores)
         self.master = f"spark://{joined.address(first)}:7077"
         deploy, spark_class = "org.apache.spark.deploy", str(self.home / "bin" / "spark-class")
@@ -225,6 +226,7 @@ def test_a_client_of_spark_connect_on_a_host_without_spark_has_its_slots_on_a_cl
         "spark.connect.grpc.binding.port": "15002",
         "spark.ui.enabled": "false",
         "spark.executor.memory": "512m",
+        "spark.executor.extraJavaOptions": short_lived_jvms.options(),
         "spark.executor.cores": "2",
         "spark.executorEnv.PYTHONPATH": PACKAGES,
         "spark.sql.session.timeZone": "UTC",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 import time
@@ -10,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pyspark
+import short_lived_jvms
 from ports import own_port
 
 STARTS_WITHIN_S = 180
@@ -48,13 +48,13 @@ class ZooKeeperServer:
 
     def start(self) -> None:
         """Come up, and take calls."""
-        java_home = os.environ.get("JAVA_HOME")
         jars = Path(pyspark.__file__).parent / "jars"
         self._process = subprocess.Popen(
             [
                 *self._inside,
-                f"{java_home}/bin/java" if java_home else "java",
+                short_lived_jvms.java() or "java",
                 "-Xmx128m",
+                *short_lived_jvms.COMPILE_QUICKLY.split(),
                 "-cp",
                 f"{jars}/*",
                 "org.apache.zookeeper.server.ZooKeeperServerMain",
