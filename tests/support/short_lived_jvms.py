@@ -60,7 +60,7 @@ def archive() -> Path | None:
     if found is None:
         return None
     binary = Path(found).resolve()
-    made_from = (str(binary), str(binary.stat().st_mtime_ns), importlib.metadata.version("pyspark"))
+    made_from = (sys.prefix, str(binary), str(binary.stat().st_mtime_ns), importlib.metadata.version("pyspark"))
     return Path(sys.prefix) / f"spark-classes-{hashlib.sha256(repr(made_from).encode()).hexdigest()[:12]}.jsa"
 
 
