@@ -74,6 +74,21 @@ def test_an_error_of_the_function_is_an_error_of_user_code(chosen, function, las
     assert last in caught.value.traceback_text.splitlines()[-1]
 
 
+async def later(row):
+    return False
+
+
+async def now_and_later(row):
+    yield False
+
+
+@pytest.mark.parametrize("function", [later, now_and_later])
+@pytest.mark.filterwarnings("ignore:coroutine:RuntimeWarning")
+def test_what_an_async_function_returns_is_not_taken_for_true(chosen, function):
+    with pytest.raises(UserCodeError, match=r"expected a true or false value; got (coroutine|async_generator)"):
+        chosen(by(function))
+
+
 # --- by a hash -------------------------------------------------------------------------------------------------------
 
 PAIRS = pa.record_batch(

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pyarrow as pa
 
 from penstock.api.steps import FilterStep, SampleStep
 from penstock.runtime.task.operators.base import Operator
 from penstock.runtime.task.operators.rows import rows_of
-from penstock.runtime.task.operators.user_code import guarded
+from penstock.runtime.task.operators.user_code import guarded, wrong_result
 from penstock.runtime.task.partitioning import row_hashes
 
 
@@ -29,8 +31,18 @@ class FilterOperator(Operator):
         if batch.num_rows == 0:
             return
         function, rows = self._step.function, rows_of(batch)
-        chosen = guarded(lambda: [bool(function(row)) for row in rows], self.context)
+        found: list[Any] = guarded(lambda: [function(row) for row in rows], self.context)
+        self._refuse_unawaited(found)
+        chosen = guarded(lambda: list(map(bool, found)), self.context)
         emit_chosen(self, batch, pa.array(chosen, pa.bool_()))
+
+    def _refuse_unawaited(self, found: list[Any]) -> None:
+        """Raise `UserCodeError` if the function has called an async function: a coroutine counts as true, so that no
+        record would ever be left out."""
+        for kind in set(map(type, found)):
+            if hasattr(kind, "__await__") or hasattr(kind, "__anext__"):
+                wrong = wrong_result(self.context)
+                raise wrong(f"expected a true or false value; got {kind.__qualname__}, which nothing awaits")
 
 
 class SampleOperator(Operator):
