@@ -15,7 +15,7 @@ import pytest
 import penstock as ps
 from penstock.api.program import Program
 from penstock.api.state import StateKind, StateSpec
-from penstock.api.steps import AsyncMapStep, KeyedProcessStep, ProcessStep, ReadStep, WriteStep
+from penstock.api.steps import AsyncMapStep, KeyedProcessStep, ProcessStep, ReadStep, RunningStep, WriteStep
 from penstock.connectors.parquet import parquet
 from penstock.connectors.parquet_files import ParquetFiles
 from penstock.core.errors import UsageError
@@ -26,10 +26,11 @@ from penstock.core.task.requests import RequestPolicy
 from penstock.core.task.waiting import WaitFor
 from penstock.runtime.master.pickled_state import refuse_pickles
 from penstock.runtime.task.operators.async_map import REQUESTS
+from penstock.runtime.task.operators.running_files import KEY_GROUP, encode_running, header_of
+from penstock.runtime.task.operators.running_table import GONE, WRITTEN
 from penstock.runtime.task.operators.waiting import WAITING
 from penstock.settings import JobSettings
 from penstock.state.format import FileOwner, encode_tables, state_schema
-from penstock.state.runs import encode_index
 from penstock.storage.files import FileStore
 from penstock.storage.snapshots import SnapshotReader, SnapshotWriter
 from penstock.testing import collect, scripted
@@ -108,26 +109,48 @@ def test_aggregates_whose_states_are_objects_are_refused(tmp_path):
     assert "longest" not in caught.value.message
 
 
-@pytest.mark.parametrize(
+def windowed(records, function):
+    return records.watermark("at", delay="1s").key_by("k").window(ps.tumbling("10s")).aggregate(x=function("s"))
+
+
+def running(records, function):
+    return records.key_by("k").aggregate(x=function("s"))
+
+
+FUNCTIONS = pytest.mark.parametrize(
     ("function", "is_refused"), [(golden_aggregates.Letters, True), (golden_aggregates.Longest, False)]
 )
-def test_partials_in_flight_whose_states_are_objects_are_refused(tmp_path, function, is_refused):
+
+
+def plan_with(aggregated, function):
     program = Program(JobSettings(parallelism=2))
-    records = program.read(scripted([], schema="k string, s string, at timestamp")).watermark("at", delay="1s")
-    records.key_by("k").window(ps.tumbling("10s")).aggregate(x=function("s")).write(collect())
+    aggregated(program.read(scripted([], schema="k string, s string, at timestamp")), function).write(collect())
+    return program.plan()
+
+
+@FUNCTIONS
+@pytest.mark.parametrize("aggregated", [windowed, running])
+def test_partials_in_flight_whose_states_are_objects_are_refused(tmp_path, aggregated, function, is_refused):
+    plan, reader = plan_with(aggregated, function), SnapshotReader(FileStore(tmp_path))
     file = StateFile(path="in-flight", size=8, checksum="0")
     channel = ChannelState(edge=0, upstream=0, downstream=0, file=file, ranges=((0, 8),))
     channels = TaskChannels(task=TaskId(VertexId("window"), 0), inputs=(channel,))
-    metadata = msgspec.structs.replace(metadata_of(), channels=(channels,))
     with pytest.raises(UsageError, match="in-flight data of") if is_refused else nullcontext():
-        refuse_pickles(metadata, program.plan(), SnapshotReader(FileStore(tmp_path)))
-    refuse_pickles(metadata_of(), program.plan(), SnapshotReader(FileStore(tmp_path)))
+        refuse_pickles(msgspec.structs.replace(metadata_of(), channels=(channels,)), plan, reader)
+    refuse_pickles(metadata_of(), plan, reader)
 
 
-def test_aggregates_whose_states_are_objects_are_refused_in_runs_too(tmp_path):
-    (window,) = golden_aggregates.files().values()
-    with pytest.raises(UsageError, match="has pickled state: 'letters' of sum"):
-        look(tmp_path, encode_index([], [window], groups=128, own_groups=(0, 127)))
+@FUNCTIONS
+@pytest.mark.parametrize("lies", [False, True])
+def test_running_aggregates_whose_states_are_objects_are_refused(tmp_path, function, is_refused, lies):
+    plan = plan_with(running, function)
+    (operator,) = (o for vertex in plan.vertices for o in vertex.operators if isinstance(o.step, RunningStep))
+    own = pa.schema([(GONE, pa.bool_()), (WRITTEN, pa.int64()), (KEY_GROUP, pa.int32())])
+    rows = pa.schema([*operator.step.partial, *own]).empty_table()
+    content = canonical(TYPED, b"1") if lies else bytes(encode_running(rows, header_of(operator.step)))
+    for step, found in ((operator.step, is_refused), (None, is_refused and not lies)):
+        with pytest.raises(UsageError, match="has pickled state: 'x' of sum") if found else nullcontext():
+            look(tmp_path, content, step=step)
 
 
 @pytest.mark.parametrize("kind", ["split_lists", "union_lists", "broadcast"])

@@ -12,15 +12,27 @@ and refuses state that the file does not name.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
+from penstock.api.aggregate_kinds.description import Aggregate, SavedAggregate
 from penstock.api.state import StateKind, declared_states
-from penstock.api.steps import AsyncMapStep, CombineStep, KeyedProcessStep, ProcessStep, ReadStep, WriteStep
+from penstock.api.steps import (
+    AsyncMapStep,
+    CombineStep,
+    KeyedProcessStep,
+    ProcessStep,
+    ReadStep,
+    RunningCombineStep,
+    RunningStep,
+    WindowStep,
+    WriteStep,
+)
 from penstock.core.errors import UsageError
 from penstock.core.messages import OperatorState
 from penstock.core.recovery.metadata import CheckpointMetadata
 from penstock.plan.graph import Plan
 from penstock.runtime.task.operators.async_map import REQUESTS
+from penstock.runtime.task.operators.running_files import is_running, read_running
 from penstock.runtime.task.operators.waiting import WAITING
 from penstock.runtime.task.operators.window_table import is_window, read_file
 from penstock.state.backend import StateReader
@@ -52,6 +64,9 @@ def refuse_pickles(metadata: CheckpointMetadata, plan: Plan, reader: StateReader
 
 
 def _pickled(state: OperatorState, step: object, reader: StateReader) -> Iterator[str]:
+    if isinstance(step, WindowStep | RunningStep) and state.keyed:
+        # Whatever the files say: these are the aggregates that the operator unpickles.
+        yield from _objects(step.aggregates)
     yield from _pickled_keyed(state, reader)
     if not _unpickles(step):
         return
@@ -86,7 +101,12 @@ def _unpickles(step: object) -> bool:
 def _sends_pickles(step: object) -> bool:
     """Whether the records that a step sends to other subtasks may have pickled values: partials of aggregates whose
     states are objects. The schema of in-flight data does not tell such values from other bytes."""
-    return isinstance(step, CombineStep) and any(each.saved().is_pickled for each in step.aggregates)
+    return isinstance(step, CombineStep | RunningCombineStep) and bool(_objects(step.aggregates))
+
+
+def _objects(aggregates: Iterable[Aggregate]) -> list[str]:
+    """The names of aggregates whose states are objects."""
+    return [repr(each.name) for each in aggregates if each.saved().is_pickled]
 
 
 def _pickled_keyed(state: OperatorState, reader: StateReader) -> Iterator[str]:
@@ -109,9 +129,15 @@ def _pickled_keyed(state: OperatorState, reader: StateReader) -> Iterator[str]:
         if is_canonical(data):
             header = CanonicalFile(data, what="the state of a subtask").header
             yield from (repr(table.name) for table in header.tables if table.object_value or table.object_key)
+        elif is_running(data):
+            yield from _pickled_aggregates(read_running(data)[1].layout.aggregates)
         elif is_window(data):
             yield from _pickled_windows(data)
 
 
 def _pickled_windows(data: bytes) -> Iterator[str]:
-    return (repr(each.name) for each in read_file(data)[1].layout.aggregates if each.is_pickled)
+    return _pickled_aggregates(read_file(data)[1].layout.aggregates)
+
+
+def _pickled_aggregates(saved: Iterable[SavedAggregate]) -> Iterator[str]:
+    return (repr(each.name) for each in saved if each.is_pickled)
