@@ -8,6 +8,9 @@ from collections import Counter
 import pytest
 
 import penstock as ps
+from penstock.api.program import Program
+from penstock.runtime.task.operators.build import build_operator
+from penstock.settings import JobSettings
 from penstock.testing import collect, run, scripted
 
 TIME = datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)
@@ -117,3 +120,26 @@ def test_a_state_that_would_be_cut_is_refused_with_the_value(method):
     halved = type("Halved", (SeenTyped,), {method: lambda self, *given: 2.5})
     with pytest.raises(ps.JobFailed, match=r"the state of aggregate 'x' must be of type int64; got 2.5 \(float\)"):
         run(lambda env: program(env, x=halved("v")))
+
+
+@pytest.mark.parametrize(("function", "by_row"), [(Seen, True), (SeenTyped, False), (None, False)])
+@pytest.mark.parametrize(
+    "aggregated",
+    [
+        lambda stream: stream.key_by("k").window(ps.tumbling("10s")),
+        lambda stream: stream.key_by("k").window(ps.session("10s")),
+        lambda stream: stream.window(ps.sliding("20s", "10s")),
+        lambda stream: stream.key_by("k"),
+    ],
+    ids=["tumbling", "session", "sliding", "running"],
+)
+@pytest.mark.parametrize("late", [False, True])
+def test_records_are_cut_into_slices_for_add_and_not_for_add_batch(aggregated, function, by_row, late):
+    env = Program(JobSettings())
+    stream = aggregated(env.read(scripted(ROWS, schema=SCHEMA)).watermark("ts", delay="40s"))
+    results = stream.aggregate(x=function("v") if function else ps.count())
+    results.write(collect())
+    if late and not hasattr(stream, "window"):  # running aggregates have no late records
+        results.late().write(collect())
+    steps = [operator.step for vertex in env.plan().vertices for operator in vertex.operators]
+    assert any(build_operator(step).is_row_wise for step in steps) is by_row

@@ -22,6 +22,7 @@ from penstock.runtime.task.operators.aggregation import normal_keys
 from penstock.runtime.task.operators.base import Operator, OperatorContext, Output
 from penstock.runtime.task.operators.dense import int64_values
 from penstock.runtime.task.operators.pane_windows import PaneWindowOperator
+from penstock.runtime.task.operators.record_values import adds_by_row
 from penstock.runtime.task.operators.session_windows import SessionCombineOperator, SessionWindowOperator
 from penstock.runtime.task.operators.updating_windows import UpdatingPaneOperator, UpdatingSessionOperator
 from penstock.runtime.task.operators.windows import CombineOperator, WindowOperator
@@ -51,6 +52,11 @@ class LateRecordsOperator(Operator):
         """Start."""
         super().open(context, output)
         self._combining.open(context, _Partials(self._taken))
+
+    @property
+    def is_row_wise(self) -> bool:
+        """Whether an aggregate of the user's is called with every record."""
+        return adds_by_row(self._combine.aggregates)
 
     def process(self, batch: pa.RecordBatch) -> Work | None:
         """Hand late records on, and take the other records in."""

@@ -6,13 +6,14 @@ null: every kind of aggregate leaves out such records.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from penstock.api.aggregate_functions import AggregateFunction
 from penstock.api.aggregate_kinds.base import one_array, value_of
 from penstock.api.steps import Aggregate
 
@@ -55,3 +56,9 @@ def _masks(batch: pa.RecordBatch, aggregates: Sequence[Aggregate]) -> dict[str, 
         mask = one_array(frame.with_columns(expression.alias(_MASK)).get_column(_MASK).to_arrow())
         found[name] = pc.if_else(mask, mask, pa.scalar(None, pa.bool_()))
     return found
+
+
+def adds_by_row(aggregates: Iterable[Aggregate]) -> bool:
+    """Whether an aggregate of the user's is called with every record: such calls may be slow."""
+    plain = AggregateFunction.add_batch
+    return any(each.function is not None and type(each.function).add_batch is plain for each in aggregates)

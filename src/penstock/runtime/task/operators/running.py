@@ -28,7 +28,7 @@ from penstock.runtime.task.operators.aggregation import group
 from penstock.runtime.task.operators.base import Operator, OperatorContext, SnapshotWork
 from penstock.runtime.task.operators.changes import DELETE, INSERT, UPDATE_AFTER, UPDATE_BEFORE, names_of
 from penstock.runtime.task.operators.merging import merged_rows
-from penstock.runtime.task.operators.record_values import record_values
+from penstock.runtime.task.operators.record_values import adds_by_row, record_values
 from penstock.runtime.task.operators.running_store import BackendStore, MemoryStore, RunningStore
 from penstock.runtime.task.operators.running_table import equal
 from penstock.runtime.task.operators.user_code import expression_error
@@ -54,6 +54,11 @@ class RunningCombineOperator(Operator):
         self._held: list[pa.Table] = []
         self._held_rows = 0
         self._until: Instant | None = None
+
+    @property
+    def is_row_wise(self) -> bool:
+        """Whether an aggregate of the user's is called with every record."""
+        return adds_by_row(self._step.aggregates)
 
     def process(self, batch: pa.RecordBatch) -> None:
         """Make one row per key of the batch."""

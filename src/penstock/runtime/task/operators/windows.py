@@ -36,7 +36,7 @@ from penstock.runtime.task.operators.aggregation import (
 from penstock.runtime.task.operators.base import Operator, OperatorContext, Output, SnapshotWork
 from penstock.runtime.task.operators.dense import int64_values
 from penstock.runtime.task.operators.fired import Fired
-from penstock.runtime.task.operators.record_values import record_values
+from penstock.runtime.task.operators.record_values import adds_by_row, record_values
 from penstock.runtime.task.operators.user_code import expression_error
 from penstock.runtime.task.operators.window_state import WindowState
 from penstock.runtime.task.operators.window_table import Header, Layout, WindowTable
@@ -76,6 +76,11 @@ class CombineOperator(Operator):
         self.beyond_time_dropped = 0
         """How many records had a time so near to the limits of 64 bits that the start or the end of the window does not
         fit."""
+
+    @property
+    def is_row_wise(self) -> bool:
+        """Whether an aggregate of the user's is called with every record."""
+        return adds_by_row(self._step.aggregates)
 
     def process(self, batch: pa.RecordBatch) -> None:
         """Make one row per key and pane of the batch."""
