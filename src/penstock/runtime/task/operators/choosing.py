@@ -39,7 +39,7 @@ class FilterOperator(Operator):
     def _refuse_unawaited(self, found: list[Any]) -> None:
         """Raise `UserCodeError` if the function has called an async function: a coroutine counts as true, so that no
         record would ever be left out."""
-        for kind in set(map(type, found)):
+        for kind in dict.fromkeys(map(type, found)):
             if hasattr(kind, "__await__") or hasattr(kind, "__anext__"):
                 wrong = wrong_result(self.context)
                 raise wrong(f"expected a true or false value; got {kind.__qualname__}, which nothing awaits")
