@@ -16,10 +16,12 @@ from penstock.runtime.task import partitioning
 from penstock.runtime.task.operators import pane_windows, sessions, windows
 from penstock.runtime.task.operators.fired import Fired
 from penstock.runtime.task.operators.pane_windows import PaneWindowOperator
+from penstock.runtime.task.operators.run_table import Frozen, RunTable
 from penstock.runtime.task.operators.session_windows import SessionTable
 from penstock.runtime.task.operators.window_table import WindowTable
 from penstock.sim.faults import CrashAfterCheckpoint
 from penstock.sim.jobs import Shape
+from penstock.sim.kept_runs import KeptRuns
 from penstock.sim.rules import Rule
 from penstock.sim.run import scenario_of
 from penstock.sim.scenario import Scenario
@@ -138,6 +140,57 @@ def test_records_without_a_key_that_go_to_several_subtasks_are_found(
 
     monkeypatch.setattr(partitioning, "key_groups", scattered)
     assert found(windowed(make, kind, keyed=False)) == [Rule.EXACTLY_ONCE]
+
+
+# --- runs that checkpoints share -------------------------------------------------------------------------------------
+
+RUNS = (KeptRuns.IN_MEMORY, KeptRuns.IN_FILES)
+
+
+def sharing(make: Any, kind: WindowKind, runs: KeptRuns) -> list[Scenario]:
+    """The same, with rows in many short runs, and short windows."""
+    kept = {"runs": runs, "rows": 100, "window_us": 10_000}
+    return [replace(world, workload=replace(world.workload, **kept)) for world in windowed(make, kind)]
+
+
+@pytest.mark.parametrize("runs", RUNS)
+@pytest.mark.parametrize("kind", WindowKind)
+def test_without_a_bug_nothing_is_found_in_runs(make: Any, kind: WindowKind, runs: KeptRuns):
+    assert found(sharing(make, kind, runs)) == []
+
+
+def test_seeds_draw_runs_in_memory_and_in_files():
+    drawn = [scenario_of(seed).workload for seed in range(1_000)]
+    kinds = Counter(workload.runs for workload in drawn if workload.shape is Shape.WINDOW)
+    assert min(kinds[runs] for runs in KeptRuns) >= 2
+
+
+def test_rows_that_left_their_run_and_are_restored_are_found(make: Any, monkeypatch: pytest.MonkeyPatch):
+    honest = RunTable.take_in
+    monkeypatch.setattr(RunTable, "take_in", lambda self, blocks, buffer, first: honest(self, blocks, buffer, 0))
+    assert found(sharing(make, WindowKind.TUMBLING, KeptRuns.IN_FILES)) == [Rule.EXACTLY_ONCE]
+
+
+def test_rows_that_fire_while_their_run_is_merged_and_stay_are_found(make: Any, monkeypatch: pytest.MonkeyPatch):
+    honest = RunTable._merged
+
+    def merged(self: Any, merge: Any, run: Any) -> None:
+        merge.dropped = None
+        honest(self, merge, run)
+
+    monkeypatch.setattr(RunTable, "_merged", merged)
+    assert found(sharing(make, WindowKind.TUMBLING, KeptRuns.IN_FILES)) == [Rule.EXACTLY_ONCE]
+
+
+def test_a_run_that_no_snapshot_has_is_found(make: Any, monkeypatch: pytest.MonkeyPatch):
+    honest = Frozen.split
+
+    def split(self: Any, files: Any, section_rows: int) -> Any:
+        runs, rest = honest(self, files, section_rows)
+        return runs[1:], rest
+
+    monkeypatch.setattr(Frozen, "split", split)
+    assert found(sharing(make, WindowKind.TUMBLING, KeptRuns.IN_FILES)) == [Rule.EXACTLY_ONCE]
 
 
 # --- what is expected ------------------------------------------------------------------------------------------------

@@ -21,7 +21,7 @@ from penstock.core.messages import OperatorState, StateFile
 from penstock.plan.key_groups import range_of
 from penstock.runtime.task.operators.base import Operator, OperatorContext
 from penstock.runtime.task.operators.build import build_operator
-from penstock.runtime.task.operators.sorted_runs import RunLimits
+from penstock.runtime.task.operators.sorted_runs import RunLimits, RunOptions
 from penstock.runtime.task.partitioning import partition
 from penstock.runtime.task.slices import Slice
 
@@ -117,7 +117,7 @@ def opened(
         fresh=not states,
         reader=store,
         fail=unused,
-        run_limits=limits or RunLimits(),
+        runs=RunOptions(limits=limits or RunLimits()),
     )
     operator = build_operator(step)
     operator.load(context)

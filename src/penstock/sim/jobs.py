@@ -35,6 +35,7 @@ from penstock.core.task.waiting import WaitFor
 from penstock.sim.asking import Asks
 from penstock.sim.drift import DriftChecker
 from penstock.sim.external import ExternalSystem, Transaction, system_of
+from penstock.sim.kept_runs import KeptRuns
 from penstock.sim.window_kinds import WindowKind
 
 SCHEMA = pa.schema(
@@ -204,6 +205,8 @@ class Workload:
     """The windows of the shapes `WINDOW`, `UNION_WINDOW` and `LATE`."""
     keyed: bool = True
     """Whether these windows are by key, or over all records."""
+    runs: KeptRuns = KeptRuns.WHOLE
+    """How the rows of windows are kept."""
     lateness_us: int = 0
     """The allowed lateness of these windows, and of the windows of the shape `LATE`."""
     updates: Updates | None = None

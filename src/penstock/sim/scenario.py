@@ -37,6 +37,7 @@ from penstock.sim.faults import (
     end_ms,
 )
 from penstock.sim.jobs import APART, ASIDE, PAIRS, PIPELINES, PLACED, TICK_US, Shape, Workload
+from penstock.sim.kept_runs import KeptRuns
 from penstock.sim.marking_hook import Hooked, draw_hook
 from penstock.sim.on_driver import draw_on_driver
 from penstock.sim.programs import Rerun, draw_rerun
@@ -242,7 +243,14 @@ def _varied(random: Random, drawn: Scenario) -> Scenario:
     takes = drawn.workload.shape in (Shape.WINDOW, Shape.UNION_WINDOW) and _is_exactly_once(drawn)
     if takes and random.random() < 0.3:
         drawn = replace(drawn, workload=replace(drawn.workload, updates=draw_updates(random)))
-    return drawn
+    has_runs = drawn.workload.shape in (Shape.WINDOW, Shape.UNION_WINDOW, Shape.ASKS_WINDOW, Shape.LATE)
+    return _with_runs(random, drawn) if has_runs and random.random() < 0.6 else drawn
+
+
+def _with_runs(random: Random, drawn: Scenario) -> Scenario:
+    """The same world with windows whose rows are in many short runs, which checkpoints share."""
+    runs = random.choice((KeptRuns.IN_MEMORY, KeptRuns.IN_FILES))
+    return replace(drawn, workload=replace(drawn.workload, runs=runs))
 
 
 def _with_lateness(random: Random, drawn: Scenario) -> Scenario:

@@ -41,6 +41,7 @@ from penstock.sim.expected import Stage, next_stage
 from penstock.sim.external import ExternalSystem
 from penstock.sim.faults import Injector
 from penstock.sim.jobs import SimSink, make_inputs
+from penstock.sim.kept_runs import run_options
 from penstock.sim.logs import watch_messages
 from penstock.sim.marking_hook import NAME as HOOK
 from penstock.sim.marking_hook import HookChecker, SimHook
@@ -376,6 +377,7 @@ class Simulation:
                 store=self.disk.store(actor),
                 slice_rows=self.scenario.slice_rows,
                 make_backend=SharingBackend if self.scenario.workload.shares_files else None,
+                runs=run_options(self.scenario.workload.runs),
             ),
             address=SlotAddress(
                 host="sim", pid=self.world.random.randint(2, 99_999), ipc_address=transport.ipc_address

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 
 import pyarrow as pa
@@ -21,6 +21,7 @@ from penstock.runtime.task.channels import ChannelKey, InputChannel, InputGate, 
 from penstock.runtime.task.host import TaskHost
 from penstock.runtime.task.operators.base import OperatorContext, StateReader
 from penstock.runtime.task.operators.build import build_operator
+from penstock.runtime.task.operators.sorted_runs import RunOptions
 from penstock.runtime.task.outputs import OutputEdge, TaskOutputs
 from penstock.runtime.task.subtask import Task
 from penstock.settings import JobSettings
@@ -51,6 +52,8 @@ class Deployment:
     """Tells the sending end of a channel that all data of the channel has been processed."""
     make_backend: MakeBackend | None = None
     """Makes the back end of keyed state. None: the back end that the settings name."""
+    runs: RunOptions = field(default_factory=RunOptions)
+    """How the runs of columnar state are kept."""
 
 
 def build_task(task: TaskId, restore: TaskRestore, deployment: Deployment) -> Task:
@@ -154,6 +157,7 @@ def _build_chain(
             state=deployment.settings.state,
             calls=host.calls,
             make_backend=deployment.make_backend,
+            runs=deployment.runs,
         )
 
     planned = vertex.operators

@@ -414,6 +414,7 @@ class SlotDriver:
             grant=self._exchange.grant,
             data_taken=self._exchange.tell_data_taken,
             make_backend=self._ports.make_backend,
+            runs=self._ports.runs,
         )
         built = [build_task(task, restore, deployment) for task, restore in restores.items()]
         self._tasks.add(built, message.epoch)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from penstock.ports import AsyncCalls, Background, Clock, Store, Transport
 from penstock.runtime.pulse import NOWHERE, Whereabouts
+from penstock.runtime.task.operators.sorted_runs import RunOptions
 from penstock.runtime.task.slices import MOST_ROWS
 from penstock.runtime.worker_logs import WorkerLogs
 from penstock.state.backends import MakeBackend
@@ -35,3 +36,5 @@ class SlotPorts:
     """Runs async functions of the user's. None: the program must not have async functions."""
     make_backend: MakeBackend | None = None
     """Makes the back end of keyed state. None: the back end that the settings name."""
+    runs: RunOptions = field(default_factory=RunOptions)
+    """How the runs of columnar state are kept."""

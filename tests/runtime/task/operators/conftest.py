@@ -12,7 +12,7 @@ from penstock.plan.key_groups import range_of
 from penstock.ports import WorkResult
 from penstock.runtime.task.operators.base import OperatorContext
 from penstock.runtime.task.operators.build import build_operator
-from penstock.runtime.task.operators.sorted_runs import RunLimits
+from penstock.runtime.task.operators.sorted_runs import RunLimits, RunOptions
 from penstock.settings import StateSettings
 
 GROUPS = 128
@@ -132,7 +132,7 @@ class Rig:
             fail=self.failures.append,
             state=state or StateSettings(),
             calls=calls,
-            run_limits=limits or RunLimits(),
+            runs=RunOptions(limits=limits or RunLimits()),
         )
         self.operator = build_operator(step)
         self.operator.load(self.context)

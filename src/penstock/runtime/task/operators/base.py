@@ -24,7 +24,7 @@ from penstock.core.elements import CheckpointOptions, EndOfData, Watermark
 from penstock.core.ids import ChannelIndex, CheckpointId, Epoch, Instant, JobId, TaskId
 from penstock.core.messages import OperatorState
 from penstock.ports import AsyncCalls, Background
-from penstock.runtime.task.operators.sorted_runs import RunLimits
+from penstock.runtime.task.operators.sorted_runs import RunOptions
 from penstock.runtime.task.slices import Slice, Work
 from penstock.settings import StateSettings
 from penstock.state.backend import StateReader, StateWriter
@@ -98,8 +98,8 @@ class OperatorContext:
     """Where keyed state is kept."""
     calls: AsyncCalls | None = None
     """Runs async functions of the user's. None: the program has no async functions."""
-    run_limits: RunLimits = field(default_factory=RunLimits)
-    """How large the runs of columnar state are."""
+    runs: RunOptions = field(default_factory=RunOptions)
+    """How the runs of columnar state are kept."""
     make_backend: MakeBackend | None = None
     """Makes the back end of keyed state. None: the back end that `state` names."""
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -26,7 +26,8 @@ import pyarrow as pa
 from penstock.core.errors import CorruptFile
 from penstock.runtime.task.operators.dense import int64_values
 from penstock.runtime.task.partitioning import key_hashes
-from penstock.state.run_places import RunPlace
+from penstock.settings import StateSettings
+from penstock.state.run_places import RunPlace, make_place
 from penstock.state.runs import LiveRun, Run
 
 KEY_HASH = "__key_hash"
@@ -64,6 +65,21 @@ class RunLimits:
     """So many runs of the smallest size are merged."""
     fanout: int = 8
     """So many runs of a larger size are merged."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunOptions:
+    """How a slot keeps runs."""
+
+    limits: RunLimits = field(default_factory=RunLimits)
+    make_place: Callable[[StateSettings], RunPlace] | None = None
+    """Makes the place for runs. None: the place that the settings ask for."""
+
+    def place(self, settings: StateSettings) -> RunPlace:
+        """A place for the runs of one operator. Raises `HostError` if no folder can be made."""
+        if self.make_place is not None:
+            return self.make_place(settings)
+        return make_place(settings, file_bytes=self.limits.file_bytes)
 
 
 class Place(NamedTuple):

@@ -29,7 +29,6 @@ from penstock.runtime.task.operators.window_table import (
 )
 from penstock.runtime.task.partitioning import groups_of_hashes
 from penstock.state.restore_bounds import check_named_once
-from penstock.state.run_places import make_place
 from penstock.state.runs import RunFiles, RunSnapshot, is_runs
 
 TakeRows = Callable[[pa.Table, Header], None]
@@ -42,8 +41,8 @@ class WindowState:
         self._table = table
         self._step = step
         self._context = context
-        self._place = make_place(context.state, file_bytes=context.run_limits.file_bytes)
-        table.keep_at(self._place, context.run_limits)
+        self._place = context.runs.place(context.state)
+        table.keep_at(self._place, context.runs.limits)
         self._files = RunFiles(
             # A subtask is not begun twice at the same time.
             f"{context.operator}-{context.task.subtask}-{context.epoch}-{context.now()}",
