@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from enum import Enum
+from random import Random
 
 import pyarrow as pa
 
@@ -35,6 +36,11 @@ class KeptRuns(Enum):
     """In runs so large that the state is saved in one file."""
     IN_MEMORY = "in-memory"
     IN_FILES = "in-files"
+
+
+def draw_runs(random: Random) -> KeptRuns:
+    """A way to keep the rows of windows."""
+    return random.choice((KeptRuns.WHOLE, KeptRuns.IN_MEMORY, KeptRuns.IN_FILES))
 
 
 def run_options(kept: KeptRuns) -> RunOptions:

@@ -37,7 +37,7 @@ from penstock.sim.faults import (
     end_ms,
 )
 from penstock.sim.jobs import APART, ASIDE, PAIRS, PIPELINES, PLACED, TICK_US, Shape, Workload
-from penstock.sim.kept_runs import KeptRuns
+from penstock.sim.kept_runs import draw_runs
 from penstock.sim.marking_hook import Hooked, draw_hook
 from penstock.sim.on_driver import draw_on_driver
 from penstock.sim.programs import Rerun, draw_rerun
@@ -244,13 +244,7 @@ def _varied(random: Random, drawn: Scenario) -> Scenario:
     if takes and random.random() < 0.3:
         drawn = replace(drawn, workload=replace(drawn.workload, updates=draw_updates(random)))
     has_runs = drawn.workload.shape in (Shape.WINDOW, Shape.UNION_WINDOW, Shape.ASKS_WINDOW, Shape.LATE)
-    return _with_runs(random, drawn) if has_runs and random.random() < 0.6 else drawn
-
-
-def _with_runs(random: Random, drawn: Scenario) -> Scenario:
-    """The same world with windows whose rows are in many short runs, which checkpoints share."""
-    runs = random.choice((KeptRuns.IN_MEMORY, KeptRuns.IN_FILES))
-    return replace(drawn, workload=replace(drawn.workload, runs=runs))
+    return replace(drawn, workload=replace(drawn.workload, runs=draw_runs(random))) if has_runs else drawn
 
 
 def _with_lateness(random: Random, drawn: Scenario) -> Scenario:
