@@ -6,10 +6,11 @@
     PYTHONPATH=src:tests/support python tests/golden/make.py aggregates-v2
     PYTHONPATH=src:tests/support python tests/golden/make.py sketches-v2
     PYTHONPATH=src:tests/support python tests/golden/make.py runs-v2
+    PYTHONPATH=src:tests/support python tests/golden/make.py joins-v2
 
 What was written before stays, and must be readable for ever. `golden_content.py`, `golden_native.py`,
-`golden_windows.py`, `golden_aggregates.py`, `golden_sketches.py` and `golden_runs.py` in `tests/support` say what is
-in them.
+`golden_windows.py`, `golden_aggregates.py`, `golden_sketches.py`, `golden_runs.py` and `golden_joins.py` in
+`tests/support` say what is in them.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from pathlib import Path
 
 import golden_aggregates
 import golden_content
+import golden_joins
 import golden_native
 import golden_runs
 import golden_sketches
@@ -35,6 +37,7 @@ def main(version: str) -> None:
         "aggregates": golden_aggregates,
         "sketches": golden_sketches,
         "runs": golden_runs,
+        "joins": golden_joins,
     }
     content = contents.get(version.partition("-")[0], golden_content)
     for path, data in content.files().items():

@@ -16,6 +16,7 @@ from penstock.api.late_records import with_late_records
 from penstock.api.naming import RecordedStep, operator_ids
 from penstock.api.notebook import CellRun, current_cell_run
 from penstock.api.running import Runner
+from penstock.api.static_tables import TableHost
 from penstock.api.steps import AsyncMapStep, ReadStep, Step, WriteStep
 from penstock.core.errors import UsageError
 from penstock.core.ids import OperatorId
@@ -33,9 +34,12 @@ class Ledger:
         parallelism: int,
         max_parallelism: int | None,
         processor_host: ProcessorHost | None = None,
+        table_host: TableHost | None = None,
         runner: Runner | None = None,
     ) -> None:
         self.processor_host = processor_host
+        self.table_host = table_host
+        """Makes tables of DataFrames of another system; None where there are none."""
         """Makes a function of a Spark processor; None in a program without Spark."""
         self.runner = runner
         """Runs the path to a stream at once; None where nothing can be run."""

@@ -35,6 +35,7 @@ from penstock.api.printing import PrintSink
 from penstock.api.state import declared_states
 from penstock.api.steps import (
     AsyncMapStep,
+    JoinStep,
     KeyedProcessStep,
     ProcessStep,
     ReadStep,
@@ -83,7 +84,8 @@ class RecordedStep:
             return bool(declared_states(self.step.function))
         if isinstance(self.step, WriteStep) and isinstance(self.step.sink, PrintSink):
             return False
-        return isinstance(self.step, ReadStep | AsyncMapStep | WindowStep | RunningStep | KeyedProcessStep | WriteStep)
+        kinds = ReadStep | AsyncMapStep | WindowStep | RunningStep | JoinStep | KeyedProcessStep | WriteStep
+        return isinstance(self.step, kinds)
 
     def __str__(self) -> str:
         what = repr(self.kind) if self.given_name is None else f"{self.given_name!r} ({self.kind})"

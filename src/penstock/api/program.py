@@ -13,6 +13,7 @@ from penstock.api.iterables import Rows, iterable_source
 from penstock.api.ledger import Ledger
 from penstock.api.notebook import CellRun, current_cell_run
 from penstock.api.running import Runner
+from penstock.api.static_tables import TableHost
 from penstock.api.steps import ReadStep
 from penstock.api.streams.data_stream import Stream
 from penstock.api.streams.stream_state import StreamState
@@ -36,6 +37,7 @@ class Program:
         settings: JobSettings | None = None,
         *,
         processor_host: ProcessorHost | None = None,
+        table_host: TableHost | None = None,
         runner: Runner | None = None,
     ) -> None:
         shown_at_user_line()
@@ -47,6 +49,7 @@ class Program:
             parallelism=self._settings.parallelism,
             max_parallelism=self._settings.max_parallelism,
             processor_host=processor_host,
+            table_host=table_host,
             runner=runner,
         )
         self._hooks: dict[str, CheckpointHook] = {}

@@ -16,6 +16,8 @@ from penstock.api.aggregate_kinds.description import Aggregate as Aggregate
 from penstock.api.alignment import Alignment
 from penstock.api.connector import Sink, Source
 from penstock.api.functions import KeyedFunction, ProcessFunction
+from penstock.api.join_steps import JoinStep as JoinStep
+from penstock.api.join_steps import TableJoinStep as TableJoinStep
 from penstock.api.state import StateKind, Ttl, declared_states, type_name
 from penstock.api.windows import WindowType
 from penstock.core.graph import DeclaredState
@@ -419,5 +421,7 @@ Step = (
     | WindowStep
     | RunningCombineStep
     | RunningStep
+    | JoinStep
+    | TableJoinStep
     | WriteStep
 )

@@ -82,10 +82,11 @@ class StateInfo:
     """One state of an operator, over all its subtasks."""
 
     name: str
-    """The name of the state; `timers` for timers and `windows` for the state of a window, which have no name."""
+    """The name of the state; `timers` for timers, `windows` for the state of a window, and `left` or `right` for a
+    side of a join, which have no name."""
     kind: str
-    """`value`, `list`, `map`, `reducing`, `aggregating`, `timers` or `windows` by key; `split-list`, `union-list` or
-    `broadcast` by subtask; `raw-keyed` by key group."""
+    """`value`, `list`, `map`, `reducing`, `aggregating`, `timers`, `windows` or `join` by key; `split-list`,
+    `union-list` or `broadcast` by subtask; `raw-keyed` by key group."""
     type: str
     """The declared type of keyed state; `raw` for bytes that only the user's function can read."""
     key_columns: tuple[str, ...]

@@ -17,7 +17,7 @@ import pyarrow as pa
 from penstock.api.state import StateKind
 from penstock.core.errors import UsageError
 from penstock.savepoints.catalog import SnapshotData, StateInfo
-from penstock.savepoints.tables import ALL_GROUPS, WINDOWS
+from penstock.savepoints.tables import ALL_GROUPS, JOIN, WINDOWS
 from penstock.sql.python_values import shown_rows, shown_values
 from penstock.state.format import TIMERS
 from penstock.state.keys import key_values
@@ -126,6 +126,9 @@ def _identity(info: StateInfo) -> tuple[str, ...]:
         return ("subtask",) if info.kind == "broadcast" else ("part", "occurrence")
     extra = {"map": ("map_key",), TIMERS: ("timer", "time_us"), WINDOWS: ("window_start",)}.get(info.kind, ())
     names = [text.partition(": ")[0] for text in info.columns]
+    if info.kind == JOIN:
+        # Several records of a key are kept. The key group comes first, and the mark comes last.
+        return tuple(names[1:-1])
     if info.kind == WINDOWS and "window_end" in names:
         # Windows that begin together differ in their ends.
         extra = (*extra, "window_end")
@@ -179,7 +182,7 @@ def _key_values(name: str, column: Any) -> list[Any]:
 def _values(table: pa.Table, columns: list[str], kind: str) -> list[Any]:
     if kind == TIMERS:
         return [None] * table.num_rows
-    if kind == WINDOWS:
+    if kind in (WINDOWS, JOIN):
         return shown_rows(table.select(columns[1:]))
     # The key group comes first, then the value, then the time of writing if the state has a TTL.
     return shown_values(table.column(columns[1]))

@@ -8,7 +8,8 @@
     timer          of timers: `event-time` or `processing-time`
     time_us        of timers: when they are due, in microseconds since 1970
 
-Windows have `key_group`, the keys, `window_start` and one column per partial aggregate. Values and map keys of type
+Windows have `key_group`, the keys, `window_start` and one column per partial aggregate. Joins have `key_group`, the
+columns of the records of one side, and `mark`: 1 if the record has matched. Values and map keys of type
 `object` are binary, pickled. If a key column has one of these names, the other column gets an underscore in front.
 """
 
@@ -19,16 +20,18 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
 import pyarrow as pa
 
+from penstock.api.join_steps import LEFT
 from penstock.api.state import StateSpec
 from penstock.core.errors import CorruptFile, UsageError
 from penstock.core.ids import Instant
 from penstock.core.messages import StateFile
+from penstock.runtime.task.operators.join_snapshot import MARK, is_join, read_join
 from penstock.runtime.task.operators.sorted_runs import KEY_HASH
 from penstock.runtime.task.operators.window_table import KEY_GROUP as WINDOW_KEY_GROUP
 from penstock.runtime.task.operators.window_table import Header, is_window, read_file
@@ -58,6 +61,8 @@ from penstock.state.rocksdb.table_bounds import most_entry_bytes
 from penstock.state.rocksdb.tables import PREFIX_SIZE, EntryCodec, Row
 from penstock.state.runs import RunSnapshot, is_runs
 
+JOIN = "join"
+"""The kind of the state of a join."""
 WINDOWS = "windows"
 LEAVING_WINDOWS = "leaving-windows"
 """The name of the state with the whole windows that had been put together from panes, and not been handed on."""
@@ -74,6 +79,7 @@ _OURS = {
     WRITTEN: "written_ms",
     TIMER_KIND: "timer",
     TIMER_TIME: "time_us",
+    MARK: "mark",
 }
 
 
@@ -94,14 +100,14 @@ class FoundTable:
 
     name: str
     kind: str
-    """A kind of keyed state, `timers` or `windows`."""
+    """A kind of keyed state, `timers`, `windows` or `join`."""
     keys: pa.Schema
     columns: pa.Schema
     """The columns of the table, with their names for people."""
     rows: int
     size_bytes: int
     spec: StateSpec | None = None
-    """The declaration of the state; None for timers and windows."""
+    """The declaration of the state; None for timers, windows and joins."""
 
     @property
     def type_text(self) -> str:
@@ -110,13 +116,14 @@ class FoundTable:
 
 
 class StateFileContent:
-    """One file of keyed state or of a window, read into memory. Raises `CorruptFile` if the file cannot be read."""
+    """One file of keyed state, of a window or of a join, read into memory. Raises `CorruptFile` if the file cannot be
+    read."""
 
     def __init__(self, data: bytes, *, what: str) -> None:
         self._canonical: CanonicalFile | None = None
         if is_window(data):
             try:
-                self._window, self._window_header = read_file(data)
+                self._window = _join_in(data) if is_join(data) else _window_in(data)
             except CorruptFile as error:
                 raise CorruptFile(f"{what} is refused: {error.message}", hint=error.hint) from error
             self.tables: tuple[FoundTable, ...] = (self._found_window(len(data)),)
@@ -169,10 +176,10 @@ class StateFileContent:
 
     def _found_window(self, size: int) -> FoundTable:
         table = self._named_window()
-        keys = [name for name in self._window_header.layout.keys if name in table.schema.names]
+        keys = [name for name in self._window.keys if name in table.schema.names]
         return FoundTable(
-            name=_name_of(self._window_header),
-            kind=WINDOWS,
+            name=self._window.name,
+            kind=self._window.kind,
             keys=pa.schema([table.schema.field(name) for name in keys]),
             columns=table.schema,
             rows=table.num_rows,
@@ -180,8 +187,8 @@ class StateFileContent:
         )
 
     def _named_window(self) -> pa.Table:
-        """The window's table with the names for people and the key group in front."""
-        table, keys = self._window.replace_schema_metadata(None), self._window_header.layout.keys
+        """The table of a window or of a join, with the names for people and the key group in front."""
+        table, keys = self._window.table.replace_schema_metadata(None), self._window.keys
         last = table.num_columns - 1
         assert table.schema.names[last] == WINDOW_KEY_GROUP
         ordered = table.select([last, *range(last)])
@@ -251,6 +258,26 @@ class RunsContent:
             plain = table.drop_columns([KEY_HASH])
             plain = plain.add_column(0, WINDOW_KEY_GROUP, pa.array(numbers)).filter(pa.array(kept))
             yield plain.rename_columns(column_names(plain.schema.names, self._keys))
+
+
+class _Windowed(NamedTuple):
+    """The table of a window or of a join, with the key groups in the last column."""
+
+    table: pa.Table
+    keys: tuple[str, ...]
+    name: str
+    kind: str
+
+
+def _window_in(data: bytes) -> _Windowed:
+    table, header = read_file(data)
+    return _Windowed(table, header.layout.keys, _name_of(header), WINDOWS)
+
+
+def _join_in(data: bytes) -> _Windowed:
+    table, header = read_join(data)
+    side = "left" if header.side == LEFT else "right"
+    return _Windowed(table, header.keys, f"{side}-pending" if header.pending else side, JOIN)
 
 
 class NativeContent:

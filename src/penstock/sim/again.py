@@ -17,7 +17,7 @@ import pyarrow as pa
 from penstock.core.ids import CheckpointId
 from penstock.core.recovery import layout
 from penstock.core.recovery.metadata import CheckpointMetadata, Claim, CompletedCheckpoint
-from penstock.sim.comparison import Standard, check_changes, check_output, check_parts, shown_by
+from penstock.sim.comparison import Standard, check_changes, check_output, check_parts, shown_by, without_early
 from penstock.sim.disk import Disk, is_below
 from penstock.sim.expected import Stage, expected_of_stages
 from penstock.sim.external import Transaction
@@ -197,4 +197,6 @@ def check_both(
     if workload.shape.has_windows and in_parts:
         check_parts(world, shown, expected, standard, workload.windows)
         return
+    if in_parts:
+        shown = without_early(shown, workload, inputs, expected)
     check_output(world, shown, expected, standard, windows=workload.shape.has_windows)

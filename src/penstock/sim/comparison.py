@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable, Iterable
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+import pyarrow as pa
+
 from penstock.sim.changes import check_table, table_of
-from penstock.sim.expected import order_of
+from penstock.sim.expected import order_of, sides_of
 from penstock.sim.external import Transaction
-from penstock.sim.jobs import Row, Workload, rows_of
+from penstock.sim.jobs import Row, Shape, Workload, rows_of
+from penstock.sim.joining import shown_early
 from penstock.sim.rules import Rule
 from penstock.sim.window_kinds import WindowKind
 from penstock.sim.world import World
@@ -146,6 +149,19 @@ def check_parts(
             place = min(wrong)
             text = f"{place} has {found.get(place)} instead of {wanted.get(place)}"
             world.violate(standard.rule, f"{len(wrong)} windows in {target} are wrong, their parts added up: {text}")
+
+
+def without_early(
+    shown: dict[str, Counter[Row]],
+    workload: Workload,
+    inputs: Sequence[pa.RecordBatch],
+    wanted: dict[str, Counter[Row]],
+) -> dict[str, Counter[Row]]:
+    """The visible rows, without the rows of a join that a drain has shown early: records that had no match then."""
+    if workload.shape is not Shape.JOIN:
+        return shown
+    early = shown_early(workload.joining, *sides_of(workload, inputs))
+    return {target: rows - ((rows - wanted.get(target, Counter())) & early) for target, rows in shown.items()}
 
 
 def _is_right(wanted: tuple[int, int] | None, found: tuple[int, int] | None, standard: Standard) -> bool:

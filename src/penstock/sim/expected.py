@@ -13,6 +13,7 @@ from penstock.core.recovery.metadata import CheckpointMetadata
 from penstock.plan.graph import Partitioning
 from penstock.runtime.task.operators.source import SPLITS
 from penstock.sim.jobs import Row, Shape, Workload, decode_positions, rows_of, source_of
+from penstock.sim.joining import expected_join
 from penstock.sim.on_driver import unfound_splits
 from penstock.sim.shapes import BUCKETS, SECOND_SINK, SINK
 from penstock.sim.window_kinds import WindowKind, expected_windows
@@ -52,6 +53,8 @@ def expected_rows(workload: Workload, inputs: Sequence[pa.RecordBatch], *, paral
             return {SINK: Counter(even), SECOND_SINK: Counter(_negated(record) for record in odd)}
         case Shape.LATE:
             rows = Counter((key, ts, ts, 1, 0) for key, _, value, ts in records if value % 3 != 0)
+        case Shape.JOIN:
+            rows = expected_join(workload.joining, *sides_of(workload, inputs))
         case Shape.WAITS:
             rows = Counter(records_of(inputs[: workload.splits]))
         case Shape.LIMIT:
@@ -67,6 +70,11 @@ def expected_rows(workload: Workload, inputs: Sequence[pa.RecordBatch], *, paral
             for record in records:
                 rows[record] += parallelism if _goes_to_all(workload, record) else 1
     return {SINK: rows, SECOND_SINK: rows} if shape in (Shape.TWO_SINKS, Shape.SLICES) else {SINK: rows}
+
+
+def sides_of(workload: Workload, inputs: Sequence[pa.RecordBatch]) -> tuple[list[Row], list[Row]]:
+    """The records of the first source, and of the second source."""
+    return records_of(inputs[: workload.splits]), records_of(inputs[workload.splits :])
 
 
 def records_of(inputs: Iterable[pa.RecordBatch]) -> list[Row]:
@@ -98,7 +106,7 @@ def expected_of_stages(
 ) -> dict[str, Counter[Row]]:
     """The rows that a job whose parallelism has changed must show, by sink: the records that a stage has read give rows
     as in a job with the parallelism of the stage."""
-    if workload.shape.has_windows or workload.shape in (Shape.LIMIT, Shape.DISTINCT) or not stages:
+    if workload.shape.has_windows or workload.shape in (Shape.LIMIT, Shape.DISTINCT, Shape.JOIN) or not stages:
         return expected_rows(workload, inputs, parallelism=stages[0].parallelism if stages else 1)
     starts = [_starts(workload, stage.metadata, inputs) for stage in stages]
     ends = [*starts[1:], [table.num_rows for table in inputs]]

@@ -35,6 +35,7 @@ from penstock.core.task.waiting import WaitFor
 from penstock.sim.asking import Asks
 from penstock.sim.drift import DriftChecker
 from penstock.sim.external import ExternalSystem, Transaction, system_of
+from penstock.sim.joining import Joining
 from penstock.sim.kept_runs import KeptRuns
 from penstock.sim.window_kinds import WindowKind
 
@@ -103,6 +104,9 @@ class Shape(Enum):
     ASKS_WINDOW = "asks-window"
     """An async function before windows: a result that leaves behind a later watermark is late."""
 
+    JOIN = "join"
+    """A join of two sources by key and time."""
+
     @property
     def has_windows(self) -> bool:
         """Whether records are aggregated."""
@@ -120,7 +124,7 @@ class Shape(Enum):
         `Workload.other_rows`."""
         if self in (Shape.UNION, Shape.UNION_WINDOW):
             return 3
-        return 2 if self in (*PAIRS, *PIPELINES, Shape.WAITS) else 1
+        return 2 if self in (*PAIRS, *PIPELINES, Shape.WAITS, Shape.JOIN) else 1
 
 
 PLACED = (Shape.GLOBAL, Shape.FEWER, Shape.CHOSEN, Shape.LIMIT, Shape.DISTINCT)
@@ -211,6 +215,8 @@ class Workload:
     """The allowed lateness of these windows, and of the windows of the shape `LATE`."""
     updates: Updates | None = None
     """When the windows of the shapes `WINDOW` and `UNION_WINDOW` show results that may still change; None: never."""
+    joining: Joining = field(default_factory=Joining)
+    """How the two sources are joined, in the shape `JOIN`."""
     induces: bool = False
     """Whether marks in the data say where checkpoints begin."""
     align: Alignment | None = None
@@ -224,7 +230,7 @@ class Workload:
     @property
     def holds_back(self) -> bool:
         """Whether rows that were read may not be shown when the job is stopped without drain."""
-        return self.shape.has_windows or self.shape in (Shape.WAITS, Shape.LATE, Shape.ASKS)
+        return self.shape.has_windows or self.shape in (Shape.WAITS, Shape.LATE, Shape.ASKS, Shape.JOIN)
 
     @property
     def sources(self) -> int:

@@ -37,6 +37,7 @@ from penstock.sim.faults import (
     end_ms,
 )
 from penstock.sim.jobs import APART, ASIDE, PAIRS, PIPELINES, PLACED, TICK_US, Shape, Workload
+from penstock.sim.joining import draw_joining
 from penstock.sim.kept_runs import draw_runs
 from penstock.sim.marking_hook import Hooked, draw_hook
 from penstock.sim.on_driver import draw_on_driver
@@ -64,10 +65,11 @@ VERTICES = {
     Shape.SIDES: 3,
     Shape.LATE: 4,
     Shape.ASKS_WINDOW: 3,
+    Shape.JOIN: 2,
 }
 """The number of vertices, with one source, of the shapes that have more than two vertices."""
 
-DRAWN_LATER = (*APART, *PLACED, *ASIDE, Shape.TIMERS, Shape.WAITS, Shape.ASKS, Shape.ASKS_WINDOW)
+DRAWN_LATER = (*APART, *PLACED, *ASIDE, Shape.TIMERS, Shape.WAITS, Shape.ASKS, Shape.ASKS_WINDOW, Shape.JOIN)
 """The shapes that take the place of another shape when everything else has been drawn."""
 
 LIVENESS_MS = 120_000
@@ -218,7 +220,8 @@ def draw_scenario(seed: int, random: Random) -> Scenario:
 
 def _varied(random: Random, drawn: Scenario) -> Scenario:
     """The same world, perhaps with small slices, a backlog, shared files, a program that is run again, windows of
-    another kind, rows that wait, steps with subtasks of their own, side outputs, async calls, or aligned sources."""
+    another kind, rows that wait, steps with subtasks of their own, side outputs, async calls, aligned sources, or a
+    join."""
     drawn = _in_slices(random, drawn) if random.random() < 0.4 else drawn
     drawn = _with_a_backlog(random, drawn) if random.random() < 0.15 else drawn
     drawn = _sharing_files(random, drawn) if random.random() < 0.2 else drawn
@@ -244,7 +247,9 @@ def _varied(random: Random, drawn: Scenario) -> Scenario:
     if takes and random.random() < 0.3:
         drawn = replace(drawn, workload=replace(drawn.workload, updates=draw_updates(random)))
     has_runs = drawn.workload.shape in (Shape.WINDOW, Shape.UNION_WINDOW, Shape.ASKS_WINDOW, Shape.LATE)
-    return replace(drawn, workload=replace(drawn.workload, runs=draw_runs(random))) if has_runs else drawn
+    drawn = replace(drawn, workload=replace(drawn.workload, runs=draw_runs(random))) if has_runs else drawn
+    pairs = drawn.workload.shape in PAIRS and drawn.workload.on_driver is None
+    return _joined(random, drawn) if pairs and random.random() < 0.4 else drawn
 
 
 def _with_lateness(random: Random, drawn: Scenario) -> Scenario:
@@ -326,6 +331,14 @@ def _with_async_calls(random: Random, drawn: Scenario) -> Scenario:
     """The same world with an async function, before windows in half of these worlds."""
     shape = random.choice((Shape.ASKS, Shape.ASKS_WINDOW))
     workload = replace(drawn.workload, shape=shape, asks=draw_asks(random))
+    checkpoint = _possible(drawn.settings.checkpoint, workload, drawn.work_us)
+    return replace(drawn, workload=workload, settings=replace(drawn.settings, checkpoint=checkpoint))
+
+
+def _joined(random: Random, drawn: Scenario) -> Scenario:
+    """The same world with a join of the two sources, whose records have the same keys."""
+    joining, keys = draw_joining(random, tick_us=TICK_US), random.choice((3, 20))
+    workload = replace(drawn.workload, shape=Shape.JOIN, joining=joining, keys=keys, shares_keys=True)
     checkpoint = _possible(drawn.settings.checkpoint, workload, drawn.work_us)
     return replace(drawn, workload=workload, settings=replace(drawn.settings, checkpoint=checkpoint))
 

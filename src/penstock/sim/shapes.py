@@ -32,6 +32,7 @@
                                                       └─ late() ─► late-units ─┘
     ASKS            source ═some way═► asks → sink
     ASKS_WINDOW     source → watermark ═some way═► asks → where → combine ═key═► window → sink
+    JOIN            source → watermark ═key═► join → without-nulls → sink,  source-2 → watermark-2 ═key═► join
 
 The windows of `WINDOW` and `UNION_WINDOW` are of any kind (`window_kinds`), by key or over all records.
 
@@ -83,6 +84,7 @@ from penstock.sim.asking import Service
 from penstock.sim.connected import Guarded
 from penstock.sim.external import system_of
 from penstock.sim.jobs import APART, SCHEMA, Shape, Workload
+from penstock.sim.joining import WithoutNulls, join_step, shown_columns
 from penstock.sim.on_driver import make_source
 from penstock.sim.sides import ODD, SortOut, Units, late_unit
 from penstock.sim.timers import WindowsByTimers, copies
@@ -251,6 +253,8 @@ class _Builder:
                 self._with_sides(aside)
             case Shape.ASKS | Shape.ASKS_WINDOW as shape:
                 self._asking(shape)
+            case Shape.JOIN:
+                self._join(*self._sources())
             case _:
                 assert_never(self._workload.shape)
         return build_plan(tuple(self._nodes), parallelism=self._parallelism, max_parallelism=None)
@@ -399,6 +403,15 @@ class _Builder:
         )
         waited = self._add("waits", step, (source, HASH), (self._watermark(rules, "-2"), BROADCAST))
         self._write(self._slowed(waited, SCHEMA))
+
+    def _join(self, left: int, right: int) -> None:
+        joining = self._workload.joining
+        timed = self._watermark(left, ""), self._watermark(right, "-2")
+        joined = self._add("join", join_step(joining, SCHEMA), *((each, HASH) for each in timed))
+        shown = shown_columns(joining, SCHEMA)
+        step = MapBatchesStep(function=WithoutNulls(shown), kind="arrow", schema=shown)
+        without = self._slowed(self._add("without-nulls", step, (joined, FORWARD)), shown)
+        self._add(SINK, WriteStep(sink=self._sink(SINK), schema=shown), (without, FORWARD))
 
     def _timers(self, timed: int) -> None:
         kept = self._add("where", WhereStep(condition=keep_condition(), schema=SCHEMA), (timed, FORWARD))

@@ -13,7 +13,15 @@ from penstock.core.recovery.metadata import SnapshotKind
 from penstock.settings import Mode, NoRestart
 from penstock.sim.again import Origin, check_both, check_spared, check_untouched
 from penstock.sim.checkers import check_files
-from penstock.sim.comparison import Standard, check_changes, check_order, check_output, check_parts, shown_by
+from penstock.sim.comparison import (
+    Standard,
+    check_changes,
+    check_order,
+    check_output,
+    check_parts,
+    shown_by,
+    without_early,
+)
 from penstock.sim.disk import is_below
 from penstock.sim.expected import Stage, expected_of_stages, read_before
 from penstock.sim.programs import NAMES
@@ -107,9 +115,12 @@ class Verdict:
         elif workload.shape.has_windows and self._ended.has_gone_on_drained:
             check_parts(self._ended.world, shown_by(committed), expected, standard, workload.windows)
         else:
+            shown = shown_by(committed)
+            if self._ended.has_gone_on_drained:
+                shown = without_early(shown, workload, inputs, expected)
             check_output(
                 self._ended.world,
-                shown_by(committed),
+                shown,
                 expected,
                 standard,
                 windows=workload.shape.has_windows,

@@ -26,6 +26,7 @@ from penstock.api.job_names import job_slug
 from penstock.api.program import Program
 from penstock.api.restoring import Restore
 from penstock.api.restoring import restore as make_restore
+from penstock.api.static_tables import StaticTable
 from penstock.api.streams.data_stream import Stream
 from penstock.connectors.file_sink import local_path
 from penstock.core.durations import Duration, duration_ms
@@ -77,6 +78,7 @@ from penstock.spark.quiet import keep_quiet
 from penstock.spark.runs import announcement, begin_run, continued, starts_over
 from penstock.spark.savepoint_targets import SavepointTargets
 from penstock.spark.standby import Standby, open_election, standby_view
+from penstock.spark.static_frames import StaticFrame
 from penstock.spark.streams import StreamSource
 from penstock.storage.files import FileStore
 from penstock.storage.locations import open_store
@@ -160,7 +162,7 @@ class Environment(Program):
         if problems := settings.problems():
             raise SettingsError(problems)
         runner = SparkRunner(spark, run=self._run_apart, look=self._look)
-        super().__init__(settings, processor_host=self._host_processor, runner=runner)
+        super().__init__(settings, processor_host=self._host_processor, table_host=self._host_table, runner=runner)
         self._spark = spark
         self._checkpointing = checkpointing
         self._options = StoreOptions() if checkpointing is None else _options_of(checkpointing)
@@ -221,6 +223,14 @@ class Environment(Program):
                 f"Spark cannot write DataFrames for the job to {roots.shown(directory)}, which is no mounted folder",
                 hint="give Environment(landing=...) a folder that the driver and all executors have mounted",
             )
+
+    def _host_table(self, given: Any) -> StaticTable | None:
+        from pyspark.sql import DataFrame
+
+        if not isinstance(given, DataFrame):
+            return None
+        self._check_landing()
+        return StaticFrame(given)
 
     def _host_processor(self, given: HostedProcessor) -> GroupedFunction:
         from penstock.spark.processors import host_processor

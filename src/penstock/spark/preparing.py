@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from penstock.api.connector import Footprint, Sink, Site, Source, UnpreparedSink
 from penstock.api.grouped import GroupedFunction
-from penstock.api.steps import KeyedProcessStep, ReadStep, WriteStep
+from penstock.api.steps import KeyedProcessStep, ReadStep, TableJoinStep, WriteStep
 from penstock.connectors.table import TableSink
 from penstock.core.errors import UsageError
 from penstock.core.ids import JobId, OperatorId, Term
@@ -87,6 +87,8 @@ class Preparation:
                 step = replace(step, source=source, splits=splits)
             case KeyedProcessStep(function=GroupedFunction() as function):
                 step = replace(step, function=function.landed(site.inputs_path if site.begins else None))
+            case TableJoinStep() if not self.has_ended:
+                step = replace(step, table=step.table.landed(site.inputs_path))
             case _:
                 pass
         return replace(operator, step=step)

@@ -44,6 +44,7 @@ from penstock.api.streams.changing import HasChanges
 from penstock.api.streams.choosing import ChoosesRows
 from penstock.api.streams.computing import ComputesColumns
 from penstock.api.streams.exploding import Explodes
+from penstock.api.streams.joining import Joins
 from penstock.api.streams.looking import CanBeLookedAt
 from penstock.api.streams.placing import PlacesRows
 from penstock.api.streams.running_aggregate import running_aggregate
@@ -68,6 +69,7 @@ class Stream(
     ComputesColumns,
     ChoosesRows,
     Explodes,
+    Joins,
     PlacesRows,
     HandsOver,
     HasSides,

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from difflib import get_close_matches
-from typing import Self, TypeVar
+from typing import Literal, Self, TypeVar
 
 from penstock.api.boundary import at_user_line
 from penstock.api.expressions import ExpressionLike, compile_condition
+from penstock.api.join_steps import LATE_OF_RIGHT
 from penstock.api.steps import LATE, SplitStep
 from penstock.api.streams.stream_state import StreamState, check_side_name
 from penstock.core.errors import UsageError
@@ -159,7 +160,7 @@ class HasSides:
         >>> run(program)
         [{'n': -1, 'why': 'negative'}]
         """
-        sides = {each: state for each, state in self._state.sides.items() if each != LATE}
+        sides = {each: state for each, state in self._state.sides.items() if each not in (LATE, LATE_OF_RIGHT)}
         if name in sides:
             return type(self)(sides[name])
         step = self._state.ledger.step(self._state.last_step)
@@ -177,7 +178,7 @@ class HasSides:
             else f'declare the side output where the step is made: sides={{"{name}": "<columns>"}}',
         )
 
-    def late(self) -> Self:
+    def late(self, *, of: Literal["left", "right"] = "left") -> Self:
         """The records that came too late for the step of this stream, with all the columns that they had before the
         step. Each late record comes out once, and is not counted as dropped.
 
@@ -186,6 +187,8 @@ class HasSides:
           sent to the step, which costs speed.
         * Behind a function: the records whose event time was not after the watermark. The function does **not** get
           these records: without `late` the function gets all records.
+        * Behind a join of two streams: the records of the left stream, or with `of="right"` of the right stream, whose
+          event time was not after the watermark.
 
         Late records are behind the watermark, so the stream has no event time until it is given a watermark of its own:
         `.late().watermark("ts", delay="1h")`.
@@ -201,13 +204,17 @@ class HasSides:
         >>> run(program)
         [{'k': 'a', 'day': 1}]
         """
-        found = self._state.sides.get(LATE)
+        if of not in ("left", "right"):
+            raise UsageError(f"late: of is {of!r}; a join has a left stream and a right stream")
+        found = self._state.sides.get(LATE if of == "left" else LATE_OF_RIGHT)
         if found is not None:
             return type(self)(found)
         step = self._state.ledger.step(self._state.last_step)
         raise UsageError(
             f"late: the step {step} does not know which records are late",
-            hint="call late on the stream of a window, or of a function behind a watermark",
+            hint="call late on the stream of a window, of a join of two streams, or of a function behind a watermark"
+            if of == "left"
+            else "only a join of two streams has late records of a right stream",
         )
 
 

@@ -32,6 +32,7 @@ from penstock.core.messages import OperatorState
 from penstock.core.recovery.metadata import CheckpointMetadata
 from penstock.plan.graph import Plan
 from penstock.runtime.task.operators.async_map import REQUESTS
+from penstock.runtime.task.operators.join_snapshot import is_join
 from penstock.runtime.task.operators.running_files import is_running, read_running
 from penstock.runtime.task.operators.waiting import WAITING
 from penstock.runtime.task.operators.window_table import is_window, read_file
@@ -131,7 +132,7 @@ def _pickled_keyed(state: OperatorState, reader: StateReader) -> Iterator[str]:
             yield from (repr(table.name) for table in header.tables if table.object_value or table.object_key)
         elif is_running(data):
             yield from _pickled_aggregates(read_running(data)[1].layout.aggregates)
-        elif is_window(data):
+        elif is_window(data) and not is_join(data):
             yield from _pickled_windows(data)
 
 

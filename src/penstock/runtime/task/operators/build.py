@@ -11,6 +11,7 @@ from penstock.api.steps import (
     AsyncMapStep,
     CombineStep,
     FilterStep,
+    JoinStep,
     KeyedProcessStep,
     MapBatchesStep,
     MapStep,
@@ -22,6 +23,7 @@ from penstock.api.steps import (
     SelectStep,
     SplitStep,
     Step,
+    TableJoinStep,
     UnionStep,
     WatermarkStep,
     WhereStep,
@@ -36,6 +38,7 @@ from penstock.runtime.task.operators.distinct import DistinctOperator
 from penstock.runtime.task.operators.driver_sink import DriverCommittedSink
 from penstock.runtime.task.operators.functions import MapBatchesOperator, MapOperator
 from penstock.runtime.task.operators.grouped import GroupedOperator
+from penstock.runtime.task.operators.join import JoinOperator
 from penstock.runtime.task.operators.keyed import KeyedOperator
 from penstock.runtime.task.operators.late_windows import (
     LatePaneWindowOperator,
@@ -50,6 +53,7 @@ from penstock.runtime.task.operators.running import RunningCombineOperator, Runn
 from penstock.runtime.task.operators.session_windows import SessionCombineOperator, SessionWindowOperator
 from penstock.runtime.task.operators.sink import SinkOperator
 from penstock.runtime.task.operators.source import SourceOperator
+from penstock.runtime.task.operators.table_join import TableJoinOperator
 from penstock.runtime.task.operators.updating_windows import UpdatingPaneOperator, UpdatingSessionOperator
 from penstock.runtime.task.operators.waiting import WaitingOperator
 from penstock.runtime.task.operators.watermark import WatermarkOperator
@@ -83,6 +87,8 @@ def build_operator(step: Step) -> Operator:
             return KeyedOperator(step) if step.wait is None else WaitingOperator(step)
         case CombineStep() | WindowStep() | RunningCombineStep() | RunningStep():
             return _aggregate_operator(step)
+        case JoinStep() | TableJoinStep():
+            return JoinOperator(step) if isinstance(step, JoinStep) else TableJoinOperator(step)
         case WriteStep():
             return DriverCommittedSink(step) if step.sink.commits_on_driver else SinkOperator(step)
         case _:

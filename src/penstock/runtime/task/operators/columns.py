@@ -133,6 +133,13 @@ class UnionOperator(Operator):
         self.output.emit(batch)
 
 
+def condition_mask(batch: pa.RecordBatch, condition: pl.Expr) -> npt.NDArray[np.bool_]:
+    """For which records of a batch a condition is true; null counts as false."""
+    mask = _frame(batch, None).select(condition.alias(_MASK)).get_column(_MASK).fill_null(value=False).to_numpy()
+    # A condition without columns is a single value.
+    return np.broadcast_to(np.asarray(mask), (batch.num_rows,))
+
+
 def _picked(batch: pa.RecordBatch, mask: npt.NDArray[np.bool_], count: int) -> pa.RecordBatch:
     return batch if count == batch.num_rows else batch.filter(pa.array(mask))
 

@@ -1,0 +1,164 @@
+"""Joins of a world's job: the left records are those of the first source, the right records those of the second source.
+What must come out is computed here by a loop over all pairs of records.
+
+A record that matches nothing is handed on when the data is drained, and may match a record that comes when the data
+goes on. So where a job has gone on after a drain, records may be shown without a match that have a match.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from random import Random
+from typing import Any, assert_never
+
+import pyarrow as pa
+
+from penstock.api.join_steps import (
+    LEFT,
+    RIGHT,
+    Interval,
+    JoinedColumn,
+    JoinKind,
+    JoinSide,
+    JoinStep,
+    Reach,
+    SameWindow,
+)
+from penstock.api.window_schema import WINDOW_END, WINDOW_START
+from penstock.api.windows import TumblingWindow
+
+Row = tuple[Any, ...]
+
+NOTHING = -1
+"""Stands in the columns of a record that is not there."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Joining:
+    """How the job of a world joins its two sources."""
+
+    how: JoinKind = JoinKind.INNER
+    reach: Reach = field(default_factory=lambda: Interval(lower_us=0, upper_us=0))
+
+
+def draw_joining(random: Random, *, tick_us: int) -> Joining:
+    """A kind of join, and how near the times of records must be."""
+    lower_us, length_us = tick_us * random.choice((-20, -3, 0, 5)), tick_us * random.choice((0, 3, 15))
+    size_us = tick_us * random.choice((3, 10))
+    reaches: tuple[Reach, ...] = (
+        Interval(lower_us=lower_us, upper_us=lower_us + length_us),
+        Interval(lower_us=lower_us, upper_us=lower_us + length_us),
+        SameWindow(window=TumblingWindow(size_us=size_us)),
+    )
+    return Joining(how=random.choice(tuple(JoinKind)), reach=random.choice(reaches))
+
+
+def join_step(joining: Joining, schema: pa.Schema) -> JoinStep:
+    """The join of two streams with the columns key, seq, value and ts."""
+    side = JoinSide(keys=("key",), schema=schema, time_column="ts")
+    columns = [JoinedColumn(field=schema.field("key"), left="key", right="key")]
+    has_bounds = isinstance(joining.reach, SameWindow) and joining.how.has_pairs
+    bounds = (WINDOW_START, WINDOW_END) if has_bounds else ()
+    columns += [JoinedColumn(field=schema.field("ts").with_name(name)) for name in bounds]
+    columns += [JoinedColumn(field=schema.field(name), left=name) for name in ("seq", "value", "ts")]
+    if joining.how.has_pairs:
+        columns += [
+            JoinedColumn(field=schema.field(name).with_name(f"{name}_right"), right=name)
+            for name in ("seq", "value", "ts")
+        ]
+    hold = joining.reach.hold_us(RIGHT if joining.how is JoinKind.RIGHT else LEFT)
+    return JoinStep(
+        left=side,
+        right=side,
+        how=joining.how,
+        reach=joining.reach,
+        columns=tuple(columns),
+        hold_us=0 if has_bounds else hold,
+    )
+
+
+def shown_columns(joining: Joining, schema: pa.Schema) -> pa.Schema:
+    """The columns that the job shows."""
+    return pa.schema([each for each in join_step(joining, schema).schema if each.name not in _BOUNDS])
+
+
+_BOUNDS = (WINDOW_START, WINDOW_END)
+
+
+class WithoutNulls:
+    """Puts `NOTHING` where a record is not there, and leaves out the bounds of windows."""
+
+    def __init__(self, schema: pa.Schema) -> None:
+        self._schema = schema
+
+    def __call__(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """The batch without nulls."""
+        arrays: list[Any] = []
+        for shown in self._schema:
+            values: Any = batch.column(shown.name).view(pa.int64()).fill_null(NOTHING)
+            arrays.append(values.view(shown.type))
+        return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
+
+
+def expected_join(joining: Joining, left: Sequence[Row], right: Sequence[Row]) -> Counter[Row]:
+    """The rows of the join of records of (key, seq, value, ts)."""
+    found: Counter[Row] = Counter()
+    met: Counter[tuple[int, Row]] = Counter()
+    by_key: dict[int, list[Row]] = {}
+    for other in right:
+        by_key.setdefault(other[0], []).append(other)
+    for one in left:
+        for other in by_key.get(one[0], ()):
+            if _is_near(joining.reach, one[3], other[3]):
+                met.update(((LEFT, one), (RIGHT, other)))
+                found[(*one, *other[1:])] += 1
+    alone = [one for one in left if not met[LEFT, one]]
+    match joining.how:
+        case JoinKind.SEMI:
+            return Counter(one for one in left if met[LEFT, one])
+        case JoinKind.ANTI:
+            return Counter(alone)
+        case JoinKind.INNER:
+            return found
+        case JoinKind.LEFT | JoinKind.RIGHT | JoinKind.FULL:
+            if joining.how is not JoinKind.RIGHT:
+                found.update(_without_right(alone))
+            if joining.how is not JoinKind.LEFT:
+                found.update(_without_left(other for other in right if not met[RIGHT, other]))
+            return found
+        case _:
+            assert_never(joining.how)
+
+
+def shown_early(joining: Joining, left: Sequence[Row], right: Sequence[Row]) -> Counter[Row]:
+    """The rows that may be shown besides, once each, where the data has gone on after a drain."""
+    match joining.how:
+        case JoinKind.ANTI:
+            return Counter(left)
+        case JoinKind.LEFT:
+            return Counter(_without_right(left))
+        case JoinKind.RIGHT:
+            return Counter(_without_left(right))
+        case JoinKind.FULL:
+            return Counter([*_without_right(left), *_without_left(right)])
+        case JoinKind.INNER | JoinKind.SEMI:
+            return Counter()
+        case _:
+            assert_never(joining.how)
+
+
+def _without_right(records: Iterable[Row]) -> Iterable[Row]:
+    return ((*record, NOTHING, NOTHING, NOTHING) for record in records)
+
+
+def _without_left(records: Iterable[Row]) -> Iterable[Row]:
+    return ((key, NOTHING, NOTHING, NOTHING, *rest) for key, *rest in records)
+
+
+def _is_near(reach: Reach, left_us: int, right_us: int) -> bool:
+    if isinstance(reach, Interval):
+        return reach.lower_us <= right_us - left_us <= reach.upper_us
+    assert isinstance(reach, SameWindow)
+    return left_us // reach.window.size_us == right_us // reach.window.size_us

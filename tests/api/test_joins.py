@@ -1,0 +1,207 @@
+"""Joins as programs say them: the columns and the event time behind a join, and what is refused when the program is
+built."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import polars as pl
+import pyarrow as pa
+import pytest
+
+import penstock as ps
+from penstock.api.join_steps import Interval, JoinStep
+from penstock.core.errors import UsageError
+from penstock.testing import run
+
+ORDERS = "id bigint, item string, ts timestamp"
+PAYMENTS = "id bigint, amount double, paid timestamp"
+
+
+def both(env: Any) -> tuple[Any, Any]:
+    orders = env.from_iterable([], schema=ORDERS, name="orders").watermark("ts")
+    return orders, env.from_iterable([], schema=PAYMENTS, name="payments").watermark("paid")
+
+
+def built(make: Any) -> Any:
+    """What `make` returns for the two streams."""
+    found = []
+
+    def program(env: Any) -> None:
+        made = make(*both(env))
+        found.append(made)
+        made.write(ps.collect())
+
+    run(program)
+    return found[0]
+
+
+@pytest.mark.parametrize(
+    ("how", "columns"),
+    [
+        ("inner", ["id", "item", "ts", "amount", "paid"]),
+        ("full", ["id", "item", "ts", "amount", "paid"]),
+        ("semi", ["id", "item", "ts"]),
+        ("anti", ["id", "item", "ts"]),
+    ],
+)
+def test_keys_come_first_and_once(how: Any, columns: list[str]):
+    assert built(lambda one, other: one.join(other, on="id", within="1s", how=how)).schema.names == columns
+
+
+@pytest.mark.parametrize(
+    ("how", "time"), [("inner", "ts"), ("left", "ts"), ("right", "paid"), ("full", None), ("semi", "ts")]
+)
+def test_the_event_time_behind_a_join_is_that_of_the_side_that_is_always_there(how: Any, time: str | None):
+    joined = built(lambda one, other: one.join(other, on="id", within="1s", how=how))
+    assert joined._state.time_column == time
+
+
+@pytest.mark.parametrize("how", ["inner", "full", "right"])
+def test_behind_windows_the_event_time_is_the_end_of_the_window(how: Any):
+    joined = built(lambda one, other: one.join(other, on="id", window=ps.tumbling("1 min"), how=how))
+    assert joined.schema.names[:3] == ["id", "window_start", "window_end"]
+    assert (joined._state.time_column, joined._state.time_offset_us) == ("window_end", -1)
+
+
+@pytest.mark.parametrize(
+    ("within", "bounds"),
+    [
+        (("0s", "15 min"), (0, 900_000_000)),
+        (("-5s", "-1 s"), (-5_000_000, -1_000_000)),
+        ("2s", (-2_000_000, 2_000_000)),
+        ((timedelta(seconds=-1), timedelta(0)), (-1_000_000, 0)),
+    ],
+)
+def test_within_is_a_range_of_differences(within: Any, bounds: tuple[int, int]):
+    joined = built(lambda one, other: one.join(other, on="id", within=within))
+    step = joined._state.ledger.step(joined._state.last_step).step
+    assert isinstance(step, JoinStep)
+    assert step.reach == Interval(lower_us=bounds[0], upper_us=bounds[1])
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ({"on": "idd"}, "on, in this stream: there is no column 'idd'"),
+        ({"on": {"id": "amount"}}, "'id' of this stream is of type int64, and column 'amount' of the other stream is"),
+        ({"on": 3}, "join: on is 3"),
+        ({"on": []}, "a key needs at least one column"),
+        ({"how": "outer"}, "how='outer' is no kind of join; there are inner, left, right, full, semi, anti"),
+        ({"how": "left_outer"}, "how='left_outer' is no kind of join"),
+        ({"within": None}, "give either within or window"),
+        ({"window": ps.tumbling("1s")}, "within and window were both given"),
+        ({"within": None, "window": ps.session("1s")}, "streams can be joined in tumbling windows"),
+        ({"within": ("2s", "1s")}, "begins after it ends"),
+        ({"within": ("2s",)}, "within has 1 durations"),
+        ({"within": 5}, "within has 5, which is no duration"),
+        ({"within": "5"}, "which is no duration"),
+        ({"where": "amount"}, "a condition must be boolean"),
+        ({"where": "price > 1"}, "price"),
+        ({"suffix": ""}, "suffix is ''"),
+    ],
+)
+def test_mistakes_are_found_when_the_program_is_built(words: dict[str, Any], said: str):
+    given = {"on": "id", "within": "1s", **words}
+    with pytest.raises(UsageError) as raised:
+        built(lambda one, other: one.join(other, **given))
+    assert said in str(raised.value)
+
+
+def test_equal_names_are_refused_unless_a_suffix_tells_them_apart():
+    def joined(suffix: str | None) -> Any:
+        return built(lambda one, other: one.join(other.with_columns(item="'x'"), on="id", within="1s", suffix=suffix))
+
+    with pytest.raises(UsageError, match="both streams have a column 'item'"):
+        joined(None)
+    assert joined("_paid").schema.names == ["id", "item", "ts", "amount", "paid", "item_paid"]
+
+
+def test_a_bounds_column_of_the_window_may_not_be_there():
+    with pytest.raises(UsageError, match="this stream has a column 'window_end'"):
+        built(lambda one, other: one.with_columns(window_end="1").join(other, on="id", window=ps.tumbling("1s")))
+
+
+def test_both_streams_need_event_time():
+    with pytest.raises(UsageError, match="the other stream has none"):
+        built(lambda one, other: one.join(other.drop("paid"), on="id", within="1s"))
+
+
+def test_what_is_no_stream_is_refused():
+    with pytest.raises(UsageError, match="join takes a stream or a table, not 'payments'"):
+        built(lambda one, other: one.join("payments", on="id", within="1s"))
+
+
+def test_late_records_of_either_side_are_streams():
+    def late(of: Any) -> pa.Schema:
+        return built(lambda one, other: one.join(other, on="id", within="1s").late(of=of)).schema
+
+    assert late("left").names == ["id", "item", "ts"]
+    assert late("right").names == ["id", "amount", "paid"]
+    with pytest.raises(UsageError, match="late: of is 'both'"):
+        late("both")
+
+
+def test_a_join_keeps_its_state_under_its_name_and_explains_itself():
+    joined = built(lambda one, other: one.join(other, on="id", within="1s", name="paid orders"))
+    text = str(joined.explain())
+    assert "paid orders" in text
+    assert "hash by id" in text
+
+
+# --- tables -----------------------------------------------------------------------------------------------------------
+
+ITEMS = pa.table({"id": [1, 2], "title": ["pen", "ink"]})
+
+
+def test_a_join_with_a_table_keeps_event_time_and_needs_no_exchange():
+    def joined(**words: Any) -> Any:
+        found = []
+
+        def program(env: Any) -> None:
+            orders = env.from_iterable([], schema=ORDERS).watermark("ts")
+            found.append(orders.join(ITEMS, on="id", how="left", **words))
+            found[0].write(ps.collect())
+
+        run(program)
+        return found[0]
+
+    assert joined().schema.names == ["id", "item", "ts", "title"]
+    assert joined()._state.time_column == "ts"
+    assert "hash" not in str(joined().explain())
+    assert "hash by id" in str(joined(spread="by key").explain())
+
+
+@pytest.mark.parametrize("table", [ITEMS, ITEMS.to_batches()[0], pl.from_arrow(ITEMS), ITEMS.to_pandas()])
+def test_tables_of_every_kind_are_taken(table: Any):
+    def program(env: Any) -> None:
+        env.from_iterable([{"id": 2}, {"id": 3}]).join(table, on="id").write(ps.collect())
+
+    assert run(program, crashes=1) == [{"id": 2, "title": "ink"}]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ({"how": "right"}, "how='right' does not exist for this join; there are inner, left, semi, anti"),
+        ({"within": "1s"}, "the rows of a table have no event time"),
+        ({"on": {"id": "title"}}, "of this stream is of type int64, and column 'title' of the table is of type string"),
+        ({"spread": "hash"}, "spread is 'hash'"),
+    ],
+)
+def test_mistakes_of_joins_with_tables_are_found(words: dict[str, Any], said: str):
+    with pytest.raises(UsageError) as raised:
+        built(lambda one, other: one.join(ITEMS, **{"on": "id", **words}))
+    assert said in str(raised.value)
+
+
+def test_streams_are_not_spread_and_frames_of_spark_need_spark():
+    with pytest.raises(UsageError, match="streams are always joined by key"):
+        built(lambda one, other: one.join(other, on="id", within="1s", spread="by key"))
+
+    class Frame:
+        isStreaming = False  # noqa: N815  # the name in Spark
+
+    with pytest.raises(UsageError, match="needs an Environment on Spark"):
+        built(lambda one, other: one.join(Frame(), on="id"))

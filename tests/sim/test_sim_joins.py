@@ -1,0 +1,149 @@
+"""Jobs that join two streams: every row is shown as a loop over all pairs says, whatever dies, and planted bugs are
+found."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import numpy as np
+import pytest
+from planted_bugs import found, worlds
+
+from penstock.api.join_steps import Interval, JoinKind, Reach, SameWindow
+from penstock.api.windows import TumblingWindow
+from penstock.core.recovery.metadata import Claim
+from penstock.runtime.task.operators import join
+from penstock.runtime.task.operators.fired import Fired
+from penstock.runtime.task.operators.join import JoinOperator
+from penstock.runtime.task.operators.join_runs import JoinRuns, Run
+from penstock.sim.again import Again
+from penstock.sim.faults import CrashAfterCheckpoint, Fault, SlotCrash
+from penstock.sim.jobs import TICK_US, Shape
+from penstock.sim.joining import Joining
+from penstock.sim.rules import Rule
+from penstock.sim.run import run_scenario, scenario_of
+from penstock.sim.scenario import Scenario
+from penstock.sim.slots import Notice
+from penstock.sim.user import Moment, UserRequest, Wish
+
+CRASHES: tuple[Fault, ...] = (
+    CrashAfterCheckpoint(at_ms=0, slot=0, delay_ms=5, notice=Notice.TOLD),
+    SlotCrash(at_ms=400, slot=1, notice=Notice.TOLD),
+)
+NEAR = Interval(lower_us=-3 * TICK_US, upper_us=6 * TICK_US)
+WINDOW = SameWindow(window=TumblingWindow(size_us=5 * TICK_US))
+
+
+def joins(
+    make: Any, how: JoinKind, count: int = 3, *, reach: Reach = NEAR, unaligned: bool = False, **changes: Any
+) -> list[Scenario]:
+    """Jobs with a join. Half of them do their work in small slices."""
+    joining = Joining(how=how, reach=reach)
+    made = worlds(
+        make, count, make.steady, lambda s: make.shape(s, Shape.JOIN), **{"faults": CRASHES, "slice_rows": 2, **changes}
+    )
+    made = [make.workload(s, joining=joining, shares_keys=True, other_rows=(30,)) for s in made]
+    return [make.checkpoints(s, interval_ms=40, unaligned=unaligned) for s in made]
+
+
+@pytest.mark.parametrize("reach", [NEAR, WINDOW], ids=["interval", "window"])
+@pytest.mark.parametrize("unaligned", [False, True])
+@pytest.mark.parametrize("how", JoinKind)
+def test_every_row_is_shown_once_whatever_dies(make: Any, how: JoinKind, unaligned: bool, reach: Reach):
+    results = [run_scenario(world) for world in joins(make, how, reach=reach, unaligned=unaligned)]
+    assert [result.violations for result in results] == [()] * len(results)
+    assert all(result.restores for result in results)
+
+
+@pytest.mark.parametrize("parallelism", [1, 3])
+@pytest.mark.parametrize("wish", [Wish.RESCALE, Wish.STOP, Wish.DRAIN])
+@pytest.mark.parametrize("how", [JoinKind.FULL, JoinKind.SEMI, JoinKind.ANTI])
+def test_a_join_goes_on_at_another_parallelism(make: Any, how: JoinKind, wish: Wish, parallelism: int):
+    to = parallelism if wish is Wish.RESCALE else None
+    request = UserRequest(at_ms=0, wish=wish, moment=Moment.CHECKPOINT, delay_ms=10, parallelism=to)
+    again = Again(parallelism=parallelism, claim=Claim.NO_CLAIM, moved=False, safety_ms=1_000)
+    given = joins(make, how, unaligned=True, requests=(request,), again=again, faults=())
+    results = [run_scenario(world) for world in given]
+    assert [result.violations for result in results] == [()] * len(results)
+    assert any(wish in result.granted for result in results)
+
+
+def test_a_few_of_all_worlds_have_joins_of_every_kind():
+    drawn = [scenario_of(seed).workload for seed in range(1, 1_000)]
+    kinds = Counter(workload.joining.how for workload in drawn if workload.shape is Shape.JOIN)
+    assert all(kinds[how] for how in JoinKind)
+    assert 0.02 < kinds.total() / 1_000 < 0.1
+
+
+# --- planted bugs -----------------------------------------------------------------------------------------------------
+
+
+def test_pending_records_that_are_not_saved_are_found(make: Any, monkeypatch: pytest.MonkeyPatch):
+    honest = JoinOperator.snapshot
+
+    def snapshot(operator: JoinOperator, *given: Any) -> Any:
+        pending, operator._pending = operator._pending, []
+        try:
+            return honest(operator, *given)
+        finally:
+            operator._pending = pending
+
+    monkeypatch.setattr(JoinOperator, "snapshot", snapshot)
+    # A slow step behind the join: barriers come while results are handed on.
+    wide = Interval(lower_us=-100 * TICK_US, upper_us=100 * TICK_US)
+    crashes = tuple(CrashAfterCheckpoint(at_ms=ms, slot=1, delay_ms=5, notice=Notice.TOLD) for ms in (50, 150, 250))
+    given = [
+        make.workload(world, keys=1, slow_us=5_000)
+        for world in joins(make, JoinKind.INNER, 8, reach=wide, unaligned=True, faults=crashes, slice_rows=1)
+    ]
+    assert Rule.EXACTLY_ONCE in found(given)
+
+
+def test_matches_that_are_not_saved_are_found(make: Any, monkeypatch: pytest.MonkeyPatch):
+    honest = JoinRuns.append
+
+    def append(runs: JoinRuns, rows: Any, times: Any, hashes: Any, marks: Any = None) -> None:
+        honest(runs, rows, times, hashes, None if marks is None else marks * 0)
+
+    monkeypatch.setattr(JoinRuns, "append", append)
+    assert Rule.EXACTLY_ONCE in found(joins(make, JoinKind.LEFT))
+
+
+def test_records_that_are_dropped_too_early_are_found(make: Any, monkeypatch: pytest.MonkeyPatch):
+    honest = JoinRuns.drop
+    monkeypatch.setattr(JoinRuns, "drop", lambda runs, time_us: honest(runs, time_us + 20 * TICK_US))
+    assert Rule.EXACTLY_ONCE in found(joins(make, JoinKind.INNER))
+
+
+def test_marks_that_a_snapshot_sees_change_are_found(make: Any, monkeypatch: pytest.MonkeyPatch):
+    def mark(run: Run, rows: Any, mark: int) -> None:
+        assert run.marks is not None
+        run.marks[rows] = mark
+
+    monkeypatch.setattr(Run, "mark", mark)
+    crashes = tuple(CrashAfterCheckpoint(at_ms=ms, slot=1, delay_ms=5, notice=Notice.TOLD) for ms in (50, 150, 250))
+    given = joins(make, JoinKind.SEMI, 12, faults=crashes, work_us=(500, 30_000))
+    assert Rule.EXACTLY_ONCE in found(given)
+
+
+def test_pairs_of_a_part_of_the_hits_are_found(make: Any, monkeypatch: pytest.MonkeyPatch):
+    honest = join.spread
+    monkeypatch.setattr(join, "spread", lambda begins, counts, most: honest(begins, np.minimum(counts, 1), most))
+    assert found(joins(make, JoinKind.INNER, 1)) == [Rule.EXACTLY_ONCE]
+
+
+def test_records_that_are_shown_without_a_match_too_early_are_found(make: Any, monkeypatch: pytest.MonkeyPatch):
+    honest = JoinRuns.due
+    monkeypatch.setattr(JoinRuns, "due", lambda runs, run, time_us: honest(runs, run, time_us + 20 * TICK_US))
+    assert Rule.EXACTLY_ONCE in found(joins(make, JoinKind.ANTI))
+
+
+def test_records_that_are_late_for_no_reason_are_found(make: Any, monkeypatch: pytest.MonkeyPatch):
+    honest = Fired.late
+
+    def late(fired: Fired, times: Any, groups: Any) -> Any:
+        return honest(fired, times - 3 * make.plain().workload.disorder_us, groups)
+
+    monkeypatch.setattr(Fired, "late", late)
+    assert Rule.EXACTLY_ONCE in found(joins(make, JoinKind.FULL))
