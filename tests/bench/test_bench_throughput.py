@@ -49,8 +49,8 @@ class ThreeReader(SourceReader):
 
 
 def note(folder: Path, name: str, *pairs: tuple[float, int]) -> None:
-    """A file as a reader leaves it: (second, rows)."""
-    rows = [(int(second * SECOND), count) for second, count in pairs]
+    """A file as a reader leaves it: (second, rows). The process uses half of a processor."""
+    rows = [(int(second * SECOND), count, int(second * SECOND) // 2) for second, count in pairs]
     (folder / name).write_bytes(np.array(rows, dtype=metering._NOTE).tobytes())
 
 
@@ -152,6 +152,15 @@ def test_readers_count_together_and_the_warm_up_does_not(tmp_path):
     assert found.rows == 80
     assert found.seconds == 4.5
     assert found.rows_per_second == pytest.approx(60 / 4.5)
+
+
+def test_the_processor_time_of_all_processes_counts_after_the_warm_up(tmp_path):
+    note(tmp_path, "read-1-a", (0, 10), (1, 10), (2, 10), (3, 10))
+    note(tmp_path, "written-1-a", (4, 1), (7, 1))
+    note(tmp_path, "read-2-b", (0.5, 10), (1.5, 10), (2.5, 10), (5, 10))
+    found = read_throughput(tmp_path, warmup_share=0.25)
+    assert (found.seconds, found.cpu_seconds) == (6.5, (7 - 1 + 5 - 0.5) / 2)
+    assert found.cpu_seconds_per_million == pytest.approx(found.cpu_seconds / 60 * 1e6)
 
 
 @pytest.mark.parametrize("pairs", [[], [(1, 10)]])

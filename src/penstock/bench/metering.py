@@ -19,27 +19,27 @@ import pyarrow as pa
 
 from penstock.api.connector import Polled, Sink, SinkWriter, Source, SourceReader, SplitProgress, WriterContext
 
-_NOTE = np.dtype([("at_ns", "<i8"), ("rows", "<i8")])
+_NOTE = np.dtype([("at_ns", "<i8"), ("rows", "<i8"), ("cpu_ns", "<i8")])
 _READ = "read"
 _WRITTEN = "written"
 
 
 class _Notes:
-    """The time and the number of rows of every batch of one reader or writer, kept in memory until the reader or writer
-    is closed."""
+    """The time and the number of rows of every batch of one reader or writer, and the processor time that the process
+    has used by then, kept in memory until the reader or writer is closed."""
 
     def __init__(self, directory: str, kind: str) -> None:
         self._directory = Path(directory)
         self._kind = kind
-        self._pairs: list[tuple[int, int]] = []
+        self._notes: list[tuple[int, int, int]] = []
 
     def add(self, rows: int) -> None:
-        self._pairs.append((time.time_ns(), rows))
+        self._notes.append((time.time_ns(), rows, time.process_time_ns()))
 
     def save(self) -> None:
         self._directory.mkdir(parents=True, exist_ok=True)
         path = self._directory / f"{self._kind}-{os.getpid()}-{time.time_ns()}"
-        path.write_bytes(np.array(self._pairs, dtype=_NOTE).tobytes())
+        path.write_bytes(np.array(self._notes, dtype=_NOTE).tobytes())
 
 
 @dataclass(frozen=True)
@@ -160,6 +160,13 @@ class Throughput:
     """From the end of the warm-up to the last result."""
     rows_per_second: float
     """Records read after the warm-up, divided by `seconds`."""
+    cpu_seconds: float = 0.0
+    """The processor time of the slots, from the end of the warm-up on; 0 if it was not noted."""
+
+    @property
+    def cpu_seconds_per_million(self) -> float:
+        """The processor time of the slots for a million records."""
+        return self.cpu_seconds * 1e6 / (self.rows_per_second * self.seconds)
 
 
 def read_throughput(directory: Path, *, warmup_share: float) -> Throughput | None:
@@ -177,7 +184,25 @@ def read_throughput(directory: Path, *, warmup_share: float) -> Throughput | Non
     seconds = (end_ns - int(read["at_ns"][first])) / 1e9
     if seconds <= 0:
         return None
-    return Throughput(rows=total, seconds=seconds, rows_per_second=float(total - rows[first]) / seconds)
+    return Throughput(
+        rows=total,
+        seconds=seconds,
+        rows_per_second=float(total - rows[first]) / seconds,
+        cpu_seconds=_cpu_seconds(directory, int(read["at_ns"][first])),
+    )
+
+
+def _cpu_seconds(directory: Path, from_ns: int) -> float:
+    """The processor time that all processes used from a time on."""
+    of_process: dict[str, list[npt.NDArray[np.void]]] = {}
+    for path in sorted(directory.iterdir()):
+        of_process.setdefault(path.name.split("-")[1], []).append(np.frombuffer(path.read_bytes(), dtype=_NOTE))
+    found = 0
+    for parts in of_process.values():
+        notes = np.sort(np.concatenate(parts), order="at_ns")
+        steady = notes["cpu_ns"][notes["at_ns"] >= from_ns]
+        found += int(steady[-1] - steady[0]) if steady.size else 0
+    return found / 1e9
 
 
 def _noted(directory: Path, kind: str) -> npt.NDArray[np.void]:

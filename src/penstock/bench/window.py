@@ -1,9 +1,13 @@
 """`penstock bench window`: the query of the demo, as fast as possible, against Structured Streaming in the same Spark.
 
 Each round has three runs, one after the other: Penstock without checkpoints but the final checkpoint, Penstock with a
-checkpoint every second, and Structured Streaming. So other programs on the machine disturb all three alike. A failure
-ends the benchmark, because a run with a recovery would measure something else. The first part of every run is warm-up
-and does not count. The result is the median of the rounds.
+checkpoint every second, and Structured Streaming. Every other round the first two change places. So other programs on
+the machine disturb all three alike. A failure ends the benchmark, because a run with a recovery would measure something
+else. The first part of every run is warm-up and does not count. The rest lasts for some seconds: a short run that is
+not counted says how many bids that takes. The result is the median of the rounds.
+
+Other programs disturb the time that a run takes more than the processor time that it uses. So the cost of checkpoints
+is given in both: as the share of throughput that is lost, and in processor seconds of the slots for a million bids.
 
 Latency is measured in a run of its own: records that are due at a steady rate go through a keyed exchange to a sink
 that reads the clock, with a checkpoint every second.
@@ -14,7 +18,7 @@ from __future__ import annotations
 import json
 import statistics
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
@@ -28,8 +32,11 @@ from penstock.terminal.failures import reported_failures
 if TYPE_CHECKING:
     from penstock.api.checkpointing import Checkpointing
     from penstock.bench.latency import Latency
+    from penstock.bench.metering import Throughput
 
-DEFAULT_EVENTS = 40_000_000
+TRIAL_EVENTS = 12_000_000
+"""The bids of the run that says how many bids the others need."""
+STEADY_SECONDS = 15.0
 SPARE_CORES = 2
 WARMUP_SHARE = 0.25
 INTERVAL = "1s"
@@ -41,9 +48,12 @@ LATENCY_WARMUP_SHARE = 0.25
 class BenchOptions:
     """The options of the command line."""
 
-    events: int
+    events: int | None
+    seconds: float
+    keys: int | None
     parallelism: int
     rounds: int
+    spark: bool
     latency_seconds: float
     seed: int
     directory: Path | None
@@ -52,11 +62,12 @@ class BenchOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class Round:
-    """Events per second of one round."""
+    """One round."""
 
-    penstock: float
-    penstock_without_checkpoints: float
-    spark: float
+    penstock: Throughput
+    without_checkpoints: Throughput
+    spark: float | None
+    """Events per second; None if Structured Streaming was left out."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,28 +75,48 @@ class BenchResult:
     """All rounds, and the latency."""
 
     rounds: tuple[Round, ...]
-    latency: Latency
+    latency: Latency | None
 
     @property
     def penstock(self) -> float:
         """Events per second with checkpoints: the median."""
-        return statistics.median(r.penstock for r in self.rounds)
+        return statistics.median(r.penstock.rows_per_second for r in self.rounds)
 
     @property
-    def spark(self) -> float:
+    def spark(self) -> float | None:
         """Events per second of Structured Streaming: the median."""
-        return statistics.median(r.spark for r in self.rounds)
+        found = [r.spark for r in self.rounds if r.spark is not None]
+        return statistics.median(found) if found else None
 
     @property
     def without_checkpoints(self) -> float:
         """Events per second without checkpoints: the median."""
-        return statistics.median(r.penstock_without_checkpoints for r in self.rounds)
+        return statistics.median(r.without_checkpoints.rows_per_second for r in self.rounds)
 
     @property
     def checkpoint_cost(self) -> float:
         """The share of throughput that checkpoints cost: the median over the rounds. Each round compares two runs that
         followed each other. The share is negative if there was more noise than cost."""
-        return statistics.median(1 - r.penstock / r.penstock_without_checkpoints for r in self.rounds)
+        return statistics.median(
+            1 - r.penstock.rows_per_second / r.without_checkpoints.rows_per_second for r in self.rounds
+        )
+
+    @property
+    def cpu(self) -> float:
+        """Processor seconds of the slots for a million events, with checkpoints: the median."""
+        return statistics.median(r.penstock.cpu_seconds_per_million for r in self.rounds)
+
+    @property
+    def cpu_without_checkpoints(self) -> float:
+        """Processor seconds of the slots for a million events, without checkpoints: the median."""
+        return statistics.median(r.without_checkpoints.cpu_seconds_per_million for r in self.rounds)
+
+    @property
+    def checkpoint_cpu_cost(self) -> float:
+        """By which share checkpoints raise the processor time: the median over the rounds."""
+        return statistics.median(
+            r.penstock.cpu_seconds_per_million / r.without_checkpoints.cpu_seconds_per_million - 1 for r in self.rounds
+        )
 
 
 @click.group("bench")
@@ -97,12 +128,23 @@ def bench() -> None:
 @click.option(
     "--events",
     type=click.IntRange(min=1_000),
-    default=DEFAULT_EVENTS,
+    help="Bids to read in each run. Default: as many as take --seconds.",
+)
+@click.option(
+    "--seconds",
+    type=click.FloatRange(min=1),
+    default=STEADY_SECONDS,
     show_default=True,
-    help="Bids to read in each run.",
+    help="How long a run lasts after its warm-up, about.",
+)
+@click.option(
+    "--keys",
+    type=click.IntRange(min=1),
+    help="Spread the bids over this many keys, all of which are open at the same time. Default: by auction.",
 )
 @click.option("--parallelism", type=click.IntRange(min=1), default=2, show_default=True, help="Slots, and partitions.")
 @click.option("--rounds", type=click.IntRange(min=1), default=3, show_default=True, help="How often to run all three.")
+@click.option("--spark/--no-spark", default=True, help="Leave Structured Streaming and the latency out.")
 @click.option(
     "--latency-seconds",
     type=click.FloatRange(min=1),
@@ -137,7 +179,7 @@ def run_bench(options: BenchOptions) -> None:
         with spark_session(SessionOptions(application="penstock bench", cores=cores, work=work)) as spark:
             runs = _Runs(spark, options, work, screen)
             rounds = tuple(runs.round(number) for number in range(1, options.rounds + 1))
-            result = BenchResult(rounds=rounds, latency=runs.latency())
+            result = BenchResult(rounds=rounds, latency=runs.latency() if options.spark else None)
     _show(screen, options, result)
     if options.as_json:
         click.echo(json.dumps(summary(result)))
@@ -145,14 +187,20 @@ def run_bench(options: BenchOptions) -> None:
 
 def summary(result: BenchResult) -> dict[str, float]:
     """The result as it is printed for programs."""
-    return {
+    found = {
         "penstock_events_per_second": round(result.penstock),
-        "spark_events_per_second": round(result.spark),
-        "ratio_to_spark": round(result.penstock / result.spark, 3),
         "checkpoint_cost": round(result.checkpoint_cost, 4),
-        "latency_ms_p50": round(result.latency.p50_ms, 2),
-        "latency_ms_p99": round(result.latency.p99_ms, 2),
+        "cpu_seconds_per_million": round(result.cpu, 4),
+        "cpu_seconds_per_million_without_checkpoints": round(result.cpu_without_checkpoints, 4),
+        "checkpoint_cpu_cost": round(result.checkpoint_cpu_cost, 4),
     }
+    if result.spark is not None:
+        found["spark_events_per_second"] = round(result.spark)
+        found["ratio_to_spark"] = round(result.penstock / result.spark, 3)
+    if result.latency is not None:
+        found["latency_ms_p50"] = round(result.latency.p50_ms, 2)
+        found["latency_ms_p99"] = round(result.latency.p99_ms, 2)
+    return found
 
 
 class _Runs:
@@ -165,14 +213,20 @@ class _Runs:
         self._options = options
         self._work = work
         self._screen = screen
-        self._bids = BidInput(events=options.events, seed=options.seed)
+        self._bids = BidInput(events=options.events or TRIAL_EVENTS, seed=options.seed, keys=options.keys)
+        if options.events is None:
+            trial = self._penstock("trial", 0, interval=None)
+            events = int(trial.rows_per_second * options.seconds / (1 - WARMUP_SHARE))
+            self._bids = replace(self._bids, events=events)
 
     def round(self, number: int) -> Round:
-        """Do the three runs of a round."""
-        without = self._penstock("penstock, no checkpoints", number, interval=None)
-        penstock = self._penstock("penstock, checkpoint every second", number, interval=INTERVAL)
-        spark = self._structured_streaming("structured streaming", number)
-        return Round(penstock=penstock, penstock_without_checkpoints=without, spark=spark)
+        """Do the runs of a round."""
+        runs = [("penstock, no checkpoints", None), ("penstock, checkpoint every second", INTERVAL)]
+        if number % 2 == 0:
+            runs.reverse()
+        found = {interval: self._penstock(name, number, interval=interval) for name, interval in runs}
+        spark = self._structured_streaming("structured streaming", number) if self._options.spark else None
+        return Round(penstock=found[INTERVAL], without_checkpoints=found[None], spark=spark)
 
     def latency(self) -> Latency:
         """Do the run that measures latency."""
@@ -196,7 +250,7 @@ class _Runs:
         self._say("latency", 0, f"p50 {found.p50_ms:.1f} ms, p99 {found.p99_ms:.1f} ms over {found.records:,} records")
         return found
 
-    def _penstock(self, name: str, number: int, *, interval: str | None) -> float:
+    def _penstock(self, name: str, number: int, *, interval: str | None) -> Throughput:
         import penstock as ps
         from penstock.bench.metering import MeteredSink, MeteredSource, read_throughput
         from penstock.bench.window_query import penstock_query
@@ -211,14 +265,16 @@ class _Runs:
             )
             meters = str(place / "meters")
             source = MeteredSource(self._bids.source(), meters)
-            penstock_query(environment, source, MeteredSink(ps.parquet(str(place / "out")), meters))
+            sink = MeteredSink(ps.parquet(str(place / "out")), meters)
+            penstock_query(environment, source, sink, key=self._bids.key)
             with running_job(environment, "bench") as job:
                 job.wait()
             found = read_throughput(place / "meters", warmup_share=WARMUP_SHARE)
         if found is None:
             raise UsageError("the run was too short to be measured", hint="raise --events")
-        self._say(name, number, _rate_text(found.rows_per_second))
-        return found.rows_per_second
+        cpu = f"{found.cpu_seconds_per_million:.3f} CPU s per million"
+        self._say(name, number, f"{_rate_text(found.rows_per_second)}, {cpu}, over {found.seconds:.1f} s")
+        return found
 
     def _structured_streaming(self, name: str, number: int) -> float:
         from penstock.bench.structured_streaming import run_structured_streaming
@@ -235,7 +291,7 @@ class _Runs:
         return found.rows_per_second
 
     def _say(self, name: str, number: int, text: str) -> None:
-        where = f"round {number} of {self._options.rounds}" if number else "last"
+        where = f"round {number} of {self._options.rounds}" if number else "alone"
         click.echo(f"{where}: {name}: {text}", file=self._screen)
 
 
@@ -254,18 +310,21 @@ def _show(screen: IO[str], options: BenchOptions, result: BenchResult) -> None:
     from rich.table import Table
 
     found = summary(result)
-    table = Table(
-        title=f"{options.events:,} bids, parallelism {options.parallelism}, median of {options.rounds} rounds"
-    )
+    bids = max(each.penstock.rows for each in result.rounds)
+    table = Table(title=f"{bids:,} bids, parallelism {options.parallelism}, median of {options.rounds} rounds")
     table.add_column("")
     table.add_column("events/s", justify="right")
-    table.add_row("penstock, checkpoint every second", f"{result.penstock:,.0f}")
-    table.add_row("penstock, no checkpoints", f"{result.without_checkpoints:,.0f}")
-    table.add_row("structured streaming", f"{result.spark:,.0f}")
+    table.add_column("CPU s per million", justify="right")
+    table.add_row("penstock, checkpoint every second", f"{result.penstock:,.0f}", f"{result.cpu:.3f}")
+    without = f"{result.without_checkpoints:,.0f}", f"{result.cpu_without_checkpoints:.3f}"
+    table.add_row("penstock, no checkpoints", *without)
+    if result.spark is not None:
+        table.add_row("structured streaming", f"{result.spark:,.0f}", "")
     console = Console(file=screen)
     console.print(table)
-    console.print(f"ratio to structured streaming: {found['ratio_to_spark']:.2f}")
+    if result.spark is not None:
+        console.print(f"ratio to structured streaming: {found['ratio_to_spark']:.2f}")
     console.print(f"share of throughput lost to checkpoints: {found['checkpoint_cost']:.1%}")
-    console.print(
-        f"latency at {LATENCY_RATE:,} events/s: p50 {result.latency.p50_ms:.1f} ms, p99 {result.latency.p99_ms:.1f} ms"
-    )
+    console.print(f"more processor time with checkpoints: {found['checkpoint_cpu_cost']:.1%}")
+    if (latency := result.latency) is not None:
+        console.print(f"latency at {LATENCY_RATE:,} events/s: p50 {latency.p50_ms:.1f} ms, p99 {latency.p99_ms:.1f} ms")

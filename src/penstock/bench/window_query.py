@@ -30,20 +30,31 @@ class BidInput:
 
     events: int
     seed: int = 1
+    keys: int | None = None
+    """The number of keys, each of which has about three bids in a window. None: the auctions are the keys."""
+
+    @property
+    def events_per_second(self) -> int:
+        """How many events share a second of event time."""
+        return 10_000 if self.keys is None else max(1, 3 * self.keys // WINDOW_S)
+
+    @property
+    def key(self) -> str:
+        """The SQL text of the key."""
+        return "auction" if self.keys is None else f"(auction * 1000003 + bidder * 7919 + price) % {self.keys}"
 
     def source(self) -> Source:
         """The bids as a source of Penstock."""
-        return nexmark.bids(events=self.events, seed=self.seed)
+        return nexmark.bids(events=self.events, seed=self.seed, events_per_second=self.events_per_second)
 
 
-def penstock_query(program: Program, source: Source, sink: Sink) -> None:
+def penstock_query(program: Program, source: Source, sink: Sink, *, key: str = "auction") -> None:
     """Add the query over `source` to a Penstock program."""
     import penstock as ps
 
+    bids = program.read(source).watermark("ts", delay=f"{LATENESS_S}s").where(CONDITION)
     (
-        program.read(source)
-        .watermark("ts", delay=f"{LATENESS_S}s")
-        .where(CONDITION)
+        (bids if key == "auction" else bids.with_columns(auction=key))
         .key_by("auction")
         .window(ps.tumbling(f"{WINDOW_S}s"))
         .aggregate(n=ps.count(), top=ps.max("price"))
@@ -58,7 +69,9 @@ def batch_query(spark: Any, bids: BidInput) -> Any:
 
 def streaming_query(numbers: Any, bids: BidInput) -> Any:
     """The query over a streaming DataFrame of bid numbers `n`, as a streaming DataFrame."""
-    rows = numbers.selectExpr(*nexmark.bid_columns_sql(seed=bids.seed))
+    rows = numbers.selectExpr(
+        *nexmark.bid_columns_sql(seed=bids.seed, events_per_second=bids.events_per_second)
+    ).selectExpr(f"{bids.key} AS auction", "price", "ts")
     return _windowed(rows.withWatermark("ts", f"{LATENESS_S} seconds"))
 
 
