@@ -40,12 +40,12 @@ def test_the_least_time_is_told_to_all_readers():
     assert tell(machine, SLOW, 500) == {FAST: 500, SLOW: 500}
 
 
-def test_the_time_does_not_rise_while_a_reader_has_not_begun():
-    machine = groups(member(FAST), member(SLOW))
-    assert tell(machine, FAST, 1_000) == {FAST: 1_000, SLOW: 1_000}
-    assert tell(machine, FAST, 5_000) == {}
+def test_nobody_is_answered_before_all_have_begun():
+    machine = groups(member(FAST), member(SLOW), member(THIRD))
+    assert tell(machine, FAST, 1_000) == {}
+    assert tell(machine, THIRD, None) == {}
     assert machine.next_deadline() is None
-    assert tell(machine, SLOW, 4_000) == {FAST: 4_000, SLOW: 4_000}
+    assert tell(machine, SLOW, 4_000) == {FAST: 1_000, SLOW: 1_000, THIRD: 1_000}
 
 
 def test_a_reader_that_holds_nobody_back_does_not_count():
@@ -112,6 +112,7 @@ def test_what_an_earlier_attempt_tells_is_refused():
     machine.handle(MembersBegan(epoch=SECOND, members=(member(FAST), member(SLOW))), Instant(5))
     assert tell(machine, FAST, 1_000, epoch=FIRST) == {}
     assert tell(machine, THIRD, 1_000, epoch=SECOND) == {}
+    tell(machine, SLOW, 3_000, epoch=SECOND)
     assert tell(machine, FAST, 2_000, epoch=SECOND) == {FAST: 2_000, SLOW: 2_000}
 
 

@@ -2,8 +2,8 @@
 
 Rules of this file
     * A reader that has ended, is idle or has no splits holds nobody back.
-    * As long as a reader of the group has not begun, the event time of the group does not rise: the reader may turn out
-      to be the one that is furthest behind.
+    * Nobody is answered before every reader has begun or holds nobody back. Later, the event time of the group does not
+      rise while a reader has not begun. In both cases the reader may turn out to be the one that is furthest behind.
     * The event time of a group may fall: a split that is further behind may begin, and a reader that was restarted goes
       back. The other readers wait then.
     * A reader that begins is answered at once, since the reader waits for the answer.
@@ -11,7 +11,7 @@ Rules of this file
 A rise is told to all readers at once if it is a good part of the drift, otherwise once in an interval. What an earlier
 attempt of a task tells is refused by its epoch.
 
-    begin of an attempt ──► every reader has not begun ──► first answer: the least time of those that have
+    begin of an attempt ──► every reader has not begun ──► all have, or hold nobody back: the first answer
     region restarts     ──► its readers have not begun; the other readers keep their times
 """
 
@@ -64,7 +64,7 @@ class WatermarkGroups:
 
 
 class _Group:
-    """One group. `_time_us` is known from the first reader on that has begun or holds nobody back."""
+    """One group. `_time_us` is known when every reader has begun once, or holds nobody back."""
 
     def __init__(self) -> None:
         self._members: dict[TaskId, tuple[Member, Epoch]] = {}
@@ -112,8 +112,9 @@ class _Group:
         if len(begun) == len(counting):
             return min(begun)
         known = self._time_us
-        before = [] if known is None or known == NOT_BEGUN else [known]
-        return min((*before, *begun), default=known)
+        if known == NOT_BEGUN or not begun:
+            return known
+        return min(begun) if known is None else min(known, *begun)
 
     def _is_urgent(self) -> bool:
         time_us, told = self._time_us, self._told
