@@ -7,10 +7,11 @@
     PYTHONPATH=src:tests/support python tests/golden/make.py sketches-v2
     PYTHONPATH=src:tests/support python tests/golden/make.py runs-v2
     PYTHONPATH=src:tests/support python tests/golden/make.py joins-v2
+    PYTHONPATH=src:tests/support python tests/golden/make.py requests-v2
+    PYTHONPATH=src:tests/support python tests/golden/make.py decimals-v2
 
-What was written before stays, and must be readable for ever. `golden_content.py`, `golden_native.py`,
-`golden_windows.py`, `golden_aggregates.py`, `golden_sketches.py`, `golden_runs.py` and `golden_joins.py` in
-`tests/support` say what is in them.
+What was written before stays, and must be readable for ever. The modules of `tests/support` whose names begin with
+`golden_` say what is in them.
 """
 
 from __future__ import annotations
@@ -20,8 +21,10 @@ from pathlib import Path
 
 import golden_aggregates
 import golden_content
+import golden_decimals
 import golden_joins
 import golden_native
+import golden_requests
 import golden_runs
 import golden_sketches
 import golden_windows
@@ -38,6 +41,8 @@ def main(version: str) -> None:
         "sketches": golden_sketches,
         "runs": golden_runs,
         "joins": golden_joins,
+        "requests": golden_requests,
+        "decimals": golden_decimals,
     }
     content = contents.get(version.partition("-")[0], golden_content)
     for path, data in content.files().items():

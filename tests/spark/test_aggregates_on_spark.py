@@ -8,6 +8,7 @@ import math
 import random
 
 import pytest
+from pyspark.sql.pandas.types import to_arrow_type
 
 import penstock as ps
 from penstock.testing import collect, run, scripted
@@ -180,3 +181,70 @@ def test_aggregates_mean_what_they_mean_in_spark(spark, kind):
         if not same(*pair):
             wrong[key, name] = pair
     assert not wrong
+
+
+DECIMALS = [(1, 0), (5, 2), (10, 2), (18, 6), (20, 0), (28, 2), (30, 4), (34, 10), (38, 0), (38, 6), (38, 18), (38, 37)]
+
+
+def test_sums_and_means_have_the_types_and_values_of_spark(spark):
+    """Decimals of all lengths, integers of all sizes and floats, in one job and one query."""
+    chance = random.Random(7)
+    names = {f"d{p}_{s}": f"decimal({p},{s})" for p, s in DECIMALS}
+    names |= {"t": "tinyint", "s": "smallint", "i": "int", "b": "bigint", "f": "float", "d": "double"}
+
+    def value(name):
+        if chance.random() < 0.1:
+            return None
+        if name[0] == "d" and len(name) > 1:
+            digits, scale = map(int, name[1:].split("_"))
+            # 38 digits leave a mean less room before the point than its values have.
+            most = 10 ** min(digits, 31 - max(0, scale - 20) if digits > 31 else digits) - 1
+            return decimal.Decimal(chance.choice([most, -most, chance.randint(-most, most)])).scaleb(-scale)
+        bits = {"t": 7, "s": 15, "i": 31, "b": 50}.get(name)
+        return chance.randrange(-1000, 1000) / 8 if bits is None else chance.randrange(-(2**bits), 2**bits)
+
+    with decimal.localcontext() as exact:
+        exact.prec = 60
+        rows = [{"k": chance.choice("abcde"), "ts": TIME, **{n: value(n) for n in names}} for _ in range(300)]
+    rows.append({"k": "nulls", "ts": TIME, **dict.fromkeys(names)})
+    schema = "k string, ts timestamp, " + ", ".join(f"{name} {kind}" for name, kind in names.items())
+    frame = spark.createDataFrame([tuple(row.values()) for row in rows], schema)
+    frame.createOrReplaceTempView("sums")
+    asked = ", ".join(f"sum({name}) AS sum_{name}, avg({name}) AS avg_{name}" for name in names)
+    theirs = spark.sql(f"SELECT k, {asked} FROM sums GROUP BY k")
+    calls = {f"sum_{n}": ps.sum(n) for n in names} | {f"avg_{n}": ps.mean(n) for n in names}
+    schemas = []
+
+    def build(env):
+        read = env.read(scripted(rows[::2], rows[1::2], schema=schema))
+        results = read.watermark("ts").key_by("k").window(ps.tumbling("1h")).aggregate(**calls)
+        schemas.append(results.schema)
+        results.write(collect())
+
+    found = {row["k"]: row for row in run(build, parallelism=2, crashes=1)}
+    expected = {row["k"]: row.asDict() for row in theirs.collect()}
+    assert sorted(found) == sorted(expected)
+    wrong = {
+        (key, name): (found[key][name], expected[key][name])
+        for key in expected
+        for name in calls
+        if not same(found[key][name], expected[key][name])
+    }
+    assert not wrong
+    assert {name: schemas[0].field(name).type for name in calls} == {
+        name: to_arrow_type(theirs.schema[name].dataType) for name in calls
+    }
+
+
+def test_a_sum_that_does_not_fit_fails_as_in_spark(spark):
+    rows = [{"k": 1, "v": decimal.Decimal(10**38 - 1), "ts": TIME}] * 2
+    frame = spark.createDataFrame([(row["v"],) for row in rows], "v decimal(38,0)")
+    with pytest.raises(Exception, match=r"ARITHMETIC_OVERFLOW|NUMERIC_VALUE_OUT_OF_RANGE"):
+        frame.selectExpr("sum(v)").collect()
+
+    def build(env):
+        read = env.read(scripted(rows, schema="k bigint, v decimal(38,0), ts timestamp"))
+        read.watermark("ts").key_by("k").window(ps.tumbling("1h")).aggregate(total=ps.sum("v")).write(collect())
+
+    with pytest.raises(ps.JobFailed, match="the sum 'total' does not fit into decimal"):
+        run(build)

@@ -50,8 +50,8 @@ def count(column: str | None = None, *, where: ExpressionLike | None = None) -> 
 
 
 def sum(column: str, *, where: ExpressionLike | None = None) -> AggregateCall:  # noqa: A001  # users write ps.sum
-    """The sum: bigint for whole numbers (an overflow fails the job), double for other numbers. A sum with NaN is
-    NaN."""
+    """The sum, of Spark's type: bigint for whole numbers, double for floats, and decimal(p + 10, s) for decimal(p, s),
+    with 38 digits at most. A sum that does not fit fails the job, as in Spark's ANSI mode. A sum with NaN is NaN."""
     return AggregateCall("sum", _checked("sum", column), where=where)
 
 
@@ -67,7 +67,8 @@ def max(column: str, *, where: ExpressionLike | None = None) -> AggregateCall:  
 
 
 def mean(column: str, *, where: ExpressionLike | None = None) -> AggregateCall:
-    """The arithmetic mean, as double. A mean with NaN is NaN."""
+    """The arithmetic mean, as double; of decimal(p, s) as decimal(p + 4, s + 4), with 38 digits at most, rounded once,
+    halves away from zero. A mean with NaN is NaN. The sum of whole numbers must fit into 64 bits."""
     return AggregateCall("mean", _checked("mean", column), where=where)
 
 

@@ -9,6 +9,7 @@ import pyarrow.compute as pc
 import pyarrow.types as pt
 
 from penstock.api.aggregate_kinds.base import ORDERED, AggregateKind, Calculation, has_order, one_zero, value_of
+from penstock.api.aggregate_kinds.decimals import is_decimal, mean_of, mean_type, sum_type
 from penstock.api.aggregate_kinds.description import Aggregate
 
 _COUNT_SUFFIX = "__count"
@@ -59,10 +60,10 @@ class Count(_Single):
 
 
 class Sum(_Single):
-    """A sum of integers as int64, of floats as float64."""
+    """A sum of integers as int64, of floats as float64, of decimals with ten digits more."""
 
     name = "sum"
-    takes = "integers up to 64 bits with a sign, and floats"
+    takes = "integers up to 64 bits with a sign, floats, and decimals up to 38 digits"
     merged_by = "sum"
 
     def partial_fields(self, aggregate: Aggregate, schema: pa.Schema) -> list[pa.Field[Any]]:
@@ -100,9 +101,11 @@ class Mean(AggregateKind):
         kind = _sum_type(self.value_type(aggregate, schema, _has_sum))
         return [pa.field(aggregate.name, kind), pa.field(count_column(aggregate), pa.int64())]
 
-    def result_type(self, aggregate: Aggregate, schema: pa.Schema) -> pa.DataType:  # noqa: ARG002
-        """A double."""
-        return pa.float64()
+    def result_type(self, aggregate: Aggregate, schema: pa.Schema) -> pa.DataType:
+        """A double; of decimals, a decimal with four digits more."""
+        kind: Any = self.value_type(aggregate, schema, _has_sum)
+        mean: pa.DataType = mean_type(kind) if is_decimal(kind) else pa.float64()
+        return mean
 
     def of_records(self, aggregate: Aggregate) -> list[Calculation]:
         """A sum and a count."""
@@ -118,6 +121,8 @@ class Mean(AggregateKind):
         seen."""
         total: Any = merged.column(aggregate.name)
         counts: Any = merged.column(count_column(aggregate))
+        if is_decimal(total.type):
+            return mean_of(total, counts, name=aggregate.name)
         return pc.divide(total.cast(pa.float64(), safe=False), counts.cast(pa.float64(), safe=False))
 
 
@@ -142,8 +147,15 @@ class All(Any_):
 
 def _has_sum(kind: pa.DataType) -> bool:
     # uint64 is left out: sums are kept as int64, and a sum of uint64 values may not fit.
-    return (pt.is_integer(kind) and not pt.is_uint64(kind)) or pt.is_float32(kind) or pt.is_float64(kind)
+    return (
+        (pt.is_integer(kind) and not pt.is_uint64(kind))
+        or pt.is_float32(kind)
+        or pt.is_float64(kind)
+        or is_decimal(kind)
+    )
 
 
-def _sum_type(kind: pa.DataType) -> pa.DataType:
+def _sum_type(kind: Any) -> Any:
+    if is_decimal(kind):
+        return sum_type(kind)
     return pa.int64() if pt.is_integer(kind) else pa.float64()

@@ -10,6 +10,7 @@ groups at once.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.types as pt
 
-from penstock.api.aggregate_kinds.base import Groups, one_array
+from penstock.api.aggregate_kinds.base import Calculation, Groups, one_array
 from penstock.core.errors import UsageError
 
 MOST_DIGITS = 38
@@ -40,7 +41,7 @@ def is_decimal(kind: pa.DataType) -> bool:
     return pt.is_decimal128(kind)
 
 
-def sum_type(kind: pa.Decimal128Type) -> pa.DataType:
+def sum_type(kind: pa.Decimal128Type) -> Any:
     """The type of a sum."""
     return pa.decimal128(min(MOST_DIGITS, kind.precision + _SUM_DIGITS), kind.scale)
 
@@ -49,6 +50,21 @@ def mean_type(kind: pa.Decimal128Type) -> pa.DataType:
     """The type of a mean."""
     digits, scale = (min(MOST_DIGITS, number + _MEAN_DIGITS) for number in (kind.precision, kind.scale))
     return pa.decimal128(digits, scale)
+
+
+def with_decimal_sums(table: pa.Table, calculations: Sequence[Calculation]) -> list[Calculation]:
+    """The calculations, with folds for the sums of decimals. A sum of partials has the type of the partials, which have
+    the name of their aggregate; a sum of values has digits to spare."""
+    return [_with_decimal_sum(table, calculation) for calculation in calculations]
+
+
+def _with_decimal_sum(table: pa.Table, calculation: Calculation) -> Calculation:
+    column = calculation.column
+    kind: Any = table.schema.field(column).type if calculation.function == "sum" and column is not None else None
+    if column is None or kind is None or not is_decimal(kind):
+        return calculation
+    total = kind if column == calculation.name else sum_type(kind)
+    return calculation._replace(function=DecimalSum(column, calculation.name, total))
 
 
 class DecimalSum:
@@ -80,10 +96,11 @@ class DecimalSum:
         return _decimals(found, counts > 0, self._kind)
 
 
-def mean_of(total: Any, count: Any, kind: pa.Decimal128Type, *, name: str) -> Any:
-    """The quotients of sums and counts, as `kind`; null where the sum is null. Raises `UsageError` if a mean does not
-    fit."""
+def mean_of(total: Any, count: Any, *, name: str) -> Any:
+    """The quotients of sums and counts, with the scale of a mean and as many digits as there are: `narrowed` makes them
+    as short as a mean is. Null where the sum is null. Raises `UsageError` if a mean does not fit."""
     total, count = one_array(total), one_array(count)
+    kind: Any = pa.decimal128(MOST_DIGITS, min(MOST_DIGITS, total.type.scale + _MEAN_DIGITS))
     known = total.is_valid().to_numpy(zero_copy_only=False)
     counts = np.where(known, count.fill_null(1).to_numpy(), 1)
     factor = 10 ** (kind.scale - total.type.scale)
@@ -101,9 +118,20 @@ def mean_of(total: Any, count: Any, kind: pa.Decimal128Type, *, name: str) -> An
         if abs(quotient) >= 10**MOST_DIGITS:
             raise _overflow("mean", name, kind)
         found[0][row], found[1][row] = quotient & (2**64 - 1), quotient >> 64
-    if not _fits(found, kind.precision)[known].all():
-        raise _overflow("mean", name, kind)
     return _decimals(found, known, kind)
+
+
+def narrowed(column: Any, kind: Any, *, name: str) -> Any:
+    """A column of decimals as another type of decimals with the same scale. Raises `UsageError` if a value has too many
+    digits."""
+    if column.type == kind:
+        return column
+    column = one_array(column)
+    known = column.is_valid().to_numpy(zero_copy_only=False)
+    values = _wide(column)
+    if not _fits(values, kind.precision)[known].all():
+        raise _overflow("mean", name, kind)
+    return _decimals(values, known, kind)
 
 
 def _wide(column: Any) -> Wide:
@@ -130,7 +158,7 @@ def _decimals(values: Wide, known: npt.NDArray[np.bool_], kind: pa.Decimal128Typ
     low, high = values
     halves = np.stack([low, high.view(np.uint64)], axis=1)
     mask = None if known.all() else pa.array(known).buffers()[1]
-    return pa.Array.from_buffers(kind, low.size, [mask, pa.py_buffer(np.ascontiguousarray(halves))])
+    return pa.Array.from_buffers(kind, low.size, [mask, pa.py_buffer(halves.tobytes())])
 
 
 def _overflow(what: str, name: str, kind: pa.Decimal128Type) -> UsageError:

@@ -17,6 +17,7 @@ import pyarrow.types as pt
 from penstock.api.aggregate_kinds.base import Calculation, Groups, one_array
 from penstock.api.aggregate_kinds.base import normal_keys as normal_keys
 from penstock.api.aggregate_kinds.base import value_name as value_name
+from penstock.api.aggregate_kinds.decimals import is_decimal, narrowed, with_decimal_sums
 from penstock.api.aggregate_kinds.registry import kind_of
 from penstock.api.steps import Aggregate
 from penstock.api.window_schema import WINDOW_END, WINDOW_START
@@ -35,8 +36,9 @@ def group(
     """One row per distinct key. The columns are the keys, then the calculations. The columns of a window may be the
     last keys; None: the keys have no window. Without keys all rows are one group.
 
-    Raises `UsageError` if a sum does not fit into int64.
+    Raises `UsageError` if a sum of integers does not fit into int64, or a sum of decimals into its type.
     """
+    calculations = with_decimal_sums(table, calculations)
     risky = [c for c in calculations if c.function == "sum" and _sum_may_overflow(table.column(str(c.column)))]
     if not risky:
         dense = group_dense(table, keys, calculations, spacing_us=None if window is None else window.spacing_us)
@@ -111,7 +113,9 @@ def results(
         columns[WINDOW_END] = pc.add(starts.cast(pa.int64()), window.length_us).cast(starts.type)
     columns.update({key: merged.column(key) for key in keys})
     for aggregate in aggregates:
-        columns[aggregate.name] = kind_of(aggregate).result(aggregate, merged)
+        found = kind_of(aggregate).result(aggregate, merged)
+        kind = schema.field(aggregate.name).type
+        columns[aggregate.name] = narrowed(found, kind, name=aggregate.name) if is_decimal(found.type) else found
     return pa.table([columns[field.name] for field in schema], schema=schema)
 
 
