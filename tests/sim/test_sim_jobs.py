@@ -204,6 +204,7 @@ EXCHANGES = {
     Shape.LATE: ["hash", "forward", "forward", "forward"],
     Shape.ASKS: ["hash"],
     Shape.ASKS_WINDOW: ["hash", "hash"],
+    Shape.RUNNING: ["hash", "hash"],
 }
 TWO_ENDS = (Shape.TWO_SINKS, Shape.SPLIT, Shape.SIDES, Shape.PIPELINES, Shape.SLICES, Shape.MIXED)
 

@@ -15,6 +15,7 @@ from penstock.runtime.task.operators.source import SPLITS
 from penstock.sim.jobs import Row, Shape, Workload, decode_positions, rows_of, source_of
 from penstock.sim.joining import expected_join
 from penstock.sim.on_driver import unfound_splits
+from penstock.sim.running import expected_units
 from penstock.sim.shapes import BUCKETS, SECOND_SINK, SINK
 from penstock.sim.window_kinds import WindowKind, expected_windows
 
@@ -65,6 +66,8 @@ def expected_rows(workload: Workload, inputs: Sequence[pa.RecordBatch], *, paral
             rows = Counter(_doubled(record) for record in records)
         case Shape.ASKS:
             rows = Counter(_doubled(record) for record in records)
+        case Shape.RUNNING:
+            rows = expected_units(records)
         case _:
             rows = Counter()
             for record in records:
@@ -101,12 +104,16 @@ def next_stage(stages: Sequence[Stage], stage: Stage) -> tuple[Stage, ...]:
     return tuple(kept) if kept and kept[-1].parallelism == stage.parallelism else (*kept, stage)
 
 
+_OF_ALL = (Shape.LIMIT, Shape.DISTINCT, Shape.JOIN, Shape.RUNNING)
+"""The shapes whose rows follow from all records together."""
+
+
 def expected_of_stages(
     workload: Workload, inputs: Sequence[pa.RecordBatch], stages: Sequence[Stage]
 ) -> dict[str, Counter[Row]]:
     """The rows that a job whose parallelism has changed must show, by sink: the records that a stage has read give rows
     as in a job with the parallelism of the stage."""
-    if workload.shape.has_windows or workload.shape in (Shape.LIMIT, Shape.DISTINCT, Shape.JOIN) or not stages:
+    if workload.shape.has_windows or workload.shape in _OF_ALL or not stages:
         return expected_rows(workload, inputs, parallelism=stages[0].parallelism if stages else 1)
     starts = [_starts(workload, stage.metadata, inputs) for stage in stages]
     ends = [*starts[1:], [table.num_rows for table in inputs]]
@@ -145,6 +152,8 @@ def order_of(workload: Workload) -> Order | None:
     number is the second column."""
     match workload.shape:
         case Shape.KEYED | Shape.UNION | Shape.TWO_SINKS | Shape.HASH_HASH | Shape.HASH_FORWARD | Shape.PIPELINES:
+            return lambda row, _: row[0]
+        case Shape.RUNNING:
             return lambda row, _: row[0]
         case Shape.SLICES | Shape.MIXED | Shape.WAITS | Shape.SPLIT | Shape.GLOBAL | Shape.CHOSEN | Shape.LIMIT:
             return lambda row, _: row[0]

@@ -106,6 +106,8 @@ class Shape(Enum):
 
     JOIN = "join"
     """A join of two sources by key and time."""
+    RUNNING = "running"
+    """A running aggregate over a running aggregate."""
 
     @property
     def has_windows(self) -> bool:

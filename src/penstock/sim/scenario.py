@@ -66,10 +66,21 @@ VERTICES = {
     Shape.LATE: 4,
     Shape.ASKS_WINDOW: 3,
     Shape.JOIN: 2,
+    Shape.RUNNING: 3,
 }
 """The number of vertices, with one source, of the shapes that have more than two vertices."""
 
-DRAWN_LATER = (*APART, *PLACED, *ASIDE, Shape.TIMERS, Shape.WAITS, Shape.ASKS, Shape.ASKS_WINDOW, Shape.JOIN)
+DRAWN_LATER = (
+    *APART,
+    *PLACED,
+    *ASIDE,
+    Shape.TIMERS,
+    Shape.WAITS,
+    Shape.ASKS,
+    Shape.ASKS_WINDOW,
+    Shape.JOIN,
+    Shape.RUNNING,
+)
 """The shapes that take the place of another shape when everything else has been drawn."""
 
 LIVENESS_MS = 120_000
@@ -249,7 +260,19 @@ def _varied(random: Random, drawn: Scenario) -> Scenario:
     has_runs = drawn.workload.shape in (Shape.WINDOW, Shape.UNION_WINDOW, Shape.ASKS_WINDOW, Shape.LATE)
     drawn = replace(drawn, workload=replace(drawn.workload, runs=draw_runs(random))) if has_runs else drawn
     pairs = drawn.workload.shape in PAIRS and drawn.workload.on_driver is None
-    return _joined(random, drawn) if pairs and random.random() < 0.4 else drawn
+    drawn = _joined(random, drawn) if pairs and random.random() < 0.4 else drawn
+    return _aggregating(random, drawn)
+
+
+def _aggregating(random: Random, drawn: Scenario) -> Scenario:
+    """The same world, perhaps with running aggregates, on either back end."""
+    shape = drawn.workload.shape
+    single = shape.most_sources == 1 and shape not in (*APART, *PLACED, *ASIDE, Shape.TWO_SINKS, Shape.ASKS)
+    # Records that count more than once would raise a total beyond the number of records.
+    if not single or shape.has_windows or not _is_exactly_once(drawn) or random.random() < 0.4:
+        return drawn
+    workload = replace(drawn.workload, shape=Shape.RUNNING, shares_files=random.random() < 0.5)
+    return _with_workload(drawn, workload)
 
 
 def _with_lateness(random: Random, drawn: Scenario) -> Scenario:
@@ -276,8 +299,7 @@ def _placed(random: Random, drawn: Scenario) -> Scenario:
         else:
             # Only the records of a single split have an order, and so only these have first records.
             workload = replace(workload, splits=1)
-    checkpoint = _possible(drawn.settings.checkpoint, workload, drawn.work_us)
-    return replace(drawn, workload=workload, settings=replace(drawn.settings, checkpoint=checkpoint))
+    return _with_workload(drawn, workload)
 
 
 def _with_other_windows(random: Random, drawn: Scenario) -> Scenario:
@@ -301,8 +323,7 @@ def _with_side_outputs(random: Random, drawn: Scenario) -> Scenario:
         window_us, disorder_us = TICK_US * random.choice((3, 7, 50)), TICK_US * random.choice((20, 60))
         kind = random.choice(tuple(WindowKind))
         workload = replace(workload, window_us=window_us, disorder_us=disorder_us, windows=kind)
-    checkpoint = _possible(drawn.settings.checkpoint, workload, drawn.work_us)
-    return replace(drawn, workload=workload, settings=replace(drawn.settings, checkpoint=checkpoint))
+    return _with_workload(drawn, workload)
 
 
 def _sharing_files(random: Random, drawn: Scenario) -> Scenario:
@@ -331,16 +352,14 @@ def _with_async_calls(random: Random, drawn: Scenario) -> Scenario:
     """The same world with an async function, before windows in half of these worlds."""
     shape = random.choice((Shape.ASKS, Shape.ASKS_WINDOW))
     workload = replace(drawn.workload, shape=shape, asks=draw_asks(random))
-    checkpoint = _possible(drawn.settings.checkpoint, workload, drawn.work_us)
-    return replace(drawn, workload=workload, settings=replace(drawn.settings, checkpoint=checkpoint))
+    return _with_workload(drawn, workload)
 
 
 def _joined(random: Random, drawn: Scenario) -> Scenario:
     """The same world with a join of the two sources, whose records have the same keys."""
     joining, keys = draw_joining(random, tick_us=TICK_US), random.choice((3, 20))
     workload = replace(drawn.workload, shape=Shape.JOIN, joining=joining, keys=keys, shares_keys=True)
-    checkpoint = _possible(drawn.settings.checkpoint, workload, drawn.work_us)
-    return replace(drawn, workload=workload, settings=replace(drawn.settings, checkpoint=checkpoint))
+    return _with_workload(drawn, workload)
 
 
 def _run_by_name(random: Random, drawn: Scenario) -> Scenario:
@@ -479,6 +498,11 @@ def _with_parts_on_driver(random: Random, drawn: Scenario, duration_ms: int) -> 
         return drawn
     faults = (*drawn.faults, *draw_driver_faults(random, safety_ms=drawn.safety_ms))
     return replace(drawn, lasting=True, faults=tuple(sorted(faults, key=lambda fault: fault.at_ms)))
+
+
+def _with_workload(drawn: Scenario, workload: Workload) -> Scenario:
+    checkpoint = _possible(drawn.settings.checkpoint, workload, drawn.work_us)
+    return replace(drawn, workload=workload, settings=replace(drawn.settings, checkpoint=checkpoint))
 
 
 def _possible(checkpoint: CheckpointSettings, workload: Workload, work_us: tuple[int, int]) -> CheckpointSettings:

@@ -33,6 +33,7 @@
     ASKS            source ═some way═► asks → sink
     ASKS_WINDOW     source → watermark ═some way═► asks → where → combine ═key═► window → sink
     JOIN            source → watermark ═key═► join → without-nulls → sink,  source-2 → watermark-2 ═key═► join
+    RUNNING         source → combine ═key═► running → bucket → combine-2 ═bucket═► running-2 → rises → sink
 
 The windows of `WINDOW` and `UNION_WINDOW` are of any kind (`window_kinds`), by key or over all records.
 
@@ -79,7 +80,7 @@ from penstock.api.window_schema import partial_schema, result_schema
 from penstock.core.ids import OperatorId
 from penstock.core.task.waiting import WaitFor
 from penstock.plan.graph import Input, Node, Partitioning, Plan, build_plan
-from penstock.sim import rich_windows
+from penstock.sim import rich_windows, running
 from penstock.sim.asking import Service
 from penstock.sim.connected import Guarded
 from penstock.sim.external import system_of
@@ -255,6 +256,8 @@ class _Builder:
                 self._asking(shape)
             case Shape.JOIN:
                 self._join(*self._sources())
+            case Shape.RUNNING:
+                self._running(self._source())
             case _:
                 assert_never(self._workload.shape)
         return build_plan(tuple(self._nodes), parallelism=self._parallelism, max_parallelism=None)
@@ -344,6 +347,17 @@ class _Builder:
             self._write(self._slowed(self._asks(self._source(), factor=2), SCHEMA))
         else:
             self._windows(self._asks(self._watermark(self._source(), ""), factor=1))
+
+    def _running(self, source: int) -> None:
+        combined = self._add("combine", running.COMBINE_COUNTS, (source, FORWARD))
+        counted = self._add("running", running.COUNTS, (combined, HASH))
+        bucketed = self._add("bucket", running.BUCKET, (counted, FORWARD))
+        combined = self._add("combine-2", running.COMBINE_TOTALS, (bucketed, FORWARD))
+        total = self._add("running-2", running.TOTALS, (combined, HASH), keys=("bucket",))
+        rises = KeyedProcessStep(
+            function=running.Rises(), keys=("bucket",), key_schema=running.BUCKET_KEY, schema=SCHEMA
+        )
+        self._write(self._slowed(self._add("rises", rises, (total, FORWARD)), SCHEMA))
 
     def _diamond(self) -> None:
         source = self._source()

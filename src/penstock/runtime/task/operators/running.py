@@ -215,7 +215,8 @@ class RunningOperator(Operator):
 
     def load(self, context: OperatorContext) -> None:
         """Restore the rows of this subtask's key groups."""
-        is_large = context.state.backend == "rocksdb" and self._step.keys
+        in_backend = context.make_backend is not None or context.state.backend == "rocksdb"
+        is_large = in_backend and self._step.keys
         self._store = BackendStore(self._step, context) if is_large else MemoryStore(self._step, context)
         if not context.fresh:
             self._store.load()
