@@ -9,6 +9,7 @@
     PYTHONPATH=src:tests/support python tests/golden/make.py joins-v2
     PYTHONPATH=src:tests/support python tests/golden/make.py requests-v2
     PYTHONPATH=src:tests/support python tests/golden/make.py decimals-v2
+    PYTHONPATH=src:tests/support python tests/golden/make.py running-v2
 
 What was written before stays, and must be readable for ever. The modules of `tests/support` whose names begin with
 `golden_` say what is in them.
@@ -25,6 +26,7 @@ import golden_decimals
 import golden_joins
 import golden_native
 import golden_requests
+import golden_running
 import golden_runs
 import golden_sketches
 import golden_windows
@@ -43,6 +45,7 @@ def main(version: str) -> None:
         "joins": golden_joins,
         "requests": golden_requests,
         "decimals": golden_decimals,
+        "running": golden_running,
     }
     content = contents.get(version.partition("-")[0], golden_content)
     for path, data in content.files().items():

@@ -51,7 +51,7 @@ def test_segments_of_few_rows_are_emptied_and_restored(make: Any, monkeypatch: p
     for module in (row_segments, running_table):
         monkeypatch.setattr(module, "SEGMENT_ROWS", 4)
     monkeypatch.setattr(row_segments, "_FIRST_ROWS", 2)
-    monkeypatch.setattr(running_table, "_SMALL_ROWS", 2)
+    monkeypatch.setattr(running_table, "_LEAST_ROWS", 4)
     monkeypatch.setattr(running_table, "_MOST_SMALL", 1)
     assert found(aggregating(make)) == []
 
@@ -125,7 +125,7 @@ def test_a_frozen_segment_that_is_changed_is_found(make: Any, monkeypatch: pytes
 
 
 def test_rows_that_are_restored_by_every_subtask_are_found(make: Any, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(running_store, "_last_of_each_key", lambda rows, keys: rows.slice(0, rows.num_rows // 2))
+    monkeypatch.setattr(running_store, "latest_rows", lambda rows, keys: rows.slice(0, rows.num_rows // 2))
     assert Rule.EXACTLY_ONCE in first_found(aggregating(make))
 
 

@@ -17,7 +17,7 @@ import pyarrow as pa
 from penstock.api.state import StateKind
 from penstock.core.errors import UsageError
 from penstock.savepoints.catalog import SnapshotData, StateInfo
-from penstock.savepoints.tables import ALL_GROUPS, JOIN, WINDOWS
+from penstock.savepoints.tables import ALL_GROUPS, COLUMNAR, JOIN, RUNNING, WINDOWS
 from penstock.sql.python_values import shown_rows, shown_values
 from penstock.state.format import TIMERS
 from penstock.state.keys import key_values
@@ -122,6 +122,9 @@ def _compare_state(
 def _identity(info: StateInfo) -> tuple[str, ...]:
     if info.kind == _RAW_KEYED:
         return ("key_group",)
+    if info.kind == RUNNING and not info.key_columns:
+        # There is a single row.
+        return ("key_group",)
     if not info.key_columns and info.kind != WINDOWS:
         return ("subtask",) if info.kind == "broadcast" else ("part", "occurrence")
     extra = {"map": ("map_key",), TIMERS: ("timer", "time_us"), WINDOWS: ("window_start",)}.get(info.kind, ())
@@ -157,7 +160,7 @@ def _entries(
     found: dict[tuple[Any, ...], Any] = {}
     identity = _identity(info)
     for table in snapshot.tables(operator, f"{info.kind}:{info.name}", groups):
-        if not info.key_columns and info.kind != WINDOWS:
+        if not info.key_columns and info.kind not in COLUMNAR:
             _add_parts(found, table, info.kind)
             continue
         keys = zip(*(_key_values(name, table.column(name).combine_chunks()) for name in identity), strict=True)
@@ -182,8 +185,8 @@ def _key_values(name: str, column: Any) -> list[Any]:
 def _values(table: pa.Table, columns: list[str], kind: str) -> list[Any]:
     if kind == TIMERS:
         return [None] * table.num_rows
-    if kind in (WINDOWS, JOIN):
-        return shown_rows(table.select(columns[1:]))
+    if kind in COLUMNAR:
+        return shown_rows(table.select([name for name in columns if name != table.schema.names[0]]))
     # The key group comes first, then the value, then the time of writing if the state has a TTL.
     return shown_values(table.column(columns[1]))
 

@@ -9,7 +9,8 @@
     time_us        of timers: when they are due, in microseconds since 1970
 
 Windows have `key_group`, the keys, `window_start` and one column per partial aggregate. Joins have `key_group`, the
-columns of the records of one side, and `mark`: 1 if the record has matched. Values and map keys of type
+columns of the records of one side, and `mark`: 1 if the record has matched. Running aggregates in memory have
+`key_group`, the keys, one column per partial aggregate and, with a TTL, `written_ms`. Values and map keys of type
 `object` are binary, pickled. If a key column has one of these names, the other column gets an underscore in front.
 """
 
@@ -32,10 +33,13 @@ from penstock.core.errors import CorruptFile, UsageError
 from penstock.core.ids import Instant
 from penstock.core.messages import StateFile
 from penstock.runtime.task.operators.join_snapshot import MARK, is_join, read_join
+from penstock.runtime.task.operators.running_files import is_running_index
+from penstock.runtime.task.operators.running_table import WRITTEN as WRITTEN_ROW
 from penstock.runtime.task.operators.sorted_runs import KEY_HASH
 from penstock.runtime.task.operators.window_table import KEY_GROUP as WINDOW_KEY_GROUP
 from penstock.runtime.task.operators.window_table import Header, is_window, read_file
 from penstock.runtime.task.partitioning import key_groups
+from penstock.savepoints.running import RunningRows
 from penstock.settings import StateSettings
 from penstock.state.backend import StateContext, StateReader
 from penstock.state.format import (
@@ -68,6 +72,13 @@ LEAVING_WINDOWS = "leaving-windows"
 """The name of the state with the whole windows that had been put together from panes, and not been handed on."""
 """The kind, and the name, of the state of a window."""
 
+RUNNING = "running"
+"""The kind of the state of a running aggregate in memory."""
+AGGREGATES = "aggregates"
+"""The name of the state of a running aggregate."""
+COLUMNAR = (WINDOWS, JOIN, RUNNING)
+"""The kinds of state whose entries are rows, with or without a key."""
+
 ALL_GROUPS = (0, 2**31 - 2)
 _PIECE_ROWS = 200_000
 """How many rows of RocksDB are in one table, at most."""
@@ -80,6 +91,7 @@ _OURS = {
     TIMER_KIND: "timer",
     TIMER_TIME: "time_us",
     MARK: "mark",
+    WRITTEN_ROW: "written_ms",
 }
 
 
@@ -260,6 +272,32 @@ class RunsContent:
             yield plain.rename_columns(column_names(plain.schema.names, self._keys))
 
 
+class RunningContent:
+    """The files of one subtask's running aggregates. Raises `CorruptFile` if the files cannot be read."""
+
+    def __init__(self, index: bytes, files: tuple[StateFile, ...], reader: StateReader, *, what: str) -> None:
+        self._rows = RunningRows(index, files, reader, what=what)
+
+    @property
+    def tables(self) -> tuple[FoundTable, ...]:
+        """The aggregates."""
+        found = self._named(self._rows.table)
+        keys = pa.schema([found.schema.field(name) for name in self._rows.keys])
+        size = self._rows.size_bytes
+        return (
+            FoundTable(
+                name=AGGREGATES, kind=RUNNING, keys=keys, columns=found.schema, rows=found.num_rows, size_bytes=size
+            ),
+        )
+
+    def row_tables(self, name: str, kind: str, groups: tuple[int, int] = ALL_GROUPS) -> Iterator[pa.Table] | None:
+        """The rows in a range of key groups; None if the files have no such table."""
+        return map(self._named, self._rows.iterate(groups)) if (name, kind) == (AGGREGATES, RUNNING) else None
+
+    def _named(self, rows: pa.Table) -> pa.Table:
+        return rows.rename_columns(column_names(rows.schema.names, self._rows.keys))
+
+
 class _Windowed(NamedTuple):
     """The table of a window or of a join, with the key groups in the last column."""
 
@@ -411,7 +449,7 @@ def file_sets(files: tuple[StateFile, ...], reader: StateReader) -> list[tuple[S
     return [files] * bool(files)
 
 
-Content = StateFileContent | RunsContent | NativeContent
+Content = StateFileContent | RunsContent | RunningContent | NativeContent
 
 
 def read_files(files: tuple[StateFile, ...], reader: StateReader, *, what: str) -> Content:
@@ -423,7 +461,9 @@ def read_files(files: tuple[StateFile, ...], reader: StateReader, *, what: str) 
     if _is_ours(start):
         return StateFileContent(_joined(start, pieces), what=what)
     if is_runs(start):
-        return RunsContent(_joined(start, pieces), files, reader, what=what)
+        index = _joined(start, pieces)
+        kind = RunningContent if is_running_index(index, files) else RunsContent
+        return kind(index, files, reader, what=what)
     if is_native(start):
         return NativeContent(_joined(start, pieces), files, reader, what=what)
     for _ in pieces:

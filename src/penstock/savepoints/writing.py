@@ -33,7 +33,7 @@ from penstock.runtime.task.operators.window_table import KEY_GROUP as WINDOW_KEY
 from penstock.runtime.task.operators.window_table import read_file, write_file
 from penstock.savepoints.catalog import SnapshotData
 from penstock.savepoints.rows import GivenState, Rows, cast
-from penstock.savepoints.tables import JOIN, WINDOWS, window_files
+from penstock.savepoints.tables import COLUMNAR, window_files
 from penstock.state.format import TIMERS, FileOwner, encode_tables
 from penstock.storage.locations import open_store
 from penstock.storage.metadata import encode_metadata
@@ -125,7 +125,7 @@ class Draft:
         given = [(state.name, state.kind) for state in self.keyed.get(operator, ())]
         for info in base.states(operator):
             table = base.found_table(operator, f"{info.kind}:{info.name}")
-            if table is not None and info.kind not in (WINDOWS, JOIN) and (info.name, info.kind) not in given:
+            if table is not None and info.kind not in COLUMNAR and (info.name, info.kind) not in given:
                 rows = _BaseRows(base, operator, f"{info.kind}:{info.name}")
                 yield GivenState(spec=table.spec, keys=table.keys, rows=rows)
 

@@ -90,8 +90,8 @@ class Rises(KeyedFunction):
 
 
 def _fits(row: dict[str, Any]) -> bool:
-    values = row["values"]
-    return (
+    values: list[int] = row["values"]
+    return bool(
         row["total"] == sum(values)
         and row["rows"] == len(values) == row["keys"]
         and row["most"] == max(values)

@@ -19,7 +19,7 @@ from penstock.core.errors import SettingsError, UsageError
 from penstock.core.ids import OperatorId
 from penstock.savepoints.catalog import PARTS, EdgeInfo, OperatorInfo, Piece, SnapshotData, StateInfo, read_piece
 from penstock.savepoints.rows import GivenState, check_columns, groups_of
-from penstock.savepoints.tables import LEAVING_WINDOWS, WINDOWS, column_names
+from penstock.savepoints.tables import COLUMNAR, LEAVING_WINDOWS, RUNNING, WINDOWS, column_names
 from penstock.savepoints.writing import Draft, Parts, operator_id, window_rows
 from penstock.settings import JobSettings
 from penstock.spark.clock import WallClock
@@ -103,13 +103,13 @@ class Savepoint:
         """A state as a DataFrame. Spark tasks read the state when the DataFrame is used.
 
         The columns of keyed state are `key_group`, the key columns, `map_key` (of maps), `value`, and `written_ms` (of
-        states with a TTL). The state `timers` has `timer` and `time_us`; `windows` has one column per partial
-        aggregate. State of subtasks has `subtask`, `part` and `value`; raw keyed state has `key_group` and `value`.
-        Objects are pickled, in binary columns; raw state is in binary columns, unchanged. If several states of the
-        operator have the same name, write `kind:name`.
+        states with a TTL). The state `timers` has `timer` and `time_us`; `windows`, and `aggregates` of a running
+        aggregate in memory, have one column per partial aggregate. State of subtasks has `subtask`, `part` and `value`;
+        raw keyed state has `key_group` and `value`. Objects are pickled, in binary columns; raw state is in binary
+        columns, unchanged. If several states of the operator have the same name, write `kind:name`.
         """
         pieces, schema = self._data.pieces(operator, name), self._data.schema(operator, name)
-        if not self._data.key_schema(operator, name).names and self._data.state(operator, name).kind != WINDOWS:
+        if not self._data.key_schema(operator, name).names and self._data.state(operator, name).kind not in COLUMNAR:
             return _local_frame(self._spark, self._data.parts(operator, name))
         location = self._data.location
         return _read_in_tasks(
@@ -174,6 +174,11 @@ class SavepointWriter:
             raise UsageError(
                 f"{name!r} has windows whose results were being handed on, which can be copied and not changed",
                 hint="start a job from the savepoint, and take another savepoint when the job has handed them on",
+            )
+        if info.kind == RUNNING:
+            raise UsageError(
+                f"{name!r} has running aggregates, which can be read and copied, and not changed",
+                hint="give the aggregate in the program another name, so that it starts without state",
             )
         if info.kind == WINDOWS:
             rows = _WindowRows(_SparkRows(frame, table.keys, groups), base.schema(owner, name))

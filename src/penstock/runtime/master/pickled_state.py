@@ -33,7 +33,7 @@ from penstock.core.recovery.metadata import CheckpointMetadata
 from penstock.plan.graph import Plan
 from penstock.runtime.task.operators.async_map import REQUESTS
 from penstock.runtime.task.operators.join_snapshot import is_join
-from penstock.runtime.task.operators.running_files import is_running, read_running
+from penstock.runtime.task.operators.running_files import RunningSnapshot, is_running_index
 from penstock.runtime.task.operators.waiting import WAITING
 from penstock.runtime.task.operators.window_table import is_window, read_file
 from penstock.state.backend import StateReader
@@ -121,6 +121,10 @@ def _pickled_keyed(state: OperatorState, reader: StateReader) -> Iterator[str]:
             if entry.value_type is None or (is_map and entry.map_key_type is None):
                 yield repr(entry.name)
         return
+    if is_runs(first) and is_running_index(first, state.keyed):
+        header = RunningSnapshot(first, state.keyed, what="the state of a subtask").header
+        yield from _pickled_aggregates(header.layout.aggregates)
+        return
     if is_runs(first):
         for section in RunSnapshot(first, state.keyed, what="the state of a subtask").sections:
             yield from _pickled_windows(section)
@@ -130,8 +134,6 @@ def _pickled_keyed(state: OperatorState, reader: StateReader) -> Iterator[str]:
         if is_canonical(data):
             header = CanonicalFile(data, what="the state of a subtask").header
             yield from (repr(table.name) for table in header.tables if table.object_value or table.object_key)
-        elif is_running(data):
-            yield from _pickled_aggregates(read_running(data)[1].layout.aggregates)
         elif is_window(data) and not is_join(data):
             yield from _pickled_windows(data)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 
+import msgspec
 import pyarrow as pa
 import pytest
 from state_rig import LOCAL_DIRECTORY
@@ -17,8 +18,10 @@ from penstock.core.elements import CheckpointOptions
 from penstock.core.errors import CorruptFile, UsageError
 from penstock.core.ids import CheckpointId
 from penstock.core.messages import OperatorState
-from penstock.runtime.task.operators.running_files import encode_running, header_of, read_running
+from penstock.runtime.task.operators import running_files
+from penstock.runtime.task.operators.running_files import RunningHeader, RunningSnapshot, encode_running
 from penstock.settings import StateSettings
+from penstock.state.runs import LiveRun, encode_index
 
 SCHEMA = pa.schema([("k", pa.string()), ("v", pa.int64())])
 CHANGES = SCHEMA.append(pa.field("row_kind", pa.string()))
@@ -282,31 +285,152 @@ def test_state_in_the_format_of_the_other_back_end_is_refused(rig):
 
 
 @pytest.mark.parametrize("cut", [0, 3, 40, 200, -1])
-def test_a_file_that_is_cut_is_refused(rig, cut):
+def test_an_index_that_is_cut_is_refused(rig, cut):
     made, state = saved(rig)
     data = made.files.get(state.keyed[0])
     restored = OperatorState(operator="operator-id", keyed=(made.files.put(data[:cut]),), key_groups=(0, 127))
-    with pytest.raises(CorruptFile):
+    # What does not even begin as an index may be of another back end.
+    with pytest.raises((CorruptFile, UsageError)):
         rig(steps()[1], restored=[restored], files=made.files)
 
 
-def test_a_file_that_was_changed_is_refused(rig):
-    made, state = saved(rig)
-    _, step = steps()
-    rows, header = read_running(made.files.get(state.keyed[0]))
+def with_files(rig, monkeypatch, *, aggregates=steps):
+    """An operator whose segments all lie in files, and a snapshot of it."""
+    monkeypatch.setattr(running_files, "SECTION_ROWS", 1)
+    combine, step = aggregates()
+    made = rig(step)
+    feed(rig, made, combine, [("a", 1), ("b", 2)])
+    return made, made.snapshot()
+
+
+def test_a_segment_that_was_changed_is_refused(rig, monkeypatch):
+    made, state = with_files(rig, monkeypatch)
+    index, file = state.keyed
+    rows = pa.ipc.open_stream(made.files.get(file)).read_all()
     nulls = pa.nulls(rows.num_rows, pa.int32())
     changed = [
         rows.drop_columns(["__key_group"]),
         rows.drop_columns(["k"]),
-        rows.set_column(rows.num_columns - 1, "__key_group", nulls),
+        rows.set_column(rows.num_columns - 1, pa.field("__key_group", pa.int32()), nulls),
         rows.select([1, 0, *range(2, rows.num_columns)]),
         rows.rename_columns(["k", "k", *rows.schema.names[2:]]),
+        rows.slice(0, 1),
     ]
     for table in changed:
-        file = made.files.put(encode_running(table, header_of(step)))
+        other = made.files.put(encode_running(table))
         with pytest.raises(CorruptFile):
-            read_running(made.files.get(file))
-    twice = OperatorState(operator="operator-id", keyed=(state.keyed[0], state.keyed[0]), key_groups=(0, 127))
+            rig(steps()[1], restored=[_of(index, other)], files=made.files)
+    for cut in (0, 10, 300, -1):
+        other = made.files.put(made.files.get(file)[:cut])
+        with pytest.raises(CorruptFile):
+            rig(steps()[1], restored=[_of(index, other)], files=made.files)
+    for files in ((index,), (index, file, file), (index, index)):
+        with pytest.raises(CorruptFile):
+            rig(steps()[1], restored=[_of(*files)], files=made.files)
+    assert feed(rig, rig(steps()[1], restored=[state], files=made.files), steps()[0], [("a", 1)])
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"format": 2},
+        {"sections": (1,)},
+        {"runs": ()},
+        {"runs": (1, 2)},
+        {"runs": (1,), "sections": (1,)},
+    ],
+)
+def test_an_index_with_another_header_is_refused(rig, monkeypatch, change):
+    made, state = with_files(rig, monkeypatch)
+    honest = RunningSnapshot(made.files.get(state.keyed[0]), state.keyed, what="it").header
+    header = RunningHeader(**{**{name: getattr(honest, name) for name in honest.__struct_fields__}, **change})
+    run = running_files.SegmentRun(made.operator._store._table.freeze()[0], ("k",), 128)
+    index = made.files.put(encode_index([LiveRun(run)], [msgspec.json.encode(header)], groups=128, own_groups=(0, 127)))
     with pytest.raises(CorruptFile):
-        rig(step, restored=[twice], files=made.files)
-    assert header == header_of(step)
+        rig(steps()[1], restored=[_of(index, *state.keyed[1:])], files=made.files)
+    same = made.files.put(encode_index([LiveRun(run)], [msgspec.json.encode(honest)], groups=128, own_groups=(0, 127)))
+    rig(steps()[1], restored=[_of(same, *state.keyed[1:])], files=made.files)
+
+
+def _of(*files):
+    return OperatorState(operator="operator-id", keyed=files, key_groups=(0, 127))
+
+
+# --- what checkpoints write ------------------------------------------------------------------------------------------
+
+
+class CountingFiles:
+    """Counts the bytes that are written, and finds the files that are referred to again."""
+
+    def __init__(self, files):
+        self.files = files
+        self.written = 0
+
+    def put(self, data):
+        self.written += memoryview(data).nbytes
+        return self.files.put(data)
+
+    def put_shared(self, data, key):
+        return msgspec.structs.replace(self.put(data), shared_key=key)
+
+    def get(self, file):
+        return self.files.get(file)
+
+    def pieces(self, file):
+        return self.files.pieces(file)
+
+
+def test_a_checkpoint_writes_what_was_changed_since_the_last_completed_one(rig):
+    combine, step = steps(calls={"n": ps.count(), "total": ps.sum("v")})
+    made = rig(step)
+    made.files = CountingFiles(made.files)
+    chance = random.Random(2)
+
+    def count_of(number, keys):
+        feed(rig, made, combine, [(f"key {key}", 1) for key in keys])
+        before = made.files.written
+        state = made.snapshot(number)
+        made.operator.completed(CheckpointId(number))
+        return made.files.written - before, state
+
+    whole, _ = count_of(1, range(100_000))
+    written = []
+    for number in range(2, 150):
+        size, state = count_of(number, chance.sample(range(100_000), 1_000))
+        written.append(size)
+    assert max(written) < 0.08 * whole
+    assert sum(written) / len(written) < 0.04 * whole
+    again = rig(step, restored=[state], files=made.files)
+    assert len(again.operator._store._table) == 100_000
+    assert _rows_of(again) == _rows_of(made)
+
+
+def _rows_of(made):
+    table = made.operator._store._table
+    keys = [pa.array([f"key {n}" for n in range(100_000)])]
+    found = table.find(keys)
+    n, total = table.rows_of(found)
+    assert found.there.all()
+    return list(zip(keys[0].to_pylist(), n.to_pylist(), total.to_pylist(), strict=True))
+
+
+def test_files_of_a_checkpoint_that_was_aborted_or_of_a_savepoint_are_not_referred_to(rig, monkeypatch):
+    monkeypatch.setattr(running_files, "SECTION_ROWS", 1)
+    combine, step = steps()
+    made = rig(step)
+    made.files = CountingFiles(made.files)
+    feed(rig, made, combine, [("a", 1)])
+
+    def is_referred_to(number, **options):
+        work = made.operator.snapshot(CheckpointId(number), CheckpointOptions(**options))
+        return work(made.files).keyed[1].placeholder
+
+    assert not is_referred_to(1)
+    made.operator.aborted(CheckpointId(1))
+    assert not is_referred_to(2)
+    assert not is_referred_to(3, savepoint=True)
+    made.operator.completed(CheckpointId(3))
+    assert not is_referred_to(4)
+    made.operator.completed(CheckpointId(4))
+    assert is_referred_to(5)
+    assert not is_referred_to(6, full=True)

@@ -40,12 +40,9 @@ class Segment:
         self.live = 0
         """How many rows have not been replaced by rows of other segments. Counted by the table."""
         self.frozen = False
+        self.token = object()
+        """Stands for the segment where its rows must not be kept in memory."""
         self._columns = [_column(field.type) for field in schema]
-
-    @property
-    def room(self) -> int:
-        """How many rows can be appended."""
-        return 0 if self.frozen else SEGMENT_ROWS - self.rows
 
     def append(self, columns: list[Column]) -> None:
         """Add rows at the end."""

@@ -13,24 +13,23 @@ from penstock.api.aggregate_kinds.base import one_array
 from penstock.api.state import StateKind, StateSpec
 from penstock.api.steps import RunningStep
 from penstock.core.elements import CheckpointOptions
-from penstock.core.errors import CorruptFile
+from penstock.core.errors import CorruptFile, UsageError
 from penstock.core.ids import CheckpointId, OperatorId
 from penstock.core.messages import OperatorState
 from penstock.runtime.task.operators.base import OperatorContext, SnapshotWork, StateWriter
 from penstock.runtime.task.operators.running_files import (
     KEY_GROUP,
+    RunningSnapshot,
     check_running_layout,
-    encode_running,
-    header_of,
-    read_running,
-    with_key_groups,
+    latest_rows,
+    snapshot_of,
 )
-from penstock.runtime.task.operators.running_table import GONE, HASH, WRITTEN, Found, RunningTable
+from penstock.runtime.task.operators.running_table import GONE, WRITTEN, Found, RunningTable
 from penstock.runtime.task.partitioning import key_groups
 from penstock.state.backend import MISSING, StateContext, ttl_expired
 from penstock.state.backends import make_backend
 from penstock.state.keys import keys_of
-from penstock.state.restore_bounds import check_named_once
+from penstock.state.runs import RunFiles, is_runs
 
 Bits = npt.NDArray[np.bool_]
 
@@ -80,22 +79,35 @@ class MemoryStore(RunningStore):
         self._table = RunningTable(step.partial, len(step.keys))
         self._found: Found | None = None
         self._swept = 0
+        self._files = RunFiles(
+            # A subtask is not begun twice at the same time.
+            f"{context.operator}-{context.task.subtask}-{context.epoch}-{context.now()}",
+            groups=context.max_parallelism,
+            own_groups=context.key_groups,
+        )
 
     def load(self) -> None:
         """Read the rows of every old subtask."""
         context, step = self._context, self._step
-        check_named_once((file for state in context.restored for file in state.keyed), what="the aggregates")
         for state in context.restored:
-            for file in state.keyed:
-                rows, header = read_running(context.reader.get(file))
-                check_running_layout(header.layout, step, context.name)
+            if not state.keyed:
+                continue
+            first = context.reader.get(state.keyed[0])
+            if not is_runs(first):
+                raise UsageError(
+                    f"the state of {context.name!r} was not saved by a running aggregate in memory",
+                    hint="start the job with the state back end that wrote the snapshot",
+                )
+            snapshot = RunningSnapshot(first, state.keyed, what=f"the state of {context.name!r}")
+            check_running_layout(snapshot.header.layout, step, context.name)
+            for rows in snapshot.segments(context.reader):
                 self._take(rows)
 
     def _take(self, rows: pa.Table) -> None:
         groups = rows.column(KEY_GROUP).to_numpy()
         first, last = self._context.key_groups
         own: Any = pa.array((groups >= first) & (groups <= last))
-        rows = _last_of_each_key(rows.filter(own), self._step.keys)
+        rows = latest_rows(rows.filter(own), self._step.keys)
         if rows.num_rows == 0:
             return
         if not self._step.keys and rows.num_rows != 1:
@@ -128,20 +140,25 @@ class MemoryStore(RunningStore):
             self._swept = self._table.remove_expired(self._swept, expired) or 0
         return False
 
-    def snapshot(self, checkpoint: CheckpointId, options: CheckpointOptions) -> SnapshotWork:  # noqa: ARG002
-        """Freeze all segments."""
-        frozen, context, step = self._table.freeze(), self._context, self._step
+    def snapshot(self, checkpoint: CheckpointId, options: CheckpointOptions) -> SnapshotWork:
+        """Freeze all segments. The returned work writes the segments that no completed checkpoint has."""
+        frozen, context = self._table.freeze(), self._context
+        runs, sections = snapshot_of(frozen, self._step, self._files, context.max_parallelism)
+        work = self._files.snapshot(checkpoint, runs, options)
 
         def write(writer: StateWriter) -> OperatorState:
-            files = []
-            for segment in frozen:
-                rows = with_key_groups(segment.table().drop_columns([HASH]), step.keys, context.max_parallelism)
-                files.append(writer.put(encode_running(rows, header_of(step))))
-            return OperatorState(
-                operator=OperatorId(context.operator), keyed=tuple(files), key_groups=context.key_groups
-            )
+            files = work(writer, sections()) if frozen else ()
+            return OperatorState(operator=OperatorId(context.operator), keyed=files, key_groups=context.key_groups)
 
         return write
+
+    def completed(self, checkpoint: CheckpointId) -> None:
+        """Later snapshots refer to the files of the checkpoint."""
+        self._files.completed(checkpoint)
+
+    def aborted(self, checkpoint: CheckpointId) -> None:
+        """No snapshot refers to the files of the checkpoint."""
+        self._files.aborted(checkpoint)
 
 
 class BackendStore(RunningStore):
@@ -234,15 +251,3 @@ class BackendStore(RunningStore):
     def close(self) -> None:
         """Close the back end."""
         self._backend.close()
-
-
-def _last_of_each_key(rows: pa.Table, keys: tuple[str, ...]) -> pa.Table:
-    if not keys or rows.num_rows == 0:
-        return rows.slice(max(rows.num_rows - 1, 0))
-    number = "\0number"
-    numbered = rows.append_column(number, pa.array(np.arange(rows.num_rows)))
-    grouped = pa.TableGroupBy(numbered, list(keys), use_threads=False).aggregate([(number, "max")])
-    if grouped.num_rows == rows.num_rows:
-        return rows
-    last: Any = grouped.column(f"{number}_max")
-    return rows.take(last)

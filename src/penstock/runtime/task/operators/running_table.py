@@ -10,8 +10,9 @@ The row of a key that is removed becomes a *mark*, so that older rows of the key
 needed as long as there are older segments.
 
 A segment that is half stale is *emptied*: its other rows are written anew, and the segment is forgotten. So are the
-smallest segments, if there are many small ones. Every batch empties at most one segment: no batch waits for long, and
-what snapshots write grows by what is changed, not by what is there.
+smallest segments, if there are many small ones. Every batch empties at most one segment, so that no batch waits for
+long. Between two snapshots not many more rows are written anew for this than were changed, and a segment has only a
+small part of all rows. So what a snapshot writes follows what was changed, and not what is there.
 """
 
 from __future__ import annotations
@@ -31,9 +32,13 @@ HASH = "\0hash"
 GONE = "__gone"
 WRITTEN = "__written"
 
-_SMALL_ROWS = SEGMENT_ROWS // 8
+_LEAST_ROWS = 4_096
+_PARTS = 32
+"""A segment has at most this part of all rows, unless that would be fewer than `_LEAST_ROWS`."""
+_SMALL = 8
+"""A segment is small if it has less than this part of the rows that a segment may have."""
 _MOST_SMALL = 16
-"""When there are more frozen segments of few rows, the smallest of them is emptied."""
+"""When there are more frozen segments that are small, the smallest of them is emptied."""
 
 
 class RunningTable:
@@ -48,6 +53,10 @@ class RunningTable:
         self._index = KeyIndex()
         self._segments: dict[int, Segment] = {}
         self._numbered = 0
+        self._changed = 0
+        """How many rows have been written because they were changed, since the last snapshot."""
+        self._moved = 0
+        """How many rows have been written because their segment was emptied, since the last snapshot."""
         self._bits = keys == 1 and pa.types.is_int64(schema.field(0).type)
         self._null_keys = False
         """Whether a key may be null, whose hash is that of another key."""
@@ -105,6 +114,7 @@ class RunningTable:
                 segment.put(_rows_at(places[picked]), _taken(columns, rows, len(buckets)))
         added = np.flatnonzero(anew)
         if added.size:
+            self._changed += added.size
             written = self._append(_taken(columns, added, len(buckets)))
             fresh = buckets[added] == ABSENT
             self._index.set_places(buckets[added[~fresh]], written[~fresh])
@@ -116,7 +126,7 @@ class RunningTable:
         places = np.empty(count, np.int64)
         while done < count:
             segment = self._newest()
-            part = min(segment.room, count - done)
+            part = min(self._room(segment), count - done)
             first = segment.rows
             segment.append([column.slice(done, part) for column in columns])
             segment.live += part
@@ -126,15 +136,25 @@ class RunningTable:
 
     def _newest(self) -> Segment:
         newest = self._segments.get(self._numbered)
-        if newest is None or not newest.room:
+        if newest is None or not self._room(newest):
             self._numbered += 1
             newest = self._segments[self._numbered] = Segment(self._numbered, self._all)
         return newest
+
+    def _room(self, segment: Segment) -> int:
+        """How many rows can be appended to a segment."""
+        return 0 if segment.frozen else max(self._most_rows - segment.rows, 0)
+
+    @property
+    def _most_rows(self) -> int:
+        """How many rows a segment may have."""
+        return min(max(len(self._index) // _PARTS, _LEAST_ROWS), SEGMENT_ROWS)
 
     # --- snapshots -----------------------------------------------------------------------
 
     def freeze(self) -> tuple[Segment, ...]:
         """All segments that are not empty, in their order. None of them is changed from here on."""
+        self._changed = self._moved = 0
         for segment in self._segments.values():
             segment.frozen = True
         return tuple(segment for segment in self._segments.values() if segment.live)
@@ -143,7 +163,9 @@ class RunningTable:
 
     def _empty_one(self) -> None:
         """Empty a segment, if one of them is not worth its room."""
-        oldest = next(iter(self._segments), 0)
+        if self._moved > self._changed:
+            return
+        oldest, few = next(iter(self._segments), 0), self._most_rows // _SMALL
         small: list[Segment] = []
         for segment in list(self._segments.values()):
             if segment.number == self._numbered:
@@ -154,7 +176,7 @@ class RunningTable:
             elif 2 * needed < segment.rows:
                 self._empty(segment, is_oldest=segment.number == oldest)
                 return
-            elif segment.frozen and segment.live < _SMALL_ROWS:
+            elif segment.frozen and segment.live < few:
                 small.append(segment)
         if len(small) > _MOST_SMALL:
             least = min(small, key=lambda segment: segment.live)
@@ -175,6 +197,7 @@ class RunningTable:
             self._index.remove(buckets[live[marks]])
             live = live[~marks]
         del self._segments[segment.number]
+        self._moved += len(live)
         moved = self._append(segment.take(live, list(range(len(self._all)))))
         self._index.set_places(buckets[live], moved)
 
