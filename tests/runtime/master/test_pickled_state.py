@@ -26,11 +26,11 @@ from penstock.core.task.requests import RequestPolicy
 from penstock.core.task.waiting import WaitFor
 from penstock.runtime.master.pickled_state import refuse_pickles
 from penstock.runtime.task.operators.async_map import REQUESTS
-from penstock.runtime.task.operators.running_files import KEY_GROUP, encode_running, header_of
-from penstock.runtime.task.operators.running_table import GONE, WRITTEN
+from penstock.runtime.task.operators.running_files import RunningHeader, RunningLayout
 from penstock.runtime.task.operators.waiting import WAITING
 from penstock.settings import JobSettings
 from penstock.state.format import FileOwner, encode_tables, state_schema
+from penstock.state.runs import encode_index
 from penstock.storage.files import FileStore
 from penstock.storage.snapshots import SnapshotReader, SnapshotWriter
 from penstock.testing import collect, scripted
@@ -145,9 +145,8 @@ def test_partials_in_flight_whose_states_are_objects_are_refused(tmp_path, aggre
 def test_running_aggregates_whose_states_are_objects_are_refused(tmp_path, function, is_refused, lies):
     plan = plan_with(running, function)
     (operator,) = (o for vertex in plan.vertices for o in vertex.operators if isinstance(o.step, RunningStep))
-    own = pa.schema([(GONE, pa.bool_()), (WRITTEN, pa.int64()), (KEY_GROUP, pa.int32())])
-    rows = pa.schema([*operator.step.partial, *own]).empty_table()
-    content = canonical(TYPED, b"1") if lies else bytes(encode_running(rows, header_of(operator.step)))
+    header = msgspec.json.encode(RunningHeader(layout=RunningLayout.of(operator.step), sections=(), runs=()))
+    content = canonical(TYPED, b"1") if lies else encode_index([], [header], groups=128, own_groups=(0, 127))
     for step, found in ((operator.step, is_refused), (None, is_refused and not lies)):
         with pytest.raises(UsageError, match="has pickled state: 'x' of sum") if found else nullcontext():
             look(tmp_path, content, step=step)

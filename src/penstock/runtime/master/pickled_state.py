@@ -122,8 +122,8 @@ def _pickled_keyed(state: OperatorState, reader: StateReader) -> Iterator[str]:
                 yield repr(entry.name)
         return
     if is_runs(first) and is_running_index(first, state.keyed):
-        header = RunningSnapshot(first, state.keyed, what="the state of a subtask").header
-        yield from _pickled_aggregates(header.layout.aggregates)
+        running = RunningSnapshot(first, state.keyed, what="the state of a subtask")
+        yield from _pickled_aggregates(running.header.layout.aggregates)
         return
     if is_runs(first):
         for section in RunSnapshot(first, state.keyed, what="the state of a subtask").sections:
