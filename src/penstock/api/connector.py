@@ -132,6 +132,10 @@ class SourceReader(ABC):
         Checkpoints may be rarer meanwhile (`Checkpointing.interval_during_backlog`). Asked after every `poll`."""
         return False
 
+    def metrics(self) -> dict[str, float]:
+        """Running totals of the reader, by name, for people to look at. `lines_skipped` is summed up over the job."""
+        return {}
+
     @property
     def splits_read(self) -> int:
         """How many splits the reader has read to their ends. Only asked if `SplitEnumerator.unread` sets a limit."""

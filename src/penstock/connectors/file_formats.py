@@ -10,6 +10,7 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate
 from typing import Any, Literal, get_args
 
 import msgspec
@@ -52,6 +53,21 @@ class LineFormat(ABC):
     def headed(self, header: bytes) -> LineFormat:  # noqa: ARG002  # only CSV files have headers
         """The format for a file with this first line. Raises `Unreadable`."""
         return self
+
+    def cut(self, block: bytes, at_least: int) -> int:
+        """Where to cut a block that begins with a line: behind the last line that ends within `at_least` bytes, or
+        behind the first line; 0 if no line ends in the block. The block has `at_least` bytes."""
+        first = block.find(b"\n") + 1
+        return block.rfind(b"\n", 0, max(at_least, first)) + 1 if first else 0
+
+    def cut_at_end(self, block: bytes) -> int:
+        """Where to cut the last bytes of a file."""
+        return len(block)
+
+    def pieces(self, lines: bytes) -> list[bytes]:
+        """The lines of a block, each with its line break: what can be bad by itself."""
+        # Lines end with a line feed, and with nothing else.
+        return [line + b"\n" for line in lines.removesuffix(b"\n").split(b"\n")]
 
     @abstractmethod
     def decode(self, lines: bytes) -> pa.RecordBatch:
@@ -96,7 +112,7 @@ _DAY_TIME = pa.timestamp("us")
 
 @dataclass(frozen=True)
 class CsvLines(LineFormat):
-    """Values between delimiters. Values cannot have line breaks."""
+    """Values between delimiters. Values have no line breaks."""
 
     schema: pa.Schema
     delimiter: str
@@ -122,7 +138,12 @@ class CsvLines(LineFormat):
 
     def decode(self, lines: bytes) -> pa.RecordBatch:
         """A row for each line that is not empty."""
-        count = len(_LINES_WITH_TEXT.findall(lines))
+        return self._decode(lines, has_breaks=False)
+
+    def _decode(self, lines: bytes, *, has_breaks: bool, count: int | None = None) -> pa.RecordBatch:
+        """The rows of lines, of which `count` have text. `has_breaks` says whether values have line breaks."""
+        if count is None:
+            count = len(_LINES_WITH_TEXT.findall(lines))
         if not count:
             return _empty(self.schema)
         table = pacsv.read_csv(
@@ -130,7 +151,7 @@ class CsvLines(LineFormat):
             read_options=pacsv.ReadOptions(
                 use_threads=False, block_size=len(lines) + 1, column_names=list(self.columns or self.schema.names)
             ),
-            parse_options=pacsv.ParseOptions(delimiter=self.delimiter),
+            parse_options=pacsv.ParseOptions(delimiter=self.delimiter, newlines_in_values=has_breaks),
             convert_options=pacsv.ConvertOptions(
                 column_types={field.name: field.type for field in self.schema},
                 include_columns=self.schema.names,
@@ -139,7 +160,7 @@ class CsvLines(LineFormat):
                 quoted_strings_can_be_null=False,
             ),
         )
-        if b'"' in lines:
+        if b'"' in lines and not has_breaks:
             _refuse_line_breaks(table)
         return _checked(table, self.schema, rows=count)
 
@@ -199,7 +220,7 @@ class BadLine:
     """A line that could not be read."""
 
     number: int
-    """Counted from 1."""
+    """Counted from 1; the first line, if values of the record have line breaks."""
     text: str
     reason: str
     before: int = 0
@@ -239,9 +260,9 @@ def rows_of(lines: bytes, form: LineFormat, treatment: Treatment) -> tuple[pa.Re
     try:
         pieces: list[pa.RecordBatch | BadLine] = [form.decode(lines)]
     except _REFUSED:
-        # Lines end with a line feed, and with nothing else.
-        each = [line + b"\n" for line in lines.removesuffix(b"\n").split(b"\n")]
-        pieces = list(_halved(each, form, 1))
+        each = form.pieces(lines)
+        numbers = list(accumulate((one.count(b"\n") for one in each), initial=1))
+        pieces = list(_halved(each, form, numbers))
     bad: list[BadLine] = []
     before = 0
     for piece in pieces:
@@ -257,20 +278,20 @@ def rows_of(lines: bytes, form: LineFormat, treatment: Treatment) -> tuple[pa.Re
     return joined[0] if joined else _empty(schema), bad
 
 
-def _halved(lines: Sequence[bytes], form: LineFormat, first: int) -> Iterator[pa.RecordBatch | BadLine]:
+def _halved(lines: Sequence[bytes], form: LineFormat, numbers: Sequence[int]) -> Iterator[pa.RecordBatch | BadLine]:
     try:
         rows = form.decode(b"".join(lines))
     except _REFUSED as error:
         if len(lines) == 1:
             text = lines[0].decode(errors="replace").rstrip("\r\n")
-            yield BadLine(number=first, text=text, reason=_reason(error))
+            yield BadLine(number=numbers[0], text=text, reason=_reason(error))
             return
     else:
         yield rows
         return
     middle = len(lines) // 2
-    yield from _halved(lines[:middle], form, first)
-    yield from _halved(lines[middle:], form, first + middle)
+    yield from _halved(lines[:middle], form, numbers[:middle])
+    yield from _halved(lines[middle:], form, numbers[middle:])
 
 
 def _reason(error: Exception) -> str:

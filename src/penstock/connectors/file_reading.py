@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Collection, Hashable, Iterator, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -114,6 +114,7 @@ class FilesReader(SourceReader):
         self._begun: deque[_OpenFile] = deque()
         self._current: Hashable = None
         self._ended = 0
+        self._bad = 0
         self._held: Collection[Hashable] = ()
 
     @property
@@ -138,7 +139,7 @@ class FilesReader(SourceReader):
     def poll(self, max_rows: int, now_ms: int) -> Polled:  # noqa: ARG002  # files have no clock
         """The rows of the current file that have been decoded and not handed on."""
         while self._waiting and len(self._begun) < FILES_AHEAD:
-            self._begun.append(_OpenFile(self._reading, self._waiting.popleft()))
+            self._begun.append(_OpenFile(self._reading, self._waiting.popleft(), self._count_bad))
         if not self._begun:
             return End()
         for _ in range(len(self._begun)):
@@ -157,6 +158,14 @@ class FilesReader(SourceReader):
             self._ended += 1
             return Pause(0) if self._begun or self._waiting else End()
         return Pause(WAIT_MS)
+
+    def metrics(self) -> dict[str, float]:
+        """How many lines could not be read, and were skipped or kept as text."""
+        name = "lines_skipped" if self._reading.treatment.kind == "skip" else "lines_kept_as_text"
+        return {name: self._bad} if self._bad else {}
+
+    def _count_bad(self, lines: int) -> None:
+        self._bad += lines
 
     def snapshot(self) -> list[bytes]:
         """The files that are not read to their ends, at their positions."""
@@ -183,8 +192,10 @@ class FilesReader(SourceReader):
 class _OpenFile:
     """A file that is being read."""
 
-    def __init__(self, reading: Reading, split: FileSplit) -> None:
+    def __init__(self, reading: Reading, split: FileSplit, count_bad: Callable[[int], None]) -> None:
+        """`count_bad` is told of lines that could not be read."""
         self.split = split
+        self._count_bad = count_bad
         self.is_read = False
         self._reading = reading
         self._block: _Block | None = None
@@ -220,6 +231,7 @@ class _OpenFile:
             self._taken = 0
             self._bad = self._bad or list(self._block.bad[:1])
             self._bad_count += len(self._block.bad)
+            self._count_bad(len(self._block.bad))
             return True
         if has_ended:
             self._finish()
@@ -299,7 +311,7 @@ def _lines(reading: Reading, system: pafs.FileSystem, path: str, split: FileSpli
     header = None
     if form.has_header:
         with _opened(system, path, 0) as source:
-            header = next(_whole_lines(source, 1, shown), b"")
+            header = next(_whole_lines(source, 1, shown, form), b"")
         if not header.strip():
             raise UsageError(f"{shown}, line 1: the first line must name the columns", hint="or give header=False")
         try:
@@ -310,9 +322,9 @@ def _lines(reading: Reading, system: pafs.FileSystem, path: str, split: FileSpli
             ) from error
     position = split
     if header is not None and position.offset == 0:
-        position = msgspec.structs.replace(split, offset=len(header), line=1)
+        position = msgspec.structs.replace(split, offset=len(header), line=header.count(b"\n"))
     with _opened(system, path, position.offset) as source:
-        for lines in _whole_lines(source, BLOCK_BYTES, shown):
+        for lines in _whole_lines(source, BLOCK_BYTES, shown, form):
             text = lines.removeprefix(_BYTE_ORDER_MARK) if position.offset == 0 else lines
             # The last line of a file may come without a line break.
             rows, found = rows_of(text if text.endswith(b"\n") else text + b"\n", form, reading.treatment)
@@ -340,24 +352,26 @@ def _opened(system: pafs.FileSystem, path: str, offset: int) -> Any:
     return packed
 
 
-def _whole_lines(source: Any, at_least: int, shown: str) -> Iterator[bytes]:
-    """Blocks of whole lines. Where a block ends depends on nothing but where it begins."""
+def _whole_lines(source: Any, at_least: int, shown: str, form: LineFormat) -> Iterator[bytes]:
+    """Blocks of whole lines, or of whole records if records have several lines. Where a block ends depends on nothing
+    but where it begins."""
     left = b""
     while True:
         block = left
-        while len(block) < at_least or b"\n" not in block:
-            more = source.read(BLOCK_BYTES)
-            if not more:
-                if block:
-                    yield block
-                return
+        while len(block) < at_least or not (cut := form.cut(block, at_least)):
+            more = source.read(BLOCK_BYTES) if len(block) <= LONGEST_LINE_BYTES else b""
             block += more
-            if len(block) > LONGEST_LINE_BYTES:
+            if more:
+                continue
+            if not block:
+                return
+            cut = form.cut_at_end(block)
+            if cut > LONGEST_LINE_BYTES:
                 raise UsageError(
                     f"{shown} has a line of more than {LONGEST_LINE_BYTES} bytes",
                     hint="the file is of another format, or lacks line breaks",
                 )
-        cut = block.rfind(b"\n", 0, max(at_least, block.index(b"\n") + 1)) + 1
+            break
         left = block[cut:]
         yield block[:cut]
 
@@ -384,5 +398,6 @@ def _bad_line(bad: BadLine, shown: str) -> UsageError:
     text = bad.text if len(bad.text) <= 80 else f"{bad.text[:80]}…"
     return UsageError(
         f"{shown}, line {bad.number} cannot be read: {bad.reason}; the line is {text!r}",
-        hint="mend the file or the schema; or give bad_rows='skip', or bad_rows='keep' to have such lines as text",
+        hint="mend the file or the schema; or give bad_rows='skip', or bad_rows='keep' to have such lines as text"
+        + ("; or, if quoted values have line breaks, multi_line=True" if bad.text.count('"') % 2 else ""),
     )

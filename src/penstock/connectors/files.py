@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from penstock.api.connector import Source, SourceReader, SplitEnumerator
+from penstock.connectors.csv_records import CsvRecords
 from penstock.connectors.file_examples import example_schema
 from penstock.connectors.file_following import FileEnumerator
 from penstock.connectors.file_formats import (
@@ -36,7 +37,7 @@ from penstock.sql.schemas import SchemaLike, as_schema, check_schema
 FileFormat = Literal["json", "csv", "parquet", "text"]
 """What `files` can read."""
 
-_CSV_DEFAULTS = (True, ",", ("",))
+_CSV_DEFAULTS = (True, ",", ("",), False)
 
 
 def files(  # noqa: PLR0913  # one keyword per question; all but the format have defaults
@@ -50,6 +51,7 @@ def files(  # noqa: PLR0913  # one keyword per question; all but the format have
     header: bool = True,
     delimiter: str = ",",
     null_values: Sequence[str] = ("",),
+    multi_line: bool = False,
 ) -> Files:
     r"""Files of a folder, each read exactly once, whatever fails meanwhile.
 
@@ -71,8 +73,8 @@ def files(  # noqa: PLR0913  # one keyword per question; all but the format have
         path: a folder, whose sub-folders are read too; a file; or a pattern, in which `*` stands for any letters of a
             name and `**` for any folders. A path that every slot can reach, or a URI that `pyarrow.fs` knows, such as
             `s3://bucket/folder`.
-        format: "json" (an object in each line), "csv" (values have no line breaks), "text" (a column `line`) or
-            "parquet".
+        format: "json" (an object in each line), "csv" (a record in each line; see `multi_line`), "text" (a column
+            `line`) or "parquet".
         schema: the columns. JSON and CSV need a schema; of Parquet files, columns are taken by name and cast, and
             without `schema` all columns of the first file are read. JSON fields that are no columns are left out.
         follow: False: read the files that are there when the job starts, and end. True: go on with files that appear
@@ -81,20 +83,23 @@ def files(  # noqa: PLR0913  # one keyword per question; all but the format have
             when there are hundreds of thousands. A file that appears with an old time is read too. A name stands for
             one file: give each file a name of its own.
         bad_rows: what becomes of lines that cannot be read. "fail": the job fails, with file, line and reason. "skip":
-            the lines are left out, and a warning tells their number. "keep": the text of the line is in the column
-            `bad_rows_column` of the stream, and all other columns are null there; in good rows the column is null.
+            the lines are left out, and counted: in a warning, and as `lines_skipped` of `job.view()`. "keep": the text
+            of the line is in the column `bad_rows_column` of the stream, and all other columns are null there; in good
+            rows the column is null.
         bad_rows_column: the name of that column.
         header: CSV: whether the first line names the columns. Without a header, columns are in the order of `schema`.
         delimiter: CSV: the letter between values.
         null_values: CSV: texts that stand for null, if they are not quoted.
+        multi_line: CSV: whether quoted values may have line breaks, as with Spark's option `multiLine`. Errors then
+            name the first line of a record.
 
     """
     if format not in get_args(FileFormat):
         known = ", ".join(map(repr, get_args(FileFormat)))
         raise UsageError(f"format is {format!r}, which ps.files cannot read", hint=f"choose one of {known}")
-    if format != "csv" and (header, delimiter, tuple(null_values)) != _CSV_DEFAULTS:
+    if format != "csv" and (header, delimiter, tuple(null_values), multi_line) != _CSV_DEFAULTS:
         raise UsageError(
-            f"header, delimiter and null_values are for CSV files, and the format is {format!r}",
+            f"header, delimiter, null_values and multi_line are for CSV files, and the format is {format!r}",
             hint="leave them out, or give format='csv'",
         )
     found = file_set(path, may_be_missing=follow)
@@ -117,7 +122,9 @@ def files(  # noqa: PLR0913  # one keyword per question; all but the format have
                     hint=example_schema(found, format, header=header, delimiter=delimiter),
                 )
             columns = as_schema(schema, argument="schema")
-            form = JsonLines(columns) if format == "json" else _csv(columns, delimiter, null_values, header=header)
+            kind = CsvRecords if multi_line else CsvLines
+            is_json = format == "json"
+            form = JsonLines(columns) if is_json else _csv(kind, columns, delimiter, null_values, header=header)
             _try(form)
     reading = Reading(files=found, form=form, columns=treatment.schema_with(columns), treatment=treatment)
     if not follow and not found.listed():
@@ -175,12 +182,14 @@ class Files(Source):
         return FilesReader(self.reading, splits, follows=self.follow)
 
 
-def _csv(schema: pa.Schema, delimiter: str, null_values: Sequence[str], *, header: bool) -> CsvLines:
+def _csv(
+    kind: type[CsvLines], schema: pa.Schema, delimiter: str, null_values: Sequence[str], *, header: bool
+) -> CsvLines:
     if not isinstance(delimiter, str) or len(delimiter) != 1 or delimiter in '"\r\n':
         raise UsageError(f"delimiter is {delimiter!r}; give a single letter, such as ',' or '\\t'")
     if isinstance(null_values, str) or not all(isinstance(text, str) for text in null_values):
         raise UsageError(f"null_values is {null_values!r}", hint="give a list of texts, such as ['', 'NULL']")
-    return CsvLines(schema, delimiter, tuple(null_values), has_header=header)
+    return kind(schema, delimiter, tuple(null_values), has_header=header)
 
 
 def _try(form: LineFormat) -> None:

@@ -81,6 +81,8 @@ class JobView:
     beyond_time_dropped: int = 0
     """Records of this attempt that were dropped because their event time is so near to the limits of 64 bits that the
     window does not fit."""
+    lines_skipped: int = 0
+    """Lines of files that could not be read in this attempt, and were skipped as the program says."""
     restored_checkpoint: int | None
     """The checkpoint that this attempt started from; None: the attempt started from the beginning of the job."""
     checkpoints: CheckpointsView
@@ -107,11 +109,12 @@ class JobView:
         spares = f" and {count_of(len(self.spares), 'spare slot')}" if self.spares else ""
         restarts = f", {count_of(self.restarts, 'restart')}" if self.restarts else ""
         late = f", {self.late_dropped:,} late results dropped" if self.late_dropped else ""
+        skipped = f", {count_of(self.lines_skipped, 'line')} skipped" if self.lines_skipped else ""
         again = f" ({self.rows_read:,} in all attempts)" if self.rows_read != self.rows_in else ""
         lines = [
             ("job", f"{self.job}: {self.state.value}"),
             ("attempt", f"{attempt_of(self.epoch)} on {count_of(len(self.slots), 'slot')}{spares}{restarts}"),
-            ("rows", f"{self.rows_in:,} read{again}, {self.rows_out:,} at the sinks{late}"),
+            ("rows", f"{self.rows_in:,} read{again}, {self.rows_out:,} at the sinks{late}{skipped}"),
         ]
         if self.timeless_dropped or self.beyond_time_dropped:
             timeless = f"{self.timeless_dropped:,} without event time"

@@ -404,6 +404,9 @@ class _WatchedReader(SourceReader):
     def progress(self) -> SplitProgress | None:
         return self._reader.progress()
 
+    def metrics(self) -> dict[str, float]:
+        return self._reader.metrics()
+
     @property
     def holds_splits(self) -> bool:
         return self._reader.holds_splits

@@ -31,6 +31,7 @@ class Totals:
     late_dropped: int
     timeless_dropped: int
     beyond_time_dropped: int
+    lines_skipped: int
     tasks: dict[str, dict[str, float]]
 
 
@@ -199,6 +200,7 @@ class JobProgress:
             late_dropped=_total("late_dropped", tasks),
             timeless_dropped=_total("timeless_dropped", tasks),
             beyond_time_dropped=_total("beyond_time_dropped", tasks),
+            lines_skipped=_total("lines_skipped", tasks),
             tasks=tasks,
         )
 

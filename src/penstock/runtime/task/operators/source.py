@@ -116,6 +116,10 @@ class SourceOperator(Operator):
         if self._reader is not None:
             self._reader.hold(splits)
 
+    def metrics(self) -> dict[str, float]:
+        """The running totals of the reader."""
+        return {} if self._reader is None else self._reader.metrics()
+
     def process(self, batch: pa.RecordBatch) -> None:
         """Hand polled records down the chain."""
         self.output.emit(batch)
