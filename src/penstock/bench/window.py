@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from penstock.bench.latency import Latency
     from penstock.bench.metering import Throughput
 
-TRIAL_EVENTS = 12_000_000
+TRIAL_EVENTS = 40_000_000
 """The bids of the run that says how many bids the others need."""
 STEADY_SECONDS = 15.0
 SPARE_CORES = 2
@@ -216,7 +216,8 @@ class _Runs:
         self._bids = BidInput(events=options.events or TRIAL_EVENTS, seed=options.seed, keys=options.keys)
         if options.events is None:
             trial = self._penstock("trial", 0, interval=None)
-            events = int(trial.rows_per_second * options.seconds / (1 - WARMUP_SHARE))
+            # A short run is slower than a long run. So the others are made longer than the short run tells.
+            events = int(1.4 * trial.rows_per_second * options.seconds / (1 - WARMUP_SHARE))
             self._bids = replace(self._bids, events=events)
 
     def round(self, number: int) -> Round:

@@ -22,10 +22,11 @@ from penstock.core.errors import CorruptFile, UsageError
 from penstock.core.ids import CheckpointId
 from penstock.core.messages import StateFile
 from penstock.plan.key_groups import range_of
-from penstock.runtime.task.operators import run_table
+from penstock.runtime.task.operators import pane_windows, run_table
 from penstock.runtime.task.operators.sorted_runs import RunLimits, runs_to_merge
 from penstock.runtime.task.operators.window_table import WindowTable, is_window
 from penstock.runtime.task.partitioning import partition
+from penstock.runtime.task.slices import Slice
 from penstock.settings import StateSettings
 from penstock.state.runs import is_runs
 
@@ -401,6 +402,54 @@ def test_an_error_of_a_merge_in_the_background_fails_the_task(rig, monkeypatch):
 )
 def test_runs_of_like_size_are_merged_and_all_when_the_others_are_as_large_as_the_largest(sizes, first):
     assert runs_to_merge(sizes, RunLimits(run_rows=16, first_fanout=4, fanout=8)) == first
+
+
+@pytest.mark.parametrize("window", WINDOWS[1:], ids=str)
+def test_a_window_with_many_keys_is_put_together_in_pieces_and_a_snapshot_between_two_pieces_has_the_rest(rig, window):
+    limits = RunLimits(run_rows=64, block_rows=4, part_blocks=2, section_rows=0)
+    rows = [(key, time) for key in range(20) for time in (1, 7, 12, 18)]
+
+    def filled_job(**options):
+        job = Job(rig, window, 1, StateSettings(), limits, **options)
+        job.give(*zip(*rows, strict=True))
+        return job
+
+    whole = filled_job()
+    whole.watermark(MAX_WATERMARK)
+    steps, is_done = 0, False
+    while not is_done:
+        job = filled_job()
+        (each,) = job.rigs
+        each.operator.slice = Slice()
+        each.operator.slice.run_by(lambda: 0.0, 1)
+        each.operator.slice.begin()
+        work = each.operator.watermark(11)
+        for _ in range(steps):
+            each.operator.slice.begin()
+            is_done = is_done or not work.go_on()
+        assert is_done or work.may_snapshot
+        assert max(item.num_rows for item in each.output.items if not isinstance(item, tuple)) <= 1
+        shown = job.results()
+        again = Job(rig, window, 2, StateSettings(), limits, storage=job.storage, restored=job.take())
+        again.watermark(MAX_WATERMARK)
+        assert shown + again.results() == whole.results()
+        steps += 3
+    assert steps > 20
+
+
+def test_the_pieces_of_a_window_have_few_rows(rig, monkeypatch):
+    taken, honest = [], pane_windows.PaneWindowOperator._put_together
+
+    def counted(self, rows, first, last):
+        taken.append(rows.num_rows)
+        return honest(self, rows, first, last)
+
+    monkeypatch.setattr(pane_windows.PaneWindowOperator, "_put_together", counted)
+    job = Job(rig, WINDOWS[1], 1, StateSettings(), RunLimits(run_rows=64, block_rows=16, part_blocks=2))
+    job.give(range(1_000), [3] * 1_000)
+    job.watermark(9)
+    assert sum(taken) == 1_000
+    assert max(taken) < 100
 
 
 # --- what is refused -------------------------------------------------------------------------------------------------

@@ -2,15 +2,16 @@
 
 State has one row per key and pane, whatever the overlap. When the watermark passes the ends of windows, the rows of
 their panes are repeated once for each window that fires, and grouped by key and window. Windows that fire together are
-put together in parts of about `window_table.PART_ROWS` repeated rows.
+put together in parts of about `window_table.PART_ROWS` repeated rows, or of one window. A part with more rows is put
+together in pieces, each with the keys of a range of hashes.
 
-    watermark ─► which windows are due ─► a part of them ─► take, group, order ─► results, in slices ─► the next part
+    watermark ─► which windows are due ─► a part of them ─► a piece: take, group, order ─► results, in slices ─► …
                                               └─ from here on the windows of the part count as fired
 
 A pane stays in the state until the last window that holds the pane has fired. So it is not the rows that say which
 windows have fired. It is the time that the windows of each key group have come to: this time moves on with every part.
-The windows of a part that has been put together are saved as whole windows until their results are handed on, in a file
-of their own.
+The windows of such a part are saved as whole windows until their results are handed on. Pieces that have not been put
+together are put together for the snapshot, off the loop.
 
 A record is late when all windows that hold its pane have fired. A record that is late for some of its windows counts in
 the other windows.
@@ -21,7 +22,12 @@ windows have fired.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Generator, Sequence
+from copy import copy
 from dataclasses import replace
+from functools import partial
+from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -36,11 +42,23 @@ from penstock.runtime.task.operators import window_table
 from penstock.runtime.task.operators.aggregation import group, of_partials
 from penstock.runtime.task.operators.base import SnapshotWork
 from penstock.runtime.task.operators.dense import int64_values
+from penstock.runtime.task.operators.fired import Fired
+from penstock.runtime.task.operators.sorted_runs import (
+    KEY_HASH,
+    LAST_HASH,
+    LiveSorted,
+    rows_by_time,
+    rows_within,
+)
 from penstock.runtime.task.operators.window_table import Header, Layout, WindowTable
 from penstock.runtime.task.operators.windows import WindowOperator, settled_us
+from penstock.runtime.task.partitioning import groups_of_hashes
 from penstock.runtime.task.slices import Steps, Work
 
 Times = npt.NDArray[np.int64]
+
+_BLOCKS_AT_ONCE = 64
+"""A slice of work counts the rows of this many blocks."""
 
 
 class PaneWindowOperator(WindowOperator):
@@ -51,6 +69,8 @@ class PaneWindowOperator(WindowOperator):
         assert isinstance(step.window, PaneWindow)
         self._window = step.window
         self._merging = of_partials(step.aggregates)
+        self._pieces: list[Callable[[], pa.Table | None]] = []
+        """Windows that count as fired and have not been put together."""
         self._restored: pa.Table | None = None
         """Whole windows whose results had not been handed on when the snapshot was taken. Their time has not come again
         yet."""
@@ -104,22 +124,58 @@ class PaneWindowOperator(WindowOperator):
 
     def _fire(self, time_us: int, *, may_snapshot: bool) -> Steps:
         window = self._window
-        rows = self._table.upto(time_us)
-        panes = int64_values(rows.column(WINDOW_START))
-        fired = self._fired.of_rows(lambda: self._groups_of(rows))
-        first = np.maximum(window.first_end(panes), window.end_after(fired + 1))
+        runs = self._table.runs()
+        panes, rows = yield from _panes_of(runs, time_us, may_snapshot=may_snapshot)
+        first = np.maximum(window.first_end(panes), window.end_after(np.array([self._fired.least + 1])))
         last = window.last_end(panes)
+        latest = None
         if may_snapshot:
             # The last end that the watermark has reached is one spacing before the first end that is not reached.
-            last = np.minimum(last, window.end_after(np.array([time_us + 1])) - window.spacing_us)
+            latest = int(window.end_after(np.array([time_us + 1]))[0]) - window.spacing_us
+            last = np.minimum(last, latest)
         done = int(first.min()) - window.spacing_us
-        for end in parts_of(first, last, window.spacing_us, most=window_table.PART_ROWS):
-            merged = self._put_together(rows, np.maximum(first, done + window.spacing_us), np.minimum(last, end))
-            done = end
+        for end in parts_of(first, last, window.spacing_us, most=window_table.PART_ROWS, rows=rows):
+            begin, done = done + window.spacing_us, end
+            held = (first <= end) & (last >= begin)
+            ends = np.minimum(last, end) - np.maximum(first, begin)
+            repeated = int(((ends // window.spacing_us + 1) * rows)[held].sum())
+            self._pieces = self._pieces_of(runs, panes[held], (begin, end), repeated)
             if may_snapshot:
                 self._fired.advance(end - 1)
-            yield from self._hand_on(merged, may_snapshot=may_snapshot)
+            while self._pieces:
+                piece, *self._pieces = self._pieces
+                merged = piece()
+                if merged is not None:
+                    yield from self._hand_on(merged, may_snapshot=may_snapshot)
         self._table.drop(window.first_kept(int(last.max())) - 1)
+
+    def _pieces_of(
+        self, runs: Sequence[LiveSorted], panes: Times, ends: tuple[int, int], repeated: int
+    ) -> list[Callable[[], pa.Table | None]]:
+        """The windows with ends from the first to the last of `ends`, in pieces of keys. To call a piece is to put its
+        windows together. The pieces read nothing that changes, and may be called anywhere."""
+        limits, fired = self._table.limits, copy(self._fired)
+        count = -(-repeated // (limits.block_rows * limits.part_blocks))
+        bounds = [(LAST_HASH + 1) * number // count for number in range(count + 1)]
+        return [
+            partial(self._piece, runs, panes, hashes=(least, below - 1), ends=ends, fired=fired)
+            for least, below in pairwise(bounds)
+        ]
+
+    def _piece(
+        self, runs: Sequence[LiveSorted], panes: Times, *, hashes: tuple[int, int], ends: tuple[int, int], fired: Fired
+    ) -> pa.Table | None:
+        found = rows_within(runs, panes, hashes)
+        if found is None:
+            return None
+        window, groups = self._window, self.context.max_parallelism
+        numbers: Any = found.column(KEY_HASH).to_numpy()
+        rows = found.drop_columns([KEY_HASH])
+        times = int64_values(rows.column(WINDOW_START))
+        after = window.end_after(fired.of_rows(lambda: groups_of_hashes(numbers.copy(), groups)) + 1)
+        first = np.maximum(np.maximum(window.first_end(times), after), ends[0])
+        last = np.minimum(window.last_end(times), ends[1])
+        return self._put_together(rows, first, last) if (first <= last).any() else None
 
     def _put_together(self, rows: pa.Table, first: Times, last: Times) -> pa.Table:
         """The windows with ends from `first` to `last` of each row."""
@@ -141,20 +197,37 @@ class PaneWindowOperator(WindowOperator):
     def snapshot(self, checkpoint: CheckpointId, options: CheckpointOptions) -> SnapshotWork:
         """Freeze the panes by reference. The returned work writes the panes that no completed checkpoint has, and the
         windows whose results have not been handed on."""
-        leaving = [rows for rows in (self._leaving, self._restored) if rows is not None]
+        leaving = [partial(_as_it_is, rows) for rows in (self._leaving, self._restored) if rows is not None]
         header = Header(layout=Layout.of(self._step), fired=self._fired.ranges(self.context.key_groups))
-        return self._state.snapshot(checkpoint, options, header=header, windows=leaving)
-
-    def _groups_of(self, rows: pa.Table) -> npt.NDArray[np.int32]:
-        batches = rows.to_batches()
-        return np.concatenate([self._groups(batch) for batch in batches])
+        return self._state.snapshot(checkpoint, options, header=header, windows=(*leaving, *self._pieces))
 
 
-def parts_of(first: Times, last: Times, spacing: int, *, most: int) -> list[int]:
+def _as_it_is(rows: pa.Table) -> pa.Table:
+    return rows
+
+
+def _panes_of(
+    runs: Sequence[LiveSorted], last_us: int, *, may_snapshot: bool
+) -> Generator[bool, None, tuple[Times, Times]]:
+    """The starts of the panes up to a time, in order, and how many rows each pane has. A slice of work has some
+    blocks."""
+    starts, counts = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
+    for number, (times, rows) in enumerate(rows_by_time(runs, last_us)):
+        starts.append(times)
+        counts.append(rows)
+        if number % _BLOCKS_AT_ONCE == _BLOCKS_AT_ONCE - 1:
+            yield may_snapshot
+    panes, places = np.unique(np.concatenate(starts), return_inverse=True)
+    return panes, np.bincount(places, weights=np.concatenate(counts), minlength=panes.size).astype(np.int64)
+
+
+def parts_of(first: Times, last: Times, spacing: int, *, most: int, rows: Times | None = None) -> list[int]:
     """The parts in which to put windows together, as the last end of each part. Row i is in all windows from `first[i]`
-    to `last[i]`, `spacing` apart. A part has at most `most` rows with repetitions, or a single window."""
+    to `last[i]`, `spacing` apart, and stands for `rows[i]` rows. A part has at most `most` rows with repetitions, or a
+    single window."""
     counts = np.maximum((last - first) // spacing + 1, 0)
-    total = int(counts.sum())
+    weights = np.ones(first.size, np.int64) if rows is None else rows
+    total = int((counts * weights).sum())
     if total == 0:
         return []
     held = counts > 0
@@ -162,12 +235,12 @@ def parts_of(first: Times, last: Times, spacing: int, *, most: int) -> list[int]
         return [int(last[held].max())]
     # All windows between two edges have the same number of rows. There are about as many edges as there are panes.
     edges, places = np.unique(np.concatenate([first[held], last[held] + spacing]), return_inverse=True)
-    signs = np.repeat([1.0, -1.0], places.size // 2)
-    rows = np.cumsum(np.bincount(places, weights=signs, minlength=edges.size)).astype(np.int64)[:-1]
+    signed = np.concatenate([weights[held], -weights[held]]).astype(np.float64)
+    sums = np.cumsum(np.bincount(places, weights=signed, minlength=edges.size)).astype(np.int64)[:-1]
     parts: list[int] = []
     room = most
     for edge, windows, rows_each in zip(
-        edges.tolist(), (np.diff(edges) // spacing).tolist(), rows.tolist(), strict=False
+        edges.tolist(), (np.diff(edges) // spacing).tolist(), sums.tolist(), strict=False
     ):
         done = 0
         while rows_each and done < windows:

@@ -149,12 +149,10 @@ class RunTable:
         self._drop(end)
         return due[0] if len(due) == 1 else self._grouped_rows(due)
 
-    def upto(self, last_us: int) -> pa.Table:
-        """All rows up to a time that `earliest` has reached, which stay in the table. A time and a key may have several
-        rows."""
+    def runs(self) -> tuple[LiveSorted, ...]:
+        """All rows, in runs."""
         self._flush()
-        found = [batch for batches in heads(self._runs, Place(last_us, LAST_HASH)) for batch in batches]
-        return pa.Table.from_batches(found).drop_columns([KEY_HASH]).combine_chunks()
+        return tuple(self._runs)
 
     def drop(self, last_us: int) -> None:
         """Remove all rows up to a time."""

@@ -35,6 +35,8 @@ KEY_HASH = "__key_hash"
 LAST_HASH = 2**31 - 1
 _SPAN = 2**32
 """Times that lie closer together than this fit into one number with a hash."""
+_MOST_SEEKS = 512
+"""Rows of a range of hashes are sought in at most so many places; in more places all rows are looked at."""
 _HINT = "restore the file from a copy, or restore the job from another checkpoint or savepoint"
 
 Times = npt.NDArray[np.int64]
@@ -171,6 +173,45 @@ def heads(runs: Sequence[LiveSorted], place: Place) -> list[list[pa.RecordBatch]
     return [
         live.run.rows_between(live.first, count) for live, count in zip(runs, counts, strict=True) if count > live.first
     ]
+
+
+def rows_by_time(runs: Sequence[LiveSorted], last_us: int) -> Iterator[tuple[Times, Times]]:
+    """The times of the rows up to a time, and how many rows have each time, block by block: a time may come again."""
+    for live in runs:
+        run, count = live.run, live.run.count(Place(last_us, LAST_HASH))
+        for block in run.rows_between(live.first, count):
+            times = int64_values(block.column(run.time))
+            if times[0] == times[-1]:
+                yield times[:1], np.array([times.size])
+            else:
+                begins = np.flatnonzero(np.diff(times, prepend=times[0] - 1))
+                yield times[begins], np.diff(begins, append=times.size)
+
+
+def rows_within(runs: Sequence[LiveSorted], times: Times, hashes: tuple[int, int]) -> pa.Table | None:
+    """The rows from the first to the last of some times, with hashes from one hash to another; None if there are no
+    such rows. Between the first and the last no row has another time. The last column is `KEY_HASH`."""
+    least, most = hashes
+    first_us, last_us = int(times[0]), int(times[-1])
+    spans = [((first_us, 0), (last_us, LAST_HASH))]
+    is_part = (least, most) != (0, LAST_HASH)
+    seeks = is_part and times.size * len(runs) <= _MOST_SEEKS
+    if seeks:
+        spans = [((time_us, least), (time_us, most)) for time_us in times.tolist()]
+    found: list[pa.RecordBatch] = []
+    for live in runs:
+        for (from_us, from_hash), (to_us, to_hash) in spans:
+            begin = max(live.first, live.run.count(Place(from_us, from_hash - 1)))
+            found += live.run.rows_between(begin, live.run.count(Place(to_us, to_hash)))
+    if is_part and not seeks:
+        kept = [_in_range(block.column(KEY_HASH).to_numpy(), least, most) for block in found]
+        found = [block.filter(pa.array(rows)) for block, rows in zip(found, kept, strict=True) if rows.any()]
+    return pa.Table.from_batches(found).combine_chunks() if found else None
+
+
+def _in_range(hashes: Hashes, least: int, most: int) -> npt.NDArray[np.bool_]:
+    found: npt.NDArray[np.bool_] = (hashes >= least) & (hashes <= most)
+    return found
 
 
 def in_blocks(grouped: pa.Table, keys: Sequence[str], time: str, block_rows: int) -> Iterator[pa.RecordBatch]:

@@ -115,10 +115,10 @@ class WindowState:
         *,
         header: Header,
         rows: Sequence[pa.Table] = (),
-        windows: Sequence[pa.Table] = (),
+        windows: Sequence[Callable[[], pa.Table | None]] = (),
     ) -> SnapshotWork:
         """Freeze the table by reference. The returned work writes the table, other rows of the same form, and whole
-        windows that were put together from panes."""
+        windows that are put together from panes by `windows`."""
         table, context = self._table, self._context
         frozen = table.freeze()
         is_alone = options.savepoint or options.canonical
@@ -130,12 +130,13 @@ class WindowState:
         def write(writer: StateWriter) -> OperatorState:
             try:
                 files = [table.encode(rest, header=header, groups=groups)]
+                put_together = [rows for make in windows if (rows := make()) is not None]
             except UserCodeRaised as error:
                 # Off the loop, where nothing else says which step the code belongs to.
                 raise user_code_raised(error, context) from error
-            if windows:
+            if put_together:
                 of_windows = msgspec.structs.replace(header, leaving=True)
-                leaving = pa.concat_tables(windows)
+                leaving = pa.concat_tables(put_together)
                 files.append(encode_rows(leaving, keys=table.keys, header=of_windows, groups=groups))
             keyed = tuple(map(writer.put, files)) if write_runs is None else write_runs(writer, files)
             return OperatorState(operator=OperatorId(context.operator), keyed=keyed, key_groups=context.key_groups)

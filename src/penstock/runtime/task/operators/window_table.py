@@ -39,7 +39,7 @@ STREAM_START = b"\xff\xff\xff\xff"
 """The first bytes of an Arrow stream. The state of a window is saved as an Arrow stream."""
 _METADATA_KEY = b"penstock.window"
 _HINT = "restore the file from a copy, or restore the job from another checkpoint or savepoint"
-PART_ROWS = 1_048_576
+PART_ROWS = 32_768
 """Windows that share panes are put together in parts of about this many rows. A part has at least one window."""
 
 
