@@ -21,6 +21,7 @@ from penstock.core.errors import UsageError
 from penstock.core.ids import Instant
 from penstock.state.backend import MISSING, KeyedBackend, ListTable, MapTable, ValueTable, ttl_expired
 from penstock.state.keys import NAN
+from penstock.state.memory import MemoryValues
 from penstock.state.values import coercer, is_mutable, own_copy
 
 Now = Callable[[], Instant]
@@ -31,7 +32,8 @@ def keyed_handle(state: State, backend: KeyedBackend, now: Now) -> State:
     name = state.spec.name
     match state:
         case ValueState():
-            return _Value(state, _timed_value(state, backend.value_table(name), now))
+            table = _timed_value(state, backend.value_table(name), now)
+            return _MemoryValue(state, table) if isinstance(table, MemoryValues) else _Value(state, table)
         case ReducingState():
             return _Reducing(state, _timed_value(state, backend.value_table(name), now))
         case AggregatingState():
@@ -91,6 +93,32 @@ class _Value(ValueState):
 
     def clear(self) -> None:
         self._remove()
+
+
+class _MemoryValue(_Value):
+    """A value in the memory of the process, without a time to live. `get` and `set` do what the methods of the table
+    do, because a call costs more than the look-up, and both are called for every record."""
+
+    def __init__(self, declared: ValueState, table: MemoryValues) -> None:
+        super().__init__(declared, table)
+        self._scope, self._layers = table.scope, table.layers
+
+    def get(self) -> Any:
+        layers = self._layers
+        found = layers.live.get(self._scope.key, MISSING) if layers.plain else layers.get(self._scope.key)
+        if found is MISSING:
+            return own_copy(self.default) if self._copies_default else self.default
+        return found
+
+    def set(self, value: Any) -> None:
+        if value is None:
+            self._remove()
+            return
+        given, layers = self._coerce(value), self._layers
+        if layers.plain:
+            layers.live[self._scope.key] = given
+        else:
+            layers.put(self._scope.key, given)
 
 
 class _Reducing(ReducingState):

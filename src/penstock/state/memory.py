@@ -109,7 +109,7 @@ class _Table:
 
     def __init__(self, spec: StateSpec, scope: Scope) -> None:
         self.spec = spec
-        self._scope = scope
+        self.scope = scope
         self._expiry = None if spec.ttl is None else _Expiry(spec.ttl)
 
     def clean(self, now: int, budget: int) -> int:
@@ -143,12 +143,12 @@ class MemoryValues(_Table, ValueTable):
         """The entry, or `MISSING`."""
         layers = self.layers
         if layers.plain:
-            return layers.live.get(self._scope.key, MISSING)
-        return layers.get(self._scope.key)
+            return layers.live.get(self.scope.key, MISSING)
+        return layers.get(self.scope.key)
 
     def put(self, entry: Any) -> None:
         """Replace the entry."""
-        key = self._scope.key
+        key = self.scope.key
         if self._expiry is not None:
             self._expiry.note(key, entry[1])
         if self.layers.plain:
@@ -158,7 +158,7 @@ class MemoryValues(_Table, ValueTable):
 
     def remove(self) -> None:
         """Remove the entry."""
-        self.layers.remove(self._scope.key)
+        self.layers.remove(self.scope.key)
 
     def _expire(self, now: int, place: Any) -> int | None:
         entry = self.layers.get(place)
@@ -191,25 +191,25 @@ class MemoryLists(_Table, ListTable):
 
     def get(self) -> list[Any]:
         """All entries."""
-        return self.layers.get(self._scope.key)
+        return self.layers.get(self.scope.key)
 
     def put(self, entries: list[Any]) -> None:
         """Replace all entries."""
-        key = self._scope.key
+        key = self.scope.key
         if self._expiry is not None and entries:
             self._expiry.note(key, min(written for _, written in entries))
         self.layers.put(key, entries)
 
     def append(self, entry: Any) -> None:
         """Add an entry."""
-        key = self._scope.key
+        key = self.scope.key
         if self._expiry is not None:
             self._expiry.note(key, entry[1])
         self.layers.append(key, entry)
 
     def remove(self) -> None:
         """Remove all entries."""
-        self.layers.remove(self._scope.key)
+        self.layers.remove(self.scope.key)
 
     def _expire(self, now: int, place: Any) -> int | None:
         entries = self.layers.get(place)
@@ -244,25 +244,25 @@ class MemoryMaps(_Table, MapTable):
 
     def get(self, key: Any) -> Any:
         """The entry of `key`, or `MISSING`."""
-        return self.layers.get(self._scope.key, key)
+        return self.layers.get(self.scope.key, key)
 
     def put(self, key: Any, entry: Any) -> None:
         """Add or replace an entry."""
         if self._expiry is not None:
-            self._expiry.note((self._scope.key, key), entry[1])
-        self.layers.put(self._scope.key, key, entry)
+            self._expiry.note((self.scope.key, key), entry[1])
+        self.layers.put(self.scope.key, key, entry)
 
     def remove(self, key: Any) -> None:
         """Remove an entry."""
-        self.layers.remove(self._scope.key, key)
+        self.layers.remove(self.scope.key, key)
 
     def items(self) -> Iterator[tuple[Any, Any]]:
         """All entries."""
-        return iter(self.layers.items(self._scope.key))
+        return iter(self.layers.items(self.scope.key))
 
     def clear(self) -> None:
         """Remove all entries."""
-        self.layers.clear(self._scope.key)
+        self.layers.clear(self.scope.key)
 
     def _expire(self, now: int, place: Any) -> int | None:
         key, inner = place

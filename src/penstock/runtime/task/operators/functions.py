@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import chain, islice
+from operator import length_hint
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -11,7 +13,7 @@ import pyarrow as pa
 from penstock.api.steps import MapBatchesStep, MapStep
 from penstock.core.errors import UsageError
 from penstock.runtime.task.operators.base import Operator, OperatorContext, Output
-from penstock.runtime.task.operators.rows import SOME_ROWS, Row, add_more, batch_of, rows_of
+from penstock.runtime.task.operators.rows import SOME_ROWS, Row, batch_of, rows_of
 from penstock.runtime.task.operators.user_code import (
     Wrong,
     describe,
@@ -76,26 +78,50 @@ class MapOperator(Operator):
         return None
 
     def _flattened(self, rows: list[Row]) -> Iterator[list[Any]]:
-        """The rows that the function makes, in pieces that are not too large and do not take too long."""
-        function, slice_, made = self._step.function, self.slice, list[Any]()
+        """The rows that the function makes, in pieces that are not too large and do not take too long.
+
+        Calls and results are chained without a step of Python code per row: a function that yields costs little more
+        than a function that returns a list."""
+        slice_, made = self.slice, list[Any]()
+        given, ends = iter(rows), _End()
+        flat = chain.from_iterable(map(self._step.function, chain(given, ends)))
+        left = len(rows)
         try:
-            for row in rows:
-                result = function(row)
-                if type(result) is list and len(result) <= SOME_ROWS:
-                    made.extend(result)
-                    rest = None
-                else:
-                    rest = add_more(made, iter(result))
-                while rest is not None or len(made) >= MOST_ROWS:
-                    if len(made) >= MOST_ROWS or slice_.spend(SOME_ROWS):
-                        yield made
-                        made = []
-                    if rest is not None:
-                        rest = add_more(made, rest)
+            while True:
+                before = len(made)
+                made.extend(islice(flat, SOME_ROWS))
+                if len(made) - before < SOME_ROWS:
+                    break
+                called, left = left - length_hint(given), length_hint(given)
+                # Only a call that makes many rows is cut: a batch of calls is cut before it comes here.
+                if len(made) >= MOST_ROWS or (called <= 1 and slice_.spend(SOME_ROWS)):
+                    yield made
+                    made = []
+            ends.check()
         except Exception as error:
             raise user_error(error, self.context) from error
         if made:
             yield made
+
+
+class _End:
+    """An iterator over nothing, which knows whether it was reached."""
+
+    def __init__(self) -> None:
+        self._is_reached = False
+
+    def __iter__(self) -> _End:
+        return self
+
+    def __next__(self) -> Any:
+        self._is_reached = True
+        raise StopIteration
+
+    def check(self) -> None:
+        """Raise `RuntimeError` unless the end was reached: the function has raised `StopIteration`, and the rows behind
+        that call must not be left out. Python has the same rule for generators."""
+        if not self._is_reached:
+            raise RuntimeError("the function raised StopIteration")
 
 
 _NOTHING_MORE = object()

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Iterator
+from types import GeneratorType
 from typing import Any
 
 import msgspec
@@ -195,19 +196,34 @@ class KeyedOperator(FunctionOperator):
 
     def _rows(self, rows: list[dict[str, Any]], keys: list[Any], groups: list[int]) -> Pieces:
         made: list[Any] = []
-        append = made.append
+        append, some = made.append, SOME_ROWS
+        longest: Any = None
         context, set_key, on_row = self._keyed_context, self._backend.set_key, self._step.function.on_row
         try:
             for row, key, group in zip(rows, keys, groups, strict=True):
                 set_key(key, group)
                 context.key = key
-                result = on_row(row, context)
+                result: Any = on_row(row, context)
                 if result is None:
                     continue
-                if type(result) is dict:
+                kind = type(result)
+                if kind is dict:
                     append(result)
+                elif kind is GeneratorType:
+                    # Most generators make few rows, and are read without a call. A generator that is met twice at a
+                    # count of `SOME_ROWS` makes many rows.
+                    for each in result:
+                        append(each)
+                        if len(made) >= some:
+                            some = len(made) + SOME_ROWS
+                            if longest is result or len(made) >= EMITTED_ROWS:
+                                yield from self._many(made, result, key, group)
+                                some = len(made) + SOME_ROWS
+                                break
+                            longest = result
                 elif (rest := add_some(made, result)) is not None or len(made) >= EMITTED_ROWS:
                     yield from self._many(made, rest, key, group)
+                    some = len(made) + SOME_ROWS
         except Exception as error:
             raise self._user_error(error) from error
         finally:
