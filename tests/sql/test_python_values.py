@@ -41,6 +41,28 @@ def test_a_time_without_an_equal_in_python_is_shown_as_a_text(number, kind, text
         table_rows(pa.table({"at": column}))
 
 
+@pytest.mark.parametrize(
+    "names",
+    [
+        ("a",),
+        ("v1", "v0", "columns", "zip"),
+        ("it's", 'a "name"', "back\\slash", "line\nbreak", "{brace}", "", " "),
+        ("grün", "名前", "\x00\0", "None", "__class__"),
+        tuple(f"column {number}" for number in range(300)),
+    ],
+)
+def test_rows_have_the_names_of_the_columns_whatever_the_names_are(names):
+    columns = {name: [number, None, -number] for number, name in enumerate(names)}
+    expected = [{name: column[place] for name, column in columns.items()} for place in range(3)]
+    found = rows_of(pa.record_batch(columns))
+    assert found == expected
+    assert [list(row) for row in found] == [list(names)] * 3
+
+
+def test_a_batch_without_columns_has_no_rows():
+    assert rows_of(pa.record_batch({})) == []
+
+
 def test_times_inside_of_other_values_are_shown_too():
     at = pa.array([YEAR_10000]).cast(pa.timestamp("us"))
     day = pa.array([DAY_10000], pa.int32()).view(pa.date32())

@@ -8,6 +8,7 @@ import pytest
 
 from penstock.api.steps import MapBatchesStep, MapStep
 from penstock.core.errors import UsageError, UserCodeError
+from penstock.runtime.task.slices import Slice
 
 SCHEMA = pa.schema([("n", pa.int64()), ("text", pa.string())])
 BATCH = pa.record_batch({"n": [1, 2, 3], "text": ["a", "b", None]}, schema=SCHEMA)
@@ -109,6 +110,38 @@ def test_a_function_from_row_to_rows(rig):
     found = run(rig, rows(lambda row: ({"m": i} for i in range(row["n"] - 1)), flat=True, schema=schema))
     assert found == [{"m": 0}, {"m": 0}, {"m": 1}]
     assert run(rig, rows(lambda row: [], flat=True, schema=schema)) == []
+
+
+@pytest.mark.parametrize("number", [1, 2, 3])
+def test_a_function_that_raises_stop_iteration_fails_instead_of_leaving_out_the_rows_behind(rig, number):
+    """A call that is chained with others would otherwise end them all, even the last call."""
+
+    def stops(row):
+        return [row] if row["n"] != number else [next(iter(()))]
+
+    with pytest.raises(UserCodeError, match="the function raised StopIteration"):
+        run(rig, rows(stops, flat=True))
+
+
+def test_calls_are_made_in_turn_each_behind_the_rows_of_the_call_before(rig):
+    seen = []
+
+    def noted(row):
+        seen.append(("called", row["n"]))
+        yield row
+        seen.append(("read", row["n"]))
+
+    run(rig, rows(noted, flat=True))
+    assert seen == [(what, n) for n in (1, 2, 3) for what in ("called", "read")]
+
+
+def test_calls_that_make_few_rows_are_not_cut_however_many_there_are(rig):
+    made = rig(rows(lambda row: ({"n": n} for n in range(2)), flat=True, schema=pa.schema([("n", pa.int64())])))
+    made.operator.slice = Slice()
+    made.operator.slice.run_by(lambda: 1e9, 1)
+    made.operator.slice.begin()
+    assert made.operator.process(pa.record_batch({"n": list(range(500))})) is None
+    assert [batch.num_rows for batch in made.output.items] == [1_000]
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,8 @@ from penstock.api.steps import KeyedProcessStep
 from penstock.core.elements import MAX_WATERMARK
 from penstock.core.errors import UsageError, UserCodeError
 from penstock.core.ids import CheckpointId, Instant
+from penstock.runtime.task.operators.rows import SOME_ROWS
+from penstock.runtime.task.slices import Slice
 
 SCHEMA = pa.schema([pa.field("k", pa.int64()), pa.field("t", pa.int64())])
 OUT = pa.schema([pa.field("k", pa.int64()), pa.field("text", pa.string())])
@@ -426,3 +428,45 @@ def test_rows_that_timers_make_are_handed_on_in_batches(rig, monkeypatch):
     found.operator.watermark(5)
     assert [item.num_rows for item in found.output.items if isinstance(item, pa.RecordBatch)] == [3, 3, 3, 1]
     assert found.operator.metrics() == {"timers_fired": 10}
+
+
+class Yields(ps.KeyedFunction):
+    """Yields as many rows as the time of a row says, each with the key that the row has."""
+
+    seen = ps.value_state("seen", "bigint", default=0)
+
+    def on_row(self, row, context):
+        for _ in range(row["t"]):
+            self.seen.set(self.seen.get() + 1)
+            yield {"k": context.key, "text": str(self.seen.get())}
+
+
+def one_slice_each(found):
+    """Every slice is over as soon as it is looked at."""
+    found.operator.slice = Slice()
+    found.operator.slice.run_by(lambda: 0.0, 1)
+    found.operator.slice.begin()
+    return found
+
+
+def test_generators_that_make_few_rows_are_not_cut_however_many_there_are(rig):
+    found = one_slice_each(rig(step_of(Yields())))
+    assert found.operator.process(rows(*((k, 2) for k in range(500)))) is None
+    assert [batch.num_rows for batch in found.output.items] == [1_000]
+
+
+def test_a_generator_that_makes_many_rows_among_others_is_cut_and_its_rows_keep_their_key(rig):
+    found = one_slice_each(rig(step_of(Yields())))
+    counts = [(1, 3), (2, 70), (3, 400), (4, 2), (3, 200)]
+    work = found.operator.process(rows(*counts))
+    pieces = 1
+    while work is not None and work.go_on():
+        found.operator.slice.begin()
+        pieces += 1
+    assert pieces > (400 + 200) // (2 * SOME_ROWS) - 2
+    expected, seen = [], {}
+    for key, count in counts:
+        for _ in range(count):
+            seen[key] = seen.get(key, 0) + 1
+            expected.append((key, str(seen[key])))
+    assert texts(found) == expected
