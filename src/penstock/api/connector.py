@@ -246,6 +246,12 @@ class Source(ABC):
         starts for the first time. The splits are dealt out to the subtasks in turn."""
 
     @property
+    def saved_as(self) -> str:
+        """The name of the form that splits, and the positions of the enumerator, have in snapshots. A snapshot is
+        refused if its step of the same name was a source with another form. Empty: sources are not told apart."""
+        return ""
+
+    @property
     def unpickles(self) -> bool:
         """Whether the splits, or the positions of the enumerator, are pickled. If so, `restore(..., unpickle=False)`
         refuses a snapshot that has them."""
@@ -382,6 +388,12 @@ class Sink(ABC):
     def name(self) -> str:
         """What the step is called unless the user names it."""
         return type(self).__name__.lower()
+
+    @property
+    def saved_as(self) -> str:
+        """The name of the form that committables have in snapshots. A snapshot is refused if its step of the same name
+        was a sink with another form. Empty: sinks are not told apart."""
+        return ""
 
     @property
     def unpickles(self) -> bool:

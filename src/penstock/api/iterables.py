@@ -26,6 +26,7 @@ from penstock.api.callables import check_callable
 from penstock.api.connector import HELD_MS, End, Pause, Polled, Source, SourceReader, SplitProgress, UserCodeRaised
 from penstock.api.fetching import WAIT_MS, Fetcher, digest_of
 from penstock.api.given_rows import batch_of, inferred_schema
+from penstock.api.saved_pieces import decoded_piece
 from penstock.core.errors import StreamError, UsageError
 from penstock.sql.schemas import SchemaLike, as_schema
 
@@ -103,6 +104,11 @@ class ListedRows(Source):
         self._digest = _digest_of_all(rows)
 
     @property
+    def saved_as(self) -> str:
+        """The form of the splits."""
+        return "a list of rows"
+
+    @property
     def name(self) -> str:
         """The name of the step, unless the user names the step."""
         return _NAME
@@ -121,7 +127,7 @@ class ListedRows(Source):
 
     def open(self, splits: Sequence[bytes]) -> SourceReader:
         """A reader over these splits. Raises `UsageError` if the splits are of other rows."""
-        spans = [msgspec.msgpack.decode(split, type=_Span) for split in splits]
+        spans = [decoded_piece(split, _Span, what="the position of from_iterable") for split in splits]
         for span in spans:
             if span.digest != self._digest or not 0 <= span.position <= span.stop <= self._rows.num_rows:
                 raise UsageError(
@@ -206,6 +212,11 @@ class CalledRows(Source):
         self._schema = schema
 
     @property
+    def saved_as(self) -> str:
+        """The form of the splits."""
+        return "a function that gives rows"
+
+    @property
     def name(self) -> str:
         """The name of the step, unless the user names the step."""
         return _NAME
@@ -221,7 +232,7 @@ class CalledRows(Source):
 
     def open(self, splits: Sequence[bytes]) -> SourceReader:
         """A reader of what the function gives, or of nothing."""
-        places = [msgspec.msgpack.decode(split, type=_Place) for split in splits]
+        places = [decoded_piece(split, _Place, what="the position of from_iterable") for split in splits]
         return _FunctionReader(self._function, self._schema, places[0] if places else None)
 
 

@@ -42,6 +42,11 @@ class ReadStep:
         """Whether a part of the step runs on the driver."""
         return self.source.discovers
 
+    @property
+    def connector(self) -> str:
+        """The form of the splits."""
+        return self.source.saved_as
+
 
 @dataclass(frozen=True, kw_only=True)
 class WatermarkStep:
@@ -385,6 +390,11 @@ class WriteStep:
     def is_coordinated(self) -> bool:
         """Whether a part of the step runs on the driver."""
         return self.sink.commits_on_driver
+
+    @property
+    def connector(self) -> str:
+        """The form of the committables."""
+        return self.sink.saved_as
 
 
 def _sides(declared: Mapping[str, pa.Schema], late: LateRecords | None) -> dict[str, pa.Schema]:

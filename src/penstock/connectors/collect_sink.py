@@ -67,6 +67,11 @@ class _SlotPart(Sink):
         self.limit = limit
 
     @property
+    def saved_as(self) -> str:
+        """The form of the committables."""
+        return "a sink of rows in the driver"
+
+    @property
     def name(self) -> str:
         """The name of the step, unless the user names the step."""
         return "collect"

@@ -23,6 +23,7 @@ import pyarrow.parquet as pq
 
 from penstock.api.connector import HELD_MS, End, Pause, Polled, SourceReader, SplitProgress
 from penstock.api.fetching import WAIT_MS, Fetcher
+from penstock.api.saved_pieces import decoded_piece
 from penstock.connectors.file_formats import BadLine, LineFormat, Treatment, Unreadable, rows_of
 from penstock.connectors.file_listing import FileSet
 from penstock.connectors.parquet_files import with_schema
@@ -106,7 +107,7 @@ class FilesReader(SourceReader):
     def __init__(self, reading: Reading, splits: Sequence[bytes], *, follows: bool) -> None:
         self._reading = reading
         self._follows = follows
-        found = [msgspec.msgpack.decode(split, type=FileSplit) for split in splits]
+        found = [decoded_piece(split, FileSplit, what="a split of files") for split in splits]
         # The names come from a snapshot: they are looked at before any file is opened.
         for split in found:
             reading.files.path_of(split.name)
@@ -173,7 +174,7 @@ class FilesReader(SourceReader):
 
     def add_splits(self, splits: Sequence[bytes]) -> None:
         """Read these files too."""
-        self._waiting += [msgspec.msgpack.decode(split, type=FileSplit) for split in splits]
+        self._waiting += [decoded_piece(split, FileSplit, what="a split of files") for split in splits]
 
     def progress(self) -> SplitProgress:
         """Every file has an event time of its own, and has rows to be read."""

@@ -60,6 +60,11 @@ class FileSink(Sink):
         return hash(self.path)
 
     @property
+    def saved_as(self) -> str:
+        """The form of the committables."""
+        return "a sink of files"
+
+    @property
     @abstractmethod
     def format(self) -> FileFormat:
         """What the files are."""

@@ -144,6 +144,11 @@ class Files(Source):
     follow: bool
 
     @property
+    def saved_as(self) -> str:
+        """The form of the splits."""
+        return "files"
+
+    @property
     def name(self) -> str:
         """The name of the step, unless the user names the step."""
         return "files"

@@ -15,6 +15,7 @@ import pyarrow as pa
 from penstock.api.callables import check_callable
 from penstock.api.connector import Source, SourceReader, UserCodeRaised
 from penstock.api.fetching import digest_of
+from penstock.api.saved_pieces import decoded_piece
 from penstock.connectors.stripes import Stripe, StripedReader
 from penstock.core.errors import StreamError, UsageError
 from penstock.sql.column_values import REFUSED, array_of, first_misfit
@@ -99,6 +100,11 @@ class GeneratedRows(Source):
         self._rows = rows
 
     @property
+    def saved_as(self) -> str:
+        """The form of the splits."""
+        return "generated rows"
+
+    @property
     def name(self) -> str:
         """The name of the step, unless the user names the step."""
         return "generate"
@@ -125,7 +131,7 @@ class GeneratedRows(Source):
 
     def open(self, splits: Sequence[bytes]) -> SourceReader:
         """A reader over these splits."""
-        parts = [msgspec.msgpack.decode(split, type=_Part) for split in splits]
+        parts = [decoded_piece(split, _Part, what="a split of generated rows") for split in splits]
         return _Reader(cloudpickle.loads(self._function), self._schema, parts, self._rate)
 
 

@@ -29,6 +29,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from penstock.api.connector import Source, SourceReader
+from penstock.api.saved_pieces import decoded_piece
 from penstock.connectors.stripes import Stripe, StripedReader
 from penstock.core.errors import UsageError
 
@@ -181,6 +182,11 @@ class Bids(Source):
             raise UsageError("base_time has no time zone", hint="for example datetime(2026, 1, 1, tzinfo=UTC)")
 
     @property
+    def saved_as(self) -> str:
+        """The form of the splits."""
+        return "Nexmark bids"
+
+    @property
     def schema(self) -> pa.Schema:
         """The columns auction, bidder, price and ts."""
         return SCHEMA
@@ -201,7 +207,7 @@ class Bids(Source):
 
     def open(self, splits: Sequence[bytes]) -> SourceReader:
         """A reader over these splits."""
-        return _BidReader(self, [msgspec.msgpack.decode(split, type=Stripe) for split in splits])
+        return _BidReader(self, [decoded_piece(split, Stripe, what="a split of Nexmark bids") for split in splits])
 
 
 class _BidReader(StripedReader[Stripe]):

@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from penstock.api.connector import HELD_MS, End, Pause, Polled, Source, SourceReader, SplitProgress
+from penstock.api.saved_pieces import decoded_piece
 from penstock.connectors.file_sink import local_path
 from penstock.connectors.split_places import GivenPlaces, SplitPlaces, is_data_file
 from penstock.core.errors import StorageError, UsageError
@@ -73,6 +74,11 @@ class ParquetFiles(Source):
     """The files that splits may name; None: only `files`."""
 
     @property
+    def saved_as(self) -> str:
+        """The form of the splits."""
+        return "Parquet files"
+
+    @property
     def name(self) -> str:
         """The name of the step, unless the user names the step."""
         return "parquet-files"
@@ -124,7 +130,7 @@ def whole_file_splits(file: str | Path) -> list[bytes]:
 
 def file_of_split(split: bytes) -> str:
     """The path of the file that a split is part of."""
-    return msgspec.msgpack.decode(split, type=_Split).file
+    return decoded_piece(split, _Split, what="a split of Parquet files").file
 
 
 class _SplitReader(SourceReader):
@@ -184,7 +190,7 @@ class _SplitReader(SourceReader):
         self._open.update(dict.fromkeys(map(_name_of, added)))
 
     def _decoded(self, splits: Sequence[bytes]) -> list[_Split]:
-        found = [msgspec.msgpack.decode(split, type=_Split) for split in splits]
+        found = [decoded_piece(split, _Split, what="a split of Parquet files") for split in splits]
         for file in dict.fromkeys(split.file for split in found):
             self._places.check(file)
         return found

@@ -20,6 +20,7 @@ from pathlib import Path
 
 import msgspec
 
+from penstock.api.saved_pieces import decoded_piece
 from penstock.core.errors import CorruptFile, StorageError
 from penstock.descents import make_folders, opened_folder
 
@@ -58,13 +59,17 @@ def is_staged(name: str) -> bool:
 
 def staged_file(committable: bytes) -> str:
     """Where a prepared file lies, below the sink's folder."""
-    return msgspec.msgpack.decode(committable, type=PreparedFile).staged
+    return _prepared(committable).staged
 
 
 def final_folder(committable: bytes) -> str:
     """The folder that a prepared file gets its final name in, relative to the sink's folder; `.` is the sink's folder
     itself."""
-    return str(Path(msgspec.msgpack.decode(committable, type=PreparedFile).final).parent)
+    return str(Path(_prepared(committable).final).parent)
+
+
+def _prepared(committable: bytes) -> PreparedFile:
+    return decoded_piece(committable, PreparedFile, what="a prepared file")
 
 
 def publish_files(folder: Path, committables: Sequence[bytes], before_each: Callable[[], None] = lambda: None) -> None:
@@ -74,7 +79,7 @@ def publish_files(folder: Path, committables: Sequence[bytes], before_each: Call
     touched: dict[Path, None] = {}
     for committable in committables:
         before_each()
-        prepared = msgspec.msgpack.decode(committable, type=PreparedFile)
+        prepared = _prepared(committable)
         root = _folder_of(prepared, folder)
         place = _publish(root, prepared)
         touched |= dict.fromkeys(above for above in (place, *place.parents) if above.is_relative_to(root))

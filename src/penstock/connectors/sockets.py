@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from penstock.api.connector import End, Pause, Polled, Site, Source, SourceReader
 from penstock.api.fetching import WAIT_MS, Fetcher
+from penstock.api.saved_pieces import decoded_piece
 from penstock.connectors.file_formats import TEXT_SCHEMA, TextLines
 from penstock.core.errors import ExternalError, Retry, StreamError, UsageError
 
@@ -69,6 +70,11 @@ class SocketLines(Source):
     port: int
 
     @property
+    def saved_as(self) -> str:
+        """The form of the splits."""
+        return "a socket"
+
+    @property
     def name(self) -> str:
         """The name of the step, unless the user names the step."""
         return "socket"
@@ -100,7 +106,7 @@ class SocketLines(Source):
 
     def open(self, splits: Sequence[bytes]) -> SourceReader:
         """A reader with a connection of its own, or of nothing."""
-        places = [msgspec.msgpack.decode(split, type=_Place) for split in splits]
+        places = [decoded_piece(split, _Place, what="the position in a socket") for split in splits]
         return _SocketReader(self, places[0] if places else None)
 
 

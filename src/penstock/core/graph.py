@@ -59,6 +59,8 @@ class OperatorLabel(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     states: dict[str, DeclaredState] = {}
     keys: tuple[str, ...] = ()
     """The columns that the operator's state is keyed by, as `name: type`."""
+    connector: str = ""
+    """The form of the splits of a source, or of the committables of a sink (`saved_as`). Empty: not known."""
 
 
 class CheckpointVertex(msgspec.Struct, frozen=True, kw_only=True):

@@ -49,6 +49,7 @@ def _label_of(operator: OperatorPlan) -> OperatorLabel:
         kind=_kind_of(step),
         states=getattr(step, "declared_states", {}),
         keys=getattr(step, "declared_keys", ()),
+        connector=getattr(step, "connector", ""),
     )
 
 

@@ -30,6 +30,7 @@ from pyspark.sql.datasource import (
 from pyspark.sql.worker.plan_data_source_read import records_to_arrow_batches
 
 from penstock.api.connector import Found, Source, SplitEnumerator
+from penstock.api.saved_pieces import decoded_piece
 from penstock.core.errors import UsageError
 from penstock.spark.data_source_calls import GivenSource, calling, lacks, pickled
 from penstock.spark.data_source_reading import DataSourceInput, DiscoveredInput, Split
@@ -178,7 +179,7 @@ class _Enumerator(SplitEnumerator):
             initial = self._call("initialOffset", self._reader.initialOffset)
             at = _Position(self._json(initial, "initialOffset"), 0)
         else:
-            at = msgspec.msgpack.decode(position, type=_Position)
+            at = decoded_piece(position, _Position, what="the offset of a Python Data Source")
         end, splits = self._plan(at)
         is_new = end != at.offset
         at = _Position(end, at.ranges + is_new)
@@ -192,9 +193,9 @@ class _Enumerator(SplitEnumerator):
         """Tell the reader up to which offset everything has been read."""
         if position is None or self._reader is None:
             return
-        left = [msgspec.msgpack.decode(split, type=Split) for split in unread]
+        left = [decoded_piece(split, Split, what="a split of a Python Data Source") for split in unread]
         first = min(left, key=lambda split: split.number, default=None)
-        at = msgspec.msgpack.decode(position, type=_Position)
+        at = decoded_piece(position, _Position, what="the offset of a Python Data Source")
         offset, ranges = (at.offset, at.ranges) if first is None else (first.start, first.number)
         if ranges > 0 and offset != self._committed:
             self._call("commit", lambda: self._reader.commit(json.loads(offset)))

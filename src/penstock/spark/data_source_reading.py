@@ -24,6 +24,7 @@ from pyspark.sql.worker.plan_data_source_read import records_to_arrow_batches
 
 from penstock.api.connector import End, Pause, Polled, Source, SourceReader, SplitProgress
 from penstock.api.fetching import WAIT_MS, Fetcher, digest_of
+from penstock.api.saved_pieces import decoded_piece
 from penstock.core.errors import UsageError
 from penstock.spark.data_source_calls import calling
 from penstock.spark.task_context import as_own_task
@@ -58,6 +59,11 @@ class DataSourceInput(Source):
         self._struct = struct
         self._schema = schema
         self._reader = reader
+
+    @property
+    def saved_as(self) -> str:
+        """The form of the splits."""
+        return "a Python Data Source"
 
     @property
     def unpickles(self) -> bool:
@@ -102,7 +108,7 @@ class _PartitionsReader(SourceReader):
         self._struct = struct
         self._schema = schema
         self._pickled = reader
-        self._waiting = deque(msgspec.msgpack.decode(split, type=Split) for split in splits)
+        self._waiting = deque(decoded_piece(split, Split, what="a split of a Python Data Source") for split in splits)
         self._open: dict[Hashable, None] = dict.fromkeys(map(_name_of, self._waiting))
         self._current: Hashable = None
         self._turn: _OpenPartition | None = None
@@ -150,7 +156,7 @@ class _PartitionsReader(SourceReader):
 
     def add_splits(self, splits: Sequence[bytes]) -> None:
         """Read these partitions too."""
-        added = [msgspec.msgpack.decode(split, type=Split) for split in splits]
+        added = [decoded_piece(split, Split, what="a split of a Python Data Source") for split in splits]
         self._waiting += added
         self._open.update(dict.fromkeys(map(_name_of, added)))
 

@@ -36,6 +36,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
 from penstock.api.connector import Committer, Footprint, Sink, SinkWriter, Site, WriterContext
+from penstock.api.saved_pieces import decoded_piece
 from penstock.core.errors import CorruptFile, InvariantError, StorageError, UsageError
 from penstock.core.ids import JobId
 from penstock.core.recovery import layout
@@ -89,6 +90,11 @@ class DataSourceSink(Sink):
 
     def __hash__(self) -> int:
         return hash(type(self.source))
+
+    @property
+    def saved_as(self) -> str:
+        """The form of the committables."""
+        return "a sink of a Python Data Source"
 
     @property
     def name(self) -> str:
@@ -361,7 +367,7 @@ class _Commits(Committer):
 
     def commit(self, checkpoint: int, committables: Sequence[bytes]) -> None:
         """Commit the messages of a barrier, unless a `commit` with these messages has returned."""
-        places = [msgspec.msgpack.decode(part, type=_Place) for part in committables]
+        places = [decoded_piece(part, _Place, what="a commit message of a Python Data Source") for part in committables]
         # The messages may lie in the folder of another job, if this job was started from a snapshot of that job.
         folder = _folder_of(places)
         store = open_store(places[0].root, options=self._options)
@@ -391,7 +397,7 @@ class _Commits(Committer):
         """Abort the messages that no completed checkpoint names, with one call of `abort` per barrier. Messages whose
         `commit` has returned are not aborted."""
         store = open_store(self._root, options=self._options)
-        kept = {msgspec.msgpack.decode(part, type=_Place).path for part in promised}
+        kept = {decoded_piece(part, _Place, what="a commit message of a Python Data Source").path for part in promised}
         groups: dict[tuple[str, int], list[str]] = {}
         found = store.list_files(self._folder)
         for path in found:

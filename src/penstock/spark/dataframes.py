@@ -52,6 +52,11 @@ class DataFrameSource(UnlandedFrame):
         return "dataframe"
 
     @property
+    def saved_as(self) -> str:
+        """The form of the splits."""
+        return "Parquet files"
+
+    @property
     def footprint(self) -> Footprint:
         """Files in the landing folder, with the rows of the DataFrame."""
         return Footprint(in_landing=True)

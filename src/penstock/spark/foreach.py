@@ -33,6 +33,11 @@ class StagedResults(ParquetSink):
     """The sink in the slots: Parquet files that stay where they were prepared."""
 
     @property
+    def saved_as(self) -> str:
+        """The form of the committables."""
+        return "the results of for_each_checkpoint"
+
+    @property
     def commits_on_driver(self) -> bool:
         """Always."""
         return True

@@ -33,6 +33,7 @@ import pyarrow as pa
 
 from penstock.api.connector import Footprint, Found, Site, Source, SourceReader, SplitEnumerator
 from penstock.api.hold import Hold
+from penstock.api.saved_pieces import decoded_piece
 from penstock.connectors.parquet_files import FollowedFiles, file_of_split, whole_file_splits
 from penstock.connectors.split_places import BelowFolder
 from penstock.core.errors import CorruptFile, HostError, StorageError, UsageError
@@ -90,6 +91,11 @@ class StreamSource(UnlandedFrame):
     def name(self) -> str:
         """The name of the step, unless the user names the step."""
         return "stream"
+
+    @property
+    def saved_as(self) -> str:
+        """The form of the splits."""
+        return "a landed stream"
 
     @property
     def discovers(self) -> bool:
@@ -160,6 +166,11 @@ class LandedStream(Source):
 
     def __reduce__(self) -> tuple[Callable[..., Source], tuple[Any, ...]]:
         return _followed, (self._schema, self._place)
+
+    @property
+    def saved_as(self) -> str:
+        """The form of the splits."""
+        return "a landed stream"
 
     @property
     def schema(self) -> pa.Schema:
@@ -294,7 +305,7 @@ class StreamEnumerator(SplitEnumerator):
     def _following(self, position: bytes | None) -> int:
         if position is None:
             return 0
-        found = msgspec.msgpack.decode(position, type=_Position)
+        found = decoded_piece(position, _Position, what="the position of a landed stream")
         if found.folder != str(self._folder):
             raise UsageError(
                 f"the snapshot is of a stream that was landed in {found.folder}, and this stream is landed in "

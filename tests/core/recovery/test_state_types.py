@@ -137,3 +137,36 @@ def test_all_that_does_not_fit_is_named_at_once():
 def test_what_is_dropped_need_not_fit():
     rules = MatchingRules(drop=("count",))
     assert assign(snapshot(value("int64")), program(value("string")), rules).matched.dropped == (COUNT,)
+
+
+def read_by(connector: str) -> OperatorLabel:
+    return OperatorLabel(name="count", kind="read", connector=connector)
+
+
+def snapshot_read_by(connector: str, *, coordinator: bytes | None = None, **state: Any) -> CheckpointMetadata:
+    saved = OperatorState(operator=COUNT, **state)
+    found = snapshot_of(operator("count", parallelism=1, subtasks={0: saved}, label=read_by(connector)))
+    return found if coordinator is None else msgspec.structs.replace(found, coordinators={COUNT: coordinator})
+
+
+def program_read_by(connector: str) -> CheckpointGraph:
+    of_count = msgspec.structs.replace(vertex("count", parallelism=1), labels={COUNT: read_by(connector)})
+    return graph_of(msgspec.structs.replace(of_count, coordinators=(COUNT,)))
+
+
+@pytest.mark.parametrize("saved", [{"split_lists": {"splits": (b"x",)}}, {"coordinator": b"x"}])
+def test_the_splits_of_another_source_are_refused_before_anything_starts(saved: dict[str, Any]):
+    with pytest.raises(UsageError) as caught:
+        plan_restore(snapshot_read_by("files", **saved), program_read_by("generated rows"))
+    assert "count (read) has the state of files, and in the program it is generated rows" in str(caught.value)
+    assert "source or sink have changed" in str(caught.value)
+
+
+@pytest.mark.parametrize(("was", "now"), [("files", "files"), ("", "files"), ("files", "")])
+def test_a_source_that_is_the_same_or_not_known_goes_on(was: str, now: str):
+    found = snapshot_read_by(was, split_lists={"splits": (b"x",)})
+    assert assign(found, program_read_by(now)).matched.restored == (COUNT,)
+
+
+def test_a_source_without_state_may_become_another_source():
+    assert assign(snapshot_read_by("files"), program_read_by("generated rows")).matched.restored == (COUNT,)

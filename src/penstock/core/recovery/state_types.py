@@ -26,13 +26,16 @@ def check_types(metadata: CheckpointMetadata, labels: dict[OperatorId, OperatorL
     problems = [
         problem
         for operator, label in labels.items()
-        for problem in _problems(metadata.operators[operator], label, described(operator, label))
+        for problem in (
+            *_problems(metadata.operators[operator], label, described(operator, label)),
+            *_connectors(metadata, operator, label),
+        )
     ]
     if problems:
         raise UsageError(
             f"{metadata.title} does not fit the program: {'; '.join(problems)}",
             hint="go back to the types that the snapshot has; or give another name to the changed state, or to a step "
-            "whose keys or windows have changed: a state or step with another name starts without state",
+            "whose keys, windows, source or sink have changed: a state or step with another name starts without state",
         )
 
 
@@ -52,6 +55,15 @@ def _problems(snapshot: OperatorSnapshot, label: OperatorLabel, title: str) -> l
         if now is not None and not _fits(was, now)
     ]
     return found
+
+
+def _connectors(metadata: CheckpointMetadata, operator: OperatorId, label: OperatorLabel) -> list[str]:
+    """The splits of one source mean nothing to another source, or something else; and so with sinks."""
+    snapshot = metadata.operators[operator]
+    was, now = snapshot.label.connector, label.connector
+    if not was or not now or was == now or not (snapshot.has_state or operator in metadata.coordinators):
+        return []
+    return [f"{described(operator, label)} has the state of {was}, and in the program it is {now}"]
 
 
 def _types(keys: tuple[str, ...]) -> list[str]:
