@@ -12,7 +12,18 @@ import polars as pl
 import pyarrow as pa
 from golden_windows import Files
 
-from penstock.api.join_steps import LEFT, RIGHT, Interval, JoinKind, JoinSide, JoinStep, Reach, SameWindow
+from penstock.api.join_steps import (
+    LEFT,
+    RIGHT,
+    Interval,
+    JoinKind,
+    JoinSide,
+    JoinStep,
+    Reach,
+    SameWindow,
+    TwoSidedStep,
+    VersionJoinStep,
+)
 from penstock.api.steps import LATE
 from penstock.api.streams.joining import pair_columns, window_bounds
 from penstock.api.window_schema import WINDOW_END
@@ -67,7 +78,20 @@ def join_step(
     )
 
 
-def batch_of(step: JoinStep, side: int, records: Sequence[Record]) -> pa.RecordBatch:
+def version_step(how: JoinKind, *, key: pa.DataType | None = None, where: pl.Expr | None = None) -> VersionJoinStep:
+    """A join of records with versions, with the columns of `join_step`."""
+    step = join_step(how, Interval(lower_us=0, upper_us=0), key=key, where=where)
+    return VersionJoinStep(
+        left=step.left,
+        right=step.right,
+        how=how,
+        columns=step.columns,
+        where=where,
+        where_columns=step.where_columns,
+    )
+
+
+def batch_of(step: TwoSidedStep, side: int, records: Sequence[Record]) -> pa.RecordBatch:
     """The records as a batch of a side."""
     schema = step.side(side).schema
     values = {"k": "key", "rk": "key", "lt": "time", "rt": "time", "l": "number", "r": "number"}
@@ -119,7 +143,7 @@ class JoinRig:
     """A join with some subtasks, which can be stopped with a snapshot and begun again with another number of
     subtasks."""
 
-    def __init__(self, step: JoinStep, output: Output, *, parallelism: int = 1, most: int | None = None) -> None:
+    def __init__(self, step: TwoSidedStep, output: Output, *, parallelism: int = 1, most: int | None = None) -> None:
         """With `most` the join does at most so many rows in a slice."""
         self.step = step
         self.output = output
@@ -253,7 +277,7 @@ def _near(reach: Reach, left: int | None, right: int | None) -> bool:
     return left // reach.window.size_us == right // reach.window.size_us
 
 
-def numbers(step: JoinStep, rows: Sequence[tuple[Any, ...]]) -> Counter[tuple[Any, ...]]:
+def numbers(step: TwoSidedStep, rows: Sequence[tuple[Any, ...]]) -> Counter[tuple[Any, ...]]:
     """The numbers of the left and the right record of each result."""
     names = step.schema.names
     wanted = [names.index(name) for name in ("l", "r") if name in names]

@@ -27,6 +27,9 @@ if TYPE_CHECKING:
     # Every slot imports this module, and most slots start sooner without Polars.
     import polars as pl
 
+_LATE = "late()"
+"""The name of the side output with late records in all steps, see `steps.LATE`."""
+
 LEFT, RIGHT = 0, 1
 """The numbers of the sides, and of the inputs."""
 
@@ -159,21 +162,18 @@ class JoinedColumn:
 
 
 @dataclass(frozen=True, kw_only=True)
-class JoinStep:
-    """Records of two streams that match by key and time."""
+class TwoSidedStep(ABC):
+    """A join of two streams with event time."""
 
     left: JoinSide
     right: JoinSide
     how: JoinKind
-    reach: Reach
     columns: tuple[JoinedColumn, ...]
     """The columns of the results."""
     where: pl.Expr | None = None
     """An extra condition that pairs must meet."""
     where_columns: tuple[JoinedColumn, ...] = ()
     """The columns that the condition reads."""
-    hold_us: int = 0
-    """How far the watermark behind the join is behind the watermark before the join."""
 
     @property
     def schema(self) -> pa.Schema:
@@ -185,18 +185,13 @@ class JoinStep:
         return self.left if number == LEFT else self.right
 
     @property
+    @abstractmethod
     def sides(self) -> Mapping[str, pa.Schema]:
         """The schema of each side output."""
-        # The name of late records in all steps, see `steps.LATE`.
-        return {"late()": self.left.schema, LATE_OF_RIGHT: self.right.schema}
 
+    @abstractmethod
     def described(self) -> str:
-        """What the state of the join depends on."""
-        return f"{self.how.value}, {self.reach.described()}, left {self.left.described()}, {self._right}"
-
-    @property
-    def _right(self) -> str:
-        return f"right {self.right.described()}"
+        """What the state of the join depends on: the same text for the same join, for ever."""
 
     @property
     def declared_keys(self) -> tuple[str, ...]:
@@ -208,6 +203,41 @@ class JoinStep:
         """What a join keeps. A join can go on from a snapshot only if this description is the same as in the
         snapshot."""
         return {"join": DeclaredState(kind="join", type=self.described())}
+
+
+@dataclass(frozen=True, kw_only=True)
+class JoinStep(TwoSidedStep):
+    """Records of two streams that match by key and time."""
+
+    reach: Reach
+    hold_us: int = 0
+    """How far the watermark behind the join is behind the watermark before the join."""
+
+    @property
+    def sides(self) -> Mapping[str, pa.Schema]:
+        """The late records of both sides."""
+        return {_LATE: self.left.schema, LATE_OF_RIGHT: self.right.schema}
+
+    def described(self) -> str:
+        """The kind of the join, its times and both sides."""
+        return (
+            f"{self.how.value}, {self.reach.described()}, left {self.left.described()}, right {self.right.described()}"
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class VersionJoinStep(TwoSidedStep):
+    """Records of a stream, each with the version of its key that held at the time of the record. The versions are the
+    right side."""
+
+    @property
+    def sides(self) -> Mapping[str, pa.Schema]:
+        """The late records of the left side. A version is never late."""
+        return {_LATE: self.left.schema}
+
+    def described(self) -> str:
+        """The kind of the join and both sides."""
+        return f"{self.how.value}, versions, left {self.left.described()}, right {self.right.described()}"
 
 
 @dataclass(frozen=True, kw_only=True)

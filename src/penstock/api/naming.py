@@ -41,6 +41,7 @@ from penstock.api.steps import (
     ReadStep,
     RunningStep,
     Step,
+    VersionJoinStep,
     WindowStep,
     WriteStep,
 )
@@ -84,7 +85,16 @@ class RecordedStep:
             return bool(declared_states(self.step.function))
         if isinstance(self.step, WriteStep) and isinstance(self.step.sink, PrintSink):
             return False
-        kinds = ReadStep | AsyncMapStep | WindowStep | RunningStep | JoinStep | KeyedProcessStep | WriteStep
+        kinds = (
+            ReadStep
+            | AsyncMapStep
+            | WindowStep
+            | RunningStep
+            | JoinStep
+            | VersionJoinStep
+            | KeyedProcessStep
+            | WriteStep
+        )
         return isinstance(self.step, kinds)
 
     def __str__(self) -> str:

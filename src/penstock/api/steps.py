@@ -18,6 +18,7 @@ from penstock.api.connector import Sink, Source
 from penstock.api.functions import KeyedFunction, ProcessFunction
 from penstock.api.join_steps import JoinStep as JoinStep
 from penstock.api.join_steps import TableJoinStep as TableJoinStep
+from penstock.api.join_steps import VersionJoinStep as VersionJoinStep
 from penstock.api.state import StateKind, Ttl, declared_states, type_name
 from penstock.api.windows import WindowType
 from penstock.core.graph import DeclaredState
@@ -433,5 +434,6 @@ Step = (
     | RunningStep
     | JoinStep
     | TableJoinStep
+    | VersionJoinStep
     | WriteStep
 )

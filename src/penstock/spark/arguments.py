@@ -17,7 +17,7 @@ from pyspark.errors import AnalysisException, PySparkTypeError
 from penstock.api.checkpointing import Checkpointing
 from penstock.api.grouped import GroupedFunction
 from penstock.api.high_availability import HighAvailability
-from penstock.api.steps import KeyedProcessStep, ReadStep, WriteStep
+from penstock.api.steps import KeyedProcessStep, ReadStep, TableJoinStep, WriteStep
 from penstock.core.errors import UsageError
 from penstock.plan.graph import Plan
 from penstock.settings import NetworkSettings, Restart, SlotSettings
@@ -129,11 +129,11 @@ def _has_variant(kind: Any) -> bool:
 
 
 def check_functions_travel(plan: Plan) -> None:
-    """Raise `UsageError` if the function of a step cannot be sent to the workers. Sources, sinks and processors are not
-    checked here: they have parts that stay on the driver, and check themselves."""
+    """Raise `UsageError` if the function of a step cannot be sent to the workers. Sources, sinks, tables and processors
+    are not checked here: they have parts that stay on the driver, and check themselves."""
     for operator in (operator for vertex in plan.vertices for operator in vertex.operators):
         step = operator.step
-        if isinstance(step, ReadStep | WriteStep):
+        if isinstance(step, ReadStep | TableJoinStep | WriteStep):
             continue
         if isinstance(step, KeyedProcessStep) and isinstance(step.function, GroupedFunction):
             continue

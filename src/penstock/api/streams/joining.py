@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from difflib import get_close_matches
-from typing import Any, Literal, Protocol, Self
+from typing import Any, Literal, NamedTuple, Protocol, Self
 
 import pyarrow as pa
 
@@ -24,6 +24,7 @@ from penstock.api.join_steps import (
     Reach,
     SameWindow,
     TableJoinStep,
+    VersionJoinStep,
 )
 from penstock.api.static_tables import StaticTable, static_table
 from penstock.api.steps import LATE
@@ -145,6 +146,41 @@ def joined_with_table(left: StreamState, table: StaticTable, words: JoinWords, *
 
 _TABLE_KINDS = (JoinKind.INNER, JoinKind.LEFT, JoinKind.SEMI, JoinKind.ANTI)
 """The kinds of joins with a table. Which rows of a table match nothing is not known before the stream has ended."""
+
+
+def joined_with_versions(left: StreamState, versions: Versions, words: JoinWords, *, as_of: str | None) -> StreamState:
+    """What is known about the records of a join of a stream with a versioned stream. Raises `UsageError`."""
+    how, right = join_kind(words.how, _TABLE_KINDS, what="join with versions"), versions.state
+    keys = join_keys(words.on, left.schema, right.schema)
+    if sorted(keys[RIGHT]) != sorted(versions.keys):
+        raise UsageError(
+            f"join: the versions are by {', '.join(versions.keys)}, and on has {', '.join(keys[RIGHT])}",
+            hint="give the same columns to versioned(...) and to on",
+        )
+    time = _timed(left, "this stream")
+    if as_of not in (None, time):
+        raise UsageError(
+            f"join: as_of is {as_of!r}, and the event time of this stream is in {time!r}",
+            hint=f'leave as_of out, or add .watermark("{as_of}", delay="5s") to this stream before the join',
+        )
+    sides = [
+        JoinSide(keys=each, schema=state.schema, time_column=column, time_offset_us=state.time_offset_us)
+        for each, state, column in zip(keys, (left, right), (time, _timed(right, "the versioned stream")), strict=True)
+    ]
+    pairs = pair_columns(sides[LEFT], sides[RIGHT], suffix=words.suffix)
+    where, read = compiled_where(words.where, pairs)
+    step = VersionJoinStep(
+        left=sides[LEFT],
+        right=sides[RIGHT],
+        how=how,
+        columns=pairs if how.has_pairs else tuple(column for column in pairs if column.left is not None),
+        where=where,
+        where_columns=read,
+    )
+    inputs = (left.input_by(Partitioning.HASH, keys[LEFT]), right.input_by(Partitioning.HASH, keys[RIGHT]))
+    number = left.ledger.add(step, kind="join", label="-".join(("join", *keys[LEFT])), inputs=inputs, name=words.name)
+    return replace(left.behind(number, step.schema), sides={LATE: left.late_behind(number)})
+
 
 # --- what was said -------------------------------------------------------------------------------------------------
 
@@ -331,19 +367,21 @@ class Joins:
 
     def join(  # noqa: PLR0913  # one keyword per part
         self,
-        other: Joins | Any,
+        other: Joins | VersionedStream | Any,
         *,
         on: On,
         how: How = "inner",
         within: Within | None = None,
         window: WindowType | None = None,
         where: ExpressionLike | None = None,
+        as_of: str | None = None,
         spread: Literal["copies", "by key"] = "copies",
         suffix: str | None = None,
         name: str | None = None,
     ) -> Self:
         """The records of this stream (left) together with the records of another stream (right) that have the same key
-        and a time near by, or together with the rows of a table that have the same key.
+        and a time near by, with the version of their key that held at their time, or with the rows of a table that have
+        the same key.
 
         Two streams need event time, and `within` or `window`:
 
@@ -372,6 +410,17 @@ class Joins:
         >>> sorted(run(program), key=lambda row: row["item"])
         [{'item': 2, 'price': 5, 'title': 'ink'}, {'item': 3, 'price': 7, 'title': None}]
 
+        `versioned` makes versions of a stream. Each record waits for the watermark, and then gets the last version of
+        its key that is not later than the record.
+
+        >>> def program(env):
+        ...     orders = env.from_iterable([{"item": 2, "ts": minute(5)}], name="orders").watermark("ts")
+        ...     prices = [{"item": 2, "price": price, "since": minute(price)} for price in (3, 4, 6)]
+        ...     versions = env.from_iterable(prices, name="prices").watermark("since").versioned("item")
+        ...     orders.join(versions, on="item", as_of="ts").select("item", "price").write(collect())
+        >>> run(program)
+        [{'item': 2, 'price': 4}]
+
         A record is kept until the watermark says that no match can come. A record without a match is handed on then,
         with nulls in the columns of the other stream, if `how` wants that. A null key matches nothing. Records that are
         not after the watermark are late: they are dropped and counted, or read by `late()` and `late(of="right")`.
@@ -381,18 +430,19 @@ class Joins:
         that of the other stream, behind windows the end of the window, and behind a full join without windows none.
 
         Args:
-            other: the right stream, or the table.
+            other: the right stream, a versioned stream, or a table.
             on: the columns that must be equal: a name, several names, or a dict from names in this stream to names in
                 the other stream.
             how: "inner" pairs of records that match; "left", "right" and "full" the same, and the records of the left
                 stream, the right stream or both that match nothing; "semi" the records of the left stream that match
-                something, once; "anti" the records of the left stream that match nothing. With a table there are
-                "inner", "left", "semi" and "anti".
+                something, once; "anti" the records of the left stream that match nothing. With versions and
+                with a table there are "inner", "left", "semi" and "anti".
             within: the least and the greatest time of the right record minus the time of the left record, both
                 included: `("0s", "15 min")`, `("-5 min", "1 h")`. One duration stands for both directions.
             window: instead of `within`, the window that both records are in: `tumbling("10s")`. The results have
                 `window_start` and `window_end`.
             where: a condition over the columns of both streams that pairs must meet.
+            as_of: the column with the event time of this stream, for people who read a join with versions.
             spread: where a table is kept: "copies" the whole table in every subtask, so that records stay where they
                 are; "by key" the rows of a key in one subtask, which gets all records of the key: for large tables.
             suffix: what is appended to the names of columns of the right stream that the left stream has, too.
@@ -402,6 +452,16 @@ class Joins:
         words = JoinWords(on=on, how=how, where=where, suffix=suffix, name=name)
         if spread not in _SPREADS:
             raise UsageError(f"join: spread is {spread!r}", hint='give "copies" or "by key"')
+        if isinstance(other, VersionedStream):
+            versions = other._versions  # noqa: SLF001  # streams know each other
+            if within is not None or window is not None:
+                raise UsageError("join: a version holds until the next version", hint="leave out within and window")
+            check_joinable(self._state, versions.state)
+            return self._with_state(joined_with_versions(self._state, versions, words, as_of=as_of))
+        if as_of is not None:
+            raise UsageError(
+                "join: as_of is for versions", hint='give a versioned stream: .join(rates.versioned("currency"), ...)'
+            )
         if not isinstance(other, Joins):
             table = static_table(other, self._state.ledger.table_host)
             if table is None:
@@ -422,6 +482,40 @@ class Joins:
         check_joinable(self._state, right)
         reach = interval_of(within) if window is None else window_reach(window)
         return self._with_state(joined_by_time(self._state, right, reach, words))
+
+    def versioned(self, *keys: str) -> VersionedStream:
+        """The records of this stream as versions: a record holds from its time on, for the records with the same values
+        in `keys`, until the next record with these values. For `join`, which has an example.
+
+        Of two versions of the same key and time the version that came later holds. The stream needs event time. A
+        version that comes behind the watermark holds for the records that are still to be handed on.
+        """
+        state = self._state
+        for key in keys:
+            if key not in state.schema.names:
+                raise unknown_column(key, state.schema.names, argument="versioned")
+        check_key_types(state.schema, keys)
+        _timed(state, "a versioned stream")
+        state.refuse_changelog("versioned")
+        return VersionedStream(Versions(state, keys))
+
+
+class Versions(NamedTuple):
+    """The records of a stream that are versions, and the columns that tell what they are versions of."""
+
+    state: StreamState
+    keys: tuple[str, ...]
+
+
+@at_user_line
+class VersionedStream:
+    """The records of a stream as versions. Made by `Stream.versioned`, for `Stream.join`."""
+
+    def __init__(self, versions: Versions) -> None:
+        self._versions = versions
+
+    def __repr__(self) -> str:
+        return f"<VersionedStream by {', '.join(self._versions.keys)} of {self._versions.state.described()}>"
 
 
 def check_joinable(left: StreamState, right: StreamState) -> None:

@@ -25,6 +25,7 @@ from penstock.api.steps import (
     Step,
     TableJoinStep,
     UnionStep,
+    VersionJoinStep,
     WatermarkStep,
     WhereStep,
     WindowStep,
@@ -55,6 +56,7 @@ from penstock.runtime.task.operators.sink import SinkOperator
 from penstock.runtime.task.operators.source import SourceOperator
 from penstock.runtime.task.operators.table_join import TableJoinOperator
 from penstock.runtime.task.operators.updating_windows import UpdatingPaneOperator, UpdatingSessionOperator
+from penstock.runtime.task.operators.version_join import VersionJoinOperator
 from penstock.runtime.task.operators.waiting import WaitingOperator
 from penstock.runtime.task.operators.watermark import WatermarkOperator
 from penstock.runtime.task.operators.windows import CombineOperator, WindowOperator
@@ -87,10 +89,22 @@ def build_operator(step: Step) -> Operator:
             return KeyedOperator(step) if step.wait is None else WaitingOperator(step)
         case CombineStep() | WindowStep() | RunningCombineStep() | RunningStep():
             return _aggregate_operator(step)
-        case JoinStep() | TableJoinStep():
-            return JoinOperator(step) if isinstance(step, JoinStep) else TableJoinOperator(step)
+        case JoinStep() | TableJoinStep() | VersionJoinStep():
+            return _join_operator(step)
         case WriteStep():
             return DriverCommittedSink(step) if step.sink.commits_on_driver else SinkOperator(step)
+        case _:
+            assert_never(step)
+
+
+def _join_operator(step: JoinStep | TableJoinStep | VersionJoinStep) -> Operator:
+    match step:
+        case JoinStep():
+            return JoinOperator(step)
+        case TableJoinStep():
+            return TableJoinOperator(step)
+        case VersionJoinStep():
+            return VersionJoinOperator(step)
         case _:
             assert_never(step)
 

@@ -18,21 +18,14 @@ before anything else is done.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
-
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from penstock.api.join_steps import LATE_OF_RIGHT, LEFT, RIGHT, JoinKind, JoinSide, JoinStep, moved
-from penstock.api.steps import LATE
-from penstock.core.elements import MAX_WATERMARK, CheckpointOptions
-from penstock.core.ids import CheckpointId, Instant, OperatorId
-from penstock.core.messages import OperatorState
-from penstock.runtime.task.operators.base import Operator, OperatorContext, SnapshotWork, StateWriter
-from penstock.runtime.task.operators.dense import int64_values
-from penstock.runtime.task.operators.fired import Fired
-from penstock.runtime.task.operators.join_columns import Pairs, ResultMaker
+from penstock.api.join_steps import LEFT, RIGHT, JoinKind, JoinStep
+from penstock.core.elements import MAX_WATERMARK
+from penstock.core.ids import Instant
+from penstock.runtime.task.operators.join_columns import Pairs
 from penstock.runtime.task.operators.join_runs import (
     MATCHED,
     SHOWN,
@@ -43,48 +36,25 @@ from penstock.runtime.task.operators.join_runs import (
     Marks,
     Probe,
     Run,
-    UInt32s,
     spread,
 )
-from penstock.runtime.task.operators.join_snapshot import JoinHeader, decode, encode
-from penstock.runtime.task.operators.window_table import FiredRange
-from penstock.runtime.task.partitioning import key_groups, row_hashes
+from penstock.runtime.task.operators.join_sides import RESULT_ROWS, Arrived, TwoSidedOperator
 from penstock.runtime.task.slices import Steps, Work
-from penstock.state.restore_bounds import check_named_once
 
-RESULT_ROWS = 65_536
-"""Results are handed on in batches of at most this many rows."""
-_SEED = 0x6A6F696E
 _FIRST_TIME = -(2**63)
-_LATE = (LATE, LATE_OF_RIGHT)
 
 
-class _Arrived(NamedTuple):
-    """Records of one side that have a key and a time, and that are not late."""
-
-    side: int
-    rows: pa.RecordBatch
-    times: Int64s
-    hashes: UInt32s
-
-    def slice(self, begin: int, end: int) -> _Arrived:
-        """Some of the records."""
-        rows = self.rows.slice(begin, end - begin)
-        return _Arrived(self.side, rows, self.times[begin:end], self.hashes[begin:end])
-
-
-class JoinOperator(Operator):
+class JoinOperator(TwoSidedOperator):
     """Joins the records of two inputs."""
 
+    _step: JoinStep
+
     def __init__(self, step: JoinStep) -> None:
-        self._step = step
-        self._results = ResultMaker(step)
+        super().__init__(step)
         self._keys = list(zip(step.left.keys, step.right.keys, strict=True))
         self._sides = tuple(self._make_runs(side) for side in (LEFT, RIGHT))
-        self._passed = Fired()
-        self._pending: list[_Arrived] = []
+        self._pending: list[Arrived] = []
         """Records that have come and that have met no record of the other side."""
-        self._late_dropped = [0, 0]
 
     def _make_runs(self, side: int) -> JoinRuns:
         how, reach = self._step.how, self._step.reach
@@ -96,72 +66,23 @@ class JoinOperator(Operator):
 
     # --- records ---------------------------------------------------------------------------
 
-    def process(self, batch: pa.RecordBatch) -> Work | None:
-        """Join records of the left side."""
-        return self.process_input(batch, LEFT)
-
     def process_input(self, batch: pa.RecordBatch, number: int) -> Work | None:
         """Join records of one side with the records of the other side that have come before."""
         return Work.begin(self._with(batch, number))
 
     def _with(self, batch: pa.RecordBatch, side: int) -> Steps:
         yield from self._join_pending()
-        schema = self._step.side(side).schema
-        if not batch.schema.equals(schema, check_metadata=True):
-            # Batches that become one batch must have the same schema, metadata included.
-            batch = pa.RecordBatch.from_arrays(batch.columns, schema=schema)
-        times, batch = self._times(batch, side)
-        batch, times = self._without_late(batch, times, side)
-        batch, times = self._without_hopeless(batch, times, side)
-        if batch.num_rows:
-            hashes = row_hashes(batch, self._step.side(side).keys, seed=_SEED)
-            self._pending.append(_Arrived(side, batch, times, hashes))
+        arrived = self._arrived(batch, side)
+        if arrived.rows.num_rows:
+            self._pending.append(arrived)
             yield from self._join_pending()
-
-    def _times(self, batch: pa.RecordBatch, side: int) -> tuple[Int64s, pa.RecordBatch]:
-        """The times of records, once the records without a time have gone."""
-        given: JoinSide = self._step.side(side)
-        times: Any = batch.column(given.time_column)
-        if times.null_count:
-            has_time = times.is_valid()
-            self._hand_on_alone(batch.filter(times.is_null()), side)
-            batch = batch.filter(has_time)
-            times = batch.column(given.time_column)
-        return moved(int64_values(times), given.time_offset_us), batch
-
-    def _without_late(self, batch: pa.RecordBatch, times: Int64s, side: int) -> tuple[pa.RecordBatch, Int64s]:
-        keys = self._step.side(side).keys
-        late = self._passed.late(times, lambda: key_groups(batch, keys, self.context.max_parallelism))
-        if late is None or not late.any():
-            return batch, times
-        if _LATE[side] in self.sides:
-            self.sides[_LATE[side]].emit(batch.filter(pa.array(late)))
-        else:
-            self._late_dropped[side] += int(late.sum())
-        return batch.filter(pa.array(~late)), times[~late]
-
-    def _without_hopeless(self, batch: pa.RecordBatch, times: Int64s, side: int) -> tuple[pa.RecordBatch, Int64s]:
-        """Hand on the records with a null key, which match nothing, and return the other records."""
-        has_key = np.ones(batch.num_rows, np.bool_)
-        for key in self._step.side(side).keys:
-            column: Any = batch.column(key)
-            if column.null_count:
-                has_key &= column.is_valid().to_numpy(zero_copy_only=False)
-        if has_key.all():
-            return batch, times
-        self._hand_on_alone(batch.filter(pa.array(~has_key)), side)
-        return batch.filter(pa.array(has_key)), times[has_key]
-
-    def _hand_on_alone(self, batch: pa.RecordBatch, side: int) -> None:
-        if batch.num_rows and self._step.how.shows_unmatched(side):
-            self.output.emit(self._results.alone(batch, side))
 
     def _join_pending(self) -> Steps:
         while self._pending:
             arrived = self._pending.pop(0)
             yield from self._join(arrived)
 
-    def _join(self, arrived: _Arrived) -> Steps:
+    def _join(self, arrived: Arrived) -> Steps:
         """Look the records up, a part of them at a time, so that a part has few results."""
         side, (first, last) = arrived.side, self._step.reach.of(arrived.side, arrived.times)
         probe = Probe(hashes=arrived.hashes, first=first, last=last)
@@ -190,7 +111,7 @@ class JoinOperator(Operator):
                 yield True
                 self._pending.pop(0)
 
-    def _meet(self, part: _Arrived, run: Run, begins: Int64s, counts: Int64s, matched: npt.NDArray[np.bool_]) -> Steps:
+    def _meet(self, part: Arrived, run: Run, begins: Int64s, counts: Int64s, matched: npt.NDArray[np.bool_]) -> Steps:
         """Hand on the results of the records and the records of a run that match them."""
         for of_part, places in spread(begins, counts, RESULT_ROWS):
             of_run = run.order[places]
@@ -210,7 +131,7 @@ class JoinOperator(Operator):
             if self.slice.spend(pairs.count):
                 yield False
 
-    def _matching(self, part: _Arrived, run: Run, of_part: Int64s, of_run: Int64s) -> Pairs:
+    def _matching(self, part: Arrived, run: Run, of_part: Int64s, of_run: Int64s) -> Pairs:
         """The pairs that match, of pairs that match by the hashes of their keys and, nearly, by their times."""
         first, last = self._step.reach.of(part.side, part.times)
         times = run.times[of_run]
@@ -281,59 +202,18 @@ class JoinOperator(Operator):
 
     # --- checkpoints -----------------------------------------------------------------------
 
-    def load(self, context: OperatorContext) -> None:
-        """Restore the records of this subtask's key groups, and how far event time had come."""
-        if context.fresh or not context.restored:
-            return
-        passed: list[FiredRange] = []
-        check_named_once((file for state in context.restored for file in state.keyed), what="the state of the join")
-        for state in context.restored:
-            for file in state.keyed:
-                found = decode(
-                    context.reader.get(file),
-                    self._step,
-                    context.key_groups,
-                    groups=context.max_parallelism,
-                    name=context.name,
-                )
-                passed += found.header.passed
-                self._restore(found.rows, found.marks, found.header)
-        self._passed.restore(passed, context.key_groups)
-
-    def _restore(self, rows: pa.RecordBatch, marks: Marks, header: JoinHeader) -> None:
-        if rows.num_rows == 0:
-            return
-        times, kept = self._times(rows, header.side)
-        hashes = row_hashes(kept, self._step.side(header.side).keys, seed=_SEED)
-        if header.pending:
-            self._pending.append(_Arrived(header.side, kept, times, hashes))
+    def _take_back(self, arrived: Arrived, marks: Marks, *, pending: bool) -> None:
+        if pending:
+            self._pending.append(arrived)
         else:
-            self._sides[header.side].append(kept, times, hashes, marks)
+            self._sides[arrived.side].append(arrived.rows, arrived.times, arrived.hashes, marks)
 
-    def snapshot(self, checkpoint: CheckpointId, options: CheckpointOptions) -> SnapshotWork:  # noqa: ARG002
-        """Freeze the records by reference. The returned work orders them by key group and writes them."""
-        context, step = self.context, self._step
-        passed = self._passed.ranges(context.key_groups)
-        frozen: list[tuple[int, bool, tuple[Frozen, ...]]] = [
-            (side, False, runs.freeze()) for side, runs in enumerate(self._sides)
-        ]
+    def _frozen(self) -> list[tuple[int, bool, tuple[Frozen, ...]]]:
+        frozen = [(side, False, runs.freeze()) for side, runs in enumerate(self._sides)]
         for side in (LEFT, RIGHT):
             pending = tuple(Frozen(each.rows, None) for each in self._pending if each.side == side)
             frozen += [(side, True, pending)] if pending else []
-
-        def write(writer: StateWriter) -> OperatorState:
-            files = []
-            for side, is_pending, parts in frozen:
-                given = step.side(side)
-                header = JoinHeader(
-                    join=step.described(), side=side, keys=given.keys, passed=passed, pending=is_pending
-                )
-                files.append(writer.put(encode(parts, given.schema, header, context.max_parallelism)))
-            return OperatorState(
-                operator=OperatorId(context.operator), keyed=tuple(files), key_groups=context.key_groups
-            )
-
-        return write
+        return frozen
 
     def metrics(self) -> dict[str, float]:
         """How many records are kept, and how many came too late."""

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 import pyarrow.types as pt
 
 from penstock.api.aggregate_kinds.base import normal_keys
-from penstock.api.join_steps import LEFT, JoinedColumn, JoinStep, SameWindow, TableJoinStep
+from penstock.api.join_steps import LEFT, JoinedColumn, JoinStep, SameWindow, TableJoinStep, TwoSidedStep
 from penstock.api.window_schema import WINDOW_END, WINDOW_START
 from penstock.runtime.task.operators.base import OperatorContext
 from penstock.runtime.task.operators.dense import int64_values
@@ -59,7 +59,7 @@ class Pairs:
 class ResultMaker:
     """Makes the results of a join."""
 
-    def __init__(self, step: JoinStep | TableJoinStep) -> None:
+    def __init__(self, step: TwoSidedStep | TableJoinStep) -> None:
         self._step = step
         self._schema = step.schema
         # In a right join the keys are those of the right record. Equal keys may still differ: 0.0 and -0.0 are equal.

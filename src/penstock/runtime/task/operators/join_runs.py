@@ -109,6 +109,14 @@ class Run:
         ends = np.searchsorted(self._index, self._places(probe.hashes, np.clip(probe.last, first, last)), side="right")
         return begins, np.where(hit, np.maximum(ends - begins, 0), 0)
 
+    def last_upto(self, hashes: UInt32s, times: Int64s) -> Int64s:
+        """For each hash and time: the last place in `order` of a record whose hash is that or less, and whose time, if
+        the hashes are equal, is not later, or is later by less than the unit of times in the index. -1 if there is no
+        such record."""
+        places = self._places(hashes, np.clip(times, self._base, int(self.times[-1])))
+        found = np.searchsorted(self._index, places, side="right") - 1
+        return np.where(times >= self._base, found, -1)
+
     def mark(self, rows: Int64s | slice, mark: int) -> None:
         """Set the marks of some records."""
         assert self.marks is not None

@@ -19,7 +19,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from penstock.api.arrow_bounds import NOT_ARROW, check_size, check_stream, check_types
-from penstock.api.join_steps import LEFT, RIGHT, JoinStep
+from penstock.api.join_steps import LEFT, RIGHT, TwoSidedStep
 from penstock.core.errors import CorruptFile, UsageError
 from penstock.runtime.task.operators.join_runs import SHOWN, Frozen, Marks, one_batch
 from penstock.runtime.task.operators.window_table import FiredRange
@@ -122,7 +122,7 @@ def _check(table: pa.Table, header: JoinHeader) -> None:
         raise CorruptFile(f"the state of a join is of side {header.side}, and a join has two sides", hint=_HINT)
 
 
-def decode(data: bytes, step: JoinStep, own: tuple[int, int], *, groups: int, name: str) -> Restored:
+def decode(data: bytes, step: TwoSidedStep, own: tuple[int, int], *, groups: int, name: str) -> Restored:
     """The records of a file, cut to the key groups from `own[0]` to `own[1]`. Raises `CorruptFile`, and `UsageError` if
     the file is of another join than the step of this name."""
     table, header = read_join(data)
