@@ -205,3 +205,54 @@ def test_streams_are_not_spread_and_frames_of_spark_need_spark():
 
     with pytest.raises(UsageError, match="needs an Environment on Spark"):
         built(lambda one, other: one.join(Frame(), on="id"))
+
+
+# --- versions ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_join_with_versions_keeps_the_event_time_of_the_records():
+    joined = built(lambda one, other: one.join(other.versioned("id"), on="id", as_of="ts", how="left"))
+    assert joined.schema.names == ["id", "item", "ts", "amount", "paid"]
+    assert joined._state.time_column == "ts"
+    assert joined.late().schema.names == ["id", "item", "ts"]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ({"how": "full"}, "how='full' does not exist for this join; there are inner, left, semi, anti"),
+        ({"within": "1s"}, "a version holds until the next version"),
+        ({"as_of": "item"}, "as_of is 'item', and the event time of this stream is in 'ts'"),
+        ({"on": {"id": "amount"}}, "of this stream is of type int64, and column 'amount'"),
+    ],
+)
+def test_mistakes_of_joins_with_versions_are_found(words: dict[str, Any], said: str):
+    with pytest.raises(UsageError) as raised:
+        built(lambda one, other: one.join(other.versioned("id"), **{"on": "id", **words}))
+    assert said in str(raised.value)
+
+
+def test_versions_need_keys_and_event_time_and_joins_need_the_same_keys():
+    with pytest.raises(UsageError, match="there is no column 'idd'"):
+        built(lambda one, other: other.versioned("idd"))
+    with pytest.raises(UsageError, match="a key needs at least one column"):
+        built(lambda one, other: other.versioned())
+    with pytest.raises(UsageError, match="a versioned stream has none"):
+        built(lambda one, other: other.drop("paid").versioned("id"))
+    with pytest.raises(UsageError, match="the versions are by amount, and on has id"):
+        built(lambda one, other: one.join(other.versioned("amount"), on="id"))
+    with pytest.raises(UsageError, match="as_of is for versions"):
+        built(lambda one, other: one.join(other, on="id", within="1s", as_of="ts"))
+    assert "by id" in repr(both_versioned())
+
+
+def both_versioned() -> Any:
+    found = []
+
+    def program(env: Any) -> None:
+        orders, payments = both(env)
+        found.append(payments.versioned("id"))
+        orders.join(found[0], on="id").write(ps.collect())
+
+    run(program)
+    return found[0]

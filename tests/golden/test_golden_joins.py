@@ -17,9 +17,11 @@ VERSIONS = sorted(path.name for path in HERE.glob("joins-v*"))
 NEWEST = HERE / VERSIONS[-1]
 
 
+WRITTEN = [(version, path.name) for version in VERSIONS for path in sorted((HERE / version).iterdir())]
+
+
 @pytest.mark.parametrize("parallelism", [1, 2, 3])
-@pytest.mark.parametrize("kind", content.JOINS)
-@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize(("version", "kind"), WRITTEN)
 def test_the_records_that_were_kept_match_at_any_parallelism(version, kind, parallelism):
     folder = HERE / version / kind
     assert content.restored(kind, folder, parallelism) == json.loads((folder / "to-come.json").read_text())

@@ -13,10 +13,12 @@ from planted_bugs import found, worlds
 from penstock.api.join_steps import Interval, JoinKind, Reach, SameWindow
 from penstock.api.windows import TumblingWindow
 from penstock.core.recovery.metadata import Claim
-from penstock.runtime.task.operators import join
+from penstock.runtime.task.operators import join, version_runs
 from penstock.runtime.task.operators.fired import Fired
 from penstock.runtime.task.operators.join import JoinOperator
 from penstock.runtime.task.operators.join_runs import JoinRuns, Run
+from penstock.runtime.task.operators.table_join import TableJoinOperator
+from penstock.runtime.task.operators.version_runs import VersionRuns
 from penstock.sim.again import Again
 from penstock.sim.faults import CrashAfterCheckpoint, Fault, SlotCrash
 from penstock.sim.jobs import TICK_US, Shape
@@ -56,14 +58,41 @@ def test_every_row_is_shown_once_whatever_dies(make: Any, how: JoinKind, unalign
     assert all(result.restores for result in results)
 
 
+def versions(make: Any, count: int = 3, **changes: Any) -> list[Scenario]:
+    """Jobs that join a stream with versions."""
+    joining = Joining(how=JoinKind.LEFT, has_versions=True)
+    return [make.workload(world, joining=joining) for world in joins(make, JoinKind.LEFT, count, **changes)]
+
+
+def tables(make: Any, how: JoinKind, count: int = 2, **changes: Any) -> list[Scenario]:
+    """Jobs that join a stream with a table, which is kept by key in half of the jobs."""
+    made = worlds(make, count, make.steady, lambda s: make.shape(s, Shape.TABLE), **{"faults": CRASHES, **changes})
+    return [make.checkpoints(make.workload(s, joining=Joining(how=how)), interval_ms=40) for s in made]
+
+
+@pytest.mark.parametrize("unaligned", [False, True])
+def test_every_record_gets_the_version_that_held_whatever_dies(make: Any, unaligned: bool):
+    results = [run_scenario(world) for world in versions(make, unaligned=unaligned)]
+    assert [result.violations for result in results] == [()] * len(results)
+    assert all(result.restores for result in results)
+
+
+@pytest.mark.parametrize("how", [JoinKind.INNER, JoinKind.LEFT, JoinKind.SEMI, JoinKind.ANTI])
+def test_every_record_meets_the_rows_of_a_table_whatever_dies(make: Any, how: JoinKind):
+    results = [run_scenario(world) for world in tables(make, how)]
+    assert [result.violations for result in results] == [()] * len(results)
+    assert all(result.restores for result in results)
+
+
 @pytest.mark.parametrize("parallelism", [1, 3])
 @pytest.mark.parametrize("wish", [Wish.RESCALE, Wish.STOP, Wish.DRAIN])
-@pytest.mark.parametrize("how", [JoinKind.FULL, JoinKind.SEMI, JoinKind.ANTI])
-def test_a_join_goes_on_at_another_parallelism(make: Any, how: JoinKind, wish: Wish, parallelism: int):
+@pytest.mark.parametrize("how", [JoinKind.FULL, JoinKind.SEMI, JoinKind.ANTI, None])
+def test_a_join_goes_on_at_another_parallelism(make: Any, how: JoinKind | None, wish: Wish, parallelism: int):
     to = parallelism if wish is Wish.RESCALE else None
     request = UserRequest(at_ms=0, wish=wish, moment=Moment.CHECKPOINT, delay_ms=10, parallelism=to)
     again = Again(parallelism=parallelism, claim=Claim.NO_CLAIM, moved=False, safety_ms=1_000)
-    given = joins(make, how, unaligned=True, requests=(request,), again=again, faults=())
+    changes: dict[str, Any] = {"unaligned": True, "requests": (request,), "again": again, "faults": ()}
+    given = versions(make, **changes) if how is None else joins(make, how, **changes)
     results = [run_scenario(world) for world in given]
     assert [result.violations for result in results] == [()] * len(results)
     assert any(wish in result.granted for result in results)
@@ -73,7 +102,37 @@ def test_a_few_of_all_worlds_have_joins_of_every_kind():
     drawn = [scenario_of(seed).workload for seed in range(1, 1_000)]
     kinds = Counter(workload.joining.how for workload in drawn if workload.shape is Shape.JOIN)
     assert all(kinds[how] for how in JoinKind)
+    assert any(workload.joining.has_versions for workload in drawn if workload.shape is Shape.JOIN)
+    assert any(workload.shape is Shape.TABLE for workload in drawn)
     assert 0.02 < kinds.total() / 1_000 < 0.1
+
+
+# --- planted bugs of versions and tables ------------------------------------------------------------------------------
+
+
+def test_records_that_do_not_wait_for_versions_are_found(make: Any, monkeypatch: pytest.MonkeyPatch):
+    honest = JoinRuns.due
+    monkeypatch.setattr(JoinRuns, "due", lambda runs, run, time_us: honest(runs, run, time_us + 20 * TICK_US))
+    assert Rule.EXACTLY_ONCE in found(versions(make))
+
+
+def test_versions_that_are_forgotten_too_early_are_found(make: Any, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(version_runs, "_LEAST_ROWS", 0)
+    assert found(versions(make)) == []
+    honest = VersionRuns.forget
+    monkeypatch.setattr(VersionRuns, "forget", lambda runs, time_us: honest(runs, time_us + 20 * TICK_US))
+    assert Rule.EXACTLY_ONCE in found(versions(make, 6))
+
+
+def test_rows_of_a_table_that_are_missing_in_a_subtask_are_found(make: Any, monkeypatch: pytest.MonkeyPatch):
+    honest = TableJoinOperator._wanted
+
+    def wanted(operator: TableJoinOperator, batch: Any, context: Any) -> Any:
+        rows = honest(operator, batch, context)
+        return rows.slice(5) if context.task.subtask else rows
+
+    monkeypatch.setattr(TableJoinOperator, "_wanted", wanted)
+    assert Rule.EXACTLY_ONCE in found(tables(make, JoinKind.LEFT))
 
 
 # --- planted bugs -----------------------------------------------------------------------------------------------------

@@ -46,7 +46,13 @@ def test_every_kind_of_join_gives_the_rows_of_a_batch_join(spark: Any, tmp_path:
         for kind, joined in made.items():
             found[kind, how] = ps.collect()
             joined.select(*columns).name(f"{kind} {how} columns").write(found[kind, how], name=f"{kind} {how} rows")
+    held = ps.collect()
+    lefts.join(rights.versioned("k"), on="k", as_of="lt", how="left", name="held").select("l", "r").write(held)
     env.run("joins")
+    oracle = spark.sql(
+        "SELECT a.l, max_by(b.r, b.rt) FROM a LEFT JOIN b ON a.k = b.k AND b.rt <= a.lt GROUP BY a.l"
+    ).collect()
+    assert Counter(tuple(row.values()) for row in held.rows) == Counter(map(tuple, oracle))
     for (kind, how), sink in found.items():
         columns = "a.l" if how in ("semi", "anti") else "a.l, b.r"
         where = f"a.k = b.k AND {CONDITIONS[kind]} AND a.l % 5 < 4"

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import xxhash
-from join_rig import JoinRig, Output, Record, join_step
+from join_rig import JoinRig, Output, Record, join_step, version_step
 
-from penstock.api.join_steps import LEFT, RIGHT, Interval, JoinKind, JoinStep, SameWindow
+from penstock.api.join_steps import LEFT, RIGHT, Interval, JoinKind, SameWindow, TwoSidedStep
 from penstock.api.windows import TumblingWindow
 from penstock.core.ids import OperatorId
 from penstock.core.messages import OperatorState, StateFile
@@ -18,9 +18,10 @@ from penstock.plan.key_groups import range_of
 
 PARALLELISM = 2
 _REACH = Interval(lower_us=-5, upper_us=20)
-JOINS: dict[str, JoinStep] = {
+JOINS: dict[str, TwoSidedStep] = {
     "full": join_step(JoinKind.FULL, _REACH),
     "semi": join_step(JoinKind.SEMI, _REACH),
+    "versions": version_step(JoinKind.LEFT),
     "window": join_step(JoinKind.LEFT, SameWindow(window=TumblingWindow(size_us=15))),
 }
 LEFT_RECORDS = [Record(number % 6 or None, 10 + number % 25, number) for number in range(40)]
@@ -43,7 +44,7 @@ def files() -> dict[str, bytes]:
     return found
 
 
-def _stopped(step: JoinStep) -> JoinRig:
+def _stopped(step: TwoSidedStep) -> JoinRig:
     """A join that was stopped while it handed the results of a batch on."""
     rig = JoinRig(step, Output(), parallelism=PARALLELISM, most=3)
     rig.feed(LEFT, LEFT_RECORDS[:30])

@@ -25,7 +25,7 @@ from penstock.api.join_steps import (
     VersionJoinStep,
 )
 from penstock.api.steps import LATE
-from penstock.api.streams.joining import pair_columns, window_bounds
+from penstock.api.streams.join_words import pair_columns, window_bounds
 from penstock.api.window_schema import WINDOW_END
 from penstock.core.elements import MAX_WATERMARK, CheckpointOptions
 from penstock.core.ids import CheckpointId, Epoch, Instant, JobId, TaskId, VertexId

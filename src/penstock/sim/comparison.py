@@ -13,7 +13,7 @@ from penstock.sim.changes import check_table, table_of
 from penstock.sim.expected import order_of, sides_of
 from penstock.sim.external import Transaction
 from penstock.sim.jobs import Row, Shape, Workload, rows_of
-from penstock.sim.joining import shown_early
+from penstock.sim.joining import shown_early, with_settled_versions
 from penstock.sim.rules import Rule
 from penstock.sim.window_kinds import WindowKind
 from penstock.sim.world import World
@@ -160,6 +160,11 @@ def without_early(
     """The visible rows, without the rows of a join that a drain has shown early: records that had no match then."""
     if workload.shape is not Shape.JOIN:
         return shown
+    if workload.joining.has_versions:
+        sides = sides_of(workload, inputs)
+        return {
+            target: with_settled_versions(rows, wanted.get(target, Counter()), *sides) for target, rows in shown.items()
+        }
     early = shown_early(workload.joining, *sides_of(workload, inputs))
     return {target: rows - ((rows - wanted.get(target, Counter())) & early) for target, rows in shown.items()}
 

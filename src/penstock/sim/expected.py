@@ -13,7 +13,7 @@ from penstock.core.recovery.metadata import CheckpointMetadata
 from penstock.plan.graph import Partitioning
 from penstock.runtime.task.operators.source import SPLITS
 from penstock.sim.jobs import Row, Shape, Workload, decode_positions, rows_of, source_of
-from penstock.sim.joining import expected_join
+from penstock.sim.joining import expected_join, expected_table_join, table_join_kind
 from penstock.sim.on_driver import unfound_splits
 from penstock.sim.running import expected_units
 from penstock.sim.shapes import BUCKETS, SECOND_SINK, SINK
@@ -54,6 +54,8 @@ def expected_rows(workload: Workload, inputs: Sequence[pa.RecordBatch], *, paral
             return {SINK: Counter(even), SECOND_SINK: Counter(_negated(record) for record in odd)}
         case Shape.LATE:
             rows = Counter((key, ts, ts, 1, 0) for key, _, value, ts in records if value % 3 != 0)
+        case Shape.TABLE:
+            rows = expected_table_join(table_join_kind(workload.joining.how), records)
         case Shape.JOIN:
             rows = expected_join(workload.joining, *sides_of(workload, inputs))
         case Shape.WAITS:

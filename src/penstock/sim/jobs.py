@@ -109,6 +109,9 @@ class Shape(Enum):
     RUNNING = "running"
     """A running aggregate over a running aggregate."""
 
+    TABLE = "table"
+    """A join of a source with a table."""
+
     @property
     def has_windows(self) -> bool:
         """Whether records are aggregated."""

@@ -1,5 +1,5 @@
-"""Joins of a world's job: the left records are those of the first source, the right records those of the second source.
-What must come out is computed here by a loop over all pairs of records.
+"""Joins of a world's job: the left records are those of the first source. The right records are those of the second
+source, or the rows of a table. What must come out is computed here by a loop over all pairs of records.
 
 A record that matches nothing is handed on when the data is drained, and may match a record that comes when the data
 goes on. So where a job has gone on after a drain, records may be shown without a match that have a match.
@@ -25,7 +25,10 @@ from penstock.api.join_steps import (
     JoinStep,
     Reach,
     SameWindow,
+    TableJoinStep,
+    VersionJoinStep,
 )
+from penstock.api.static_tables import GivenTable
 from penstock.api.window_schema import WINDOW_END, WINDOW_START
 from penstock.api.windows import TumblingWindow
 
@@ -40,6 +43,9 @@ class Joining:
     """How the job of a world joins its two sources."""
 
     how: JoinKind = JoinKind.INNER
+    has_versions: bool = False
+    """Whether the right records are versions, and `how` is a left join. Then the times of versions are shown, and not
+    their other columns: two versions may have the same time."""
     reach: Reach = field(default_factory=lambda: Interval(lower_us=0, upper_us=0))
 
 
@@ -52,11 +58,16 @@ def draw_joining(random: Random, *, tick_us: int) -> Joining:
         Interval(lower_us=lower_us, upper_us=lower_us + length_us),
         SameWindow(window=TumblingWindow(size_us=size_us)),
     )
-    return Joining(how=random.choice(tuple(JoinKind)), reach=random.choice(reaches))
+    how, reach = random.choice(tuple(JoinKind)), random.choice(reaches)
+    if random.random() < 0.25:
+        return Joining(how=JoinKind.LEFT, has_versions=True)
+    return Joining(how=how, reach=reach)
 
 
-def join_step(joining: Joining, schema: pa.Schema) -> JoinStep:
+def join_step(joining: Joining, schema: pa.Schema) -> JoinStep | VersionJoinStep:
     """The join of two streams with the columns key, seq, value and ts."""
+    if joining.has_versions:
+        return _version_step(schema)
     side = JoinSide(keys=("key",), schema=schema, time_column="ts")
     columns = [JoinedColumn(field=schema.field("key"), left="key", right="key")]
     has_bounds = isinstance(joining.reach, SameWindow) and joining.how.has_pairs
@@ -77,6 +88,47 @@ def join_step(joining: Joining, schema: pa.Schema) -> JoinStep:
         columns=tuple(columns),
         hold_us=0 if has_bounds else hold,
     )
+
+
+def _version_step(schema: pa.Schema) -> VersionJoinStep:
+    side = JoinSide(keys=("key",), schema=schema, time_column="ts")
+    columns = [JoinedColumn(field=schema.field("key"), left="key", right="key")]
+    columns += [JoinedColumn(field=schema.field(name), left=name) for name in ("seq", "value", "ts")]
+    columns.append(JoinedColumn(field=schema.field("ts").with_name("ts_right"), right="ts"))
+    return VersionJoinStep(left=side, right=side, how=JoinKind.LEFT, columns=tuple(columns))
+
+
+TABLE_ROWS = [(number % 30, number) for number in range(45)]
+"""The keys and the values of the table. A third of the keys have two rows."""
+
+
+def table_step(how: JoinKind, schema: pa.Schema, *, by_key: bool) -> TableJoinStep:
+    """The join of a stream with the table."""
+    keys, values = zip(*TABLE_ROWS, strict=True)
+    table = pa.table({"key": pa.array(keys, pa.int64()), "number": pa.array(values, pa.int64())})
+    columns = [JoinedColumn(field=schema.field("key"), left="key", right="key")]
+    columns += [JoinedColumn(field=schema.field(name), left=name) for name in ("seq", "value", "ts")]
+    if how.has_pairs:
+        columns.append(JoinedColumn(field=table.schema.field("number"), right="number"))
+    return TableJoinStep(
+        keys=("key",), table_keys=("key",), table=GivenTable(table), by_key=by_key, how=how, columns=tuple(columns)
+    )
+
+
+def table_join_kind(how: JoinKind) -> JoinKind:
+    """The kind of the join with the table, where the world has drawn a kind of join of two streams."""
+    return {JoinKind.RIGHT: JoinKind.LEFT, JoinKind.FULL: JoinKind.INNER}.get(how, how)
+
+
+def expected_table_join(how: JoinKind, records: Sequence[Row]) -> Counter[Row]:
+    """The rows of the join of records with the table."""
+    numbers: dict[int, list[int]] = {}
+    for key, number in TABLE_ROWS:
+        numbers.setdefault(key, []).append(number)
+    if not how.has_pairs:
+        return Counter(record for record in records if (record[0] in numbers) is (how is JoinKind.SEMI))
+    alone = [NOTHING] if how is JoinKind.LEFT else []
+    return Counter((*record, number) for record in records for number in numbers.get(record[0], alone))
 
 
 def shown_columns(joining: Joining, schema: pa.Schema) -> pa.Schema:
@@ -102,8 +154,35 @@ class WithoutNulls:
         return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
 
 
+def _expected_versions(left: Sequence[Row], right: Sequence[Row]) -> Counter[Row]:
+    times: dict[int, list[int]] = {}
+    for key, _, _, time in right:
+        times.setdefault(key, []).append(time)
+    return Counter(
+        (*record, max((time for time in times.get(record[0], ()) if time <= record[3]), default=NOTHING))
+        for record in left
+    )
+
+
+def with_settled_versions(
+    shown: Counter[Row], wanted: Counter[Row], left: Sequence[Row], right: Sequence[Row]
+) -> Counter[Row]:
+    """The shown rows, where the data has gone on after a drain: a row whose version was the last version that had come
+    then counts as the row with the version that held."""
+    of_record = {row[:4]: row for row in _expected_versions(left, right)}
+    versions = {(key, time) for key, _, _, time in right}
+    found: Counter[Row] = Counter()
+    for row, count in shown.items():
+        held = of_record.get(row[:4], row)
+        is_earlier = row[4] == NOTHING or (row[4] <= row[3] and (row[0], row[4]) in versions)
+        found[held if row not in wanted and is_earlier else row] += count
+    return found
+
+
 def expected_join(joining: Joining, left: Sequence[Row], right: Sequence[Row]) -> Counter[Row]:
     """The rows of the join of records of (key, seq, value, ts)."""
+    if joining.has_versions:
+        return _expected_versions(left, right)
     found: Counter[Row] = Counter()
     met: Counter[tuple[int, Row]] = Counter()
     by_key: dict[int, list[Row]] = {}

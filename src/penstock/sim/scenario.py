@@ -79,7 +79,11 @@ DRAWN_LATER = (
     Shape.ASKS,
     Shape.ASKS_WINDOW,
     Shape.JOIN,
+<<<<<<< HEAD
     Shape.RUNNING,
+=======
+    Shape.TABLE,
+>>>>>>> 59c4113 (The guide, golden state and Spark know joins with versions and with tables)
 )
 """The shapes that take the place of another shape when everything else has been drawn."""
 
@@ -261,6 +265,7 @@ def _varied(random: Random, drawn: Scenario) -> Scenario:
     drawn = replace(drawn, workload=replace(drawn.workload, runs=draw_runs(random))) if has_runs else drawn
     pairs = drawn.workload.shape in PAIRS and drawn.workload.on_driver is None
     drawn = _joined(random, drawn) if pairs and random.random() < 0.4 else drawn
+<<<<<<< HEAD
     return _aggregating(random, drawn)
 
 
@@ -273,6 +278,10 @@ def _aggregating(random: Random, drawn: Scenario) -> Scenario:
         return drawn
     workload = replace(drawn.workload, shape=Shape.RUNNING, shares_files=random.random() < 0.5)
     return _with_workload(drawn, workload)
+=======
+    shape = drawn.workload.shape
+    return _with_a_table(random, drawn) if shape is Shape.KEYED and random.random() < 0.3 else drawn
+>>>>>>> 59c4113 (The guide, golden state and Spark know joins with versions and with tables)
 
 
 def _with_lateness(random: Random, drawn: Scenario) -> Scenario:
@@ -360,6 +369,13 @@ def _joined(random: Random, drawn: Scenario) -> Scenario:
     joining, keys = draw_joining(random, tick_us=TICK_US), random.choice((3, 20))
     workload = replace(drawn.workload, shape=Shape.JOIN, joining=joining, keys=keys, shares_keys=True)
     return _with_workload(drawn, workload)
+
+
+def _with_a_table(random: Random, drawn: Scenario) -> Scenario:
+    """The same world with a join of the source with a table."""
+    workload = replace(drawn.workload, shape=Shape.TABLE, joining=draw_joining(random, tick_us=TICK_US))
+    checkpoint = _possible(drawn.settings.checkpoint, workload, drawn.work_us)
+    return replace(drawn, workload=workload, settings=replace(drawn.settings, checkpoint=checkpoint))
 
 
 def _run_by_name(random: Random, drawn: Scenario) -> Scenario:

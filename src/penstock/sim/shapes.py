@@ -33,7 +33,11 @@
     ASKS            source ═some way═► asks → sink
     ASKS_WINDOW     source → watermark ═some way═► asks → where → combine ═key═► window → sink
     JOIN            source → watermark ═key═► join → without-nulls → sink,  source-2 → watermark-2 ═key═► join
+<<<<<<< HEAD
     RUNNING         source → combine ═key═► running → bucket → combine-2 ═bucket═► running-2 → rises → sink
+=======
+    TABLE           source → same-1 ═in some way═► join → without-nulls → sink
+>>>>>>> 59c4113 (The guide, golden state and Spark know joins with versions and with tables)
 
 The windows of `WINDOW` and `UNION_WINDOW` are of any kind (`window_kinds`), by key or over all records.
 
@@ -85,7 +89,7 @@ from penstock.sim.asking import Service
 from penstock.sim.connected import Guarded
 from penstock.sim.external import system_of
 from penstock.sim.jobs import APART, SCHEMA, Shape, Workload
-from penstock.sim.joining import WithoutNulls, join_step, shown_columns
+from penstock.sim.joining import WithoutNulls, join_step, shown_columns, table_join_kind, table_step
 from penstock.sim.on_driver import make_source
 from penstock.sim.sides import ODD, SortOut, Units, late_unit
 from penstock.sim.timers import WindowsByTimers, copies
@@ -254,6 +258,8 @@ class _Builder:
                 self._with_sides(aside)
             case Shape.ASKS | Shape.ASKS_WINDOW as shape:
                 self._asking(shape)
+            case Shape.TABLE:
+                self._table(self._source())
             case Shape.JOIN:
                 self._join(*self._sources())
             case Shape.RUNNING:
@@ -426,6 +432,14 @@ class _Builder:
         step = MapBatchesStep(function=WithoutNulls(shown), kind="arrow", schema=shown)
         without = self._slowed(self._add("without-nulls", step, (joined, FORWARD)), shown)
         self._add(SINK, WriteStep(sink=self._sink(SINK), schema=shown), (without, FORWARD))
+
+    def _table(self, source: int) -> None:
+        how, by_key = table_join_kind(self._workload.joining.how), self._workload.salt % 2 == 0
+        joined = table_step(how, SCHEMA, by_key=by_key)
+        before = self._add("join", joined, (self._map("same-1", same, source), HASH if by_key else FORWARD))
+        step = MapBatchesStep(function=WithoutNulls(joined.schema), kind="arrow", schema=joined.schema)
+        shown = self._slowed(self._add("without-nulls", step, (before, FORWARD)), joined.schema)
+        self._add(SINK, WriteStep(sink=self._sink(SINK), schema=joined.schema), (shown, FORWARD))
 
     def _timers(self, timed: int) -> None:
         kept = self._add("where", WhereStep(condition=keep_condition(), schema=SCHEMA), (timed, FORWARD))

@@ -17,7 +17,7 @@ from join_rig import Output, same_key
 
 from penstock.api.join_steps import JoinKind, TableJoinStep
 from penstock.api.static_tables import GivenTable
-from penstock.api.streams.joining import _TableSide, pair_columns
+from penstock.api.streams.join_words import _TableSide, pair_columns
 from penstock.core.ids import Epoch, Instant, JobId, TaskId, VertexId
 from penstock.plan.key_groups import range_of
 from penstock.runtime.task.operators.base import OperatorContext
