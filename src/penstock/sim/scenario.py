@@ -79,11 +79,8 @@ DRAWN_LATER = (
     Shape.ASKS,
     Shape.ASKS_WINDOW,
     Shape.JOIN,
-<<<<<<< HEAD
     Shape.RUNNING,
-=======
     Shape.TABLE,
->>>>>>> 59c4113 (The guide, golden state and Spark know joins with versions and with tables)
 )
 """The shapes that take the place of another shape when everything else has been drawn."""
 
@@ -265,8 +262,9 @@ def _varied(random: Random, drawn: Scenario) -> Scenario:
     drawn = replace(drawn, workload=replace(drawn.workload, runs=draw_runs(random))) if has_runs else drawn
     pairs = drawn.workload.shape in PAIRS and drawn.workload.on_driver is None
     drawn = _joined(random, drawn) if pairs and random.random() < 0.4 else drawn
-<<<<<<< HEAD
-    return _aggregating(random, drawn)
+    drawn = _aggregating(random, drawn)
+    takes = drawn.workload.shape in (Shape.KEYED, Shape.RUNNING)
+    return _with_a_table(random, drawn) if takes and random.random() < 0.2 else drawn
 
 
 def _aggregating(random: Random, drawn: Scenario) -> Scenario:
@@ -278,10 +276,6 @@ def _aggregating(random: Random, drawn: Scenario) -> Scenario:
         return drawn
     workload = replace(drawn.workload, shape=Shape.RUNNING, shares_files=random.random() < 0.5)
     return _with_workload(drawn, workload)
-=======
-    shape = drawn.workload.shape
-    return _with_a_table(random, drawn) if shape is Shape.KEYED and random.random() < 0.3 else drawn
->>>>>>> 59c4113 (The guide, golden state and Spark know joins with versions and with tables)
 
 
 def _with_lateness(random: Random, drawn: Scenario) -> Scenario:

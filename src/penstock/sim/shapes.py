@@ -33,11 +33,8 @@
     ASKS            source ═some way═► asks → sink
     ASKS_WINDOW     source → watermark ═some way═► asks → where → combine ═key═► window → sink
     JOIN            source → watermark ═key═► join → without-nulls → sink,  source-2 → watermark-2 ═key═► join
-<<<<<<< HEAD
     RUNNING         source → combine ═key═► running → bucket → combine-2 ═bucket═► running-2 → rises → sink
-=======
     TABLE           source → same-1 ═in some way═► join → without-nulls → sink
->>>>>>> 59c4113 (The guide, golden state and Spark know joins with versions and with tables)
 
 The windows of `WINDOW` and `UNION_WINDOW` are of any kind (`window_kinds`), by key or over all records.
 
