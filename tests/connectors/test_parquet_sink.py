@@ -1,7 +1,9 @@
 from __future__ import annotations
 
+import io
 import pickle
 from datetime import UTC, datetime
+from decimal import Decimal
 
 import msgspec
 import pyarrow as pa
@@ -10,7 +12,7 @@ import pytest
 
 from penstock.api.connector import WriterContext
 from penstock.connectors import file_writing as connector
-from penstock.connectors.parquet import parquet
+from penstock.connectors.parquet import ParquetFormat, parquet, repeating_columns
 from penstock.core.errors import StorageError, UsageError
 
 SCHEMA = pa.schema([("n", pa.int64()), ("ts", pa.timestamp("us", "UTC"))])
@@ -301,3 +303,32 @@ def test_names_that_leave_the_folder_are_refused(sink, tmp_path, name):
         with pytest.raises(StorageError, match="no sink has prepared such a file"):
             sink.commit([msgspec.msgpack.encode([*parts, sink.path])])
     assert (tmp_path / "secret").exists()
+
+
+@pytest.mark.parametrize("count", [0, 1, 10, 50_000])
+def test_only_columns_whose_values_repeat_have_a_dictionary(count):
+    columns = {
+        "number": pa.array(range(count), pa.int64()),
+        "few": pa.array([n % 7 for n in range(count)], pa.int64()),
+        "text": pa.array([f"text {n}" for n in range(count)], pa.string()),
+        "word": pa.array([f"word {n % 3}" for n in range(count)], pa.string()),
+        "none": pa.array([None] * count, pa.float64()),
+        "price": pa.array([Decimal(n) for n in range(count)], pa.decimal128(10, 2)),
+    }
+    rows = pa.table(columns)
+    content = io.BytesIO()
+    ParquetFormat().write(rows, content)
+    file = pq.ParquetFile(content)
+    assert file.read().equals(rows)
+    if count == 50_000:
+        group = file.metadata.row_group(0)
+        kept = {group.column(n).path_in_schema: group.column(n).has_dictionary_page for n in range(len(columns))}
+        assert kept == {"number": False, "few": True, "text": False, "word": True, "none": True, "price": False}
+
+
+def test_columns_that_have_parts_are_written_with_dictionaries():
+    rows = pa.table({"list": pa.array([[n, n % 3] for n in range(9_000)]), "n": list(range(9_000))})
+    content = io.BytesIO()
+    ParquetFormat().write(rows, content)
+    assert pq.ParquetFile(content).read().equals(rows)
+    assert repeating_columns(rows) is True

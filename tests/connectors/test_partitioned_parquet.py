@@ -101,11 +101,11 @@ def test_work_that_failed_in_the_middle_is_done_again_whole(sink, folder, monkey
     writer.write(batch((1, FIRST, "a"), (2, SECOND, "a")))
     work, write, calls = writer.prepare(1), connector.pq.write_table, []
 
-    def fails_once(*args):
+    def fails_once(*args, **options):
         calls.append(args)
         if len(calls) == 2:
             raise OSError("disk full")
-        write(*args)
+        write(*args, **options)
 
     monkeypatch.setattr(connector.pq, "write_table", fails_once)
     with pytest.raises(StorageError, match="disk full"):

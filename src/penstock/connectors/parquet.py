@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pyarrow.types as pt
@@ -13,6 +14,8 @@ import pyarrow.types as pt
 from penstock.connectors.file_sink import FileSink, as_columns, local_path
 from penstock.connectors.file_writing import FileFormat
 from penstock.core.errors import UsageError
+
+_SAMPLE_ROWS = 4_096
 
 
 def parquet(path: str | Path, *, partition_by: str | Sequence[str] = ()) -> ParquetSink:
@@ -52,7 +55,20 @@ class ParquetFormat(FileFormat):
 
     def write(self, rows: pa.Table, out: IO[bytes]) -> None:
         """Write a whole file."""
-        pq.write_table(rows, out)
+        repeating: Any = repeating_columns(rows)
+        pq.write_table(rows, out, use_dictionary=repeating)
+
+
+def repeating_columns(rows: pa.Table) -> list[str] | bool:
+    """The columns for which a dictionary is worth its processor time: columns whose values repeat in a sample of the
+    rows. True, for all columns, if columns have parts: the parts have names of their own."""
+    if any(pt.is_nested(column.type) for column in rows.schema):
+        return True
+    sample: Any = rows.take(np.arange(0, rows.num_rows, max(1, rows.num_rows // _SAMPLE_ROWS)))
+    most = sample.num_rows // 2
+    return [
+        field.name for field, column in zip(rows.schema, sample.columns, strict=True) if len(column.unique()) <= most
+    ]
 
 
 class ParquetSink(FileSink):
