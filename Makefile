@@ -20,7 +20,7 @@ MAKEFLAGS += --no-print-directory
 .DEFAULT_GOAL := help
 .SUFFIXES:
 .PHONY: help compiled java-classes demo bench check test docs site surface format clean static python java run-tests \
-	check-format check-lint check-imports check-types check-spelling check-dependencies check-units check-jobs check-core check-seeds
+	check-format check-lint check-imports check-types check-spelling check-dependencies check-units check-jobs check-worlds check-core check-seeds
 
 help:
 	@echo "make demo      run the demo job on local Spark              (ARGS= for its options)"
@@ -74,9 +74,9 @@ demo: compiled java
 bench: compiled java
 	@$(BIN)/penstock bench window $(ARGS)
 
-# The unit tests take longest, so they come first.
+# What takes longest comes first.
 check: compiled
-	@$(TOGETHER) check-jobs check-units check-core check-types check-seeds static
+	@$(TOGETHER) check-jobs check-units check-worlds check-core check-types check-seeds static
 
 # The checks run one after the other beside the tests, many of which wait for Spark. Tests take longer than the checks, so
 # that their closing line comes last.
@@ -85,8 +85,7 @@ test: compiled java-classes
 
 # The tests of one file in one process.
 run-tests:
-	@$(BIN)/pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder --durations=30 \
-	  $(SEEDS_TWICE) $(ARGS)
+	@$(BIN)/pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder --durations=30 $(SEEDS_TWICE) $(ARGS)
 
 docs: $(STAMP)
 	@$(BIN)/python docs/generate.py
@@ -151,10 +150,11 @@ check-units:
 	$(call quietly,unit tests,PENSTOCK_EXAMPLES=quick $(BIN)/pytest -q -m 'not slow' \
 	  $(filter-out tests/core/ tests/runtime/ tests/sim/ tests/__pycache__/,$(wildcard tests/*/)) $(CORE_MANY))
 
-# Whole jobs.
 check-jobs:
-	$(call quietly,jobs,PENSTOCK_EXAMPLES=quick $(BIN)/pytest -q -m 'not slow' tests/runtime tests/sim \
-	  $(wildcard tests/test_*.py) $(SEEDS_TWICE))
+	$(call quietly,jobs,PENSTOCK_EXAMPLES=quick $(BIN)/pytest -q -m 'not slow' tests/runtime $(wildcard tests/test_*.py))
+
+check-worlds:
+	$(call quietly,simulated worlds,PENSTOCK_EXAMPLES=quick $(BIN)/pytest -q -m 'not slow' tests/sim $(SEEDS_TWICE))
 
 check-seeds:
 	$(call quietly,$(SEEDS) simulated seeds,$(BIN)/penstock sim --seeds $(SEEDS))

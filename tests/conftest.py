@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
 import sys
 import threading
@@ -24,15 +25,17 @@ if TYPE_CHECKING:
 
 TESTS = Path(__file__).resolve().parent
 WATCHED = tuple(TESTS / folder for folder in ("runtime", "net", "spark"))
+WHOLE_JOBS = (TESTS / "sim", TESTS / "runtime" / "jobs")
 GRACE_S = 60.0
 """A thread that was told to end, or a process that was killed, may need a moment to be gone, on a busy machine a long
 one."""
 
 # A property says what holds, not how fast: machines that run several things at once must not fail it.
 hypothesis.settings.register_profile("penstock", deadline=None, print_blob=True)
-# For `make check`, which people run all the time; `make test` looks at more examples.
+# For `make check`, which people run all the time; `make test` looks at more examples, and at all cases.
 hypothesis.settings.register_profile("quick", deadline=None, print_blob=True, max_examples=20)
-hypothesis.settings.load_profile(os.environ.get("PENSTOCK_EXAMPLES", "penstock"))
+EXAMPLES = os.environ.get("PENSTOCK_EXAMPLES", "penstock")
+hypothesis.settings.load_profile(EXAMPLES)
 
 
 def pytest_configure() -> None:
@@ -186,8 +189,14 @@ def zookeeper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZooKeeperSer
     server.close()
 
 
+def pytest_collection_finish() -> None:
+    """Ten thousand tests and their modules stay until the end. The collector need not look at them again and again."""
+    gc.collect()
+    gc.freeze()
+
+
 @pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Whatever uses the `spark` fixture, or `zookeeper`, is slow, said or not. Files with slow tests come first: with
     several processes none of them is left alone with a long file in the end."""
     for item in items:
@@ -195,3 +204,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.slow)
     slow = {item.path for item in items if item.get_closest_marker("slow") is not None}
     items.sort(key=lambda item: item.path not in slow)
+    if EXAMPLES == "quick":
+        kept = _a_few_cases(items)
+        config.hook.pytest_deselected(items=[item for item in items if item not in kept])
+        items[:] = [item for item in items if item in kept]
+
+
+def _a_few_cases(items: list[pytest.Item]) -> set[pytest.Item]:
+    """All tests, but only the first and the last case of a test that runs whole jobs in many ways."""
+    cases: dict[str, list[pytest.Item]] = {}
+    for item in items:
+        whole_job = item.path.parent in WHOLE_JOBS
+        cases.setdefault(item.nodeid.partition("[")[0] if whole_job else item.nodeid, []).append(item)
+    return {kept for of_one in cases.values() for kept in (of_one[0], of_one[-1])}

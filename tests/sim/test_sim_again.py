@@ -141,16 +141,19 @@ def dying(make: Any, *, end: Wish) -> list[Scenario]:
 
 
 @pytest.mark.parametrize("end", [Wish.STOP, Wish.CANCEL])
+@pytest.mark.slow
 def test_what_the_second_job_owns_is_gone_whenever_its_driver_dies(make: Any, end: Wish):
     assert found(dying(make, end=end)) == []
 
 
+@pytest.mark.slow
 def test_a_record_that_goes_before_its_files_do_is_found(make: Any, monkeypatch: pytest.MonkeyPatch):
     """The next driver does not know of them, and they do not lie in the folder that is cleaned in the end."""
     monkeypatch.setattr(Archive, "_lies_outside", staticmethod(lambda completed: False))
     assert found(dying(make, end=Wish.STOP)) == [Rule.NO_ORPHANS]
 
 
+@pytest.mark.slow
 def test_an_outcome_that_does_not_name_what_is_to_be_deleted_is_found(make: Any, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(Archive, "foreign_after", lambda archive, status: ())
     assert found(dying(make, end=Wish.STOP)) == [Rule.NO_ORPHANS]

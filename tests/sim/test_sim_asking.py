@@ -98,6 +98,7 @@ def test_rows_that_wait_for_their_turn_and_are_not_in_the_snapshot_are_lost(make
     assert found(asking(make, Shape.ASKS, Asks(concurrency=1), 6)) == [Rule.EXACTLY_ONCE]
 
 
+@pytest.mark.slow
 def test_results_that_leave_and_stay_in_the_snapshot_come_out_twice(make: Any, monkeypatch: pytest.MonkeyPatch):
     """The rows of a request are let go of one request too late."""
     honest = Requests.unfinished
@@ -123,6 +124,7 @@ def test_results_that_leave_as_they_come_are_out_of_order(make: Any, monkeypatch
     assert found(asking(make, Shape.ASKS, Asks(ordered=True))) == [Rule.KEY_ORDER]
 
 
+@pytest.mark.slow
 def test_rows_that_go_to_any_subtask_after_a_rescale_are_out_of_order(make: Any, monkeypatch: pytest.MonkeyPatch):
     def anywhere(part: bytes, keys: object, context: Any, schema: Any) -> list[Any]:
         batches = async_map.rows_in(part, context.name, schema)

@@ -324,6 +324,7 @@ def expiring_with_shared_files(make: Any) -> list[Scenario]:
 
 
 @pytest.mark.parametrize("made", [expiring, expiring_with_shared_files])
+@pytest.mark.slow
 def test_a_slot_that_deletes_nothing_of_what_it_wrote_for_an_aborted_checkpoint_is_found(
     make: Any, monkeypatch: pytest.MonkeyPatch, made: Callable[[Any], list[Scenario]]
 ):
@@ -333,6 +334,7 @@ def test_a_slot_that_deletes_nothing_of_what_it_wrote_for_an_aborted_checkpoint_
     assert found(made(make)) == [Rule.NO_ORPHANS]
 
 
+@pytest.mark.slow
 def test_a_slot_that_takes_every_shared_file_for_the_masters_is_found(make: Any, monkeypatch: pytest.MonkeyPatch):
     """The master has never heard of what was not acknowledged, and no later checkpoint refers to it."""
     honest = SlotTaskHost.discard
@@ -346,6 +348,7 @@ def test_a_slot_that_takes_every_shared_file_for_the_masters_is_found(make: Any,
     assert found(expiring_with_shared_files(make)) == [Rule.NO_ORPHANS]
 
 
+@pytest.mark.slow
 def test_a_slot_that_deletes_files_of_earlier_checkpoints_is_found(make: Any, monkeypatch: pytest.MonkeyPatch):
     honest = SlotTaskHost.discard
 
@@ -360,6 +363,7 @@ def test_a_slot_that_deletes_files_of_earlier_checkpoints_is_found(make: Any, mo
     assert found(expiring_with_shared_files(make)) == [Rule.RESTORABLE]
 
 
+@pytest.mark.slow
 def test_shared_files_of_slots_that_leave_while_they_write_are_found(make: Any, monkeypatch: pytest.MonkeyPatch):
     """Nobody hears of these files, and the folder of the job stays."""
     written = [make.checkpoints(world, retention=Retention.KEEP) for world in expiring_with_shared_files(make)]

@@ -151,6 +151,7 @@ def test_a_committer_that_lets_go_of_what_savepoints_promise_is_found(make: Any,
     assert first_found(saving(make, lose_a_slot=False, on_driver=True)) != []
 
 
+@pytest.mark.slow
 def test_a_restart_that_removes_what_savepoints_promise_is_found(make: Any, monkeypatch: pytest.MonkeyPatch):
     def load(self: SinkOperator, context: Any) -> None:
         committables = [committable for _, committable in restored_committables(context)]

@@ -134,11 +134,13 @@ def plant(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     return monkeypatch.setattr
 
 
+@pytest.mark.slow
 def test_events_that_are_not_held_back_are_found(plant: Any):
     plant(SubtaskGateway, "close", lambda gateway, checkpoint: None)
     assert Rule.SPLITS in first_found()
 
 
+@pytest.mark.slow
 def test_a_snapshot_that_is_taken_when_the_tasks_have_taken_theirs_is_found(plant: Any):
     honest = CheckpointEffects._write_metadata
 
@@ -153,6 +155,7 @@ def test_a_snapshot_that_is_taken_when_the_tasks_have_taken_theirs_is_found(plan
     assert is_found(Rule.SPLITS)
 
 
+@pytest.mark.slow
 def test_a_snapshot_that_does_not_wait_for_events_on_their_way_is_found(plant: Any):
     plant(Gateways, "on_the_way", lambda gateways, operator: set())
     assert Rule.SPLITS in first_found()
@@ -186,6 +189,7 @@ def test_the_state_of_a_checkpoint_that_was_aborted_is_found_if_it_is_restored(p
     assert {*ROWS, Rule.SPLITS} & set(first_found())
 
 
+@pytest.mark.slow
 def test_what_was_found_for_an_attempt_that_is_over_is_found_if_it_is_given_out(plant: Any):
     """1. The enumerator is asked. 2. The attempt fails, the next begins and asks again. 3. Both answers are taken."""
     plant(SplitAssigner, "_attempt", property(lambda part: 0, lambda part, number: None), raising=False)
@@ -202,6 +206,7 @@ def test_a_split_that_is_given_to_two_readers_is_found(plant: Any):
     assert Rule.SPLITS in first_found()
 
 
+@pytest.mark.slow
 def test_readers_that_are_not_told_again_that_nothing_follows_wait_for_ever(plant: Any):
     honest = SplitAssigner.run
 
@@ -215,6 +220,7 @@ def test_readers_that_are_not_told_again_that_nothing_follows_wait_for_ever(plan
     assert Rule.LIVENESS in first_found()
 
 
+@pytest.mark.slow
 def test_an_enumerator_that_is_told_of_every_checkpoint_comes_to_nothing_else_if_they_are_frequent(
     make: Any, plant: Any
 ):
@@ -231,6 +237,7 @@ def test_an_enumerator_that_is_told_of_every_checkpoint_comes_to_nothing_else_if
     assert found([frequent]) == [Rule.LIVENESS]
 
 
+@pytest.mark.slow
 def test_an_enumerator_that_lets_go_of_what_a_restart_needs_is_found(plant: Any):
     honest = SimEnumerator.consumed
     plant(SimEnumerator, "consumed", lambda enumerator, position, unread: honest(enumerator, position, ()))
@@ -296,6 +303,7 @@ def test_a_group_that_lacks_the_part_of_one_subtask_is_found(plant: Any):
     assert {*ROWS, Rule.COMMITS} & set(first_found())
 
 
+@pytest.mark.slow
 def test_what_was_promised_is_missed_if_it_is_abandoned(plant: Any):
     honest = SimCommitter.abandon
     plant(SimCommitter, "abandon", lambda committer, checkpoint, promised: honest(committer, checkpoint, ()))
@@ -307,6 +315,7 @@ def test_a_driver_that_commits_when_another_has_the_job_is_found(plant: Any):
     assert Rule.FENCING in first_found()
 
 
+@pytest.mark.slow
 def test_a_sink_that_carries_nothing_beyond_the_checkpoint_is_found(plant: Any):
     """What an aborted checkpoint had prepared, or the driver has not committed yet, is in no later one."""
     honest = DriverCommittedSink.completed
@@ -332,6 +341,7 @@ def to_and_fro(make: Any, number: int) -> Scenario:
     return make.checkpoints(make.workload(plain, rows=80, pause_ms=30, on_driver=slowly), interval_ms=50)
 
 
+@pytest.mark.slow
 def test_what_another_subtask_carries_is_missed_if_those_who_prepared_it_clean_up(make: Any, plant: Any):
     made = [to_and_fro(make, number) for number in range(6)]
     assert found(made) == []

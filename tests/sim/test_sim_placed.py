@@ -83,6 +83,7 @@ def test_a_key_that_is_forgotten_is_found(make: Any, monkeypatch: pytest.MonkeyP
     assert found(crashing(make, Shape.DISTINCT)) == [Rule.EXACTLY_ONCE]
 
 
+@pytest.mark.slow
 def test_barriers_that_overtake_records_which_a_function_places_are_found(make: Any, monkeypatch: pytest.MonkeyPatch):
     """After a rescale, data in flight would have to go where the function says for the new number of subtasks."""
     overtakes = property(lambda self: self is not Partitioning.BROADCAST and self is not Partitioning.FORWARD)

@@ -126,6 +126,7 @@ def test_a_slot_that_does_not_come_up_again_restarts_everything(make: Any):
     assert [(result.violations, result.attempts, result.repairs) for result in results] == [((), 2, 0)] * 2
 
 
+@pytest.mark.slow
 def test_drawn_worlds_restart_single_regions_also_when_slots_die():
     drawn = [scenario for seed in range(1, 200) if (scenario := scenario_of(seed)).workload.shape in APART]
     # A part on the driver makes the whole job one region.
@@ -140,6 +141,7 @@ def test_drawn_worlds_restart_single_regions_also_when_slots_die():
 # --- planted bugs ----------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_batches_of_a_region_that_was_restarted_are_found_if_they_are_let_in(
     make: Any, monkeypatch: pytest.MonkeyPatch
 ):
@@ -158,6 +160,7 @@ def test_batches_of_a_region_that_was_restarted_are_found_if_they_are_let_in(
     assert found(hasty)
 
 
+@pytest.mark.slow
 def test_a_region_that_is_too_small_is_found(make: Any, monkeypatch: pytest.MonkeyPatch):
     """A source is put back, and what it has sent is not."""
 

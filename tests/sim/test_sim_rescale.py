@@ -83,6 +83,7 @@ def rescaled(monkeypatch):
 
 
 @pytest.mark.parametrize("crashes", [0, 3])
+@pytest.mark.slow
 def test_nothing_is_lost_or_repeated_however_often_the_parallelism_changes(rescaled, crashes):
     done = 0
     for seed in range(15):

@@ -104,6 +104,7 @@ def test_every_fault_of_a_world_is_in_its_header_and_over_before_the_calm():
         assert drawn.settings.problems() == []
 
 
+@pytest.mark.slow
 def test_the_worlds_are_worth_running():
     """Jobs that never fail, never restore and never end early would find nothing."""
     results = [run_seed(seed) for seed in range(1, 31)]

@@ -99,6 +99,7 @@ def test_an_exchange_that_sends_a_key_to_everybody_in_turn_is_found(
     assert found(of(make, shape)) == [Rule.KEY_ORDER]
 
 
+@pytest.mark.slow
 def test_a_checkpoint_that_waits_for_sources_that_have_ended_leaves_the_job_hanging(
     make: Any, monkeypatch: pytest.MonkeyPatch
 ):

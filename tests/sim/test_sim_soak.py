@@ -74,10 +74,12 @@ def check_constant(soak: Soak, play: Callable[[Soak, int], None] = round_of) -> 
     assert grown == {}
 
 
+@pytest.mark.slow
 def test_checkpoints_and_savepoints_leave_nothing_behind():
     check_constant(Soak(settings()))
 
 
+@pytest.mark.slow
 def test_unaligned_and_incremental_checkpoints_leave_nothing_behind():
     state = StateSettings(backend="rocksdb", local_directory=LOCAL_DIRECTORY)
     soak = Soak(settings(unaligned=True, state=state, local_copies_bytes=20_000))
@@ -87,6 +89,7 @@ def test_unaligned_and_incremental_checkpoints_leave_nothing_behind():
         soak.close()
 
 
+@pytest.mark.slow
 def test_restarts_and_failed_snapshots_leave_nothing_behind():
     def play(soak: Soak, number: int) -> None:
         soak.until_completed(soak.completed + 1)

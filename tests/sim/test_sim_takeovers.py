@@ -69,6 +69,7 @@ def test_a_driver_may_die_at_any_call(make: Any, call: str):
     assert any(result.takeovers for result in results) or call in ("read", "list")
 
 
+@pytest.mark.slow
 def test_a_driver_may_die_at_any_moment_of_the_end(make: Any):
     worlds = [world for calls in range(1, 26) for world in lasting(make, 1, CrashAtEnd(at_ms=0, calls=calls))]
     keeping = [make.checkpoints(world, retention=Retention.KEEP) for world in worlds[::4]]
@@ -171,6 +172,7 @@ def oversleeping(make: Any) -> list[Scenario]:
     ]
 
 
+@pytest.mark.slow
 def test_a_driver_that_wakes_up_beside_another_does_no_harm(make: Any):
     results = run_all(oversleeping(make))
     assert broken_rules(results) == []

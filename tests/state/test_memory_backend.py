@@ -66,6 +66,7 @@ def cost_of_freezing(keys):
     return calls, taken
 
 
+@pytest.mark.slow
 def test_the_synchronous_part_of_a_snapshot_does_not_depend_on_the_size_of_the_state():
     cost_of_freezing(10)  # What a process does once only, the first time, is no part of the cost.
     small_calls, small_bytes = cost_of_freezing(10)

@@ -94,6 +94,7 @@ def _closed():
     close_steps()
 
 
+@pytest.mark.slow
 def test_state_may_be_many_times_what_the_process_may_hold_in_memory(tmp_path):
     """While it is filled memory grows by what the two settings say (16 MB here), and while it is saved, read at random
     and restored by a table file or two besides (32 MB each), whatever the size of the state is."""
