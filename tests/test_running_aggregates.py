@@ -4,6 +4,7 @@ is expected is computed from the input alone."""
 from __future__ import annotations
 
 import datetime
+import decimal
 import math
 import random
 import statistics
@@ -240,6 +241,39 @@ def test_a_result_that_stays_as_it_is_is_no_change():
         (5, UPDATE_BEFORE),
         (7, UPDATE_AFTER),
     ]
+
+
+BASE = datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)
+TYPES = {
+    "decimal(12,3)": [decimal.Decimal(n) / 8 for n in (5, -3, 12, 12, 0)],
+    "decimal(30,2)": [decimal.Decimal(n) for n in (5, -3, 10**25, 12, 0)],
+    "boolean": [True, False, True, True, False],
+    "timestamp": [BASE + datetime.timedelta(days=n) for n in (5, -3, 12, 12, 0)],
+    "date": [(BASE + datetime.timedelta(days=n)).date() for n in (5, -3, 12, 12, 0)],
+    "string": ["b", "", "z", "\u00e9", "b"],
+    "tinyint": [5, -128, 127, 0, 0],
+    "float": [0.5, -2.0, 8.0, math.inf, 0.25],
+}
+
+
+@pytest.mark.parametrize("kind", TYPES)
+def test_the_least_and_the_greatest_value_of_every_type_that_has_an_order(kind):
+    values, first, second = TYPES[kind], ps.collect(), ps.collect()
+    script = [row for n, v in enumerate(values) for row in ({"k": n % 2, "v": v}, pause(60), {"k": n % 2, "v": None})]
+
+    def program(env):
+        given = env.read(scripted(script, schema=f"k int, v {kind}"))
+        extremes = given.key_by("k").aggregate(low=ps.min("v"), high=ps.max("v"))
+        extremes.write(first)
+        extremes.aggregate(low=ps.min("low"), high=ps.max("high"), n=ps.count_distinct("high")).write(second)
+
+    run(program, crashes=1)
+    expected = {n: (min(values[n::2]), max(values[n::2])) for n in (0, 1)}
+    assert {row["k"]: (row["low"], row["high"]) for row in first.rows} == expected
+    (row,) = second.rows
+    assert (row["low"], row["high"]) == (min(values), max(values))
+    assert row["n"] == len({high for _, high in expected.values()})
+    check_changes(first.changes, ["k"])
 
 
 def test_a_sum_that_does_not_fit_fails_the_job():

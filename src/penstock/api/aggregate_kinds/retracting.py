@@ -173,11 +173,9 @@ class _DoubleSum(RetractingKind):
         return [Calculation(name, "sum", name) for name in _parts(aggregate, "sum", *self._SORTS)]
 
     def result(self, aggregate: Aggregate, merged: pa.Table) -> Any:
-        """The sum or the mean; null if no value is left. Of a group whose finite values have all been taken back the
-        sum is 0, whatever the rounding has left."""
+        """The sum or the mean; null if no value is left."""
         total, *counts = (one_array(merged.column(name)).to_numpy() for name in _parts(aggregate, "sum", *self._SORTS))
         count, nans, more, less = counts
-        total = np.where(count == nans + more + less, 0.0, total)
         total = np.where((nans > 0) | ((more > 0) & (less > 0)), np.nan, total)
         total = np.where((more > 0) & (less == 0) & (nans == 0), np.inf, total)
         total = np.where((less > 0) & (more == 0) & (nans == 0), -np.inf, total)

@@ -43,19 +43,24 @@ def merged_rows(old: pa.Table, new: pa.Table, calculations: Sequence[Calculation
 def _by_function(function: str, old: Any, new: Any, *, name: str) -> Any:
     if function == "sum":
         return _sum(old, new, name)
-    if function == "min":
-        # NaN is the greatest value, and Arrow prefers a number to NaN.
-        return pc.min_element_wise(old, new)
-    if function == "max":
-        found = pc.max_element_wise(old, new)
-        if not pt.is_floating(old.type):
-            return found
-        no = pa.scalar(False)  # noqa: FBT003  # a value
-        nans = pc.or_(pc.coalesce(pc.is_nan(old), no), pc.coalesce(pc.is_nan(new), no))
-        return pc.if_else(nans, pa.scalar(float("nan"), old.type), found)
+    if function in ("min", "max"):
+        return _extreme(function, old, new)
     known = pc.and_(old.is_valid(), new.is_valid())
     both = (pc.or_ if function == "any" else pc.and_)(old, new)
     return pc.if_else(known, both, pc.coalesce(old, new))
+
+
+def _extreme(function: str, old: Any, new: Any) -> Any:
+    if not pt.is_floating(old.type):
+        known = pc.and_(old.is_valid(), new.is_valid())
+        chosen = pc.if_else((pc.less if function == "min" else pc.greater)(new, old), new, old)
+        return pc.if_else(known, chosen, pc.coalesce(old, new))
+    if function == "min":
+        # NaN is the greatest value, and Arrow prefers a number to NaN.
+        return pc.min_element_wise(old, new)
+    no = pa.scalar(False)  # noqa: FBT003  # a value
+    nans = pc.or_(pc.coalesce(pc.is_nan(old), no), pc.coalesce(pc.is_nan(new), no))
+    return pc.if_else(nans, pa.scalar(float("nan"), old.type), pc.max_element_wise(old, new))
 
 
 def _sum(old: Any, new: Any, name: str) -> Any:
