@@ -1,5 +1,5 @@
 """Checks of what a program gives, before it is used: arguments of the wrong type, objects that are no DataFrames,
-DataFrames with columns that streams cannot have, functions that cannot be sent to the workers."""
+DataFrames with columns that streams cannot have."""
 
 from __future__ import annotations
 
@@ -9,17 +9,13 @@ from collections.abc import Mapping
 from types import NoneType
 from typing import Any, get_args
 
-import cloudpickle
 import pyarrow as pa
 from py4j.protocol import Py4JError
 from pyspark.errors import AnalysisException, PySparkTypeError
 
 from penstock.api.checkpointing import Checkpointing
-from penstock.api.grouped import GroupedFunction
 from penstock.api.high_availability import HighAvailability
-from penstock.api.steps import KeyedProcessStep, ReadStep, TableJoinStep, WriteStep
 from penstock.core.errors import UsageError
-from penstock.plan.graph import Plan
 from penstock.settings import NetworkSettings, Restart, SlotSettings
 
 log = logging.getLogger(__name__)
@@ -126,22 +122,3 @@ def _has_variant(kind: Any) -> bool:
             return _has_variant(kind.keyType) or _has_variant(kind.valueType)
         case _:
             return False
-
-
-def check_functions_travel(plan: Plan) -> None:
-    """Raise `UsageError` if the function of a step cannot be sent to the workers. Sources, sinks, tables and processors
-    are not checked here: they have parts that stay on the driver, and check themselves."""
-    for operator in (operator for vertex in plan.vertices for operator in vertex.operators):
-        step = operator.step
-        if isinstance(step, ReadStep | TableJoinStep | WriteStep):
-            continue
-        if isinstance(step, KeyedProcessStep) and isinstance(step.function, GroupedFunction):
-            continue
-        try:
-            cloudpickle.dumps(step)
-        except Exception as error:
-            raise UsageError(
-                f"step {operator.name!r} cannot be sent to the workers: {error}",
-                hint="everything that the function uses from outside is sent with the function. Locks, connections, "
-                "files and sessions cannot be sent: open them in `open` of a ps.ProcessFunction or ps.KeyedFunction",
-            ) from error

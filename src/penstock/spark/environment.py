@@ -28,6 +28,7 @@ from penstock.api.restoring import Restore
 from penstock.api.restoring import restore as make_restore
 from penstock.api.static_tables import StaticTable
 from penstock.api.streams.data_stream import Stream
+from penstock.api.travelling import check_functions_travel
 from penstock.connectors.file_sink import local_path
 from penstock.core.durations import Duration, duration_ms
 from penstock.core.errors import SettingsError, StorageError, UsageError
@@ -50,7 +51,7 @@ from penstock.settings import (
     Retention,
     SlotSettings,
 )
-from penstock.spark.arguments import argument_problems, check_functions_travel
+from penstock.spark.arguments import argument_problems
 from penstock.spark.async_calls import AsyncioCalls
 from penstock.spark.clock import WallClock, fresh_token
 from penstock.spark.connect import is_connect

@@ -30,6 +30,7 @@ from penstock.api.hooks import CheckpointHook
 from penstock.api.program import Program
 from penstock.api.running import Runner, StreamPath
 from penstock.api.steps import ReadStep, WriteStep
+from penstock.api.travelling import check_functions_travel
 from penstock.connectors.collect_sink import LIMIT, CollectSink
 from penstock.core.durations import Duration, duration_ms
 from penstock.core.errors import InvariantError, JobFailed, UsageError, UserCodeError
@@ -112,6 +113,7 @@ def run(
     program = Program(settings, processor_host=_host_processor, runner=_KitRunner(settings, seed, linger_ms))
     build(program)
     plan = program.plan()
+    check_functions_travel(plan)
     watch = RunWatch(world, crashes=crashes, linger_ms=linger_ms)
     sinks = [sink for sink in _sinks(plan) if isinstance(sink, CollectSink)]
     _run_plan(world, watch, settings, plan, program.checkpoint_hooks)
