@@ -6,6 +6,7 @@ import doctest
 
 import pytest
 
+from penstock.api.other_windows import count_window, global_window
 from penstock.api.pane_windows import cumulative, sliding
 from penstock.api.program import Program
 from penstock.api.streams.data_stream import Stream
@@ -42,7 +43,10 @@ EXAMPLES = {
     "cumulative": cumulative,
     "session": session,
     "aggregate": WindowedStream.aggregate,
+    "apply": WindowedStream.apply,
     "final": Stream.final,
+    "count_window": count_window,
+    "global_window": global_window,
     "updates": Stream.updates,
 }
 

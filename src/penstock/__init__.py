@@ -66,6 +66,7 @@ if TYPE_CHECKING:
     )
     from penstock.api.high_availability import ha_files, zookeeper
     from penstock.api.hooks import CheckpointHook
+    from penstock.api.other_windows import count_window, global_window
     from penstock.api.pane_windows import cumulative, sliding
     from penstock.api.restarts import exponential_delay, failure_rate, fixed_delay, no_restart
     from penstock.api.restoring import Restore, restore
@@ -189,6 +190,7 @@ _HOMES = {
     ),
     "penstock.api.high_availability": ("ha_files", "zookeeper"),
     "penstock.api.hooks": ("CheckpointHook",),
+    "penstock.api.other_windows": ("count_window", "global_window"),
     "penstock.api.pane_windows": ("cumulative", "sliding"),
     "penstock.api.restarts": ("exponential_delay", "failure_rate", "fixed_delay", "no_restart"),
     "penstock.api.restoring": ("Restore", "restore"),
@@ -368,6 +370,7 @@ __all__ = [
     "collect_set",
     "count",
     "count_distinct",
+    "count_window",
     "csv",
     "cumulative",
     "data_sink",
@@ -378,6 +381,7 @@ __all__ = [
     "first",
     "fixed_delay",
     "generate",
+    "global_window",
     "ha_files",
     "json",
     "last",

@@ -5,6 +5,7 @@
     PYTHONPATH=src:tests/support python tests/golden/make.py windows-v2
     PYTHONPATH=src:tests/support python tests/golden/make.py aggregates-v2
     PYTHONPATH=src:tests/support python tests/golden/make.py sketches-v2
+    PYTHONPATH=src:tests/support python tests/golden/make.py updates-v2
     PYTHONPATH=src:tests/support python tests/golden/make.py runs-v2
     PYTHONPATH=src:tests/support python tests/golden/make.py joins-v2
     PYTHONPATH=src:tests/support python tests/golden/make.py requests-v2
@@ -29,6 +30,7 @@ import golden_requests
 import golden_running
 import golden_runs
 import golden_sketches
+import golden_updates
 import golden_windows
 
 
@@ -41,6 +43,7 @@ def main(version: str) -> None:
         "windows": golden_windows,
         "aggregates": golden_aggregates,
         "sketches": golden_sketches,
+        "updates": golden_updates,
         "runs": golden_runs,
         "joins": golden_joins,
         "requests": golden_requests,

@@ -13,7 +13,9 @@ from planted_bugs import found, worlds
 
 from penstock.api.pane_windows import CumulativeWindow, SlidingWindow
 from penstock.runtime.task import partitioning
-from penstock.runtime.task.operators import pane_windows, sessions, windows
+from penstock.runtime.task.operators import count_windows, pane_windows, sessions, windows
+from penstock.runtime.task.operators.clock_windows import ClockWindowOperator
+from penstock.runtime.task.operators.count_windows import CountWindowOperator
 from penstock.runtime.task.operators.fired import Fired
 from penstock.runtime.task.operators.pane_windows import PaneWindowOperator
 from penstock.runtime.task.operators.run_table import Frozen, RunTable
@@ -26,13 +28,14 @@ from penstock.sim.rules import Rule
 from penstock.sim.run import scenario_of
 from penstock.sim.scenario import Scenario
 from penstock.sim.slots import Notice
-from penstock.sim.window_kinds import WindowKind, expected_windows
+from penstock.sim.window_kinds import BY_CLOCK, TIMED, WindowKind, expected_windows
 
 CRASHES = tuple(
     CrashAfterCheckpoint(at_ms=at_ms, slot=at_ms // 100 % 2, delay_ms=1, notice=Notice.TOLD)
     for at_ms in range(300, 2_500, 200)
 )
 SLIDING, CUMULATIVE, SESSION = WindowKind.SLIDING, WindowKind.CUMULATIVE, WindowKind.SESSION
+COUNT, CLOCK = WindowKind.COUNT, WindowKind.CLOCK
 
 
 def windowed(make: Any, kind: WindowKind, *, count: int = 3, keyed: bool = True, keys: int = 20) -> list[Scenario]:
@@ -46,13 +49,14 @@ def windowed(make: Any, kind: WindowKind, *, count: int = 3, keyed: bool = True,
     return worlds(make, count, make.steady, changed, faults=CRASHES)
 
 
-@pytest.mark.parametrize("keyed", [True, False], ids=["by key", "over all"])
-@pytest.mark.parametrize("kind", WindowKind)
+@pytest.mark.parametrize(
+    ("kind", "keyed"), [(kind, keyed) for kind in WindowKind for keyed in (True, False) if keyed or kind is not COUNT]
+)
 def test_without_a_bug_nothing_is_found(make: Any, kind: WindowKind, keyed: bool):
     assert found(windowed(make, kind, keyed=keyed)) == []
 
 
-@pytest.mark.parametrize("kind", WindowKind)
+@pytest.mark.parametrize("kind", TIMED)
 def test_records_within_the_lateness_count(make: Any, kind: WindowKind):
     assert found([late_by_all(make, scenario) for scenario in windowed(make, kind)]) == []
 
@@ -70,10 +74,10 @@ def test_seeds_draw_windows_with_and_without_lateness():
 
 
 def test_seeds_draw_every_kind_by_key_and_over_all_records():
-    drawn = [scenario_of(seed).workload for seed in range(2_000)]
+    drawn = [scenario_of(seed).workload for seed in range(4_000)]
     shapes = (Shape.WINDOW, Shape.UNION_WINDOW)
     kinds = Counter((workload.windows, workload.keyed) for workload in drawn if workload.shape in shapes)
-    assert len(kinds) == 2 * len(WindowKind)
+    assert len(kinds) == 2 * len(WindowKind) - 1
     assert min(kinds.values()) >= 2
 
 
@@ -88,7 +92,7 @@ def test_a_pane_that_is_dropped_with_the_first_of_its_windows_is_found(
     assert found(windowed(make, kind)) == [Rule.EXACTLY_ONCE]
 
 
-@pytest.mark.parametrize("kind", WindowKind)
+@pytest.mark.parametrize("kind", TIMED)
 def test_windows_that_do_not_wait_for_the_allowed_lateness_are_found(
     make: Any, monkeypatch: pytest.MonkeyPatch, kind: WindowKind
 ):
@@ -129,7 +133,7 @@ def test_a_session_that_forgets_how_far_it_had_come_is_found(make: Any, monkeypa
     assert found(windowed(make, SESSION, keys=2)) == [Rule.EXACTLY_ONCE]
 
 
-@pytest.mark.parametrize("kind", WindowKind)
+@pytest.mark.parametrize("kind", [*TIMED, WindowKind.GLOBAL])
 def test_records_without_a_key_that_go_to_several_subtasks_are_found(
     make: Any, monkeypatch: pytest.MonkeyPatch, kind: WindowKind
 ):
@@ -154,7 +158,7 @@ def sharing(make: Any, kind: WindowKind, runs: KeptRuns) -> list[Scenario]:
 
 
 @pytest.mark.parametrize("runs", RUNS)
-@pytest.mark.parametrize("kind", WindowKind)
+@pytest.mark.parametrize("kind", [*TIMED, *BY_CLOCK])
 def test_without_a_bug_nothing_is_found_in_runs(make: Any, kind: WindowKind, runs: KeptRuns):
     assert found(sharing(make, kind, runs)) == []
 
@@ -193,6 +197,43 @@ def test_a_run_that_no_snapshot_has_is_found(make: Any, monkeypatch: pytest.Monk
     assert found(sharing(make, WindowKind.TUMBLING, KeptRuns.IN_FILES)) == [Rule.EXACTLY_ONCE]
 
 
+# --- windows without event time ---------------------------------------------------------------------------------------
+
+
+def test_positions_of_records_that_are_not_restored_are_found(make: Any, monkeypatch: pytest.MonkeyPatch):
+    honest = count_windows.decode
+
+    def without(data: bytes, own: Any) -> Any:
+        rows, header = honest(data, own)
+        return rows.slice(0, 0), header
+
+    monkeypatch.setattr(count_windows, "decode", without)
+    assert found(windowed(make, COUNT)) == [Rule.EXACTLY_ONCE]
+
+
+def test_panes_of_a_number_of_records_that_are_dropped_too_early_are_found(make: Any, monkeypatch: pytest.MonkeyPatch):
+    honest = CountWindowOperator._needed
+    monkeypatch.setattr(CountWindowOperator, "_needed", lambda self, rows, after: honest(self, rows, after + 1))
+    assert found(windowed(make, COUNT)) == [Rule.EXACTLY_ONCE]
+
+
+@pytest.mark.parametrize("kind", [CLOCK, WindowKind.CLOCK_SESSION])
+def test_windows_of_the_clock_that_are_in_no_snapshot_are_found(
+    make: Any, monkeypatch: pytest.MonkeyPatch, kind: WindowKind
+):
+    monkeypatch.setattr(ClockWindowOperator, "_restore_rows", lambda self, rows, header: None)
+    assert found(windowed(make, kind)) == [Rule.EXACTLY_ONCE]
+
+
+def test_records_that_come_before_the_time_of_their_window_are_found(make: Any, monkeypatch: pytest.MonkeyPatch):
+    """As if the clock were read before the exchange: the window may have fired when its records come."""
+    honest = ClockWindowOperator._stamped
+    monkeypatch.setattr(
+        ClockWindowOperator, "_stamped", lambda self, batch, time_us: honest(self, batch, time_us - 100_000)
+    )
+    assert found(windowed(make, CLOCK)) == [Rule.EXACTLY_ONCE]
+
+
 # --- what is expected ------------------------------------------------------------------------------------------------
 
 RECORDS = [(1, 0, 5), (1, 3, 7), (1, 9, 1), (2, 4, 2)]
@@ -210,6 +251,9 @@ RECORDS = [(1, 0, 5), (1, 3, 7), (1, 9, 1), (2, 4, 2)]
             | {(1, 9, 12, 1, 1), (1, 9, 15, 1, 1), (1, 9, 18, 1, 1)},
         ),
         (SESSION, {(1, 0, 6, 2, 7), (1, 9, 12, 1, 1), (2, 4, 7, 1, 2)}),
+        (WindowKind.GLOBAL, {(1, 3, 7), (2, 1, 2)}),
+        (COUNT, {(1, 2, 7)}),
+        (CLOCK, {(1, 0, 0, 3, 7), (2, 0, 0, 1, 2)}),
     ],
 )
 def test_the_expected_results_are_those_of_the_definition(kind: WindowKind, expected: set[tuple[int, ...]]):

@@ -25,7 +25,15 @@ from math import gcd
 
 import numpy as np
 
-from penstock.api.windows import Times, TumblingWindow, WindowType, offset_below, positive_us
+from penstock.api.windows import (
+    TimeOfWindows,
+    Times,
+    TumblingWindow,
+    WindowType,
+    is_by_clock,
+    offset_below,
+    positive_us,
+)
 from penstock.core.durations import Duration
 from penstock.core.errors import UsageError
 
@@ -38,6 +46,7 @@ class PaneWindow(WindowType):
 
     size_us: int
     offset_us: int = 0
+    by_clock: bool = False
 
     @property
     @abstractmethod
@@ -117,11 +126,11 @@ class SlidingWindow(PaneWindow):
         return end_us - self.size_us + self.slide_us
 
     def __str__(self) -> str:
-        return f"{self.size_us / 1_000_000:g} s every {self.slide_us / 1_000_000:g} s"
+        return f"{self.size_us / 1_000_000:g} s every {self.slide_us / 1_000_000:g} s" + self._time
 
     def described(self) -> str:
         """Size, slide and offset."""
-        return f"sliding {self.size_us} us by {self.slide_us} us, offset {self.offset_us} us"
+        return f"sliding {self.size_us} us by {self.slide_us} us, offset {self.offset_us} us" + self._time
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -168,13 +177,16 @@ class CumulativeWindow(PaneWindow):
         return f"cumulative {self.size_us} us by {self.step_us} us, offset {self.offset_us} us"
 
 
-def sliding(size: Duration, slide: Duration, *, offset: Duration = "0s") -> SlidingWindow:
+def sliding(
+    size: Duration, slide: Duration, *, offset: Duration = "0s", time: TimeOfWindows = "event"
+) -> SlidingWindow:
     """Windows of one size that begin every `slide`: each record is in about `size / slide` windows.
 
     `sliding("5 min", "10s")` gives the last five minutes, every ten seconds. The size need not be a multiple of the
     slide. Windows begin at multiples of `slide` since 1970-01-01 00:00 UTC, moved by `offset`. Each record is added
     once, however many windows the record is in: windows share panes of the greatest length that divides the size and
-    the slide. So a size and a slide without a common measure, such as 10 s and 7 ms, make many small panes.
+    the slide. So a size and a slide without a common measure, such as 10 s and 7 ms, make many small panes. With
+    `time="processing"` the clock says when a record came, and no watermark is needed.
 
     >>> import penstock as ps
     >>> str(ps.sliding("5 min", "10s"))
@@ -187,9 +199,8 @@ def sliding(size: Duration, slide: Duration, *, offset: Duration = "0s") -> Slid
             f"slide {slide!r} is longer than the window of {size!r}: records between two windows would be in no window",
             hint="give a slide up to the size, or choose the records before the window with where(...)",
         )
-    return SlidingWindow(
-        size_us=size_us, slide_us=slide_us, offset_us=offset_below(slide_us, offset, period=slide, thing="slide")
-    )
+    offset_us = offset_below(slide_us, offset, period=slide, thing="slide")
+    return SlidingWindow(size_us=size_us, slide_us=slide_us, offset_us=offset_us, by_clock=is_by_clock(time))
 
 
 def cumulative(size: Duration, step: Duration, *, offset: Duration = "0s") -> CumulativeWindow:

@@ -288,7 +288,8 @@ class CombineStep:
 
     keys: tuple[str, ...]
     """The key columns. Without key columns all records belong together."""
-    time_column: str
+    time_column: str | None
+    """None if the windows have nothing to do with event time."""
     window: WindowType
     aggregates: tuple[Aggregate, ...]
     schema: pa.Schema
@@ -320,7 +321,7 @@ class WindowStep:
     updates: Updates | None = None
     """Set if the window shows results that may still change, and then their changes: a changelog."""
     partials: pa.Schema | None = None
-    """The schema of the partial aggregates, of a window that shows updates."""
+    """The schema of the partial aggregates, of a window that shows updates, or that counts records."""
 
     @property
     def sides(self) -> dict[str, pa.Schema]:
@@ -379,6 +380,27 @@ class RunningStep:
         return {"aggregates": DeclaredState(kind="running", type=f"{kinds}, columns {columns}")}
 
 
+WINDOW_ROWS = "\0rows"
+"""The column with the records of a window, behind a window whose records a function gets."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ApplyStep:
+    """A function over all records of a window, behind the window that keeps the records."""
+
+    function: Callable[..., Any]
+    kind: str
+    """What the function takes: `arrow`, `table`, `polars` or `pandas`."""
+    takes_window: bool
+    """Whether the function takes the key and the bounds of the window, too."""
+    rows: pa.Schema
+    """The schema of the records."""
+    made: pa.Schema
+    """The schema of what the function returns."""
+    schema: pa.Schema
+    """The schema of the output: the columns that tell windows apart, then what the function returns."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class WriteStep:
     """Records into a sink."""
@@ -430,6 +452,7 @@ Step = (
     | UnionStep
     | CombineStep
     | WindowStep
+    | ApplyStep
     | RunningCombineStep
     | RunningStep
     | JoinStep

@@ -32,6 +32,8 @@ from penstock.sql.schemas import can_be_key
 
 WINDOW_START = "window_start"
 WINDOW_END = "window_end"
+TIME_TYPE = pa.timestamp("us", tz="UTC")
+"""The type of times that are not taken from a column of the records."""
 
 
 def kept_columns(window: WindowType) -> tuple[str, ...]:
@@ -71,7 +73,7 @@ def partial_schema(
     input_schema: pa.Schema,
     *,
     keys: Sequence[str],
-    time_column: str,
+    time_column: str | None,
     aggregates: Sequence[Aggregate],
     window: WindowType | None = None,
 ) -> pa.Schema:
@@ -86,13 +88,19 @@ def partial_schema(
 
 
 def result_schema(
-    input_schema: pa.Schema, *, keys: Sequence[str], time_column: str, aggregates: Sequence[Aggregate]
+    input_schema: pa.Schema,
+    *,
+    keys: Sequence[str],
+    time_column: str | None,
+    aggregates: Sequence[Aggregate],
+    window: WindowType | None = None,
 ) -> pa.Schema:
-    """Columns of a window's results over records of `input_schema`. Raises `UsageError` if the aggregates cannot be
-    computed."""
+    """Columns of a window's results over records of `input_schema`, by default for windows with a start and an end.
+    Raises `UsageError` if the aggregates cannot be computed."""
     time_type = _checked(input_schema, keys, time_column, aggregates)
     fields = [pa.field(key, input_schema.field(key).type) for key in keys]
-    fields += [pa.field(WINDOW_START, time_type), pa.field(WINDOW_END, time_type)]
+    if window is None or window.has_bounds:
+        fields += [pa.field(WINDOW_START, time_type), pa.field(WINDOW_END, time_type)]
     for aggregate in aggregates:
         kind = kind_of(aggregate)
         kind.partial_fields(aggregate, input_schema)
@@ -101,13 +109,13 @@ def result_schema(
 
 
 def _checked(
-    schema: pa.Schema, keys: Sequence[str], time_column: str, aggregates: Sequence[Aggregate]
+    schema: pa.Schema, keys: Sequence[str], time_column: str | None, aggregates: Sequence[Aggregate]
 ) -> pa.TimestampType:
     if keys:
         check_key_types(schema, keys)
     if not aggregates:
         raise UsageError("a window needs at least one aggregate", hint="for example n=count()")
-    kind = type_of(schema, time_column, role="time column")
+    kind = TIME_TYPE if time_column is None else type_of(schema, time_column, role="time column")
     if not isinstance(kind, pa.TimestampType) or kind.unit != "us":
         raise UsageError(
             f"time column {time_column!r} is of type {kind}, and windows need timestamp[us]",

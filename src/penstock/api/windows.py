@@ -9,15 +9,17 @@ window types, and `operators/build.py` chooses the operator:
     session                     one window, which       a row per key and window    `operators/session_windows.py`
                                 grows and merges
 
-Sliding and cumulative windows are made of panes, see `penstock.api.pane_windows`. Windows of a number of records need
-an operator of their own, because no time belongs to such a window.
+Sliding and cumulative windows are made of panes, see `penstock.api.pane_windows`. Windows that no time cuts are in
+`penstock.api.other_windows`: windows of a number of records have an operator of their own, in
+`operators/count_windows.py`, and a window with all records is a single pane. Windows that show updates have the
+operators in `operators/updating_windows.py`.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -34,6 +36,16 @@ Times = npt.NDArray[np.int64]
 class WindowType(ABC):
     """A rule that cuts event time into windows [start, end). Two window types of the same class and the same numbers
     are equal."""
+
+    by_clock: bool
+    """Whether records are put into windows by the clock, when they come, and not by their event time."""
+    has_bounds: ClassVar[bool] = True
+    """Whether results have the columns `window_start` and `window_end`."""
+
+    @property
+    def needs_time(self) -> bool:
+        """Whether records are put into windows by their event time."""
+        return self.has_bounds and not self.by_clock
 
     @property
     @abstractmethod
@@ -65,6 +77,11 @@ class WindowType(ABC):
         """The type and its numbers in a few words, for people."""
         return self.described()
 
+    @property
+    def _time(self) -> str:
+        """The end of a description."""
+        return ", processing time" if self.by_clock else ""
+
     @abstractmethod
     def described(self) -> str:
         """The type and its numbers. State that was kept under one description cannot go on under another
@@ -82,6 +99,7 @@ class TumblingWindow(WindowType):
 
     size_us: int
     offset_us: int = 0
+    by_clock: bool = False
 
     @property
     def panes(self) -> TumblingWindow:
@@ -118,14 +136,16 @@ class TumblingWindow(WindowType):
         return starts
 
     def __str__(self) -> str:
-        return f"{self.size_us / 1_000_000:g} s"
+        return f"{self.size_us / 1_000_000:g} s" + self._time
 
     def described(self) -> str:
         """Size and offset, without a name of the type: snapshots have the description in this form."""
-        return f"{self.size_us} us, offset {self.offset_us} us"
+        return f"{self.size_us} us, offset {self.offset_us} us" + self._time
 
     def saved(self) -> dict[str, Any]:
         """Size and offset, in fields of their own: snapshots have both numbers in this form."""
+        if self.by_clock:
+            return super().saved()
         return {"size_us": self.size_us, "offset_us": self.offset_us}
 
 
@@ -135,6 +155,7 @@ class SessionWindow(WindowType):
     touch become one window."""
 
     gap_us: int
+    by_clock: bool = False
 
     @property
     def length_us(self) -> None:
@@ -156,38 +177,53 @@ class SessionWindow(WindowType):
         return watermark_us
 
     def __str__(self) -> str:
-        return f"sessions {self.gap_us / 1_000_000:g} s apart"
+        return f"sessions {self.gap_us / 1_000_000:g} s apart" + self._time
 
     def described(self) -> str:
         """The gap."""
-        return f"session, gap {self.gap_us} us"
+        return f"session, gap {self.gap_us} us" + self._time
 
 
-def session(gap: Duration) -> SessionWindow:
+TimeOfWindows = Literal["event", "processing"]
+"""What puts records into windows: the time in the records, or the clock when the records come."""
+
+
+def session(gap: Duration, *, time: TimeOfWindows = "event") -> SessionWindow:
     """Windows of activity: a session of a key goes on as long as the next record of the key is at most `gap` later.
 
     A session lasts from its first record to `gap` after its last record. Records may come out of order: a record
     between two sessions joins the two sessions. A late record counts as long as it joins a session that is open.
+    With `time="processing"` the clock says when a record came, and no watermark is needed.
 
     >>> import penstock as ps
     >>> str(ps.session("15 min"))
     'sessions 900 s apart'
     """
-    return SessionWindow(gap_us=positive_us(gap, argument="gap", thing="the gap between two sessions"))
+    gap_us = positive_us(gap, argument="gap", thing="the gap between two sessions")
+    return SessionWindow(gap_us=gap_us, by_clock=is_by_clock(time))
 
 
-def tumbling(size: Duration, *, offset: Duration = "0s") -> TumblingWindow:
+def tumbling(size: Duration, *, offset: Duration = "0s", time: TimeOfWindows = "event") -> TumblingWindow:
     """Windows of one size that follow each other without a gap: each record is in exactly one window.
 
     Windows begin at multiples of `size` since 1970-01-01 00:00 UTC, moved by `offset`: `tumbling("1d", offset="22h")`
-    gives days that begin at 22:00 UTC.
+    gives days that begin at 22:00 UTC. With `time="processing"` a record is in the window of the clock when the record
+    comes, and no watermark is needed.
 
     >>> import penstock as ps
     >>> str(ps.tumbling("10s"))
     '10 s'
     """
     size_us = positive_us(size, argument="size", thing="a window")
-    return TumblingWindow(size_us=size_us, offset_us=offset_below(size_us, offset, period=size, thing="window"))
+    offset_us = offset_below(size_us, offset, period=size, thing="window")
+    return TumblingWindow(size_us=size_us, offset_us=offset_us, by_clock=is_by_clock(time))
+
+
+def is_by_clock(time: object) -> bool:
+    """Whether windows go by the clock. Raises `UsageError` if `time` says neither."""
+    if time not in ("event", "processing"):
+        raise UsageError(f"time is {time!r}; windows go by 'event' time or by 'processing' time")
+    return time == "processing"
 
 
 def positive_us(given: Duration, *, argument: str, thing: str) -> int:

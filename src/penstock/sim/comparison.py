@@ -136,7 +136,7 @@ def check_parts(
     """Compare windows that may be shown in several rows, because a drain emits open windows early. All rows of a window
     together must have the records of the window, or fewer records if `standard` lets rows be missing. The parts of a
     session have other bounds than the session, so all sessions of a key are compared together."""
-    moved = kind is WindowKind.SESSION
+    moved = kind.is_moved
     for target in dict.fromkeys((*expected, *shown)):
         wanted = _by_window(expected.get(target, Counter()), moved=moved)
         found = _by_window(shown.get(target, Counter()), moved=moved)

@@ -257,7 +257,8 @@ class Workload:
     def has_rich_windows(self) -> bool:
         """Whether windows have many kinds of aggregates, and not only a count and a maximum."""
         # A bit that decides nothing else.
-        return self.keyed and self.updates is None and (self.salt >> 8) % 2 == 1
+        is_plain = self.updates is None and self.windows.is_timed
+        return self.keyed and is_plain and (self.salt >> 8) % 2 == 1
 
     def splits_of(self, source: int) -> range:
         """The numbers of a source's splits."""

@@ -44,7 +44,7 @@ from penstock.sim.on_driver import draw_on_driver
 from penstock.sim.programs import Rerun, draw_rerun
 from penstock.sim.shapes import sinks_of
 from penstock.sim.user import UserRequest, draw_requests, draw_rescales, draw_savepoint_and_cancel
-from penstock.sim.window_kinds import WindowKind
+from penstock.sim.window_kinds import BY_CLOCK, TIMED, WindowKind
 
 ROW_BYTES = 32
 """The size of a record in a channel."""
@@ -264,7 +264,9 @@ def _varied(random: Random, drawn: Scenario) -> Scenario:
     drawn = _joined(random, drawn) if pairs and random.random() < 0.4 else drawn
     drawn = _aggregating(random, drawn)
     takes = drawn.workload.shape in (Shape.KEYED, Shape.RUNNING)
-    return _with_a_table(random, drawn) if takes and random.random() < 0.2 else drawn
+    drawn = _with_a_table(random, drawn) if takes and random.random() < 0.2 else drawn
+    takes = drawn.workload.shape in (Shape.WINDOW, Shape.UNION_WINDOW)
+    return _with_untimed_windows(random, drawn) if takes and random.random() < 0.3 else drawn
 
 
 def _aggregating(random: Random, drawn: Scenario) -> Scenario:
@@ -276,6 +278,22 @@ def _aggregating(random: Random, drawn: Scenario) -> Scenario:
         return drawn
     workload = replace(drawn.workload, shape=Shape.RUNNING, shares_files=random.random() < 0.5)
     return _with_workload(drawn, workload)
+
+
+def _with_untimed_windows(random: Random, drawn: Scenario) -> Scenario:
+    """The same world with windows that have nothing to do with event time. The records of a window of a number of
+    records follow from their order: such windows are there only where each key has an order, and records count
+    once."""
+    workload = drawn.workload
+    kinds = [WindowKind.GLOBAL, *BY_CLOCK]
+    if _is_exactly_once(drawn) and not workload.shares_keys:
+        kinds.append(WindowKind.COUNT)
+    kind = random.choice(kinds)
+    updates = workload.updates if kind is WindowKind.GLOBAL else None
+    if updates is not None and not updates.is_early:
+        updates = None
+    keyed = workload.keyed or kind is WindowKind.COUNT
+    return replace(drawn, workload=replace(workload, windows=kind, keyed=keyed, updates=updates, lateness_us=0))
 
 
 def _with_lateness(random: Random, drawn: Scenario) -> Scenario:
@@ -309,7 +327,7 @@ def _with_other_windows(random: Random, drawn: Scenario) -> Scenario:
     """The same world with windows of any kind, by key or over all records. Where records count more than once there are
     no sessions: a record of a session that has fired would make another session, which nothing tells from a wrong
     session."""
-    kinds = [kind for kind in WindowKind if kind is not WindowKind.SESSION or _is_exactly_once(drawn)]
+    kinds = [kind for kind in TIMED if kind is not WindowKind.SESSION or _is_exactly_once(drawn)]
     workload = replace(drawn.workload, windows=random.choice(kinds), keyed=random.random() < 0.8)
     return replace(drawn, workload=workload)
 
@@ -324,7 +342,7 @@ def _with_side_outputs(random: Random, drawn: Scenario) -> Scenario:
     workload = replace(drawn.workload, shape=random.choice(ASIDE))
     if workload.shape is Shape.LATE:
         window_us, disorder_us = TICK_US * random.choice((3, 7, 50)), TICK_US * random.choice((20, 60))
-        kind = random.choice(tuple(WindowKind))
+        kind = random.choice(TIMED)
         workload = replace(workload, window_us=window_us, disorder_us=disorder_us, windows=kind)
     return _with_workload(drawn, workload)
 

@@ -90,7 +90,7 @@ from penstock.sim.joining import WithoutNulls, join_step, shown_columns, table_j
 from penstock.sim.on_driver import make_source
 from penstock.sim.sides import ODD, SortOut, Units, late_unit
 from penstock.sim.timers import WindowsByTimers, copies
-from penstock.sim.window_kinds import window_of
+from penstock.sim.window_kinds import WindowKind, window_of
 
 SINK = "sink"
 SECOND_SINK = "second"
@@ -372,23 +372,23 @@ class _Builder:
     def _windows(self, timed: int) -> None:
         workload, keys = self._workload, ("key",) if self._workload.keyed else ()
         aggregates = rich_windows.AGGREGATES if workload.has_rich_windows else AGGREGATES
-        window = window_of(workload.windows, workload.window_us)
-        result = result_schema(SCHEMA, keys=keys, time_column="ts", aggregates=aggregates)
-        partial = partial_schema(SCHEMA, keys=keys, time_column="ts", aggregates=aggregates, window=window)
-        kept = self._add("where", WhereStep(condition=keep_condition(), schema=SCHEMA), (timed, FORWARD))
-        updates = workload.updates
-        if updates is not None and updates.every_rows is not None:
+        window, updates = window_of(workload.windows, workload.window_us), workload.updates
+        time_column = "ts" if window.needs_time else None
+        result = result_schema(SCHEMA, keys=keys, time_column=time_column, aggregates=aggregates, window=window)
+        is_counted = workload.windows is WindowKind.COUNT
+        if is_counted or (updates is not None and updates.every_rows is not None):
             aggregates = (*aggregates, Aggregate(name=ROW_COUNT, kind="count", column=None))
-            partial = partial_schema(SCHEMA, keys=keys, time_column="ts", aggregates=aggregates, window=window)
+        partial = partial_schema(SCHEMA, keys=keys, time_column=time_column, aggregates=aggregates, window=window)
+        kept = self._add("where", WhereStep(condition=keep_condition(), schema=SCHEMA), (timed, FORWARD))
         combine = CombineStep(
             keys=keys,
-            time_column="ts",
+            time_column=time_column,
             window=window,
             aggregates=aggregates,
             schema=partial,
-            holds=updates is None,
+            holds=updates is None and window.needs_time,
         )
-        combined = self._add("combine", combine, (kept, FORWARD))
+        combined = kept if is_counted else self._add("combine", combine, (kept, FORWARD))
         result = result if updates is None else with_row_kind(result)
         step = WindowStep(
             keys=keys,
@@ -397,7 +397,7 @@ class _Builder:
             schema=result,
             lateness_us=workload.lateness_us,
             updates=updates,
-            partials=None if updates is None else partial,
+            partials=partial if is_counted or updates is not None else None,
         )
         windowed = self._add("window", step, (combined, HASH), keys=keys)
         if workload.has_rich_windows:

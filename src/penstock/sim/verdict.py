@@ -112,7 +112,7 @@ class Verdict:
         expected = expected_of_stages(workload, inputs, self._ended.stages)
         if workload.updates is not None:
             check_changes(self._ended.world, committed, expected, standard, workload.windows)
-        elif workload.shape.has_windows and self._ended.has_gone_on_drained:
+        elif workload.shape.has_windows and (self._ended.has_gone_on_drained or workload.windows.has_parts):
             check_parts(self._ended.world, shown_by(committed), expected, standard, workload.windows)
         else:
             shown = shown_by(committed)
@@ -141,7 +141,7 @@ class Verdict:
             inputs=self._ended.external.inputs,
             stages=(*first.stages, Stage(parallelism=settings.parallelism, metadata=origin.content)),
             standard=Standard(complete=finished, repeats=repeats, rule=rule),
-            in_parts=origin.is_drained or first.has_gone_on_drained,
+            in_parts=origin.is_drained or first.has_gone_on_drained or self._ended.scenario.workload.windows.has_parts,
         )
         check_order(self._ended.world, committed, self._ended.scenario.workload)
         if finished:
@@ -183,13 +183,15 @@ class Verdict:
                 inputs=inputs,
                 stages=stages,
                 standard=standard,
-                in_parts=origin.is_drained or self._ended.has_gone_on_drained,
+                in_parts=origin.is_drained or self._ended.has_gone_on_drained or workload.windows.has_parts,
             )
             check_order(self._ended.world, committed, workload)
         else:
             expected = expected_of_stages(workload, inputs, (last,))
             if workload.updates is not None:
                 check_changes(self._ended.world, new, expected, standard, workload.windows)
+            elif workload.shape.has_windows and workload.windows.has_parts:
+                check_parts(self._ended.world, shown_by(new), expected, standard, workload.windows)
             else:
                 check_output(self._ended.world, shown_by(new), expected, standard, windows=workload.shape.has_windows)
             check_order(self._ended.world, new, workload)

@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from enum import Enum
 from typing import Any, assert_never
 
+from penstock.api.other_windows import CountWindow, GlobalWindow
 from penstock.api.pane_windows import CumulativeWindow, SlidingWindow
 from penstock.api.windows import SessionWindow, TumblingWindow, WindowType
 
@@ -23,6 +24,38 @@ class WindowKind(Enum):
     SLIDING = "sliding"
     CUMULATIVE = "cumulative"
     SESSION = "session"
+    GLOBAL = "global"
+    """All records of a key."""
+    COUNT = "count"
+    """The last three records of a key, after every two records."""
+    CLOCK = "clock"
+    """Tumbling windows of processing time."""
+    CLOCK_SESSION = "clock-session"
+    """Sessions of processing time."""
+
+    @property
+    def is_timed(self) -> bool:
+        """Whether event time says in which windows a record is."""
+        return self in TIMED
+
+    @property
+    def is_moved(self) -> bool:
+        """Whether the bounds of windows differ from run to run, when a job is drained or the clock says otherwise."""
+        return self in (WindowKind.SESSION, *BY_CLOCK)
+
+    @property
+    def has_parts(self) -> bool:
+        """Whether only all windows of a key together have the same records in every run."""
+        return self in BY_CLOCK
+
+
+TIMED = (WindowKind.TUMBLING, WindowKind.SLIDING, WindowKind.CUMULATIVE, WindowKind.SESSION)
+BY_CLOCK = (WindowKind.CLOCK, WindowKind.CLOCK_SESSION)
+UPDATED = (*TIMED, WindowKind.GLOBAL)
+"""The windows that can show updates."""
+
+COUNTED, EVERY = 3, 2
+"""The number of records of a window of the kind `COUNT`, and after how many records there is such a window."""
 
 
 def window_of(kind: WindowKind, window_us: int) -> WindowType:
@@ -37,6 +70,14 @@ def window_of(kind: WindowKind, window_us: int) -> WindowType:
             return CumulativeWindow(size_us=3 * third_us, step_us=third_us)
         case WindowKind.SESSION:
             return SessionWindow(gap_us=third_us)
+        case WindowKind.GLOBAL:
+            return GlobalWindow()
+        case WindowKind.COUNT:
+            return CountWindow(size=COUNTED, slide=EVERY)
+        case WindowKind.CLOCK:
+            return TumblingWindow(size_us=window_us, by_clock=True)
+        case WindowKind.CLOCK_SESSION:
+            return SessionWindow(gap_us=third_us, by_clock=True)
         case _:
             assert_never(kind)
 
@@ -45,12 +86,23 @@ def expected_windows(
     kind: WindowKind, window_us: int, records: Iterable[tuple[int, int, int]], *, keyed: bool
 ) -> Counter[Row]:
     """The results over records of (key, time, value): the key unless all records belong together, the bounds of the
-    window, the number of its records and the greatest value."""
+    window, the number of its records and the greatest value. The records of a key come in the order of the input. Of
+    windows of processing time, the records of all windows together."""
     by_key: dict[Row, list[tuple[int, int]]] = defaultdict(list)
     for key, time, value in records:
         by_key[(key,) if keyed else ()].append((time, value))
     found: Counter[Row] = Counter()
     for key_row, timed in by_key.items():
+        if kind is WindowKind.COUNT:
+            values = [value for _, value in timed]
+            ends = range(EVERY, len(values) + 1, EVERY)
+            lasts = (values[max(0, end - COUNTED) : end] for end in ends)
+            found.update((*key_row, len(last), max(last)) for last in lasts)
+            continue
+        if kind is WindowKind.GLOBAL or kind in BY_CLOCK:
+            bounds = (0, 0) if kind in BY_CLOCK else ()
+            found[*key_row, *bounds, len(timed), max(value for _, value in timed)] += 1
+            continue
         places = _sessions(timed, window_us // 3) if kind is WindowKind.SESSION else _places(kind, window_us, timed)
         found.update((*key_row, start, end, len(values), max(values)) for (start, end), values in places.items())
     return found

@@ -18,10 +18,12 @@ from penstock.api.aggregate_kinds.base import (
     is_number,
     normal_keys,
     one_array,
+    type_of,
     value_of,
 )
 from penstock.api.aggregate_kinds.description import Aggregate
 from penstock.api.aggregate_kinds.lists import Numbers, as_lists, flattened
+from penstock.core.errors import UsageError
 from penstock.sql.schemas import can_be_key
 
 
@@ -76,6 +78,42 @@ class CollectSet(Collected):
     takes = "numbers, booleans, decimals up to 38 digits, dates, times, timestamps, strings and binary"
     distinct = True
     accepts = staticmethod(can_be_key)
+
+
+class CollectRows(AggregateKind):
+    """All records, as a list of structs with the columns that `parameters` names, in the order of their arrival."""
+
+    name = "rows"
+    needs_column = False
+    takes = KEPT
+
+    def partial_fields(self, aggregate: Aggregate, schema: pa.Schema) -> list[pa.Field[Any]]:
+        """A list of structs."""
+        for column in aggregate.columns:
+            kind = type_of(schema, column, role="column")
+            if not can_be_kept(kind):
+                raise UsageError(
+                    f"column {column!r} of type {kind} cannot be kept in the rows of a window",
+                    hint=f"state keeps {KEPT}; cast the column, or drop it before the window",
+                )
+        return [pa.field(aggregate.name, pa.list_(pa.struct([schema.field(column) for column in aggregate.columns])))]
+
+    def result_type(self, aggregate: Aggregate, schema: pa.Schema) -> pa.DataType:
+        """The list."""
+        kind: pa.DataType = self.partial_fields(aggregate, schema)[0].type
+        return kind
+
+    def of_records(self, aggregate: Aggregate) -> list[Calculation]:
+        """Records into lists."""
+        return [Calculation(None, ListRows(aggregate), aggregate.name)]
+
+    def of_partials(self, aggregate: Aggregate) -> list[Calculation]:
+        """Lists into longer lists."""
+        return [Calculation(aggregate.name, ListPartials(aggregate.name, distinct=False), aggregate.name)]
+
+    def result(self, aggregate: Aggregate, merged: pa.Table) -> Any:
+        """The list."""
+        return merged.column(aggregate.name)
 
 
 class CountDistinct(CollectSet):
@@ -141,6 +179,19 @@ class ListRecords:
         values = (column if column.type == kept else column.cast(kept, safe=False)).take(groups.order)
         known = values.is_valid().to_numpy(zero_copy_only=False)
         return _listed(values.drop_null(), groups.numbers[known], len(groups), distinct=self._distinct)
+
+
+class ListRows:
+    """The records of each group, as lists of structs."""
+
+    def __init__(self, aggregate: Aggregate) -> None:
+        self._columns = {column: str(value_of(aggregate, column)) for column in aggregate.columns}
+
+    def __call__(self, table: pa.Table, groups: Groups) -> Any:
+        """Lists."""
+        arrays = [one_array(table.column(name)).take(groups.order) for name in self._columns.values()]
+        fields = [pa.field(name, array.type) for name, array in zip(self._columns, arrays, strict=True)]
+        return as_lists(pa.StructArray.from_arrays(arrays, fields=fields), groups.numbers, len(groups))
 
 
 class ListPartials:

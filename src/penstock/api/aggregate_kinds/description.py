@@ -22,6 +22,10 @@ OBJECT = "object"
 """The type of a state that is pickled."""
 
 
+ROWS = "rows"
+"""The kind of the aggregate that keeps whole records. Its parameters are the names of the columns."""
+
+
 @dataclass(frozen=True)
 class Condition:
     """Which records an aggregate takes. Conditions of the same text are equal."""
@@ -55,6 +59,8 @@ class Aggregate:
         """The columns that the aggregate reads."""
         if self.function is not None:
             return self.function.columns
+        if self.kind == ROWS:
+            return tuple(str(column) for column in self.parameters)
         return tuple(column for column in (self.column, self.by) if column is not None)
 
     def saved(self) -> SavedAggregate:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from penstock.api.aggregate_kinds.base import AggregateKind, names_of
 from penstock.api.aggregate_kinds.basic import All, Any_, Count, Max, Mean, Min, Sum
-from penstock.api.aggregate_kinds.collected import CollectList, CollectSet, CountDistinct, ExactQuantile
+from penstock.api.aggregate_kinds.collected import CollectList, CollectRows, CollectSet, CountDistinct, ExactQuantile
 from penstock.api.aggregate_kinds.custom import Custom
 from penstock.api.aggregate_kinds.description import Aggregate
 from penstock.api.aggregate_kinds.moments import Moments
@@ -33,6 +33,7 @@ KINDS: dict[str, AggregateKind] = {
         Pick("max_by", greatest=True, last=False),
         TopN(),
         CollectList(),
+        CollectRows(),
         CollectSet(),
         CountDistinct(),
         ExactQuantile(),

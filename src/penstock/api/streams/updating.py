@@ -8,9 +8,11 @@ from typing import Literal, Self
 from penstock.api.aggregate_kinds.registry import kind_of
 from penstock.api.boundary import at_user_line
 from penstock.api.changelog import Changelog, with_row_kind
+from penstock.api.other_windows import CountWindow, GlobalWindow
 from penstock.api.steps import ROW_COUNT, UPDATES, Aggregate, CombineStep, Updates, WindowStep
 from penstock.api.streams.stream_state import StreamState
 from penstock.api.window_schema import WINDOW_END, WINDOW_START
+from penstock.api.windows import WindowType
 from penstock.core.durations import Duration, duration_ms
 from penstock.core.errors import UsageError
 
@@ -73,6 +75,7 @@ class HasResultsOfWindows:
                 f"the window {state.ledger.step(number)} shows updates already",
                 hint="call updates() once, and use the stream that it returns for everything",
             )
+        _check_can_update(step.window, updates)
         combined = state.ledger.step(number).inputs[0].node
         combine = state.ledger.step(combined).step
         assert isinstance(combine, CombineStep)
@@ -127,3 +130,22 @@ def _updates(every: Duration | int | Literal["change"] | None) -> Updates:
     if every_ms == 0:
         raise UsageError(f"every is {every!r}; give a duration above 0", hint=_EVERY)
     return Updates(every_ms=every_ms)
+
+
+def _check_can_update(window: WindowType, updates: Updates) -> None:
+    """Raise `UsageError` unless windows of the type can show updates."""
+    if isinstance(window, CountWindow):
+        raise UsageError(
+            f"updates: a window of {window} has its result when it is full, and the result does not change",
+            hint="leave updates() out, or use global_window() with updates(every=...)",
+        )
+    if window.by_clock:
+        raise UsageError(
+            f"updates: windows of {window} have no early results",
+            hint="use shorter windows, or windows of event time, or global_window() with updates(every=...)",
+        )
+    if isinstance(window, GlobalWindow) and not updates.is_early:
+        raise UsageError(
+            "updates: a window with all records is complete at the end of the data, and has no updates before",
+            hint=f"say how often to show the result: {_EVERY}",
+        )

@@ -1,13 +1,22 @@
-"""Records in windows of event time."""
+"""Records in windows."""
 
 from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
 
 import pyarrow as pa
 
 from penstock.api.aggregate_functions import AggregateFunction
+from penstock.api.aggregate_kinds.description import ROWS
 from penstock.api.aggregates import AggregateCall, named_aggregate
 from penstock.api.boundary import at_user_line
-from penstock.api.steps import LATE, CombineStep, WindowStep
+from penstock.api.callables import check_callable
+from penstock.api.inference import BatchKind, batch_kind
+from penstock.api.other_windows import CountWindow
+from penstock.api.steps import LATE, ROW_COUNT, WINDOW_ROWS, Aggregate, ApplyStep, CombineStep, WindowStep
 from penstock.api.streams.data_stream import Stream
 from penstock.api.streams.stream_state import StreamState
 from penstock.api.window_schema import WINDOW_END, partial_schema, result_schema
@@ -15,11 +24,12 @@ from penstock.api.windows import WindowType
 from penstock.core.durations import Duration, duration_us
 from penstock.core.errors import UsageError
 from penstock.plan.graph import Input, Partitioning
+from penstock.sql.schemas import SchemaLike, as_schema
 
 
 @at_user_line
 class WindowedStream:
-    """Records of each key, or all records, in windows of event time. Made by `KeyedStream.window` and by
+    """Records of each key, or all records, in windows. Made by `KeyedStream.window` and by
     `Stream.window`."""
 
     def __init__(self, state: StreamState, keys: tuple[str, ...], window: WindowType, *, lateness_us: int = 0) -> None:
@@ -54,52 +64,155 @@ class WindowedStream:
 
         To name the step, call `.name(...)` on the result; the state of the step is kept under that name.
         """
-        state, keys = self._state, self._keys
-        assert state.time_column is not None
-        calls = [
+        state = self._state
+        calls = tuple(
             named_aggregate(name, call, schema=state.schema, time_column=state.time_column)
             for name, call in aggregates.items()
-        ]
-        partial = partial_schema(
-            state.schema, keys=keys, time_column=state.time_column, aggregates=calls, window=self._window
         )
-        result = result_schema(state.schema, keys=keys, time_column=state.time_column, aggregates=calls)
+        return self._aggregated(calls)
+
+    def apply(
+        self,
+        function: Callable[..., Any],
+        *,
+        schema: SchemaLike,
+        kind: BatchKind | None = None,
+        name: str | None = None,
+    ) -> Stream:
+        """What `function` makes of all records of each key and window, when the window is complete: the keys,
+        `window_start`, `window_end`, and the columns of `schema`, which the function returns.
+
+        The function gets the records with all their columns, in the order in which they came, as `map_batches` would
+        give them: the annotation of its first parameter, or `kind`, says "arrow", "table", "polars" or "pandas". It
+        returns the same kind, several of them, or None. A second parameter gets a dict with the key and the bounds of
+        the window. The records are kept, in columns, until the window is complete; an aggregate keeps less. `name` is
+        the name of the step that keeps them.
+
+            >>> import polars as pl
+            >>> import penstock as ps
+            >>> from penstock.testing import run
+            >>> def longest_pause(rows: pl.DataFrame) -> pl.DataFrame:
+            ...     return rows.sort("ms").select(pause=pl.col("ms").diff().max())
+            >>> def program(env):
+            ...     rows = [{"ms": ms} for ms in (1_000, 1_500, 4_000)]
+            ...     clicks = env.from_iterable(rows).with_columns(ts="timestamp_millis(ms)").watermark("ts")
+            ...     pauses = clicks.window(ps.tumbling("10s")).apply(longest_pause, schema="pause bigint")
+            ...     pauses.select("pause").write(ps.collect())
+            >>> run(program)
+            [{'pause': 2500}]
+
+        """
+        check_callable(function, "apply")
+        state, takes, made = self._state, batch_kind(function, kind), as_schema(schema, argument="schema")
+        columns = tuple(state.schema.names)
+        windowed = self._aggregated((Aggregate(name=WINDOW_ROWS, kind=ROWS, column=None, parameters=columns),))
+        if name is not None:
+            windowed.name(name)
+        before = windowed._state  # noqa: SLF001  # made here
+        places = [field for field in windowed.schema if field.name != WINDOW_ROWS]
+        both = sorted({field.name for field in places} & set(made.names))
+        if both:
+            raise UsageError(
+                f"apply: the result has a column {both[0]!r} anyway, from the key or the window",
+                hint="leave the column out of schema, or give it another name",
+            )
+        step = ApplyStep(
+            function=function,
+            kind=takes,
+            takes_window=_takes_two(function),
+            rows=state.schema,
+            made=made,
+            schema=pa.schema([*places, *made]),
+        )
+        number = state.ledger.add(step, kind="apply", inputs=before.input())
+        return Stream(replace(before, last_step=number, schema=step.schema))
+
+    def _aggregated(self, calls: tuple[Aggregate, ...]) -> Stream:
+        is_counted = isinstance(self._window, CountWindow)
+        number = self._counted(calls) if is_counted else self._combined(calls)
+        return self._behind(number, result=self._result(calls))
+
+    def _result(self, calls: tuple[Aggregate, ...]) -> pa.Schema:
+        state, time_column = self._state, self._time_column
+        return result_schema(
+            state.schema, keys=self._keys, time_column=time_column, aggregates=calls, window=self._window
+        )
+
+    def _partial(self, calls: tuple[Aggregate, ...]) -> pa.Schema:
+        state, time_column = self._state, self._time_column
+        return partial_schema(
+            state.schema, keys=self._keys, time_column=time_column, aggregates=calls, window=self._window
+        )
+
+    @property
+    def _time_column(self) -> str | None:
+        return self._state.time_column if self._window.needs_time else None
+
+    def _combined(self, calls: tuple[Aggregate, ...]) -> int:
+        """The number of the window step, behind the step that combines records before they are sent by key."""
+        state, window, result = self._state, self._window, self._result(calls)
         combine = CombineStep(
-            keys=keys,
-            time_column=state.time_column,
-            window=self._window,
-            aggregates=tuple(calls),
-            schema=partial,
-            time_offset_us=state.time_offset_us,
+            keys=self._keys,
+            time_column=self._time_column,
+            window=window,
+            aggregates=calls,
+            schema=self._partial(calls),
+            time_offset_us=state.time_offset_us if window.needs_time else 0,
+            holds=window.needs_time,
         )
         combined = state.ledger.add(combine, kind="combine", inputs=state.input())
-        windowed = state.ledger.add(
-            WindowStep(
-                keys=keys,
-                window=self._window,
-                aggregates=tuple(calls),
-                schema=result,
-                late=state.late_records,
-                lateness_us=self._lateness_us,
-            ),
-            kind="window",
-            label="-".join(("window", *keys)),
-            inputs=(Input(node=combined, partitioning=Partitioning.HASH, keys=keys),),
+        step = WindowStep(
+            keys=self._keys,
+            window=window,
+            aggregates=calls,
+            schema=result,
+            late=state.late_records if window.needs_time else None,
+            lateness_us=self._lateness_us,
         )
-        return Stream(
-            StreamState(
-                ledger=state.ledger,
-                last_step=windowed,
-                schema=result,
-                time_column=WINDOW_END,
-                time_offset_us=-1,
-                sides={LATE: state.late_behind(windowed)},
-            )
+        by_key = Input(node=combined, partitioning=Partitioning.HASH, keys=self._keys)
+        return self._add(step, by_key)
+
+    def _counted(self, calls: tuple[Aggregate, ...]) -> int:
+        """The number of the step of windows of a number of records: which records are in a window depends on their
+        order, so the records are sent by key as they are."""
+        counted = (*calls, Aggregate(name=ROW_COUNT, kind="count", column=None))
+        step = WindowStep(
+            keys=self._keys,
+            window=self._window,
+            aggregates=counted,
+            schema=self._result(calls),
+            partials=self._partial(counted),
         )
+        return self._add(step, self._state.input_by_key(self._keys))
+
+    def _add(self, step: WindowStep, source: Input) -> int:
+        return self._state.ledger.add(step, kind="window", label="-".join(("window", *self._keys)), inputs=(source,))
+
+    def _behind(self, number: int, *, result: pa.Schema) -> Stream:
+        state, window = self._state, self._window
+        behind = StreamState(ledger=state.ledger, last_step=number, schema=result)
+        if window.needs_time:
+            sides = {LATE: state.late_behind(number)}
+            return Stream(replace(behind, time_column=WINDOW_END, time_offset_us=-1, sides=sides))
+        return Stream(replace(behind, time_lost=f"no event time belongs to the windows of {state.ledger.step(number)}"))
 
     def __repr__(self) -> str:
         by = f" by {', '.join(self._keys)}" if self._keys else ""
         return f"<WindowedStream of {self._window}{by} of {self._state.described()}>"
+
+
+def _takes_two(function: Callable[..., Any]) -> bool:
+    """Whether a function demands a second argument."""
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):
+        return False
+    demanded = [
+        each
+        for each in parameters
+        if each.kind in (each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD) and each.default is each.empty
+    ]
+    return len(demanded) > 1
 
 
 def windowed(
@@ -107,11 +220,16 @@ def windowed(
 ) -> WindowedStream:
     """The records of each key, or all records without keys, in windows. Raises `UsageError` if `window` is no window,
     or if there is no event time."""
-    lateness_us = duration_us(allowed_lateness, argument="allowed_lateness")
     if not isinstance(window, WindowType):
         raise UsageError(f"window takes a window, not {window!r}", hint='for example tumbling("10s")')
     state.refuse_changelog("window")
-    if state.time_column is None:
+    lateness_us = duration_us(allowed_lateness, argument="allowed_lateness")
+    if lateness_us and not window.needs_time:
+        raise UsageError(
+            f"window: no record is late for {window}, so there is no allowed lateness",
+            hint="leave allowed_lateness out, or use a window of event time",
+        )
+    if state.time_column is None and window.needs_time:
         times = [field.name for field in state.schema if pa.types.is_timestamp(field.type)]
         place = "key_by" if keys else "window"
         raise UsageError(

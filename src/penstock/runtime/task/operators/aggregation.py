@@ -104,7 +104,8 @@ def of_partials(aggregates: Sequence[Aggregate]) -> list[Calculation]:
 def results(
     merged: pa.Table, *, keys: Sequence[str], window: WindowType, aggregates: Sequence[Aggregate], schema: pa.Schema
 ) -> pa.Table:
-    """The results of merged partials, in the order of the partials."""
+    """The results of merged partials, in the order of the partials. An aggregate that has no column in `schema` is not
+    shown."""
     starts: Any = merged.column(WINDOW_START)
     columns: dict[str, Any] = {WINDOW_START: starts}
     if window.length_us is None:
@@ -112,7 +113,7 @@ def results(
     else:
         columns[WINDOW_END] = pc.add(starts.cast(pa.int64()), window.length_us).cast(starts.type)
     columns.update({key: merged.column(key) for key in keys})
-    for aggregate in aggregates:
+    for aggregate in [each for each in aggregates if each.name in schema.names]:
         found = kind_of(aggregate).result(aggregate, merged)
         kind = schema.field(aggregate.name).type
         columns[aggregate.name] = narrowed(found, kind, name=aggregate.name) if is_decimal(found.type) else found

@@ -6,8 +6,10 @@ from typing import assert_never
 
 from penstock.api.first_rows import FirstOfKey
 from penstock.api.grouped import GroupedFunction
+from penstock.api.other_windows import CountWindow
 from penstock.api.pane_windows import PaneWindow
 from penstock.api.steps import (
+    ApplyStep,
     AsyncMapStep,
     CombineStep,
     FilterStep,
@@ -32,9 +34,12 @@ from penstock.api.steps import (
     WriteStep,
 )
 from penstock.api.windows import SessionWindow
+from penstock.runtime.task.operators.applying import ApplyOperator
 from penstock.runtime.task.operators.async_map import AsyncMapOperator
 from penstock.runtime.task.operators.base import Operator
 from penstock.runtime.task.operators.choosing import FilterOperator, SampleOperator
+from penstock.runtime.task.operators.clock_windows import ClockPaneOperator, ClockSessionOperator, ClockWindowOperator
+from penstock.runtime.task.operators.count_windows import CountWindowOperator
 from penstock.runtime.task.operators.distinct import DistinctOperator
 from penstock.runtime.task.operators.driver_sink import DriverCommittedSink
 from penstock.runtime.task.operators.functions import MapBatchesOperator, MapOperator
@@ -71,8 +76,8 @@ def build_operator(step: Step) -> Operator:
             return WatermarkOperator(step)
         case WhereStep() | SplitStep() | SelectStep() | UnionStep():
             return _operator_on_columns(step)
-        case MapBatchesStep():
-            return MapBatchesOperator(step)
+        case MapBatchesStep() | ApplyStep():
+            return MapBatchesOperator(step) if isinstance(step, MapBatchesStep) else ApplyOperator(step)
         case MapStep():
             return MapOperator(step)
         case FilterStep() | SampleStep():
@@ -126,6 +131,12 @@ def _aggregate_operator(step: CombineStep | WindowStep | RunningCombineStep | Ru
 def _window_operator(step: WindowStep) -> Operator:
     if step.updates is not None:
         return _updating_operator(step)
+    if isinstance(step.window, CountWindow):
+        return CountWindowOperator(step)
+    if step.window.by_clock:
+        if isinstance(step.window, PaneWindow):
+            return ClockPaneOperator(step)
+        return ClockSessionOperator(step) if isinstance(step.window, SessionWindow) else ClockWindowOperator(step)
     if isinstance(step.window, PaneWindow):
         return PaneWindowOperator(step) if step.combine is None else LatePaneWindowOperator(step, step.combine)
     if isinstance(step.window, SessionWindow):

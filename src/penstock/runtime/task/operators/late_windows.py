@@ -86,6 +86,7 @@ class LateRecordsOperator(Operator):
         """Which records are late; None if no record is late. Records without a time, and records whose windows do not
         fit into 64 bits, are not late: they belong to no window, and are counted where records are combined."""
         combine = self._combine
+        assert combine.time_column is not None
         times: Any = batch.column(combine.time_column)
         instants = int64_values(times.fill_null(0) if times.null_count else times) + combine.time_offset_us
         has_window = (instants >= self._times[0]) & (instants <= self._times[1])

@@ -100,7 +100,7 @@ class PaneWindowOperator(WindowOperator):
             yield from self._fire(time_us, may_snapshot=not is_end)
         if not is_end:
             self._fired.advance(time_us)
-        self.output.watermark(time_us, idle=idle)
+        self._hand_on_watermark(time_us, idle=idle)
 
     def _again(self, time_us: int, *, may_snapshot: bool) -> Steps:
         """Hand on the windows that were being handed on when the snapshot was taken, if their time has come again."""

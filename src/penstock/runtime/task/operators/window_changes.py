@@ -46,6 +46,8 @@ def repeated(rows: pa.Table, window: PaneWindow, first: Times, last: Times) -> p
     # A last end may lie so far before the first end that their difference does not fit into 64 bits.
     counts = (np.maximum(last, first - window.spacing_us) - first) // window.spacing_us + 1
     found = np.flatnonzero(counts)
+    # Lists have their values in the order of the panes.
+    found = found[np.argsort(int64_values(rows.column(WINDOW_START))[found], kind="stable")]
     first, counts = first[found], counts[found]
     taken = np.repeat(found, counts)
     # The number of each repetition among the repetitions of its row.

@@ -21,7 +21,7 @@ import pyarrow as pa
 
 from penstock.api.pane_windows import PaneWindow
 from penstock.api.steps import CombineStep, WindowStep
-from penstock.api.window_schema import WINDOW_START, window_columns
+from penstock.api.window_schema import TIME_TYPE, WINDOW_START, window_columns
 from penstock.api.windows import TumblingWindow
 from penstock.core.elements import MAX_WATERMARK, CheckpointOptions
 from penstock.core.ids import CheckpointId
@@ -85,25 +85,17 @@ class CombineOperator(Operator):
     def process(self, batch: pa.RecordBatch) -> None:
         """Make one row per key and pane of the batch."""
         step = self._step
-        times: Any = batch.column(step.time_column)
-        if times.null_count:
-            batch = batch.filter(times.is_valid())
-            self.timeless_dropped += len(times) - batch.num_rows
-            times = batch.column(step.time_column)
+        time_type: pa.DataType = TIME_TYPE
+        if step.time_column is None:
+            instants = np.zeros(batch.num_rows, np.int64)
+        else:
+            time_type = batch.schema.field(step.time_column).type
+            batch, instants = self._timed(batch, step.time_column)
         if batch.num_rows == 0:
             return
-        instants = int64_values(times)
-        if step.time_offset_us:
-            instants = instants + step.time_offset_us
-        if instants.min() < self._earliest or instants.max() > self._latest:
-            inside = (instants >= self._earliest) & (instants <= self._latest)
-            self.beyond_time_dropped += batch.num_rows - int(inside.sum())
-            batch, instants = batch.filter(pa.array(inside)), instants[inside]
-            if batch.num_rows == 0:
-                return
         columns: dict[str, Any] = {key: normal_keys(batch.column(key)) for key in step.keys}
         columns.update(self._record_values(batch))
-        partials = self._partials(columns, instants, times.type)
+        partials = self._partials(columns, instants, time_type)
         partials = partials.select(step.schema.names)
         if not partials.schema.equals(step.schema):
             partials = partials.cast(step.schema)
@@ -111,6 +103,22 @@ class CombineOperator(Operator):
         self._held_rows += partials.num_rows
         if self._held_rows >= _HELD_ROWS or not step.holds:
             self.before_barrier()
+
+    def _timed(self, batch: pa.RecordBatch, column: str) -> tuple[pa.RecordBatch, npt.NDArray[np.int64]]:
+        """The records that belong to a window, and their times."""
+        times: Any = batch.column(column)
+        if times.null_count:
+            batch = batch.filter(times.is_valid())
+            self.timeless_dropped += len(times) - batch.num_rows
+            times = batch.column(column)
+        instants = int64_values(times)
+        if self._step.time_offset_us:
+            instants = instants + self._step.time_offset_us
+        if instants.size and (instants.min() < self._earliest or instants.max() > self._latest):
+            inside = (instants >= self._earliest) & (instants <= self._latest)
+            self.beyond_time_dropped += batch.num_rows - int(inside.sum())
+            batch, instants = batch.filter(pa.array(inside)), instants[inside]
+        return batch, instants
 
     def _record_values(self, batch: pa.RecordBatch) -> dict[str, Any]:
         try:
