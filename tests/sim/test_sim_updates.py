@@ -27,7 +27,7 @@ from penstock.sim.run import run_scenario, scenario_of
 from penstock.sim.scenario import Scenario
 from penstock.sim.slots import Notice
 from penstock.sim.user import Moment, UserRequest, Wish
-from penstock.sim.window_kinds import TIMED, UPDATED, WindowKind
+from penstock.sim.window_kinds import TIMED, WindowKind
 
 CRASHES = tuple(
     CrashAfterCheckpoint(at_ms=at_ms, slot=at_ms // 100 % 2, delay_ms=1, notice=Notice.TOLD)
@@ -40,6 +40,8 @@ SHOWN = {
     "after 20 ms": Updates(every_ms=20),
 }
 LATE, ALL, THREE, CLOCK = SHOWN.values()
+UPDATED = (*TIMED, WindowKind.GLOBAL)
+"""The windows that can show updates."""
 
 
 def updating(

@@ -51,8 +51,6 @@ class WindowKind(Enum):
 
 TIMED = (WindowKind.TUMBLING, WindowKind.SLIDING, WindowKind.CUMULATIVE, WindowKind.SESSION)
 BY_CLOCK = (WindowKind.CLOCK, WindowKind.CLOCK_SESSION)
-UPDATED = (*TIMED, WindowKind.GLOBAL)
-"""The windows that can show updates."""
 
 COUNTED, EVERY = 3, 2
 """The number of records of a window of the kind `COUNT`, and after how many records there is such a window."""
