@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-import polars as pl
 import pyarrow as pa
 
 from penstock.core.errors import UsageError
@@ -57,7 +57,9 @@ def static_table(given: Any, host: TableHost | None) -> StaticTable | None:
         return GivenTable(given)
     if isinstance(given, pa.RecordBatch):
         return GivenTable(pa.Table.from_batches([given]))
-    if isinstance(given, pl.DataFrame):
+    polars: Any = sys.modules.get("polars")
+    # Every slot imports this module, and a program that has a frame of Polars has imported Polars.
+    if polars is not None and isinstance(given, polars.DataFrame):
         table = given.to_arrow()
         plain = [pa.field(f.name, pa.string() if pa.types.is_large_string(f.type) else f.type) for f in table.schema]
         return GivenTable(table.cast(pa.schema(plain)))

@@ -3,6 +3,7 @@ two."""
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -16,12 +17,16 @@ Kinds = npt.NDArray[np.int8]
 """The kinds of changes, as their places in `ROW_KINDS`."""
 INSERT, UPDATE_BEFORE, UPDATE_AFTER, DELETE = range(4)
 
-_NAMES: Any = pa.array(ROW_KINDS)
+
+@cache
+def _names() -> Any:
+    """The names of the kinds. Not made on import: Arrow imports pandas to look at a list, and few slots need pandas."""
+    return pa.array(ROW_KINDS)
 
 
 def kinds_of(batch: pa.RecordBatch) -> Kinds:
     """The kinds of the changes of a batch. Raises `ValueError` if there are others."""
-    found: Any = pc.index_in(batch.column(ROW_KIND), value_set=_NAMES)
+    found: Any = pc.index_in(batch.column(ROW_KIND), value_set=_names())
     if found.null_count:
         wrong = batch.column(ROW_KIND).filter(found.is_null())[0].as_py()
         raise ValueError(f"{wrong!r} is no kind of a change; there are {', '.join(ROW_KINDS)}")
@@ -30,7 +35,7 @@ def kinds_of(batch: pa.RecordBatch) -> Kinds:
 
 def names_of(kinds: Kinds) -> Any:
     """The kinds as the column `row_kind` has them."""
-    return _NAMES.take(pa.array(kinds))
+    return _names().take(pa.array(kinds))
 
 
 def kept_changes(batch: pa.RecordBatch, kept: npt.NDArray[np.bool_]) -> pa.RecordBatch:
