@@ -33,7 +33,7 @@ import struct
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 import numpy as np
@@ -87,6 +87,25 @@ class Run:
             for block in self.blocks:
                 stream.write_batch(block)
         return sink.getvalue()
+
+
+class SavedRun(Protocol):
+    """What a snapshot must know of what is left of a run. Is read off the loop, and must not change."""
+
+    @property
+    def run(self) -> Run:
+        """The run."""
+        ...
+
+    @property
+    def first(self) -> int:
+        """The rows before this row are gone."""
+        ...
+
+    @property
+    def gone(self) -> Bits | None:
+        """For each row of the run whether the row is gone; None if no row behind `first` is gone."""
+        ...
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -154,7 +173,7 @@ class RunFiles:
         """Whether the next checkpoint may refer to the file of the run."""
         return run.token in self._reusable
 
-    def snapshot(self, checkpoint: CheckpointId, runs: Sequence[LiveRun], options: CheckpointOptions) -> WriteRuns:
+    def snapshot(self, checkpoint: CheckpointId, runs: Sequence[SavedRun], options: CheckpointOptions) -> WriteRuns:
         """Freeze the runs by reference. The returned work writes the runs that no completed checkpoint has, and the
         index."""
         known = {} if options.full or options.savepoint else self._reusable
@@ -195,18 +214,22 @@ class RunFiles:
 
 
 def encode_index(
-    runs: Sequence[LiveRun], sections: Sequence[Frame], *, groups: int, own_groups: tuple[int, int]
+    runs: Sequence[SavedRun], sections: Sequence[Frame], *, groups: int, own_groups: tuple[int, int]
 ) -> bytes:
     """The bytes of an index."""
+    gone = [live.gone for live in runs]
     header = msgspec.json.encode(
         RunIndex(
             groups=groups,
             own_groups=own_groups,
             sections=tuple(memoryview(section).nbytes for section in sections),
-            runs=tuple(RunEntry(rows=r.run.rows, first=r.first, marks=r.gone is not None) for r in runs),
+            runs=tuple(
+                RunEntry(rows=live.run.rows, first=live.first, marks=bits is not None)
+                for live, bits in zip(runs, gone, strict=True)
+            ),
         )
     )
-    marks = [np.packbits(live.gone).tobytes() for live in runs if live.gone is not None]
+    marks = [np.packbits(bits).tobytes() for bits in gone if bits is not None]
     parts: list[Any] = [_PREFIX.pack(MAGIC, VERSION, len(header)), header, *sections, *marks]
     return b"".join(memoryview(part) for part in parts)
 

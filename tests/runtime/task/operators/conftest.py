@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 import xxhash
 
@@ -55,7 +56,7 @@ class MemoryFiles:
         return StateFile(path=path, size=len(data), checksum=xxhash.xxh3_64_intdigest(data))
 
     def put_shared(self, data, key):
-        return self.put(data)
+        return msgspec.structs.replace(self.put(data), shared_key=key)
 
     def get(self, file):
         data = self.files[file.path]

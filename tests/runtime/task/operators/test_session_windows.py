@@ -16,10 +16,12 @@ from penstock.api.window_schema import partial_schema, result_schema
 from penstock.api.windows import SessionWindow
 from penstock.core.elements import MAX_WATERMARK
 from penstock.core.errors import UsageError
+from penstock.core.ids import CheckpointId
 from penstock.runtime.task.operators import session_windows
 from penstock.runtime.task.operators.sorted_runs import RunLimits
 from penstock.runtime.task.partitioning import partition
 from penstock.runtime.task.slices import Slice
+from penstock.state.runs import RunSnapshot
 
 GAP = 5
 GROUPS = 128
@@ -130,23 +132,26 @@ def in_order(rows):
 
 
 ROWS = st.lists(st.tuples(st.integers(0, 3), st.integers(0, 60)), min_size=1, max_size=12)
+SMALL = RunLimits(run_rows=2, block_rows=1, part_blocks=1, section_rows=0, first_fanout=3, fanout=3)
 
 
 @pytest.mark.parametrize("keys", KEYS)
-@pytest.mark.parametrize("limits", [RunLimits(block_rows=1, part_blocks=1), RunLimits()], ids=["small", "large"])
+@pytest.mark.parametrize("limits", [SMALL, RunLimits()], ids=["small", "large"])
 @settings(max_examples=60, deadline=None)
 @given(batches=st.lists(st.tuples(ROWS, st.integers(-5, 70), st.booleans()), max_size=6))
 def test_records_at_most_a_gap_apart_are_one_session(rig, keys, limits, batches):
     kind, values = KEYS[keys]
     combine, step = steps(kind)
     front, back, model = rig(combine), rig(step, limits=limits), Model()
-    for numbers, time, restored in [*batches, ([(0, 0)], MAX_WATERMARK, False)]:
+    for checkpoint, (numbers, time, restored) in enumerate([*batches, ([(0, 0)], MAX_WATERMARK, False)]):
         rows = [(values[key], moment) for key, moment in numbers]
         give(front, [back], records(rows, kind))
         model.records(rows)
+        state = back.snapshot(checkpoint)
+        back.operator.completed(CheckpointId(checkpoint))
         if restored:
             assert back.operator.late_dropped == model.late
-            model.late, back = 0, rig(step, restored=[back.freeze()()], files=back.files, limits=limits)
+            model.late, back = 0, rig(step, restored=[state], files=back.files, limits=limits, epoch=checkpoint + 2)
         back.operator.watermark(time)
         assert results(back) == in_order(model.fire(time))
     assert back.operator.late_dropped == model.late
@@ -294,3 +299,30 @@ def test_state_of_another_gap_is_refused(rig):
     back = rig(steps()[1])
     with pytest.raises(UsageError, match="is of windows of session, gap 5 us"):
         rig(steps(gap=6)[1], restored=[back.snapshot()], files=back.files)
+
+
+def test_a_checkpoint_of_sessions_writes_only_what_has_changed(rig):
+    """Sessions that grew are gone from the runs that have them, and come back once, at any parallelism."""
+    combine, step = steps()
+    limits = RunLimits(run_rows=20, block_rows=8, section_rows=0)
+    front, back = rig(combine), rig(step, limits=limits)
+    give(front, [back], records([(key, 10) for key in range(400)]))
+    back.operator._table._flush()
+    first = back.snapshot(1)
+    back.operator.completed(CheckpointId(1))
+    give(front, [back], records([(key, 12) for key in range(0, 400, 80)]))
+    back.operator._table._flush()
+    before = sum(map(len, back.files.files.values()))
+    second = back.snapshot(2)
+    assert {file.path for file in second.keyed[1:]} & {file.path for file in first.keyed[1:]}
+    assert sum(map(len, back.files.files.values())) - before < before / 4
+    gone = RunSnapshot(back.files.get(second.keyed[0]), second.keyed, what="it").gone
+    assert any(rows is not None and rows.sum() == 5 for rows in gone)
+    found = []
+    for subtask in range(2):
+        again = rig(step, subtask=subtask, parallelism=2, files=back.files, restored=[second], limits=limits)
+        again.operator.watermark(MAX_WATERMARK)
+        found += results(again)
+    grown = set(range(0, 400, 80))
+    expected = sorted((key, 10, 12 + GAP, 2) if key in grown else (key, 10, 10 + GAP, 1) for key in range(400))
+    assert sorted(row[:4] for row in found) == expected

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import pyarrow as pa
 
@@ -29,17 +30,31 @@ from penstock.runtime.task.operators.sorted_runs import (
     without,
 )
 from penstock.state.run_places import MemoryPlace, RunPlace
-from penstock.state.runs import RunFiles
+from penstock.state.runs import RunFiles, SavedRun
 
 MOST_APPENDED = 64
 """Appended tables become a run when there are this many tables, however small they are."""
+
+
+class TableRun(SavedRun, Protocol):
+    """What is left of a run of a table."""
+
+    @property
+    def rows(self) -> int:
+        """How many rows are left."""
+        ...
+
+    @property
+    def table(self) -> pa.Table:
+        """The rows that are left."""
+        ...
 
 
 @dataclass(frozen=True, kw_only=True)
 class Frozen:
     """The rows of a table at the moment of a snapshot."""
 
-    runs: tuple[LiveSorted, ...] = ()
+    runs: tuple[TableRun, ...] = ()
     tables: tuple[pa.Table, ...] = ()
     """Rows that are in no run yet."""
 
@@ -49,9 +64,9 @@ class Frozen:
     @property
     def parts(self) -> list[pa.Table]:
         """All rows. A key and a time may have several rows."""
-        return [*map(_rows_of, self.runs), *self.tables]
+        return [*(live.table for live in self.runs), *self.tables]
 
-    def split(self, files: RunFiles, section_rows: int) -> tuple[tuple[LiveSorted, ...], Frozen]:
+    def split(self, files: RunFiles, section_rows: int) -> tuple[tuple[TableRun, ...], Frozen]:
         """The runs that a snapshot saves in files of their own; and what it saves with the index: the newest runs, up
         to so many rows, unless they are in files already."""
         kept, rows = len(self.runs), sum(table.num_rows for table in self.tables)
@@ -243,7 +258,3 @@ class RunTable:
     def freeze(self) -> Frozen:
         """All rows, by reference. Later changes replace runs and tables, and do not change them."""
         return Frozen(runs=tuple(self._runs), tables=tuple(self._appended))
-
-
-def _rows_of(live: LiveSorted) -> pa.Table:
-    return pa.Table.from_batches(live.run.rows_between(live.first, live.run.rows)).drop_columns([KEY_HASH])

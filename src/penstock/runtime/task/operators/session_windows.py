@@ -27,9 +27,13 @@ from penstock.core.elements import MAX_WATERMARK
 from penstock.runtime.task.operators.dense import int64_values
 from penstock.runtime.task.operators.run_table import MOST_APPENDED, Frozen
 from penstock.runtime.task.operators.sessions import find_sessions, merge_sessions
+from penstock.runtime.task.operators.sorted_runs import KEY_HASH, SortedRun, in_blocks, runs_to_merge
 from penstock.runtime.task.operators.window_table import WindowTable
 from penstock.runtime.task.operators.windows import CombineOperator, WindowOperator
 from penstock.runtime.task.partitioning import key_groups
+
+Bits = npt.NDArray[np.bool_]
+Places = npt.NDArray[np.int32]
 
 _FIRST_TIME = -(2**63)
 _PLACES = 1 << 20
@@ -53,19 +57,63 @@ class SessionCombineOperator(CombineOperator):
         return merged.select(step.schema.names).cast(step.schema)
 
 
+class LiveSessions:
+    """What is left of a run of sessions. A run loses its first sessions when they are complete, and other sessions when
+    they grow."""
+
+    def __init__(self, run: SortedRun, rows: pa.Table, places: Places) -> None:
+        self.run = run
+        self.table = rows
+        """The sessions that are left."""
+        self._places = places
+        """The place of each of these sessions in the run."""
+
+    @property
+    def rows(self) -> int:
+        """How many sessions are left."""
+        return self.table.num_rows
+
+    @property
+    def first(self) -> int:
+        """All sessions before this place are gone."""
+        return int(self._places[0])
+
+    @property
+    def gone(self) -> Bits | None:
+        """For each session of the run whether it is gone; None if no session behind `first` is gone. Takes a time that
+        grows with the run."""
+        if self._places.size == self.run.rows - self.first:
+            return None
+        found = np.ones(self.run.rows, np.bool_)
+        found[self._places] = False
+        return found
+
+    def behind(self, count: int) -> LiveSessions | None:
+        """Without the first sessions; None if no session is left."""
+        if count == self.rows:
+            return None
+        return LiveSessions(self.run, self.table.slice(count), self._places[count:]) if count else self
+
+    def only(self, kept: Bits) -> LiveSessions | None:
+        """With only some of the sessions; None if no session is left."""
+        if kept.all():
+            return self
+        return LiveSessions(self.run, self.table.filter(pa.array(kept)), self._places[kept]) if kept.any() else None
+
+
 class SessionTable(WindowTable):
-    """Open sessions. No two sessions in tables of merged sessions touch, whichever tables they are in: when appended
-    sessions are merged, all sessions of their keys are taken out of the tables and merged with them. So the sessions
-    that are due are the heads of the tables, and most sessions are not looked at when others grow."""
+    """Open sessions. No two sessions in runs touch, whichever runs they are in: when appended sessions are merged, all
+    sessions of their keys are taken out of the runs and merged with them. So the sessions that are due are the heads of
+    the runs, and most sessions are not looked at when others grow."""
 
     def __init__(self, step: WindowStep) -> None:
         super().__init__(step)
-        self._merged_tables: list[pa.Table] = []
+        self._live: list[LiveSessions] = []
 
     @property
     def rows(self) -> int:
         """How many rows are held, merged or not."""
-        return sum(table.num_rows for table in self._merged_tables) + self._appended_rows
+        return sum(live.rows for live in self._live) + self._appended_rows
 
     def append(self, rows: pa.Table) -> None:
         """Take sessions in."""
@@ -74,9 +122,17 @@ class SessionTable(WindowTable):
         self._begins_at(int(self.completing_times(rows).min()))
         self._appended.append(rows)
         self._appended_rows += rows.num_rows
-        newest = self._merged_tables[-1].num_rows if self._merged_tables else 0
+        newest = self._live[-1].rows if self._live else 0
         if self._appended_rows >= max(self.limits.run_rows, newest) or len(self._appended) >= MOST_APPENDED:
             self._flush()
+
+    def take_in(self, blocks: Sequence[pa.RecordBatch], buffer: pa.Buffer | None, first: int) -> SortedRun:
+        """Take a run in that was restored, of which the rows before `first` are gone."""
+        run = SortedRun(blocks, self.time, buffer)
+        if (live := _live(run).behind(first)) is not None:
+            self._live.append(live)
+            self._set_earliest()
+        return run
 
     def take_due(self, last_us: int) -> pa.Table | None:
         """Remove the first sessions up to `last_us`."""
@@ -84,22 +140,21 @@ class SessionTable(WindowTable):
             return None
         # Merged sessions may end later than the sessions that they were made of.
         self._flush()
-        times = [self.completing_times(table) for table in self._merged_tables]
+        times = [self.completing_times(live.table) for live in self._live]
         counts = [int(np.searchsorted(each, last_us, side="right")) for each in times]
         most = self.limits.part_blocks * self.limits.block_rows
         if sum(counts) > most:
             found = np.concatenate([each[:count] for each, count in zip(times, counts, strict=True)])
             last_us = int(np.partition(found, most - 1)[most - 1])
             counts = [int(np.searchsorted(each, last_us, side="right")) for each in times]
-        pairs = list(zip(self._merged_tables, counts, strict=True))
-        due = [table.slice(0, count) for table, count in pairs if count]
-        self._merged_tables = [_rest(table, count) for table, count in pairs if count < table.num_rows]
-        self._set_earliest()
+        pairs = list(zip(self._live, counts, strict=True))
+        due = [live.table.slice(0, count) for live, count in pairs if count]
+        self._set_live([live.behind(count) for live, count in pairs])
         return pa.concat_tables(due).combine_chunks() if due else None
 
     def freeze(self) -> Frozen:
         """All sessions, by reference."""
-        return Frozen(tables=(*self._merged_tables, *self._appended))
+        return Frozen(runs=tuple(self._live), tables=tuple(self._appended))
 
     def _flush(self) -> None:
         if not self._appended:
@@ -108,23 +163,39 @@ class SessionTable(WindowTable):
         # Keys that share a place with a key of the appended sessions are taken out in vain, and stay as they are.
         grows = np.zeros(_PLACES, np.bool_)
         grows[self._places(merged)] = True
-        found, tables = [merged], []
-        for table in self._merged_tables:
-            growing = grows[self._places(table)]
+        found, left = [merged], list[LiveSessions | None]()
+        for live in self._live:
+            growing = grows[self._places(live.table)]
             if growing.any():
-                found.append(table.filter(pa.array(growing)))
-            if not growing.all():
-                tables.append(table.filter(pa.array(~growing)) if growing.any() else table)
-        table = merged if len(found) == 1 else self._grouped(found)
-        while tables and tables[-1].num_rows <= 2 * table.num_rows:
-            table = pa.concat_tables([tables.pop(), table]).combine_chunks()
-        order = np.argsort(self.completing_times(table), kind="stable")
-        self._merged_tables = [*tables, table.take(order)]
+                found.append(live.table.filter(pa.array(growing)))
+            left.append(live.only(~growing))
+        tables = [merged if len(found) == 1 else self._grouped(found)]
         self._appended, self._appended_rows = [], 0
+        older = [live for live in left if live is not None]
+        first = runs_to_merge([*(live.rows for live in older), tables[0].num_rows], self.limits)
+        if first is not None:
+            # The sessions of different runs do not touch.
+            tables += [live.table for live in older[first:]]
+            del older[first:]
+        self._set_live([*older, self._made_run(tables)])
+
+    def _made_run(self, tables: Sequence[pa.Table]) -> LiveSessions:
+        rows = pa.concat_tables(tables)
+        builder = self._place.build()
+        for block in in_blocks(rows, self.keys, self.time, self.limits.block_rows):
+            builder.add(block)
+        blocks, buffer = builder.end()
+        return _live(SortedRun(blocks, self.time, buffer))
+
+    def _set_live(self, left: Sequence[LiveSessions | None]) -> None:
+        """Keep what is left of runs. A run that has lost half of its sessions is made anew, because what it has lost
+        stays in memory."""
+        kept = [live for live in left if live is not None]
+        self._live = [live if 2 * live.rows >= live.run.rows else self._made_run([live.table]) for live in kept]
         self._set_earliest()
 
     def _set_earliest(self) -> None:
-        firsts = (int(self.completing_times(table.slice(0, 1))[0]) for table in self._merged_tables)
+        firsts = (int(self.completing_times(live.table.slice(0, 1))[0]) for live in self._live)
         self._earliest = min(firsts, default=None)
 
     def _places(self, sessions: pa.Table) -> npt.NDArray[np.int32]:
@@ -136,7 +207,7 @@ class SessionTable(WindowTable):
         first = int(int64_values(sessions.column(WINDOW_START)).min())
         last = int(int64_values(sessions.column(WINDOW_END)).max())
         names, found = sessions.schema.names, [sessions.slice(0, 0)]
-        for table in self.freeze().tables:
+        for table in (*(live.table for live in self._live), *self._appended):
             starts, ends = int64_values(table.column(WINDOW_START)), int64_values(table.column(WINDOW_END))
             found.append(table.select(names).filter(pa.array((starts <= last) & (ends >= first))))
         return pa.concat_tables(found)
@@ -145,10 +216,9 @@ class SessionTable(WindowTable):
         return merge_sessions(pa.concat_tables(parts), self.keys, self._calculations, window=self._window)
 
 
-def _rest(table: pa.Table, count: int) -> pa.Table:
-    left = table.slice(count)
-    # A slice keeps the memory of the whole table. So the rest is copied when it is less than half of the table.
-    return left.take(np.arange(left.num_rows)) if left.num_rows < count else left
+def _live(run: SortedRun) -> LiveSessions:
+    rows = pa.Table.from_batches(run.blocks).drop_columns([KEY_HASH])
+    return LiveSessions(run, rows, np.arange(run.rows, dtype=np.int32))
 
 
 class SessionWindowOperator(WindowOperator):

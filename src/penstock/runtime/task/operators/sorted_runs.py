@@ -144,6 +144,11 @@ class LiveSorted(LiveRun):
 
     run: SortedRun
 
+    @property
+    def table(self) -> pa.Table:
+        """The rows that are left."""
+        return pa.Table.from_batches(self.run.rows_between(self.first, self.run.rows)).drop_columns([KEY_HASH])
+
 
 def without(live: LiveSorted, place: Place, *, trims: bool = True) -> LiveSorted | None:
     """What is left if the rows up to a place are removed; None if nothing is left. With `trims` a short rest becomes a

@@ -66,20 +66,24 @@ class WindowState:
             first = context.reader.get(state.keyed[0])
             if not is_runs(first):
                 for number, file in enumerate(state.keyed):
-                    fired += self._take_rows(first if number == 0 else context.reader.get(file), take_rows)
+                    rows, header = self._decoded(first if number == 0 else context.reader.get(file))
+                    take_rows(rows, header)
+                    fired += header.fired
                 continue
             snapshot = RunSnapshot(first, state.keyed, what=what)
-            for section in snapshot.sections:
-                fired += self._take_rows(section, take_rows)
+            sections = [self._decoded(section) for section in snapshot.sections]
             for number, file in enumerate(snapshot.files):
                 self._take_run(snapshot, number, file)
+            # After the runs: sessions that are taken in are merged with the sessions of all runs.
+            for rows, header in sections:
+                take_rows(rows, header)
+                fired += header.fired
         return fired
 
-    def _take_rows(self, data: bytes, take_rows: TakeRows) -> tuple[FiredRange, ...]:
+    def _decoded(self, data: bytes) -> tuple[pa.Table, Header]:
         rows, header = decode(data, self._context.key_groups)
         check_layout(header.layout, self._step, self._context.name)
-        take_rows(rows, header)
-        return header.fired
+        return rows, header
 
     def _take_run(self, snapshot: RunSnapshot, number: int, file: StateFile) -> None:
         context, table = self._context, self._table
