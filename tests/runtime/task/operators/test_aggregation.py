@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given
@@ -11,7 +12,7 @@ from penstock.api.windows import TumblingWindow
 from penstock.core.errors import UsageError
 from penstock.runtime.task.operators import dense
 from penstock.runtime.task.operators.aggregation import group
-from penstock.runtime.task.operators.dense import Calculation, group_dense, int64_values
+from penstock.runtime.task.operators.dense import Calculation, group_dense, int64_values, order_of
 
 UTC_TIME = pa.timestamp("us", "UTC")
 SIZE = 1_000
@@ -78,6 +79,12 @@ def test_sorting_gives_the_same_rows_as_addressing_in_pieces_of_any_size(rows, c
     assert flat(found) == by_definition(far)
     assert found.schema.field("window_start").type == UTC_TIME
     assert alone.column("total").to_pylist() == [row[4] for row in by_definition([(k, 0, v) for k, _, v in far])]
+
+
+@given(st.lists(st.integers(0, 2**20) | st.integers(0, 2**63 - 1), max_size=200))
+def test_numbers_are_put_in_order_however_large_they_are(numbers):
+    codes = np.array(numbers, np.int64)
+    assert codes[order_of(codes)].tolist() == sorted(numbers)
 
 
 @given(ROWS)

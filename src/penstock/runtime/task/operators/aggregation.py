@@ -23,7 +23,7 @@ from penstock.api.steps import Aggregate
 from penstock.api.window_schema import WINDOW_END, WINDOW_START
 from penstock.api.windows import WindowType
 from penstock.core.errors import UsageError
-from penstock.runtime.task.operators.dense import group_dense, int64_values
+from penstock.runtime.task.operators.dense import group_dense, int64_values, order_of
 
 _INT64_MAX = 2**63 - 1
 _ROW = "\0row"
@@ -129,6 +129,10 @@ def in_order(merged: pa.Table, windows: Sequence[str], keys: Sequence[str]) -> p
         later, same = starts[1:] > starts[:-1], starts[1:] == starts[:-1]
         if (later | (same & (values[1:] > values[:-1]))).all():
             return merged
+        first, least = int(starts.min()), int(values.min())
+        span = int(values.max()) - least + 1
+        if (int(starts.max()) - first + 1) * span <= _INT64_MAX:
+            return merged.take(order_of((starts - first) * span + (values - least)))
         return merged.take(np.lexsort((values, starts)))
     order: list[Any] = [(name, "ascending") for name in names]
     return merged.take(pc.sort_indices(merged, sort_keys=order))

@@ -168,6 +168,17 @@ def _sorted(table: pa.Table, calculations: Sequence[Calculation], cells: _Cells)
     return _joined(found), [_joined(parts) for parts in made]
 
 
+def order_of(codes: Int64s) -> Int64s:
+    """The order of numbers that are not negative. Equal numbers may come in any order."""
+    bits = codes.size.bit_length()
+    if codes.size == 0 or int(codes.max()).bit_length() + bits > _MOST_BITS:
+        return np.argsort(codes)
+    packed = _packed(codes, bits)
+    packed.sort()
+    packed &= (1 << bits) - 1
+    return packed
+
+
 def _packed(of_row: Int64s, bits: int) -> Int64s:
     """The cell of each row, and behind the cell the number of the row."""
     packed = of_row << bits

@@ -24,7 +24,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from penstock.core.errors import CorruptFile
-from penstock.runtime.task.operators.dense import int64_values
+from penstock.runtime.task.operators.dense import int64_values, order_of
 from penstock.runtime.task.partitioning import key_hashes
 from penstock.settings import StateSettings
 from penstock.state.run_places import RunPlace, make_place
@@ -239,7 +239,7 @@ def _order(times: Times, hashes: Hashes) -> npt.NDArray[np.intp] | None:
     least = int(times.min())
     if int(times.max()) - least < _SPAN:
         codes = ((times - least) << 31) | hashes
-        return None if (codes[1:] >= codes[:-1]).all() else np.argsort(codes)
+        return None if (codes[1:] >= codes[:-1]).all() else order_of(codes)
     return np.lexsort((hashes, times))
 
 
