@@ -36,7 +36,7 @@ WARMUP_SHARE = 0.25
 INTERVAL = "1s"
 SPARK_SHARE = 4
 """Spark reads one of this many bids, because Spark is slower."""
-ROW_SHARE = 20
+ROW_SHARE = 10
 """Functions that are called for every row get one of this many bids."""
 FEW_KEYS = 10_000
 MANY_KEYS = 10_000_000

@@ -82,7 +82,7 @@ FIGURES = (
     type=click.IntRange(min=1_000),
     default=DEFAULT_EVENTS,
     show_default=True,
-    help="Bids to read in a run of windows. Spark reads a quarter of them, row functions a twentieth.",
+    help="Bids to read in a run of windows. Spark reads a quarter of them, row functions a tenth.",
 )
 @click.option("--parallelism", type=click.IntRange(min=1), default=2, show_default=True, help="Slots, and partitions.")
 @click.option("--rounds", type=click.IntRange(min=1), default=3, show_default=True, help="How often to run each part.")
