@@ -6,6 +6,7 @@ import doctest
 
 import pytest
 
+from penstock.api.alignment import alignment
 from penstock.api.other_windows import count_window, global_window
 from penstock.api.pane_windows import cumulative, sliding
 from penstock.api.program import Program
@@ -44,6 +45,7 @@ EXAMPLES = {
     "session": session,
     "aggregate": WindowedStream.aggregate,
     "apply": WindowedStream.apply,
+    "alignment": alignment,
     "final": Stream.final,
     "count_window": count_window,
     "global_window": global_window,
