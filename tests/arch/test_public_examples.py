@@ -1,4 +1,4 @@
-"""What users call has an example in its docstring. What has none yet is listed here; the list may only become shorter."""
+"""What users call has an example in its docstring. What has none is listed here, and the list may only shrink."""
 
 from __future__ import annotations
 
