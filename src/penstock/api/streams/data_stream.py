@@ -39,13 +39,13 @@ from penstock.api.steps import (
     WatermarkStep,
     WriteStep,
 )
-from penstock.api.streams.asking import AsksOthers
 from penstock.api.streams.changing import HasChanges
 from penstock.api.streams.choosing import ChoosesRows
 from penstock.api.streams.computing import ComputesColumns
 from penstock.api.streams.exploding import Explodes
 from penstock.api.streams.joining import Joins
 from penstock.api.streams.looking import CanBeLookedAt
+from penstock.api.streams.looking_up import LooksUp
 from penstock.api.streams.placing import PlacesRows
 from penstock.api.streams.running_aggregate import running_aggregate
 from penstock.api.streams.side_streams import HasSides
@@ -73,7 +73,7 @@ class Stream(
     PlacesRows,
     HandsOver,
     HasSides,
-    AsksOthers,
+    LooksUp,
     HasChanges,
     HasResultsOfWindows,
     CanBeLookedAt,
