@@ -141,6 +141,11 @@ def test_a_record_of_a_hot_key_is_handed_on_in_slices():
     assert results(step, [[1] * 10], most=7).total() == 1_000
 
 
+def test_people_may_look_before_the_table_has_been_read():
+    operator = build_operator(step_of(JoinKind.INNER, pa.int64(), [1], by_key=False))
+    assert operator.metrics() == {"table_rows": 0}
+
+
 def test_a_subtask_keeps_the_rows_of_its_keys_alone():
     step = step_of(JoinKind.INNER, pa.int64(), list(range(100)), by_key=True)
     assert results(replace(step), [list(range(100))], parallelism=3).total() == 100

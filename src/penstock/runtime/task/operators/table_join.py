@@ -57,12 +57,15 @@ class TableJoinOperator(Operator):
         self._step = step
         self._results = ResultMaker(step)
         self._keys = list(zip(step.keys, step.table_keys, strict=True))
+        self._rows = 0
+        """How many rows of the table are kept. People may look before the table has been read."""
 
     def load(self, context: OperatorContext) -> None:
         """Read the table."""
         step = self._step
         parts = [self._wanted(batch, context) for batch in step.table.batches()]
         self._buckets = Buckets(one_batch(parts, step.table.schema), step.table_keys)
+        self._rows = self._buckets.rows.num_rows
 
     def _wanted(self, batch: pa.RecordBatch, context: OperatorContext) -> pa.RecordBatch:
         """The rows that may match a record of this subtask."""
@@ -115,7 +118,7 @@ class TableJoinOperator(Operator):
 
     def metrics(self) -> dict[str, float]:
         """How many rows of the table this subtask keeps."""
-        return {"table_rows": self._buckets.rows.num_rows}
+        return {"table_rows": self._rows}
 
 
 def _without_nulls(batch: pa.RecordBatch, keys: tuple[str, ...]) -> npt.NDArray[np.bool_]:
