@@ -105,7 +105,7 @@ def test_mistakes_are_found_when_the_program_is_built(words: dict[str, Any], sai
     assert said in str(raised.value)
 
 
-@pytest.mark.parametrize("answer", [5, {"nam": "ann"}, ["ann"]])
+@pytest.mark.parametrize("answer", [5, {"title": "ann"}, ["ann"]])
 def test_a_wrong_answer_ends_the_job(answer: Any):
     async def wrong(row: dict[str, Any]) -> Any:
         return answer
