@@ -202,12 +202,14 @@ class SessionTable(WindowTable):
         return np.concatenate([key_groups(batch, self.keys, _PLACES) for batch in sessions.to_batches()])
 
     def touching(self, sessions: pa.Table) -> pa.Table:
-        """The keys and the times of all open sessions whose time touches the time of any of these sessions, merged or
-        not."""
+        """The keys and the times of all open sessions whose time touches the time of any of these sessions."""
+        # An appended session may join these sessions to a session that these sessions do not touch themselves. After
+        # the merge no such session is left.
+        self._flush()
         first = int(int64_values(sessions.column(WINDOW_START)).min())
         last = int(int64_values(sessions.column(WINDOW_END)).max())
         names, found = sessions.schema.names, [sessions.slice(0, 0)]
-        for table in (*(live.table for live in self._live), *self._appended):
+        for table in (live.table for live in self._live):
             starts, ends = int64_values(table.column(WINDOW_START)), int64_values(table.column(WINDOW_END))
             found.append(table.select(names).filter(pa.array((starts <= last) & (ends >= first))))
         return pa.concat_tables(found)
