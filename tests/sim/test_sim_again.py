@@ -14,7 +14,7 @@ from penstock.core.recovery.metadata import Claim, DiscardRules
 from penstock.runtime.master import starting
 from penstock.runtime.task.inflight import ChannelReader
 from penstock.runtime.task.operators.sink import SinkOperator
-from penstock.runtime.task.operators.windows import WindowOperator
+from penstock.runtime.task.operators.window_state import WindowState
 from penstock.settings import Retention
 from penstock.sim.again import Again
 from penstock.sim.faults import (
@@ -100,7 +100,7 @@ def test_data_in_flight_that_is_not_dealt_out_is_missed(make: Any, monkeypatch: 
 
 def test_a_restore_that_forgets_which_windows_were_shown_is_found(make: Any, monkeypatch: pytest.MonkeyPatch):
     """Whatever was shown is state: without it the rows of windows that are open are gone, too."""
-    monkeypatch.setattr(WindowOperator, "load", lambda self, context: None)
+    monkeypatch.setattr(WindowState, "load", lambda state, take_rows: [])
     assert Rule.EXACTLY_ONCE in found(going_on(make, 1, end=Wish.STOP, shape=Shape.WINDOW))
 
 

@@ -15,7 +15,6 @@ from penstock.core.coordinator.events import (
     JobEnd,
     OperatorEventSubmitted,
     RequestKind,
-    ScheduleForbidden,
     ShutDown,
 )
 from penstock.core.coordinator.options import CoordinatorOptions
@@ -27,7 +26,7 @@ from penstock.settings import Retention
 
 def rescaled(job, graph):
     """The job leaves its attempt and comes up with another graph."""
-    job.feed(ScheduleForbidden(), FailedOver())
+    job.feed(FailedOver())
     job.graph = graph
     return job.start(graph=graph)
 

@@ -22,7 +22,6 @@ from penstock.core.coordinator.events import (
     PointerStored,
     RequestKind,
     ScheduleAllowed,
-    ScheduleForbidden,
     ShutDown,
     TaskAsksToEnd,
     TaskDataEnded,
@@ -293,7 +292,7 @@ def test_requests_that_wait_for_a_restart_are_answered_when_the_job_ends_with_th
         r.request()
         r.ack("t1", checkpoint)
         r.decline("t2", checkpoint)
-    r.feed(ScheduleForbidden(), FailedOver())
+    r.feed(FailedOver())
     assert pick.answers(r.request(RequestKind.STOP)) == {}
     before = len(r.log)
     r.start(drained=True, is_last=True)
@@ -391,7 +390,7 @@ def test_a_restart_while_the_stop_waits_in_line_is_nothing_to_it(rig, make, pick
         r.request()
         r.ack("t1", checkpoint)
         r.decline("t2", checkpoint)
-    r.feed(ScheduleForbidden(), FailedOver())
+    r.feed(FailedOver())
     assert pick.begun(r.request(RequestKind.STOP)) == []
     assert pick.begun(r.start().log) == [1, 2]
     r.feed(*(FilesDeleted(cleaning=e.cleaning) for e in pick.of(r.log, DeleteFiles)))

@@ -92,8 +92,8 @@ class ScheduleAllowed(Event, frozen=True, kw_only=True):
 
 
 class ScheduleForbidden(Event, frozen=True, kw_only=True):
-    """Job to coordinator: the job is in a state other than `running`. Pending checkpoints are aborted, and waiting
-    requests are dropped."""
+    """Job to coordinator: the job is ending. Pending checkpoints are aborted, and waiting requests are dropped. A
+    restart needs no such event: after `FailedOver` the coordinator knows that not all tasks run."""
 
 
 class BacklogChanged(Event, frozen=True, kw_only=True):
